@@ -50,7 +50,7 @@ def rank_json(work: RankingWorkload) -> list[bytes]:
         context = {name: int(ids[at]) for name, ids in work.context.items()}
         context["numbers"] = work.numbers[at].tolist()
         candidates = {name: ids[at].tolist() for name, ids in work.candidates.items()}
-        bodies.append(orjson.dumps({"context": context, "features": candidates}))
+        bodies.append(orjson.dumps({"context": context, "candidate_features": candidates}))
     return bodies
 
 
@@ -63,7 +63,7 @@ def rank_messages(work: RankingWorkload) -> list[bytes]:
             request.context[name].int64s = ids[at : at + 1].tobytes()
         request.context["numbers"].float32s = work.numbers[at].tobytes()
         for name, ids in work.candidates.items():
-            request.candidates[name].int64s = ids[at].tobytes()
+            request.candidate_features[name].int64s = ids[at].tobytes()
         bodies.append(request.SerializeToString())
     return bodies
 
@@ -71,7 +71,7 @@ def rank_messages(work: RankingWorkload) -> list[bytes]:
 def retrieve_json(work: RetrievalWorkload) -> list[bytes]:
     """One JSON body per query: a user and 50 watched items."""
     return [
-        orjson.dumps({"k": work.k, "features": {"user": int(user), "history": history.tolist()}})
+        orjson.dumps({"k": work.k, "context": {"user": int(user), "history": history.tolist()}})
         for user, history in zip(work.users, work.histories, strict=True)
     ]
 
@@ -83,9 +83,9 @@ def retrieve_messages(work: RetrievalWorkload, queries: int = 1) -> list[bytes]:
         users = work.users[first : first + queries]
         histories = work.histories[first : first + queries]
         request = pb.RetrieveRequest(model=pb.ModelSpec(name=work.model), k=work.k)
-        request.features["user"].int64s = users.tobytes()
-        request.features["history"].int64s = histories.tobytes()
-        request.features["history"].offsets = (
+        request.context["user"].int64s = users.tobytes()
+        request.context["history"].int64s = histories.tobytes()
+        request.context["history"].offsets = (
             np.arange(queries + 1, dtype="<i4") * histories.shape[1]
         ).tobytes()
         bodies.append(request.SerializeToString())

@@ -58,7 +58,7 @@ def _read_json(body: Body, found: Any) -> Answers:
     elif body["call"] == "embed":
         named = {body["tower"]: [found["vector"]]}
     else:
-        named = {NEIGHBORS: [[neighbor["score"] for neighbor in found["neighbors"]]]}
+        named = {NEIGHBORS: [found["scores"]]}
     return {name: np.array(values, np.float32) for name, values in named.items()}
 
 
@@ -70,11 +70,7 @@ def over_grpc(url: str, model: str, bodies: Sequence[Body]) -> list[Answers]:
 
 def _send(client: Client, model: str, body: Body) -> Any:
     # The client takes several at once.
-    renamed = {
-        "context_id": "context_ids",
-        "id": "ids",
-        "vector": "vectors",
-    }
+    renamed = {"context_id": "context_ids"}
     arguments = {renamed.get(name, name): value for name, value in body.items() if name != "call"}
     return getattr(client, body["call"])(**arguments, model=model)
 
@@ -145,9 +141,9 @@ def _rows(body: Body) -> int:
     if body["call"] != "rank":
         return 1
     return (
-        len(body["candidates"])
-        if "candidates" in body
-        else len(next(iter(body["features"].values())))
+        len(body["candidate_ids"])
+        if "candidate_ids" in body
+        else len(next(iter(body["candidate_features"].values())))
     )
 
 
@@ -175,6 +171,10 @@ def _enlarged(body: Body) -> Body:
     def again(values: Sequence[Any]) -> list[Any]:
         return [values[place % len(values)] for place in range(CANDIDATES)]
 
-    features = {name: again(values) for name, values in body.get("features", {}).items()}
-    candidates = {"candidates": again(body["candidates"])} if "candidates" in body else {}
-    return {**body, "features": features, **candidates}
+    enlarged = dict(body)
+    if "candidate_ids" in body:
+        enlarged["candidate_ids"] = again(body["candidate_ids"])
+    if "candidate_features" in body:
+        features = body["candidate_features"].items()
+        enlarged["candidate_features"] = {name: again(values) for name, values in features}
+    return enlarged

@@ -27,7 +27,7 @@ def rankings(
     Args:
       contexts: n of them.
       candidates: equally many for each context, one context after the other. With the one column
-        `candidates` they are given by id.
+        `candidate_ids` they are given by id.
       options: further fields of the requests, in turn.
     """
     n = size(contexts)
@@ -36,7 +36,7 @@ def rankings(
     for context in range(n):
         own = take(candidates, np.arange(context * each, (context + 1) * each))
         features = {name: values(column) for name, column in own.items()}
-        given = features if "candidates" in features else {"features": features}
+        given = features if "candidate_ids" in features else {"candidate_features": features}
         bodies.append(
             {
                 "call": "rank",

@@ -95,7 +95,7 @@ def ask(call: Call, watching: Watching, vectors: NDArray[Any], count: int) -> tr
     for place in range(count):
         tower = ("query", "candidate")[place // 2 % 2]
         if place % 2 == 0:
-            bodies.append({"call": "retrieve", "features": sent(contexts, place), "k": K})
+            bodies.append({"call": "retrieve", "context": sent(contexts, place), "k": K})
         else:
             features = sent(contexts if tower == "query" else movies, place)
             bodies.append({"call": "embed", "tower": tower, "features": features})

@@ -50,8 +50,8 @@ def deploy(cluster: ServeCluster, root: Path, variables: Mapping[str, str]) -> N
 def measure(ports: Mapping[str, int], rounds: int, seconds: float) -> Rounds:
     """Loads in turns what listens at some ports, by name."""
     user = messages.Column(int64s=np.array([3], "<i8").tobytes())
-    message = messages.RetrieveRequest(k=2, features={"user": user}).SerializeToString()
-    json = b'{"features": {"user": 3}, "k": 2}'
+    message = messages.RetrieveRequest(k=2, context={"user": user}).SerializeToString()
+    json = b'{"context": {"user": 3}, "k": 2}'
     found = Rounds(seconds)
     with ExitStack() as opened:
         loads = dict[str, Load]()

@@ -59,9 +59,9 @@ SHOW = Console(highlight=False, soft_wrap=True)
 USER = pb.Column(int64s=(5).to_bytes(8, "little"))
 MOVIES = pb.Ids(int64s=b"".join((1000 + 7 * i).to_bytes(8, "little") for i in range(8)))
 REQUESTS: dict[str, Message] = {
-    "retrieve": pb.RetrieveRequest(k=5, features={"user": USER}, attributes=["title"]),
+    "retrieve": pb.RetrieveRequest(k=5, context={"user": USER}, attributes=["title"]),
     "rank": pb.RankRequest(context={"user": USER}, candidate_ids=MOVIES),
-    "recommend": pb.RecommendRequest(k=3, features={"user": USER}, attributes=["title"]),
+    "recommend": pb.RecommendRequest(k=3, context={"user": USER}, attributes=["title"]),
     "embed": pb.EmbedRequest(tower="query", features={"user": USER}),
     "lookup": pb.LookupRequest(feature="user", ids=USER),
 }

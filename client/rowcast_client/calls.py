@@ -20,7 +20,7 @@ from rowcast_client.candidates import (
     pack_candidates,
     pack_contexts,
     pack_id_lists,
-    pack_lists,
+    pack_queries_by_id,
 )
 from rowcast_client.columns import (
     Features,
@@ -80,14 +80,14 @@ class SelectOptions(CallOptions, total=False):
 
     Attributes:
       k: neighbors wanted of each request; left out or 0: 10.
-      candidates: how many are found before they are ranked or reordered; left out or 0: max(100, 10
-        k).
+      pool_size: how many are retrieved before they are ranked or reordered; left out or 0: max(100,
+        10 k).
       filter: conditions on their attributes: `where("year").at_least(1990)`, or a dict as in JSON.
-      exclude: candidates never returned: a list for all requests, or a list of lists, one per
+      exclude_ids: candidates never returned: a list for all requests, or a list of lists, one per
         request.
-      negatives: candidates that the neighbors must not be like, given as `exclude`; they are not
-        returned either.
-      offset: for pages: the neighbors from this one on, of the list over a pool of `candidates`.
+      negative_ids: candidates that the neighbors must not be like, given as `exclude_ids`; they are
+        not returned either.
+      offset: for pages: the neighbors from this one on, of the list over a pool of `pool_size`.
       crowding: how many neighbors may have the same value of an attribute, by attribute:
         `{"seller": 3}`.
       diversity: 0: by score alone; up to 1: less and less like the neighbors before.
@@ -98,15 +98,15 @@ class SelectOptions(CallOptions, total=False):
       index: left out: the only one.
       recall: at least this one, by the index's measured curve; left out or 0: as exported.
       explain: the response has an explanation of each request.
-      context_ids: of contexts whose stored features are taken where `features` sends none: one, or
-        a list of them.
+      context_ids: of contexts whose stored features are taken where `context` sends none: one, or a
+        list of them.
     """
 
     k: int
-    candidates: int
+    pool_size: int
     filter: Filter | None
-    exclude: Candidates | None
-    negatives: Candidates | None
+    exclude_ids: Candidates | None
+    negative_ids: Candidates | None
     offset: int | None
     crowding: Mapping[str, int] | None
     diversity: float
@@ -141,26 +141,27 @@ class Call(Generic[Result_co]):
 
 
 def retrieve(
-    features: Requests | None = None,
+    context: Requests | None = None,
     *,
     vectors: ArrayLike | Sequence[ArrayLike] | None = None,
-    ids: Candidates | None = None,
+    ids: Candidates | int | str | None = None,
     exact: bool = False,
     **options: Unpack[SelectOptions],
 ) -> Call[Retrieved]:
     """Finds the k nearest candidates of each query.
 
-    Queries are given by exactly one of features (or context_ids, or both), vectors and ids.
+    Queries are given by exactly one of context (or context_ids, or both), vectors and ids.
 
     Args:
-      features: of one query, `{"user_id": 5, "history": [1, 2, 3]}`, or a list of such dicts.
-      vectors: [dim]; [n, dim] for n queries; or n arrays [m, dim], each merged into one query, for
-        which a candidate has its best score.
-      ids: candidates whose own vectors are the queries; or n lists of such, each merged into one
-        query.
+      context: features of one query, `{"user_id": 5, "history": [1, 2, 3]}`, or a list of such
+        dicts.
+      vectors: of one query: [dim], or [m, dim], for which a candidate has its best score; of n
+        queries a list of n such arrays, or [n, m, dim].
+      ids: candidates whose own vectors are the query: of one query an id, or a list, for which a
+        candidate has its best score; of n queries a list of n lists.
       exact: search exactly, whatever the index.
-      options: k, filter, exclude and more: see SelectOptions; model, version, timeout_s and more:
-        see CallOptions.
+      options: k, filter, exclude_ids and more: see SelectOptions; model, version, timeout_s and
+        more: see CallOptions.
 
     Returns:
       One list of neighbors per query.
@@ -169,16 +170,16 @@ def retrieve(
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
-    by_features = features is not None or options.get("context_ids") is not None
-    if by_features + (vectors is not None) + (ids is not None) != 1:
+    by_context = context is not None or options.get("context_ids") is not None
+    if by_context + (vectors is not None) + (ids is not None) != 1:
         raise InvalidArgument(
-            "queries must be given as exactly one of features (or context_ids), vectors, and ids"
+            "queries must be given as exactly one of context (or context_ids), vectors, and ids"
         )
     packed, counts = pack_vectors(vectors) if vectors is not None else (b"", None)
-    packed_ids, counts = pack_lists("ids", ids) if ids is not None else (None, counts)
+    packed_ids, counts = pack_queries_by_id(ids) if ids is not None else (None, counts)
     selection, others = _selection(options)
     request = pb.RetrieveRequest(
-        features=pack_requests(features) if features is not None else None,
+        context=pack_requests(context) if context is not None else None,
         vectors=packed,
         ids=packed_ids,
         query_offsets=offsets_of("queries", counts),
@@ -190,9 +191,9 @@ def retrieve(
 
 def rank(
     context: Requests | None = None,
-    candidates: Candidates | None = None,
+    candidate_ids: Candidates | None = None,
     *,
-    features: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    candidate_features: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     k: int = 0,
     heads: Sequence[str] = (),
     formula: str = "",
@@ -204,10 +205,10 @@ def rank(
 
     Args:
       context: features of one context, or a list of them; None: all are stored, or have defaults.
-      candidates: ids; of several contexts a list of lists of ids, one per context. None: given by
-        features alone.
-      features: of the candidates, name -> one value per candidate; of several contexts a list of
-        such dicts. What is not sent is taken from the candidate store.
+      candidate_ids: of several contexts a list of lists, one per context. None: candidates are
+        given by features alone.
+      candidate_features: name -> one value per candidate; of several contexts a list of such
+        dicts. What is not sent is taken from the candidate store.
       k: only the k best of each context, best first; 0: all, in the order sent.
       heads: outputs returned beside the score.
       formula: over outputs, gives the score: `click^0.7 * like^0.3`; empty: the model's own.
@@ -232,22 +233,22 @@ def rank(
         k=_count("k", k),
         formula=_text("formula", formula),
         context_ids=pack_contexts(context_ids),
-        **pack_candidates(context, candidates, features),
+        **pack_candidates(context, candidate_ids, candidate_features),
     )
     return _call("Rank", request, pb.RankResponse, unpack_ranked, **options)
 
 
 def recommend(
-    features: Requests | None = None, *, tower: str = "", **options: Unpack[SelectOptions]
+    context: Requests | None = None, *, tower: str = "", **options: Unpack[SelectOptions]
 ) -> Call[Retrieved]:
     """Retrieves candidates, ranks them and returns the k best, all with one version of the model.
 
     Args:
-      features: query and context features of one request, or a list of them; None: all are stored,
-        or have defaults.
+      context: features of one request, for the query tower and the ranking tower, or a list of
+        them; None: all are stored, or have defaults.
       tower: empty: the only ranking tower.
-      options: k, filter, exclude and more: see SelectOptions; model, version, timeout_s and more:
-        see CallOptions.
+      options: k, filter, exclude_ids and more: see SelectOptions; model, version, timeout_s and
+        more: see CallOptions.
 
     Returns:
       One list of neighbors per request; their scores are the ranking tower's.
@@ -256,9 +257,9 @@ def recommend(
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
-    packed = None if features is None else pack_requests(features)
+    packed = None if context is None else pack_requests(context)
     selection, others = _selection(options)
-    request = pb.RecommendRequest(features=packed, tower=_text("tower", tower), **selection)
+    request = pb.RecommendRequest(context=packed, tower=_text("tower", tower), **selection)
     return _call("Recommend", request, pb.RecommendResponse, unpack_retrieved, **others)
 
 
@@ -336,8 +337,8 @@ def _selection(options: SelectOptions) -> tuple[dict[str, Any], CallOptions]:
         name: pack(name, given.pop(name)) for name, pack in SELECTION.items() if name in given
     }
     others: Any = given
-    for name, field in _ID_LISTS.items():
-        fields |= pack_id_lists(name, field, others.pop(name, None))
+    for name, offsets_name in _ID_LISTS.items():
+        fields |= pack_id_lists(name, offsets_name, others.pop(name, None))
     return fields, others
 
 
@@ -403,7 +404,7 @@ def _names(name: str, values: Iterable[str]) -> list[str]:
 
 
 SELECTION: dict[str, Callable[[str, Any], Any]] = {
-    **dict.fromkeys(("k", "candidates"), _count),
+    **dict.fromkeys(("k", "pool_size"), _count),
     **dict.fromkeys(("diversity", "min_score", "recall"), _number),
     **dict.fromkeys(("formula", "index"), _text),
     "attributes": _names,
@@ -414,5 +415,5 @@ SELECTION: dict[str, Callable[[str, Any], Any]] = {
     "filter": lambda _, given: pack_filter(given),
 }
 """What packs each of SelectOptions but those of _ID_LISTS."""
-_ID_LISTS = {"exclude": "exclude", "negatives": "negative"}
-"""Options that are two fields of a request, by what these begin with."""
+_ID_LISTS = {"exclude_ids": "exclude_offsets", "negative_ids": "negative_offsets"}
+"""Options that are two fields of a request: the ids, and the offsets of each request's."""

@@ -41,12 +41,12 @@ def pack_contexts(ids: Contexts | None) -> pb.Ids | None:
     return pack_ids("context_ids", ids if is_list(ids) else [ids])
 
 
-def pack_id_lists(name: str, field: str, given: Candidates | None) -> dict[str, Any]:
+def pack_id_lists(name: str, offsets_name: str, given: Candidates | None) -> dict[str, Any]:
     """Packs a list of candidates for all requests, or one for each, as fields of a request.
 
     Args:
-      name: The option.
-      field: What its fields begin with.
+      name: The option, and the field of the ids.
+      offsets_name: The field of their offsets.
       given: None: there are none.
 
     Raises:
@@ -55,48 +55,65 @@ def pack_id_lists(name: str, field: str, given: Candidates | None) -> dict[str, 
     if given is None:
         return {}
     ids, counts = pack_lists(name, given)
-    return {f"{field}_ids": ids, f"{field}_offsets": offsets_of(name, counts)}
+    return {name: ids, offsets_name: offsets_of(name, counts)}
 
 
 def pack_candidates(
     context: Mapping[str, Any] | Sequence[Mapping[str, Any]],
-    candidates: Candidates | None,
+    ids: Candidates | None,
     features: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
 ) -> dict[str, Any]:
     """Packs the candidates of one context, or of a list of them, as fields of a request.
 
     Args:
       context: features of the contexts; Columns may be those of one or of several.
-      candidates: ids, or a list of them per context; None: given by features alone.
+      ids: of the candidates, or a list of them per context; None: given by features alone.
       features: of the candidates, or a list of them per context.
     Raises:
       InvalidArgument: contexts, ids and features do not fit each other.
     """
-    ids, counts = (None, None) if candidates is None else pack_lists("candidates", candidates)
+    packed_ids, counts = (None, None) if ids is None else pack_lists("candidate_ids", ids)
     packed = isinstance(context, Mapping) and any(
         isinstance(value, Column) for value in context.values()
     )
     several = counts is not None if packed else not isinstance(context, Mapping)
-    if ids is not None and several == (counts is None):
+    if packed_ids is not None and several == (counts is None):
         raise InvalidArgument(
-            "candidates must be a list of ids for one context, or a list of lists for several "
+            "candidate_ids must be a list of ids for one context, or a list of lists for several "
             "contexts"
         )
     columns, feature_counts = _pack_features(features, several)
-    if ids is None and not columns:
-        raise InvalidArgument("candidates are missing: expected their ids, their features, or both")
+    if packed_ids is None and not columns:
+        raise InvalidArgument(
+            "candidates are missing: expected candidate_ids, candidate_features, or both"
+        )
     counts = feature_counts if counts is None else counts
     contexts = len(counts or ()) if packed else len(context)
     if several and (len(counts or ()) != contexts or feature_counts not in (None, counts)):
         raise InvalidArgument(
-            f"{contexts} contexts were sent with candidates {counts} and features of candidates "
-            f"{feature_counts}: expected one list per context, with one value per candidate"
+            f"{contexts} contexts were sent with {counts} candidate_ids and {feature_counts} "
+            "candidate_features: expected one list per context, with one value per candidate"
         )
     return {
-        "candidate_ids": ids,
-        "candidates": columns,
-        "offsets": offsets_of("candidates", counts),
+        "candidate_ids": packed_ids,
+        "candidate_features": columns,
+        "offsets": offsets_of("candidate_ids", counts),
     }
+
+
+def pack_queries_by_id(ids: Candidates | int | str) -> tuple[pb.Ids, list[int] | None]:
+    """Packs the ids of one query, or a list of them per query; returns how many each query has,
+    None if there is one query of one id.
+
+    Raises:
+      InvalidArgument: they are no ids, or lists and ids are mixed.
+    """
+    ids = as_list(ids)
+    listed = ids if is_list(ids) else [ids]
+    packed, counts = pack_lists("ids", listed)
+    if counts is None and len(listed) > 1:
+        counts = [len(listed)]
+    return packed, counts
 
 
 def pack_lists(name: str, ids: Candidates) -> tuple[pb.Ids, list[int] | None]:
@@ -132,14 +149,12 @@ def _pack_features(
     if not several:
         if not isinstance(features, Mapping):
             raise InvalidArgument(
-                "features of the candidates of one context must be a dict: name -> one value per "
-                "candidate"
+                "candidate_features of one context must be a dict: name -> one value per candidate"
             )
         return pack_features(features), None
     if not is_list(features) or not all(isinstance(one, Mapping) for one in features):
         raise InvalidArgument(
-            "features of the candidates of several contexts must be a list of dicts, one per "
-            "context"
+            "candidate_features of several contexts must be a list of dicts, one per context"
         )
     names = features[0].keys()
     counts = [

@@ -151,8 +151,13 @@ def pack_offsets(name: str, offsets: ArrayLike) -> bytes:
 
 
 def pack_vectors(vectors: ArrayLike | Sequence[ArrayLike]) -> tuple[bytes, list[int] | None]:
-    """Packs a vector [dim], [n, dim] of them, or n arrays [m, dim], as float32; returns how many
-    each of these has.
+    """Packs the vectors of one query, [dim] or [m, dim], or n such arrays, as float32.
+
+    Returns:
+      The vectors, and how many each query has; None: there is one query of one vector.
+
+    Raises:
+      InvalidArgument: They are no numbers, or differ in length.
     """
     counts = None
     try:
@@ -165,12 +170,14 @@ def pack_vectors(vectors: ArrayLike | Sequence[ArrayLike]) -> tuple[bytes, list[
             vectors = [row for one in vectors for row in one]
         with np.errstate(over="ignore"):  # becomes infinite, which the service rejects by name
             values = np.atleast_2d(np.asarray(vectors, dtype="<f4"))
+        if counts is None and len(values) > 1:
+            counts = [len(values)]
     except (TypeError, ValueError) as error:
         raise InvalidArgument(
-            f"vectors cannot be read: expected numbers, [dim] or [n, dim]: {error}"
+            f"vectors cannot be read: expected numbers, [dim] or [m, dim]: {error}"
         ) from error
     if values.ndim != 2 or values.size == 0:
-        raise InvalidArgument(f"vectors have shape {values.shape}: expected [dim] or [n, dim]")
+        raise InvalidArgument(f"vectors have shape {values.shape}: expected [dim] or [m, dim]")
     return values.tobytes(), counts
 
 

@@ -96,7 +96,7 @@ def retrieve(**options: Any) -> Sent:
 
 def rank(**options: Any) -> Sent:
     """Score candidates for one context."""
-    return calls.rank(options.pop("features", None), **options), ranked_table
+    return calls.rank(**options), ranked_table
 
 
 def recommend(**options: Any) -> Sent:
@@ -106,7 +106,7 @@ def recommend(**options: Any) -> Sent:
 
 def embed(**options: Any) -> Sent:
     """Compute the vector of a tower for features."""
-    return calls.embed(options.pop("features", {}), **options), vectors_table
+    return calls.embed(options.pop("context", {}), **options), vectors_table
 
 
 def lookup(ids: Sequence[str], **options: Any) -> Sent:
@@ -187,7 +187,7 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
     features = _option(
         "-f",
         "--feature",
-        dest="features",
+        dest="context",
         action=_Features,
         metavar="NAME=VALUE",
         help="Value of a feature; a list as NAME=1,2,3, other values as NAME:=JSON. Repeatable.",
@@ -212,7 +212,7 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
         context_id,
         formula,
         _option(
-            "--candidates",
+            "--pool-size",
             type=int,
             metavar="N",
             help="Number of candidates to retrieve before they are reordered. Default: max(100, "
@@ -233,13 +233,13 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
             help='Conditions that candidates must meet: {"genres": {"allow": ["Drama"]}}.',
         ),
         _option(
-            "--exclude",
+            "--exclude-ids",
             type=_ids,
             metavar="ID,...",
             help="Ids of candidates to exclude, separated by commas.",
         ),
         _option(
-            "--negatives",
+            "--negative-ids",
             type=_ids,
             metavar="ID,...",
             help="Ids of candidates that the neighbors must not be like, separated by commas.",
@@ -248,7 +248,7 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
             "--offset",
             type=int,
             metavar="N",
-            help="Return the neighbors from this one on, of the list over a pool of --candidates.",
+            help="Return the neighbors from this one on, of the list over a pool of --pool-size.",
         ),
         _option(
             "--crowding",
@@ -274,17 +274,16 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
         ),
         _option("--explain", action="store_true", help="Show how the neighbors were found."),
     ]
-    one_id = _option(
-        "--id",
-        dest="ids",
+    ids = _option(
+        "--ids",
         type=_ids,
-        metavar="ID",
-        help="Find the neighbors of this candidate, instead of using features.",
+        metavar="ID,...",
+        help="Find the neighbors of these candidates, instead of using features.",
     )
     exact = _option("--exact", action="store_true", help="Search exactly, without the index.")
     candidates = _option(
         "-c",
-        "--candidates",
+        "--candidate-ids",
         type=_ids,
         required=True,
         metavar="ID,...",
@@ -300,7 +299,7 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
     return {
         models: [],
         model: [_option("name", nargs="?", help=model_help), *model_version],
-        retrieve: [features, one_id, exact, *selection, *shared],
+        retrieve: [features, ids, exact, *selection, *shared],
         rank: [candidates, features, k_of_rank, heads, formula, context_id, tower, *shared],
         recommend: [features, *selection, tower, *shared],
         embed: [features, tower, *shared],

@@ -152,15 +152,25 @@ SERVICE_ERRORS = {kind.code: kind for kind in RowcastError.__subclasses__()}
 """Code -> error."""
 
 
-def service_error(details: pb.ErrorDetails, retry_after_s: float | None = None) -> RowcastError:
-    """Returns the error of a code. An unknown code, of a newer service, becomes Internal, with the
-    code in the message.
-    """
-    kind = SERVICE_ERRORS.get(details.code)
-    message = details.message if kind else f"{details.code}: {details.message}"
-    error = (kind or Internal)(message)
-    error.request_id = details.request_id
+def service_error(code: str, message: str, retry_after_s: float | None = None) -> RowcastError:
+    """Returns the error of a code."""
+    error = SERVICE_ERRORS[code](message)
     error.retry_after_s = retry_after_s
+    return error
+
+
+def error_of(details: pb.ErrorDetails, retry_after_s: float | None = None) -> RowcastError:
+    """Returns the error that the service reported. An unknown code, of a newer service, becomes
+    Internal, with the code in the message.
+    """
+    known = pb.ErrorCode.DESCRIPTOR.values_by_number.get(details.code)
+    code = known.name.removeprefix("ERROR_CODE_") if known else ""
+    if code in SERVICE_ERRORS:
+        error = service_error(code, details.message, retry_after_s)
+    else:
+        message = f"error code {details.code}: {details.message}"
+        error = service_error(Internal.code, message, retry_after_s)
+    error.request_id = details.request_id
     return error
 
 

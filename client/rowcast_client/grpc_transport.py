@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
 
 from rowcast_client.calls import Call
-from rowcast_client.errors import RowcastError, parse_retry_after, service_error
+from rowcast_client.errors import RowcastError, error_of, parse_retry_after, service_error
 from rowcast_client.retries import Deadline
 from rowcast_client.stubs import embedding_service_pb2 as pb
 from rowcast_client.transport import Address, Tls, Transport
@@ -67,7 +67,7 @@ class GrpcTransport(Transport):
         retry_after_s = parse_retry_after(trailers.get("retry-after"))
         details = _error_details(trailers.get("grpc-status-details-bin"))
         if details is not None:
-            return service_error(details, retry_after_s)
+            return error_of(details, retry_after_s)
         if status == "DEADLINE_EXCEEDED":
             return self.out_of_time(deadline)
         if status == "UNAVAILABLE":
@@ -78,7 +78,7 @@ class GrpcTransport(Transport):
         if status == "RESOURCE_EXHAUSTED":
             code = "TOO_LARGE" if retry_after_s is None else "OVERLOADED"
             message = f"{self.address.url} rejected the call: {text}"
-            return service_error(pb.ErrorDetails(code=code, message=message), retry_after_s)
+            return service_error(code, message, retry_after_s)
         return self.invalid_response(f"{status}, {text}")
 
 

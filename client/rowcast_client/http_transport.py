@@ -16,6 +16,7 @@ from rowcast_client.errors import (
     InvalidArgument,
     NotFound,
     RowcastError,
+    error_of,
     parse_retry_after,
     service_error,
 )
@@ -125,13 +126,14 @@ class HttpTransport(Transport):
 
     def _rejection(self, response: httpcore.Response) -> RowcastError:
         details = _error_details(response)
-        if details is None:
-            status = response.status
-            if status not in PROXIES:
-                return self.invalid_response(f"status {status} without an error of rowcast")
-            message = f"{self.address.url} returned status {status}"
-            details = pb.ErrorDetails(code=PROXIES[status], message=message)
-        return service_error(details, parse_retry_after(_header(response, b"retry-after")))
+        retry_after_s = parse_retry_after(_header(response, b"retry-after"))
+        if details is not None:
+            return error_of(details, retry_after_s)
+        status = response.status
+        if status not in PROXIES:
+            return self.invalid_response(f"status {status} without an error of rowcast")
+        message = f"{self.address.url} returned status {status}"
+        return service_error(PROXIES[status], message, retry_after_s)
 
 
 def _header(response: httpcore.Response, name: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Answers as tables for people and as plain values for JSON."""
+"""Responses as tables for people and as plain values for JSON."""
 
 from __future__ import annotations
 
@@ -20,14 +20,18 @@ VALUES_SHOWN = 8
 
 
 def plain(response: Any) -> Any:
-    """An response as JSON has it, in the form of the service's own JSON."""
+    """A response as JSON has it, in the form of the service's own JSON."""
     if isinstance(response, (Retrieved, Ranked)):
-        listed = "neighbors" if isinstance(response, Retrieved) else "candidates"
-        shown = {"model": response.model, "version": response.version, listed: plain(response[0])}
+        shown = {"model": response.model, "version": response.version}
+        columns = plain(vars(response[0]))
+        if columns.get("retrieval_scores", ()) is None:  # of retrieve
+            del columns["retrieval_scores"]
+        shown |= columns
         if isinstance(response, Retrieved) and response.explanations:
             shown["explanation"] = plain(response.explanations[0])
         if isinstance(response, Retrieved) and response.degraded:
-            shown["degraded"] = response.degraded
+            shown["degraded"] = True
+            shown["degraded_reason"] = response.degraded_reason
         if response.coverage < 1:
             shown["coverage"] = response.coverage
         return shown
@@ -155,7 +159,7 @@ def neighbors_table(response: Retrieved) -> Iterable[Table | str]:
             f"ms{one.shortfall and f'; {one.shortfall}'}"
         )
     if response.degraded:
-        yield f"degraded: {response.degraded}"
+        yield f"degraded: {response.degraded_reason}"
 
 
 def ranked_table(response: Ranked) -> Iterable[Table | str]:

@@ -149,13 +149,15 @@ class Retrieved(Answer[Neighbors]):
     Attributes:
       searched: candidates in the index; 0 from `recommend`.
       explanations: of each query, if requested.
-      degraded: of `recommend`: why some or all are in the order of retrieval, unranked; empty: all
-        are ranked.
+      degraded: of `recommend`: whether diversity was dropped, or some or all are in the order of
+        retrieval, unranked.
+      degraded_reason: why, in a sentence with the numbers.
     """
 
     searched: int = 0
     explanations: tuple[Explanation, ...] = ()
-    degraded: str = ""
+    degraded: bool = False
+    degraded_reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -224,25 +226,32 @@ class LookedUp:
 def unpack_retrieved(message: pb.RetrieveResponse | pb.RecommendResponse) -> Retrieved:
     """Reads the response of retrieve or recommend."""
     recommended = isinstance(message, pb.RecommendResponse)
-    neighbors = message.neighbors
     packed = Neighbors(
-        ids=unpack_ids(neighbors.ids),
-        scores=np.frombuffer(neighbors.scores, "<f4"),
+        ids=unpack_ids(message.ids),
+        scores=np.frombuffer(message.scores, "<f4"),
         attributes={
-            name: _attribute(values) for name, values in sorted(neighbors.attributes.items())
+            name: _attribute(values) for name, values in sorted(message.attributes.items())
         },
         retrieval_scores=np.frombuffer(message.retrieval_scores, "<f4") if recommended else None,
     )
     explanations = tuple(Explanation(**plain_message(each)) for each in message.explanations)
-    searched, degraded = (0, message.degraded) if recommended else (message.searched, "")
-    response = (message.model.name, message.model.version, packed, _offsets(neighbors, packed))
-    return Retrieved(*response, searched, explanations, degraded, coverage=_coverage(message))
+    return Retrieved(
+        message.model.name,
+        message.model.version,
+        packed,
+        _offsets(message, packed),
+        searched=0 if recommended else message.searched,
+        explanations=explanations,
+        degraded=recommended and message.degraded,
+        degraded_reason=message.degraded_reason if recommended else "",
+        coverage=_coverage(message),
+    )
 
 
 def unpack_ranked(message: pb.RankResponse) -> Ranked:
     """Reads the response of rank."""
     packed = RankedCandidates(
-        ids=unpack_ids(message.candidate_ids) if message.HasField("candidate_ids") else None,
+        ids=unpack_ids(message.ids) if message.HasField("ids") else None,
         scores=np.frombuffer(message.scores, "<f4"),
         positions=np.frombuffer(message.positions, "<i4"),
         heads={
@@ -301,6 +310,8 @@ def _vectors(message: pb.EmbedResponse | pb.LookupResponse) -> NDArray[np.float3
     return np.frombuffer(message.vectors, "<f4").reshape(-1, max(message.dim, 1))
 
 
-def _offsets(message: pb.Neighbors | pb.RankResponse, packed: Records[Any]) -> NDArray[np.int64]:
+def _offsets(
+    message: pb.RetrieveResponse | pb.RecommendResponse | pb.RankResponse, packed: Records[Any]
+) -> NDArray[np.int64]:
     offsets = np.frombuffer(message.offsets, "<i4").astype(np.int64)
     return offsets if len(offsets) else np.array([0, len(packed)], np.int64)

@@ -37,10 +37,9 @@ def ranked_ids(
     ids: list[Ints] = []
     for first in range(0, len(questions), AT_ONCE):
         part = questions[first : first + AT_ONCE]
-        exclude = None if seen else [question.seen for question in part]
-        found = call(
-            [features(question) for question in part], k=k, exclude=exclude, timeout_s=60, **options
-        )
+        exclude_ids = None if seen else [question.seen for question in part]
+        contexts = [features(question) for question in part]
+        found = call(contexts, k=k, exclude_ids=exclude_ids, timeout_s=60, **options)
         ids += [np.asarray(neighbors.ids, np.int64) for neighbors in found]
     return ids
 

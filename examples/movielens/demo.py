@@ -165,11 +165,11 @@ def _ask(
         watched.add_row(*titles.row(movie))
     console.print(watched)
     attributes = ("title", "year", "genres")
-    nearest = grpc.retrieve(asked, k=10, exclude=question.seen, attributes=attributes)
+    nearest = grpc.retrieve(asked, k=10, exclude_ids=question.seen, attributes=attributes)
     candidates = nearest[0].ids.tolist()
     ranked = http.rank(asked, candidates, k=10)[0]
     recommended = http.recommend(
-        asked, k=10, candidates=depth, exclude=question.seen, attributes=attributes
+        asked, k=10, pool_size=depth, exclude_ids=question.seen, attributes=attributes
     )
     console.print(_movies("nearest movies (gRPC Retrieve)", question, titles, _scored(nearest[0])))
     console.print(_movies("the same, ranked (HTTP :rank)", question, titles, _scored(ranked)))
@@ -218,7 +218,7 @@ def _quality(
         for name, answers in {
             "popularity": popular,
             "retrieval": ranked_ids(http.retrieve, questions),
-            "retrieval + ranking": ranked_ids(http.recommend, questions, candidates=depth),
+            "retrieval + ranking": ranked_ids(http.recommend, questions, pool_size=depth),
         }.items()
     ]
     title = f"served answers against what {len(questions)} viewers watched next (95 % intervals)"
@@ -252,9 +252,9 @@ def _shape(
     they cost.
     """
     first = questions[0]
-    recommend = partial(http.recommend, candidates=depth)
+    recommend = partial(http.recommend, pool_size=depth)
     comedies = where("genres").any_of("Comedy") & where("year").between(1990, 1999)
-    found = recommend(features(first), k=10, exclude=first.seen, filter=comedies, explain=True)
+    found = recommend(features(first), k=10, exclude_ids=first.seen, filter=comedies, explain=True)
     console.print(_movies("comedies of the 1990s (filter)", first, titles, _scored(found[0])))
     how = found.explanations[0]
     console.print(
@@ -321,7 +321,7 @@ def _time(
         return grpc.retrieve(features(question), k=depth, **options)
 
     def ranked(question: Ask) -> Any:
-        return grpc.recommend(features(question), candidates=depth)
+        return grpc.recommend(features(question), pool_size=depth)
 
     def exhaustive(question: Ask) -> Any:
         return grpc.rank(features(question), movies, k=evaluate.K)
@@ -362,8 +362,8 @@ def _facts(service: served.Service, console: Console) -> None:
 
 def _go_on(console: Console) -> None:
     body = (
-        '{"features": {"user_id": 1, "history": [1, 260, 1196], "hour": 20}, '
-        '"exclude": [1, 260, 1196], "k": 5, "attributes": ["title"]}'
+        '{"context": {"user_id": 1, "history": [1, 260, 1196], "hour": 20}, '
+        '"exclude_ids": [1, 260, 1196], "k": 5, "attributes": ["title"]}'
     )
     console.rule("[bold]go on", align="left")
     console.print(

@@ -92,7 +92,7 @@ def ask(model: TwoTower, watching: Watching, vectors: np.ndarray, count: int) ->
     for place in range(count):
         tower = ("query", "candidate")[place // 2 % 2]
         if place % 2 == 0:
-            bodies.append({"call": "retrieve", "features": sent(contexts, place), "k": K})
+            bodies.append({"call": "retrieve", "context": sent(contexts, place), "k": K})
         else:
             features = sent(contexts if tower == "query" else movies, place)
             bodies.append({"call": "embed", "tower": tower, "features": features})

@@ -76,7 +76,7 @@ def ask(model: PLE, feed: Feed, contexts: Columns) -> tuple[trained.Asked, Colum
     shown = feed.shown(CANDIDATES * count)
     pairs = requests.pairs(contexts, take(feed.items.columns, shown))
     heads = requests.answers(model, pairs, TASKS)
-    bodies = requests.rankings(contexts, {"candidates": shown}, ASKED)
+    bodies = requests.rankings(contexts, {"candidate_ids": shown}, ASKED)
     _, firsts = np.unique(contexts["user_id"], return_index=True)  # type: ignore[call-overload]
     for place in firsts[::2]:
         context = bodies[place]["context"]

@@ -52,9 +52,9 @@ def ask(service: served.Service, console: Console) -> None:
     """Sends one viewer's requests over both transports and shows titles."""
     with Client(service.grpc) as grpc, Client(service.http) as http:
         watched = VIEWER["history"]
-        nearest = grpc.retrieve(VIEWER, k=5, exclude=watched, attributes=ATTRIBUTES)[0]
+        nearest = grpc.retrieve(VIEWER, k=5, exclude_ids=watched, attributes=ATTRIBUTES)[0]
         console.print(titles("nearest movies for viewer 7 (gRPC Retrieve)", nearest))
-        best = http.recommend(VIEWER, k=5, exclude=watched, attributes=ATTRIBUTES)[0]
+        best = http.recommend(VIEWER, k=5, exclude_ids=watched, attributes=ATTRIBUTES)[0]
         console.print(titles("retrieved and ranked (HTTP :recommend)", best))
         console.print(
             "TensorFlow in the service: "

@@ -40,9 +40,9 @@ AROUND_S = 2.0
 """Of requests before and after a shard is killed."""
 VIEWER = '{{"user_id": {0}, "history": [{0}, 5, 12, 31], "hour": 20}}'
 CALLS = {
-    "retrieve": '{{"features": {0}, "k": 10, "attributes": ["title"]}}',
-    "recommend": '{{"features": {0}, "k": 10}}',
-    "rank": '{{"context": {0}, "candidates": [1, 2, 3, 5, 8, 13, 21, 34, 55, 89]}}',
+    "retrieve": '{{"context": {0}, "k": 10, "attributes": ["title"]}}',
+    "recommend": '{{"context": {0}, "k": 10}}',
+    "rank": '{{"context": {0}, "candidate_ids": [1, 2, 3, 5, 8, 13, 21, 34, 55, 89]}}',
 }
 REQUESTS = [
     (call, body.format(VIEWER.format(user)).encode())

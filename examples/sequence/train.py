@@ -57,7 +57,7 @@ def train(out: Path, scale: trained.Scale = "small") -> None:
     pairs = requests.pairs(contexts, watching.of_movies(movies))
     expected = {"score": requests.answers(model, pairs, ["watched"])["watched"]}
     bodies = requests.rankings(
-        watching.ids(contexts), {"candidates": watching.ids({"movie_id": movies})["movie_id"]}
+        watching.ids(contexts), {"candidate_ids": watching.ids({"movie_id": movies})["movie_id"]}
     )
     asked = trained.Asked(bodies, expected, watching.ids(pairs))
     trained.write(out, Path(__file__).parent, sizes, model, optimizers, asked)

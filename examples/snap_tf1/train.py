@@ -159,7 +159,7 @@ def ask(program: Program, data: Impressions, count: int) -> trained.Asked:
     users = data.users(count)
     shown = data.shown(CANDIDATES * count)
     ads = data.of_ads(shown)
-    named = requests.rankings(users, {"candidates": shown})
+    named = requests.rankings(users, {"candidate_ids": shown})
     sent = requests.rankings(users, ads)
     both = {"heads": list(HEADS)}
     bodies = [{**(sent if place % BY_ID == 0 else named)[place], **both} for place in range(count)]

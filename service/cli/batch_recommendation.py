@@ -382,18 +382,18 @@ class _Recommender:
         self._options = orjson.loads(task.options)
         try:
             request = json.read_recommendation(
-                {**self._options, "features": {}}, Target(), self._settings
+                {**self._options, "context": {}}, Target(), self._settings
             )
             corpus = choose_index(self._version, request.index)[1].corpus
             check_attributes(corpus, request.attributes)
         except ServiceError as problem:
             raise BatchError(str(problem), EXIT_USAGE) from None
-        self._types = {"candidates": _TYPES[corpus.entry.id_dtype], "scores": pa.float32()}
+        self._types = {"ids": _TYPES[corpus.entry.id_dtype], "scores": pa.float32()}
         self._types |= {
             f"attribute:{name}": _TYPES[corpus.entry.attributes[name]]
             for name in request.attributes
         }
-        self._users = max(1, _CANDIDATES // max(1, request.fetched))
+        self._users = max(1, _CANDIDATES // max(1, request.retrieved_count))
 
     def lists(self, batch: pa.RecordBatch) -> tuple[pa.Table, list[str]]:
         """Returns the rows of a block's users, and what is wrong with those who have no list."""
@@ -401,7 +401,7 @@ class _Recommender:
         found: list[Mapping[str, Any]] = [{}] * len(parts)
         alike: dict[tuple[bool, tuple[str, ...]], list[int]] = {}  # requests that one body may have
         for place, part in enumerate(parts):
-            alike.setdefault((_CONTEXT_ID in part, tuple(sorted(part["features"]))), []).append(
+            alike.setdefault((_CONTEXT_ID in part, tuple(sorted(part["context"]))), []).append(
                 place
             )
         for places in alike.values():
@@ -427,10 +427,10 @@ class _Recommender:
         features = {name: value for name, value in row.items() if value is not None}
         if task.id_column not in self._version.manifest.inputs and task.id_column != _CONTEXT_ID:
             features.pop(task.id_column, None)
-        part = {"exclude": features.pop(task.exclude_column, [])} if task.exclude_column else {}
+        part = {"exclude_ids": features.pop(task.exclude_column, [])} if task.exclude_column else {}
         if _CONTEXT_ID in features:
             part[_CONTEXT_ID] = features.pop(_CONTEXT_ID)
-        return {**part, "features": features}
+        return {**part, "context": features}
 
     def _answers(self, parts: list[dict[str, Any]]) -> list[Mapping[str, Any]]:
         """Returns the columns of each user; of one who has no list, `error` alone."""
@@ -446,7 +446,7 @@ class _Recommender:
                 return [{"error": str(problem)}]
             half = len(parts) // 2
             return self._answers(parts[:half]) + self._answers(parts[half:])
-        columns = {"candidates": neighbors.ids.tolist(), "scores": neighbors.scores}
+        columns = {"ids": neighbors.ids.tolist(), "scores": neighbors.scores}
         columns |= {f"attribute:{name}": values for name, values in neighbors.attributes.items()}
         ends = neighbors.offsets.tolist()
         return [

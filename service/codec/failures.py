@@ -9,7 +9,9 @@ import logging
 import math
 import re
 from dataclasses import dataclass
+from typing import Any
 
+from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import INTERNAL_MESSAGE, Code, Overloaded, ServiceError
 from service.observability.logging import PRINCIPAL, fields, limited
 
@@ -19,11 +21,13 @@ _REASON_CHARS_MAX = 200
 _NAME_CHARS_MAX = 80
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""")
 _PATH = re.compile(
-    r"\b(features|context|filter|heads)\.\S.*?(?=:? (?:is|has|holds|mixes|are)\b|:|$)"
+    r"\b(features|candidate_features|context|filter|heads)\.\S"
+    r".*?(?=:? (?:is|has|holds|mixes|are)\b|:|$)"
 )
 """A name that the client chose, up to the verb of the sentence."""
 _NUMBER = re.compile(r"(?<![A-Za-z_0-9])-?\d[\d.,]*(?:e[+-]?\d+)?")
 """Not the digits of a name, such as float32."""
+_ENUM_PREFIX = "ERROR_CODE_"
 _LEVELS = {
     Code.DATA_LOSS: logging.ERROR,
     Code.OVERLOADED: logging.DEBUG,
@@ -55,6 +59,29 @@ def failure_of(problem: BaseException, request_id: str) -> Failure:
         # Whole seconds, as HTTP has them: both transports ask for the same wait.
         retry_after_s = max(1, math.ceil(problem.retry_after_s))
     return Failure(problem.code, str(problem)[:MESSAGE_CHARS_MAX], request_id, retry_after_s)
+
+
+def details_message(failure: Failure) -> pb.ErrorDetails:
+    """Returns a failure as the message that both transports carry."""
+    code = pb.ErrorCode.Value(_ENUM_PREFIX + failure.code.value)
+    return pb.ErrorDetails(code=code, message=failure.message, request_id=failure.request_id)
+
+
+def details_value(failure: Failure) -> dict[str, Any]:
+    """Returns a failure as the JSON value of a body."""
+    details = {
+        "code": failure.code.value,
+        "message": failure.message,
+        "request_id": failure.request_id,
+    }
+    return {"error": details}
+
+
+def code_of(details: pb.ErrorDetails) -> Code | None:
+    """Returns the code in details; None if there is none, or one of another release."""
+    names = pb.ErrorCode.DESCRIPTOR.values_by_number
+    name = names[details.code].name if details.code in names else ""
+    return Code.__members__.get(name.removeprefix(_ENUM_PREFIX))
 
 
 def log_failure(

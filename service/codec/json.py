@@ -1,7 +1,7 @@
 """JSON bodies to requests, and answers to JSON values.
 
 A body has options at its top, and either one request beside them or a list of requests:
-`{"k": 10, "features": {...}}` or `{"k": 10, "requests": [{"features": {...}}, ...]}`. The answer
+`{"k": 10, "context": {...}}` or `{"k": 10, "requests": [{"context": {...}}, ...]}`. The answer
 has the same form.
 """
 
@@ -150,21 +150,19 @@ def read_retrieval(body: Any, target: calls.Target, settings: ServiceSettings) -
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
       TooLarge: more requests, columns or names than the limit.
     """
-    of_each = ("features", "vector", "vectors", "id", "ids", "context_id", "exclude", "negatives")
+    queries = ("context", "vectors", "ids")
+    of_each = (*queries, "context_id", "exclude_ids", "negative_ids")
     parts = _parts(body, (*options.RETRIEVAL, *_SELECTION), of_each, settings)
-    kind = _one_kind(parts, ("features", "vector", "vectors", "id", "ids"))
-    merged = [listed(part[kind], kind) for part in parts] if kind in {"vectors", "ids"} else []
-    vectors = (
-        [part["vector"] for part in parts]
-        if kind == "vector"
-        else list(chain.from_iterable(merged))
-    )
+    kind = _one_kind(parts, queries)
+    lists = [listed(part[kind], kind) for part in parts] if kind in {"vectors", "ids"} else []
+    counts = list(map(len, lists))
+    values = list(chain.from_iterable(lists))
     return calls.Retrieval(
         target,
-        features=(_columns(parts, "features", settings) or None) if kind == "features" else None,
-        vectors=_vectors(vectors) if kind in {"vector", "vectors"} else None,
-        ids=flat(list(chain.from_iterable(merged)), "ids") if kind == "ids" else _ids(parts, "id"),
-        query_offsets=offsets_of(list(map(len, merged))) if merged else None,
+        context=(_columns(parts, "context", settings) or None) if kind == "context" else None,
+        vectors=_vectors(values) if kind == "vectors" else None,
+        ids=flat(values, "ids") if kind == "ids" else None,
+        query_offsets=None if set(counts) <= {1} else offsets_of(counts),
         context_ids=_ids(parts, "context_id"),
         **_selection(body, parts, settings),
         **_options(body, options.RETRIEVAL, settings),
@@ -178,21 +176,22 @@ def read_ranking(body: Any, target: calls.Target, settings: ServiceSettings) -> 
       InvalidArgument: an unknown field, a wrong type, or requests that do not fit together.
       TooLarge: more requests, columns or names than the limit.
     """
-    of_each = ("context", "context_id", "candidates", "features")
+    of_each = ("context", "context_id", "candidate_ids", "candidate_features")
     parts = _parts(body, options.RANKING, of_each, settings)
-    by_id = _one_kind(parts, ("candidates",))
+    by_id = _one_kind(parts, ("candidate_ids",))
     context = _tables(parts, "context")
-    tables = _tables(parts, "features")
-    at_most(settings, "max_features", len(context[0]) + len(tables[0]), "context and features")
-    ids = [listed(part["candidates"], "candidates") for part in parts] if by_id else []
+    tables = _tables(parts, "candidate_features")
+    count = len(context[0]) + len(tables[0])
+    at_most(settings, "max_features", count, "context and candidate_features")
+    ids = [listed(part["candidate_ids"], "candidate_ids") for part in parts] if by_id else []
     counts = [len(each) for each in ids] or [
-        len(listed(next(iter(table.values()), []), "features")) for table in tables
+        len(listed(next(iter(table.values()), []), "candidate_features")) for table in tables
     ]
     return calls.Ranking(
         target,
         context=_columns(parts, "context", settings),
-        candidate_ids=flat(list(chain.from_iterable(ids)), "candidates") if by_id else None,
-        candidates={name: _candidate_column(tables, counts, name) for name in tables[0]},
+        candidate_ids=flat(list(chain.from_iterable(ids)), "candidate_ids") if by_id else None,
+        candidate_features={name: _candidate_column(tables, counts, name) for name in tables[0]},
         offsets=offsets_of(counts),
         context_ids=_ids(parts, "context_id"),
         **_options(body, options.RANKING, settings),
@@ -211,12 +210,12 @@ def read_recommendation(
     parts = _parts(
         body,
         (*options.RECOMMENDATION, *_SELECTION),
-        ("features", "context_id", "exclude", "negatives"),
+        ("context", "context_id", "exclude_ids", "negative_ids"),
         settings,
     )
     return calls.Recommendation(
         target,
-        features=_columns(parts, "features", settings),
+        context=_columns(parts, "context", settings),
         context_ids=_ids(parts, "context_id"),
         **_selection(body, parts, settings),
         **_options(body, options.RECOMMENDATION, settings),
@@ -274,8 +273,10 @@ def ranked_value(answer: calls.Ranked, several: bool) -> dict[str, Any]:
 def recommended_value(answer: calls.Recommended, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
     results = _neighbors(answer.neighbors, answer.retrieval_scores)
-    degraded = {"degraded": answer.degraded} if answer.degraded else {}
-    return _answer(answer, _explained(results, answer.explanations), several) | degraded
+    return _answer(answer, _explained(results, answer.explanations), several) | {
+        "degraded": bool(answer.degraded_reason),
+        "degraded_reason": answer.degraded_reason,
+    }
 
 
 def embedded_value(answer: calls.Embedded, several: bool) -> dict[str, Any]:
@@ -312,24 +313,19 @@ def _answer(answer: Any, results: Iterator[dict[str, Any]], several: bool) -> di
 def _neighbors(
     neighbors: calls.Neighbors, retrieval_scores: NDArray[np.float32] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yields the neighbors of each query as JSON values."""
-    attributes = neighbors.attributes.items()
+    """Yields the columns of each query's neighbors as JSON values."""
     for first, last in pairwise(neighbors.offsets.tolist()):
-        ids = identifiers(neighbors.ids[first:last])
-        found: list[dict[str, Any]] = [
-            {
-                "id": one,
-                "score": score,
-                "attributes": {name: _safe(values[place]) for name, values in attributes},
-            }
-            for place, (one, score) in enumerate(
-                zip(ids, neighbors.scores[first:last], strict=True), first
-            )
-        ]
+        columns: dict[str, Any] = {
+            "ids": identifiers(neighbors.ids[first:last]),
+            "scores": neighbors.scores[first:last],
+        }
         if retrieval_scores is not None:
-            for neighbor, score in zip(found, retrieval_scores[first:last], strict=True):
-                neighbor["retrieval_score"] = score
-        yield {"neighbors": found}
+            columns["retrieval_scores"] = retrieval_scores[first:last]
+        columns["attributes"] = {
+            name: list(map(_safe, values[first:last]))
+            for name, values in neighbors.attributes.items()
+        }
+        yield columns
 
 
 def _parts(
@@ -423,7 +419,7 @@ def _columns(parts: list[Part], where: str, settings: ServiceSettings) -> dict[s
 
 
 def _candidate_column(tables: list[Part], counts: list[int], name: str) -> Column:
-    where = f"features.{name}"
+    where = f"candidate_features.{name}"
     lists = [listed(table[name], where) for table in tables]
     for values, count in zip(lists, counts, strict=True):
         if len(values) != count:
@@ -439,12 +435,10 @@ def _ids(parts: list[Part], name: str) -> calls.Ids | None:
 
 
 def _vectors(vectors: list[Any]) -> NDArray[np.float32]:
-    rows = [listed(each, "vector") for each in vectors]
+    rows = [listed(each, f"vectors[{place}]") for place, each in enumerate(vectors)]
     if len({len(row) for row in rows}) > 1:
-        raise InvalidArgument(
-            "the vectors of requests differ in length; all must have the dim of the index"
-        )
-    return numbers(list(chain.from_iterable(rows)), "vector").reshape(
+        raise InvalidArgument("vectors differ in length; all must have the dim of the index")
+    return numbers(list(chain.from_iterable(rows)), "vectors").reshape(
         len(rows), len(rows[0]) if rows else 0
     )
 
@@ -459,7 +453,9 @@ def _id_lists(parts: list[Part], name: str) -> calls.IdLists | None:
 
 def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict[str, Any]:
     """Returns which candidates are allowed, of a retrieval or a recommendation."""
-    found: dict[str, Any] = {name: _id_lists(parts, name) for name in ("exclude", "negatives")}
+    found: dict[str, Any] = {
+        name: _id_lists(parts, name) for name in ("exclude_ids", "negative_ids")
+    }
     if "filter" in body:
         found["filter"] = _filter(_option(body, "filter", {}), "filter", 1)
         check_terms(found["filter"], settings)

@@ -119,7 +119,7 @@ def read_retrieval(
     """
     return calls.Retrieval(
         target_of(message.model, url),
-        features=_columns(message.features, "features", settings) or None,
+        context=_columns(message.context, "context", settings) or None,
         vectors=packed(message.vectors, _FLOAT32, "vectors") if message.vectors else None,
         ids=_ids(message, "ids"),
         query_offsets=_offsets(message.query_offsets, "query_offsets"),
@@ -139,18 +139,18 @@ def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) 
     at_most(
         settings,
         "max_features",
-        len(message.context) + len(message.candidates),
-        "context and candidates",
+        len(message.context) + len(message.candidate_features),
+        "context and candidate_features",
     )
     ids = _ids(message, "candidate_ids")
     offsets = _offsets(message.offsets, "offsets")
     if ids is not None and offsets is not None:  # before it can be merged with other requests
-        check_offsets(offsets, offsets.size - 1, ids.size, "candidates")
+        check_offsets(offsets, offsets.size - 1, ids.size, "candidate_ids")
     return calls.Ranking(
         target_of(message.model, url),
         context=_columns(message.context, "context", settings),
         candidate_ids=ids,
-        candidates=_columns(message.candidates, "candidates", settings),
+        candidate_features=_columns(message.candidate_features, "candidate_features", settings),
         offsets=offsets,
         context_ids=_ids(message, "context_ids"),
         **_options(message, options.RANKING, settings),
@@ -168,7 +168,7 @@ def read_recommendation(
     """
     return calls.Recommendation(
         target_of(message.model, url),
-        features=_columns(message.features, "features", settings),
+        context=_columns(message.context, "context", settings),
         context_ids=_ids(message, "context_ids"),
         **_selection(message, settings),
         **_options(message, options.RECOMMENDATION, settings),
@@ -202,7 +202,7 @@ def retrieved_message(answer: calls.Retrieved) -> pb.RetrieveResponse:
     """Returns the answer as its message."""
     return pb.RetrieveResponse(
         **_head(answer),
-        neighbors=_neighbors(answer.neighbors),
+        **_neighbors(answer.neighbors),
         searched=answer.searched,
         explanations=_explanations(answer.explanations),
     )
@@ -212,7 +212,7 @@ def ranked_message(answer: calls.Ranked) -> pb.RankResponse:
     """Returns the answer as its message."""
     return pb.RankResponse(
         **_head(answer),
-        candidate_ids=None if answer.ids is None else _ids_message(answer.ids),
+        ids=None if answer.ids is None else _ids_message(answer.ids),
         positions=_bytes(answer.positions, "<i4"),
         scores=_bytes(answer.scores, "<f4"),
         heads={name: _bytes(scores, "<f4") for name, scores in answer.heads.items()},
@@ -225,10 +225,11 @@ def recommended_message(answer: calls.Recommended) -> pb.RecommendResponse:
     scores = _bytes(answer.retrieval_scores, "<f4")
     return pb.RecommendResponse(
         **_head(answer),
-        neighbors=_neighbors(answer.neighbors),
+        **_neighbors(answer.neighbors),
         retrieval_scores=scores,
         explanations=_explanations(answer.explanations),
-        degraded=answer.degraded,
+        degraded=bool(answer.degraded_reason),
+        degraded_reason=answer.degraded_reason,
     )
 
 
@@ -325,6 +326,7 @@ def column_message(column: Column) -> pb.Column:
 
 
 def _id_lists(message: pb.RetrieveRequest | pb.RecommendRequest, name: str) -> calls.IdLists | None:
+    """Reads `exclude` or `negative`: the ids, and the offsets of each query's."""
     ids = _ids(message, f"{name}_ids")
     offsets = _offsets(getattr(message, f"{name}_offsets"), f"{name}_offsets")
     if ids is None and offsets is not None:
@@ -393,8 +395,8 @@ def _selection(
 ) -> dict[str, Any]:
     """Returns which candidates are allowed, of a retrieval or a recommendation."""
     found: dict[str, Any] = {
-        "exclude": _id_lists(message, "exclude"),
-        "negatives": _id_lists(message, "negative"),
+        "exclude_ids": _id_lists(message, "exclude"),
+        "negative_ids": _id_lists(message, "negative"),
     }
     if message.HasField("filter"):
         found["filter"] = read_filter(message.filter, settings)
@@ -462,13 +464,14 @@ def _ids_message(ids: calls.Ids) -> pb.Ids:
     return pb.Ids(int64s=_bytes(ids, "<i8"))
 
 
-def _neighbors(neighbors: calls.Neighbors) -> pb.Neighbors:
-    return pb.Neighbors(
-        ids=_ids_message(neighbors.ids),
-        scores=_bytes(neighbors.scores, "<f4"),
-        offsets=_bytes(neighbors.offsets, "<i4"),
-        attributes={name: _attribute(values) for name, values in neighbors.attributes.items()},
-    )
+def _neighbors(neighbors: calls.Neighbors) -> dict[str, Any]:
+    """Returns the fields of a response that hold its neighbors."""
+    return {
+        "ids": _ids_message(neighbors.ids),
+        "scores": _bytes(neighbors.scores, "<f4"),
+        "offsets": _bytes(neighbors.offsets, "<i4"),
+        "attributes": {name: _attribute(values) for name, values in neighbors.attributes.items()},
+    }
 
 
 def _attribute(values: list[Any]) -> pb.Attribute:

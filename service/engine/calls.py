@@ -23,8 +23,8 @@ Offsets = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 Columns = Mapping[str, Column]
 K_DEFAULT = 10
-NEIGHBOR_COST = 64
-"""What a neighbor costs to encode: it becomes an object of its own, a number is one of an array."""
+NEIGHBOR_COST = 8
+"""What a neighbor costs to encode, in numbers: its id and attributes are Python values."""
 
 
 @dataclass(frozen=True)
@@ -189,12 +189,14 @@ class Selecting(Request):
 
     k: int = 0
     """0: 10."""
-    candidates: int = 0
-    """How many are found for each query before they are ranked or reordered; 0: max(100, 10 k)."""
+    pool_size: int = 0
+    """How many candidates are retrieved for each query before they are ranked or reordered; 0:
+    max(100, 10 k).
+    """
     filter: Filter | None = None
-    exclude: IdLists | None = None
+    exclude_ids: IdLists | None = None
     """Candidates never returned."""
-    negatives: IdLists | None = None
+    negative_ids: IdLists | None = None
     """Candidates that the neighbors must not be like; never returned either."""
     offset: int | None = None
     """Neighbors of the list over the pool that are left out before the k; None: no pages."""
@@ -214,18 +216,18 @@ class Selecting(Request):
     """The least, by the index' measured curve; 0: as exported."""
     explain: bool = False
     context_ids: Ids | None = None
-    """[n] contexts whose stored features are taken where `features` sends none."""
+    """[n] contexts whose stored features are taken where `context` sends none."""
 
     @property
-    def fetched(self) -> int:
-        """How many candidates are found for each query before they are ranked or reordered."""
-        return self.candidates or max(100, 10 * (self.k or K_DEFAULT))
+    def retrieved_count(self) -> int:
+        """The size of the pool: `pool_size`, or its default."""
+        return self.pool_size or max(100, 10 * (self.k or K_DEFAULT))
 
     @property
     def selection_cost(self) -> int:
         """What the filter and the exclusions cost: about one for some hundred of their values."""
         values = 0 if self.filter is None else self.filter.size
-        for lists in (self.exclude, self.negatives):
+        for lists in (self.exclude_ids, self.negative_ids):
             if lists is not None:
                 values += lists.ids.size
         return values // 256
@@ -233,11 +235,11 @@ class Selecting(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Retrieval(Selecting):
-    """The k nearest candidates of n queries, given by exactly one of features (or context ids),
-    vectors and ids.
+    """The k nearest candidates of n queries, given by exactly one of a context (features, context
+    ids, or both), vectors and ids.
     """
 
-    features: Columns | None = None
+    context: Columns | None = None
     vectors: Vectors | None = None
     """[n, dim] float32; a flat [n * dim] array is accepted too."""
     ids: Ids | None = None
@@ -258,7 +260,7 @@ class Retrieval(Selecting):
         if self.vectors is not None:
             queries = len(self.vectors) if self.vectors.ndim == 2 else 1
         else:
-            queries = _examples(self.features, self.ids, self.context_ids)
+            queries = _examples(self.context, self.ids, self.context_ids)
         return queries + self.selection_cost
 
 
@@ -271,6 +273,11 @@ class Neighbors:
     offsets: Offsets
     attributes: Mapping[str, list[Any]] = field(default_factory=dict)
     """[m] values each: int, float, str, list[str] or None."""
+
+    @property
+    def encoding_cost(self) -> int:
+        """See `Answer`."""
+        return NEIGHBOR_COST * (1 + len(self.attributes)) * int(self.ids.size)
 
 
 @dataclass(frozen=True)
@@ -305,7 +312,7 @@ class Retrieved(Answer):
     @property
     def encoding_cost(self) -> int:
         """See `Answer`."""
-        return NEIGHBOR_COST * int(self.neighbors.ids.size)
+        return self.neighbors.encoding_cost
 
 
 @dataclass(frozen=True)
@@ -316,7 +323,7 @@ class Ranking(Request):
 
     context: Columns
     candidate_ids: Ids | None = None
-    candidates: Columns = field(default_factory=dict)
+    candidate_features: Columns = field(default_factory=dict)
     offsets: Offsets | None = None
     """None: one context that owns all candidates."""
     heads: tuple[str, ...] = ()
@@ -331,7 +338,7 @@ class Ranking(Request):
     @property
     def cost(self) -> int:
         """One for each candidate."""
-        return _examples(self.candidates, self.candidate_ids)
+        return _examples(self.candidate_features, self.candidate_ids)
 
 
 @dataclass(frozen=True)
@@ -352,15 +359,17 @@ class Ranked(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation(Selecting):
-    """The k best of `candidates` retrieved ones, ranked, for n contexts."""
+    """The k best of the candidates that are retrieved, ranked, for n contexts."""
 
-    features: Columns
+    context: Columns
     tower: str = ""
 
     @property
     def cost(self) -> int:
         """One for each candidate that is retrieved and ranked."""
-        return _examples(self.features, self.context_ids) * self.fetched + self.selection_cost
+        return (
+            _examples(self.context, self.context_ids) * self.retrieved_count + self.selection_cost
+        )
 
 
 @dataclass(frozen=True)
@@ -371,13 +380,15 @@ class Recommended(Answer):
     retrieval_scores: NDArray[np.float32]
     explanations: tuple[Explanation, ...] = ()
     """Of each request, if asked for."""
-    degraded: str = ""
-    """Why some or all neighbors are in the order of retrieval, unranked; empty: all are ranked."""
+    degraded_reason: str = ""
+    """Why diversity was dropped, or some or all candidates are in the order of retrieval, unranked;
+    empty: nothing was left out.
+    """
 
     @property
     def encoding_cost(self) -> int:
         """See `Answer`."""
-        return NEIGHBOR_COST * int(self.neighbors.ids.size)
+        return self.neighbors.encoding_cost
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,9 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
         if candidate:
             yield (
                 rank.rank,
-                Ranking(Target(), sent, candidates=_columns(manifest, candidate), tower=name),
+                Ranking(
+                    Target(), sent, candidate_features=_columns(manifest, candidate), tower=name
+                ),
             )
         for index_name, index in model_version.indexes.items():
             not_stored = set(candidate) - set(index.corpus.entry.features)
@@ -108,7 +110,7 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
             query = model_version.towers[index.entry.query_tower]
             features = {**sent, **_columns(manifest, query.inputs)}
             request = Recommendation(
-                Target(), features=features, k=1, candidates=1, index=index_name, tower=name
+                Target(), context=features, k=1, pool_size=1, index=index_name, tower=name
             )
             yield recommend.recommend, request
 

@@ -12,9 +12,8 @@ from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 from grpc.aio import ServicerContext
 
-from service.codec.failures import Failure
+from service.codec.failures import Failure, details_message
 from service.codec.metadata import REQUEST_ID
-from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import TRANSPORT_STATUS
 
 RETRY_AFTER = "retry-after"
@@ -36,11 +35,7 @@ def status_code_of(failure: Failure) -> grpc.StatusCode:
 
 def trailing_metadata_of(failure: Failure) -> Metadata:
     """Returns the request id, the details, and when to retry."""
-    details: list[Message] = [
-        pb.ErrorDetails(
-            code=failure.code.value, message=failure.message, request_id=failure.request_id
-        )
-    ]
+    details: list[Message] = [details_message(failure)]
     metadata: Metadata = ((REQUEST_ID, failure.request_id),)
     if failure.retry_after_s is not None:
         metadata += ((RETRY_AFTER, str(failure.retry_after_s)),)

@@ -8,13 +8,13 @@ application, which checks everything again.
 
 from __future__ import annotations
 
-import math
 import re
 import time
 
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service.codec.failures import details_message, details_value, failure_of
 from service.codec.metadata import (
     REQUEST_ID,
     TIMEOUT_MS,
@@ -23,7 +23,6 @@ from service.codec.metadata import (
     request_id_of,
 )
 from service.codec.operations import OPERATIONS
-from service.codec.stubs import embedding_service_pb2 as pb
 from service.dataplane import Dataplane
 from service.errors import TRANSPORT_STATUS, Overloaded, Unauthenticated
 from service.http.headers import JSON, PROTOBUF, accepts_protobuf
@@ -114,17 +113,16 @@ def _response(
     headers: dict[str, str], problem: Overloaded, request_id: str
 ) -> tuple[bytes, list[tuple[bytes, bytes]]]:
     """Returns body and headers of the response to a rejected request."""
-    details = {"code": _CODE, "message": str(problem), "request_id": request_id}
+    failure = failure_of(problem, request_id)
     if accepts_protobuf(headers):
         media_type = PROTOBUF
-        body = pb.ErrorDetails(**details).SerializeToString()
+        body = details_message(failure).SerializeToString()
     else:
         media_type = JSON
-        body = orjson.dumps({"error": details})
-    retry_after_s = max(1, math.ceil(problem.retry_after_s))
+        body = orjson.dumps(details_value(failure))
     return body, [
         (b"content-type", media_type.encode()),
         (b"content-length", str(len(body)).encode()),
-        (b"retry-after", str(retry_after_s).encode()),
+        (b"retry-after", str(failure.retry_after_s).encode()),
         (_REQUEST_ID, request_id.encode()),
     ]

@@ -7,7 +7,13 @@ import time
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.codec.failures import Failure, failure_of, log_failure
+from service.codec.failures import (
+    Failure,
+    details_message,
+    details_value,
+    failure_of,
+    log_failure,
+)
 from service.codec.metadata import (
     REQUEST_ID,
     SERVER_TIMING,
@@ -15,7 +21,6 @@ from service.codec.metadata import (
     request_id_of,
     server_timing,
 )
-from service.codec.stubs import embedding_service_pb2 as pb
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import TRANSPORT_STATUS, Unauthenticated
@@ -136,12 +141,9 @@ class RequestContextMiddleware:
 
 def _response(failure: Failure, problem: Exception, headers: Headers) -> Response:
     """Returns the response to a failed request, whose body may not have been read."""
-    details = {
-        "code": failure.code.value,
-        "message": failure.message,
-        "request_id": failure.request_id,
-    }
-    response = response_of(headers, lambda: pb.ErrorDetails(**details), lambda: {"error": details})
+    response = response_of(
+        headers, lambda: details_message(failure), lambda: details_value(failure)
+    )
     response.status_code = TRANSPORT_STATUS[failure.code].http
     if failure.retry_after_s is not None:
         response.headers["retry-after"] = str(failure.retry_after_s)

@@ -39,28 +39,26 @@ class ResponseSchema(BaseModel):
 
 
 class Query(Schema):
-    """Features, a context_id, or both."""
+    """A context: features, a context_id, or both."""
 
-    features: Features = ABSENT
+    context: Features = ABSENT
     context_id: Id = ABSENT
     """Its stored features are used where none are sent."""
-    exclude: list[Id] = []
+    exclude_ids: list[Id] = []
     """Candidates that are never returned."""
-    negatives: list[Id] = []
+    negative_ids: list[Id] = []
     """Candidates that the neighbors must not be like. They are not returned either."""
 
 
 class RetrieveQuery(Query):
-    """Features, a context_id, or both; else a vector, or several; else the id of a candidate, or
-    several.
-    """
+    """Exactly one of a context (features, a context_id, or both), vectors, and ids."""
 
-    vector: list[float] = ABSENT
     vectors: list[list[float]] = ABSENT
-    """Merged: each candidate has its best score."""
-    id: Id = ABSENT
+    """Query vectors. Several are one query, for which each candidate has its best score."""
     ids: list[Id] = ABSENT
-    """Merged: each candidate has its best score."""
+    """Candidates whose own vectors are the query. Several are one query, for which each candidate
+    has its best score.
+    """
 
 
 class Condition(Schema):
@@ -116,8 +114,8 @@ class Selection(Schema):
     """Which candidates may be returned, how many, and in which order."""
 
     k: int = 10
-    candidates: int = 0
-    """How many are found before they are ranked or reordered; 0: max(100, 10 k)."""
+    pool_size: int = 0
+    """How many candidates are retrieved before they are ranked or reordered; 0: max(100, 10 k)."""
     filter: Filter = ABSENT
     crowding: dict[str, int] = {}
     """Maximum number of neighbors with the same value of an attribute, by attribute. Candidates
@@ -126,7 +124,7 @@ class Selection(Schema):
     diversity: float = 0.0
     """0: by score alone; up to 1: less and less like the neighbors before."""
     offset: int = ABSENT
-    """Pages: the neighbors from this one on, of the list over a pool of `candidates`, which must be
+    """Pages: the neighbors from this one on, of the list over a pool of `pool_size`, which must be
     sent.
     """
     min_score: float = ABSENT
@@ -136,15 +134,15 @@ class Selection(Schema):
     attributes: list[str] = []
     index: str = ""
     recall: float = 0.0
-    """At least this recall, by the index' measured curve; 0: as exported."""
+    """At least this recall, by the index's measured curve; 0: as exported."""
     explain: bool = False
-    """The answer has an explanation of each query."""
+    """The response has an explanation of each query."""
 
 
 class RetrieveRequest(RetrieveQuery, Selection):
-    """Nearest candidates for features, a vector, or a candidate's id."""
+    """Nearest candidates for a context, for vectors, or for candidates."""
 
-    model_config = example(k=3, features={"user_id": 7})
+    model_config = example(k=3, context={"user_id": 7})
 
     exact: bool = False
     """Search exactly, whatever the index."""
@@ -157,15 +155,15 @@ class RankQuery(Schema):
     context: Features = ABSENT
     context_id: Id = ABSENT
     """Its stored features are used where none are sent."""
-    candidates: list[Id] = ABSENT
-    features: dict[str, list[Any]] = ABSENT
+    candidate_ids: list[Id] = ABSENT
+    candidate_features: dict[str, list[Any]] = ABSENT
     """By feature name: one value for each candidate, in their order."""
 
 
 class RankRequest(RankQuery):
     """Scores of candidates for a context."""
 
-    model_config = example(context={"user_id": 7}, candidates=[1, 2, 3])
+    model_config = example(context={"user_id": 7}, candidate_ids=[1, 2, 3])
 
     heads: list[str] = []
     """Outputs returned beside the score."""
@@ -180,7 +178,7 @@ class RankRequest(RankQuery):
 class RecommendRequest(Query, Selection):
     """Retrieve, then rank what was retrieved, with one version of the model."""
 
-    model_config = example(k=3, features={"user_id": 7})
+    model_config = example(k=3, context={"user_id": 7})
 
     tower: str = ""
     requests: list[Query] = ABSENT
@@ -210,28 +208,14 @@ class LookupRequest(Schema):
     ids: list[Id]
 
 
-class Answer(ResponseSchema):
-    """The model and version that answered."""
+class Response(ResponseSchema):
+    """The model and version that served the request."""
 
     model: str
     version: int
     coverage: float = ABSENT
     """Where shards are lost: share of the rows read that were there; the others count as unknown.
     """
-
-
-class Neighbor(ResponseSchema):
-    """A candidate that was found."""
-
-    id: Id
-    score: float
-    attributes: dict[str, Any]
-
-
-class RankedNeighbor(Neighbor):
-    """A candidate that was retrieved and ranked."""
-
-    retrieval_score: float
 
 
 class Explanation(ResponseSchema):
@@ -250,13 +234,16 @@ class Explanation(ResponseSchema):
 
 
 class RetrieveResult(ResponseSchema):
-    """The neighbors of one query, best first."""
+    """The neighbors of one query, best first: one element of each list per neighbor."""
 
-    neighbors: list[Neighbor] = ABSENT
+    ids: list[Id] = ABSENT
+    scores: list[float] = ABSENT
+    attributes: dict[str, list[Any]] = ABSENT
+    """By name; null where a neighbor has none."""
     explanation: Explanation = ABSENT
 
 
-class RetrieveResponse(RetrieveResult, Answer):
+class RetrieveResponse(RetrieveResult, Response):
     """The result of one query, or the results of a list."""
 
     searched: int
@@ -269,28 +256,33 @@ class RankResult(ResponseSchema):
     ids: list[Id] | None = None
     scores: list[float] = ABSENT
     positions: list[int] = ABSENT
-    """The place of each answer among the candidates as sent."""
+    """The position of each candidate in the request."""
     heads: dict[str, list[float]] = ABSENT
 
 
-class RankResponse(RankResult, Answer):
+class RankResponse(RankResult, Response):
     """The result of one context, or the results of a list."""
 
     results: list[RankResult] = ABSENT
 
 
-class RecommendResult(ResponseSchema):
-    """The neighbors of one query, best first."""
+class RecommendResult(RetrieveResult):
+    """The recommendations of one request, best first: one element of each list per candidate. The
+    scores are those of the ranking tower.
+    """
 
-    neighbors: list[RankedNeighbor] = ABSENT
-    explanation: Explanation = ABSENT
+    retrieval_scores: list[float] = ABSENT
 
 
-class RecommendResponse(RecommendResult, Answer):
+class RecommendResponse(RecommendResult, Response):
     """The result of one query, or the results of a list."""
 
-    degraded: str = ABSENT
-    """Why some or all neighbors are in the order of retrieval, unranked."""
+    degraded: bool
+    """Whether diversity was dropped, or some or all candidates are in the order of retrieval,
+    unranked.
+    """
+    degraded_reason: str
+    """A sentence with the numbers; empty: nothing was left out."""
     results: list[RecommendResult] = ABSENT
 
 
@@ -300,13 +292,13 @@ class EmbedResult(ResponseSchema):
     vector: list[float] = ABSENT
 
 
-class EmbedResponse(EmbedResult, Answer):
+class EmbedResponse(EmbedResult, Response):
     """The result of one example, or the results of a list."""
 
     results: list[EmbedResult] = ABSENT
 
 
-class LookupResponse(Answer):
+class LookupResponse(Response):
     """The rows of the ids; zeros, or the unknown row, where they were not found."""
 
     table: str
@@ -372,7 +364,7 @@ class ErrorResponse(ResponseSchema):
     error: ErrorDetails
 
 
-SCHEMAS: dict[str, tuple[type[Schema], type[Answer]]] = {
+SCHEMAS: dict[str, tuple[type[Schema], type[Response]]] = {
     "retrieve": (RetrieveRequest, RetrieveResponse),
     "rank": (RankRequest, RankResponse),
     "recommend": (RecommendRequest, RecommendResponse),

@@ -6,6 +6,7 @@ import grpc
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
+from service.codec.failures import code_of
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import (
     Code,
@@ -60,8 +61,9 @@ def _details(failure: grpc.aio.AioRpcError) -> tuple[Code, float | None]:
             packed.Unpack(details)
             if packed.Unpack(retry):
                 retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
-        if details.code in Code.__members__:
-            return Code[details.code], retry_after_s
+        code = code_of(details)
+        if code is not None:
+            return code, retry_after_s
     return _CODES.get(failure.code(), Code.INTERNAL), None
 
 

@@ -23,7 +23,7 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 class Reply:
     """What a server answers: a code of the contract, or "OK"."""
 
-    code: str
+    code: str | int
     status: int
     grpc_status: str
     retry_after: str | None = None
@@ -109,8 +109,8 @@ def http_server(replies: list[Any], tls: ssl.SSLContext | None = None) -> Iterat
 
 def http_answer(reply: Reply, headers: dict[str, str]) -> bytes:
     """A whole response, in the form that was accepted."""
-    error = {"code": reply.code, "message": "a sentence", "request_id": headers["x-request-id"]}
-    content = bytes((EMBEDDED if reply is OK else pb.ErrorDetails(**error)).SerializeToString())
+    message = EMBEDDED if reply is OK else error_details(reply, headers)
+    content = bytes(message.SerializeToString())
     lines = [
         f"HTTP/1.1 {reply.status} X",
         f"content-type: {headers['accept']}",
@@ -119,6 +119,12 @@ def http_answer(reply: Reply, headers: dict[str, str]) -> bytes:
     if reply.retry_after:
         lines.append(f"retry-after: {reply.retry_after}")
     return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+def error_details(reply: Reply, headers: dict[str, str]) -> pb.ErrorDetails:
+    """The error of a reply; a code that is a number is one of a newer service."""
+    code: Any = f"ERROR_CODE_{reply.code}" if isinstance(reply.code, str) else reply.code
+    return pb.ErrorDetails(code=code, message="a sentence", request_id=headers["x-request-id"])
 
 
 def http_page(
@@ -146,9 +152,7 @@ def grpc_server(replies: list[Any], tls: grpc.ServerCredentials | None = None) -
             return bytes(reply)
         if reply is OK:
             return bytes(EMBEDDED.SerializeToString())
-        details = pb.ErrorDetails(
-            code=reply.code, message="a sentence", request_id=headers["x-request-id"]
-        )
+        details = error_details(reply, headers)
         status = status_pb2.Status(code=getattr(grpc.StatusCode, reply.grpc_status).value[0])
         status.details.add().Pack(details)
         trailers = [("grpc-status-details-bin", status.SerializeToString())]

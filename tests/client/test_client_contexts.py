@@ -30,13 +30,13 @@ def stored(service: RunningService, user: int) -> dict[str, Any]:
 
 def test_rank_by_context_ids_is_the_same_by_all_ways(service: RunningService) -> None:
     movies = service.movies.ids[:3].tolist()
-    one = same_by_all_ways(service, calls.rank(candidates=movies, context_ids=7, model="movies"))
+    one = same_by_all_ways(service, calls.rank(candidate_ids=movies, context_ids=7, model="movies"))
     expected = [
         reference.ranked(service.movies, movie, 7, **stored(service, 7))["score"]
         for movie in movies
     ]
     np.testing.assert_allclose(one[0].scores, expected, 1e-4, 1e-4)
-    several = calls.rank(candidates=[movies, movies[:1]], context_ids=[7, 21], model="movies")
+    several = calls.rank(candidate_ids=[movies, movies[:1]], context_ids=[7, 21], model="movies")
     answer = same_by_all_ways(service, several)
     assert answer[0].scores.tolist() == one[0].scores.tolist()
     expected = [reference.ranked(service.movies, movies[0], 21, **stored(service, 21))["score"]]
@@ -101,10 +101,10 @@ def test_formula_orders_by_all_ways(service: RunningService) -> None:
         (calls.rank({"user": 7}, [1000], formula="watch *", model="movies"), "invalid syntax"),
         (calls.rank({"user": 7}, [1000], formula="wach", model="movies"), "did you mean 'watch'"),
         (
-            calls.rank(candidates=[1000], context_ids=999, model="movies"),
+            calls.rank(candidate_ids=[1000], context_ids=999, model="movies"),
             "context 999 is not in store 'users'",
         ),
-        (calls.rank(candidates=[1000], context_ids="a", model="movies"), "id"),
+        (calls.rank(candidate_ids=[1000], context_ids="a", model="movies"), "id"),
         (calls.retrieve(context_ids=7, model="named"), "no context store"),
     ],
 )
@@ -137,11 +137,11 @@ def test_rowcast_takes_context_ids_and_formulas(
     assert (
         rowcast("rank", "-c", "1000,1007", "--formula", "watch", "--head", "watch", *of_user) == 0
     )
-    candidates = json.loads(capsys.readouterr().out)["candidates"]
-    assert [each["score"] for each in candidates] == [each["heads"]["watch"] for each in candidates]
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["scores"] == printed["heads"]["watch"]
     for command in (("retrieve", "-k", "2"), ("recommend", "-k", "2", "--formula", "watch")):
         assert rowcast(*command, *of_user) == 0
-        assert len(json.loads(capsys.readouterr().out)["neighbors"]) == 2
+        assert len(json.loads(capsys.readouterr().out)["ids"]) == 2
 
 
 def test_rowcast_model_shows_parts_and_stores(

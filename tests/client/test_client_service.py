@@ -114,11 +114,11 @@ def test_retrieve_of_several_queries_returns_results_in_their_order(
 def test_retrieve_with_exclusions_never_returns_them(service: RunningService) -> None:
     free = same_by_all_ways(service, calls.retrieve([FEATURES, OTHER], k=3, model="movies"))
     taken = [neighbors.ids.tolist() for neighbors in free]
-    call = calls.retrieve([FEATURES, OTHER], k=3, exclude=taken, model="movies")
+    call = calls.retrieve([FEATURES, OTHER], k=3, exclude_ids=taken, model="movies")
     for neighbors, gone in zip(same_by_all_ways(service, call), taken, strict=True):
         assert len(neighbors) == 3
         assert not set(neighbors.ids.tolist()) & set(gone)
-    call = calls.retrieve([FEATURES, OTHER], k=3, exclude=taken[0], model="movies")
+    call = calls.retrieve([FEATURES, OTHER], k=3, exclude_ids=taken[0], model="movies")
     for neighbors in same_by_all_ways(service, call):
         assert not set(neighbors.ids.tolist()) & set(taken[0])
 
@@ -126,12 +126,14 @@ def test_retrieve_with_exclusions_never_returns_them(service: RunningService) ->
 def test_retrieve_by_vectors_and_by_ids_finds_the_nearest(service: RunningService) -> None:
     vectors = service.movies.vectors[[3, 9]]
     by_vector = same_by_all_ways(
-        service, calls.retrieve(vectors=vectors, k=3, exact=True, model="movies")
+        service, calls.retrieve(vectors=vectors[:, None], k=3, exact=True, model="movies")
     )
     expected = np.argsort(-(service.movies.vectors @ vectors.T.astype(np.float64)), axis=0)[:3].T
     assert [one.ids.tolist() for one in by_vector] == service.movies.ids[expected].tolist()
     ids = service.movies.ids[[3, 9]].tolist()
-    by_id = same_by_all_ways(service, calls.retrieve(ids=ids, k=3, model="movies"))
+    by_id = same_by_all_ways(
+        service, calls.retrieve(ids=[[one] for one in ids], k=3, model="movies")
+    )
     for one, neighbors in zip(ids, by_id, strict=True):
         assert one not in neighbors.ids.tolist()
         assert len(neighbors) == 3
@@ -171,7 +173,8 @@ def test_retrieve_with_several_queries_merges_them_by_all_ways(service: RunningS
     answer = same_by_all_ways(service, calls.retrieve(ids=several, k=3, model="movies"))
     for found, ids in zip(answer, several, strict=True):
         alone = same_by_all_ways(
-            service, calls.retrieve(ids=ids, k=40, exclude=ids, model="movies")
+            service,
+            calls.retrieve(ids=[[each] for each in ids], k=40, exclude_ids=ids, model="movies"),
         )
         best: dict[int | str, float] = {}
         for one in (neighbor for neighbors in alone for neighbor in neighbors):
@@ -179,7 +182,7 @@ def test_retrieve_with_several_queries_merges_them_by_all_ways(service: RunningS
         assert found.ids.tolist() == sorted(best, key=lambda one: -best[one])[:3]
     vectors = [service.movies.vectors[[1, 3]], service.movies.vectors[[4]]]
     by_vectors = same_by_all_ways(
-        service, calls.retrieve(vectors=vectors, exclude=several, k=3, model="movies")
+        service, calls.retrieve(vectors=vectors, exclude_ids=several, k=3, model="movies")
     )
     assert [each.ids.tolist() for each in by_vectors] == [each.ids.tolist() for each in answer]
 
@@ -187,7 +190,7 @@ def test_retrieve_with_several_queries_merges_them_by_all_ways(service: RunningS
 def test_retrieve_of_string_candidates_returns_strings(service: RunningService) -> None:
     features = {"user": USER, "history": ["m-3", "m-5"]}
     answer = same_by_all_ways(
-        service, calls.retrieve(features, k=3, exclude=["m-1"], model="named")
+        service, calls.retrieve(features, k=3, exclude_ids=["m-1"], model="named")
     )
     assert all(isinstance(neighbor.id, str) for neighbor in answer[0])
     ranked = same_by_all_ways(service, calls.rank({"user": USER}, answer[0].ids, model="named"))
@@ -264,7 +267,7 @@ def test_rank_of_candidates_given_by_features_equals_that_of_their_ids(
         "year": service.movies.years[places],
     }
     by_features = same_by_all_ways(
-        service, calls.rank({"user": USER}, features=features, model="movies")
+        service, calls.rank({"user": USER}, candidate_features=features, model="movies")
     )
     by_id = same_by_all_ways(
         service, calls.rank({"user": USER}, service.movies.ids[places], model="movies")
@@ -275,7 +278,7 @@ def test_rank_of_candidates_given_by_features_equals_that_of_their_ids(
 
 def test_recommend_ranks_what_it_retrieves(service: RunningService) -> None:
     features = {**FEATURES, "liked": ([1007], [2.0])}
-    call = calls.recommend(features, k=4, candidates=12, attributes=["title"], model="movies")
+    call = calls.recommend(features, k=4, pool_size=12, attributes=["title"], model="movies")
     answer = same_by_all_ways(service, call)
     found = same_by_all_ways(service, calls.retrieve(FEATURES, k=12, model="movies"))
     context = {name: value for name, value in features.items() if name in ("user", "liked", "hour")}
@@ -413,10 +416,10 @@ def test_rowcast_prints_recommendations_with_titles(
     as_json = json.loads(
         run("retrieve", *features, "-k", "3", "--attribute", "title", *of_movies, "--json")
     )
-    assert [one["id"] for one in as_json["neighbors"]] == expected[0].ids.tolist()
+    assert as_json["ids"] == expected[0].ids.tolist()
     assert "movies" in run("models")
     assert "history" in run("model", "movies")
-    assert "1014" in run("rank", "-f", "user=7", "--candidates", "1007,1014", *of_movies)
+    assert "1014" in run("rank", "-f", "user=7", "--candidate-ids", "1007,1014", *of_movies)
     assert "retrieval score" in run("recommend", *features, "-k", "2", *of_movies)
     assert "dim" in run("embed", "--tower", "query", *features, *of_movies)
     assert "yes" in run("lookup", "--feature", "user", "5", "6", *of_movies)

@@ -193,7 +193,9 @@ def test_pack_ids_of_another_type_is_rejected(ids: Any) -> None:
 
 def test_pack_vectors_of_several_arrays_returns_their_sizes() -> None:
     assert pack_vectors([0.5, 1.0]) == (struct.pack("<2f", 0.5, 1.0), None)
-    assert pack_vectors(np.ones((3, 2))) == (struct.pack("<6f", *[1] * 6), None)
+    assert pack_vectors(np.ones((1, 2))) == (struct.pack("<2f", 1, 1), None)
+    assert pack_vectors(np.ones((3, 2))) == (struct.pack("<6f", *[1] * 6), [3])
+    assert pack_vectors(np.ones((3, 1, 2))) == (struct.pack("<6f", *[1] * 6), [1, 1, 1])
     assert pack_vectors([np.ones((2, 2)), np.ones((1, 2))]) == (
         struct.pack("<6f", *[1] * 6),
         [2, 1],

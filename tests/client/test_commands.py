@@ -102,12 +102,12 @@ def test_rowcast_recommend_sends_what_is_selected_and_shows_how_it_was_found(
     )
     answer = pb.RecommendResponse(
         model=pb.ModelSpec(name="m", version=7),
-        neighbors=pb.Neighbors(
-            ids=pb.Ids(int64s=struct.pack("<q", 5)), scores=struct.pack("<f", 2.0)
-        ),
+        ids=pb.Ids(int64s=struct.pack("<q", 5)),
+        scores=struct.pack("<f", 2.0),
         retrieval_scores=struct.pack("<f", 0.5),
         explanations=[explained],
-        degraded="out of time",
+        degraded=True,
+        degraded_reason="out of time",
     )
     options = (
         "--crowding",
@@ -136,7 +136,8 @@ def test_rowcast_recommend_sends_what_is_selected_and_shows_how_it_was_found(
         assert "degraded: out of time" in printed
         assert rowcast(*recommend, "--json") == 0
         found = json.loads(capsys.readouterr().out)
-    assert (found["explanation"]["matches"], found["degraded"]) == (3, "out of time")
+    assert found["explanation"]["matches"] == 3
+    assert (found["degraded"], found["degraded_reason"]) == (True, "out of time")
     request = pb.RecommendRequest.FromString(server.requests[0][2])
     assert (
         request

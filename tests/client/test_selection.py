@@ -32,7 +32,7 @@ def sent(call: Call[Any]) -> Any:
 
 def written(call: str, **body: Any) -> Any:
     """The engine's request that a JSON body becomes, as plain values."""
-    return plain(OPERATIONS[call].read_json({"features": VIEWER, **body}, Target("m"), SETTINGS))
+    return plain(OPERATIONS[call].read_json({"context": VIEWER, **body}, Target("m"), SETTINGS))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_conditions_extended_by_or_are_alternatives() -> None:
 
 OPTIONS: dict[str, Any] = {
     "k": 5,
-    "candidates": 50,
+    "pool_size": 50,
     "diversity": 0.5,
     "min_score": 0.0,
     "formula": "score + 0.1 * mean",
@@ -213,11 +213,11 @@ def test_every_option_equals_its_json(call: Callable[..., Call[Any]]) -> None:
         ({"crowding": {5: 3}}, "crowding is 5: expected a string"),
         ({"crowding": {"seller": 2**31}}, "crowding.seller is"),
         ({"offset": 1.5}, "offset is 1.5"),
-        ({"negatives": 5}, "negatives"),
+        ({"negative_ids": 5}, "negative_ids"),
         ({"diversity": "0.5"}, "diversity is '0.5': expected a number"),
         ({"recall": True}, "recall is True: expected a number"),
         ({"min_score": [1]}, r"min_score is \[1\]: expected a number"),
-        ({"candidates": 1.5}, "candidates is 1.5"),
+        ({"pool_size": 1.5}, "pool_size is 1.5"),
         ({"formula": 5}, "formula is 5"),
     ],
 )

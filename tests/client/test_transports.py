@@ -60,7 +60,7 @@ REJECTIONS = [
     (Reply("NOT_FOUND", 404, "NOT_FOUND"), NotFound),
     (Reply("DEADLINE", 504, "DEADLINE_EXCEEDED"), DeadlineExceeded),
     (Reply("INTERNAL", 500, "INTERNAL"), Internal),
-    (Reply("A_CODE_OF_TOMORROW", 500, "INTERNAL"), Internal),
+    (Reply(99, 500, "INTERNAL"), Internal),
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tests.service import reference
 Write = Callable[..., SmallBundle]
 Launch = Callable[..., Process]
 RETRIEVE = "/v1/models/movies:retrieve"
-BODY = {"features": {"user": 3}, "k": 2}
+BODY = {"context": {"user": 3}, "k": 2}
 each_number_of_workers = pytest.mark.parametrize("workers", ["1", "2"])
 
 
@@ -94,8 +94,6 @@ def nearest(small: SmallBundle) -> list[tuple[Any, float]]:
     return reference.neighbors(small, reference.query_vector(small, 3), 2)
 
 
-def assert_found(neighbors: list[dict[str, Any]], expected: list[tuple[Any, float]]) -> None:
-    assert [each["id"] for each in neighbors] == [movie for movie, _ in expected]
-    assert [each["score"] for each in neighbors] == pytest.approx(
-        [score for _, score in expected], 1e-4
-    )
+def assert_found(found: Mapping[str, Any], expected: list[tuple[Any, float]]) -> None:
+    assert found["ids"] == [movie for movie, _ in expected]
+    assert found["scores"] == pytest.approx([score for _, score in expected], 1e-4)

@@ -18,8 +18,8 @@ from tests.e2e.process import Process, until
 from tests.e2e.services import Launch, Write, client_of, ctl, versions_of, wait_for
 from tests.service.grpc_api.requests import call, retrieve
 
-FEATURES = {"features": {"user": 3}, "k": 40}
-CALLS = {"retrieve": FEATURES, "recommend": FEATURES | {"candidates": 40}}
+FEATURES = {"context": {"user": 3}, "k": 40}
+CALLS = {"retrieve": FEATURES, "recommend": FEATURES | {"pool_size": 40}}
 
 
 def found(service: Process, of: str) -> set[int]:
@@ -29,7 +29,7 @@ def found(service: Process, of: str) -> set[int]:
             f"/v1/models/movies:{of}", json=CALLS[of], headers={"connection": "close"}
         )
     assert answer.status_code == 200, answer.text
-    return {each["id"] for each in answer.json()["neighbors"]}
+    return set(answer.json()["ids"])
 
 
 def found_by_any(service: Process) -> set[int]:
@@ -73,10 +73,11 @@ def test_denied_candidates_never_come_back_from_any_worker(write: Write, launch:
         message = retrieve()
         message.k = 40
         answer = pb.RetrieveResponse.FromString(call(channel, "Retrieve", message).answer)
-        assert set(np.frombuffer(answer.neighbors.ids.int64s, "<i8").tolist()) == every - {first}
+        assert set(np.frombuffer(answer.ids.int64s, "<i8").tolist()) == every - {first}
     with client_of(service) as client:
         ranked = client.post(
-            "/v1/models/movies:rank", json={"context": {"user": 3}, "candidates": [first, second]}
+            "/v1/models/movies:rank",
+            json={"context": {"user": 3}, "candidate_ids": [first, second]},
         )
     assert ranked.json()["ids"] == [first, second], "rank scores the ids that it is sent"
     write(version=2)

@@ -161,7 +161,9 @@ def test_service_looks_up_by_keys_as_the_original_does(shop: Shop, served: Proce
         with Client(url) as client:
 
             def scores(context: dict[str, Any], client: Client = client) -> list[float]:
-                (answer,) = client.rank(context, features={"item": candidates}, model="shop")
+                (answer,) = client.rank(
+                    context, candidate_features={"item": candidates}, model="shop"
+                )
                 return [each.score for each in answer]
 
             found = scores(request)

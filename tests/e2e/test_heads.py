@@ -47,7 +47,7 @@ def test_stored_users_are_ranked_by_formulas_over_either_transport(
 ) -> None:
     movies = small.ids[:6].tolist()
     with Client(f"{transport}://127.0.0.1:{service.ports[transport]}") as client:
-        by_default = client.rank(candidates=movies, context_ids=7, heads=["watch", "rating"])[0]
+        by_default = client.rank(candidate_ids=movies, context_ids=7, heads=["watch", "rating"])[0]
         heads = [expected(small, 7, movie) for movie in movies]
         for name in ("watch", "rating"):
             np.testing.assert_allclose(
@@ -59,7 +59,7 @@ def test_stored_users_are_ranked_by_formulas_over_either_transport(
         wanted = [expected(small, 7, movie, mood=(1, 2))["rating"] for movie in movies]
         np.testing.assert_allclose(own.scores, wanted, 1e-4, 1e-4)
         with pytest.raises(InvalidArgument, match="did you mean 'watch'"):
-            client.rank(candidates=movies, context_ids=7, formula="wacth")
+            client.rank(candidate_ids=movies, context_ids=7, formula="wacth")
         assert client.model().towers[2].formula == FORMULA
         assert client.model().calls[1].features[0].stored
 
@@ -79,7 +79,7 @@ def test_metrics_count_the_examples_of_each_part_that_ran(
             return {part: float(value) for part, value in lines}
 
         before = counted()
-        client.rank(candidates=small.ids[:9].tolist(), context_ids=21, formula="watch")
+        client.rank(candidate_ids=small.ids[:9].tolist(), context_ids=21, formula="watch")
         after = counted()
         assert {
             part: after[part] - before.get(part, 0)

@@ -31,4 +31,4 @@ def test_default_client_of_java_gets_responses_to_its_bodies(launch: Launch, wri
     responses = [line.partition(" ") for line in done.stdout.splitlines()]
     assert [status for status, _, _ in responses] == ["200"] * 3
     for _, _, body in responses:
-        assert_found(json.loads(body)["neighbors"], nearest(small))
+        assert_found(json.loads(body), nearest(small))

@@ -198,14 +198,14 @@ def check_all(client: Client, world: World, version: int) -> None:
         assert ranked.version == version
         assert [candidate.id for candidate in ranked[0]] == MOVIE_IDS[::-1]
         close(ranked[0].scores, original.scores[place][::-1])
-        recommended = client.recommend(example, k=4, candidates=12, attributes=["title"])
+        recommended = client.recommend(example, k=4, pool_size=12, attributes=["title"])
         near = {MOVIE_IDS.index(movie) for movie in original.nearest(place, 12)[0]}
         kept = np.where([row in near for row in range(MOVIES)], original.scores[place], -np.inf)
         ids, scores = best(kept, 4)
         assert recommended[0].ids.tolist() == ids
         close(recommended[0].scores, scores)
         close(client.embed(example, tower="query").vectors[0], original.queries[place])
-    several = client.retrieve(EXAMPLES, k=3, exclude=MOVIE_IDS[:20])
+    several = client.retrieve(EXAMPLES, k=3, exclude_ids=MOVIE_IDS[:20])
     for place in range(len(EXAMPLES)):
         reached = original.candidates @ original.queries[place]
         reached[:20] = -np.inf

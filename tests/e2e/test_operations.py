@@ -132,7 +132,7 @@ def test_new_versions_under_load_cause_no_failed_or_mixed_response(
             each.result()
     assert {code for code, _ in answers} == {"OK", "200"}
     for answer in [answer for _, answer in answers if answer]:
-        assert_found(answer["neighbors"], expected[answer["version"]])
+        assert_found(answer, expected[answer["version"]])
 
 
 @workers

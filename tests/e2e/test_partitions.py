@@ -115,7 +115,7 @@ def test_filters_exclusions_and_large_k_reach_every_partition(client: Client) ->
     for name in INDEXES:
         everything = client.retrieve(query, k=100, index=name)[0].ids.tolist()
         assert sorted(everything) == sorted(MOVIE_IDS)
-        kept = client.retrieve(query, k=10, index=name, exclude=everything[:30])[0].ids.tolist()
+        kept = client.retrieve(query, k=10, index=name, exclude_ids=everything[:30])[0].ids.tolist()
         assert kept == everything[30:]
         late = client.retrieve(query, k=40, index=name, filter=where("year").at_least(2005))[
             0

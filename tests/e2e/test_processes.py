@@ -142,8 +142,8 @@ def test_service_begins_empty_and_serves_what_is_published(
         assert client.post(RETRIEVE, json=BODY).json()["error"]["code"] == "NOT_READY"
         small = write()
         until(lambda: is_ready(client))
-        neighbors = client.post(RETRIEVE, json=BODY).json()["neighbors"]
-    assert_found(neighbors, nearest(small))
+        found = client.post(RETRIEVE, json=BODY).json()
+    assert_found(found, nearest(small))
     for each in workers_of(service) or [service.process]:
         assert "tensorflow" not in Path(f"/proc/{each.pid}/maps").read_text()
     assert service.stop() == 0
@@ -157,8 +157,8 @@ def test_service_with_a_tower_without_a_compiled_form_serves_its_saved_model(
     service = launch("--require", "movies")
     with service.client() as client:
         until(lambda: is_ready(client))
-        neighbors = client.post(RETRIEVE, json=BODY).json()["neighbors"]
-    assert_found(neighbors, nearest(small))
+        found = client.post(RETRIEVE, json=BODY).json()
+    assert_found(found, nearest(small))
 
 
 @each_number_of_workers

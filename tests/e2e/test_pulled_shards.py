@@ -19,7 +19,7 @@ from tests.e2e.services import Write, client_of, is_ready
 
 ALL = ("--shard-min-bytes", "1")
 RECOMMEND = "/v1/models/movies:recommend"
-BODY = {"features": {"user": 3, "recent": [1000, 1007]}, "k": 5}
+BODY = {"context": {"user": 3, "recent": [1000, 1007]}, "k": 5}
 Start = Callable[..., Process]
 
 

@@ -119,13 +119,10 @@ def test_replicas_respond_alike_over_http_grpc_and_the_ingress(site: Site) -> No
             base_url=f"http://127.0.0.1:{site.cluster.ports[way]}", timeout=WAIT_S
         ) as client:
             assert client.get("/readyz").status_code == 200
-            assert_found(
-                client.post(RETRIEVE, json=BODY).json()["neighbors"], nearest(site.bundles[1])
-            )
+            assert_found(client.post(RETRIEVE, json=BODY).json(), nearest(site.bundles[1]))
     with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:
-        found = [
-            {"id": each.id, "score": each.score} for each in client.retrieve({"user": 3}, k=2)[0]
-        ]
+        neighbors = client.retrieve({"user": 3}, k=2)[0]
+        found = {"ids": neighbors.ids.tolist(), "scores": neighbors.scores.tolist()}
     assert_found(found, nearest(site.bundles[1]))
 
 
@@ -239,9 +236,8 @@ def test_router_finds_the_shards_of_the_ray_application(site: Site) -> None:
     site.cluster.deploy_shards(site.root, 2, bundles=[str(site.bundles[2].directory)])
     site.cluster.wait(1)
     with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:
-        found = [
-            {"id": each.id, "score": each.score} for each in client.retrieve({"user": 3}, k=2)[0]
-        ]
+        neighbors = client.retrieve({"user": 3}, k=2)[0]
+        found = {"ids": neighbors.ids.tolist(), "scores": neighbors.scores.tolist()}
         assert_found(found, nearest(site.bundles[2]))
         rows = client.lookup("user", [1, 49]).vectors
     assert (rows == site.bundles[2].tables["users"][[1, 49]]).all()

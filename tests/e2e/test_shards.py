@@ -109,7 +109,7 @@ def test_lost_replica_fails_no_request_and_lost_shard_is_named(
     cluster: tuple[Process, list[Process], Process],
 ) -> None:
     service, shards, alone = cluster
-    body = {"context": {"user": 3, "recent": [1000, 1007]}, "candidates": [1000, 1007, 1014]}
+    body = {"context": {"user": 3, "recent": [1000, 1007]}, "candidate_ids": [1000, 1007, 1014]}
     done = threading.Event()
     answers = list[tuple[int, Any]]()
 
@@ -200,7 +200,7 @@ def test_lost_rows_count_as_unknown_if_the_table_allows_it(write: Write, launch:
         assert pb.LookupResponse.FromString(call(channel, "Lookup", sent).answer).coverage == 0.5
         lost_rows = 'rowcast_lost_rows_total{model="movies",table="users"}'
         until(lambda: count_of(service, lost_rows) == 3)
-        refused = {"context": {"user": 1}, "candidates": [1000 + 7 * 39]}
+        refused = {"context": {"user": 1}, "candidate_ids": [1000 + 7 * 39]}
         assert answer(client, "rank", refused)[1]["error"]["code"] == "INVALID_ARGUMENT", (
             "movie refuses unknown ids"
         )

@@ -100,7 +100,7 @@ def assert_ranked(
 ) -> None:
     """Checks that candidates are given the scores of each head."""
     found = sorted(
-        client.rank(context, features=features, heads=list(expected))[0],
+        client.rank(context, candidate_features=features, heads=list(expected))[0],
         key=lambda each: each.position,
     )
     for head, scores in expected.items():

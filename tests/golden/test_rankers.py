@@ -278,7 +278,7 @@ def test_scores_over_both_transports_equal_the_trained_model(
             assert_ranked(client, trained, sent, {})
             for name, value, told in ranker.refused:
                 with pytest.raises(RowcastError, match=told) as refused:
-                    client.rank({}, features={**sent, name: value})
+                    client.rank({}, candidate_features={**sent, name: value})
                 assert refused.value.code == "INVALID_ARGUMENT"
 
 

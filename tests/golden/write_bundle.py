@@ -94,7 +94,7 @@ def answers(root: Path) -> dict[str, Any]:
             for each in details["calls"]
         }
         sent = {name: column for name, column in CONTEXT.items() if name in calls["retrieve"]}
-        found = running.execute(Retrieval(Target("movies"), k=5, features=sent), "retrieve")
+        found = running.execute(Retrieval(Target("movies"), k=5, context=sent), "retrieve")
         context = {name: column for name, column in CONTEXT.items() if name in calls["rank"]}
         ranking = Ranking(Target("movies"), context, candidate_ids=found.neighbors.ids)
         ranked = running.execute(ranking)

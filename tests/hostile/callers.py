@@ -127,7 +127,7 @@ def gzip_bodies(port: int) -> None:
     """Bounds: max_inflight_bytes for 200 bodies that become 15 MiB each; max_request_bytes for
     bombs of 256 MiB; and max_values, counted before anything is parsed, for `[],[],...`."""
     sent: tuple[tuple[int, bytes, tuple[int, ...]], ...] = (
-        (200, b'{"features": {"user": 3}}' + b" " * 15 * MIB, (200, 504)),
+        (200, b'{"context": {"user": 3}}' + b" " * 15 * MIB, (200, 504)),
         (20, bytes(256 * MIB), (413, 504)),
         (40, b'{"requests": [' + b"[]," * 5_000_000 + b"[]]}", (413, 504)),
     )
@@ -147,13 +147,13 @@ def invalid_requests(port: int) -> None:
         b"{",
         b"[]",
         b"null",
-        b'{"features": 3}',
+        b'{"context": 3}',
         b'{"k": NaN}',
         b'{"\xff": 1}',
         b"\xff\xfe",
         b"[" * 100_000,
     ]
-    bodies += [b'{"k":' + b"9" * 5000 + b"}", b'{"features": {"user": [' + b"1," * 5000 + b"]}}"]
+    bodies += [b'{"k":' + b"9" * 5000 + b"}", b'{"context": {"user": [' + b"1," * 5000 + b"]}}"]
     headers = [
         *(
             "content-type: application/x-protobuf",
@@ -206,7 +206,7 @@ def hang_up(port: int) -> None:
     """Clients that reset their connections behind whole requests, and within bodies, which wait or
     are computed.
     """
-    whole = post(b'{"features": {"user": 3}}')
+    whole = post(b'{"context": {"user": 3}}')
     half = CALL + b"content-length: 100000\r\n\r\n" + bytes(50_000)
     for _ in range(20):
         with connections(port, 40, whole * 3, half) as opened:

@@ -55,7 +55,7 @@ LIMITS = (
     *("--max-concurrent-requests", "64", "--max-inflight-bytes", str(64 * MIB)),
 )
 RANK = "/v1/models/movies:rank"
-RANKING = {"context": {"user": 5}, "candidates": [1000, 1007, 1014, 1021]}
+RANKING = {"context": {"user": 5}, "candidate_ids": [1000, 1007, 1014, 1021]}
 
 
 class Attacked:

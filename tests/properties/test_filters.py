@@ -107,13 +107,13 @@ def test_filters_match_their_truth_table(served: tuple[SmallBundle, Clients], ca
         matching = [at for at in range(SIZE) if reference.matches(values[at], sent)]
         best = sorted(matching, key=lambda at: (-float(small.vectors[at] @ query), at))[:k]
         expected = [int(small.ids[at]) for at in best]
-        case = Case("retrieve", "filtered", {"k": k, "vector": query.tolist(), "filter": sent})
+        case = Case("retrieve", "filtered", {"k": k, "vectors": [query.tolist()], "filter": sent})
         code, body = clients.by_http(case, protobuf=False)
         assert code == "OK", body
-        assert [each["id"] for each in json.loads(body)["neighbors"]] == expected, (number, sent)
+        assert json.loads(body)["ids"] == expected, (number, sent)
         code, body = clients.by_grpc(case)
         assert code == "OK", body
-        found = pb.RetrieveResponse.FromString(body).neighbors.ids
+        found = pb.RetrieveResponse.FromString(body).ids
         assert np.frombuffer(found.int64s, "<i8").tolist() == expected, (number, sent)
         seen.add(len(matching))
     assert {0, 1, SIZE} <= seen
@@ -130,8 +130,8 @@ def a_selection(random: Random, small: SmallBundle) -> dict[str, Any]:
         body["crowding"] = {name: random.randint(1, 3) for name in attributes}
     if random.random() < 0.5:
         body["offset"] = random.randint(0, 12)
-        body["candidates"] = body["offset"] + body["k"] + random.randint(0, 20)
-    for name in ("exclude", "negatives"):
+        body["pool_size"] = body["offset"] + body["k"] + random.randint(0, 20)
+    for name in ("exclude_ids", "negative_ids"):
         if random.random() < 0.5:
             body[name] = random.sample(ids, random.randint(0, 4))
     return body
@@ -148,16 +148,16 @@ def test_lists_of_several_options_match_their_definition(
     lengths = set[int]()
     for number in range(cases):
         query = np.array([random.gauss(0, 1) for _ in range(small.vectors.shape[1])], np.float32)
-        body = {"vector": query.tolist(), **a_selection(random, small)}
+        body = {"vectors": [query.tolist()], **a_selection(random, small)}
         (answer,) = reference.answers(small, "retrieve", body)
-        expected = [each["id"] for each in answer["neighbors"]]
+        expected = answer["ids"]
         case = Case("retrieve", "selected", body)
         code, found = clients.by_http(case, protobuf=False)
         assert code == "OK", found
-        assert [each["id"] for each in json.loads(found)["neighbors"]] == expected, (number, body)
+        assert json.loads(found)["ids"] == expected, (number, body)
         code, found = clients.by_grpc(case)
         assert code == "OK", found
-        ids = pb.RetrieveResponse.FromString(found).neighbors.ids
+        ids = pb.RetrieveResponse.FromString(found).ids
         assert np.frombuffer(ids.int64s, "<i8").tolist() == expected, (number, body)
         lengths.add(len(expected))
     assert {0, 1, 8} <= lengths

@@ -73,22 +73,24 @@ _reordered = {
     "diversity": 0.5,
     "min_score": -9,
     "recall": 0.5,
-    "candidates": 20,
+    "pool_size": 20,
     "offset": 3,
 }
 _listed = {
-    "requests": [{"features": {"user": 3, "history": [1, 2]}, "exclude": [5], "negatives": [7]}],
+    "requests": [
+        {"context": {"user": 3, "history": [1, 2]}, "exclude_ids": [5], "negative_ids": [7]}
+    ],
     "attributes": [],
 }
 _shown: dict[str, dict[str, Any]] = {
     "retrieve": {"k": 3, **_listed, **_selected, **_reordered},
     "rank": {
         "context": {"user": 7, "liked": {"ids": [1], "weights": [0.5]}},
-        "candidates": [1000, 1007],
+        "candidate_ids": [1000, 1007],
     },
     "recommend": {
         "k": 3,
-        "features": {"city": "x", "user": 4},
+        "context": {"city": "x", "user": 4},
         "formula": "score + 1",
         **_selected,
         **_reordered,
@@ -113,7 +115,9 @@ def damaged(draw: st.DrawFn, body: bytes) -> bytes:
 def test_service_given_any_json_responds_or_rejects(
     name: str, value: Any, data: st.DataObject, clients: Clients
 ) -> None:
-    field = data.draw(st.sampled_from(["features", "context", "requests", "vector", *_shown[name]]))
+    field = data.draw(
+        st.sampled_from(["features", "context", "requests", "vectors", *_shown[name]])
+    )
     other = st.sampled_from(
         [value, {data.draw(_names): value}, [value], {"requests": [{field: value}]}]
     )
@@ -143,11 +147,10 @@ def test_service_given_any_message_responds_or_rejects_alike(
     data: st.DataObject,
     clients: Clients,
 ) -> None:
-    fields: dict[str, Any] = {
-        "features": features,
-        **({"tower": "query"} if name == "embed" else {}),
-    }
-    if name == "rank":
+    fields: dict[str, Any] = {"context": features}
+    if name == "embed":
+        fields = {"features": features, "tower": "query"}
+    elif name == "rank":
         fields = {"context": features, "candidate_ids": pb.Ids(int64s=ids)}
     elif name == "lookup":
         fields = {"feature": "user", "ids": next(iter(features.values()), None)}

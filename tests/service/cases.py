@@ -167,7 +167,7 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
     if call == "lookup":
         options.add("feature")
     elif call != "rank":
-        options |= {"candidates", "diversity", "explain", "offset"}
+        options |= {"pool_size", "diversity", "explain", "offset"}
     fields = {name: value for name, value in body.items() if name in options}
     if call == "lookup":
         return fields | ({"ids": column(body["ids"])} if "ids" in body else {})
@@ -177,10 +177,6 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
         fields["crowding"] = body["crowding"]
     parts = body.get("requests", [body])
     first = parts[0]
-    if "vector" in first:
-        fields["vectors"] = f32(*[value for part in parts for value in part["vector"]])
-    if "id" in first:
-        fields["ids"] = ids([part["id"] for part in parts])
     for name in {"vectors", "ids"} & set(first):
         merged = [value for part in parts for value in part[name]]
         fields[name] = (
@@ -189,33 +185,27 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
         fields["query_offsets"] = offsets([part[name] for part in parts])
     if any("context_id" in part for part in parts):
         fields["context_ids"] = ids([part["context_id"] for part in parts])
-    for name, field in (("exclude", "exclude"), ("negatives", "negative")):
+    for name, field in (("exclude_ids", "exclude_offsets"), ("negative_ids", "negative_offsets")):
         if any(name in part for part in parts):
             lists = [part.get(name, []) for part in parts]
-            fields[f"{field}_ids"] = ids([value for each in lists for value in each])
-            fields[f"{field}_offsets"] = offsets(lists) if len(parts) > 1 else b""
-    if call != "rank":
-        return fields | (
-            {"features": columns([part["features"] for part in parts])}
-            if "features" in first
-            else {}
-        )
-    if "context" in first:
-        fields["context"] = columns([part["context"] for part in parts])
-    if "candidates" in first:
-        fields["candidate_ids"] = ids([value for part in parts for value in part["candidates"]])
-        fields["offsets"] = (
-            offsets([part["candidates"] for part in parts]) if len(parts) > 1 else b""
-        )
-    if "features" in first:
-        fields["candidates"] = {
-            name: column(values, dense=name in _DENSE) for name, values in first["features"].items()
+            fields[name] = ids([value for each in lists for value in each])
+            fields[field] = offsets(lists) if len(parts) > 1 else b""
+    for name in {"context", "features"} & set(first):
+        fields[name] = columns([part[name] for part in parts])
+    if "candidate_ids" in first:
+        lists = [part["candidate_ids"] for part in parts]
+        fields["candidate_ids"] = ids([value for each in lists for value in each])
+        fields["offsets"] = offsets(lists) if len(parts) > 1 else b""
+    if "candidate_features" in first:
+        fields["candidate_features"] = {
+            name: column(values, dense=name in _DENSE)
+            for name, values in first["candidate_features"].items()
         }
     return fields
 
 
 def user(value: Any = 5, **more: Any) -> dict[str, Any]:
-    return {"features": {"user": value, **more}}
+    return {"context": {"user": value, **more}}
 
 
 def circle(latitude: float, longitude: float, radius_m: float) -> dict[str, Any]:
@@ -235,27 +225,28 @@ def filtered(**conditions: Any) -> dict[str, Any]:
 
 
 def rank(candidates: Sequence[Any] = (1000,), **more: Any) -> dict[str, Any]:
-    return {"context": {"user": 5}, "candidates": list(candidates), **more}
+    return {"context": {"user": 5}, "candidate_ids": list(candidates), **more}
 
 
 def context(**features: Any) -> dict[str, Any]:
-    return {"context": {"user": 5, **features}, "candidates": [1000]}
+    return {"context": {"user": 5, **features}, "candidate_ids": [1000]}
 
 
+EXAMPLE = {"features": {"user": 5}}
 _FILM = {"movie": [1000, 1007], "genres": [["drama"], []], "year": [0.5, 0.25]}
 _LISTED = {
     "k": 4,
     "requests": [
-        {"features": {"user": 1, "history": [1000]}, "exclude": [1014]},
-        {"features": {"user": 2, "history": [1007, 1014]}},
-        {"features": {"user": 3, "history": []}, "exclude": [1000, 1007]},
+        {"context": {"user": 1, "history": [1000]}, "exclude_ids": [1014]},
+        {"context": {"user": 2, "history": [1007, 1014]}},
+        {"context": {"user": 3, "history": []}, "exclude_ids": [1000, 1007]},
     ],
 }
 _RANKED = {
     "k": 2,
     "requests": [
-        {"context": {"user": 1, "mood": [0.5, 1.0]}, "candidates": [1000]},
-        {"context": {"user": 2, "mood": [2.0, 3.0]}, "candidates": [1007, 1014, 1021]},
+        {"context": {"user": 1, "mood": [0.5, 1.0]}, "candidate_ids": [1000]},
+        {"context": {"user": 2, "mood": [2.0, 3.0]}, "candidate_ids": [1007, 1014, 1021]},
     ],
 }
 _EVERY_KIND = {
@@ -266,14 +257,14 @@ _EVERY_KIND = {
 }
 _ATTRIBUTES = ["title", "year", "rating", "genres"]
 _STORED = [
-    {"context_id": 7, "context": {"hour": 0.5}, "candidates": [1000]},
-    {"context_id": "21", "context": {"hour": 2.0}, "candidates": [1007, 1014]},
+    {"context_id": 7, "context": {"hour": 0.5}, "candidate_ids": [1000]},
+    {"context_id": "21", "context": {"hour": 2.0}, "candidate_ids": [1007, 1014]},
 ]
-_HOURS = [{"context_id": 7, "features": {"hour": 1}}, {"context_id": 3, "features": {"hour": 2}}]
+_HOURS = [{"context_id": 7, "context": {"hour": 1}}, {"context_id": 3, "context": {"hour": 2}}]
 _NAN_WEIGHT = (
-    b'{"context": {"user": 5, "liked": {"ids": [1000], "weights": [NaN]}}, "candidates": [1000]}'
+    b'{"context": {"user": 5, "liked": {"ids": [1000], "weights": [NaN]}}, "candidate_ids": [1000]}'
 )
-_EXCLUDING = [{**user(1), "exclude": [1000]}, user(2)]
+_EXCLUDING = [{**user(1), "exclude_ids": [1000]}, user(2)]
 _MOVIES = [
     {"movie": 1000, "genres": ["drama", "x"], "year": 0.5},
     {"movie": 1007, "genres": [], "year": 1.0},
@@ -286,35 +277,33 @@ CASES = (
     Case("retrieve", "k beyond the corpus", {"k": 50, **user()}),
     Case("retrieve", "a version", user(), version=1),
     Case("retrieve", "attributes of every type", {"k": 40, "attributes": _ATTRIBUTES, **user()}),
-    Case("retrieve", "exclusions", {"exclude": [1000, 1007, 5], **user()}),
-    Case("retrieve", "negative examples", {"negatives": [1000, 1007, 5], **user()}),
-    Case("retrieve", "no negative examples", {"negatives": [], **user()}),
+    Case("retrieve", "exclusions", {"exclude_ids": [1000, 1007, 5], **user()}),
+    Case("retrieve", "negative examples", {"negative_ids": [1000, 1007, 5], **user()}),
+    Case("retrieve", "no negative examples", {"negative_ids": [], **user()}),
     Case(
         "retrieve",
         "negative examples of some requests",
-        {"k": 5, "requests": [{**user(1), "negatives": [1000, 1014]}, user(2)]},
+        {"k": 5, "requests": [{**user(1), "negative_ids": [1000, 1014]}, user(2)]},
     ),
     Case(
         "retrieve",
         "negative examples beside ids that are merged",
-        {"k": 5, "ids": [1000, 1014], "negatives": [1021, 1028], "exclude": [1007]},
+        {"k": 5, "ids": [1000, 1014], "negative_ids": [1021, 1028], "exclude_ids": [1007]},
     ),
-    Case("retrieve", "too many negative examples", {"negatives": [7] * 61, **user()}, LARGE),
-    Case("retrieve", "the first page", {"k": 4, "offset": 0, "candidates": 12, **user()}),
-    Case("retrieve", "a page", {"k": 4, "offset": 4, "candidates": 12, **user()}),
+    Case("retrieve", "too many negative examples", {"negative_ids": [7] * 61, **user()}, LARGE),
+    Case("retrieve", "the first page", {"k": 4, "offset": 0, "pool_size": 12, **user()}),
+    Case("retrieve", "a page", {"k": 4, "offset": 4, "pool_size": 12, **user()}),
     Case(
         "retrieve",
         "a page of a diverse list",
-        {"k": 4, "offset": 3, "candidates": 12, "diversity": 0.5, **user()},
+        {"k": 4, "offset": 3, "pool_size": 12, "diversity": 0.5, **user()},
     ),
     Case("retrieve", "a page of no pool", {"k": 4, "offset": 4, **user()}, BAD),
-    Case("retrieve", "a page before the first", {"offset": -1, "candidates": 12, **user()}, BAD),
-    Case(
-        "retrieve", "a page past the pool", {"k": 4, "offset": 9, "candidates": 12, **user()}, BAD
-    ),
-    Case("recommend", "negative examples", {"k": 5, "negatives": [1000], **user()}),
-    Case("recommend", "a page", {"k": 4, "offset": 4, "candidates": 12, **user()}),
-    Case("retrieve", "an empty exclusion", {"exclude": [], **user()}),
+    Case("retrieve", "a page before the first", {"offset": -1, "pool_size": 12, **user()}, BAD),
+    Case("retrieve", "a page past the pool", {"k": 4, "offset": 9, "pool_size": 12, **user()}, BAD),
+    Case("recommend", "negative examples", {"k": 5, "negative_ids": [1000], **user()}),
+    Case("recommend", "a page", {"k": 4, "offset": 4, "pool_size": 12, **user()}),
+    Case("retrieve", "an empty exclusion", {"exclude_ids": [], **user()}),
     Case("retrieve", "exact", {"exact": True, **user()}),
     Case("retrieve", "an index", {"index": "movies", **user()}),
     Case("retrieve", "an unknown integer", user(10**15)),
@@ -332,32 +321,32 @@ CASES = (
         "a dense number as int32",
         user(hour=7),
         "OK",
-        {"features": {"user": column([5]), "hour": pb.Column(int32s=i32(7))}},
+        {"context": {"user": column([5]), "hour": pb.Column(int32s=i32(7))}},
     ),
     Case("retrieve", "a list", _LISTED),
-    Case("retrieve", "a vector", {"vector": [0.5] * 8}),
+    Case("retrieve", "a vector", {"vectors": [[0.5] * 8]}),
     Case(
         "retrieve",
         "vectors",
-        {"requests": [{"vector": [0.5] * 8}, {"vector": [1, 0, 0, 0, 0, 0, 0, -1]}]},
+        {"requests": [{"vectors": [[0.5] * 8]}, {"vectors": [[1, 0, 0, 0, 0, 0, 0, -1]]}]},
     ),
-    Case("retrieve", "an id", {"id": 1000}),
-    Case("retrieve", "ids", {"requests": [{"id": 1000}, {"id": "1014"}]}),
+    Case("retrieve", "an id", {"ids": [1000]}),
+    Case("retrieve", "ids", {"requests": [{"ids": [1000]}, {"ids": ["1014"]}]}),
     Case("retrieve", "a context by id", {"k": 3, "context_id": 7}),
     Case("retrieve", "contexts by id beside a feature", {"k": 3, "requests": _HOURS}),
-    Case("retrieve", "a context beside a vector", {"context_id": 7, "vector": [1] * 8}, BAD),
+    Case("retrieve", "a context beside a vector", {"context_id": 7, "vectors": [[1] * 8]}, BAD),
     Case("retrieve", "a negative k", {"k": -1, **user()}, BAD),
     Case("retrieve", "k over its limit", {"k": 51, **user()}, BAD),
     Case("retrieve", "a huge k", {"k": 2**31 - 1, **user()}, BAD),
     Case("retrieve", "nothing", {}, BAD),
-    Case("retrieve", "no feature", {"features": {}}, BAD),
-    Case("retrieve", "an id and a vector", {"id": 1000, "vector": [0.5] * 8}, BAD),
+    Case("retrieve", "no feature", {"context": {}}, BAD),
+    Case("retrieve", "an id and a vector", {"ids": [1000], "vectors": [[0.5] * 8]}, BAD),
     Case("retrieve", "an unknown feature", user(age=3), BAD),
-    Case("retrieve", "a required feature missing", {"features": {"hour": 3.0}}, BAD),
+    Case("retrieve", "a required feature missing", {"context": {"hour": 3.0}}, BAD),
     Case("retrieve", "an unknown index", {"index": "x", **user()}, GONE),
     Case("retrieve", "an unknown attribute", {"attributes": ["x"], **user()}, BAD),
     Case("retrieve", "too many attributes", {"attributes": ["title"] * 11, **user()}, LARGE),
-    Case("retrieve", "too many features", {"features": {f"f{n}": 1 for n in range(21)}}, LARGE),
+    Case("retrieve", "too many features", {"context": {f"f{n}": 1 for n in range(21)}}, LARGE),
     Case("retrieve", "an unknown model", user(), GONE, model="books"),
     Case("retrieve", "an unknown version", user(), GONE, version=7),
     Case("retrieve", "an empty filter", {"filter": {}, **user()}),
@@ -411,13 +400,13 @@ CASES = (
         {
             "k": 9,
             "filter": {"year": {"ge": 2000}},
-            "requests": [{**user(1), "exclude": [1105]}, user(2)],
+            "requests": [{**user(1), "exclude_ids": [1105]}, user(2)],
         },
     ),
     Case(
         "retrieve",
         "a filter beside an id",
-        {"k": 50, "id": 1000, "filter": {"classic": {"allow": [True]}}},
+        {"k": 50, "ids": [1000], "filter": {"classic": {"allow": [True]}}},
     ),
     Case(
         "retrieve",
@@ -500,14 +489,14 @@ CASES = (
     Case(
         "retrieve",
         "a filter by a bound that is no number",
-        b'{"filter": {"rating": {"ge": NaN}}, "features": {"user": 5}}',
+        b'{"filter": {"rating": {"ge": NaN}}, "context": {"user": 5}}',
         BAD,
         message_of("retrieve", filtered(rating={"ge": NAN})),
     ),
     Case(
         "retrieve",
         "a filter by an infinite bound",
-        b'{"filter": {"rating": {"lt": 1e999}}, "features": {"user": 5}}',
+        b'{"filter": {"rating": {"lt": 1e999}}, "context": {"user": 5}}',
         BAD,
         message_of("retrieve", filtered(rating={"lt": float("inf")})),
     ),
@@ -530,7 +519,7 @@ CASES = (
     Case(
         "retrieve",
         "ids merged with a filter and exclusions",
-        {"k": 50, "ids": [1000, 1014], "exclude": [1021], "filter": {"year": {"ge": 1991}}},
+        {"k": 50, "ids": [1000, 1014], "exclude_ids": [1021], "filter": {"year": {"ge": 1991}}},
     ),
     Case(
         "retrieve",
@@ -539,31 +528,31 @@ CASES = (
         BAD,
     ),
     Case("retrieve", "too many vectors to merge", {"vectors": [[0.5] * 8] * 9}, LARGE),
-    Case("retrieve", "a vector of another dim", {"vector": [1.0] * 7}, BAD),
+    Case("retrieve", "a vector of another dim", {"vectors": [[1.0] * 7]}, BAD),
     Case(
         "retrieve",
         "a vector with NaN",
-        b'{"vector": [NaN,0,0,0,0,0,0,0]}',
+        b'{"vectors": [[NaN,0,0,0,0,0,0,0]]}',
         BAD,
         {"vectors": f32(NAN, *[0] * 7)},
     ),
     Case(
         "retrieve",
         "a vector with infinity",
-        b'{"vector": [1e999,0,0,0,0,0,0,0]}',
+        b'{"vectors": [[1e999,0,0,0,0,0,0,0]]}',
         BAD,
         {"vectors": f32(float("inf"), *[0] * 7)},
     ),
-    Case("retrieve", "a vector whose scores overflow", {"vector": [3e38] * 8}, BAD),
+    Case("retrieve", "a vector whose scores overflow", {"vectors": [[3e38] * 8]}, BAD),
     Case("retrieve", "a dense number that overflows", user(hour=3e38), BAD),
-    Case("retrieve", "the id of no candidate", {"id": 3}, BAD),
+    Case("retrieve", "the id of no candidate", {"ids": [3]}, BAD),
     Case("retrieve", "a fraction as id", user(1.5), BAD),
     Case(
         "retrieve",
         "NaN as id",
-        b'{"features": {"user": NaN}}',
+        b'{"context": {"user": NaN}}',
         BAD,
-        {"features": {"user": column([NAN])}},
+        {"context": {"user": column([NAN])}},
     ),
     Case("retrieve", "a word where integers are ids", user("ann"), BAD),
     Case("retrieve", "a number where strings are ids", user(city=1.5), BAD),
@@ -571,9 +560,9 @@ CASES = (
     Case(
         "retrieve",
         "NaN as number",
-        b'{"features": {"user": 5, "hour": NaN}}',
+        b'{"context": {"user": 5, "hour": NaN}}',
         BAD,
-        {"features": columns([{"user": 5, "hour": NAN}])},
+        {"context": columns([{"user": 5, "hour": NAN}])},
     ),
     Case("retrieve", "several values of a single", user([1, 2]), BAD),
     Case("retrieve", "no value of a single", user([]), BAD),
@@ -588,7 +577,7 @@ CASES = (
         "retrieve", "too many queries", {"requests": [user(number) for number in range(9)]}, LARGE
     ),
     Case("retrieve", "too many values", user(history=[1000] * 301), LARGE),
-    Case("retrieve", "too many exclusions", {"exclude": [7] * 301, **user()}, LARGE),
+    Case("retrieve", "too many exclusions", {"exclude_ids": [7] * 301, **user()}, LARGE),
     Case("retrieve", "an undecodable body", b"{", BAD, b"\xff\xff\xff"),
     Case("retrieve", "bytes of the other form", b"\x18\x05", BAD, b'{"k": 5}'),
     Case("retrieve", "an oversized body", b" " * 16_385, LARGE, bytes(16_385)),
@@ -599,14 +588,18 @@ CASES = (
         "the best k with heads",
         rank([1000, 1007, 1014, "1021"], k=2, heads=["watch", "rating"]),
     ),
-    Case("rank", "features alone", {"context": {"user": 5}, "features": _FILM}),
+    Case("rank", "features alone", {"context": {"user": 5}, "candidate_features": _FILM}),
     Case(
-        "rank", "ids with a feature overridden", rank([1000, 1007], features={"year": [0.5, 0.75]})
+        "rank",
+        "ids with a feature overridden",
+        rank([1000, 1007], candidate_features={"year": [0.5, 0.75]}),
     ),
     Case("rank", "every kind of context feature", context(**_EVERY_KIND)),
     Case("rank", "a list", _RANKED),
     Case(
-        "rank", "a context by id", {"context_id": 7, "candidates": [1000, 1021], "heads": ["watch"]}
+        "rank",
+        "a context by id",
+        {"context_id": 7, "candidate_ids": [1000, 1021], "heads": ["watch"]},
     ),
     Case("rank", "contexts by id, one feature overridden", {"requests": _STORED}),
     Case("rank", "an unknown context beside what has no default", {"context_id": 999, **rank()}),
@@ -615,18 +608,18 @@ CASES = (
         "a formula with heads",
         rank([1000, 1007, 1014], formula="watch^0.7 * exp(-rating)", heads=["rating"], k=2),
     ),
-    Case("rank", "an unknown context", {"context_id": 999, "candidates": [1000]}, BAD),
+    Case("rank", "an unknown context", {"context_id": 999, "candidate_ids": [1000]}, BAD),
     Case(
         "rank",
         "two contexts for one request",
-        {"requests": [{"context_id": 7, "candidates": [1000]}, rank()]},
+        {"requests": [{"context_id": 7, "candidate_ids": [1000]}, rank()]},
         BAD,
         {"context_ids": ids([7, 3]), "candidate_ids": ids([1000])},
     ),
     Case(
         "rank",
         "context ids of another type",
-        {"context_id": 0.5, "candidates": [1000]},
+        {"context_id": 0.5, "candidate_ids": [1000]},
         BAD,
         {"context_ids": ids(["seven"]), "candidate_ids": ids([1000])},
     ),
@@ -638,24 +631,24 @@ CASES = (
         "a fraction as candidate",
         rank([1.5]),
         BAD,
-        {"context": columns([{"user": 5}]), "candidates": {"movie": column([1.5])}},
+        {"context": columns([{"user": 5}]), "candidate_features": {"movie": column([1.5])}},
     ),
     Case(
         "rank",
         "a candidate feature missing",
-        {"context": {"user": 5}, "features": {"movie": [1000]}},
+        {"context": {"user": 5}, "candidate_features": {"movie": [1000]}},
         BAD,
     ),
     Case(
         "rank",
         "candidate features of different lengths",
-        rank([1000, 1007], features={"year": [0.5]}),
+        rank([1000, 1007], candidate_features={"year": [0.5]}),
         BAD,
     ),
     Case(
         "rank",
         "an unknown id that its feature rejects",
-        {"context": {"user": 5}, "features": {**_FILM, "movie": [1000, 5]}},
+        {"context": {"user": 5}, "candidate_features": {**_FILM, "movie": [1000, 5]}},
         BAD,
     ),
     Case("rank", "nothing to rank", {"context": {"user": 5}}, BAD),
@@ -664,7 +657,7 @@ CASES = (
     Case(
         "rank",
         "a candidate feature as context",
-        {"context": {"year": 0.5}, "candidates": [1000]},
+        {"context": {"year": 0.5}, "candidate_ids": [1000]},
         BAD,
     ),
     Case("rank", "a negative k", rank(k=-1), BAD),
@@ -689,13 +682,13 @@ CASES = (
     ),
     Case("rank", "an empty body", b"", BAD, b""),
     Case("recommend", "features", {"k": 5, "attributes": ["title"], **user()}),
-    Case("recommend", "a list", {"k": 2, "candidates": 5, "requests": _EXCLUDING}),
+    Case("recommend", "a list", {"k": 2, "pool_size": 5, "requests": _EXCLUDING}),
     Case(
         "recommend",
         "contexts by id",
         {
             "k": 3,
-            "candidates": 20,
+            "pool_size": 20,
             "requests": [{"context_id": 7}, {"context_id": 21}],
             "formula": "watch * 2",
         },
@@ -703,24 +696,24 @@ CASES = (
     Case(
         "recommend",
         "a filter",
-        {"k": 5, "candidates": 20, **filtered(genres={"deny": ["drama"]}, year={"gt": 1992})},
+        {"k": 5, "pool_size": 20, **filtered(genres={"deny": ["drama"]}, year={"gt": 1992})},
     ),
     Case("recommend", "a filter with nothing in it", filtered(year={}), BAD),
-    Case("recommend", "fewer candidates than k", {"k": 5, "candidates": 2, **user()}, BAD),
-    Case("recommend", "negative candidates", {"candidates": -1, **user()}, BAD),
+    Case("recommend", "fewer candidates than k", {"k": 5, "pool_size": 2, **user()}, BAD),
+    Case("recommend", "negative candidates", {"pool_size": -1, **user()}, BAD),
     Case("recommend", "no features", {}, BAD),
     Case("recommend", "a candidate feature", user(year=1.0), BAD),
     Case("recommend", "too many to rank", {"requests": [user(1), user(2)]}, LARGE),
     Case("recommend", "a formula of what is no output", {"formula": "wach", **user()}, BAD),
-    Case("embed", "a query", {"tower": "query", **user()}),
+    Case("embed", "a query", {"tower": "query", **EXAMPLE}),
     Case(
         "embed",
         "candidates in a list",
         {"tower": "candidate", "requests": [{"features": each} for each in _MOVIES]},
     ),
-    Case("embed", "a tower that is not named", user(), BAD),
-    Case("embed", "an unknown tower", {"tower": "x", **user()}, GONE),
-    Case("embed", "an unknown model", {"tower": "query", **user()}, GONE, model="x"),
+    Case("embed", "a tower that is not named", EXAMPLE, BAD),
+    Case("embed", "an unknown tower", {"tower": "x", **EXAMPLE}, GONE),
+    Case("embed", "an unknown model", {"tower": "query", **EXAMPLE}, GONE, model="x"),
     Case("lookup", "integers", {"feature": "user", "ids": [3, 3, 10**12, 0]}),
     Case("lookup", "strings", {"feature": "genres", "ids": ["drama", "x"]}),
     Case("lookup", "nothing", {"feature": "user", "ids": []}),

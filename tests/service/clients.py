@@ -12,11 +12,17 @@ from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import TRANSPORT_STATUS, Code
 from tests.service.cases import Case, user
-from tests.service.grpc_api.requests import call
+from tests.service.grpc_api.requests import call, code_of
 from tests.service.running import RunningService
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 SIMPLE = Case("retrieve", "simple", {"requests": [user()]})
+
+
+def details_of(body: Any) -> pb.ErrorDetails:
+    """The error of a JSON body as a message."""
+    error = body["error"]
+    return pb.ErrorDetails(**error | {"code": f"ERROR_CODE_{error['code']}"})
 
 
 class Clients:
@@ -47,13 +53,12 @@ class Clients:
         if answer.status_code == 200:
             return "OK", answer.content
         error = (
-            pb.ErrorDetails.FromString(answer.content)
-            if protobuf
-            else pb.ErrorDetails(**answer.json()["error"])
+            pb.ErrorDetails.FromString(answer.content) if protobuf else details_of(answer.json())
         )
-        assert answer.status_code == TRANSPORT_STATUS[Code(error.code)].http
+        code = code_of(error)
+        assert answer.status_code == TRANSPORT_STATUS[Code(code)].http
         assert error.request_id == "agree"
-        return error.code, error.message
+        return code, error.message
 
     def by_grpc(self, case: Case) -> tuple[str, Any]:
         outcome = call(

@@ -80,7 +80,7 @@ def attributes(small: SmallBundle, place: int) -> dict[str, Any]:
 def away(small: SmallBundle, vector: Array, part: Mapping[str, Any]) -> Array:
     """A query vector, half its length away from the mean direction of its negative examples."""
     places = {movie: place for place, movie in enumerate(small.ids.tolist())}
-    known = [places[movie] for movie in part.get("negatives", []) if movie in places]
+    known = [places[movie] for movie in part.get("negative_ids", []) if movie in places]
     if not known:
         return vector
     directions = [
@@ -226,14 +226,14 @@ def _looked_up(small: SmallBundle, feature: str, each: Any) -> Array:
     return vector
 
 
-def _stored(part: Mapping[str, Any], sent: str) -> dict[str, Any]:
-    """The features of a request: what is sent, else what is stored of its context."""
+def _stored(part: Mapping[str, Any]) -> dict[str, Any]:
+    """The features of a context: what is sent, else what is stored of its context."""
     features: dict[str, Any] = {}
     if (key := int(part.get("context_id", 0))) in STORED_USERS:
         places, weights, mood = STORED_USERS[key]
         liked = {"ids": [1000 + 7 * place for place in places], "weights": weights}
         features = {"user": key, "liked": liked, "mood": mood}
-    features.update(part.get(sent, {}))
+    features.update(part.get("context", {}))
     return features
 
 
@@ -241,9 +241,9 @@ def _vector_of(small: SmallBundle, part: Mapping[str, Any]) -> Array:
     if "vector" in part:
         return np.array(part["vector"], np.float64)
     if "id" in part:
-        vector: Array = small.vectors[small.ids.tolist().index(int(part["id"]))].astype(np.float64)
+        vector: Array = small.vectors[small.ids.tolist().index(part["id"])].astype(np.float64)
         return vector
-    features = _stored(part, "features")
+    features = _stored(part)
     history = features.get("history", [])
     return query_vector(
         small,
@@ -302,14 +302,17 @@ def _chosen(
             taken = [own[each["id"]] for each in chosen]
             full = {value for value in taken if value is not None and taken.count(value) >= maximum}
             left = [each for each in left if own[each["id"]] not in full]
-    return {"neighbors": chosen[first:]}
+    columns = ["id", "score"]
+    if found and "retrieval_score" in found[0]:
+        columns.append("retrieval_score")
+    return {f"{name}s": [each[name] for each in chosen[first:]] for name in columns}
 
 
 def _retrieved(
     small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]
 ) -> dict[str, Any]:
-    own = [int(each) for each in part.get("ids", [part["id"]] if "id" in part else [])]
-    unwanted = [*part.get("exclude", []), *part.get("negatives", [])]
+    own = [int(each) for each in part.get("ids", [])]
+    unwanted = [*part.get("exclude_ids", []), *part.get("negative_ids", [])]
     excluded = [*unwanted, *own, *excluded_by(small, body.get("filter", {}))]
     several = (
         [{"vector": each} for each in part["vectors"]]
@@ -325,7 +328,7 @@ def _retrieved(
     if {"formula", "diversity", "offset"} & {
         *body
     }:  # else what is best does not depend on the pool
-        found = found[: body.get("candidates") or len(found)]
+        found = found[: body.get("pool_size") or len(found)]
     formula = body.get("formula") or "score"
     scored = [
         (movie, eval(formula, {"score": score, **_numbers(small, movie)})) for movie, score in found
@@ -352,9 +355,9 @@ def _outputs(
 
 
 def _ranked(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]) -> dict[str, Any]:
-    sent = part.get("features", {})
-    movies = [int(each) for each in part.get("candidates", sent.get("movie"))]
-    context = _stored(part, "context")
+    sent = part.get("candidate_features", {})
+    movies = [int(each) for each in part.get("candidate_ids", sent.get("movie"))]
+    context = _stored(part)
     every = [
         _outputs(
             small,
@@ -368,7 +371,7 @@ def _ranked(small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]
     if body.get("k"):
         positions = sorted(positions, key=lambda place: -every[place]["score"])[: body["k"]]
     return {
-        "ids": [movies[place] for place in positions] if "candidates" in part else None,
+        "ids": [movies[place] for place in positions] if "candidate_ids" in part else None,
         "scores": [every[place]["score"] for place in positions],
         "positions": positions,
         "heads": {
@@ -381,9 +384,9 @@ def _recommended(
     small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]
 ) -> dict[str, Any]:
     k = body.get("k") or 10
-    count = body.get("candidates") or max(100, 10 * k)
-    features = _stored(part, "features")
-    unwanted = [*part.get("exclude", []), *part.get("negatives", [])]
+    count = body.get("pool_size") or max(100, 10 * k)
+    features = _stored(part)
+    unwanted = [*part.get("exclude_ids", []), *part.get("negative_ids", [])]
     excluded = [*unwanted, *excluded_by(small, body.get("filter", {}))]
     scored = []
     vector = away(small, _vector_of(small, part), part)
@@ -397,9 +400,9 @@ def _recommended(
 def _embedded(
     small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any]
 ) -> dict[str, Any]:
-    if body["tower"] == "query":
-        return {"vector": _vector_of(small, part).tolist()}
     features = part["features"]
+    if body["tower"] == "query":
+        return {"vector": _vector_of(small, {"context": features}).tolist()}
     inputs = {
         "movie": small.tables["movies"][[movie_row(small, features["movie"]) or 0]],
         "genres": _genres(small, features["genres"]),

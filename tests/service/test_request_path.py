@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("service/", "bundle/", "runtime/")
 MAX_MODULES = 17
 BODIES: dict[str, Any] = {
-    "rank": {"context": {"user": 5}, "candidates": [1000, 1007]},
-    "retrieve": {"k": 2, "features": {"user": 5}},
+    "rank": {"context": {"user": 5}, "candidate_ids": [1000, 1007]},
+    "retrieve": {"k": 2, "context": {"user": 5}},
 }
 
 

@@ -37,7 +37,7 @@ def test_access_log_has_a_line_for_each_request_with_what_served_it(
 ) -> None:
     service = serve(access_log=True)
     with httpx.Client(base_url=service.http, headers={"x-request-id": "one"}) as client:
-        body = {"features": {"user": 1}, "k": 2}
+        body = {"context": {"user": 1}, "k": 2}
         assert client.post("/v1/models/movies:retrieve", json=body).status_code == 200
         assert client.post("/v1/models/movies:rank", json={"secret": 7}).status_code == 400
         assert client.post(f"/v1/models/{'x' * 200}:rank", json={}).status_code == 404
@@ -65,7 +65,7 @@ def test_access_log_has_the_requests_that_are_rejected_before_they_are_read(
     service = serve(access_log=True, max_concurrent_requests=1, inline_max_us=0)
     tower = service.waiting()
     url = f"{service.http}/v1/models/movies:retrieve"
-    body = {"features": {"user": 1}, "k": 2}
+    body = {"context": {"user": 1}, "k": 2}
     with grpc.insecure_channel(service.grpc) as channel:
         held = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
             retrieve().SerializeToString(), timeout=20

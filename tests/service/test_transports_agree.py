@@ -22,7 +22,7 @@ from tests.service import cases, reference, reordering_cases
 from tests.service.cases import LIMITS, MODEL, Case, user
 from tests.service.clients import SIMPLE, Clients
 from tests.service.engine.served import SlowTower
-from tests.service.grpc_api.requests import call
+from tests.service.grpc_api.requests import call, code_of
 from tests.service.running import FailingTower, RunningService
 
 CASES = (*cases.CASES, *reordering_cases.CASES)
@@ -102,7 +102,7 @@ def _results(name: str, message: Any) -> dict[str, Any]:
             "found": [flag == 1 for flag in message.found],
         }
     if name == "rank":
-        ids = _ids(message.candidate_ids) if message.HasField("candidate_ids") else None
+        ids = _ids(message.ids) if message.HasField("ids") else None
         entries = {
             "scores": _numbers(message.scores),
             "positions": _numbers(message.positions, "<i4"),
@@ -116,27 +116,30 @@ def _results(name: str, message: Any) -> dict[str, Any]:
                 for first, last in pairwise(_numbers(message.offsets, "<i4"))
             ]
         }
-    packed = message.neighbors
-    columns = {"id": _ids(packed.ids), "score": _numbers(packed.scores)}
+    columns = {"ids": _ids(message.ids), "scores": _numbers(message.scores)}
     if name == "retrieve":
         head["searched"] = message.searched
     else:
-        columns["retrieval_score"] = _numbers(message.retrieval_scores)
-    attributes = {key: _attribute(attribute) for key, attribute in packed.attributes.items()}
-    found = [
-        {key: column[place] for key, column in columns.items()}
-        | {"attributes": {key: column[place] for key, column in attributes.items()}}
-        for place in range(len(columns["id"]))
-    ]
+        head["degraded"] = message.degraded
+        head["degraded_reason"] = message.degraded_reason
+        columns["retrieval_scores"] = _numbers(message.retrieval_scores)
+    attributes = {key: _attribute(attribute) for key, attribute in message.attributes.items()}
     return head | {
-        "results": [{"neighbors": found[a:b]} for a, b in pairwise(_numbers(packed.offsets, "<i4"))]
+        "results": [
+            {key: column[first:last] for key, column in columns.items()}
+            | {"attributes": {key: column[first:last] for key, column in attributes.items()}}
+            for first, last in pairwise(_numbers(message.offsets, "<i4"))
+        ]
     }
+
+
+_HEAD = ("model", "version", "searched", "degraded", "degraded_reason")
 
 
 def _listed(name: str, value: dict[str, Any]) -> dict[str, Any]:
     if name == "lookup" or "results" in value:
         return value
-    head = {key: value.pop(key) for key in ("model", "version", "searched") if key in value}
+    head = {key: value.pop(key) for key in _HEAD if key in value}
     return head | {"results": [value]}
 
 
@@ -192,11 +195,11 @@ def test_transports_explain_alike(clients: Clients) -> None:
         "k": 50,
         "explain": True,
         "filter": {"year": {"ge": 2020}},
-        "requests": [{"id": 1000}, {"id": 1259}],
+        "requests": [{"ids": [1000]}, {"ids": [1259]}],
     }
     for name, sent in (
         ("retrieve", body),
-        ("recommend", {**body, "candidates": 50, "requests": [user(1)]}),
+        ("recommend", {**body, "pool_size": 50, "requests": [user(1)]}),
     ):
         (_, by_json), (_, by_protobuf), (_, by_grpc) = clients.all(Case(name, "explained", sent))
         found = [[result["explanation"] for result in json.loads(by_json)["results"]]]
@@ -242,7 +245,7 @@ def test_transports_describe_models_alike(clients: Clients) -> None:
         else:
             error = pb.ErrorDetails.FromString(answer.content)
             assert (
-                (error.code, error.message)
+                (code_of(error), error.message)
                 == (outcome.code, outcome.answer)
                 == ("NOT_FOUND", outcome.answer)
             )
@@ -297,19 +300,22 @@ def test_transports_with_too_little_time_to_rank_all_append_the_order_of_retriev
     )
     clients = Clients(service)
     assert (
-        clients.by_grpc(Case("recommend", "measured", {"k": 1, "candidates": 10, **user()}))[0]
+        clients.by_grpc(Case("recommend", "measured", {"k": 1, "pool_size": 10, **user()}))[0]
         == "OK"
     )
     found = clients.all(Case("recommend", "slow", {"k": 40, **user()}))
     clients.close()
     assert [code for code, _ in found] == ["OK"] * 3, found
     messages = [RESPONSES["recommend"].FromString(body) for _, body in found[1:]]
-    for degraded in (
-        json.loads(found[0][1])["degraded"],
-        *[message.degraded for message in messages],
+    value = json.loads(found[0][1])
+    assert value["degraded"]
+    assert all(message.degraded for message in messages)
+    for reason in (
+        value["degraded_reason"],
+        *[message.degraded_reason for message in messages],
     ):
         assert re.match(
-            r"[1-9][0-9]? of 40 candidates are ranked: .* in the order of retrieval", degraded
+            r"[1-9][0-9]? of 40 candidates are ranked: .* in the order of retrieval", reason
         )
-    assert len(json.loads(found[0][1])["neighbors"]) == 40
+    assert len(value["ids"]) == 40
     assert service.value("rowcast_degraded_total", model=MODEL) == 3

@@ -128,6 +128,22 @@ class Distance(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DISTANCE_DOT_PRODUCT: _ClassVar[Distance]
     DISTANCE_SQUARED_L2: _ClassVar[Distance]
     DISTANCE_COSINE: _ClassVar[Distance]
+
+class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ERROR_CODE_UNSPECIFIED: _ClassVar[ErrorCode]
+    ERROR_CODE_INVALID_ARGUMENT: _ClassVar[ErrorCode]
+    ERROR_CODE_UNAUTHENTICATED: _ClassVar[ErrorCode]
+    ERROR_CODE_PERMISSION_DENIED: _ClassVar[ErrorCode]
+    ERROR_CODE_TOO_LARGE: _ClassVar[ErrorCode]
+    ERROR_CODE_NOT_FOUND: _ClassVar[ErrorCode]
+    ERROR_CODE_OVERLOADED: _ClassVar[ErrorCode]
+    ERROR_CODE_NOT_READY: _ClassVar[ErrorCode]
+    ERROR_CODE_DEADLINE: _ClassVar[ErrorCode]
+    ERROR_CODE_CANCELLED: _ClassVar[ErrorCode]
+    ERROR_CODE_DATA_LOSS: _ClassVar[ErrorCode]
+    ERROR_CODE_UNIMPLEMENTED: _ClassVar[ErrorCode]
+    ERROR_CODE_INTERNAL: _ClassVar[ErrorCode]
 SEARCH_PATH_UNSPECIFIED: SearchPath
 SEARCH_PATH_INDEX: SearchPath
 SEARCH_PATH_EXACT: SearchPath
@@ -199,6 +215,19 @@ DISTANCE_UNSPECIFIED: Distance
 DISTANCE_DOT_PRODUCT: Distance
 DISTANCE_SQUARED_L2: Distance
 DISTANCE_COSINE: Distance
+ERROR_CODE_UNSPECIFIED: ErrorCode
+ERROR_CODE_INVALID_ARGUMENT: ErrorCode
+ERROR_CODE_UNAUTHENTICATED: ErrorCode
+ERROR_CODE_PERMISSION_DENIED: ErrorCode
+ERROR_CODE_TOO_LARGE: ErrorCode
+ERROR_CODE_NOT_FOUND: ErrorCode
+ERROR_CODE_OVERLOADED: ErrorCode
+ERROR_CODE_NOT_READY: ErrorCode
+ERROR_CODE_DEADLINE: ErrorCode
+ERROR_CODE_CANCELLED: ErrorCode
+ERROR_CODE_DATA_LOSS: ErrorCode
+ERROR_CODE_UNIMPLEMENTED: ErrorCode
+ERROR_CODE_INTERNAL: ErrorCode
 
 class Strings(_message.Message):
     __slots__ = ("values",)
@@ -241,8 +270,8 @@ class ModelSpec(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., label: _Optional[str] = ...) -> None: ...
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("model", "index", "k", "features", "vectors", "ids", "exclude_ids", "exclude_offsets", "attributes", "exact", "filter", "context_ids", "query_offsets", "recall", "candidates", "formula", "crowding", "diversity", "min_score", "explain", "negative_ids", "negative_offsets", "offset")
-    class FeaturesEntry(_message.Message):
+    __slots__ = ("model", "index", "k", "context", "vectors", "ids", "exclude_ids", "exclude_offsets", "attributes", "exact", "filter", "context_ids", "query_offsets", "recall", "pool_size", "formula", "crowding", "diversity", "min_score", "explain", "negative_ids", "negative_offsets", "offset")
+    class ContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -259,7 +288,7 @@ class RetrieveRequest(_message.Message):
     MODEL_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
-    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     EXCLUDE_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -270,7 +299,7 @@ class RetrieveRequest(_message.Message):
     CONTEXT_IDS_FIELD_NUMBER: _ClassVar[int]
     QUERY_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     RECALL_FIELD_NUMBER: _ClassVar[int]
-    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    POOL_SIZE_FIELD_NUMBER: _ClassVar[int]
     FORMULA_FIELD_NUMBER: _ClassVar[int]
     CROWDING_FIELD_NUMBER: _ClassVar[int]
     DIVERSITY_FIELD_NUMBER: _ClassVar[int]
@@ -282,7 +311,7 @@ class RetrieveRequest(_message.Message):
     model: ModelSpec
     index: str
     k: int
-    features: _containers.MessageMap[str, Column]
+    context: _containers.MessageMap[str, Column]
     vectors: bytes
     ids: Ids
     exclude_ids: Ids
@@ -293,7 +322,7 @@ class RetrieveRequest(_message.Message):
     context_ids: Ids
     query_offsets: bytes
     recall: float
-    candidates: int
+    pool_size: int
     formula: str
     crowding: _containers.ScalarMap[str, int]
     diversity: float
@@ -302,7 +331,7 @@ class RetrieveRequest(_message.Message):
     negative_ids: Ids
     negative_offsets: bytes
     offset: int
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., index: _Optional[str] = ..., k: _Optional[int] = ..., features: _Optional[_Mapping[str, Column]] = ..., vectors: _Optional[bytes] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., exact: _Optional[bool] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., query_offsets: _Optional[bytes] = ..., recall: _Optional[float] = ..., candidates: _Optional[int] = ..., formula: _Optional[str] = ..., crowding: _Optional[_Mapping[str, int]] = ..., diversity: _Optional[float] = ..., min_score: _Optional[float] = ..., explain: _Optional[bool] = ..., negative_ids: _Optional[_Union[Ids, _Mapping]] = ..., negative_offsets: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., index: _Optional[str] = ..., k: _Optional[int] = ..., context: _Optional[_Mapping[str, Column]] = ..., vectors: _Optional[bytes] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., exact: _Optional[bool] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., query_offsets: _Optional[bytes] = ..., recall: _Optional[float] = ..., pool_size: _Optional[int] = ..., formula: _Optional[str] = ..., crowding: _Optional[_Mapping[str, int]] = ..., diversity: _Optional[float] = ..., min_score: _Optional[float] = ..., explain: _Optional[bool] = ..., negative_ids: _Optional[_Union[Ids, _Mapping]] = ..., negative_offsets: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Filter(_message.Message):
     __slots__ = ("conditions", "all", "any", "none", "near")
@@ -381,25 +410,6 @@ class Explanation(_message.Message):
     shortfall: str
     def __init__(self, path: _Optional[_Union[SearchPath, str]] = ..., matches: _Optional[int] = ..., selectivity: _Optional[float] = ..., scored: _Optional[int] = ..., search_ms: _Optional[float] = ..., shortfall: _Optional[str] = ...) -> None: ...
 
-class Neighbors(_message.Message):
-    __slots__ = ("ids", "scores", "offsets", "attributes")
-    class AttributesEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: Attribute
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Attribute, _Mapping]] = ...) -> None: ...
-    IDS_FIELD_NUMBER: _ClassVar[int]
-    SCORES_FIELD_NUMBER: _ClassVar[int]
-    OFFSETS_FIELD_NUMBER: _ClassVar[int]
-    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
-    ids: Ids
-    scores: bytes
-    offsets: bytes
-    attributes: _containers.MessageMap[str, Attribute]
-    def __init__(self, ids: _Optional[_Union[Ids, _Mapping]] = ..., scores: _Optional[bytes] = ..., offsets: _Optional[bytes] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ...) -> None: ...
-
 class Attribute(_message.Message):
     __slots__ = ("int64s", "float64s", "strings", "lists", "nulls")
     INT64S_FIELD_NUMBER: _ClassVar[int]
@@ -421,21 +431,34 @@ class Lists(_message.Message):
     def __init__(self, values: _Optional[_Iterable[_Union[Strings, _Mapping]]] = ...) -> None: ...
 
 class RetrieveResponse(_message.Message):
-    __slots__ = ("model", "neighbors", "searched", "explanations", "coverage")
+    __slots__ = ("model", "ids", "scores", "offsets", "attributes", "searched", "explanations", "coverage")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Attribute
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Attribute, _Mapping]] = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
-    NEIGHBORS_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     SEARCHED_FIELD_NUMBER: _ClassVar[int]
     EXPLANATIONS_FIELD_NUMBER: _ClassVar[int]
     COVERAGE_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
-    neighbors: Neighbors
+    ids: Ids
+    scores: bytes
+    offsets: bytes
+    attributes: _containers.MessageMap[str, Attribute]
     searched: int
     explanations: _containers.RepeatedCompositeFieldContainer[Explanation]
     coverage: float
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., neighbors: _Optional[_Union[Neighbors, _Mapping]] = ..., searched: _Optional[int] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., coverage: _Optional[float] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., scores: _Optional[bytes] = ..., offsets: _Optional[bytes] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., searched: _Optional[int] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., coverage: _Optional[float] = ...) -> None: ...
 
 class RankRequest(_message.Message):
-    __slots__ = ("model", "tower", "context", "candidate_ids", "candidates", "offsets", "heads", "k", "formula", "context_ids")
+    __slots__ = ("model", "tower", "context", "candidate_ids", "candidate_features", "offsets", "heads", "k", "formula", "context_ids")
     class ContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -443,7 +466,7 @@ class RankRequest(_message.Message):
         key: str
         value: Column
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
-    class CandidatesEntry(_message.Message):
+    class CandidateFeaturesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -454,7 +477,7 @@ class RankRequest(_message.Message):
     TOWER_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     CANDIDATE_IDS_FIELD_NUMBER: _ClassVar[int]
-    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_FEATURES_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
@@ -464,16 +487,16 @@ class RankRequest(_message.Message):
     tower: str
     context: _containers.MessageMap[str, Column]
     candidate_ids: Ids
-    candidates: _containers.MessageMap[str, Column]
+    candidate_features: _containers.MessageMap[str, Column]
     offsets: bytes
     heads: _containers.RepeatedScalarFieldContainer[str]
     k: int
     formula: str
     context_ids: Ids
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., tower: _Optional[str] = ..., context: _Optional[_Mapping[str, Column]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., candidates: _Optional[_Mapping[str, Column]] = ..., offsets: _Optional[bytes] = ..., heads: _Optional[_Iterable[str]] = ..., k: _Optional[int] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., tower: _Optional[str] = ..., context: _Optional[_Mapping[str, Column]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., candidate_features: _Optional[_Mapping[str, Column]] = ..., offsets: _Optional[bytes] = ..., heads: _Optional[_Iterable[str]] = ..., k: _Optional[int] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
 
 class RankResponse(_message.Message):
-    __slots__ = ("model", "candidate_ids", "positions", "scores", "heads", "offsets", "coverage")
+    __slots__ = ("model", "ids", "positions", "scores", "heads", "offsets", "coverage")
     class HeadsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -482,24 +505,24 @@ class RankResponse(_message.Message):
         value: bytes
         def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
-    CANDIDATE_IDS_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     COVERAGE_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
-    candidate_ids: Ids
+    ids: Ids
     positions: bytes
     scores: bytes
     heads: _containers.ScalarMap[str, bytes]
     offsets: bytes
     coverage: float
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., heads: _Optional[_Mapping[str, bytes]] = ..., offsets: _Optional[bytes] = ..., coverage: _Optional[float] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., heads: _Optional[_Mapping[str, bytes]] = ..., offsets: _Optional[bytes] = ..., coverage: _Optional[float] = ...) -> None: ...
 
 class RecommendRequest(_message.Message):
-    __slots__ = ("model", "features", "k", "candidates", "exclude_ids", "exclude_offsets", "attributes", "index", "tower", "formula", "context_ids", "filter", "recall", "crowding", "diversity", "min_score", "explain", "negative_ids", "negative_offsets", "offset")
-    class FeaturesEntry(_message.Message):
+    __slots__ = ("model", "context", "k", "pool_size", "exclude_ids", "exclude_offsets", "attributes", "index", "tower", "formula", "context_ids", "filter", "recall", "crowding", "diversity", "min_score", "explain", "negative_ids", "negative_offsets", "offset")
+    class ContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -514,9 +537,9 @@ class RecommendRequest(_message.Message):
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
-    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
     K_FIELD_NUMBER: _ClassVar[int]
-    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    POOL_SIZE_FIELD_NUMBER: _ClassVar[int]
     EXCLUDE_IDS_FIELD_NUMBER: _ClassVar[int]
     EXCLUDE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
@@ -534,9 +557,9 @@ class RecommendRequest(_message.Message):
     NEGATIVE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
-    features: _containers.MessageMap[str, Column]
+    context: _containers.MessageMap[str, Column]
     k: int
-    candidates: int
+    pool_size: int
     exclude_ids: Ids
     exclude_offsets: bytes
     attributes: _containers.RepeatedScalarFieldContainer[str]
@@ -553,23 +576,38 @@ class RecommendRequest(_message.Message):
     negative_ids: Ids
     negative_offsets: bytes
     offset: int
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., features: _Optional[_Mapping[str, Column]] = ..., k: _Optional[int] = ..., candidates: _Optional[int] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., index: _Optional[str] = ..., tower: _Optional[str] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., recall: _Optional[float] = ..., crowding: _Optional[_Mapping[str, int]] = ..., diversity: _Optional[float] = ..., min_score: _Optional[float] = ..., explain: _Optional[bool] = ..., negative_ids: _Optional[_Union[Ids, _Mapping]] = ..., negative_offsets: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., context: _Optional[_Mapping[str, Column]] = ..., k: _Optional[int] = ..., pool_size: _Optional[int] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., index: _Optional[str] = ..., tower: _Optional[str] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., recall: _Optional[float] = ..., crowding: _Optional[_Mapping[str, int]] = ..., diversity: _Optional[float] = ..., min_score: _Optional[float] = ..., explain: _Optional[bool] = ..., negative_ids: _Optional[_Union[Ids, _Mapping]] = ..., negative_offsets: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class RecommendResponse(_message.Message):
-    __slots__ = ("model", "neighbors", "retrieval_scores", "explanations", "degraded", "coverage")
+    __slots__ = ("model", "ids", "scores", "offsets", "attributes", "retrieval_scores", "explanations", "degraded", "degraded_reason", "coverage")
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Attribute
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Attribute, _Mapping]] = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
-    NEIGHBORS_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
     RETRIEVAL_SCORES_FIELD_NUMBER: _ClassVar[int]
     EXPLANATIONS_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_REASON_FIELD_NUMBER: _ClassVar[int]
     COVERAGE_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
-    neighbors: Neighbors
+    ids: Ids
+    scores: bytes
+    offsets: bytes
+    attributes: _containers.MessageMap[str, Attribute]
     retrieval_scores: bytes
     explanations: _containers.RepeatedCompositeFieldContainer[Explanation]
-    degraded: str
+    degraded: bool
+    degraded_reason: str
     coverage: float
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., neighbors: _Optional[_Union[Neighbors, _Mapping]] = ..., retrieval_scores: _Optional[bytes] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., degraded: _Optional[str] = ..., coverage: _Optional[float] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., scores: _Optional[bytes] = ..., offsets: _Optional[bytes] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., retrieval_scores: _Optional[bytes] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., degraded: _Optional[bool] = ..., degraded_reason: _Optional[str] = ..., coverage: _Optional[float] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
     __slots__ = ("model", "tower", "features")
@@ -1109,7 +1147,7 @@ class ErrorDetails(_message.Message):
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
-    code: str
+    code: ErrorCode
     message: str
     request_id: str
-    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...

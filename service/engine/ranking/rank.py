@@ -95,12 +95,12 @@ def _plan(model_version: ModelVersion, request: Ranking, settings: ServiceSettin
     name, tower = choose_ranking_tower(model_version, request.tower)
     where = f"tower {name!r}"
     check_names(request.context, tower.by_role["context"], "context feature", where)
-    check_names(request.candidates, tower.by_role["candidate"], "candidate feature", where)
+    check_names(request.candidate_features, tower.by_role["candidate"], "candidate feature", where)
     check_names(request.heads, tower.heads, "head", where)
 
     ordering = formulas.ordering(tower, request.formula)
     k = check_k(request.k, 0, settings.max_k)
-    columns = [*request.context.values(), *request.candidates.values()]
+    columns = [*request.context.values(), *request.candidate_features.values()]
     check_values(settings, columns, request.candidate_ids, request.context_ids)
 
     outputs = tower.plan(frozenset([*request.heads, *ordering.outputs]))
@@ -112,12 +112,12 @@ def _candidates(
 ) -> Candidates:
     """Returns the candidates of a request, with their corpus if it has to supply features."""
     ids = request.candidate_ids
-    if ids is None and not request.candidates:
+    if ids is None and not request.candidate_features:
         raise InvalidArgument(
             "no candidates in the request: set candidate_ids, the candidates' features, or both"
         )
     if ids is None:
-        count = lookup.count_examples(model_version.manifest, request.candidates)
+        count = lookup.count_examples(model_version.manifest, request.candidate_features)
     else:
         count = int(ids.size)
     at_most(settings, "max_candidates", count, "the request")
@@ -130,13 +130,15 @@ def _candidates(
         check_queries(context_count, settings)
         check_offsets(offsets, context_count, count, "candidates")
 
-    missing = set(plan.inputs["candidate"]) - request.candidates.keys()
+    missing = set(plan.inputs["candidate"]) - request.candidate_features.keys()
     if ids is None or not missing:
-        return Candidates(offsets, request.candidates)
+        return Candidates(offsets, request.candidate_features)
     corpus = choose_corpus(model_version, missing)
     if corpus is None:
-        return Candidates(offsets, request.candidates)
-    return Candidates(offsets, request.candidates, corpus, lookup.known_positions(corpus, ids))
+        return Candidates(offsets, request.candidate_features)
+    return Candidates(
+        offsets, request.candidate_features, corpus, lookup.known_positions(corpus, ids)
+    )
 
 
 def _select(

@@ -58,9 +58,9 @@ def recommend(
         tower, request.formula, ("retrieval_score", *reordering.numeric_attributes(corpus))
     )
     known = {**query_tower.inputs, **tower.by_role["context"]}
-    check_names(request.features, known, "feature", f"index {index_name!r} with tower {name!r}")
-    retrieve.check_selection(index, request, settings, None, *request.features.values())
-    n = lookup.count_queries(model_version, request.features, request.context_ids, settings)
+    check_names(request.context, known, "feature", f"index {index_name!r} with tower {name!r}")
+    retrieve.check_selection(index, request, settings, None, *request.context.values())
+    n = lookup.count_queries(model_version, request.context, request.context_ids, settings)
     k = check_k(request.k, K_DEFAULT, settings.max_k)
     retrieve.check_response(index, request, n, k, settings, execution)
     reordering.check(request, corpus, k)
@@ -68,7 +68,7 @@ def recommend(
     plan = tower.plan(frozenset(order.outputs))
     needed = dict.fromkeys((*query_tower.inputs, *plan.inputs["context"]))
     features = lookup.complete(
-        model_version, needed, request.features, request.context_ids, n, execution
+        model_version, needed, request.context, request.context_ids, n, execution
     )
     vectors = embed.result(model_version, query_tower, features, n, execution)
     vectors, negatives = retrieve.avoid_negatives(index, vectors, request, [], n, None, execution)

@@ -35,11 +35,11 @@ def check(request: Selecting, corpus: LoadedStore, k: int) -> None:
     """Rejects a request whose options are out of range.
 
     Raises:
-      InvalidArgument: candidates, crowding, diversity or min_score; names its value and what was
+      InvalidArgument: pool_size, crowding, diversity or min_score; names its value and what was
         expected.
     """
-    if request.candidates and request.candidates < k:
-        raise InvalidArgument(f"candidates is {request.candidates}, fewer than k, which is {k}")
+    if request.pool_size and request.pool_size < k:
+        raise InvalidArgument(f"pool_size is {request.pool_size}, fewer than k, which is {k}")
     if request.offset is not None:
         _check_page(request, request.offset, k)
     if not 0 <= request.diversity <= 1:
@@ -62,13 +62,13 @@ def check(request: Selecting, corpus: LoadedStore, k: int) -> None:
 def _check_page(request: Selecting, offset: int, k: int) -> None:
     if offset < 0:
         raise InvalidArgument(f"offset is {offset}; at least 0 was expected")
-    if not request.candidates:
+    if not request.pool_size:
         raise InvalidArgument(
-            "offset was sent without candidates; send the size of the pool, the same for each page"
+            "offset was sent without pool_size; send the size of the pool, the same for each page"
         )
-    if offset + k > request.candidates:
+    if offset + k > request.pool_size:
         raise InvalidArgument(
-            f"offset is {offset} and k is {k}, more than the {request.candidates} candidates of "
+            f"offset is {offset} and k is {k}, more than the {request.pool_size} candidates of "
             "the pool; offset + k of at most that was expected"
         )
 

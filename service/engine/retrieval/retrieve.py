@@ -32,7 +32,7 @@ from service.engine.features import embed, lookup
 from service.engine.limits import at_most, check_k, check_queries, check_values
 from service.engine.names import check_names
 from service.engine.ranking import formulas
-from service.engine.response_size import check_bytes
+from service.engine.response_size import NUMBER_BYTES, check_bytes
 from service.engine.retrieval import filters, reordering, search, sharded_search
 from service.engine.retrieval.search import Allowed, Found
 from service.engine.selection import check_attributes, choose_index
@@ -41,8 +41,6 @@ from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 
 Positions = NDArray[Any]
 
-_NEIGHBOR_BYTES = 72
-"""The names of a neighbor's fields in JSON, braces, and its two scores."""
 _NEGATIVE_WEIGHT = 0.5
 """How far a query moves away from negative examples, as a share of its length or distance."""
 
@@ -58,7 +56,7 @@ def retrieve(
     """
     k = check_k(request.k, K_DEFAULT, settings.max_k)
     name, index = choose_index(model_version, request.index)
-    check_selection(index, request, settings, request.ids, *(request.features or {}).values())
+    check_selection(index, request, settings, request.ids, *(request.context or {}).values())
     reordering.check(request, index.corpus, k)
     formula = None
     if request.formula:
@@ -120,7 +118,7 @@ def pool(
       TooLarge: more than max_candidates.
     """
     n = len(queries.allowed.excluded)
-    fetched = min(request.fetched, index.corpus.entry.size)
+    fetched = min(request.retrieved_count, index.corpus.entry.size)
     at_most(settings, "max_candidates", n * fetched, "the request, over all queries,")
     found = _find(index, queries, request, fetched, execution)
     if not request.crowding or request.offset is not None:
@@ -168,10 +166,10 @@ def check_selection(
       ids, columns: of the queries.
     """
     check_attributes(index.corpus, request.attributes)
-    excluded = request.exclude.ids if request.exclude else None
-    negatives = request.negatives.ids if request.negatives else None
+    excluded = request.exclude_ids.ids if request.exclude_ids else None
+    negatives = request.negative_ids.ids if request.negative_ids else None
     if negatives is not None:  # their vectors are read
-        at_most(settings, "max_candidates", negatives.size, "negatives")
+        at_most(settings, "max_candidates", negatives.size, "negative_ids")
     tokens = [] if request.filter is None else request.filter.tokens
     check_values(settings, columns, ids, excluded, negatives, request.context_ids, *tokens)
     if not 0 <= request.recall <= 1:
@@ -200,9 +198,9 @@ def check_response(
       TooLarge: The neighbors exceed `max_response_bytes`.
     """
     corpus = index.corpus
-    neighbor_bytes = _NEIGHBOR_BYTES + corpus.store.text_bytes("id")
+    neighbor_bytes = 2 * NUMBER_BYTES + corpus.store.text_bytes("id")
     for name in request.attributes:
-        neighbor_bytes += len(name) + 4 + corpus.store.text_bytes(f"attribute:{name}")
+        neighbor_bytes += corpus.store.text_bytes(f"attribute:{name}")
     count = n * min(k, corpus.entry.size)
     check_bytes(
         count * neighbor_bytes,
@@ -237,10 +235,10 @@ def avoid_negatives(
 
     Source: Rocchio, "Relevance feedback in information retrieval", 1971.
     """
-    if request.negatives is None:
+    if request.negative_ids is None:
         return vectors, own
     negatives = _positions_by_query(
-        index.corpus, request.negatives, n, "negatives", "negative example"
+        index.corpus, request.negative_ids, n, "negative_ids", "negative example"
     )
     unwanted = negatives
     if own:
@@ -287,14 +285,14 @@ def allowed(
       InvalidArgument: the filter does not suit the attributes, or the exclusions not the queries.
       UnknownCandidate: an excluded id is none.
     """
-    if not request.filter and request.exclude is None and not own:
+    if not request.filter and request.exclude_ids is None and not own:
         return Allowed([index.corpus.denied.positions] * n)
     with execution.phase("search"):
         compiled = None
         if request.filter and index.here is not None:  # else shards compile it
             compiled = filters.compiled(index.here, request.filter, execution.check)
             execution.count("filters", 1, "cached" if compiled.again else "compiled")
-        excluded = _excluded(index.corpus, request.exclude, n)
+        excluded = _excluded(index.corpus, request.exclude_ids, n)
         if own:
             excluded = [_joined(*each) for each in zip(excluded, own, strict=True)]
         return Allowed(excluded, compiled)
@@ -317,9 +315,9 @@ def _excluded(corpus: LoadedStore, exclude: IdLists | None, n: int) -> list[Posi
     if exclude is None:
         return [denied] * n
     if n == 1 or exclude.offsets is None:
-        shared = _positions_by_query(corpus, exclude, 1, "exclude", "excluded candidate")
+        shared = _positions_by_query(corpus, exclude, 1, "exclude_ids", "excluded candidate")
         return [_joined(denied, *shared)] * n
-    lists = _positions_by_query(corpus, exclude, n, "exclude", "excluded candidate")
+    lists = _positions_by_query(corpus, exclude, n, "exclude_ids", "excluded candidate")
     return [_joined(denied, each) for each in lists]
 
 
@@ -376,12 +374,12 @@ def _queries(
     """Returns the query vectors; of queries by id, the candidates' own positions; and the number of
     queries. The size of the response is checked before anything is computed.
     """
-    given = [name for name in ("features", "vectors", "ids") if getattr(request, name) is not None]
-    if request.context_ids is not None and request.features is None:
-        given.append("context ids")
+    given = [name for name in ("context", "vectors", "ids") if getattr(request, name) is not None]
+    if request.context_ids is not None and request.context is None:
+        given.append("context_ids")
     if len(given) != 1:
         raise InvalidArgument(
-            "exactly one of features (or context ids), vectors, and ids was expected; got "
+            "exactly one of context (or context ids), vectors, and ids was expected; got "
             f"{', '.join(given) or 'none of them'}"
         )
 
@@ -398,7 +396,7 @@ def _queries(
         return vectors, None, n
 
     name = index.entry.query_tower
-    sent = request.features or {}
+    sent = request.context or {}
     tower = model_version.towers[name]
     check_names(sent, tower.inputs, "feature", f"query tower {name!r}")
     n = lookup.count_queries(model_version, sent, request.context_ids, settings)

@@ -148,7 +148,7 @@ def explained(found: Found, request: Selecting, k: int) -> tuple[Explanation, ..
     explanations = []
     for each, size in zip(found.explanations, np.diff(found.offsets).tolist(), strict=True):
         if request.offset is not None:
-            shortfall = f"the pool of {request.candidates} candidates has no more neighbors"
+            shortfall = f"the pool of {request.pool_size} candidates has no more neighbors"
         elif size < min(k, each.matches):
             shortfall = f"{_only(size)} candidates pass {' and '.join(later)}"
         else:

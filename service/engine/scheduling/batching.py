@@ -27,7 +27,7 @@ the last.
 _NOT_MERGED = [
     (each.name, each.default)
     for each in fields(Retrieval)
-    if each.name not in {"target", "features", "index", "k", "attributes"}
+    if each.name not in {"target", "context", "index", "k", "attributes"}
 ]
 """Options with their defaults: a retrieval that sends another value is computed alone."""
 
@@ -44,14 +44,14 @@ def merge(requests: Sequence[Any]) -> Any:
     first = requests[0]
     if isinstance(first, Retrieval):
         return replace(
-            first, features=_merged([each.features for each in requests], [1] * len(requests))
+            first, context=_merged([each.context for each in requests], [1] * len(requests))
         )
     counts = [_candidate_count(request) for request in requests]
     ids = [request.candidate_ids for request in requests if request.candidate_ids is not None]
     return replace(
         first,
         context=_merged([request.context for request in requests], [1] * len(requests)),
-        candidates=_merged([request.candidates for request in requests], counts),
+        candidate_features=_merged([each.candidate_features for each in requests], counts),
         candidate_ids=np.concatenate(ids) if ids else None,
         offsets=offsets_of(counts),
     )
@@ -71,9 +71,9 @@ def split(answer: Any, count: int) -> list[Any]:
 
 
 def _retrieval_key(request: Retrieval) -> Hashable | None:
-    if request.features is None or not _is_plain(request):
+    if request.context is None or not _is_plain(request):
         return None
-    columns = _column_keys(request.features, 1)
+    columns = _column_keys(request.context, 1)
     # More values than one are several queries or one dense value: that is not known here.
     if columns is None or any(each > 1 for _, _, each in columns):
         return None
@@ -97,7 +97,7 @@ def _ranking_key(request: Ranking) -> Hashable | None:
     if not 0 < m <= RANKED_MAX:
         return None
     context = _column_keys(request.context, 1)
-    candidates = _column_keys(request.candidates, m)
+    candidates = _column_keys(request.candidate_features, m)
     if context is None or candidates is None:
         return None
     ids = None if request.candidate_ids is None else request.candidate_ids.dtype.char
@@ -121,7 +121,7 @@ def _candidate_count(request: Ranking) -> int:
         return int(request.offsets[-1])
     if request.candidate_ids is not None:
         return int(request.candidate_ids.size)
-    columns = request.candidates.values()
+    columns = request.candidate_features.values()
     return min(
         (
             column.values.size if column.offsets is None else column.offsets.size - 1

@@ -96,29 +96,29 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
     same["filter"] = Filter({"year": Condition(ge=1992)})
     asked: list[dict[str, Any]] = [
         {
-            "features": {
+            "context": {
                 "user": column(2),
                 "history": column(1000, 1007, offsets=[0, 2]),
                 "hour": column(1.0),
             },
-            "exclude": IdLists(np.array([1000, 1007])),
+            "exclude_ids": IdLists(np.array([1000, 1007])),
         },
-        {"features": {"hour": column(2.0)}, "context_ids": np.array([7])},
-        {"features": {"user": column(3), "history": column(offsets=[0, 0])}},
+        {"context": {"hour": column(2.0)}, "context_ids": np.array([7])},
+        {"context": {"user": column(3), "history": column(offsets=[0, 0])}},
     ]
     for row, request in zip(found, asked, strict=False):
         expected = service.recommend(**request, **same).neighbors
-        assert row["candidates"] == expected.ids.tolist()
+        assert row["ids"] == expected.ids.tolist()
         np.testing.assert_array_equal(np.float32(row["scores"]), expected.scores)
         assert row["attribute:title"] == expected.attributes["title"]
         assert row["error"] is None
     for row, at_fault in zip(found[3:], ("hour", "user"), strict=True):
-        assert (row["candidates"], row["scores"], row["attribute:title"]) == (None, None, None)
+        assert (row["ids"], row["scores"], row["attribute:title"]) == (None, None, None)
         assert at_fault in row["error"]
     service.close()
 
 
-@pytest.mark.parametrize("options", ['{"k": 3}', '{"k": 5, "candidates": 2}'])
+@pytest.mark.parametrize("options", ['{"k": 3}', '{"k": 5, "pool_size": 2}'])
 def test_program_leaves_nothing_behind_that_python_warns_of(
     write: Write, root: Path, tmp_path: Path, options: str
 ) -> None:
@@ -127,7 +127,7 @@ def test_program_leaves_nothing_behind_that_python_warns_of(
     arguments = ["recommend", "movies", users, tmp_path / "out.parquet", "--root", root]
     arguments += ["--id", "key", "--workers", "2", "--options", options]
     done = subprocess.run([*PROGRAM, *map(str, arguments)], check=False, capture_output=True)
-    assert done.returncode == (0 if "candidates" not in options else 2)
+    assert done.returncode == (0 if "pool_size" not in options else 2)
     assert b"leaked" not in done.stderr
     assert b"Warning" not in done.stderr
 
@@ -153,7 +153,7 @@ def test_lists_of_a_file_without_users_are_empty(write: Write, root: Path, tmp_p
     assert recommend(root, users, tmp_path / "out.parquet").exit_code == 0
     table = parquet.read_table(tmp_path / "out.parquet")
     assert table.num_rows == 0
-    assert table.schema.field("candidates").type == pa.list_(pa.string())
+    assert table.schema.field("ids").type == pa.list_(pa.string())
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_lists_of_a_file_without_users_are_empty(write: Write, root: Path, tmp_p
         (["--options", '{"kk": 3}'], 2, "the body has the unknown field 'kk'"),
         (["--options", '{"attributes": ["titel"]}'], 2, "did you mean 'title'?"),
         (
-            ["--options", '{"k": 5, "candidates": 2}'],
+            ["--options", '{"k": 5, "pool_size": 2}'],
             2,
-            "none of the first 3 users has a list; the first error: candidates is 2",
+            "none of the first 3 users has a list; the first error: pool_size is 2",
         ),
         (["--version", "9"], 3, "model 'movies' has no version 9; it has [1]"),
     ],
@@ -240,7 +240,7 @@ def test_run_that_is_stopped_is_resumed_with_the_blocks_that_are_whole(
     assert not list(tmp_path.glob(".out*"))
     table = parquet.read_table(out)
     assert table["key"].to_pylist() == [f"u{number}" for number in range(count)]
-    lists = table["candidates"].to_pylist()
+    lists = table["ids"].to_pylist()
     assert lists == [lists[number % 50] for number in range(count)]
     assert all(len(each) == 3 for each in lists[:50])
 

@@ -60,8 +60,8 @@ def _read(call: str, body: Any) -> Any:
 def test_retrieval_of_one_request_has_its_options() -> None:
     body = {
         "k": 5,
-        "features": {"user": 7, "seen": [1, 2]},
-        "exclude": [9],
+        "context": {"user": 7, "seen": [1, 2]},
+        "exclude_ids": [9],
         "attributes": ["title"],
         "exact": True,
     }
@@ -72,72 +72,81 @@ def test_retrieval_of_one_request_has_its_options() -> None:
         ("title",),
         True,
     )
-    assert {name: column.values.tolist() for name, column in request.features.items()} == {
+    assert {name: column.values.tolist() for name, column in request.context.items()} == {
         "user": [7],
         "seen": [1, 2],
     }
-    assert request.exclude.ids.tolist() == [9]
+    assert request.exclude_ids.ids.tolist() == [9]
     assert (request.vectors, request.ids, request.filter) == (None, None, None)
 
 
 def test_retrieval_of_a_list_packs_columns_and_exclusions_in_order() -> None:
-    body = {"requests": [{"features": {"user": 7}, "exclude": [1, 2]}, {"features": {"user": 8}}]}
+    body = {"requests": [{"context": {"user": 7}, "exclude_ids": [1, 2]}, {"context": {"user": 8}}]}
     request = _read("retrieve", body)
-    assert request.features["user"].values.tolist() == [7, 8]
-    assert request.exclude.offsets.tolist() == [0, 2, 2]
+    assert request.context["user"].values.tolist() == [7, 8]
+    assert request.exclude_ids.offsets.tolist() == [0, 2, 2]
 
 
 def test_retrieval_by_an_id_beyond_2_53_keeps_its_text() -> None:
-    assert _read("retrieve", {"id": "9007199254740993"}).ids.tolist() == ["9007199254740993"]
+    assert _read("retrieve", {"ids": ["9007199254740993"]}).ids.tolist() == ["9007199254740993"]
 
 
 def test_ranking_of_one_context_owns_all_candidates() -> None:
     body = {
         "context": {"user": 1},
-        "candidates": [10, 20, 30],
-        "features": {"price": [1, 2, 3.5]},
+        "candidate_ids": [10, 20, 30],
+        "candidate_features": {"price": [1, 2, 3.5]},
         "heads": ["ctr"],
     }
     request = _read("rank", body)
     assert request.candidate_ids.tolist() == [10, 20, 30]
-    assert request.candidates["price"].values.tolist() == [1.0, 2.0, 3.5]
+    assert request.candidate_features["price"].values.tolist() == [1.0, 2.0, 3.5]
     assert (request.offsets.tolist(), request.heads) == ([0, 3], ("ctr",))
 
 
 def test_ranking_by_features_alone_counts_candidates_by_their_values() -> None:
-    first = {"context": {"user": 1}, "features": {"genres": [[1], [2, 3]]}}
+    first = {"context": {"user": 1}, "candidate_features": {"genres": [[1], [2, 3]]}}
     request = _read(
-        "rank", {"requests": [first, {"context": {"user": 2}, "features": {"genres": [[4]]}}]}
+        "rank",
+        {"requests": [first, {"context": {"user": 2}, "candidate_features": {"genres": [[4]]}}]},
     )
     assert request.candidate_ids is None
     assert request.offsets.tolist() == [0, 2, 3]
-    assert request.candidates["genres"].offsets.tolist() == [0, 1, 3, 4]
+    assert request.candidate_features["genres"].offsets.tolist() == [0, 1, 3, 4]
 
 
 @pytest.mark.parametrize(
     ("call", "body", "expected"),
     [
         ("retrieve", [], "a JSON object was expected"),
-        ("retrieve", {"k": True, "id": 1}, "k is true"),
-        ("retrieve", {"exact": 1, "id": 1}, "true or false"),
-        ("retrieve", {"attributes": "title", "id": 1}, "a list was expected"),
-        ("retrieve", {"attributes": [1], "id": 1}, "a string was expected"),
-        ("retrieve", {"id": 1, "vector": [1.0]}, "both 'vector' and 'id'"),
-        ("retrieve", {"requests": [{"id": 1}, {"vector": [1.0]}]}, "they differ"),
-        ("retrieve", {"requests": [{"vector": [1.0]}, {"vector": [1.0, 2.0]}]}, "differ in length"),
-        ("retrieve", {"requests": []}, "requests is empty"),
-        ("retrieve", {"requests": [1]}, "requests[0] is 1"),
-        ("retrieve", {"requests": [{"id": 1, "k": 3}]}, "requests[0] has the unknown field 'k'"),
-        ("retrieve", {"requests": [{"id": 1}], "exclude": [1]}, "'exclude' belongs in each"),
-        ("retrieve", {"features": 3}, "a JSON object of features"),
+        ("retrieve", {"k": True, "ids": [1]}, "k is true"),
+        ("retrieve", {"exact": 1, "ids": [1]}, "true or false"),
+        ("retrieve", {"attributes": "title", "ids": [1]}, "a list was expected"),
+        ("retrieve", {"attributes": [1], "ids": [1]}, "a string was expected"),
+        ("retrieve", {"ids": [1], "vectors": [[1.0]]}, "both 'vectors' and 'ids'"),
+        ("retrieve", {"requests": [{"ids": [1]}, {"vectors": [[1.0]]}]}, "they differ"),
         (
             "retrieve",
-            {"requests": [{"features": {"a": 1}}, {"features": {"b": 1}}]},
+            {"requests": [{"vectors": [[1.0]]}, {"vectors": [[1.0, 2.0]]}]},
+            "differ in length",
+        ),
+        ("retrieve", {"requests": []}, "requests is empty"),
+        ("retrieve", {"requests": [1]}, "requests[0] is 1"),
+        ("retrieve", {"requests": [{"ids": [1], "k": 3}]}, "requests[0] has the unknown field 'k'"),
+        (
+            "retrieve",
+            {"requests": [{"ids": [1]}], "exclude_ids": [1]},
+            "'exclude_ids' belongs in each",
+        ),
+        ("retrieve", {"context": 3}, "a JSON object of features"),
+        (
+            "retrieve",
+            {"requests": [{"context": {"a": 1}}, {"context": {"b": 1}}]},
             "requests[1] and requests[0]",
         ),
         ("retrieve", {"crowding": {"studio": 1.5}}, "crowding.studio is 1.5; an integer was exp"),
         ("retrieve", {"crowding": ["studio"]}, "crowding is"),
-        ("retrieve", {"filter": 3, "id": 1}, "a JSON object was expected"),
+        ("retrieve", {"filter": 3, "ids": [1]}, "a JSON object was expected"),
         ("retrieve", {"filter": {"any": []}}, "filter.any is empty; at least one was expected"),
         ("retrieve", {"filter": {"any": [{"all": [3]}]}}, "filter.any[0].all[0] is 3; a JSON"),
         (
@@ -160,11 +169,15 @@ def test_ranking_by_features_alone_counts_candidates_by_their_values() -> None:
         ("retrieve", {"filter": {"near": [3]}}, "filter.near[0]"),
         (
             "rank",
-            {"context": {}, "candidates": [1, 2], "features": {"p": [1]}},
+            {"context": {}, "candidate_ids": [1, 2], "candidate_features": {"p": [1]}},
             "1 values for 2 candidates",
         ),
-        ("rank", {"context": {}, "features": {"p": [1], "q": [1, 2]}}, "2 values for 1 candidates"),
-        ("recommend", {"features": {"a": [None]}}, "features.a holds null"),
+        (
+            "rank",
+            {"context": {}, "candidate_features": {"p": [1], "q": [1, 2]}},
+            "2 values for 1 candidates",
+        ),
+        ("recommend", {"context": {"a": [None]}}, "context.a holds null"),
         ("embed", {"tower": 3, "features": {}}, "a string was expected"),
         ("lookup", {"feature": "user"}, "ids is null"),
         ("lookup", {"feature": "user", "ids": [1], "requests": []}, "unknown field 'requests'"),
@@ -192,17 +205,16 @@ def _neighbors() -> Neighbors:
 def test_retrieved_ids_beyond_2_53_are_strings_and_scores_the_shortest_float32() -> None:
     answer = Retrieved("movies", 3, _neighbors(), searched=100)
     text = codec_json.dump(codec_json.retrieved_value(answer, several=True))
-    assert b'"id":9007199254740991,"score":0.1,' in text
-    assert b'"id":"9007199254740992","score":0.33333334,' in text
+    assert b'"ids":[9007199254740991,"9007199254740992"],"scores":[0.1,0.33333334],' in text
     value = json.loads(text)
     assert (value["model"], value["version"], value["searched"]) == ("movies", 3, 100)
-    assert [len(result["neighbors"]) for result in value["results"]] == [2, 1]
-    assert value["results"][0]["neighbors"][1]["attributes"] == {
-        "title": None,
-        "tags": [],
-        "views": str(2**60),
+    assert [len(result["ids"]) for result in value["results"]] == [2, 1]
+    assert value["results"][0]["attributes"] == {
+        "title": ["A", None],
+        "tags": [["x"], []],
+        "views": [1, str(2**60)],
     }
-    assert np.float32(value["results"][1]["neighbors"][0]["score"]) == np.float32(1e-30)
+    assert np.float32(value["results"][1]["scores"][0]) == np.float32(1e-30)
 
 
 def test_ranked_has_the_order_of_the_scores_positions_and_heads() -> None:
@@ -233,7 +245,10 @@ def _large_answers() -> list[tuple[str, Any]]:
     found = np.arange(len(rows)) % 2 == 0
     return [
         ("retrieve", Retrieved("m", 1, neighbors, 9, (explanation,) * 3)),
-        ("recommend", Recommended("m", 1, neighbors, numbers, degraded="late", coverage=0.5)),
+        (
+            "recommend",
+            Recommended("m", 1, neighbors, numbers, degraded_reason="late", coverage=0.5),
+        ),
         ("rank", Ranked("m", 1, ids, positions, numbers, {"click": numbers}, offsets)),
         ("embed", Embedded("m", 1, rows)),
         ("lookup", LookedUp("m", 1, "users", rows, found)),

@@ -61,18 +61,18 @@ def test_parse_of_a_body_too_large_allocates_next_to_nothing(repeated: bytes) ->
     [
         (
             "retrieve",
-            {"features": FEATURES},
-            "features has 4 features; at most 3 are accepted (max_features)",
+            {"context": FEATURES},
+            "context has 4 features; at most 3 are accepted (max_features)",
         ),
         (
             "rank",
-            {"context": {"a": 1, "b": 2}, "features": {"c": [1], "d": [1]}},
-            "context and features has 4 features",
+            {"context": {"a": 1, "b": 2}, "candidate_features": {"c": [1], "d": [1]}},
+            "context and candidate_features has 4 features",
         ),
         ("rank", {"heads": NAMES}, "heads has 3 names; at most 2 are accepted (max_names)"),
         (
             "retrieve",
-            {"requests": [{"id": 1}] * 3},
+            {"requests": [{"ids": [1]}] * 3},
             "requests has 3 queries; at most 2 are accepted (max_queries)",
         ),
         (
@@ -80,7 +80,11 @@ def test_parse_of_a_body_too_large_allocates_next_to_nothing(repeated: bytes) ->
             pb.EmbedRequest(features=COLUMNS),
             "features has 4 features; at most 3 are accepted (max_features)",
         ),
-        ("rank", pb.RankRequest(candidates=COLUMNS), "context and candidates has 4 features"),
+        (
+            "rank",
+            pb.RankRequest(candidate_features=COLUMNS),
+            "context and candidate_features has 4 features",
+        ),
         (
             "recommend",
             pb.RecommendRequest(attributes=NAMES),
@@ -98,13 +102,13 @@ def test_read_beyond_a_limit_is_too_large(call: str, body: Any, expected: str) -
 
 
 def test_read_at_the_limits_is_accepted() -> None:
-    body = {"requests": [{"features": {"a": 1, "b": [1, 2], "c": 1}}] * 2, "attributes": ["x", "y"]}
+    body = {"requests": [{"context": {"a": 1, "b": [1, 2], "c": 1}}] * 2, "attributes": ["x", "y"]}
     request = OPERATIONS["retrieve"].read_json(body, Target(), SETTINGS)
-    assert (len(request.features), request.attributes) == (3, ("x", "y"))
+    assert (len(request.context), request.attributes) == (3, ("x", "y"))
     message = pb.RecommendRequest(
-        features={name: COLUMNS[name] for name in "abc"}, attributes=["x", "y"]
+        context={name: COLUMNS[name] for name in "abc"}, attributes=["x", "y"]
     )
-    assert len(OPERATIONS["recommend"].read_message(message, None, SETTINGS).features) == 3
+    assert len(OPERATIONS["recommend"].read_message(message, None, SETTINGS).context) == 3
 
 
 def nested(number: int, content: bytes) -> bytes:

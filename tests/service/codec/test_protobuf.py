@@ -45,35 +45,35 @@ def test_retrieval_with_columns_of_every_type_has_their_values() -> None:
         "tags": pb.Column(strings=texts, offsets=_int32s(0, 1, 3)),
         "bag": pb.Column(float32s=_float32s(1, 2), weights=_float32s(0.5, 1)),
     }
-    request = protobuf.read_retrieval(pb.RetrieveRequest(features=features), None, SETTINGS)
-    assert {name: _lists(column) for name, column in (request.features or {}).items()} == {
+    request = protobuf.read_retrieval(pb.RetrieveRequest(context=features), None, SETTINGS)
+    assert {name: _lists(column) for name, column in (request.context or {}).items()} == {
         "user": [[5, -(2**63)], None, None],
         "hour": [[-7, 8], None, None],
         "tags": [["a", "b", "c"], [0, 1, 3], None],
         "bag": [[1.0, 2.0], None, [0.5, 1.0]],
     }
-    assert {column.values.dtype.char for column in (request.features or {}).values()} == set("lOf")
+    assert {column.values.dtype.char for column in (request.context or {}).values()} == set("lOf")
 
 
 def test_retrieval_of_an_empty_message_has_the_defaults() -> None:
     request = protobuf.read_retrieval(pb.RetrieveRequest(), None, SETTINGS)
-    assert (request.target, request.k, request.features, request.vectors) == (
+    assert (request.target, request.k, request.context, request.vectors) == (
         Target(),
         0,
         None,
         None,
     )
-    assert (request.ids, request.exclude, request.filter) == (None, None, None)
+    assert (request.ids, request.exclude_ids, request.filter) == (None, None, None)
 
 
 @pytest.mark.parametrize(
     ("call", "message", "expected"),
     [
-        ("retrieve", pb.RetrieveRequest(features={"a": pb.Column()}), "features.a has no values"),
+        ("retrieve", pb.RetrieveRequest(context={"a": pb.Column()}), "context.a has no values"),
         (
             "retrieve",
-            pb.RetrieveRequest(features={"a": pb.Column(int64s=b"", offsets=b"1")}),
-            "features.a.offsets",
+            pb.RetrieveRequest(context={"a": pb.Column(int64s=b"", offsets=b"1")}),
+            "context.a.offsets",
         ),
         ("retrieve", pb.RetrieveRequest(vectors=b"12345"), "vectors has 5 bytes"),
         ("retrieve", pb.RetrieveRequest(ids=pb.Ids()), "ids is empty"),
@@ -82,7 +82,7 @@ def test_retrieval_of_an_empty_message_has_the_defaults() -> None:
         (
             "rank",
             pb.RankRequest(candidate_ids=_IDS, offsets=_int32s(0, 1)),
-            "candidates: offsets must begin",
+            "candidate_ids: offsets must begin",
         ),
     ],
 )
@@ -107,7 +107,7 @@ def test_parse_of_what_does_not_decode_is_rejected(call: str, body: bytes) -> No
 def test_parse_of_a_string_that_is_not_utf8_is_rejected(text: str) -> None:
     message = pb.RetrieveRequest(
         model=pb.ModelSpec(name="name"),
-        features={"key": pb.Column(strings=pb.Strings(values=["value"]))},
+        context={"key": pb.Column(strings=pb.Strings(values=["value"]))},
         attributes=["title"],
     )
     body = message.SerializeToString().replace(text.encode(), b"\xff" * len(text))
@@ -140,23 +140,23 @@ def test_retrieved_packs_neighbors_and_every_kind_of_attribute() -> None:
     )
     message = protobuf.retrieved_message(Retrieved("m", 4, neighbors, searched=12))
     assert (message.model.name, message.model.version, message.searched) == ("m", 4, 12)
-    assert np.frombuffer(message.neighbors.ids.int64s, "<i8").tolist() == [7, 2**60]
-    assert np.frombuffer(message.neighbors.scores, "<f4").tolist() == [0.5, 0.25]
-    assert np.frombuffer(message.neighbors.offsets, "<i4").tolist() == [0, 2]
-    assert list(message.neighbors.attributes["title"].strings.values) == ["A", ""]
-    assert list(message.neighbors.attributes["title"].nulls) == [1]
-    assert np.frombuffer(message.neighbors.attributes["year"].int64s, "<i8").tolist() == [0, 1999]
-    assert list(message.neighbors.attributes["year"].nulls) == [0]
-    assert np.frombuffer(message.neighbors.attributes["mark"].float64s, "<f8").tolist() == [
+    assert np.frombuffer(message.ids.int64s, "<i8").tolist() == [7, 2**60]
+    assert np.frombuffer(message.scores, "<f4").tolist() == [0.5, 0.25]
+    assert np.frombuffer(message.offsets, "<i4").tolist() == [0, 2]
+    assert list(message.attributes["title"].strings.values) == ["A", ""]
+    assert list(message.attributes["title"].nulls) == [1]
+    assert np.frombuffer(message.attributes["year"].int64s, "<i8").tolist() == [0, 1999]
+    assert list(message.attributes["year"].nulls) == [0]
+    assert np.frombuffer(message.attributes["mark"].float64s, "<f8").tolist() == [
         0.5,
         2.0,
     ]
-    assert [list(entry.values) for entry in message.neighbors.attributes["tags"].lists.values] == [
+    assert [list(entry.values) for entry in message.attributes["tags"].lists.values] == [
         ["x", "y"],
         [],
     ]
-    assert message.neighbors.attributes["none"].WhichOneof("values") is None
-    assert list(message.neighbors.attributes["none"].nulls) == [0, 1]
+    assert message.attributes["none"].WhichOneof("values") is None
+    assert list(message.attributes["none"].nulls) == [0, 1]
 
 
 def test_recommended_with_no_neighbor_of_string_ids_keeps_their_kind() -> None:
@@ -164,7 +164,7 @@ def test_recommended_with_no_neighbor_of_string_ids_keeps_their_kind() -> None:
     message = protobuf.recommended_message(
         Recommended("m", 1, empty, np.array([], dtype=np.float32))
     )
-    assert message.neighbors.ids.WhichOneof("kind") == "strings"
+    assert message.ids.WhichOneof("kind") == "strings"
 
 
 def test_embedded_and_looked_up_rows_are_row_major_whatever_the_memory_order() -> None:

@@ -9,7 +9,7 @@ from tests.service.running import column
 
 
 def retrieval(**options: object) -> Retrieval:
-    return Retrieval(target=Target("m"), features={"user": column(7)}, **options)  # type: ignore[arg-type]
+    return Retrieval(target=Target("m"), context={"user": column(7)}, **options)  # type: ignore[arg-type]
 
 
 def test_kind_and_cost_of_a_retrieval_see_its_filter_exclusions_and_recall() -> None:
@@ -17,7 +17,7 @@ def test_kind_and_cost_of_a_retrieval_see_its_filter_exclusions_and_recall() -> 
     many = np.arange(100_000)
     filtered = retrieval(filter=Filter({"genre": Condition(allow=many)}))
     shorter = retrieval(filter=Filter({"genre": Condition(allow=many[:1])}))
-    excluding = retrieval(exclude=IdLists(many, np.array([0, many.size])))
+    excluding = retrieval(exclude_ids=IdLists(many, np.array([0, many.size])))
     kinds = {each.kind for each in (plain, filtered, shorter, excluding, retrieval(recall=0.9))}
     assert len(kinds) == 5
     assert retrieval(recall=0.5).kind != retrieval(recall=1.0).kind

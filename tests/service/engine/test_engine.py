@@ -35,7 +35,7 @@ def test_failed_batch_is_counted_and_its_requests_are_computed_alone(
     service.with_network("query", tower)
 
     def post(user: int) -> httpx.Response:
-        body = {"features": {"user": user}, "k": 2}
+        body = {"context": {"user": user}, "k": 2}
         return httpx.post(service.http + RETRIEVE, json=body, timeout=30)
 
     with ThreadPoolExecutor(1 + QUERIES) as pool:

@@ -39,30 +39,30 @@ def candidates(count: int) -> list[int]:
 
 
 def retrievals(count: int, k: int, **options: Any) -> Case:
-    body = {"requests": [{"features": {"user": 7}}] * count, "k": k, **options}
+    body = {"requests": [{"context": {"user": 7}}] * count, "k": k, **options}
     return Case("retrieve", "large", body)
 
 
-# A neighbor of an integer id counts 96 bytes, a number 16, a candidate 52.
+# A neighbor of an integer id counts 56 bytes, a number 16, a candidate 52.
 @pytest.mark.parametrize(
     ("fits", "exceeds", "message"),
     [
         (
-            retrievals(1, 682),
-            retrievals(1, 683),
-            "683 neighbors with 0 attributes, about 65568 bytes; at most 65536 are sent "
+            retrievals(2, 585),
+            retrievals(2, 586),
+            "1172 neighbors with 0 attributes, about 65632 bytes; at most 65536 are sent "
             "(max_response_bytes); lower k",
         ),
-        (retrievals(6, 100), retrievals(7, 100), "700 neighbors"),
+        (retrievals(11, 100), retrievals(12, 100), "1200 neighbors"),
         (
             retrievals(1, 300, attributes=["title"]),
-            retrievals(1, 600, attributes=["title"]),
-            "600 neighbors with 1 attributes",
+            retrievals(1, 1000, attributes=["title"]),
+            "1000 neighbors with 1 attributes",
         ),
         (
-            Case("recommend", "large", {"features": {"user": 7}, "k": 100}),
-            Case("recommend", "large", {"requests": [{"features": {"user": 7}}] * 7, "k": 100}),
-            "700 neighbors",
+            Case("recommend", "large", {"context": {"user": 7}, "k": 100}),
+            Case("recommend", "large", {"requests": [{"context": {"user": 7}}] * 12, "k": 100}),
+            "1200 neighbors",
         ),
         (
             Case(
@@ -80,8 +80,8 @@ def retrievals(count: int, k: int, **options: Any) -> Case:
             "513 vectors of 8 numbers",
         ),
         (
-            Case("rank", "large", {"context": {"user": 7}, "candidates": candidates(1260)}),
-            Case("rank", "large", {"context": {"user": 7}, "candidates": candidates(1261)}),
+            Case("rank", "large", {"context": {"user": 7}, "candidate_ids": candidates(1260)}),
+            Case("rank", "large", {"context": {"user": 7}, "candidate_ids": candidates(1261)}),
             "1261 candidates with 0 heads, about 65572 bytes",
         ),
     ],
@@ -98,15 +98,15 @@ def test_large_response_is_rejected_before_it_is_computed(
 
 
 def test_ranking_of_many_candidates_fits_if_few_are_returned(clients: Clients) -> None:
-    body = {"context": {"user": 7}, "candidates": candidates(CANDIDATES), "k": 1000}
+    body = {"context": {"user": 7}, "candidate_ids": candidates(CANDIDATES), "k": 1000}
     assert [code for code, _ in clients.all(Case("rank", "k", body))] == ["OK"] * 3
 
 
 def test_estimate_is_at_least_the_size_of_the_response(clients: Clients) -> None:
     for case in (
-        retrievals(1, 682),
+        retrievals(2, 585),
         Case("lookup", "large", {"feature": "user", "ids": [7] * 512}),
-        Case("rank", "large", {"context": {"user": 7}, "candidates": candidates(1260)}),
+        Case("rank", "large", {"context": {"user": 7}, "candidate_ids": candidates(1260)}),
     ):
         code, body = clients.by_http(case, protobuf=False)
         assert code == "OK"

@@ -70,7 +70,7 @@ def test_embed_of_a_tower_in_parts_runs_them_for_each_example(load: Load) -> Non
     ranked = rank(
         service,
         context={"user": column(3, 5)},
-        candidates=movie,
+        candidate_features=movie,
         candidate_ids=None,
         offsets=np.arange(3),
     )

@@ -61,7 +61,13 @@ def outcome(made: Any) -> Outcome:
     assert status.details[0].Unpack(details)
     assert details.message == made.details()
     assert details.request_id == trailing["x-request-id"]
-    return Outcome(details.code, made.code(), details.message, trailing)
+    return Outcome(code_of(details), made.code(), details.message, trailing)
+
+
+def code_of(details: pb.ErrorDetails) -> str:
+    """The code of an error as JSON names it."""
+    name: str = pb.ErrorCode.Name(details.code)
+    return name.removeprefix("ERROR_CODE_")
 
 
 def users(*ids: int) -> pb.Column:
@@ -73,7 +79,7 @@ def lookup(*ids: int, model: str = "") -> pb.LookupRequest:
 
 
 def retrieve(model: str = "") -> pb.RetrieveRequest:
-    return pb.RetrieveRequest(model=pb.ModelSpec(name=model), k=3, features={"user": users(5)})
+    return pb.RetrieveRequest(model=pb.ModelSpec(name=model), k=3, context={"user": users(5)})
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:

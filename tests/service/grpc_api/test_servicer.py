@@ -27,10 +27,10 @@ def test_every_method_of_the_contract_works_with_the_generated_stub(
     stub = EmbeddingServiceStub(channel)
     features = {"user": users(5)}
     candidates = pb.Ids(int64s=users(1000).int64s)
-    assert len(stub.Retrieve(retrieve()).neighbors.ids.int64s) == 24
+    assert len(stub.Retrieve(retrieve()).ids.int64s) == 24
     ranked = stub.Rank(pb.RankRequest(context=features, candidate_ids=candidates))
     assert len(ranked.scores) == 4
-    assert len(stub.Recommend(pb.RecommendRequest(k=2, features=features)).neighbors.scores) == 8
+    assert len(stub.Recommend(pb.RecommendRequest(k=2, context=features)).scores) == 8
     assert stub.Embed(pb.EmbedRequest(tower="query", features=features)).dim == 8
     assert stub.Lookup(lookup(3)).table == "users"
     assert [model.name for model in stub.ListModels(pb.ListModelsRequest()).models] == ["movies"]

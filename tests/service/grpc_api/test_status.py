@@ -9,6 +9,7 @@ from service.codec.failures import Failure
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import TRANSPORT_STATUS, Code
 from service.grpc_api.status import status_code_of, trailing_metadata_of
+from tests.service.grpc_api.requests import code_of
 
 
 @pytest.mark.parametrize("code", list(Code))
@@ -21,7 +22,8 @@ def test_failure_of_each_code_has_the_status_of_the_table_and_details(code: Code
     details = pb.ErrorDetails()
     assert (status.code, status.message) == (status_code_of(failure).value[0], "a sentence")
     assert status.details[0].Unpack(details)
-    assert (details.code, details.message, details.request_id) == (code.value, "a sentence", "r-1")
+    assert code_of(details) == code.value
+    assert (details.message, details.request_id) == ("a sentence", "r-1")
     assert trailing.get("retry-after") == ("2" if code is Code.OVERLOADED else None)
     assert trailing.get("grpc-retry-pushback-ms") == ("2000" if code is Code.OVERLOADED else None)
     assert len(status.details) == (2 if code is Code.OVERLOADED else 1)

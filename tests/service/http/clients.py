@@ -15,7 +15,7 @@ from tests.service.running import RunningService
 
 RETRIEVE = "/v1/models/movies:retrieve"
 PROTOBUF = {"content-type": "application/x-protobuf"}
-BODY: dict[str, Any] = {"k": 2, "features": {"user": 7}}
+BODY: dict[str, Any] = {"k": 2, "context": {"user": 7}}
 
 
 def error_of(answer: httpx.Response) -> dict[str, str]:

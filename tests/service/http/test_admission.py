@@ -65,7 +65,7 @@ def test_admission_overloaded_service_rejects_in_the_form_of_other_errors(
     assert error_of(rejected)["code"] == "OVERLOADED"
     assert error_of(rejected)["request_id"] == "mine"
     assert int(rejected.headers["retry-after"]) >= 1
-    assert pb.ErrorDetails.FromString(message.content).code == "OVERLOADED"
+    assert pb.ErrorDetails.FromString(message.content).code == pb.ERROR_CODE_OVERLOADED
     labels = {"transport": "http", "call": "retrieve", "code": "OVERLOADED"}
     assert service.value("rowcast_requests_total", **labels) == 2
     reasons = {"call": "retrieve", "reason": "requests"}

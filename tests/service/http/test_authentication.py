@@ -111,7 +111,7 @@ def test_client_without_a_token_gets_an_error_of_its_type_with_the_request_id(
     details = pb.ErrorDetails.FromString(answer.content)
     assert (answer.status_code, details.code, details.request_id) == (
         401,
-        "UNAUTHENTICATED",
+        pb.ERROR_CODE_UNAUTHENTICATED,
         "mine",
     )
     assert count() == before + 1

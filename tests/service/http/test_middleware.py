@@ -87,7 +87,7 @@ def test_timeout_of_the_client_is_the_deadline(http: httpx.Client) -> None:
 def test_failure_of_a_protobuf_call_is_an_error_details_message(http: httpx.Client) -> None:
     answer = http.post("/v1/models/songs:retrieve", content=b"", headers=PROTOBUF)
     details = pb.ErrorDetails.FromString(answer.content)
-    assert (answer.status_code, details.code) == (404, "NOT_FOUND")
+    assert (answer.status_code, details.code) == (404, pb.ERROR_CODE_NOT_FOUND)
     assert details.request_id == answer.headers["x-request-id"]
 
 

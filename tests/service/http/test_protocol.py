@@ -65,8 +65,8 @@ def statuses(responses: bytes) -> list[int]:
 
 @pytest.fixture(scope="module")
 def expected(http: httpx.Client) -> list[object]:
-    neighbors: list[object] = http.post(RETRIEVE, json=BODY).json()["neighbors"]
-    return neighbors
+    ids: list[object] = http.post(RETRIEVE, json=BODY).json()["ids"]
+    return ids
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -83,7 +83,7 @@ def test_request_with_an_offer_keeps_its_body(
     assert statuses(responses) == ([200] if closes else [200, 200])
     content = responses.partition(b"\r\n\r\n")[2]
     answer, _ = json.JSONDecoder().raw_decode(content.decode())
-    assert answer["neighbors"] == expected
+    assert answer["ids"] == expected
 
 
 @pytest.mark.parametrize("cut", CUTS)

@@ -23,8 +23,8 @@ from tests.service.running import RunningService, log_lines
 
 BODIES: dict[str, Any] = {
     "retrieve": BODY,
-    "rank": {"context": {"user": 7}, "candidates": [1000, 1007]},
-    "recommend": {"k": 2, "features": {"user": 7}},
+    "rank": {"context": {"user": 7}, "candidate_ids": [1000, 1007]},
+    "recommend": {"k": 2, "context": {"user": 7}},
     "embed": {"tower": "query", "features": {"user": 7}},
     "lookup": {"feature": "user", "ids": [7]},
 }
@@ -58,13 +58,11 @@ def test_call_with_accept_returns_the_first_known_type(http: httpx.Client) -> No
         ).searched
         == 40
     )
-    body = pb.RetrieveRequest(k=2, features={"user": USER}).SerializeToString()
+    body = pb.RetrieveRequest(k=2, context={"user": USER}).SerializeToString()
     accept = {"accept": "*/*, application/json, application/x-protobuf"}
     assert (
         len(
-            http.post(RETRIEVE, content=body, headers=PROTOBUF | accept).json()["results"][0][
-                "neighbors"
-            ]
+            http.post(RETRIEVE, content=body, headers=PROTOBUF | accept).json()["results"][0]["ids"]
         )
         == 2
     )
@@ -111,7 +109,7 @@ def test_call_without_a_type_is_read_as_json(kind: str | None, http: httpx.Clien
             "timeout-ms is '9, 9'",
         ),
         (RETRIEVE, {"json": BODY | {"attributes": ["title"] * 5}}, 413, "at most 4"),
-        (RETRIEVE, {"json": {"requests": [{"features": {"user": 1}}] * 9}}, 413, "at most 8"),
+        (RETRIEVE, {"json": {"requests": [{"context": {"user": 1}}] * 9}}, 413, "at most 8"),
         ("/v1/models/movies/versions/x:retrieve", {"json": BODY}, 400, "version is 'x'"),
         ("/v1/models/movies/versions/0:retrieve", {"json": BODY}, 404, "0"),
         (

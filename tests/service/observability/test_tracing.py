@@ -92,7 +92,7 @@ def test_span_continues_the_trace_and_tells_model_version_and_phases(
     service: RunningService, collector: Collector
 ) -> None:
     url = f"{service.http}/v1/models/movies:retrieve"
-    body = {"features": {"user": 1}, "k": 2}
+    body = {"context": {"user": 1}, "k": 2}
     answer = httpx.post(url, json=body, headers={"traceparent": TRACE_PARENT})
     assert answer.status_code == 200
 
@@ -118,7 +118,7 @@ def test_span_of_a_failed_grpc_call_has_its_code_and_nothing_that_the_client_sen
     service: RunningService, collector: Collector
 ) -> None:
     request = retrieve("movies")
-    request.features["secret"].CopyFrom(request.features.pop("user"))
+    request.context["secret"].CopyFrom(request.context.pop("user"))
     with grpc.insecure_channel(service.grpc) as channel:
         failed = call(channel, "Retrieve", request, metadata=[("traceparent", "malformed")])
         assert failed.code == "INVALID_ARGUMENT"

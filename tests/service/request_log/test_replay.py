@@ -19,7 +19,7 @@ from tests.service.versions.driven import Driven
 
 Write = Callable[..., SmallBundle]
 USER = pb.Column(int64s=(5).to_bytes(8, "little"))
-RETRIEVE = pb.RetrieveRequest(k=5, features={"user": USER}).SerializeToString()
+RETRIEVE = pb.RetrieveRequest(k=5, context={"user": USER}).SerializeToString()
 
 
 class Service:
@@ -50,7 +50,7 @@ def without_default(small: SmallBundle) -> None:
     features = dict(small.manifest.features)
     features["city"] = features["city"].model_copy(update={"default": None})
     (small.directory / "manifest.json").write_bytes(
-        dump(small.manifest.model_copy(update={"features": features}))
+        dump(small.manifest.model_copy(update={"context": features}))
     )
 
 
@@ -76,7 +76,7 @@ def test_replay_of_a_version_that_serves_the_recorded_requests_passes(
 def test_replay_holds_neither_what_both_versions_fail_nor_candidates_that_are_gone_against_one(
     service: Service, write: Write
 ) -> None:
-    gone = orjson.dumps({"context": {"user": 5}, "candidates": [1000 + 7 * 39]})
+    gone = orjson.dumps({"context": {"user": 5}, "candidate_ids": [1000 + 7 * 39]})
     failing = ("embed", False, b'{"tower": "none", "features": {}}')
     service.record(
         ("retrieve", True, b"\xff"),

@@ -41,7 +41,9 @@ def test_rank_with_every_feature_sent_takes_ids_as_labels(load: Load) -> None:
         "year": column(0.5),
     }
     labels = np.array(["a label"], object)
-    answer = service.rank(context={"user": column(1)}, candidates=candidates, candidate_ids=labels)
+    answer = service.rank(
+        context={"user": column(1)}, candidate_features=candidates, candidate_ids=labels
+    )
     assert answer.ids.tolist() == ["a label"]
 
 

@@ -37,7 +37,7 @@ def random_ranking(ids: NDArray[Any], seed: int) -> dict[str, Any]:
     return {
         "context": context,
         "candidate_ids": ids[random.integers(0, len(ids), m)],
-        "candidates": {
+        "candidate_features": {
             name: column for name, column in candidates.items() if random.random() < 0.5
         },
         "offsets": np.array([0, *np.sort(random.integers(0, m + 1, n - 1)), m]),

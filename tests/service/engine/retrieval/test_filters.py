@@ -160,7 +160,7 @@ def test_filters_leave_what_meets_every_condition_and_always_k_of_it(
             for name, each in made.items()
         }
         answer = service.retrieve(
-            vectors=vector, k=k, filter=Filter(sent), exclude=IdLists(excluded), explain=True
+            vectors=vector, k=k, filter=Filter(sent), exclude_ids=IdLists(excluded), explain=True
         )
         out = {*reference.excluded_by(small, made), *excluded.tolist()}
         expected = reference.neighbors(small, vector.astype(np.float64), 40, list(out))
@@ -181,7 +181,7 @@ def test_filter_beside_queries_of_their_own_exclusions_leaves_each_its_own(load:
     ids = service.small.ids
     late = Filter({"year": Condition(ge=2025)})
     exclude = IdLists(ids[[35, 36, 37, 3]], np.array([0, 2, 2, 4]))
-    answer = service.retrieve(vectors=np.ones((3, 8), np.float32), filter=late, exclude=exclude)
+    answer = service.retrieve(vectors=np.ones((3, 8), np.float32), filter=late, exclude_ids=exclude)
     found = [
         set(each.tolist())
         for each in np.split(answer.neighbors.ids, answer.neighbors.offsets[1:-1])
@@ -199,10 +199,10 @@ def test_denied_candidate_is_no_neighbor_with_or_without_a_filter(load: Load) ->
         {},
         {"exact": True},
         {"filter": Filter({"year": Condition(ge=1990)})},
-        {"exclude": IdLists(ids[:2])},
+        {"exclude_ids": IdLists(ids[:2])},
     ):
         found = service.retrieve(vectors=ONES, k=40, explain=True, **options)
         assert not {ids[3], ids[36]} & set(found.neighbors.ids.tolist())
         assert found.neighbors.ids.size == found.explanations[0].matches < 40
-    recommended = service.recommend(features={"user": column(5)}, k=40, candidates=40)
+    recommended = service.recommend(context={"user": column(5)}, k=40, pool_size=40)
     assert recommended.neighbors.ids.size == 38

@@ -22,16 +22,16 @@ Load = Callable[..., Served]
 
 def test_recommend_by_default_ranks_ten_times_k_at_least_a_hundred(load: Load) -> None:
     service = load(size=300)
-    answer = service.recommend(features={"user": column(2)}, k=5)
-    (expected,) = reference.answers(service.small, "recommend", {"features": {"user": 2}, "k": 5})
-    assert answer.neighbors.ids.tolist() == [each["id"] for each in expected["neighbors"]]
-    service.recommend(features={"user": column(2)}, k=20)
+    answer = service.recommend(context={"user": column(2)}, k=5)
+    (expected,) = reference.answers(service.small, "recommend", {"context": {"user": 2}, "k": 5})
+    assert answer.neighbors.ids.tolist() == expected["ids"]
+    service.recommend(context={"user": column(2)}, k=20)
     assert service.value("rowcast_candidates_total", call="recommend") == 100 + 200
 
 
 def test_recommend_of_everything_excluded_is_empty(load: Load) -> None:
     service = load()
-    answer = service.recommend(features={"user": column(2)}, exclude=IdLists(service.small.ids))
+    answer = service.recommend(context={"user": column(2)}, exclude_ids=IdLists(service.small.ids))
     assert answer.neighbors.offsets.tolist() == [0, 0]
 
 
@@ -42,11 +42,11 @@ def test_recommend_of_a_bundle_without_what_it_needs_is_not_found(
     load: Load, without: str, message: str
 ) -> None:
     with pytest.raises(NotFound, match=message):
-        load(without=frozenset({without})).recommend(features={"user": column(1)})
+        load(without=frozenset({without})).recommend(context={"user": column(1)})
 
 
 def ranked(service: Served, users: int = 1, **request: Any) -> Any:
-    return service.recommend(features={"user": column(*range(2, 2 + users))}, **request)
+    return service.recommend(context={"user": column(*range(2, 2 + users))}, **request)
 
 
 def test_formula_takes_outputs_the_retrieval_score_and_attributes(load: Load) -> None:
@@ -87,22 +87,22 @@ def test_formula_without_outputs_runs_no_ranking_tower(load: Load) -> None:
 
 def test_crowding_diversity_and_min_score_apply_to_the_scores_of_the_ranking(load: Load) -> None:
     service = load(size=200)
-    plain = ranked(service, k=200, candidates=200, attributes=("studio",)).neighbors
+    plain = ranked(service, k=200, pool_size=200, attributes=("studio",)).neighbors
     studios = plain.attributes["studio"]
     kept = list[int]()
     for place, studio in enumerate(studios):
         if studio is None or studio not in [studios[each] for each in kept]:
             kept.append(place)
-    crowded = ranked(service, k=30, candidates=200, crowding={"studio": 1}).neighbors
+    crowded = ranked(service, k=30, pool_size=200, crowding={"studio": 1}).neighbors
     assert crowded.ids.tolist() == plain.ids[kept[:30]].tolist()
     least = float(plain.scores[4])
     assert (
-        ranked(service, k=30, candidates=200, min_score=least).neighbors.ids.tolist()
+        ranked(service, k=30, pool_size=200, min_score=least).neighbors.ids.tolist()
         == plain.ids[:5].tolist()
     )
-    few = ranked(service, k=9, candidates=9, crowding={"studio": 1}).neighbors
+    few = ranked(service, k=9, pool_size=9, crowding={"studio": 1}).neighbors
     assert few.ids.size == 9, "the pool of nine has grown"
-    diverse = ranked(service, k=9, candidates=200, diversity=0.9).neighbors
+    diverse = ranked(service, k=9, pool_size=200, diversity=0.9).neighbors
     assert diverse.ids[0] == plain.ids[0]
     assert set(diverse.ids.tolist()) != set(plain.ids[:9].tolist())
 
@@ -111,7 +111,7 @@ def slow(load: Load) -> tuple[Served, SlowTower]:
     """A service that knows what its slow ranking tower takes."""
     service = load()
     (network,) = service.wrapped("ranking", SlowTower).values()
-    ranked(service, k=5, candidates=10)
+    ranked(service, k=5, pool_size=10)
     return service, network
 
 
@@ -136,9 +136,9 @@ def test_short_deadline_ranks_the_best_retrieved_and_appends_the_rest_in_order_o
     answer = ranked(service, k=40, timeout_s=2)
     count = network.examples[-1]
     assert 0 < count < 20
-    assert f"{count} of 40 candidates are ranked" in answer.degraded
-    assert "the others follow in the order of retrieval" in answer.degraded
-    retrieved = service.retrieve(features={"user": column(2)}, k=40).neighbors
+    assert f"{count} of 40 candidates are ranked" in answer.degraded_reason
+    assert "the others follow in the order of retrieval" in answer.degraded_reason
+    retrieved = service.retrieve(context={"user": column(2)}, k=40).neighbors
     ids = answer.neighbors.ids.tolist()
     scores = answer.neighbors.scores
     assert set(ids[:count]) == set(retrieved.ids[:count].tolist())
@@ -160,15 +160,15 @@ def test_deadline_that_is_too_short_for_diversity_drops_it_first(
         return quick(*arguments)
 
     monkeypatch.setattr(reordering, "diverse", slow_diverse)
-    plain = ranked(service, k=9, candidates=100).neighbors.ids.tolist()
-    diverse = ranked(service, k=9, candidates=100, diversity=0.9)
-    assert diverse.degraded == ""
+    plain = ranked(service, k=9, pool_size=100).neighbors.ids.tolist()
+    diverse = ranked(service, k=9, pool_size=100, diversity=0.9)
+    assert diverse.degraded_reason == ""
     assert diverse.neighbors.ids.tolist() != plain
 
-    hurried = ranked(service, k=9, candidates=100, diversity=0.9, timeout_s=3.5)
+    hurried = ranked(service, k=9, pool_size=100, diversity=0.9, timeout_s=3.5)
     assert hurried.neighbors.ids.tolist() == plain
-    assert "ranking and diversity take about 2" in hurried.degraded
-    assert "the list is not made diverse" in hurried.degraded
+    assert "ranking and diversity take about 2" in hurried.degraded_reason
+    assert "the list is not made diverse" in hurried.degraded_reason
     assert service.value("rowcast_degraded_total", model="movies") == 1
 
 
@@ -177,11 +177,11 @@ def test_deadline_that_leaves_no_time_to_rank_gets_the_order_of_retrieval_under_
 ) -> None:
     service, network = slow(load)
     before = list(network.examples)
-    answer = ranked(service, users=8, k=6, candidates=40, crowding={"studio": 1}, timeout_s=1.5)
-    assert answer.degraded.startswith("0 of 320 candidates are ranked")
+    answer = ranked(service, users=8, k=6, pool_size=40, crowding={"studio": 1}, timeout_s=1.5)
+    assert answer.degraded_reason.startswith("0 of 320 candidates are ranked")
     assert network.examples == before
     retrieved = service.retrieve(
-        features={"user": column(*range(2, 10))}, k=6, candidates=40, crowding={"studio": 1}
+        context={"user": column(*range(2, 10))}, k=6, pool_size=40, crowding={"studio": 1}
     ).neighbors
     assert answer.neighbors.ids.tolist() == retrieved.ids.tolist()
     assert answer.neighbors.scores.tolist() == retrieved.scores.tolist()
@@ -189,5 +189,5 @@ def test_deadline_that_leaves_no_time_to_rank_gets_the_order_of_retrieval_under_
 
 def test_long_deadline_ranks_all_though_the_tower_is_slow(load: Load) -> None:
     service, network = slow(load)
-    assert ranked(service, k=5, candidates=12, timeout_s=60).degraded == ""
+    assert ranked(service, k=5, pool_size=12, timeout_s=60).degraded_reason == ""
     assert network.examples[-1] == 12

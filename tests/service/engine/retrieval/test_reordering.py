@@ -101,7 +101,7 @@ def test_uncrowded_leaves_the_first_of_each_value(
 
 
 def answer_of(service: Served, **request: Any) -> tuple[list[int], list[float]]:
-    neighbors = service.retrieve(features={"user": column(4)}, **request).neighbors
+    neighbors = service.retrieve(context={"user": column(4)}, **request).neighbors
     return neighbors.ids.tolist(), neighbors.scores.tolist()
 
 
@@ -109,7 +109,7 @@ def all_of(service: Served) -> list[tuple[int, float, dict[str, Any]]]:
     """Id, score and attributes of every candidate, best first."""
     names = ("year", "rating", "title")
     found = service.retrieve(
-        features={"user": column(4)}, k=service.small.ids.size, attributes=names
+        context={"user": column(4)}, k=service.small.ids.size, attributes=names
     ).neighbors
     rows = zip(*[found.attributes[name] for name in names], strict=True)
     named = [dict(zip(names, row, strict=True)) for row in rows]
@@ -126,7 +126,7 @@ def test_formula_orders_the_pool_by_score_and_attributes_null_counting_as_zero(l
     assert ids == sorted(expected, key=lambda one: -expected[one])
     np.testing.assert_allclose(scores, [expected[one] for one in ids], 1e-5)
     best = [one for one, _, _ in all_of(service)][:12]
-    ids, _ = answer_of(service, k=5, candidates=12, formula="-score")
+    ids, _ = answer_of(service, k=5, pool_size=12, formula="-score")
     assert ids == best[::-1][:5], "only the pool is reordered"
 
 
@@ -145,7 +145,7 @@ def test_crowding_returns_at_most_max_of_each_value_and_as_many_as_possible(
     load: Load, candidates: int
 ) -> None:
     service = load(size=400)
-    found = service.retrieve(features={"user": column(4)}, k=400, attributes=("studio",)).neighbors
+    found = service.retrieve(context={"user": column(4)}, k=400, attributes=("studio",)).neighbors
     studios = found.attributes["studio"]
     kept: list[int] = []
     for place, studio in enumerate(studios):
@@ -155,7 +155,7 @@ def test_crowding_returns_at_most_max_of_each_value_and_as_many_as_possible(
         ids, _ = answer_of(
             service,
             k=k,
-            candidates=candidates and max(candidates, k),
+            pool_size=candidates and max(candidates, k),
             crowding={"studio": 2},
         )
         assert ids == found.ids[kept[:k]].tolist()
@@ -167,7 +167,7 @@ def test_crowding_by_several_attributes_takes_the_best_that_each_of_them_leaves(
 ) -> None:
     service = load(size=400)
     names = ("studio", "classic")
-    found = service.retrieve(features={"user": column(4)}, k=400, attributes=names).neighbors
+    found = service.retrieve(context={"user": column(4)}, k=400, attributes=names).neighbors
     values = list(zip(*[found.attributes[name] for name in names], strict=True))
     kept: list[int] = []
     for place, (studio, classic) in enumerate(values):
@@ -175,7 +175,7 @@ def test_crowding_by_several_attributes_takes_the_best_that_each_of_them_leaves(
         classics = [values[each][1] for each in kept].count(classic)
         if (studio is None or studios < 2) and (classic is None or classics < 5):
             kept.append(place)
-    ids, _ = answer_of(service, k=8, candidates=candidates, crowding={"studio": 2, "classic": 5})
+    ids, _ = answer_of(service, k=8, pool_size=candidates, crowding={"studio": 2, "classic": 5})
     assert ids == found.ids[kept[:8]].tolist()
 
 
@@ -184,7 +184,7 @@ def test_crowding_of_merged_queries_takes_the_best_score_of_each_candidate(load:
     vectors = np.random.default_rng(1).normal(size=(5, 8)).astype(np.float32)
     request = {"vectors": vectors, "query_offsets": np.array([0, 2, 5]), "attributes": ("studio",)}
     found = service.retrieve(k=400, **request).neighbors
-    crowded = service.retrieve(k=9, candidates=9, crowding={"studio": 1}, explain=True, **request)
+    crowded = service.retrieve(k=9, pool_size=9, crowding={"studio": 1}, explain=True, **request)
     assert [each.matches for each in crowded.explanations] == [400, 400]
     for first, last, start in ((0, 400, 0), (400, 800, 9)):
         kept: list[int] = []
@@ -215,7 +215,7 @@ def test_pages_of_a_pool_make_up_its_list(load: Load, call: str, options: dict[s
 
     def page(offset: int, k: int) -> Any:
         return answer(
-            features={"user": column(4)}, k=k, candidates=60, offset=offset, explain=True, **options
+            context={"user": column(4)}, k=k, pool_size=60, offset=offset, explain=True, **options
         )
 
     whole = page(0, 60)
@@ -249,11 +249,11 @@ def test_diversity_of_the_whole_pool_picks_each_neighbor_by_its_gain(load: Load)
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        ({"candidates": 9}, "candidates is 9, fewer than k, which is 10"),
-        ({"offset": -1, "candidates": 50}, "offset is -1; at least 0"),
-        ({"offset": 0}, "offset was sent without candidates; send the size of the pool"),
+        ({"pool_size": 9}, "pool_size is 9, fewer than k, which is 10"),
+        ({"offset": -1, "pool_size": 50}, "offset is -1; at least 0"),
+        ({"offset": 0}, "offset was sent without pool_size; send the size of the pool"),
         (
-            {"offset": 41, "candidates": 50},
+            {"offset": 41, "pool_size": 50},
             "offset is 41 and k is 10, more than the 50 candidates of the pool",
         ),
         ({"diversity": 1.5}, r"diversity is 1\.5; 0 to 1"),
@@ -285,10 +285,10 @@ def test_option_out_of_range_is_rejected_with_its_value(
 ) -> None:
     service = load()
     with pytest.raises(InvalidArgument, match=message):
-        service.retrieve(features={"user": column(1)}, **request_)
+        service.retrieve(context={"user": column(1)}, **request_)
     if "formula" not in request_:
         with pytest.raises(InvalidArgument, match=message):
-            service.recommend(features={"user": column(1)}, **request_)
+            service.recommend(context={"user": column(1)}, **request_)
 
 
 def test_pool_beyond_the_limit_of_candidates_is_too_large(load: Load) -> None:
@@ -296,4 +296,4 @@ def test_pool_beyond_the_limit_of_candidates_is_too_large(load: Load) -> None:
     with pytest.raises(
         TooLarge, match=r"40 candidates; at most 30 are accepted \(max_candidates\)"
     ):
-        service.retrieve(features={"user": column(1)}, diversity=0.5)
+        service.retrieve(context={"user": column(1)}, diversity=0.5)

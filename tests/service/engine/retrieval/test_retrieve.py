@@ -35,7 +35,7 @@ def test_retrieve_from_a_tree_that_searches_few_leaves_still_returns_k(load: Loa
     assert (found < 0).any(), "the tree alone finds too few, else this test shows nothing"
 
     excluded = service.small.ids[::2]
-    answer = service.retrieve(vectors=vectors, k=150, exclude=IdLists(excluded))
+    answer = service.retrieve(vectors=vectors, k=150, exclude_ids=IdLists(excluded))
     assert np.diff(answer.neighbors.offsets).tolist() == [150] * 4
     assert not set(answer.neighbors.ids.tolist()) & set(excluded.tolist())
 
@@ -48,7 +48,7 @@ def test_retrieve_many_queries_with_one_long_exclusion_searches_in_bounded_block
     monkeypatch.setattr("service.engine.retrieval.search._CELLS_MAX", 60)
     vectors = np.random.default_rng(8).normal(size=(9, 8)).astype(np.float32)
     exclude = IdLists(small.ids[:30], np.array([0, 0, 0, 0, 0, 30, 30, 30, 30, 30]))
-    answer = service.retrieve(vectors=vectors, k=5, exclude=exclude, exact=True)
+    answer = service.retrieve(vectors=vectors, k=5, exclude_ids=exclude, exact=True)
     for query in range(9):
         excluded = list(small.ids[:30]) if query == 4 else []
         check(
@@ -64,7 +64,7 @@ def test_retrieve_many_queries_with_one_long_exclusion_searches_in_bounded_block
         (
             {},
             InvalidArgument,
-            "exactly one of features .or context ids., vectors, and ids was expected; got none",
+            "exactly one of context .or context ids., vectors, and ids was expected; got none",
         ),
         (
             {"vectors": np.array([1.0] * 9 + [np.nan] + [1.0] * 6)},
@@ -81,11 +81,11 @@ def test_retrieve_many_queries_with_one_long_exclusion_searches_in_bounded_block
             InvalidArgument,
             "'titel' .* did you mean 'title'",
         ),
-        ({"features": {"usr": column(1)}}, InvalidArgument, "'usr' .* did you mean 'user'"),
+        ({"context": {"usr": column(1)}}, InvalidArgument, "'usr' .* did you mean 'user'"),
         (
-            {"vectors": ONES, "exclude": IdLists(np.array([1000]), np.array([0, 1, 1]))},
+            {"vectors": ONES, "exclude_ids": IdLists(np.array([1000]), np.array([0, 1, 1]))},
             InvalidArgument,
-            "exclude: 3 offsets; 2 were expected",
+            "exclude_ids: 3 offsets; 2 were expected",
         ),
     ],
 )

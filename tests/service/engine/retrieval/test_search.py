@@ -142,7 +142,7 @@ def test_search_with_exclusions_nearest_to_the_query_has_the_recall(
         allowed = np.ones(SIZE, bool)
         allowed[best(index, query, allowed, nearest)] = False
         share, paths = recall(
-            index, query[np.newaxis], allowed, exclude=IdLists(np.flatnonzero(~allowed))
+            index, query[np.newaxis], allowed, exclude_ids=IdLists(np.flatnonzero(~allowed))
         )
         shares.append(share)
         assert paths == {path}
@@ -188,7 +188,7 @@ def test_list_does_not_depend_on_what_other_queries_exclude(
     sizes = [number % 2 * 500 for number in range(len(queries))]
     ids = np.concatenate([np.arange(size) for size in sizes])
     offsets = np.cumsum([0, *sizes])
-    found = coarsely(index, queries, k, exclude=IdLists(ids, offsets))
+    found = coarsely(index, queries, k, exclude_ids=IdLists(ids, offsets))
     together = np.split(found.positions, found.offsets[1:-1])
     for number in range(0, len(queries), 2):
         assert together[number].tolist() == alone[number].tolist()
@@ -201,7 +201,7 @@ def test_list_without_a_candidate_is_the_same_but_for_it(
         listed = coarsely(index, query[np.newaxis], K).positions.tolist()
         for absent in (listed[7], listed[-1], (listed[0] + 1) % SIZE):
             excluded = IdLists(np.array([absent]))
-            found = coarsely(index, query[np.newaxis], K, exclude=excluded).positions.tolist()
+            found = coarsely(index, query[np.newaxis], K, exclude_ids=excluded).positions.tolist()
             remaining = [position for position in listed if position != absent]
             assert found[: len(remaining)] == remaining
 
@@ -226,7 +226,7 @@ def test_search_scores_are_the_same_bits_whatever_the_filter_path_and_batch(
     requests: list[dict[str, Any]] = [
         {},
         {"exact": True},
-        {"exclude": IdLists(np.arange(50))},
+        {"exclude_ids": IdLists(np.arange(50))},
         *(
             {"filter": allow(**{name: value})}
             for name in ("half", "tenth", "hundredth")
@@ -272,7 +272,7 @@ def test_search_explains_matches_path_and_shortfall(
     query = np.ones((1, DIM), np.float32)
     matching = np.flatnonzero((attributes["thousandth"] == 5) & (attributes["tenth"] == 3))
     filters = allow(thousandth=5, tenth=3)
-    found = find(index, query, 50, filter=filters, exclude=IdLists(np.append(matching[:2], 0)))
+    found = find(index, query, 50, filter=filters, exclude_ids=IdLists(np.append(matching[:2], 0)))
     (explained,) = found.explanations
     assert sorted(found.positions.tolist()) == matching[2:].tolist()
     assert (explained.path, explained.matches, explained.scored) == (
@@ -351,13 +351,13 @@ def test_negative_examples_take_neighbors_like_them_off_the_list(
     assert {each % 2 for each in both[:40]} == {0, 1}
     assert both[:40] == both[40:]
     disliked = IdLists(np.array([1, 3, 5, 10**6]), np.array([0, 0, 4]))
-    moved = found(negatives=disliked)
+    moved = found(negative_ids=disliked)
     assert moved[:40] == both[:40]
     assert {each % 2 for each in moved[40:]} == {0}
-    everyone = found(negatives=IdLists(np.array([1, 3, 5])))
+    everyone = found(negative_ids=IdLists(np.array([1, 3, 5])))
     assert everyone[:40] == everyone[40:] == moved[40:]
     excluded = IdLists(np.array([0, 2]))
-    assert not {0, 2} & {*found(negatives=disliked, exclude=excluded)}
+    assert not {0, 2} & {*found(negative_ids=disliked, exclude_ids=excluded)}
 
 
 def test_search_of_partitions_has_the_recall_wherever_the_neighbors_lie(
@@ -378,5 +378,5 @@ def test_search_of_partitions_has_the_recall_wherever_the_neighbors_lie(
         assert "index" in paths
     allowed = np.ones(40_000, bool)
     allowed[best(index, queries[0], allowed, 1000)] = False
-    share, _ = recall(index, queries[:1], allowed, exclude=IdLists(np.flatnonzero(~allowed)))
+    share, _ = recall(index, queries[:1], allowed, exclude_ids=IdLists(np.flatnonzero(~allowed)))
     assert share >= 0.9

@@ -28,7 +28,7 @@ def bag(*values: int) -> Column:
 
 
 def retrieval(user: int, *history: int, **options: Any) -> Retrieval:
-    return Retrieval(TARGET, features={"user": ints(user), "history": bag(*history)}, **options)
+    return Retrieval(TARGET, context={"user": ints(user), "history": bag(*history)}, **options)
 
 
 def ranking(user: int, *ids: int, **options: Any) -> Ranking:
@@ -38,7 +38,7 @@ def ranking(user: int, *ids: int, **options: Any) -> Ranking:
     )
     options = {"candidate_ids": np.array(ids, np.int64), **options}
     candidates = {"genres": genres, "year": Column(np.array(ids, np.float32))}
-    return Ranking(TARGET, {"user": ints(user)}, candidates=candidates, **options)
+    return Ranking(TARGET, {"user": ints(user)}, candidate_features=candidates, **options)
 
 
 def test_batch_key_of_requests_that_differ_in_ids_and_numbers_is_equal() -> None:
@@ -52,8 +52,8 @@ def test_batch_key_of_requests_that_differ_in_ids_and_numbers_is_equal() -> None
         retrieval(1, k=3),
         retrieval(1, index="second"),
         retrieval(1, attributes=("title",)),
-        Retrieval(TARGET, features={"user": ints(1)}),
-        Retrieval(TARGET, features={"user": Column(np.array([1.0], np.float32)), "history": bag()}),
+        Retrieval(TARGET, context={"user": ints(1)}),
+        Retrieval(TARGET, context={"user": Column(np.array([1.0], np.float32)), "history": bag()}),
         ranking(1, 2),
     ],
 )
@@ -65,12 +65,12 @@ def test_batch_key_of_another_form_differs(other: Any) -> None:
     "alone",
     [
         retrieval(1, exact=True),
-        retrieval(1, exclude=IdLists(np.array([1]))),
+        retrieval(1, exclude_ids=IdLists(np.array([1]))),
         Retrieval(TARGET, vectors=np.ones((1, 2), np.float32)),
-        Retrieval(TARGET, features={"user": ints(1, 2)}),
+        Retrieval(TARGET, context={"user": ints(1, 2)}),
         Retrieval(
             TARGET,
-            features={"bag": Column(np.array([1]), np.array([0, 1]), np.array([0.5], np.float32))},
+            context={"bag": Column(np.array([1]), np.array([0, 1]), np.array([0.5], np.float32))},
         ),
         ranking(1, *range(batching.RANKED_MAX + 1)),
         replace(ranking(1, 2, 3), offsets=np.array([0, 1, 2])),
@@ -78,7 +78,7 @@ def test_batch_key_of_another_form_differs(other: Any) -> None:
         Ranking(
             TARGET,
             {"user": ints(1)},
-            candidates={"year": ints(1, 2, 3)},
+            candidate_features={"year": ints(1, 2, 3)},
             candidate_ids=np.array([1, 2]),
         ),
         Embedding(TARGET, "query", {"user": ints(1)}),
@@ -104,9 +104,9 @@ def test_split_of_merged_retrievals_gives_each_what_it_gets_alone(
         retrieval(2, **options),
         retrieval(3, 1014, **options),
     ]
-    merged = service.retrieve(features=batching.merge(requests).features, **options)
+    merged = service.retrieve(context=batching.merge(requests).context, **options)
     for request, found in zip(requests, batching.split(merged, 3), strict=True):
-        expected = service.retrieve(features=request.features, **options)
+        expected = service.retrieve(context=request.context, **options)
         assert (found.model, found.version, found.searched) == (
             expected.model,
             expected.version,
@@ -122,7 +122,7 @@ def test_split_of_merged_rankings_gives_each_what_it_gets_alone(
     load: Callable[..., Served],
 ) -> None:
     service = load()
-    names = ("context", "candidates", "candidate_ids", "offsets", "heads")
+    names = ("context", "candidate_features", "candidate_ids", "offsets", "heads")
     requests = [ranking(1, 1000, 1007, heads=("watch",)), ranking(4, 1014, heads=("watch",))]
     answers = [
         service.rank(**{name: getattr(each, name) for name in names})
