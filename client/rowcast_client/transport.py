@@ -184,13 +184,15 @@ class Transport(ABC):
         )
 
     def learn_model(self, states: Sequence[pb.ModelState]) -> None:
-        """Remembers the service's only model.
+        """Remembers the only model that the service serves; a model without a current version
+        makes no request ambiguous.
 
         Raises:
-          NotReady: it has none yet.
-          InvalidArgument: it has several.
+          NotReady: The service has no model yet.
+          InvalidArgument: It serves several.
         """
-        names = [str(state.name) for state in states]
+        served = [state for state in states if any(each.current for each in state.versions)]
+        names = [str(state.name) for state in served or states]
         if not names:
             raise NotReady("the service has no model yet")
         if len(names) > 1:

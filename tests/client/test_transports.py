@@ -259,6 +259,20 @@ def test_http_client_without_a_model_name_requests_the_only_one(asynchronous: bo
     assert lines == [["GET", "/v1/models"], ["POST", path], ["POST", path]]
 
 
+def test_http_client_without_a_model_name_requests_the_only_one_that_is_served() -> None:
+    failed = pb.VersionState(version=3, state=pb.LOAD_STATE_FAILED)
+    current = pb.VersionState(version=2, state=pb.LOAD_STATE_AVAILABLE, current=True)
+    models = [
+        pb.ModelState(name="broken", versions=[failed]),
+        pb.ModelState(name="served", versions=[failed, current]),
+    ]
+    listed = pb.ListModelsResponse(models=models).SerializeToString()
+    with http_server([http_page(listed), OK]) as server, Client(server.url) as client:
+        client.embed({"user": 5})
+    _, headers, _ = server.requests[1]
+    assert headers[""].split()[1] == "/v1/models/served:embed"
+
+
 @pytest.mark.parametrize(("names", "kind"), [([], NotReady), (["a", "b"], InvalidArgument)])
 def test_http_client_without_a_model_name_and_no_only_model_is_reported(
     names: list[str], kind: type[RowcastError]
