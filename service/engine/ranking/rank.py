@@ -114,7 +114,7 @@ def _candidates(
     ids = request.candidate_ids
     if ids is None and not request.candidate_features:
         raise InvalidArgument(
-            "no candidates in the request: set candidate_ids, the candidates' features, or both"
+            "no candidates in the request: set candidate_ids, candidate_features, or both"
         )
     if ids is None:
         count = lookup.count_examples(model_version.manifest, request.candidate_features)

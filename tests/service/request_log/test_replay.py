@@ -59,8 +59,8 @@ def test_replay_of_a_version_that_serves_the_recorded_requests_passes(
 ) -> None:
     service.record(
         ("retrieve", True, RETRIEVE),
-        ("retrieve", False, b'{"features": {"user": 3}, "k": 2}'),
-        ("rank", False, b'{"context": {"user": 5}, "candidates": [1000, 1007]}'),
+        ("retrieve", False, b'{"context": {"user": 3}, "k": 2}'),
+        ("rank", False, b'{"context": {"user": 5}, "candidate_ids": [1000, 1007]}'),
         ("recommend", False, b'{"context": {"user": 5}, "k": 2}'),
         ("embed", True, pb.EmbedRequest(features={"user": USER}).SerializeToString()),
         ("lookup", True, pb.LookupRequest(feature="user", ids=USER).SerializeToString()),

@@ -57,7 +57,7 @@ def test_rank_of_no_candidates_is_empty(load: Load) -> None:
 @pytest.mark.parametrize(
     ("request_", "kind", "message"),
     [
-        ({}, InvalidArgument, "set candidate_ids, the candidates' features, or both"),
+        ({}, InvalidArgument, "set candidate_ids, candidate_features, or both"),
         (
             {"candidate_ids": np.full(31, 1000)},
             TooLarge,
