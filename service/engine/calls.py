@@ -71,8 +71,12 @@ class Request(ABC):
         """Equal for requests that take about equally long: those with the same names and about as
         many values.
         """
-        fields = [bool(value) if name == "formula" else value for name, value in vars(self).items()]
-        return type(self), *map(magnitude, fields)
+        sizes = [
+            bool(value) if value is None or name == "formula" else magnitude(value)
+            for name, value in vars(self).items()
+            if name != "target"
+        ]
+        return type(self), *sizes
 
 
 @dataclass(frozen=True)
@@ -477,16 +481,17 @@ def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:
         )
 
 
-def _size_of(value: Any) -> int:
-    """Returns how many values a column has; any other value is one."""
-    return int(value.values.size) if isinstance(value, Column) else 1
-
-
 def magnitude(value: Any) -> Hashable:
-    """Returns how large the value of a field is, to a power of two; a name as it is."""
+    """Returns how large the value of a field is, to a power of two; a name or a switch as it
+    is.
+    """
     match value:
+        case str() | bool() | None:
+            return value
         case int():
             size = value
+        case float() if not value:
+            return 0.0
         case float():
             # A recall close to 1 can cost a hundred times what 0.9 does.
             return round(min(1.0, max(0.0, value)), 1)
@@ -498,8 +503,10 @@ def magnitude(value: Any) -> Hashable:
             size = value.values.size
         case np.ndarray() | tuple():
             size = len(value)
-        case Mapping():
-            size = sum([_size_of(each) for each in value.values()])
+        case dict():
+            size = sum(
+                [each.values.size if isinstance(each, Column) else 1 for each in value.values()]
+            )
         case _:
-            return value if isinstance(value, str) else None
-    return size.bit_length()
+            raise TypeError(value)
+    return int(size).bit_length()

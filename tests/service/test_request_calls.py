@@ -9,7 +9,9 @@ there; one that raises it says why.
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import operator
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
@@ -134,8 +136,8 @@ def values_of(columns: Mapping[str, Column]) -> dict[str, Any]:
 
 
 def calls_of(service: RunningService, request: Request, concurrent: int = 1) -> Counter[str]:
-    """Returns the calls of one of several concurrent requests by file, in the round that had the
-    fewest: now and then the loop does something else meanwhile.
+    """Returns the calls of one of several concurrent requests by file, the fewest of all rounds:
+    now and then the loop does something else meanwhile.
     """
 
     async def count(calls: Calls) -> None:
@@ -155,7 +157,7 @@ def calls_of(service: RunningService, request: Request, concurrent: int = 1) -> 
         calls = Calls()
         service.call(count(calls))
         rounds.append(calls.files)
-    fewest = min(rounds, key=lambda each: each.total())
+    fewest = functools.reduce(operator.and_, rounds)
     return Counter({file: round(n / concurrent) for file, n in fewest.items()})
 
 

@@ -75,17 +75,20 @@ def _retrieval_key(request: Retrieval) -> Hashable | None:
         return None
     columns = _column_keys(request.context, 1)
     # More values than one are several queries or one dense value: that is not known here.
-    if columns is None or any(each > 1 for _, _, each in columns):
+    if columns is None or [each for _, _, each in columns if each > 1]:
         return None
     return ("retrieve", request.index, request.k, request.attributes, columns)
 
 
 def _is_plain(request: Retrieval) -> bool:
     options = vars(request)
-    return all(
-        options[name] is None if default is None else options[name] == default
-        for name, default in _NOT_MERGED
-    )
+    for name, default in _NOT_MERGED:
+        value = options[name]
+        # Arrays are sent only for options whose default is None.
+        is_default = value is None if default is None else value == default
+        if not is_default:
+            return False
+    return True
 
 
 def _ranking_key(request: Ranking) -> Hashable | None:
