@@ -33,9 +33,10 @@ from service.errors import Cancelled, DeadlineExceeded, NotReady, Overloaded, Se
 from service.observability.metrics import Metrics
 from service.versions.lifecycle import Lease
 
-WATCH_S = 0.005
-"""Requests that are expected to wait longer have their deadline timed and their connection watched.
-"""
+_SWEEP_S = 0.005
+"""Interval at which all unanswered requests are looked over, instead of a timer for each."""
+_WATCHED_FROM = 4
+"""Sweeps that a request waits before its connection is watched: that takes a task of its own."""
 _MARGIN = 2
 """Times what is expected, which is an average: with less, a long queue is answered just after the
 deadlines.
@@ -76,6 +77,8 @@ class Job:
       expected_s: how long its computation is expected to take.
       predicted_s: how long it would wait if nothing but the queue took time.
       waits: its computation waits for other processes, and must not on the event loop.
+      sweeps: how often it was looked over.
+      watcher: ends when the client has hung up; None: nothing watches the connection.
     """
 
     request: Any
@@ -89,6 +92,8 @@ class Job:
     predicted_s: float = 0.0
     waits: bool = False
     queued_at: float = 0.0
+    sweeps: int = 0
+    watcher: asyncio.Future[object] | None = None
 
     @property
     def group(self) -> tuple[str, str]:
@@ -205,6 +210,8 @@ class Scheduler:
         self._running_s = 0.0
         self._delay_factor = 1.0
         self._dispatching = False
+        self._unanswered: dict[Job, None] = {}
+        self._sweeping = False
         self._yielded_at: float | None = None
         self._overloaded_at = -math.inf
         self._accepted_at = -math.inf
@@ -271,28 +278,23 @@ class Scheduler:
           ServiceError: it failed.
         """
         try:
-            queue = self._submit(job)
+            self._submit(job)
         except BaseException:
             job.lease.release()
             raise
-        context = job.context
-        slow = queue is self._long or self.wait_s > WATCH_S
-        with contextlib.ExitStack() as ending:
-            if slow:
-                left_s = context.deadline - self._clock()
-                late = asyncio.get_running_loop().call_later(
-                    left_s, self._drop, job, DeadlineExceeded(_LATE)
-                )
-                ending.callback(late.cancel)
-                if context.disconnected is not None:
-                    watcher = asyncio.ensure_future(context.disconnected())
-                    watcher.add_done_callback(functools.partial(self._hung_up, job))
-                    ending.callback(watcher.cancel)
-            try:
-                return await job.future
-            except asyncio.CancelledError:
-                self._drop(job, Cancelled(_GONE))
-                raise
+        self._unanswered[job] = None
+        if not self._sweeping:
+            self._sweeping = True
+            asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+        try:
+            return await job.future
+        except asyncio.CancelledError:
+            self._drop(job, Cancelled(_GONE))
+            raise
+        finally:
+            del self._unanswered[job]
+            if job.watcher is not None:
+                job.watcher.cancel()
 
     def close(self) -> None:
         """Fails every job that waits, and ends the compute threads."""
@@ -316,20 +318,38 @@ class Scheduler:
         self._overloaded_at = self._clock()
         return Overloaded(message, max(self._retry_after_s, math.ceil(wait_s * 100) / 100), reason)
 
-    def _submit(self, job: Job) -> BatchQueue:
+    def _sweep(self) -> None:
+        """Drops the requests whose deadline has passed, queued or not, and begins to watch the
+        connections of those that wait long.
+        """
+        self._sweeping = bool(self._unanswered)
+        if not self._sweeping:
+            return
+        now = self._clock()
+        for job in list(self._unanswered):
+            if now >= job.context.deadline:
+                self._drop(job, DeadlineExceeded(_LATE))
+            elif job.sweeps == _WATCHED_FROM and job.context.disconnected is not None:
+                job.watcher = asyncio.ensure_future(job.context.disconnected())
+                job.watcher.add_done_callback(functools.partial(self._hung_up, job))
+            job.sweeps += 1
+        asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+
+    def _submit(self, job: Job) -> None:
         expected_s = self.estimates.expected_s(job.kind)
-        problem = self._overload(job.cost, self.wait_s, expected_s or 0.0, job.context.deadline)
+        queued_s = self._queued_s
+        wait_s = max(1.0, self._delay_factor) * queued_s
+        problem = self._overload(job.cost, wait_s, expected_s or 0.0, job.context.deadline)
         if problem is not None:
             raise problem
         self._cost.observe(job.group, job.cost)
         job.expected_s = expected_s or 0.0
-        job.predicted_s = self._queued_s
+        job.predicted_s = queued_s
         job.queued_at = self._clock()
         short = expected_s is not None and expected_s <= self._inline_max_s and not job.waits
         queue = self._inline if short else self._long
         queue.add(job)
         self._wake()
-        return queue
 
     def _wake(self) -> None:
         if not self._dispatching:

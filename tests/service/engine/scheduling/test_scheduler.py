@@ -94,10 +94,10 @@ class Bench:
         self.entered.set()
         self.release.wait(20)
 
-    async def hold(self) -> Awaitable[Any]:
+    async def hold(self, deadline: float = FAR) -> Awaitable[Any]:
         """Returns a job that is being computed, until `release` is set."""
         self.before = self._wait
-        first = self.run("first", key="same")
+        first = self.run("first", key="same", deadline=deadline)
         await asyncio.to_thread(self.entered.wait, 20)
         return first
 
@@ -340,9 +340,10 @@ async def test_scheduler_client_that_hangs_up_while_queued_is_never_computed(ben
 
 async def test_scheduler_deadline_that_passes_while_computing_fails_in_time(bench: Make) -> None:
     one = bench(inline_max_s=0.0)
-    one.before = lambda: one.release.wait(20)
+    slow = await one.hold(deadline=one.now + 1)
+    one.now += 2
     with pytest.raises(DeadlineExceeded):
-        await one.scheduler.run(one.job("slow", deadline=one.now + 0.05))
+        await slow
     one.release.set()
 
 
