@@ -109,11 +109,11 @@ def bodies(small: SmallBundle) -> dict[tuple[str, str], bytes]:
     candidates = small.ids[:CANDIDATES]
     query = {"user": column(5), "history": column(*history, offsets=(0, HISTORY))}
     context = {"user": column(5), "liked": query["history"], "hour": column(0.5)}
-    retrieval = pb.RetrieveRequest(k=100, features=messages_of(query))
+    retrieval = pb.RetrieveRequest(k=100, context=messages_of(query))
     ids = pb.Ids(int64s=candidates.astype("<i8").tobytes())
     ranking = pb.RankRequest(context=messages_of(context), candidate_ids=ids)
-    retrieval_value = {"k": 100, "features": values_of(query)}
-    ranking_value = {"context": values_of(context), "candidates": candidates.tolist()}
+    retrieval_value = {"k": 100, "context": values_of(query)}
+    ranking_value = {"context": values_of(context), "candidate_ids": candidates.tolist()}
     return {
         ("retrieve", "json"): json.dumps(retrieval_value).encode(),
         ("retrieve", "protobuf"): retrieval.SerializeToString(),
