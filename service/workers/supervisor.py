@@ -25,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 import orjson
-from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from service.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from service.observability import logging
@@ -43,6 +43,8 @@ _REPLACEMENT_S = 600
 """Time in which the replacement of a worker must have loaded its models; the old one serves
 meanwhile. uvicorn waits as long for a sign of a worker that hangs, unless it is killed before.
 """
+_EXIT_S = 5.0
+"""Time for a worker to exit after it has drained."""
 
 
 class Supervisor:
@@ -54,6 +56,7 @@ class Supervisor:
         self._directory = directory
         self._opened = contextlib.ExitStack()
         self._stopping = False
+        self._drain_s = settings["drain_delay_s"] + settings["drain_timeout_s"] + _EXIT_S
         self._watchdog_due = 0.0
         self._processes: Multiprocess
         self._health = Health(directory, settings["workers"], settings["worker_timeout_s"])
@@ -139,8 +142,12 @@ class Supervisor:
         self._stopping = True
         self._health.stopping = True
         notify("STOPPING=1")
-        # uvicorn's own handler has no effect while a worker is replaced
+        # uvicorn's own handler has no effect while a worker is replaced, and uvicorn passes the
+        # signal on only once the worker that it waits for has given a sign.
         self._processes.should_exit.set()
+        for process in list(self._processes.processes):
+            if process.pid is not None and not _has_ended(process):
+                os.kill(process.pid, signal.SIGTERM)
 
     def _watch(self, ports: dict[str, int]) -> None:
         """Looks at the heartbeats, for as long as the process lives."""
@@ -151,6 +158,8 @@ class Supervisor:
             if hung and not self._stopping:
                 log.error("workers_hung", extra=logging.fields(pids=hung))
                 self._kill(hung)
+            if self._stopping:
+                self._end_after_drain()
             self._release_ended()
             if not announced and self._health.started:
                 announced = True
@@ -174,13 +183,33 @@ class Supervisor:
         wait `_REPLACEMENT_S` for a sign of a worker that was killed before it could reply.
         """
         for process in list(self._processes.processes):
-            if process.pid is not None and wait([process.process.sentinel], timeout=0):
+            if process.pid is not None and _has_ended(process):
                 process.kill()
+
+    def _end_after_drain(self) -> None:
+        """Kills the workers that should have drained by now, such as one that hangs. Counts the
+        time for which this process runs: the machine may have been suspended.
+        """
+        self._drain_s -= _CHECK_S
+        if self._drain_s > 0:
+            return
+        running = [each for each in list(self._processes.processes) if not _has_ended(each)]
+        if running:
+            pids = [process.pid for process in running]
+            log.error("workers_hung", extra=logging.fields(pids=pids))
+            self._kill(pids)
 
     def _kill(self, pids: list[int | None]) -> None:
         for process in list(self._processes.processes):
             if process.pid in pids:
                 process.kill()  # closes its pipe, too, so that uvicorn no longer waits for a sign
+
+
+def _has_ended(process: Process) -> bool:
+    """Returns whether a worker has ended. The sentinel tells it without reaping the process, which
+    uvicorn does in another thread.
+    """
+    return bool(wait([process.process.sentinel], timeout=0))
 
 
 def _write_ports(path: Path, ports: dict[str, int]) -> None:

@@ -304,6 +304,22 @@ def test_worker_that_is_killed_before_it_could_reply_is_replaced(
     assert service.stop() == 0
 
 
+def test_hung_worker_neither_keeps_others_from_draining_nor_the_service_from_ending(
+    write: Write, launch: Launch
+) -> None:
+    write()
+    options = ("--drain-delay-s", "0", "--drain-timeout-s", "1", "--worker-timeout-s", "600")
+    service = launch("--workers", "2", *options)
+    wait_for(service, "2")
+    hung, other = workers_of(service)
+    hung.suspend()
+    service.process.send_signal(signal.SIGTERM)
+    assert service.event("stopped")["drained"]
+    other.wait(WAIT_S)
+    assert service.event("workers_hung")["pids"] == [hung.pid]
+    assert service.process.wait(WAIT_S) == 0
+
+
 @each_number_of_workers
 def test_health_has_an_address_of_its_own(workers: str, write: Write, launch: Launch) -> None:
     service = launch("--workers", workers, "--health-grpc-port", "0", "--drain-delay-s", "1.5")
