@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from typing import NoReturn
 
 import grpc
 from grpc.aio import ServicerContext
 
-from service.errors import DeadlineExceeded, Overloaded, TooLarge
+from service.errors import DeadlineExceeded, InvalidArgument, Overloaded, TooLarge
 
 _BRIEF_S = 0.5
 """Time for a message that is received while half of the slots are taken."""
 _AGAIN_S = 0.02
 """The same on a connection with calls whose messages did not arrive in time."""
+_CANCELLED_S = 0.1
+"""Time after which a call whose message is too large has been cancelled."""
 _CONNECTION_SHARE = 8
 """One connection may take a slot in this many."""
 _RETRY_AFTER_S = 1.0
@@ -69,7 +72,8 @@ class Reading:
         Raises:
           DeadlineExceeded: It did not arrive in time.
           Overloaded: The connection has too many calls whose messages have not arrived.
-          TooLarge: It is too large, which gRPC has reported to the client before, or missing.
+          TooLarge: It is too large, which gRPC has reported to the client before.
+          InvalidArgument: The client ended the call without a message.
         """
         with self._counted(context.peer()) as connection:
             own = connection.slots
@@ -87,8 +91,18 @@ class Reading:
                 connection.brief_s = _AGAIN_S
                 raise DeadlineExceeded("the message did not arrive in time") from None
         if message is grpc.aio.EOF:
-            raise TooLarge("the message is missing, or larger than the limit")
+            await self._reject_missing()
         return bytes(message)
+
+    async def _reject_missing(self) -> NoReturn:
+        """Rejects a call without a message. gRPC reports a message that is too large as missing,
+        and cancels the call right after that.
+        """
+        try:
+            await asyncio.sleep(_CANCELLED_S)
+        except asyncio.CancelledError:
+            raise TooLarge("the message is larger than the limit") from None
+        raise InvalidArgument("the call has no message; one was expected")
 
     @contextlib.contextmanager
     def _counted(self, peer: str) -> Iterator[Connection]:

@@ -151,6 +151,16 @@ def test_message_over_the_limit_decompressed_or_not_is_resource_exhausted(
     assert call(channel, "Lookup", lookup(3)).code == "OK"
 
 
+def test_call_without_a_message_is_invalid(service: RunningService, channel: grpc.Channel) -> None:
+    before = counted(service, "retrieve", "INVALID_ARGUMENT")
+    found = outcome(channel.stream_unary(f"/{SERVICE}/Retrieve").future(iter(())))
+    assert (found.code, found.answer) == (
+        "INVALID_ARGUMENT",
+        "the call has no message; one was expected",
+    )
+    until(lambda: counted(service, "retrieve", "INVALID_ARGUMENT") == before + 1)
+
+
 def test_message_that_does_not_arrive_ends_at_the_body_timeout(
     service: RunningService, channel: grpc.Channel
 ) -> None:
