@@ -197,7 +197,7 @@ class _Ids:
         Raises:
           UnknownRefused: a feature has unknown ids and refuses them.
         """
-        unknown = np.flatnonzero(self.rows == _UNKNOWN)
+        (unknown,) = (self.rows == _UNKNOWN).nonzero()
         if not unknown.size:
             return [0] * len(self.values)
         features = np.searchsorted(self._ends, unknown, side="right") - 1
@@ -321,7 +321,7 @@ class _Ids:
 
     def _joined_weights(self, indices: range) -> NDArray[np.float32] | None:
         """Returns the weights of features end to end, 1 for those without; None if all are 1."""
-        if not any(index in self._weights for index in indices):
+        if self._weights.keys().isdisjoint(indices):
             return None
         parts = list[NDArray[np.float32]]()
         for index in indices:

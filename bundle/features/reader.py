@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +52,18 @@ _BATCHES_MAX = 256
 """Sets of names that are kept; those of a model's towers and their parts are few."""
 
 
+class _Bound(NamedTuple):
+    """What looks the same features up, request after request.
+
+    Attributes:
+      batch: Of those that have ids.
+      dense: The others, by name.
+    """
+
+    batch: Batch
+    dense: list[tuple[str, Dense]]
+
+
 class FeatureReader:
     """Turns columns into activations. Holds nothing of a call; safe for any number of threads."""
 
@@ -89,8 +101,9 @@ class FeatureReader:
         self._features: dict[str, Dense | Embedded] = {}
         # Plain dictionaries: a cache of a bound method would refer back to this reader, and the
         # memory of a retired version would wait for the garbage collector.
-        self._native_by_names: dict[tuple[str, ...], _NativeReaders] = {}
+        self._native_by_names: dict[tuple[str, ...], _NativeReaders | None] = {}
         self._batches: dict[tuple[str, ...], Batch] = {}
+        self._bound: dict[tuple[str, ...], _Bound] = {}
         indicators: dict[tuple[int, bool], Indicator] = {}
         for name, feature in features.items():
             read = inputs_of(name, feature)[0]
@@ -149,16 +162,17 @@ class FeatureReader:
             fit; names the input.
           UnknownRefused: an id is unknown and the feature refuses those.
         """
-        columns = self._spread(columns, n)
-        wanted = {name: self._found(name) for name in names}
-        embedded = tuple(name for name, each in wanted.items() if isinstance(each, Embedded))
-        found = self._batch(embedded).activations(columns, n, fetched)
-        dense = {
-            name: each.activation(columns, n)
-            for name, each in wanted.items()
-            if isinstance(each, Dense)
-        }
-        return {name: found[name] if name in found else dense[name] for name in wanted}
+        if self._places:
+            columns = self._spread(columns, n)
+        names = tuple(names)
+        bound = self._bound.get(names)
+        if bound is None:
+            bound = self._bind(names)
+            _keep(self._bound, names, bound)
+        found = bound.batch.activations(columns, n, fetched)
+        for name, dense in bound.dense:
+            found[name] = dense.activation(columns, n)
+        return found
 
     def write(
         self,
@@ -178,13 +192,15 @@ class FeatureReader:
         Raises:
           FeatureError, UnknownRefused: as `activations`; something may have been written.
         """
-        columns = self._spread(columns, n)
-        left = [odd for place in places for odd in self._after_native(place, columns)]
+        if self._places:
+            columns = self._spread(columns, n)
+        left: list[Place] = []
+        for place in places:
+            left += self._after_native(place, columns)
         if not left:
             return {}
-        found = self.activations(
-            [name for place in left for name in place.names], columns, n, fetched
-        )
+        wanted = [name for place in left for name in place.names]
+        found = self.activations(wanted, columns, n, fetched)
         for array, names, _ in left:
             values = [found[name].values for name in names]
             flat = [
@@ -214,13 +230,14 @@ class FeatureReader:
         Compiled code does, those that are neighbors in one go.
         """
         array, names, ends = place
-        readers, reads = self._native(names)
-        if (
-            read_tables is None
-            or not any(each is not None for each in readers)
-            or array.dtype != np.float32
-        ):
+        if names in self._native_by_names:
+            native = self._native_by_names[names]
+        else:
+            native = self._native_readers(names)
+            _keep(self._native_by_names, names, native)
+        if read_tables is None or native is None or array.dtype != np.float32:
             return [place]
+        readers, reads = native
         sent = columns if isinstance(columns, dict) else dict(columns)
         left = []
         at = read_tables(readers, reads, sent, 0, array, 0)
@@ -241,15 +258,12 @@ class FeatureReader:
             at = read_tables(readers, reads, sent, at, array, stop)
         return left
 
-    def _native(self, names: tuple[str, ...]) -> _NativeReaders:
-        """Returns what reads each feature by compiled code, None if nothing does, and the inputs
-        that it reads.
-        """
-        found = self._native_by_names.get(names)
-        if found is None:
-            found = self._native_readers(names)
-            _keep(self._native_by_names, names, found)
-        return found
+    def _bind(self, names: tuple[str, ...]) -> _Bound:
+        """Returns what looks some features up."""
+        wanted = {name: self._found(name) for name in names}
+        embedded = [name for name, each in wanted.items() if isinstance(each, Embedded)]
+        dense = [(name, each) for name, each in wanted.items() if isinstance(each, Dense)]
+        return _Bound(self._batch(tuple(embedded)), dense)
 
     def _batch(self, names: tuple[str, ...]) -> Batch:
         """Returns the batch of some features."""
@@ -259,7 +273,10 @@ class FeatureReader:
             _keep(self._batches, names, found)
         return found
 
-    def _native_readers(self, names: tuple[str, ...]) -> _NativeReaders:
+    def _native_readers(self, names: tuple[str, ...]) -> _NativeReaders | None:
+        """Returns what reads each feature by compiled code, None if nothing does, and the inputs
+        that it reads; None: compiled code reads none of them.
+        """
         readers: list[_Reader] = []
         for name in names:
             feature = self._found(name)
@@ -271,6 +288,8 @@ class FeatureReader:
                 readers.append((feature.table.native, _COMBINERS.index(feature.combiner)))
             else:
                 readers.append(feature.table.native)
+        if all(each is None for each in readers):
+            return None
         return tuple(readers), tuple(self._found(name).read for name in names)
 
     def _batch_of(self, names: tuple[str, ...]) -> Batch:
@@ -296,8 +315,6 @@ class FeatureReader:
 
     def _spread(self, columns: Mapping[str, Column], n: int) -> Mapping[str, Column]:
         """Returns columns with those of each place of inputs whose places are features."""
-        if not self._places:
-            return columns
         found = dict(columns)
         for name, places in self._places.items():
             if name in columns and place_of(name, 0) not in columns:  # else they were before
@@ -308,6 +325,7 @@ class FeatureReader:
         """Closes the tables."""
         self._native_by_names.clear()
         self._batches.clear()
+        self._bound.clear()
         for table in self.tables.values():
             table.close()
 

@@ -99,7 +99,10 @@ def values(stored: Any) -> NDArray[Any]:
     """Returns what an Arrow array without nulls holds: [m] object holding str, or a view of [m]
     numbers.
     """
-    if kind_of(stored.type) == "string":
+    import pyarrow as pa
+
+    # Not by its name: pyarrow writes that anew each time.
+    if pa.types.is_large_string(stored.type) or pa.types.is_string(stored.type):
         result = np.empty(len(stored), object)
         result[:] = stored.to_pylist()
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -119,9 +120,9 @@ class StringKeys:
         """Returns [m] int64 positions, -1 where a key is not held; raises FeatureError for what is
         no string.
         """
-        position_of = self._positions.get
         texts = strings(feature, values).tolist()
-        return np.array([position_of(text, -1) for text in texts], np.int64)
+        positions = map(self._positions.get, texts, repeat(-1))
+        return np.fromiter(positions, np.int64, len(texts))
 
 
 class MappedStringKeys:
