@@ -33,13 +33,16 @@ CANDIDATES: dict[str, list[Any]] = {
 }
 
 
+def export(folder: Path, page: dict[str, Any]) -> None:
+    ranker.write(folder)
+    prepared = bundle_job.prepare(ExportJob.model_validate(page), folder, ExportSettings())
+    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("sparsecore")
-    ranker.write(made)
-    job = ExportJob.model_validate(ranker.recipe())
-    prepared = bundle_job.prepare(job, made, ExportSettings())
-    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
+    export(made, ranker.recipe())
     return made
 
 
@@ -70,11 +73,30 @@ def test_tables_are_cut_out_of_their_stacks(published: Manifest) -> None:
     assert published.tables["users"].source.layout == "sparse_core"
 
 
-def test_service_responds_with_the_scores_of_the_model(folder: Path) -> None:
-    candidates = [
-        dict(zip(CANDIDATES, each, strict=True)) for each in zip(*CANDIDATES.values(), strict=True)
+def assert_served(folder: Path, context: dict[str, Any], candidates: dict[str, list[Any]]) -> None:
+    """Checks the scores that a service responds with, over both transports."""
+    examples = [
+        dict(zip(candidates, each, strict=True)) for each in zip(*candidates.values(), strict=True)
     ]
-    expected = np.array([ranker.score({**CONTEXT, **each}) for each in candidates])
+    expected = np.array([ranker.score({**context, **each}) for each in examples])
     with serving(folder / "bundles") as clients:
         for client in clients:
-            assert_ranked(client, {"score": expected}, CANDIDATES, CONTEXT)
+            assert_ranked(client, {"score": expected}, candidates, context)
+
+
+def test_service_responds_with_the_scores_of_the_model(folder: Path) -> None:
+    assert_served(folder, CONTEXT, CANDIDATES)
+
+
+def test_every_combiner_is_weighted_as_on_sparsecores(tmp_path: Path) -> None:
+    page = ranker.recipe()
+    for name, kind in (("liked", "ragged"), ("genres", "sparse")):
+        weights = {"dtype": "float32", "kind": kind, "weights_for": name}
+        page["inputs"][f"{name}_weights"] = weights
+    export(tmp_path, page)
+    # Weights that are negative or 0 count as they are.
+    liked = {"ids": [3, 69, 3], "weights": [2.0, -0.5, 0.0]}
+    genres = [
+        {"ids": ids, "weights": [1.5, -1.0, 0.25][: len(ids)]} for ids in CANDIDATES["genres"]
+    ]
+    assert_served(tmp_path, {**CONTEXT, "liked": liked}, {**CANDIDATES, "genres": genres})

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -166,7 +167,13 @@ def layout() -> str:
 
 
 def write(
-    folder: Path, prepared: bool = False, more: str = "", *, chunk_rows: int = 1 << 20
+    folder: Path,
+    prepared: bool = False,
+    more: str = "",
+    *,
+    chunk_rows: int = 1 << 20,
+    stacks_at: str = "embedding",
+    others: Mapping[str, NDArray[np.float32]] = MappingProxyType({}),
 ) -> None:
     """Writes model file, checkpoint and layout.
 
@@ -174,13 +181,16 @@ def write(
       folder: where they are written.
       prepared, more: as of `model_file`.
       chunk_rows: rows of each array that the checkpoint stores together.
+      stacks_at: where the stacks are in the checkpoint.
+      others: further parameters, by name.
     """
     (folder / "model.py").write_text(model_file(prepared, more))
     (folder / "layout.textproto").write_text(layout())
-    leaves = {f"params.{name}": values for name, values in parameters().items()}
+    held = {**parameters(), **others}
+    leaves = {f"params.{name}": values for name, values in held.items()}
     for name, rows in stacks(tables()).items():
-        leaves[f"embedding.{name}.table"] = rows
-        leaves[f"embedding.{name}.slot.0"] = np.zeros_like(rows)
+        leaves[f"{stacks_at}.{name}.table"] = rows
+        leaves[f"{stacks_at}.{name}.slot.0"] = np.zeros_like(rows)
     write_item(folder / "checkpoint", leaves, chunk_rows=chunk_rows)
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from rich.console import Console
 
+from bundle.format.manifest import Manifest
 from export.errors import ExportError
 from export.jobs import bundle_job
+from export.jobs.progress import Progress
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from tests.models import sparsecore_ranker as ranker
@@ -23,6 +27,18 @@ def build_without_specs():
 
 def build_with_one_spec():
     return shapes(), {"score": score}, {"user": feature_specs()["user"]}
+
+
+def build_with_own_lookup():
+    own = {"hours": (24, 3), "users": (2,)}
+    more = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in own.items()}
+
+    def both(parameters, inputs):
+        found = score(parameters, inputs)["score"]
+        hour = jnp.take(parameters["hours"], inputs["hour"], axis=0)
+        return {"score": found + hour.sum(-1) + parameters["users"].sum()}
+
+    return {**shapes(), **more}, {"score": both}, feature_specs()
 
 
 def build_for_renamed():
@@ -104,3 +120,29 @@ def test_feature_that_the_function_takes_and_the_recipe_lacks_is_named(folder: P
     message = refused(folder, without="liked")
     assert "KeyError" in message
     assert "'liked'" in message
+
+
+def published(folder: Path, page: dict[str, Any]) -> Manifest:
+    prepared = bundle_job.prepare(ExportJob.model_validate(page), folder, ExportSettings())
+    done = bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
+    return done.manifest
+
+
+def test_function_may_look_up_other_tables_itself(tmp_path: Path) -> None:
+    random = np.random.default_rng(8)
+    hours = random.normal(0, 1, (24, 3)).astype(np.float32)
+    # A parameter may have the name of a specified table.
+    others = {"hours": hours, "users": np.ones(2, np.float32)}
+    ranker.write(tmp_path, more=MORE, others=others)
+    page = ranker.recipe(code={"factory": "model.py:build_with_own_lookup", "table_threshold": 0})
+    page["inputs"]["hour"] = {"dtype": "int32"}
+    manifest = published(tmp_path, page)
+    assert manifest.tables["hours"].source.key == "params.hours"
+    assert manifest.tables["users"].source.key == "embedding.movies_users.table"
+
+
+def test_stacks_among_the_parameters_are_found(tmp_path: Path) -> None:
+    ranker.write(tmp_path, stacks_at="params.SparseCoreEmbed_0.sc_embedding_variables.value")
+    manifest = published(tmp_path, ranker.recipe())
+    key = "params.SparseCoreEmbed_0.sc_embedding_variables.value.movies_users.table"
+    assert manifest.tables["users"].source.key == key
