@@ -89,7 +89,6 @@ def plan_activations(specs: FeatureSpecs, inputs: Mapping[str, InputPart]) -> Ac
 
     Raises:
       NotConvertible: an input is not what its specification needs; names it, and what to write.
-      UsageError: no input is called like any feature.
     """
     weights = {part.weights_for: name for name, part in inputs.items() if part.weights_for}
     bags: dict[str, Bag] = {}
@@ -98,12 +97,6 @@ def plan_activations(specs: FeatureSpecs, inputs: Mapping[str, InputPart]) -> Ac
             _check_ids(name, inputs[name])
             bags[name] = Bag(table, weights.get(name))
             _check_weights(name, inputs, bags[name])
-    if not bags:
-        known = ", ".join(sorted(specs.table_of))
-        raise UsageError(
-            f"no input has the name of a specified feature ({known}); declare each one that a "
-            'function takes, such as inputs.NAME = { dtype = "int32", kind = "ragged" }'
-        )
     variables = {
         table.name: without_memory(
             table_name(table.name, "table"),

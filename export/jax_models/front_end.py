@@ -18,7 +18,7 @@ from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, NotConvertible
 from export.front_end.interface import PartitionedModel
 from export.graphs.functions import fill
-from export.jax_models.functions import JaxFunctions, build_functions
+from export.jax_models.functions import Calls, JaxFunctions, build_functions
 from export.jax_models.parameters import StoredParameters
 from export.jax_models.reference import JaxReference
 from export.jax_models.specified_tables import SpecifiedTables
@@ -46,10 +46,16 @@ class JaxFrontEnd:
         self, job: ExportJob, base: Path, checkpoint: Checkpoint, inside: bool = False
     ) -> PartitionedModel:
         """See FrontEnd.partition."""
-        traced = trace_towers(job, base, inside, build_functions)
+        built: list[JaxFunctions] = []
+
+        def build(job: ExportJob, base: Path) -> Calls:
+            built.append(build_functions(job, base))
+            return Calls(built[-1])
+
+        traced = trace_towers(job, base, inside, build)
         # Values do not matter before the checkpoint is read, and there is no memory without them.
         fill(variable for tower in traced.towers for variable in tower.variables)
-        original = JaxModel(job, base, checkpoint, traced)
+        original = JaxModel(job, base, checkpoint, traced, built[-1])
         return PartitionedModel(traced.spec, traced.towers, original, traced.notes)
 
 
@@ -61,12 +67,14 @@ class JaxModel:
       job, base: the recipe and its folder.
       checkpoint: its checkpoint.
       traced: the model without its tables.
+      functions: what the factory returned.
     """
 
     job: ExportJob
     base: Path
     checkpoint: Checkpoint
     traced: TracedModel
+    functions: JaxFunctions
 
     def find_tables(self) -> Inventory:
         """See OriginalModel.find_tables."""
@@ -127,11 +135,11 @@ class JaxModel:
 
     @property
     def _stored(self) -> StoredParameters:
-        root: JaxFunctions = self.traced.root
-        return StoredParameters(root, self.checkpoint, self.job.checkpoint.object_path)
+        object_path = self.job.checkpoint.object_path
+        return StoredParameters(self.functions, self.checkpoint, object_path)
 
     def _specified(self, layouts: Mapping[str, StatedTable]) -> SpecifiedTables | None:
-        specs = self.traced.root.specs
+        specs = self.functions.specs
         return None if specs is None else SpecifiedTables(specs, self.checkpoint, dict(layouts))
 
     def _stored_table(self, name: str, path: str) -> str:

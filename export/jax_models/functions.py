@@ -13,7 +13,7 @@ from export.jax_models.evaluation import Evaluator
 from export.jax_models.feature_specs import FeatureSpecs, read_feature_specs
 from export.jax_models.loading import jax, load_jax
 from export.jax_models.sparsecore_layers import build_with_layers, layers_given
-from export.jax_models.tracing import BATCH, trace
+from export.jax_models.tracing import BATCH, TracedFunction, trace
 from export.jax_models.values import Parameter, Value
 from export.recipe.schema import ExportJob, name_of_call
 from export.tensorflow_models.frameworks.keras_saving import is_keras_3_model
@@ -59,12 +59,6 @@ class JaxFunctions:
             if not is_random_key(leaf)
         }
 
-    def __getattr__(self, name: str) -> Any:
-        functions = self.__dict__.get("functions", {})
-        if name not in functions:
-            raise AttributeError(name)
-        return _Call(self, name)
-
     def function(self, name: str) -> Callable[[Any, Any], Any]:
         """Returns a function as it is traced: `SparseCoreEmbed` returns activations in it."""
 
@@ -74,9 +68,22 @@ class JaxFunctions:
 
         return traced
 
+
+class Calls:
+    """The functions as attributes, by the names that towers' `call` has, and nothing else."""
+
+    def __init__(self, model: JaxFunctions) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        model = self.__dict__.get("_model")
+        if model is None or name not in model.functions:
+            raise AttributeError(name)
+        return _Call(model, name)
+
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """Evaluates the only function."""
-        return _Call(self, "")(inputs)
+        return _Call(self._model, "")(inputs)
 
 
 class _Call:
@@ -96,8 +103,7 @@ class _Call:
         for name in model.activations.others(inputs):
             _check_array(name, inputs[name], model.specs)
         inputs = model.activations.looked_up(inputs)
-        function = model.function(self._name)
-        traced = trace(function, model.parameters, inputs, name_of_call(self._name))
+        traced = self._traced(inputs)
         arguments: list[Value] = [
             Parameter(model.variables[path]) if path in model.variables else Value(leaf.shape)
             for path, leaf in model.leaves.items()
@@ -111,6 +117,21 @@ class _Call:
         batch = tf.shape(ordered[0])[0]
         results = Evaluator({BATCH: batch}).results(traced.jaxpr, arguments)
         return jax.tree.unflatten(traced.structure, results)
+
+    def _traced(self, inputs: Mapping[str, Any]) -> TracedFunction:
+        model = self._model
+        try:
+            function = model.function(self._name)
+            return trace(function, model.parameters, inputs, name_of_call(self._name))
+        except NotConvertible as problem:
+            specified = set() if model.specs is None else set(model.specs.table_of)
+            missing = ", ".join(sorted(specified - set(inputs)))
+            if not missing:
+                raise
+            raise NotConvertible(
+                f"{problem}. The call was given no activation of {missing}, which feature_specs "
+                "describe: it takes those of inputs with the same names"
+            ) from problem
 
 
 def _check_array(name: str, tensor: Any, specs: FeatureSpecs | None) -> None:
@@ -128,8 +149,7 @@ def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
     """Returns what the recipe's factory returns.
 
     Raises:
-      UsageError: there is no such factory, no function that a tower calls, or no input that its
-        feature specifications describe.
+      UsageError: there is no such factory, or no function that a tower calls.
       NotConvertible: it raises, or returns something else; or its feature specifications are
         wrong, or contradict the recipe.
     """

@@ -111,9 +111,13 @@ def test_ids_of_a_model_without_specifications_are_refused(folder: Path) -> None
     assert "let the factory return its specification among feature_specs" in message
 
 
-def test_specifications_that_no_input_has_the_name_of_are_refused(folder: Path) -> None:
-    message = refused(folder, code={"factory": "model.py:build_for_renamed"})
-    assert "no input has the name of a specified feature (users)" in message
+def test_feature_that_is_specified_by_another_name_is_refused(folder: Path) -> None:
+    inputs = {name: {"dtype": "int32"} for name in ranker.FEATURES}
+    message = refused(
+        folder, inputs, without="tag_weights", code={"factory": "model.py:build_for_renamed"}
+    )
+    assert "call 'score' raised" in message
+    assert "given no activation of users, which feature_specs describe" in message
 
 
 def test_feature_that_the_function_takes_and_the_recipe_lacks_is_named(folder: Path) -> None:

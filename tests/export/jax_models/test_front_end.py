@@ -78,6 +78,10 @@ def build_with_dropout():
     return shapes(), {"query": noisy}
 
 
+def build_with_names_of_ours():
+    return shapes(), {"variables": query}
+
+
 def build_with_more():
     def shifted(parameters, inputs):
         found = query(parameters, inputs)
@@ -238,6 +242,13 @@ def test_call_that_the_factory_lacks_is_refused(folder: Path) -> None:
     message = refused(folder, towers={"query": {"role": "query", "call": "score"}})
     assert message.startswith("towers.query.call is 'score'")
     assert "'query'" in message
+
+
+def test_function_may_have_any_name(folder: Path) -> None:
+    outputs = {"vector": "vector"}
+    towers = {"query": {"role": "query", "call": "variables", "outputs": outputs}}
+    job = job_of(code={"factory": "model.py:build_with_names_of_ours"}, towers=towers)
+    assert bundle_job.prepare(job, folder, ExportSettings()).traced.spec.towers["query"].inputs
 
 
 def test_dropout_left_on_is_refused_with_its_line(folder: Path) -> None:

@@ -95,6 +95,16 @@ def test_accepted_specifications_give_the_rows_of_the_stacks(folder: Path) -> No
         np.testing.assert_array_equal(found, rows, name)
 
 
+def test_layout_that_the_checkpoint_records_is_enough(tmp_path: Path) -> None:
+    ranker.write(tmp_path, prepared=True)
+    recorded = tmp_path / "checkpoint" / "embedding_spec" / "proto.pbtxt"
+    recorded.parent.mkdir()
+    recorded.write_text(ranker.layout())
+    prepared = bundle_job.prepare(without_layout(), tmp_path, ExportSettings())
+    assert {table.origin for table in prepared.inventory.tables} == {"embedding spec"}
+    assert not any(table.stated for table in prepared.inventory.tables)
+
+
 def test_layout_that_contradicts_prepared_specifications_is_refused(folder: Path) -> None:
     message = refused(folder, job_of("build_turned"))
     assert "table 'users'" in message
