@@ -17,7 +17,8 @@ Rows = NDArray[np.int64]
 Values = NDArray[Any]
 """[m] int64, [m] object holding str, or (buckets) [m] float32, as a caller sent them."""
 
-_DIGITS = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
+"""An integer as it is printed: `007` is a string, wherever ids are read."""
 _INT64 = np.iinfo(np.int64)
 
 
@@ -68,7 +69,7 @@ def integers(feature: str, values: Values) -> NDArray[np.int64]:
         return ids
     result = np.empty(ids.size, np.int64)
     for place, text in enumerate(ids.tolist()):
-        number = int(text) if _DIGITS.fullmatch(text) else _INT64.max + 1
+        number = int(text) if DECIMAL.fullmatch(text) else _INT64.max + 1
         if not _INT64.min <= number <= _INT64.max:
             raise FeatureError(
                 feature,

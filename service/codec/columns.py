@@ -4,7 +4,6 @@ model.
 
 from __future__ import annotations
 
-import re
 import reprlib
 import struct
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
+from bundle.tables.id_values import DECIMAL
 from bundle.tables.offsets import offsets_of
 from service.engine.names import nearest_name
 from service.errors import InvalidArgument
@@ -25,7 +25,6 @@ SHOWN_MAX = 60
 """Characters of a client's value that an error repeats."""
 
 _LARGEST = float(np.finfo(np.float32).max)
-_DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
 _SHORTENED = reprlib.Repr()
 _SHORTENED.maxstring = _SHORTENED.maxother = SHOWN_MAX
 
@@ -196,7 +195,7 @@ def _integers(values: list[Any], where: str) -> NDArray[np.int64]:
 
 
 def _decimal(value: int | str, where: str) -> int:
-    if isinstance(value, str) and not _DECIMAL.fullmatch(value):
+    if isinstance(value, str) and not DECIMAL.fullmatch(value):
         raise InvalidArgument(
             f"{where} mixes integers with the string {shown(value)}; one kind was expected"
         )

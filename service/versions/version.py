@@ -4,7 +4,6 @@ closed as a whole.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +17,12 @@ from bundle.features.sources import Fetched, RemoteTable
 from bundle.format.manifest import Corpus, Index, Manifest
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
+from bundle.tables.id_values import DECIMAL
 from bundle.tables.reader import TableReader
 from runtime.exact import ExactIndex
 from runtime.scann import ScannIndex
 from service.versions.filter_cache import FilterCache
 from service.versions.loaded_towers import LoadedTower
-
-_DECIMAL = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 Rows = NDArray[np.int64]
 Stamp = tuple[int, int, int]
@@ -179,7 +177,7 @@ class ModelVersion:
 
 
 def _is_int64(text: str) -> bool:
-    return bool(_DECIMAL.fullmatch(text)) and -(2**63) <= int(text) < 2**63
+    return bool(DECIMAL.fullmatch(text)) and -(2**63) <= int(text) < 2**63
 
 
 def stamp_of(path: Path) -> Stamp | None:

@@ -344,8 +344,15 @@ def _positions_by_query(
 def _joined(some: Positions, others: Positions) -> Positions:
     """Returns positions of both, ascending and distinct, [m] uint32; without those that are
     negative.
+
+    Args:
+      some: Ascending and distinct. They are copied and not sorted again: a long deny list is joined
+        with the exclusions of every query.
+      others: In any order.
     """
-    found: Positions = distinct(np.concatenate([some, others[others >= 0]]).astype(np.uint32))
+    added = distinct(others[others >= 0].astype(np.uint32))
+    added = added[~filters.is_among(added, some)]
+    found: Positions = np.insert(some, np.searchsorted(some, added), added)
     return found
 
 

@@ -103,6 +103,7 @@ NO_NUMBERS: list[NDArray[Any]] = [
         ),
         (BucketIds(boundaries=(0.0,)), np.array([1, 1e300]), r"1e\+300 is not finite in float32"),
         (computed(("remainder", 3)), objects("a"), "'a' is no integer id"),
+        (computed(("remainder", 3)), objects("007"), "'007' is no integer id"),
         (HashIds(buckets=10, key=(1, 2)), objects("\ud800"), "no Unicode text"),
         (HashIds(buckets=10), objects("\ud800"), "UTF-8"),
     ],
