@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 
 from bundle.arithmetic import ceil_div
-from export.checkpoint.datafiles import REQUEST_BYTES, DataFiles
+from export.checkpoint.datafiles import REQUEST_BYTES, REQUESTS, DataFiles
 from export.errors import CheckpointError
 from object_store.remote_path import RemotePath
+from tests.e2e.process import until
 from tests.object_store.memory_stores import CountedStore
 
 BYTES = 9 << 20
@@ -63,3 +67,40 @@ def test_file_in_a_store_that_is_missing_short_or_changed_is_an_error(
     file.write(content()[::-1])
     with DataFiles(stamps) as files, pytest.raises(CheckpointError, match=what):
         read(files, file.with_name(name), offset, 10)
+
+
+class HeldStore(CountedStore):
+    """A store that answers no request before it is let go."""
+
+    protocol = "held"
+    let_go = threading.Event()
+
+    def cat_file(
+        self, path: str, start: int | None = None, end: int | None = None, **options: Any
+    ) -> bytes:
+        self.let_go.wait()
+        return super().cat_file(path, start, end, **options)
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.replace("held://", "counted://")))
+
+
+fsspec.register_implementation("held", HeldStore, clobber=True)
+
+
+def fetching() -> bool:
+    return any(each.name.startswith("rowcast-fetch") for each in threading.enumerate())
+
+
+def test_closed_files_make_no_further_requests(file: RemotePath) -> None:
+    held = file.url.replace("counted://", "held://")
+    files = DataFiles()
+    for place in range(4 * REQUESTS):
+        files.prefetch(held, place, 1)
+
+    files.close()
+    HeldStore.let_go.set()
+
+    until(lambda: not fetching())
+    assert CountedStore.requests[file.parent.name] <= REQUESTS

@@ -171,6 +171,45 @@ def test_split_tower_hands_over_the_rows_in_front_of_a_tensor_that_has_none() ->
     assert_parts_compute_the_tower(tower, 4)
 
 
+def joined_tower(
+    columns: int, *, axis: int = 1, transposed: bool = False, dtype: str = "float32"
+) -> TracedTower:
+    """One layer of 16 over `columns` of the context, on both sides of an item's 8."""
+    kernel = matrix(16, columns + 8) if transposed else matrix(columns + 8, 16)
+    head = matrix(16, 1)
+
+    def call(features: Any) -> dict[str, Any]:
+        joined = tf.concat([features["user"], features["item"], features["age"]], axis)
+        layer = tf.cast(kernel, dtype)
+        hidden = tf.matmul(tf.cast(joined, dtype), layer, transpose_b=transposed)
+        return {"score": (tf.nn.relu(tf.cast(hidden, "float32")) @ head)[:, 0]}
+
+    return tower_of(trace(call, user=numbers(columns - 4), item=numbers(8), age=numbers(4)))
+
+
+@pytest.mark.parametrize(
+    ("tower", "divided"),
+    [
+        pytest.param({"columns": 64}, True, id="as few columns as pay"),
+        pytest.param({"columns": 63}, False, id="fewer columns"),
+        pytest.param({"columns": 64, "axis": -1}, True, id="the last axis"),
+        pytest.param({"columns": 64, "transposed": True}, True, id="a transposed kernel"),
+        pytest.param({"columns": 64, "dtype": "float64"}, False, id="another dtype"),
+    ],
+)
+def test_split_tower_divides_a_layer_however_it_is_written(
+    tower: dict[str, Any], divided: bool
+) -> None:
+    made = joined_tower(**tower)
+    found = split(made)
+    assert [each.spec.per for each in found.parts] == ["context", "candidate"] * divided
+    if divided:
+        context, candidate = found.parts
+        assert [each.shape for each in context.spec.outputs] == [(None, 16)]
+        assert (context.cost, candidate.cost) == (64 * 16, 8 * 16 + 16 + 16 + 16)
+        assert_parts_compute_the_tower(made, 4)
+
+
 def test_in_bfloat16_products_are_near_and_the_rest_is_float32(experts: TracedTower) -> None:
     half = in_bfloat16(experts)
     values = made_values(experts, 9)

@@ -127,3 +127,19 @@ def test_prune_bypasses_reshapes_that_change_nothing_and_keeps_all_others() -> N
     x = np.arange(12, dtype=np.float32).reshape(2, 6)
     (found,) = function(tf.constant(x)).values()
     np.testing.assert_array_equal(found, x.reshape(2, 2, 3).sum(axis=2))
+
+
+@pytest.mark.parametrize(("columns", "largest_bytes"), [(None, 0), (2, 24), (5, 60)])
+def test_prune_measures_the_largest_variable_of_a_tower(
+    columns: int | None, largest_bytes: int
+) -> None:
+    kernels = [tf.Variable(tf.ones([3, size])) for size in (1, columns) if columns is not None]
+
+    def call(features: Any) -> Any:
+        sides = [features["x"] @ kernel for kernel in kernels]
+        return tf.concat([features["x"], *sides], axis=1)
+
+    traced = trace(lambda features: {"made": call(features)}, x=numbers(3))
+    parts = {"x": InputPart(dtype="float32", shape=(3,))}
+    whole = TracedCall(traced.function, traced.inputs, {}, traced.results["made"], parts, [])
+    assert prune("query", part(), whole, {}).spec.largest_bytes == largest_bytes

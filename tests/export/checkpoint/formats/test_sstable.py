@@ -1,0 +1,126 @@
+"""Sorted string tables, written block by block: what is believed, and what is refused."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import pytest
+
+from export.checkpoint.formats.coding import Malformed
+from export.checkpoint.formats.sstable import (
+    EXPANSION_FLOOR_BYTES,
+    EXPANSION_MAX,
+    KEY_BYTES_MAX,
+    read_table,
+    write_table,
+)
+from tests.export.checkpoint.tensor_bundles import block, joined, sealed, table, varint
+
+Pair = tuple[bytes, bytes]
+TRAILER_BYTES = 5
+PAIRS = [(b"", b"header"), (b"a", b"1"), (b"ab", b""), (b"abc", b"33"), (b"b", b"4")]
+
+
+def restarts(*offsets: int) -> bytes:
+    return b"".join(struct.pack("<I", at) for at in (*offsets, len(offsets)))
+
+
+def table_of(*blocks: bytes, handles: Sequence[tuple[int, int]] | None = None) -> bytes:
+    """A table of blocks with their trailers; handles are offsets and sizes, mostly theirs."""
+    if handles is None:
+        starts = [sum(map(len, blocks[:number])) for number in range(len(blocks))]
+        handles = [
+            (start, len(each) - TRAILER_BYTES) for start, each in zip(starts, blocks, strict=True)
+        ]
+    pairs = [
+        (b"%d" % number, varint(offset) + varint(size))
+        for number, (offset, size) in enumerate(handles)
+    ]
+    return joined(b"".join(blocks), block(pairs, interval=1))
+
+
+@pytest.mark.parametrize("per_block", [1, 2, 50])
+def test_table_is_read_as_it_was_written(per_block: int) -> None:
+    assert read_table(table(PAIRS, per_block=per_block)) == PAIRS
+
+
+@pytest.mark.parametrize("pairs", [[], PAIRS[:1], PAIRS])
+def test_table_that_the_exporter_writes_is_read_again(pairs: list[Pair]) -> None:
+    assert read_table(write_table(pairs)) == pairs
+
+
+def test_block_of_restart_points_alone_holds_nothing() -> None:
+    assert read_table(table_of(sealed(restarts()), block([(b"a", b"1")]))) == [(b"a", b"1")]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "told"),
+    [
+        ([block([(b"b", b""), (b"a", b"")])], "keys do not rise"),
+        ([block([(b"a", b""), (b"a", b"")])], "keys do not rise"),
+        ([block([(b"b", b"")]), block([(b"a", b"")])], "keys do not rise"),
+        ([block([(b"a", b"")]), block([(b"a", b"")])], "keys do not rise"),
+        ([sealed(b"\1\0\0" + restarts(0))], "reaches outside its block"),
+        ([sealed(b"\0\1\0a\2\1\0b" + restarts(0))], "reaches outside its block"),
+        ([sealed(b"\0\1\2a1" + restarts(0))], "reaches outside its block"),
+        ([sealed(b"abc")], "at byte 0 is too short for its restart points"),
+        ([sealed(struct.pack("<I", 1))], "claims 1 restart points in 4 bytes"),
+        ([sealed(b"\0\1\0a" + struct.pack("<I", 2))], "claims 2 restart points in 8 bytes"),
+        ([block([(b"a", b"")], kind=1)], "at byte 0 is compressed .snappy"),
+        ([block([(b"a", b"")]), block([(b"b", b"")], kind=7)], r"compressed \(type 7\)"),
+        ([block([(b"a", b"1")])[:-1] + b"?"], "at byte 0 does not match its checksum"),
+    ],
+)
+def test_table_with_a_block_that_no_writer_leaves_is_malformed(
+    blocks: list[bytes], told: str
+) -> None:
+    with pytest.raises(Malformed, match=told):
+        read_table(table_of(*blocks))
+
+
+def test_table_whose_blocks_overlap_or_lie_outside_is_malformed() -> None:
+    blocks = [block([(b"a", b"1")]), block([(b"b", b"2")])]
+    first, second = (0, len(blocks[0]) - TRAILER_BYTES), (len(blocks[0]), 4 + 5 + 4)
+    assert len(blocks[1]) == second[1] + TRAILER_BYTES
+    assert read_table(table_of(*blocks, handles=[first, second])) == [(b"a", b"1"), (b"b", b"2")]
+    for handles in ([second, first], [first, first]):
+        with pytest.raises(Malformed, match="blocks overlap or go backwards at byte 0"):
+            read_table(table_of(*blocks, handles=handles))
+    with pytest.raises(Malformed, match="blocks overlap"):
+        read_table(table_of(*blocks, handles=[first, (second[0] - 1, second[1])]))
+    whole = len(table_of(*blocks, handles=[(100, 9)]))
+    body = whole - 48
+    for handle in ((body + 1, 0), (0, body - 4), (body - 4, 0)):
+        with pytest.raises(Malformed, match=f"byte {handle[0]} lies outside the file of"):
+            read_table(table_of(*blocks, handles=[handle]))
+
+
+def test_keys_are_at_most_64_kib_long() -> None:
+    longest = [(b"k" * KEY_BYTES_MAX, b"1")]
+    assert read_table(table_of(block(longest))) == longest
+    with pytest.raises(Malformed, match="unfold to more than 65536 bytes each"):
+        read_table(table_of(block([(b"k" * (KEY_BYTES_MAX + 1), b"1")])))
+
+
+def test_keys_that_share_prefixes_unfold_to_a_multiple_of_the_file() -> None:
+    prefix = b"k" * (KEY_BYTES_MAX - 2)
+
+    def sharing(count: int) -> tuple[bytes, list[Pair]]:
+        pairs = [(prefix + b"%02d" % number, b"") for number in range(count)]
+        return table_of(block(pairs, interval=100)), pairs
+
+    data, pairs = sharing(32)
+    assert sum(len(key) for key, _ in pairs) < EXPANSION_FLOOR_BYTES + EXPANSION_MAX * len(data)
+    assert read_table(data) == pairs
+    with pytest.raises(Malformed, match="or 16 times the file"):
+        read_table(sharing(34)[0])
+
+
+@pytest.mark.parametrize("cut", [1, 40, 48, 60])
+def test_table_that_is_cut_short_is_malformed(cut: int) -> None:
+    data = table(PAIRS)
+    with pytest.raises(Malformed, match="cut short, or another kind of file"):
+        read_table(data[:-cut])
+    with pytest.raises(Malformed, match="cut short, or another kind of file"):
+        read_table(data[-47:])
