@@ -178,9 +178,10 @@ def _key(values: Any, call: CallGraph) -> Key | None:
     found = find_chain(Values(values), call, None)
     if not isinstance(found, ResolvedIds):
         return _text_key(values, call)
+    if found.source.part != "dense" or found.source.place is not None:
+        return None
     dtype = call.tensor_of(found.source, values.graph).dtype.name
-    whole = found.source.part == "dense" and found.source.place is None
-    if not whole or (found.rule is None and dtype not in ("string", "int32", "int64")):
+    if found.rule is None and dtype not in ("string", "int32", "int64"):
         return None
     entry = key_of(found, CrossKey(dtype="string" if dtype == "string" else "int64"))
     return None if entry is None else Key(found, entry)
