@@ -10,10 +10,10 @@ from typing import TypeVar
 
 from export.errors import ExportError
 
-ATTEMPTS_MAX = 4
-"""How often a task is begun before what ends it ends the job."""
 PAUSES_S = (1.0, 4.0, 16.0)
 """Between one try and the next. Requests to stores are repeated for longer before they fail."""
+ATTEMPTS_MAX = 1 + len(PAUSES_S)
+"""How often a task is begun before what ends it ends the job."""
 
 _PASSING = {
     errno.EIO,
@@ -37,16 +37,18 @@ def attempt(function: Callable[[Task], Result], task: Task) -> Result:
     Raises:
       ExportError: no further try is worth it, or the last one failed too.
     """
-    for tries in range(1, ATTEMPTS_MAX + 1):
+    for pause_s in PAUSES_S:
         try:
             return function(task)
         except ExportError as problem:
-            cause = problem.__cause__
-            passing = isinstance(cause, OSError) and (
-                cause.errno in _PASSING or isinstance(cause, TimeoutError)
-            )
-            if not passing or tries == ATTEMPTS_MAX:
+            if not _may_pass(problem.__cause__):
                 raise
-            # Random, so that workers that failed together do not come back together.
-            time.sleep(PAUSES_S[tries - 1] * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-    raise AssertionError
+        # Random, so that workers that failed together do not come back together.
+        time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+    return function(task)
+
+
+def _may_pass(cause: BaseException | None) -> bool:
+    return isinstance(cause, OSError) and (
+        cause.errno in _PASSING or isinstance(cause, TimeoutError)
+    )
