@@ -87,6 +87,22 @@ def test_variables_of_any_slices_read_back(
     assert bool(plan.links) is link
 
 
+@pytest.mark.parametrize(
+    ("boxes", "files", "link", "load_bytes"),
+    [
+        (None, 1, False, 40 * 24),
+        (ROWS, 3, False, 40 * 24),
+        (ROWS, 3, True, 40 * 24 + 20 * 24),
+        (GRID, 1, False, 40 * 24 + 40 * 16),
+    ],
+)
+def test_loading_holds_all_variables_and_the_largest_slice_twice(
+    tmp_path: Path, boxes: list[Box] | None, files: int, link: bool, load_bytes: int
+) -> None:
+    plan = planned(checkpoint_of(tmp_path, TABLE, boxes, files), tmp_path, link)
+    assert plan.load_bytes == load_bytes
+
+
 def test_variables_are_linked_to_the_file_that_a_symbolic_link_leads_to(tmp_path: Path) -> None:
     checkpoint_of(tmp_path / "real", TABLE)
     (tmp_path / "snapshot").mkdir()

@@ -190,3 +190,21 @@ def test_verify_tables_table_that_is_not_the_variable_is_refused(
 ) -> None:
     with pytest.raises(VerificationFailed, match=what):
         check(pair, **changed)
+
+
+def test_comparison_of_every_row_holds_a_few_blocks_of_8_mib(tmp_path: Path) -> None:
+    values = np.zeros((1 << 18, 64), np.float32)
+    write_bundle(tmp_path / "ckpt", {"t": values})
+    values.tofile(tmp_path / "s")
+    segment = Segment(file="s", first_row=0, rows=len(values), crc32c=0, blocks=())
+    source = TableSource(layout="plain", key="t")
+    table = Table(rows=len(values), dim=64, dtype="float32", segments=(segment,), source=source)
+    checkpoint = open_checkpoint(tmp_path)
+    tracemalloc.start()
+    try:
+        checks = verify_tables(checkpoint, tmp_path, {"t": table}, len(values))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert checks["t"].rows_compared == len(values)
+    assert peak < 48 << 20 < values.nbytes

@@ -88,6 +88,11 @@ def test_replacing_rows_by_ids_that_may_be_equal_is_refused() -> None:
         evaluated(lambda ids: jnp.zeros((6, 2)).at[ids[:, 0]].set(1.0), ids_of(1, 3))
 
 
+def test_replacing_rows_by_constant_ids_that_are_equal_is_refused() -> None:
+    with pytest.raises(Exception, match=r"JAX operation scatter.*unique_indices=True"):
+        evaluated(lambda x: jnp.zeros((6, 2)).at[jnp.array([3, 3])].set(x[:1, :2]), numbers(1, 3))
+
+
 def test_replacing_rows_by_different_ids() -> None:
     ids = np.array([[4], [0], [9]], np.int32)  # the last is outside
     check_same(
