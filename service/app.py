@@ -264,6 +264,7 @@ class Worker:
             self._tracing.close()
         if drained:
             self.versions.close()
+        self.metrics.flush()
         log.info("stopped", extra=logging.fields(drained=drained))
         logging.finish()  # uvicorn and the event loop may still report something
         if not drained and threading.current_thread() is threading.main_thread():

@@ -226,7 +226,7 @@ class Dataplane:
     def _measured(self, phase: str, began: float, context: RequestContext) -> None:
         seconds = time.perf_counter() - began
         context.phases[phase] = seconds
-        self.metrics.phase_finished(context.call, context.model, phase, seconds)
+        self.metrics.phases_finished(context.call, context.model, {phase: seconds})
 
     def close(self) -> None:
         """Ends the decoders; what waits is dropped."""

@@ -207,9 +207,8 @@ class Engine:
             raise
         finally:
             if "queue" in context.phases:
-                self._metrics.phase_finished(
-                    context.call, version.model, "queue", context.phases["queue"]
-                )
+                queued = {"queue": context.phases["queue"]}
+                self._metrics.phases_finished(context.call, version.model, queued)
         return answer
 
     def models(self) -> dict[str, tuple[VersionState, ...]]:
@@ -361,8 +360,7 @@ class Engine:
             if execution.rows_lost:
                 answer = replace(answer, coverage=1 - execution.rows_lost / execution.rows_fetched)
         finally:
-            for phase, seconds in execution.phases.items():
-                self._metrics.phase_finished(call, version.model, phase, seconds)
+            self._metrics.phases_finished(call, version.model, execution.phases)
             for job in batch:
                 job.context.phases.update(execution.phases)
         return answer

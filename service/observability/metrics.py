@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import prometheus_client as prometheus
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bundle import native
 from bundle.format.manifest import FORMAT_VERSION
 from service.errors import Code
 from service.observability import logging, merged_metrics
+from service.observability.histograms import Histogram
 
 CALLS = (
     "retrieve",
@@ -70,7 +71,7 @@ _SECONDS = (
     *(0.00002, 0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05),
     *(0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0),
 )
-Metric = TypeVar("Metric", Counter, Gauge, Histogram)
+Metric = TypeVar("Metric", Counter, Gauge)
 Merge = Literal["livesum", "livemin", "livemax", "livemostrecent"]
 """How the values of several workers become one."""
 
@@ -252,11 +253,8 @@ class Metrics:
             for name, (text, labels) in COUNTERS.items()
         }
         self._histograms = {
-            name: _series(
-                Histogram(f"rowcast_{name}", text, labels, registry=registry, buckets=buckets),
-                labels,
-            )
-            for name, (text, labels, buckets) in HISTOGRAMS.items()
+            name: Histogram(f"rowcast_{name}", text, labels, bounds, registry)
+            for name, (text, labels, bounds) in HISTOGRAMS.items()
         }
         self._gauges = {
             name: _series(
@@ -276,7 +274,7 @@ class Metrics:
     def request_finished(
         self, transport: str, call: str, model: str, code: str, seconds: float
     ) -> None:
-        """Counts a completed request.
+        """Counts a completed request; rendered after the next flush.
 
         Args:
           transport: "http" or "grpc".
@@ -286,8 +284,9 @@ class Metrics:
           seconds: The duration of the request.
         """
         model = self._known(model)
-        self._counters["requests"](transport, call, model, code).inc()
-        self._histograms["request_seconds"](transport, call, model).observe(seconds)
+        with self._lock:
+            self._counts["requests", (transport, call, model, code)] += 1
+            self._histograms["request_seconds"].observe(seconds, (transport, call, model))
 
     def request_rejected(self, transport: str, call: str, model: str, code: str) -> None:
         """Counts a request that was rejected before it was read; it has no duration."""
@@ -303,9 +302,13 @@ class Metrics:
         """
         self.count("rejected_requests", 1, call, self._known(model), reason)
 
-    def phase_finished(self, call: str, model: str, phase: str, seconds: float) -> None:
-        """Records how long a call spent in one of PHASES; `model` as in `request_finished`."""
-        self._histograms["phase_seconds"](call, self._known(model), phase).observe(seconds)
+    def phases_finished(self, call: str, model: str, phases: Mapping[str, float]) -> None:
+        """Records how long a call spent in some of PHASES; `model` as in `request_finished`."""
+        model = self._known(model)
+        histogram = self._histograms["phase_seconds"]
+        with self._lock:
+            for phase, seconds in phases.items():
+                histogram.observe(seconds, (call, model, phase))
 
     def _known(self, model: str) -> str:
         """Returns the label of a model that a client named: its name if it exists, else ""."""
@@ -317,8 +320,9 @@ class Metrics:
             self._counts[name, labels] += amount
 
     def observe(self, name: str, value: float, *labels: str) -> None:
-        """Records a value in one of HISTOGRAMS."""
-        self._histograms[name](*labels).observe(value)
+        """Records a value in one of HISTOGRAMS; rendered after the next flush."""
+        with self._lock:
+            self._histograms[name].observe(value, labels)
 
     def set(self, name: str, value: float, *labels: str) -> None:
         """Sets one of GAUGES."""
@@ -384,6 +388,8 @@ class Metrics:
             for (name, labels), amount in self._counts.items():
                 self._counters[name](*labels).inc(amount)
             self._counts.clear()
+            for histogram in self._histograms.values():
+                histogram.flush()
             for series, total in (
                 (self._counters["log_lines_dropped"](), logging.lines_dropped()),
                 (self._counters["page_faults"]("major"), usage.ru_majflt),

@@ -135,7 +135,7 @@ def test_render_shows_what_was_counted() -> None:
     metrics = Metrics()
     metrics.versions({"m": {"available": 1}}, {"m": 3})
     for phase in PHASES:
-        metrics.phase_finished("rank", "m", phase, 0.001)
+        metrics.phases_finished("rank", "m", {phase: 0.001})
     for seconds in (0.0003, 3.0):
         metrics.request_finished("grpc", "embed", "m", "OK", seconds)
     metrics.call_rejected("rank", "m", "queue")
@@ -165,7 +165,7 @@ def test_model_that_does_not_exist_is_no_label() -> None:
     metrics.versions({"m": {"available": 1}}, {"m": 3})
     metrics.request_finished("http", "rank", "made-up", "NOT_FOUND", 0.001)
     metrics.call_rejected("rank", "made-up", "queue")
-    metrics.phase_finished("rank", "made-up", "decode", 0.001)
+    metrics.phases_finished("rank", "made-up", {"decode": 0.001})
     rendered = samples(metrics.render())
     assert not [sample for sample in rendered if "made-up" in sample]
     expected = {
@@ -258,6 +258,7 @@ def test_render_several_workers_any_of_them_shows_the_whole_service(
     other.run(
         "metrics.request_finished('http', 'rank', '', 'OK', 0.003)",
         "metrics.set('inflight_requests', 3)",
+        "metrics.flush()",
     )
     other.run(
         "metrics.versions({'m': {'available': 1, 'failed': 1}}, {'m': 1})",
@@ -299,6 +300,7 @@ def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges_or_files
         "metrics.set('ready', 0)",
         "metrics.set('inflight_requests', 3)",
         "metrics.request_finished('grpc', 'embed', '', 'OK', 0.1)",
+        "metrics.flush()",
     )
     assert (one.rendered()["rowcast_ready"], one.rendered()["rowcast_workers"]) == (0, 2)
     other.kill()
