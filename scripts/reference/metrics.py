@@ -15,7 +15,7 @@ HEAD = """# Metrics
 [runbook](../how-to/runbook.md) describes which metrics to watch and the alerts on them.
 
 With several workers, each worker returns the metrics of all workers. Counters and histograms are added up, including
-those of workers that have ended. Each worker adds what it has counted once a second, and when it stops. For gauges, the
+those of workers that have ended. Each worker adds what it has counted once per second, and when it stops. For gauges, the
 column "workers" shows how the values of the running workers are combined. The standard metrics `process_*` and `python_*` are available only with one worker.
 """
 
