@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, cast, get_args
 
 from export.errors import NotConvertible
@@ -241,6 +242,6 @@ def _text(value: Any, where: str) -> str:
 
 
 def _count(value: Any, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise NotConvertible(f"{where} is {value!r}; an integer of at least 1 was expected")
-    return value
+    return int(value)

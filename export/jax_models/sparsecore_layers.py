@@ -7,9 +7,11 @@ Source: jax-tpu-embedding 0.1.0, sparsecore/lib/flax/linen/embed.py and nnx/embe
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from export.errors import NotConvertible
@@ -21,10 +23,11 @@ from export.jax_models.feature_specs import (
     read_feature_specs,
 )
 from export.jax_models.loading import jax
-from export.tensorflow_models.frameworks.hooks import HookPoint, Hooks
+from export.tensorflow_models.frameworks.hooks import Answer, HookPoint, Hooks
 
 _PACKAGE = "jax_tpu_embedding"
 _LIBRARY = f"{_PACKAGE}.sparsecore"
+_FOLDER = f"/{_PACKAGE}/sparsecore/"
 _LINEN = f"{_LIBRARY}.lib.flax.linen.embed"
 _NNX = f"{_LIBRARY}.lib.flax.nnx.embed"
 CORES = HookPoint(f"{_LIBRARY}.utils.utils", "num_sparsecores_per_device", "device")
@@ -108,8 +111,8 @@ def _layers_replaced(answer: Callable[[Any], Any]) -> Iterator[None]:
     """Replaces the construction and the calls of layers inside the `with` block.
 
     Raises:
-      NotConvertible: the model's code raises, and this release of jax-tpu-embedding has moved what
-        is replaced. Without the layer a model does not need it.
+      NotConvertible: the layer raises, since this release of jax-tpu-embedding has moved what is
+        replaced. A model without the layer does not need it.
     """
 
     def constructed(original: Callable[..., Any], *arguments: Any, **how: Any) -> Any:
@@ -121,21 +124,28 @@ def _layers_replaced(answer: Callable[[Any], Any]) -> Iterator[None]:
         return answer(layer)
 
     with Hooks() as hooks:
-        moved: NotConvertible | None = None
-        try:
-            for point in CONSTRUCTORS:
-                hooks.replace(point, constructed)
-            for point in CALLS:
-                hooks.replace(point, called)
-            CORES.find()
-        except NotConvertible as problem:
-            moved = problem
+        moved: list[NotConvertible] = []
+        replacements: dict[HookPoint, Answer] = dict.fromkeys(CONSTRUCTORS, constructed)
+        replacements |= dict.fromkeys(CALLS, called)
+        for point, replacement in replacements.items():
+            try:
+                hooks.replace(point, replacement)
+            except NotConvertible as problem:
+                moved.append(problem)
         try:
             yield
         except Exception as problem:
-            if moved is None:
-                raise
-            raise moved from problem
+            if moved and _is_of_library(problem):
+                raise moved[0] from problem
+            raise
+
+
+def _is_of_library(problem: BaseException) -> bool:
+    """Returns whether an exception, or what caused it, was raised in jax-tpu-embedding."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    if any(_FOLDER in Path(frame.filename).as_posix() for frame in frames):
+        return True
+    return problem.__cause__ is not None and _is_of_library(problem.__cause__)
 
 
 def _check_specs(own: Any, specs: FeatureSpecs | None) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from export.errors import NotConvertible
@@ -32,7 +33,7 @@ class TableSpec:
     """A specification as an object, which knows its stack only once it is prepared."""
 
     name: str
-    vocabulary_size: int
+    vocabulary_size: Any
     embedding_dim: int
     combiner: str
     quantization_config: Any = None
@@ -49,7 +50,7 @@ class TableSpec:
 
 
 def test_objects_lists_and_nests_are_read() -> None:
-    users = TableSpec("users", 100, 4, "sqrtn")
+    users = TableSpec("users", np.int64(100), 4, "sqrtn")
     tree = {
         "user": SimpleNamespace(name="user", table_spec=users, output_shape=(32, 4)),
         "movies": [

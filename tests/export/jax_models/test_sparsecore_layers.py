@@ -214,3 +214,12 @@ def test_moved_layer_does_not_matter_to_a_model_without_it(folder: Path) -> None
     imported = "\nimport jax_tpu_embedding.sparsecore.utils.utils\n"
     (folder / "model.py").write_text(page + imported)
     assert bundle_job.prepare(job_of("build"), folder, ExportSettings()).traced.towers
+
+
+def test_error_of_the_model_is_told_though_a_layer_was_moved(folder: Path) -> None:
+    write_library(folder, layer="Embed")
+    page = (folder / "model.py").read_text()
+    imported = "\nimport jax_tpu_embedding.sparsecore.utils.utils\n"
+    failing = "\ndef build_failing():\n    raise ValueError('no such file')\n"
+    (folder / "model.py").write_text(page + imported + failing)
+    assert "calling it raised ValueError: no such file" in refused(folder, job_of("build_failing"))
