@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -83,7 +84,7 @@ class Admission:
 
     def _problem(self, model: str, call: str, headers: dict[str, str]) -> Overloaded | None:
         """Returns why the service rejects a call; None: the application handles it."""
-        if "transfer-encoding" in headers or int(headers.get("content-length", 0)) > _SKIPPED_BYTES:
+        if is_unusual(headers):
             return None
         timeout_s = self._timeout_s
         timeout_ms = headers.get(TIMEOUT_MS)
@@ -98,6 +99,11 @@ class Admission:
                 return None
         problem = self._engine.rejection(call, time.monotonic() + timeout_s, model)
         return problem if isinstance(problem, Overloaded) else None
+
+
+def is_unusual(headers: Mapping[str, str]) -> bool:
+    """Returns whether the body of a request is large, or may become so."""
+    return "transfer-encoding" in headers or int(headers.get("content-length", 0)) > _SKIPPED_BYTES
 
 
 def _headers_of(scope: Scope) -> dict[str, str]:

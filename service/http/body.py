@@ -143,7 +143,7 @@ class BodyReader:
                 f"content-encoding is {encoding[:40]!r}; gzip or none was expected"
             )
         self._check(int(headers.get("content-length", "0")))
-        body = await self._receive(receive)
+        body = await self._receive(receive, chunked="transfer-encoding" in headers)
         if encoding == "gzip":
             return await self._decompress(body)
         return body
@@ -154,14 +154,14 @@ class BodyReader:
                 f"the body has {size} bytes or more{form}; at most {self._limit} are accepted"
             )
 
-    async def _receive(self, receive: Receive) -> bytes:
+    async def _receive(self, receive: Receive, chunked: bool) -> bytes:
         timeout_s = min(self._timeout_s, self._context.deadline - time.monotonic())
         body = bytearray()
         more = True
         try:
             async with asyncio.timeout(timeout_s):
                 while more:
-                    message = await self._next_message(receive)
+                    message = await (self._next_message(receive) if chunked else receive())
                     if message["type"] == "http.disconnect":
                         raise Cancelled("the client disconnected before the body had arrived")
                     chunk: bytes = message.get("body", b"")
@@ -178,7 +178,9 @@ class BodyReader:
         return bytes(body)
 
     async def _next_message(self, receive: Receive) -> AsgiMessage:
-        """Waits for more of the body, and checks the trailers meanwhile: no message has them."""
+        """Waits for more of a chunked body, and checks the trailers meanwhile: no message has
+        them.
+        """
         while True:
             try:
                 async with asyncio.timeout(_TRAILERS_CHECK_S):

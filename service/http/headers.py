@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from service.errors import InvalidArgument
 
@@ -10,6 +11,8 @@ JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
 _JSON_TYPES = (JSON, "")
 _PROTOBUF_TYPES = (PROTOBUF, "application/protobuf")
+_CACHED = 32
+"""Headers that are parsed once: clients send few different ones."""
 
 Headers = Mapping[str, str]
 """Values by name in lower case."""
@@ -48,14 +51,17 @@ def accepts_protobuf(headers: Headers) -> bool:
     """Returns whether the answer is a message: the first form that `accept` names, else that of the
     body.
     """
+    return _accepts_protobuf(headers.get("accept", ""), headers.get("content-type", ""))
+
+
+@lru_cache(_CACHED)
+def _accepts_protobuf(accept: str, content_type: str) -> bool:
     known = (JSON, *_PROTOBUF_TYPES)
-    accepted = [
-        each for each in map(_media_type, headers.get("accept", "").split(",")) if each in known
-    ]
-    return (
-        accepted[0] if accepted else _media_type(headers.get("content-type", ""))
-    ) in _PROTOBUF_TYPES
+    accepted = [each for each in map(_media_type, accept.split(",")) if each in known]
+    media_type = accepted[0] if accepted else _media_type(content_type)
+    return media_type in _PROTOBUF_TYPES
 
 
+@lru_cache(_CACHED)
 def _media_type(text: str) -> str:
     return text.partition(";")[0].strip().lower()

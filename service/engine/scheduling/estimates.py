@@ -18,10 +18,11 @@ class LatencyEstimates:
         """Returns the estimate; None: no job of the kind was computed yet."""
         return self._seconds.get(kind)
 
-    def observe(self, kind: Hashable, seconds: float) -> None:
-        """Takes a measurement into account."""
+    def observe(self, kind: Hashable, seconds: float, times: int = 1) -> None:
+        """Takes a measurement into account, as often as it was made."""
         before = self._seconds.pop(kind, None)
         if before is None and len(self._seconds) >= _KINDS_MAX:
             # The one that was not observed for the longest time makes room.
             del self._seconds[next(iter(self._seconds))]
-        self._seconds[kind] = seconds if before is None else before + _EWMA * (seconds - before)
+        share = 1 - (1 - _EWMA) ** times
+        self._seconds[kind] = seconds if before is None else before + share * (seconds - before)

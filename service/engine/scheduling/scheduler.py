@@ -20,7 +20,7 @@ import functools
 import math
 import resource
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -114,12 +114,9 @@ class BatchQueue:
         self._batch_max = batch_max
         self._expected_max_s = expected_max_s
         self._jobs: OrderedDict[Hashable, dict[Job, None]] = OrderedDict()
-        self._size = 0
+        self.size = 0
         self.cost = 0
         self.expected_s = 0.0
-
-    def __len__(self) -> int:
-        return self._size
 
     def __iter__(self) -> Iterator[Job]:
         return chain.from_iterable(self._jobs.values())
@@ -157,9 +154,9 @@ class BatchQueue:
         return True
 
     def _count(self, job: Job, sign: int) -> None:
-        self._size += sign
+        self.size += sign
         self.cost += sign * job.cost
-        self.expected_s = self.expected_s + sign * job.expected_s if self._size else 0.0
+        self.expected_s = self.expected_s + sign * job.expected_s if self.size else 0.0
 
 
 Compute = Callable[[Sequence[Job], ComputePool | None], Sequence[Any]]
@@ -218,9 +215,6 @@ class Scheduler:
         self._computed_at = -math.inf
         self._computed_s = 0.0
 
-    def __len__(self) -> int:
-        return len(self._inline) + len(self._long)
-
     def queued(self) -> Iterator[Job]:
         """Returns the jobs that wait."""
         return chain(self._inline, self._long)
@@ -237,6 +231,8 @@ class Scheduler:
         Rejections, decoding and other processes take their part of the core, which the estimates of
         computations do not contain.
         """
+        if not self._unanswered and not self._running_s:
+            return 0.0
         return max(1.0, self._delay_factor) * self._queued_s
 
     @property
@@ -366,10 +362,13 @@ class Scheduler:
             asyncio.get_running_loop().call_soon(self._dispatch)
             return
         self._dispatching = False
-        if len(self._long):
+        if self._long.size:
             loop = asyncio.get_running_loop()
             self._pool.when_idle = functools.partial(self._thread_is_idle, loop)
-        while self._pool.idle > 0 and (batch := self._alive(self._long.take())):
+        while self._long.size and self._pool.idle > 0:
+            batch = self._alive(self._long.take())
+            if not batch:
+                continue
             self._running_s += sum(job.expected_s for job in batch)
             self._pool.submit(
                 functools.partial(self._measured, batch),
@@ -377,13 +376,13 @@ class Scheduler:
             )
         began = self._clock()
         end = began + self._guaranteed_s(began)
-        while len(self._inline):
+        while self._inline.size:
             self._compute_inline(self._inline.take())
             self._computed_at = self._clock()
             self._computed_s = self._computed_at - began
             if self._computed_at >= end:
                 break
-        if len(self._inline) or (len(self._long) and self._pool.idle > 0):
+        if self._inline.size or (self._long.size and self._pool.idle > 0):
             self._yielded_at = self._clock()
             self._wake()
         else:
@@ -464,7 +463,7 @@ class Scheduler:
 
     def _thread_is_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wakes the event loop, from a compute thread, if a long batch waits for one."""
-        if len(self._long):
+        if self._long.size:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._wake)
 
@@ -473,20 +472,23 @@ class Scheduler:
         self._computed_at = self._clock()
         self._computed_s = seconds / self._pool.threads
         self._finish(batch, answers, seconds)
-        if len(self):
+        if self._inline.size or self._long.size:
             self._wake()
 
     def _finish(self, batch: Sequence[Job], answers: Sequence[Any], seconds: float) -> None:
         each_s = seconds / len(batch)
         self._metrics.observe("batch_requests", len(batch), batch[0].context.call)
+        computed = defaultdict[Hashable, int](int)
         for job, answer in zip(batch, answers, strict=True):
             # A request that fails slowly must not stay a short one; one that is rejected at once
             # says nothing about those that are computed.
             failed = isinstance(answer, ServiceError)
             for kind in (job.kind, job.group):
                 if not failed or each_s > (self.estimates.expected_s(kind) or 0.0):
-                    self.estimates.observe(kind, each_s)
+                    computed[kind] += 1
             self._settle(job, answer)
+        for kind, times in computed.items():
+            self.estimates.observe(kind, each_s, times)
 
     def _hung_up(self, job: Job, watcher: asyncio.Future[object]) -> None:
         if not watcher.cancelled():
