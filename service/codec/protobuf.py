@@ -117,15 +117,16 @@ def read_retrieval(
       InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
+    sent = _sent(message)
     return calls.Retrieval(
         target_of(message.model, url),
         context=_columns(message.context, "context", settings) or None,
         vectors=packed(message.vectors, _FLOAT32, "vectors") if message.vectors else None,
-        ids=_ids(message, "ids"),
-        query_offsets=_offsets(message.query_offsets, "query_offsets"),
-        context_ids=_ids(message, "context_ids"),
-        **_selection(message, settings),
-        **_options(message, options.RETRIEVAL, settings),
+        ids=_ids(sent, "ids"),
+        query_offsets=_offsets(sent, "query_offsets"),
+        context_ids=_ids(sent, "context_ids"),
+        **_selection(sent, settings),
+        **_options(sent, options.RETRIEVAL, settings),
     )
 
 
@@ -142,8 +143,9 @@ def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) 
         len(message.context) + len(message.candidate_features),
         "context and candidate_features",
     )
-    ids = _ids(message, "candidate_ids")
-    offsets = _offsets(message.offsets, "offsets")
+    sent = _sent(message)
+    ids = _ids(sent, "candidate_ids")
+    offsets = _offsets(sent, "offsets")
     if ids is not None and offsets is not None:  # before it can be merged with other requests
         check_offsets(offsets, offsets.size - 1, ids.size, "candidate_ids")
     return calls.Ranking(
@@ -152,8 +154,8 @@ def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) 
         candidate_ids=ids,
         candidate_features=_columns(message.candidate_features, "candidate_features", settings),
         offsets=offsets,
-        context_ids=_ids(message, "context_ids"),
-        **_options(message, options.RANKING, settings),
+        context_ids=_ids(sent, "context_ids"),
+        **_options(sent, options.RANKING, settings),
     )
 
 
@@ -166,12 +168,13 @@ def read_recommendation(
       InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
+    sent = _sent(message)
     return calls.Recommendation(
         target_of(message.model, url),
         context=_columns(message.context, "context", settings),
-        context_ids=_ids(message, "context_ids"),
-        **_selection(message, settings),
-        **_options(message, options.RECOMMENDATION, settings),
+        context_ids=_ids(sent, "context_ids"),
+        **_selection(sent, settings),
+        **_options(sent, options.RECOMMENDATION, settings),
     )
 
 
@@ -259,22 +262,39 @@ def packed(data: bytes, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
     return np.frombuffer(data, dtype)
 
 
-def _offsets(data: bytes, where: str) -> NDArray[np.int64] | None:
-    return packed(data, _INT32, where).astype(np.int64) if data else None
+def _sent(message: Any) -> dict[str, Any]:
+    """Returns the fields that a message has, by name. Of the many that it could have, most are not
+    sent.
+    """
+    return {field.name: value for field, value in message.ListFields()}
 
 
-def _options(message: Any, known: Mapping[str, Any], settings: ServiceSettings) -> dict[str, Any]:
-    for name, default in known.items():
-        if default == ():
-            at_most(settings, "max_names", len(getattr(message, name)), name)
-    return {name: type(default)(getattr(message, name)) for name, default in known.items()}
-
-
-def _ids(message: Any, name: str, where: str = "") -> calls.Ids | None:
-    """Returns the ids in a field of a message; None if it was not sent."""
-    if not message.HasField(name):
+def _offsets(sent: Mapping[str, Any], name: str, where: str = "") -> NDArray[np.int64] | None:
+    """Returns the offsets in one of the fields of a message; None if it was not sent."""
+    if name not in sent:
         return None
-    ids: pb.Ids = getattr(message, name)
+    return packed(sent[name], _INT32, f"{where}{name}").astype(np.int64)
+
+
+def _options(
+    sent: Mapping[str, Any], known: Mapping[str, Any], settings: ServiceSettings
+) -> dict[str, Any]:
+    """Returns the options that were sent; all others have their defaults."""
+    found = {}
+    for name, value in sent.items():
+        if name in known:
+            default = known[name]
+            if default == ():
+                at_most(settings, "max_names", len(value), name)
+            found[name] = type(default)(value)
+    return found
+
+
+def _ids(sent: Mapping[str, Any], name: str, where: str = "") -> calls.Ids | None:
+    """Returns the ids in one of the fields of a message; None if it was not sent."""
+    if name not in sent:
+        return None
+    ids: pb.Ids = sent[name]
     kind = ids.WhichOneof("kind")
     if kind is None:
         raise InvalidArgument(f"{where}{name} is empty; int64s or strings were expected")
@@ -302,10 +322,13 @@ def _column(message: pb.Column, where: str) -> Column:
         raise InvalidArgument(
             f"{where} has no values; int64s, int32s, float32s or strings were expected"
         )
-    weights = packed(message.weights, _FLOAT32, f"{where}.weights") if message.weights else None
-    return Column(
-        _values(message, kind, where), _offsets(message.offsets, f"{where}.offsets"), weights
-    )
+    values = _values(message, kind, where)
+    offsets = weights = None
+    if message.offsets:
+        offsets = packed(message.offsets, _INT32, f"{where}.offsets").astype(np.int64)
+    if message.weights:
+        weights = packed(message.weights, _FLOAT32, f"{where}.weights")
+    return Column(values, offsets, weights)
 
 
 def column_message(column: Column) -> pb.Column:
@@ -325,10 +348,10 @@ def column_message(column: Column) -> pb.Column:
     return message
 
 
-def _id_lists(message: pb.RetrieveRequest | pb.RecommendRequest, name: str) -> calls.IdLists | None:
+def _id_lists(sent: Mapping[str, Any], name: str) -> calls.IdLists | None:
     """Reads `exclude` or `negative`: the ids, and the offsets of each query's."""
-    ids = _ids(message, f"{name}_ids")
-    offsets = _offsets(getattr(message, f"{name}_offsets"), f"{name}_offsets")
+    ids = _ids(sent, f"{name}_ids")
+    offsets = _offsets(sent, f"{name}_offsets")
     if ids is None and offsets is not None:
         raise InvalidArgument(f"{name}_offsets was sent without {name}_ids")
     return None if ids is None else calls.IdLists(ids, offsets)
@@ -390,39 +413,37 @@ def filter_message(sent: calls.Filter) -> pb.Filter:
     return message
 
 
-def _selection(
-    message: pb.RetrieveRequest | pb.RecommendRequest, settings: ServiceSettings
-) -> dict[str, Any]:
+def _selection(sent: Mapping[str, Any], settings: ServiceSettings) -> dict[str, Any]:
     """Returns which candidates are allowed, of a retrieval or a recommendation."""
     found: dict[str, Any] = {
-        "exclude_ids": _id_lists(message, "exclude"),
-        "negative_ids": _id_lists(message, "negative"),
+        "exclude_ids": _id_lists(sent, "exclude"),
+        "negative_ids": _id_lists(sent, "negative"),
     }
-    if message.HasField("filter"):
-        found["filter"] = read_filter(message.filter, settings)
-    if message.crowding:
-        at_most(settings, "max_names", len(message.crowding), "crowding")
-        found["crowding"] = dict(message.crowding)
-    if message.HasField("min_score"):
-        found["min_score"] = message.min_score
-    if message.HasField("offset"):
-        found["offset"] = message.offset
+    if "filter" in sent:
+        found["filter"] = read_filter(sent["filter"], settings)
+    if "crowding" in sent:
+        at_most(settings, "max_names", len(sent["crowding"]), "crowding")
+        found["crowding"] = dict(sent["crowding"])
+    for name in ("min_score", "offset"):
+        if name in sent:
+            found[name] = sent[name]
     return found
 
 
 def _condition(message: pb.Condition, where: str) -> calls.Condition:
+    sent = _sent(message)
     bounds: dict[str, Any] = {}
     for name in calls.BOUNDS:
-        if message.HasField(name):
-            number: pb.Number = getattr(message, name)
+        if name in sent:
+            number: pb.Number = sent[name]
             kind = number.WhichOneof("kind")
             if kind is None:
                 raise InvalidArgument(f"{where}.{name} is empty; int64 or float64 was expected")
             bounds[name] = getattr(number, kind)
-    if message.HasField("is_null"):
-        bounds["is_null"] = message.is_null
+    if "is_null" in sent:
+        bounds["is_null"] = sent["is_null"]
     return calls.Condition(
-        _ids(message, "allow", f"{where}."), _ids(message, "deny", f"{where}."), **bounds
+        _ids(sent, "allow", f"{where}."), _ids(sent, "deny", f"{where}."), **bounds
     )
 
 

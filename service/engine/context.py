@@ -199,7 +199,7 @@ class Execution:
         self.count("examples", examples, self.call)
         self.count("candidates", candidates, self.call)
 
-    def looked_up(self, model: str, features: tuple[str, ...], examples: int) -> None:
-        """Counts the examples for which features were looked up."""
+    def looked_up(self, model: str, groups: Sequence[tuple[str, ...]], examples: int) -> None:
+        """Counts the examples for which groups of features were looked up."""
         if self._metrics is not None:
-            self._metrics.looked_up(model, features, examples)
+            self._metrics.looked_up(model, groups, examples)

@@ -15,7 +15,7 @@ import collections
 import os
 import resource
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from itertools import product
@@ -328,10 +328,11 @@ class Metrics:
         """Sets one of GAUGES."""
         self._gauges[name](*labels).set(value)
 
-    def looked_up(self, model: str, features: tuple[str, ...], examples: int) -> None:
-        """Counts a lookup of several features; rendered after the next flush."""
+    def looked_up(self, model: str, groups: Sequence[tuple[str, ...]], examples: int) -> None:
+        """Counts a lookup of groups of features; rendered after the next flush."""
         with self._lock:
-            self._lookups[model, features] += examples
+            for features in groups:
+                self._lookups[model, features] += examples
 
     def load_finished(self, model: str, outcome: str, seconds: float | None) -> None:
         """Counts a load with one of LOAD_OUTCOMES; `seconds`: how long it took, if it succeeded."""

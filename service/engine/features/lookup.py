@@ -206,8 +206,7 @@ def write(
         fetched = fetch(model_version, [(places, columns, n)], execution)
     for name, count in model_version.reader.write(places, columns, n, fetched).items():
         execution.count("oov_ids", count, model_version.model, name)
-    for place in places:
-        execution.looked_up(model_version.model, place.names, n)
+    execution.looked_up(model_version.model, [place.names for place in places], n)
 
 
 def _fetched(
@@ -243,7 +242,7 @@ def look_up(
     with execution.phase("lookup"):
         rows, _ = model_version.reader.rows(name, {read: Column(request.ids.values)}, n)
         found = rows >= 0
-        execution.looked_up(model_version.model, (name,), n)
+        execution.looked_up(model_version.model, [(name,)], n)
         execution.count("oov_ids", n - int(np.count_nonzero(found)), model_version.model, name)
         if feature.unknown.rule == "refuse" and not found.all():
             unknown = str(request.ids.values[~found][0])[:128]

@@ -143,7 +143,7 @@ def test_render_shows_what_was_counted() -> None:
     metrics.count("examples", 3, "rank")
     metrics.count("oov_ids", 4, "m", "user")
     for features in (("user", "item"), ("user",)):
-        metrics.looked_up("m", features, 2)
+        metrics.looked_up("m", [features], 2)
     rendered = samples(metrics.render())
     expected = {
         "rowcast_phase_seconds_count{call=rank,model=m,phase=queue}": 1,
@@ -252,7 +252,7 @@ def test_render_several_workers_any_of_them_shows_the_whole_service(
     one.run(
         "metrics.set('model_memory_bytes', 100, 'm')",
         "metrics.set('model_resident_table_bytes', 2000, 'm')",
-        "metrics.looked_up('m', ('user',), 3)",
+        "metrics.looked_up('m', [('user',)], 3)",
         "metrics.flush()",
     )
     other.run(
