@@ -1,8 +1,8 @@
 """Tables in the stacks of SparseCores, as jax-tpu-embedding lays them out on TPUs.
 
-Tables of one width and one combiner are one stack. Each table is padded to a multiple of eight rows
-on every SparseCore. Its row r is on SparseCore r + rotation, and the rotation grows by the
-SparseCores of a device from table to table.
+Tables of one padded width and one combiner are one stack. Each table is padded to a multiple of
+eight rows on every SparseCore. Its row r is on SparseCore r + rotation, and the rotation grows by
+the SparseCores of a device from table to table.
 
 Source: jax-tpu-embedding 0.1.0, sparsecore/lib/nn/table_stacking.py.
 """
@@ -62,7 +62,7 @@ class Stack:
     @property
     def dim(self) -> int:
         """Values in a row, with the padding."""
-        return _padded(self.tables[0].dim, MULTIPLE)
+        return _padded(self.tables[0].dim, MULTIPLE)  # the same for all of them
 
     def laid_out(
         self, tables: Mapping[str, NDArray[np.float32]], padding: float = 0.0
@@ -80,7 +80,7 @@ def stacks_of(specs: Mapping[str, Mapping[str, Any]]) -> list[Stack]:
     """Returns the stacks of tables, given by their specifications."""
     alike: dict[tuple[int, str], list[str]] = {}
     for name in sorted(specs):
-        kind = (specs[name]["embedding_dim"], specs[name]["combiner"])
+        kind = (_padded(specs[name]["embedding_dim"], MULTIPLE), specs[name]["combiner"])
         alike.setdefault(kind, []).append(name)
     return [_stack([specs[name] for name in names]) for names in alike.values()]
 
