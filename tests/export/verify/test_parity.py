@@ -144,11 +144,13 @@ def test_reference_reads_the_unknown_row_of_the_recipe(movies: TracedCheckpoint)
     known = make_examples(movies.model.spec, movies.features, {}, 3)
     beyond = Examples(3, {**known.columns, "hour": Column(np.array([24, 5, -1]))})
     fifth = Examples(3, {**known.columns, "hour": Column(np.array([5, 5, 5]))})
-    results = [
-        reference_results(replace(reference_of(movies, examples), job=job))
-        for examples in (beyond, fifth)
+    others = Examples(3, {**known.columns, "hour": Column(np.array([0, 1, 23]))})
+    vectors = [
+        reference_results(replace(reference_of(movies, examples), job=job))["query"]["vector"]
+        for examples in (beyond, fifth, others)
     ]
-    assert results[0]["query"]["vector"].tolist() == results[1]["query"]["vector"].tolist()
+    np.testing.assert_array_equal(vectors[0], vectors[1])
+    assert (vectors[2] != vectors[1]).any(axis=1).all()
 
 
 def test_reference_reads_zeros_for_ids_right_outside_the_table(tmp_path: Path) -> None:

@@ -1,0 +1,64 @@
+"""Which variables of a checkpoint in a store are copied for the reference model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.reader import open_checkpoint
+from export.front_end.specs import ModelSpec, TableFacts
+from export.tensorflow_models.frameworks.placeholders import FIRST_VALUE_BYTES
+from export.tensorflow_models.model.dense_copy import local_prefix
+from object_store.remote_path import RemotePath
+from tests.export.checkpoint.tensor_bundles import write_bundle
+from tests.export.traced_models import one_table_recipe
+from tests.object_store.memory_stores import uploaded
+
+ROWS = FIRST_VALUE_BYTES // 4096 + 1
+SMALL = np.arange(60, dtype=np.float32).reshape(20, 3)
+VARIABLES = {
+    "user/embeddings": SMALL,
+    "user/embeddings/Adagrad": SMALL + 1,
+    "inside/embeddings": SMALL + 2,
+    "large/embeddings": np.zeros((ROWS, 1024), np.float32),
+    "out/kernel": SMALL[:3],
+}
+
+
+@pytest.mark.parametrize(
+    ("inline_bytes_max", "copied"),
+    [
+        (0, {"inside/embeddings", "out/kernel"}),
+        (4096 * ROWS - 1, {"inside/embeddings", "out/kernel"}),
+        (4096 * ROWS, {"inside/embeddings", "large/embeddings", "out/kernel"}),
+    ],
+)
+def test_copy_of_a_checkpoint_in_a_store_lacks_what_the_reference_never_restores(
+    tmp_path: Path, inline_bytes_max: int, copied: set[str]
+) -> None:
+    write_bundle(tmp_path / "c/ckpt-1", VARIABLES)
+    store = uploaded(tmp_path / "c", RemotePath(f"counted://{tmp_path.name}"))
+    checkpoint = open_checkpoint(store / "ckpt-1")
+    model = ModelSpec({"user": TableFacts("user", "user", 20, 3)}, {}, {})
+    job = one_table_recipe("build")
+    job = job.model_copy(
+        update={"code": job.code.model_copy(update={"inline_bytes_max": inline_bytes_max})}
+    )
+
+    prefix = local_prefix(checkpoint, recognise(checkpoint), model, job, tmp_path / "copy")
+
+    whole = (tmp_path / "c/ckpt-1.data-00000-of-00001").read_bytes()
+    data = prefix.with_name("ckpt-1.data-00000-of-00001").read_bytes()
+    assert prefix == tmp_path / "copy/ckpt-1"
+    for key, entry in checkpoint.entries.items():
+        (part,) = entry.slices
+        place = slice(part.offset, part.offset + part.bytes)
+        if key in copied:
+            assert data[place] == whole[place]
+        elif key != "large/embeddings":  # it is zeros, as a gap is
+            assert data[place].count(0) == len(data[place])
+    stored = prefix.with_name("ckpt-1.data-00000-of-00001").stat().st_blocks * 512
+    assert ("large/embeddings" in copied) == (stored > FIRST_VALUE_BYTES)
