@@ -50,6 +50,8 @@ EXAMPLES = {
     "cotrained": Example("cotrained"),
     "snap_tf1": Example("snap_tf1"),
     "flax_two_tower": Example("flax_two_tower"),
+    "flax_dlrm": Example("flax_dlrm"),
+    "hstu": Example("hstu"),
     "jax_tpu_embedding": Example("jax_tpu_embedding"),
     "keras3_jax": Example("keras3_jax"),
 }

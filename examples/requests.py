@@ -12,6 +12,8 @@ from examples.columns import Columns, sent, size, take, tensors, values
 
 COUNT = {"tiny": 40, "small": 1_000, "article": 1_000}
 """Requests of an example, by scale."""
+K = 10
+"""Neighbors of a retrieval."""
 PAIRS = 4_096
 """Contexts with candidates that the original model is called with at a time."""
 
@@ -46,6 +48,42 @@ def rankings(
             }
         )
     return bodies
+
+
+def retrievals(
+    contexts: Columns,
+    candidates: Columns,
+    queries: NDArray[Any],
+    vectors: NDArray[Any],
+    own: NDArray[Any],
+) -> tuple[list[Body], Answers]:
+    """Returns retrievals and embeddings in turn, and what the original model returns: the scores of
+    exact search, and vectors.
+
+    Args:
+      contexts: what the query tower takes, as a caller sends it.
+      candidates: one for each context: what the candidate tower takes.
+      queries: [n, dim] the model's vectors of the contexts.
+      vectors: [m, dim] its vectors of all candidates.
+      own: [n] rows in `vectors` of `candidates`.
+    """
+    bodies: list[Body] = []
+    for position in range(len(queries)):
+        if position % 2 == 0:
+            bodies.append({"call": "retrieve", "context": sent(contexts, position), "k": K})
+        elif position % 4 == 1:
+            features = sent(contexts, position)
+            bodies.append({"call": "embed", "tower": "query", "features": features})
+        else:
+            features = sent(candidates, position)
+            bodies.append({"call": "embed", "tower": "candidate", "features": features})
+    scores = queries[::2].astype(np.float64) @ vectors.T.astype(np.float64)
+    expected = {
+        "neighbors": -np.sort(-scores, axis=1)[:, :K].astype(np.float32),
+        "query": queries[1::4],
+        "candidate": vectors[own[3::4]],
+    }
+    return bodies, expected
 
 
 def pairs(contexts: Columns, candidates: Columns) -> Columns:

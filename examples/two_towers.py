@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from examples import requests, trained
-from examples.columns import Column, Columns, Ints, Ragged, sent
+from examples.columns import Column, Columns, Ints, Ragged
 from examples.watching import Watching
 
 HISTORY = 5
@@ -21,7 +21,6 @@ WIDTHS = {"tiny": (4, 8), "small": (32, 64), "article": (64, 256)}
 """dim, hidden."""
 EPOCHS = {"tiny": 1, "small": 3, "article": 1}
 BATCH = {"tiny": 200, "small": 500, "article": 4_000}
-K = 10
 
 Call = Callable[[str, Columns], NDArray[Any]]
 """(name of a tower, what it takes) -> [n, dim] vectors of the trained model."""
@@ -91,18 +90,6 @@ def ask(call: Call, watching: Watching, vectors: NDArray[Any], count: int) -> tr
     named = watching.ids(columns)
     contexts = {name: named[name] for name in ("user_id", "history", "hour")}
     movies = {name: named[name] for name in ("movie_id", "year")}
-    bodies: list[requests.Body] = []
-    for place in range(count):
-        tower = ("query", "candidate")[place // 2 % 2]
-        if place % 2 == 0:
-            bodies.append({"call": "retrieve", "context": sent(contexts, place), "k": K})
-        else:
-            features = sent(contexts if tower == "query" else movies, place)
-            bodies.append({"call": "embed", "tower": tower, "features": features})
-    scores = queries[::2].astype(np.float64) @ vectors.T.astype(np.float64)
-    expected = {
-        "neighbors": -np.sort(-scores, axis=1)[:, :K].astype(np.float32),
-        "query": queries[1::4],
-        "candidate": vectors[watching.watched(interactions)][3::4],
-    }
+    own = watching.watched(interactions)
+    bodies, expected = requests.retrievals(contexts, movies, queries, vectors, own)
     return trained.Asked(bodies, expected, named)

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from examples import requests, trained, training
-from examples.columns import Columns, sent
+from examples.columns import Columns
 from examples.one_call_two_tower.model import Sizes, TwoTower
 from examples.watching import Watching
 
@@ -24,7 +24,6 @@ WIDTHS: dict[str, tuple[int, tuple[int, ...]]] = {
 """dim, hidden."""
 EPOCHS = {"tiny": 1, "small": 2, "article": 1}
 BATCH = {"tiny": 500, "small": 500, "article": 4_000}
-K = 10
 
 
 def train(out: Path, scale: trained.Scale = "small") -> None:
@@ -88,22 +87,8 @@ def ask(model: TwoTower, watching: Watching, vectors: np.ndarray, count: int) ->
     named = watching.ids(columns)
     contexts = {name: named[name] for name in ("user_id", "history", "hour")}
     movies = {name: named[name] for name in ("movie_id", "genres")}
-    bodies: list[requests.Body] = []
-    for place in range(count):
-        tower = ("query", "candidate")[place // 2 % 2]
-        if place % 2 == 0:
-            bodies.append({"call": "retrieve", "context": sent(contexts, place), "k": K})
-        else:
-            features = sent(contexts if tower == "query" else movies, place)
-            bodies.append({"call": "embed", "tower": tower, "features": features})
-    scores = -np.sort(-(queries[::2].astype(np.float64) @ vectors.T.astype(np.float64)), axis=1)[
-        :, :K
-    ]
-    expected = {
-        "neighbors": scores.astype(np.float32),
-        "query": queries[1::4],
-        "candidate": vectors[watching.watched(interactions)][3::4],
-    }
+    own = watching.watched(interactions)
+    bodies, expected = requests.retrievals(contexts, movies, queries, vectors, own)
     return trained.Asked(bodies, expected, named)
 
 

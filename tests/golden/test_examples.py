@@ -36,7 +36,7 @@ def service(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[se
 
 def test_every_example_has_a_small_golden_bundle() -> None:
     # Those that JAX trains do so at tiny scale in tests/examples instead.
-    in_jax = {"flax_two_tower", "jax_tpu_embedding", "keras3_jax"}
+    in_jax = {"flax_dlrm", "flax_two_tower", "hstu", "jax_tpu_embedding", "keras3_jax"}
     assert sorted({*EXAMPLES} - in_jax) == NAMES
     assert max(path.stat().st_size for path in ARCHIVES.iterdir()) <= BYTES_MAX
 

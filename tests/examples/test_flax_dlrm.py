@@ -1,0 +1,23 @@
+"""DLRM in Flax: the service returns JAX's own scores."""
+
+import pytest
+
+from tests.examples.showing import Asked, ask
+
+pytest.importorskip("flax")
+
+
+@pytest.fixture(scope="module")
+def flax_dlrm(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    return ask("flax_dlrm", tmp_path_factory.mktemp("flax_dlrm"))
+
+
+def test_service_ranks_as_jax_does(flax_dlrm: Asked) -> None:
+    assert flax_dlrm.shown.within
+
+
+def test_features_are_rows_of_tables_and_have_the_roles_of_the_recipe(flax_dlrm: Asked) -> None:
+    features = flax_dlrm.manifest.features
+    candidates = {name for name, feature in features.items() if feature.role == "candidate"}
+    assert len(features) == 27
+    assert candidates == {f"c{number}" for number in range(17, 27)}

@@ -1,0 +1,26 @@
+"""HSTU in Flax: the service finds what exact search over JAX's own vectors finds."""
+
+import pytest
+
+from bundle.format.manifest import EmbeddedFeature
+from tests.examples.showing import Asked, ask
+
+pytest.importorskip("flax")
+
+
+@pytest.fixture(scope="module")
+def hstu(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    return ask("hstu", tmp_path_factory.mktemp("hstu"))
+
+
+def test_service_retrieves_and_embeds_as_jax_does(hstu: Asked) -> None:
+    assert hstu.shown.within
+
+
+def test_histories_and_movies_read_one_table_and_padding_its_first_row(hstu: Asked) -> None:
+    manifest = hstu.manifest
+    assert set(manifest.tables) == {"movies"}
+    history = manifest.features["history"]
+    assert isinstance(history, EmbeddedFeature)
+    assert (history.kind, history.unknown.rule, history.unknown.row) == ("sequence", "row", 0)
+    assert {form.kind for form in manifest.towers["query"].forms} >= {"litert"}
