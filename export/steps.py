@@ -26,7 +26,7 @@ from export.errors import UsageError
 
 Made = TypeVar("Made")
 
-LIBRARIES = ("numpy", "tensorflow", "tf-keras", "scann", "ai-edge-litert")
+LIBRARIES = ("numpy", "tensorflow", "tf-keras", "scann", "faiss-cpu", "ai-edge-litert")
 """The libraries that write towers and indexes."""
 
 

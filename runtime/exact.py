@@ -152,7 +152,11 @@ def rank_exactly(
       [k] int64 positions and [k] float32 scores, larger is better, best first; of equals the
       smaller position first. A score depends on nothing but its vector and the query.
     """
-    scores = exact_scores(vectors, query, positions, distance)
+    return best_of(positions, exact_scores(vectors, query, positions, distance), k)
+
+
+def best_of(positions: Subset, scores: Vectors, k: int) -> tuple[Positions, Vectors]:
+    """Returns the k best of some positions by their scores, as `rank_exactly` does."""
     if 0 < k < scores.size:  # sorting few is faster
         chosen = np.flatnonzero(~(scores < _reached(scores, k)))
         positions = positions[chosen]

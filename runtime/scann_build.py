@@ -95,7 +95,7 @@ def build_files(
     if size <= sample:
         ScannIndex.build(vectors[:], distance, kind, parameters).write(directory)
         return
-    trained_on = vectors[:1] if kind == "brute_force" else _sampled(vectors, sample)
+    trained_on = vectors[:1] if kind == "brute_force" else sampled(vectors, sample)
     ScannIndex.build(trained_on, distance, kind, parameters).write(directory)
     del trained_on
     _give_back()
@@ -190,7 +190,8 @@ def _give_back() -> None:
         trim(0)
 
 
-def _sampled(vectors: VectorFile, sample: int) -> Vectors:
+def sampled(vectors: VectorFile, sample: int) -> Vectors:
+    """Reads some vectors, the same ones in every run, in the order of their rows."""
     rows = np.sort(np.random.default_rng(0).choice(len(vectors), sample, replace=False))
     found = np.empty((sample, vectors.shape[1]), np.float32)
     for first, count in _blocks(vectors):

@@ -16,13 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.retrieval.corpus import DIM, K
-from benchmarks.retrieval.engines import ALL, serve
+from benchmarks.retrieval.engines import ALL, TUNED_ON, serve
 from bundle.format import manifest, paths
+from bundle.format.indexes import Codes
 from bundle.stores.attribute_index import AttributeIndex, write_attribute_index
 from bundle.stores.reader import CandidateStore
 from bundle.stores.writer import write_store
+from export.corpora.codes import write_codes
+from runtime.codes import VectorCodes
 from runtime.exact import ExactIndex, rank_exactly
 from runtime.scann import ScannIndex, write_index
+from runtime.vectors import VectorFile
 from service.config import ServiceSettings
 from service.engine.calls import Condition, Filter, Retrieval, Target
 from service.engine.context import Execution
@@ -39,7 +43,9 @@ _PARAMETERS = {
     "reorder": 450,
 }
 _SETTINGS = [(15, 450), (30, 450), (60, 600), (80, 800), (100, 1000), (150, 1000), (200, 1500)]
-"""Leaves and candidates to reorder, of rising recall: requests choose by their place."""
+"""Leaves and candidates to reorder, of rising recall."""
+_RECALLS = [0.9, 0.925, 0.95, 0.96, 0.97, 0.98, 0.99]
+"""Of requests, of which the first that reaches the recall of the benchmark is measured."""
 
 
 def main() -> None:
@@ -54,6 +60,9 @@ def main() -> None:
         write_attribute_index(base / _STORE, "a", base, _ENTRY)
         vectors[:].tofile(base / "vectors.bin")
         write_index(vectors[:], "dot_product", "tree_ah", _PARAMETERS, base / "index")
+    codes = Codes.of("items")
+    if not (base / codes.file).exists():
+        write_codes(base, "items", VectorFile(base / "vectors.bin", DIM), "dot_product")
     size = len(vectors)
     mapped = np.asarray(np.memmap(base / "vectors.bin", "<f4", "r", shape=(size, DIM)))
     corpus = manifest.Corpus(
@@ -61,50 +70,54 @@ def main() -> None:
     )
     filters = {"a": AttributeIndex(base, _ENTRY, "int64", size)}
     store = LoadedStore("items", corpus, filters, CandidateStore(base / _STORE, corpus))
-    curve = tuple(
-        manifest.CostPoint(
-            parameters={"leaves_to_search": leaves, "reorder": reorder},
-            recall=at / 10,
-            relative_cost=at,
+    stored = VectorCodes.load(base / codes.file, base / codes.codebook, size, DIM, "dot_product")
+    approximate = ScannIndex.load(base / "index", "dot_product", mapped)
+
+    def search_alone(query: Any, _: int, setting: tuple[int, int]) -> Any:
+        leaves, reorder = setting
+        found = approximate.candidates(query, reorder, leaves)
+        return rank_exactly(mapped, query, found, K, "dot_product")[0]
+
+    if sys.argv[2] == "alone":
+        serve(search_alone, {ALL: _SETTINGS}, directory)
+        return
+
+    nearest = np.load(directory / f"nearest-{ALL}.npy")[:TUNED_ON]
+    queries = np.load(directory / "queries.npy")[:TUNED_ON]
+    curve = []
+    for cost, setting in enumerate(_SETTINGS):
+        found = [search_alone(query, ALL, setting) for query in queries]
+        hits = [np.isin(*pair).mean() for pair in zip(nearest, found, strict=True)]
+        parameters = dict(zip(("leaves_to_search", "reorder"), setting, strict=True))
+        point = manifest.CostPoint(
+            parameters=parameters, recall=float(np.mean(hits)), relative_cost=cost
         )
-        for at, (leaves, reorder) in enumerate(_SETTINGS, 1)
-    )
+        curve.append(point)
     entry: Any = SimpleNamespace(
         distance="dot_product",
         dim=DIM,
         kind="tree_ah",
         corpus="items",
         parameters=_PARAMETERS,
-        curve=curve,
+        curve=tuple(curve),
         depths=(),
+        codes=codes,
         recall=manifest.Recall(k=K, value=0.95, low=0.94, queries=100, target=0.95),
         partitions=1,
     )
-    approximate = ScannIndex.load(base / "index", "dot_product", mapped)
-    if sys.argv[2] == "alone":
-
-        def search_alone(query: Any, _: int, setting: tuple[int, int]) -> Any:
-            leaves, reorder = setting
-            found = approximate.candidates(query, reorder, leaves)
-            return rank_exactly(mapped, query, found, K, "dot_product")[0]
-
-        serve(search_alone, {ALL: _SETTINGS}, directory)
-        return
-
     cache = FilterCache(int(sys.argv[2]))
     exact = ExactIndex(mapped, "dot_product")
-    index = LoadedIndex(entry, approximate, exact, mapped, store, cache)
+    index = LoadedIndex(entry, approximate, exact, mapped, store, cache, codes=stored)
     served = ServedIndex("items", entry, store, index, None)
     version: Any = SimpleNamespace(model="bench", version=1, indexes={"items": served}, shards=None)
     settings = ServiceSettings(root=directory)
 
-    def search(query: Any, below: int, place: float) -> Any:
+    def search(query: Any, below: int, recall: float) -> Any:
         wanted = None if below == ALL else Filter({"a": Condition(lt=below)})
-        request = Retrieval(Target(), k=K, vectors=query[np.newaxis], filter=wanted, recall=place)
+        request = Retrieval(Target(), k=K, vectors=query[np.newaxis], filter=wanted, recall=recall)
         return retrieve.retrieve(version, request, settings, Execution("retrieve")).neighbors.ids
 
-    places = [at / 10 for at in range(1, len(_SETTINGS) + 1)]
-    serve(search, dict.fromkeys((ALL, 10, 1), places), directory)
+    serve(search, dict.fromkeys((ALL, 10, 1), _RECALLS), directory)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,23 @@ class DepthPoint(StrictModel):
     recall: float
 
 
+class Codes(StrictModel):
+    """Codes of the vectors of a tree, half a byte for every two dims: searches with a filter
+    compare those of its matches.
+    """
+
+    file: Path
+    """Rows of ceil(ceil(dim / 2) / 2) bytes, in the corpus' order."""
+    codebook: Path
+    """Raw float32: 16 centroids of two dims, for every two dims of a vector."""
+
+    @classmethod
+    def of(cls, index: str) -> Codes:
+        """Returns the entry of an index's codes."""
+        directory = paths.index_codes(index)
+        return cls(file=f"{directory}/codes.bin", codebook=f"{directory}/codebook.bin")
+
+
 class Index(StrictModel):
     """Nearest-candidate search over one corpus."""
 
@@ -76,6 +93,8 @@ class Index(StrictModel):
     curve: tuple[CostPoint, ...] = ()
     depths: tuple[DepthPoint, ...] = ()
     """Of a tree, by rising k, each above that of `recall`."""
+    codes: Codes | None = None
+    """Of a tree, where filters may match so many that exact scores of all cost more."""
 
     @property
     def directories(self) -> tuple[str, ...]:

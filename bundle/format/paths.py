@@ -97,6 +97,11 @@ def index_vectors(index: str) -> str:
     return f"indexes/{index}/vectors.bin"
 
 
+def index_codes(index: str) -> str:
+    """Returns the directory of the codes of an index' vectors."""
+    return f"indexes/{index}/codes"
+
+
 def vocabulary(name: str) -> str:
     """Returns the Arrow IPC file of one vocabulary."""
     return f"vocabularies/{name}.arrow"

@@ -114,6 +114,7 @@ def held_by_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Man
                 *(file for each in filters for file in (each.values, each.rows)),
             }
             read |= {f"{directory}/" for directory in index.directories[parts.first : parts.end]}
+            read |= _codes_files(index)
     files = tuple(file for file in manifest.files if file.path.startswith(tuple(read)))
     # All indexes: their vectors are large, and checked later than other files.
     return manifest.model_copy(update=held | {"tables": tables, "indexes": indexes, "files": files})
@@ -126,7 +127,9 @@ def held_by_router(manifest: Manifest, min_bytes: int) -> Manifest:
     # An index that is not sharded may share its vectors with one that is.
     kept = {index.vectors for index in manifest.indexes.values() if index.partitions == 1}
     elsewhere = tuple(
-        {index.vectors for index in indexes} - kept | {f"{index.directory}/" for index in indexes}
+        {index.vectors for index in indexes} - kept
+        | {f"{index.directory}/" for index in indexes}
+        | {file for index in indexes for file in _codes_files(index)}
     )
     return manifest.model_copy(
         update={
@@ -146,3 +149,7 @@ def _overlapping(segments: tuple[Segment, ...], wanted: RowRange) -> tuple[Segme
     return tuple(
         each for each in segments if overlap(RowRange(each.first_row, each.rows), wanted).rows
     )
+
+
+def _codes_files(index: Index) -> set[str]:
+    return set() if index.codes is None else {index.codes.file, index.codes.codebook}

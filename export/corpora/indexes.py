@@ -8,15 +8,15 @@ import math
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format import paths
-from bundle.format.indexes import DepthPoint
-from bundle.format.manifest import CostPoint, Distance, Index
+from bundle.format.indexes import Codes, DepthPoint
+from bundle.format.manifest import Corpus, CostPoint, Distance, Index
 from bundle.tables.segments import RowRange
 from export.corpora.recall import (
     ExactNeighbors,
@@ -70,6 +70,7 @@ def build_index(
     *,
     representative: bool = True,
     vectors_file: str = "",
+    coded: bool = False,
 ) -> Index:
     """Builds the partitions of one index, chooses its setting and measures its recall.
 
@@ -87,6 +88,7 @@ def build_index(
       representative: whether the examples are real; on synthetic ones recall is measured, but stops
         nothing.
       vectors_file: relative to `base`, of an index over the same vectors; empty: its own.
+      coded: whether codes of the vectors were written.
     Returns:
       The index's entry in the manifest.
     Raises:
@@ -157,12 +159,16 @@ def build_index(
         ),
         curve=tuple(sorted(points, key=lambda point: point.relative_cost)),
         depths=_measure_depths(index, exact, part, parameters, deeper),
+        codes=Codes.of(name) if coded else None,
     )
 
 
 def index_steps(index: Index) -> tuple[str, ...]:
     """Returns the names of the steps that made an index from its vectors."""
-    return (*map(partition_step, index.directories), index.directory)
+    steps = [*map(partition_step, index.directories), index.directory]
+    if index.codes is not None:
+        steps.append(str(PurePosixPath(index.codes.file).parent))
+    return tuple(steps)
 
 
 def partition_step(place: str) -> str:
@@ -210,6 +216,11 @@ def choose(part: IndexPart, name: str, size: int) -> tuple[Kind, dict[str, Any]]
         "reorder": part.recall.k,
     }
     return kind, chosen | part.parameters
+
+
+def has_codes(kind: Kind, corpus: Corpus) -> bool:
+    """Returns whether searches of an index use codes: only those with a filter do."""
+    return kind == "tree_ah" and bool(corpus.filters)
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ from export.verify.reference_model import checkpoint_rows, finite_results
 from export.verify.stated_layouts import StatedLayout, judge_recipe
 from runtime.scann import CONFIG
 from runtime.towers import find_form
+from runtime.vectors import VectorFile
 
 __all__ = ["Prepared", "prepare", "run"]
 
@@ -188,6 +189,7 @@ class _Bundle:
             made_of_rows = [
                 *map(paths.index_vectors, shared.values()),
                 *map(paths.index_directory, shared),
+                *(paths.index_codes(name) for name, each in found_indexes.items() if each.codes),
             ]
             subject = staged_subject(
                 checkpoint, plan, self.draft, complete, rows, self.judged, made_of_rows
@@ -370,6 +372,7 @@ class _Bundle:
 
         vectors_file = paths.index_vectors(self._shares_vectors_of(part))
         vectors = self.stage.files(vectors_file)
+        coded = self._write_codes(name, part, corpus, vectors_file, queries.shape[1])
 
         def write() -> manifest.Index:
             run = executors.LocalExecutor(executors.encoder_count(self.settings.workers)).run
@@ -383,6 +386,7 @@ class _Bundle:
                 once,
                 representative=real,
                 vectors_file=vectors_file,
+                coded=coded,
             )
             if converted:
                 aside = self.directory / ".vectors"
@@ -411,11 +415,37 @@ class _Bundle:
                 "true_queries": right,
                 "cold_queries": cold_queries,
                 "representative": real,
+                "coded": coded,
             },
             content=vectors,
             libraries=LIBRARIES,
         )
         return self.draft.do(Step(key, manifest.Index, write))
+
+    def _write_codes(
+        self, name: str, part: IndexPart, corpus: manifest.Corpus, vectors_file: str, dim: int
+    ) -> bool:
+        """Writes the codes of an index's vectors, and returns whether it has any."""
+        kind, _ = indexes.choose(part, name, corpus.size)
+        if not indexes.has_codes(kind, corpus):
+            return False
+
+        def write() -> int:
+            # faiss is loaded where an index has codes.
+            from export.corpora.codes import write_codes
+
+            vectors = VectorFile(self.directory / vectors_file, dim)
+            write_codes(self.directory, name, vectors, part.distance)
+            return corpus.size
+
+        key = StepKey(
+            paths.index_codes(name),
+            {"distance": part.distance},
+            content=self.stage.files(vectors_file),
+            libraries=("numpy", "faiss-cpu"),
+        )
+        self.draft.do(Step(key, int, write))
+        return True
 
     def _build_once(
         self,

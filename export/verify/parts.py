@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.reader import open_features
+from bundle.format.indexes import Codes
 from bundle.format.manifest import Index, Manifest, Table, Tower, TowerPart
 from bundle.storage import files
 from bundle.stores.attribute_index import check_attribute_index
@@ -114,6 +115,9 @@ def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
                 steps=index_steps(index),
             )
 
+    if index.codes is not None:
+        _check_codes(bundle, index, index.codes, vectors)
+
     queries = vectors[_spread(size, QUERIES)]
     found, scores = loaded.search(queries, 1)
     if index.kind == "brute_force":
@@ -125,6 +129,30 @@ def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
         raise VerificationFailed(
             f"index {index.directory!r} does not find what is nearest to its own vectors; export "
             "the index again",
+            steps=index_steps(index),
+        )
+
+
+def _check_codes(bundle: Path, index: Index, codes: Codes, vectors: VectorFile) -> None:
+    """Checks that codes are those of an index's vectors, by encoding some again."""
+    # faiss is loaded where an index has codes.
+    from runtime.codes import VectorCodes
+
+    stored = VectorCodes.load(
+        files.locate(bundle, codes.file),
+        files.locate(bundle, codes.codebook),
+        len(vectors),
+        index.dim,
+        index.distance,
+    )
+    compared = _spread(len(vectors), VECTORS_COMPARED)
+    encoded = stored.book.encode(vectors[compared])
+    same = (stored.codes[compared] == encoded).all(axis=1)
+    if same.mean() < SAME_SHARE_MIN:
+        raise VerificationFailed(
+            f"codes {codes.file!r} do not hold {np.count_nonzero(~same)} of {same.size} vectors "
+            "compared at their positions: they were made of other vectors, or in another order; "
+            "export the index again",
             steps=index_steps(index),
         )
 

@@ -307,8 +307,24 @@ class Loader:
             directories, entry.distance, vectors, [each.rows for each in ranges]
         )
         self.throttle()
+        codes = None
+        if entry.codes is not None:
+            # faiss is loaded where an index has codes.
+            from runtime.codes import VectorCodes
+
+            opened_codes = VectorCodes.load(
+                files.locate(directory, entry.codes.file),
+                files.locate(directory, entry.codes.codebook),
+                size,
+                entry.dim,
+                entry.distance,
+            )
+            codes = opened_codes.part(first, end)
+            self.throttle()
         exact = ExactIndex(vectors, entry.distance)
-        index = LoadedIndex(entry, approximate, exact, vectors, corpus, self._compiled, first)
+        index = LoadedIndex(
+            entry, approximate, exact, vectors, corpus, self._compiled, first, codes
+        )
         opened.callback(self._compiled.forget, index)
         return index
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from runtime.exact import ExactIndex
 from runtime.scann import ScannIndex
 from service.versions.filter_cache import FilterCache
 from service.versions.loaded_towers import LoadedTower
+
+if TYPE_CHECKING:  # faiss is loaded where an index has codes
+    from runtime.codes import VectorCodes
 
 Rows = NDArray[np.int64]
 Stamp = tuple[int, int, int]
@@ -83,6 +86,7 @@ class LoadedIndex:
       vectors: [size, dim] float32, memory-mapped; row = position in the corpus, from `first` on.
       corpus: its filters are of these candidates alone.
       compiled: filters of this index and the others of the process.
+      codes: of the vectors; None: the index has none.
     """
 
     entry: Index
@@ -92,6 +96,7 @@ class LoadedIndex:
     corpus: FilteredCorpus
     compiled: FilterCache
     first: int = 0
+    codes: VectorCodes | None = None
 
 
 class RemoteParts(Protocol):

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from service.engine.calls import BOUNDS, FILTER_GROUPS, Circle, Condition, Filte
 from service.engine.names import name_hint, show_id
 from service.errors import InvalidArgument
 from service.versions.version import FilteredCorpus, LoadedIndex
+
+if TYPE_CHECKING:  # faiss is loaded where an index has codes
+    from runtime.codes import PackedCodes
 
 Positions = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -36,21 +39,23 @@ class Matches:
 
     Attributes:
       positions: [m] uint32, ascending.
-      mask: [size] bool; None: not needed yet, as is the block.
+      mask: [size] bool; None: not needed yet, as are the block and the codes.
       block: their vectors side by side, in the order of positions.
+      codes: likewise their codes.
     """
 
     positions: NDArray[np.uint32]
     mask: Mask | None = None
     block: VectorBlock | None = None
+    codes: PackedCodes | None = None
 
     @property
     def bytes(self) -> int:
         """Memory that it takes."""
         vectors = None if self.block is None else self.block.vectors
-        return 512 + sum(
-            each.nbytes for each in (self.positions, self.mask, vectors) if each is not None
-        )
+        arrays = (self.positions, self.mask, vectors)
+        codes_bytes = 0 if self.codes is None else self.codes.bytes
+        return 512 + codes_bytes + sum(each.nbytes for each in arrays if each is not None)
 
     def masked(self, size: int) -> Matches:
         """Returns the same with a mask over `size` candidates."""

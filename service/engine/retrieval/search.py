@@ -1,9 +1,10 @@
 """Search of an index among the candidates that a request allows: k of them wherever k are allowed.
 
 Where few match a filter their vectors are scored exactly, side by side once the filter is requested
-again. Where many do, the index finds more than are wanted, and of those that are allowed the best
-are reordered; as long as too few are left, such as of matches far from the query, it searches
-deeper, until scoring all that match is cheaper.
+again. Where more do, their codes are scanned, and the best of them reordered. Where a large share
+does, the tree finds more than are wanted, and of those that are allowed the best are reordered; as
+long as too few are left, such as of matches far from the query, it searches deeper, until searching
+the matches alone is cheaper.
 
 A candidate's score is that of `rank_exactly`, whatever the filter, the path or the batch.
 """
@@ -15,20 +16,29 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
 from bundle.tables.id_values import distinct
-from runtime.exact import exact_scores, normalised, rank_exactly
+from runtime.exact import best_of, exact_scores, normalised, rank_exactly
 from service.engine.calls import Explanation, Offsets, Selecting, Vectors
 from service.engine.context import Execution
 from service.engine.finite import check_finite
-from service.engine.retrieval.filters import Compiled, is_among
-from service.engine.retrieval.search_depth import SearchDepth, Setting, choose_setting
+from service.engine.retrieval.filters import Compiled, Matches, is_among
+from service.engine.retrieval.search_depth import (
+    ScanDepth,
+    SearchDepth,
+    choose_setting,
+    exact_ns,
+    plan_scan,
+)
 from service.versions.version import LoadedIndex
+
+if TYPE_CHECKING:  # faiss is loaded where an index has codes
+    from runtime.codes import PackedCodes
 
 Positions = NDArray[np.int64]
 _CELLS_MAX = 4 << 20
@@ -41,6 +51,8 @@ _FEW = 2
 """Where fewer than one in so many of those expected is allowed, others lie before the best: it goes
 deeper.
 """
+_FETCHED_PER_POOL = 4
+"""A scan finds more candidates than are reordered at first, which costs less than another scan."""
 _SPARE = 10
 """One in so many of the candidates fetched may be excluded without a deeper search."""
 _PER_EXCLUDED = 4
@@ -105,13 +117,12 @@ def nearest(
     """
     began = time.perf_counter()
     with execution.phase("search"):
-        setting = None if exact else choose_setting(index, recall)
         excluded = list(allowed.excluded)
         if offsets is not None:
             sizes = np.diff(offsets).tolist()
             pairs = zip(excluded, sizes, strict=True)
             excluded = [positions for positions, size in pairs for _ in range(size)]
-        search = _Search(index, vectors, k, excluded, allowed.filter, execution, setting)
+        search = _Search(index, vectors, k, excluded, allowed.filter, execution, exact, recall)
         rows = search.rows()
         if offsets is not None:
             rows = [
@@ -173,7 +184,8 @@ class _Search:
         excluded: Sequence[Positions],
         compiled: Compiled | None,
         execution: Execution,
-        setting: Setting | None,
+        exact: bool,
+        recall: float,
     ) -> None:
         self._index = index
         self._k = k
@@ -190,10 +202,24 @@ class _Search:
         if self._matches is not None:
             matching = self._matches.positions.size
             block_bytes = matching * (4 * index.entry.dim + 16)
-        self._depth = None if setting is None else SearchDepth(index, setting, k, matching)
+        self._scan: ScanDepth | None = None
+        self._depth: SearchDepth | None = None
+        if not exact:
+            self._plan(recall, matching)
         self._fits = index.compiled.fits(block_bytes)
         self._few = block_bytes <= _GATHERED_BYTES_MAX
         self._again = compiled is not None and compiled.again
+
+    def _plan(self, recall: float, matching: int) -> None:
+        """Chooses the depth of searches by codes and by the tree."""
+        otherwise_ns = exact_ns(self._index, matching)
+        if self._matches is not None:
+            self._scan = plan_scan(self._index, recall, self._k, matching)
+        if self._scan is not None:
+            otherwise_ns = self._scan.cost_ns
+        setting = choose_setting(self._index, recall)
+        if setting is not None:
+            self._depth = SearchDepth(self._index, setting, self._k, matching, otherwise_ns)
 
     def rows(self) -> list[_Row]:
         """Returns the neighbors of each vector.
@@ -212,6 +238,9 @@ class _Search:
 
             self._execution.parallel(len(rows), search)
         short = [at for at, row in enumerate(rows) if row is None]
+        if short and self._scan is not None and self._matches is not None:
+            self._scan_codes(short, rows, self._scan, self._matches)
+            short = [at for at, row in enumerate(rows) if row is None]
         if short:
             for at, row in zip(short, self._exactly(short), strict=True):
                 rows[at] = row
@@ -277,6 +306,64 @@ class _Search:
                 return _Row(*neighbors, "index", found.size)
             beyond_excluded = first + _PER_EXCLUDED * excluded.size
             pool = max(4 * pool, beyond_excluded if found.size < self._k else 0)
+        return None
+
+    def _scan_codes(
+        self, some: list[int], rows: list[_Row | None], scan: ScanDepth, matches: Matches
+    ) -> None:
+        """Scans the codes of what matches, for some of the vectors.
+
+        Args:
+          some: the vectors.
+          rows: of all vectors; those found are written there.
+          scan: the depth.
+          matches: what is scanned.
+        """
+        codes = matches.codes or scan.codes.pack(matches.positions)
+        if matches.codes is None:
+            self._matches = replace(matches, codes=codes)
+
+        def search(number: int) -> None:
+            at = some[number]
+            rows[at] = self._scanned(at, matches.positions, codes, scan)
+
+        self._execution.parallel(len(some), search)
+
+    def _scanned(
+        self, at: int, positions: NDArray[np.uint32], codes: PackedCodes, scan: ScanDepth
+    ) -> _Row | None:
+        """Reorders what seems nearest by the codes, and more of it until that reaches the recall.
+
+        A few excluded candidates have no say in how many that are: to exclude one removes it from
+        the list and changes nothing else.
+
+        Args:
+          at: the vector.
+          positions: of what matches.
+          codes: of what matches.
+          scan: the depth.
+
+        Returns:
+          The neighbors; None: to score all that match is cheaper.
+        """
+        query = self._vectors[at]
+        excluded = self._excluded[at]
+        pool = scan.pool
+        fetched = positions[:0]
+        while scan.pays(pool):
+            if pool > fetched.size:
+                fetched = positions[codes.nearest(query, _FETCHED_PER_POOL * pool)]
+                if fetched.size < pool:
+                    return None
+            found = fetched[:pool]
+            scores = exact_scores(self._index.vectors, query, found, self._distance)
+            allowed = ~is_among(found, excluded)
+            kept = int(np.count_nonzero(allowed))
+            many_excluded = kept < pool - pool // _SPARE
+            if scan.suffices(scores[allowed] if many_excluded else scores) and kept >= self._k:
+                best = best_of(found[allowed], scores[allowed], self._k)
+                return _Row(*best, "index", kept)
+            pool *= 2
         return None
 
     def _exactly(self, some: list[int]) -> list[_Row]:

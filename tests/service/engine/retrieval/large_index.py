@@ -13,11 +13,15 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.format import manifest
+from bundle.format.indexes import Codes
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
+from export.corpora.codes import write_codes
 from runtime import partitions
+from runtime.codes import VectorCodes
 from runtime.exact import ExactIndex
 from runtime.scann import write_index
+from runtime.vectors import VectorFile
 from service.config import ServiceSettings
 from service.engine.calls import Retrieval, Target
 from service.engine.context import Execution
@@ -39,9 +43,13 @@ def load_index(
     curve: Sequence[manifest.CostPoint] = (),
     cache_bytes: int = 64 << 20,
     parts: int = 1,
+    coded: bool = False,
 ) -> LoadedIndex:
     """Writes and loads a tree index in `parts` partitions; the id of candidate i is i, its
     attributes are int64.
+
+    Args:
+      coded: whether it has codes.
     """
     ids = np.arange(len(vectors))
     arrays = {name: pa.array(values) for name, values in attributes.items()}
@@ -71,8 +79,22 @@ def load_index(
     }
     loaded = LoadedStore("items", corpus, filters, CandidateStore(place / corpus.file, corpus))
     approximate = partitions.load_index(directories, distance, vectors)
+    codes = None
+    if coded:
+        vectors.tofile(place / entry.vectors)
+        write_codes(place, "items", VectorFile(place / entry.vectors, vectors.shape[1]), distance)
+        written = Codes.of("items")
+        entry = entry.model_copy(update={"codes": written})
+        files = (place / written.file, place / written.codebook)
+        codes = VectorCodes.load(*files, len(vectors), vectors.shape[1], distance)
     return LoadedIndex(
-        entry, approximate, ExactIndex(vectors, distance), vectors, loaded, FilterCache(cache_bytes)
+        entry=entry,
+        approximate=approximate,
+        exact=ExactIndex(vectors, distance),
+        vectors=vectors,
+        corpus=loaded,
+        compiled=FilterCache(cache_bytes),
+        codes=codes,
     )
 
 

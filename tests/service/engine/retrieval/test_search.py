@@ -4,6 +4,7 @@ what is kept.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -167,7 +168,7 @@ def test_depth_between_measured_k_lies_between_what_was_measured(index: LoadedIn
     reorders = {}
     leaves = {}
     for k in (K // 2, K, 80, 320, 4 * 320):
-        depth = SearchDepth(measured, Setting(), k, SIZE)
+        depth = SearchDepth(measured, Setting(), k, SIZE, math.inf)
         reorders[k] = depth.reorder
         leaves[k] = depth.leaves(depth.pool())
     # From 20 to 320, both are four times as large for each sixteenfold, fourfold k.

@@ -1,0 +1,212 @@
+"""Filtered searches that scan the codes of what matches: recall, and a list that depends on the
+request alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from runtime.exact import ExactIndex
+from service.engine.calls import Condition, Filter, IdLists
+from service.engine.retrieval.search_depth import SearchDepth, Setting, plan_scan
+from service.versions.filter_cache import FilterCache
+from service.versions.version import LoadedIndex
+from tests.service.engine.retrieval.large_index import find, load_index
+
+SIZE = 60_000
+DIM = 32
+CLUSTERS = 100
+TREE = {"num_leaves": 245, "leaves_to_search": 150, "dimensions_per_block": 2, "reorder": 120}
+"""Searched so deep that scans cost less than the tree."""
+DISTANCES = ("dot_product", "squared_l2", "cosine")
+
+
+def clustered(count: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    centers = np.random.default_rng(7).normal(size=(CLUSTERS, DIM))
+    random = np.random.default_rng(seed)
+    cluster = random.integers(0, CLUSTERS, count)
+    vectors = centers[cluster] + random.normal(size=(count, DIM)) * 0.8
+    return vectors.astype(np.float32), cluster
+
+
+QUERIES = clustered(40, seed=2)[0]
+
+
+@pytest.fixture(scope="module", params=DISTANCES)
+def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedIndex:
+    vectors, cluster = clustered(SIZE, seed=1)
+    percent = np.random.default_rng(3).integers(0, 100, SIZE)
+    attributes = {"percent": percent, "cluster": cluster, "position": np.arange(SIZE)}
+    return load_index(
+        tmp_path_factory.mktemp("index"),
+        vectors,
+        attributes,
+        distance=request.param,
+        parameters=TREE,
+        coded=True,
+    )
+
+
+def without_cache(index: LoadedIndex) -> LoadedIndex:
+    return replace(index, compiled=FilterCache(0))
+
+
+def exact_list(
+    index: LoadedIndex, query: NDArray[np.float32], matching: NDArray[np.bool_], k: int
+) -> list[int]:
+    exact = ExactIndex(index.vectors, index.entry.distance)
+    found, _ = exact.search(query[np.newaxis], k, np.flatnonzero(matching))
+    return [each for each in found[0].tolist() if each >= 0]
+
+
+def scanned(index: LoadedIndex, matching: int, k: int) -> bool:
+    """Whether a search scans codes: that costs less than the tree, and than exact scores."""
+    scan = plan_scan(index, 0.9, k, matching)
+    if scan is None:
+        return False
+    tree = SearchDepth(index, Setting(), k, matching, scan.cost_ns)
+    return not tree.pays(tree.pool())
+
+
+@pytest.mark.parametrize("k", [10, 100, 1000])
+@pytest.mark.parametrize(
+    ("name", "below"), [("percent", 20), ("cluster", 20)], ids=["even", "clusters"]
+)
+def test_scan_has_the_recall_at_every_k(index: LoadedIndex, name: str, below: int, k: int) -> None:
+    """Also where what matches lies together: near to some queries and far from the others."""
+    attribute = {"percent": np.random.default_rng(3).integers(0, 100, SIZE)}
+    attribute["cluster"] = clustered(SIZE, seed=1)[1]
+    matching = attribute[name] < below
+    assert scanned(index, int(matching.sum()), k) == (k < 1000)
+    sent = Filter({name: Condition(lt=below)})
+    hits = 0
+    for query in QUERIES:
+        found = find(index, query[np.newaxis], k, filter=sent, recall=0.9)
+        assert matching[found.positions].all()
+        assert found.positions.size == k
+        hits += len({*found.positions.tolist()} & {*exact_list(index, query, matching, k)})
+    assert hits / (k * len(QUERIES)) >= 0.9
+
+
+def a_filter(random: Random) -> tuple[Filter, NDArray[np.bool_]]:
+    """A filter of one to three conditions, and what matches it."""
+    values = {
+        "percent": np.random.default_rng(3).integers(0, 100, SIZE),
+        "cluster": clustered(SIZE, seed=1)[1],
+        "position": np.arange(SIZE),
+    }
+    conditions = {}
+    matching = np.ones(SIZE, bool)
+    for name in random.sample(list(values), random.choice([1, 1, 2, 3])):
+        top = int(values[name].max()) + 1
+        first = random.randrange(top)
+        last = random.randrange(first, top) + 1
+        conditions[name] = Condition(ge=first, lt=last)
+        matching &= (values[name] >= first) & (values[name] < last)
+    return Filter(conditions), matching
+
+
+@pytest.mark.parametrize(
+    "cases", [60, pytest.param(1000, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_list_is_the_same_whatever_is_cached_and_whatever_else_is_sought(
+    index: LoadedIndex, cases: int
+) -> None:
+    random = Random(5)
+    scans = 0
+    hits = 0
+    wanted = 0
+    for _ in range(cases):
+        sent, matching = a_filter(random)
+        k = random.choice([1, 10, 30, 100])
+        chosen = random.sample(range(len(QUERIES)), 3)
+        excluded = random.sample(range(SIZE), random.choice([0, 0, 5]))
+        options: dict[str, Any] = {"filter": sent, "recall": 0.9}
+        if excluded:
+            options["exclude"] = IdLists(np.array(excluded))
+        alone = [
+            find(without_cache(index), QUERIES[[each]], k, **options).positions.tolist()
+            for each in chosen
+        ]
+        together = find(index, QUERIES[chosen], k, **options)
+        again = [find(index, QUERIES[[each]], k, **options) for each in chosen]
+        split = np.split(together.positions, together.offsets[1:-1])
+        assert [each.tolist() for each in split] == alone
+        assert [each.positions.tolist() for each in again] == alone
+
+        allowed = matching.copy()
+        allowed[excluded] = False
+        for each, found in zip(chosen, alone, strict=True):
+            assert allowed[found].all()
+            true = exact_list(index, QUERIES[each], allowed, k)
+            assert len(found) == len(true)
+            hits += len({*found} & {*true})
+            wanted += len(true)
+        scans += scanned(index, int(matching.sum()), k)
+    assert hits / wanted >= 0.9
+    assert scans >= cases / 10
+
+
+def test_exclusions_leave_the_order_of_the_others(index: LoadedIndex) -> None:
+    sent = Filter({"percent": Condition(lt=20)})
+    matching = np.random.default_rng(3).integers(0, 100, SIZE) < 20
+    for query in QUERIES[:10]:
+        free = find(index, query[np.newaxis], 30, filter=sent).positions.tolist()
+        excluded = IdLists(np.array(free[3:20:4]))
+        fewer = find(index, query[np.newaxis], 30, filter=sent, exclude=excluded)
+        expected = [each for each in free if each not in {*free[3:20:4]}]
+        assert fewer.positions.tolist()[: len(expected)] == expected
+
+        # All that are near: others are found farther away.
+        seen = exact_list(index, query, matching, 2000)
+        allowed = matching.copy()
+        allowed[seen] = False
+        far = find(index, query[np.newaxis], 30, filter=sent, exclude=IdLists(np.array(seen)))
+        true = exact_list(index, query, allowed, 30)
+        assert len({*far.positions.tolist()} & {*true}) >= 24
+        assert allowed[far.positions].all()
+
+
+def test_codes_of_a_filter_are_cached_within_their_bytes(index: LoadedIndex) -> None:
+    cached = replace(index, compiled=FilterCache(4 << 20))
+    sent = Filter({"percent": Condition(lt=20)})
+    matching = int((np.random.default_rng(3).integers(0, 100, SIZE) < 20).sum())
+    assert scanned(index, matching, 10)
+    find(cached, QUERIES[:1], 10, filter=sent)
+    # 4 bytes for each position and 8 of codes; neither a mask nor vectors.
+    assert 12 * matching <= cached.compiled.bytes <= 12 * matching + 2000
+
+
+def test_scan_is_not_used_where_exact_scores_cost_less(index: LoadedIndex) -> None:
+    assert plan_scan(index, 0.9, 10, 24_000) is not None
+    assert plan_scan(index, 0.9, 10, 200) is None
+    assert plan_scan(index, 0.9, 5000, 24_000) is None
+    assert plan_scan(replace(index, codes=None), 0.9, 10, 24_000) is None
+
+
+def test_more_is_reordered_for_a_higher_recall(index: LoadedIndex) -> None:
+    sent = Filter({"cluster": Condition(lt=20)})
+    scored = []
+    for recall in (0.8, 0.95, 0.99):
+        found = [
+            find(index, query[np.newaxis], 100, filter=sent, recall=recall).explanations[0]
+            for query in QUERIES
+        ]
+        scored.append(sum(each.scored for each in found))
+    assert scored[0] < scored[1] < scored[2]
+
+
+def test_vectors_that_codes_cannot_tell_apart_are_found(tmp_path: Path) -> None:
+    vectors = np.ones((SIZE, 4), np.float32)
+    percent = np.arange(SIZE) % 100
+    index = load_index(tmp_path, vectors, {"percent": percent}, parameters=TREE, coded=True)
+    found = find(index, vectors[:1], 20, filter=Filter({"percent": Condition(lt=20)}))
+    assert found.positions.size == 20
+    assert (percent[found.positions] < 20).all()
