@@ -21,10 +21,14 @@ vector = CompiledTower(Path(sys.argv[1])).run(
 vectors = np.random.default_rng(0).normal(size=(500, 64)).astype(np.float32)
 directory = Path(tempfile.mkdtemp()) / "scann"
 write_index(vectors, "dot_product", "brute_force", {}, directory)
+from runtime.codes import CodeBook
+book = CodeBook.train(vectors, "dot_product")
+seems = book.pack(book.encode(vectors)).nearest(vector[0], 100)
 found, _ = ScannIndex.load(directory, "dot_product", vectors).search(vector, 3)
 maps = Path("/proc/self/maps").read_text()
 print(json.dumps({
     "best": int(found[0, 0]) == int(np.argmax(vectors @ vector[0])),
+    "codes": int(found[0, 0]) in seems,
     "scann": "scann_pybind" in maps,
     "litert": "litert" in maps,
     "tensorflow": sorted(
@@ -61,7 +65,8 @@ def test_runtime_maps_no_tensorflow_while_it_runs_tower_and_index(towers: Path) 
 
     assert ran.returncode == 0, ran.stderr[-2000:]
     seen = json.loads(ran.stdout.splitlines()[-1])
-    assert seen == {"best": True, "scann": True, "litert": True, "tensorflow": [], "modules": []}
+    found = dict.fromkeys(("best", "codes", "scann", "litert"), True)
+    assert seen == found | {"tensorflow": [], "modules": []}
 
 
 def test_importing_scann_restores_a_tensorflow_that_was_there_before() -> None:

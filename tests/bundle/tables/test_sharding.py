@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bundle.format.indexes import Codes
 from bundle.format.manifest import Manifest
 from bundle.storage.catalog import read_manifest
 from bundle.storage.integrity import check_files
@@ -80,7 +81,13 @@ def test_stored_rows_are_the_bytes_of_the_bundle(
 def test_router_holds_vectors_that_an_index_of_its_own_shares_with_a_sharded_one() -> None:
     manifest = read_manifest(GOLDEN)
     (index,) = manifest.indexes.values()
-    apart = index.model_copy(update={"partitions": 2, "directory": "indexes/apart/scann"})
+    codes = Codes.of("apart")
+    apart = index.model_copy(
+        update={"partitions": 2, "directory": "indexes/apart/scann", "codes": codes}
+    )
+    (vectors,) = (file for file in manifest.files if file.path == index.vectors)
+    written = [vectors.model_copy(update={"path": path}) for path in (codes.file, codes.codebook)]
+    manifest = manifest.model_copy(update={"files": (*manifest.files, *written)})
     both = manifest.model_copy(update={"indexes": {"whole": index, "apart": apart}})
     only = manifest.model_copy(update={"indexes": {"apart": apart}})
 
@@ -90,6 +97,8 @@ def test_router_holds_vectors_that_an_index_of_its_own_shares_with_a_sharded_one
     assert index.vectors in held(both)
     assert index.vectors not in held(only)
     shards = [held_by_shard(both, ShardNumber(number, 2), 1) for number in (1, 2)]
+    assert all(codes.file in {file.path for file in shard.files} for shard in shards)
+    assert not {codes.file, codes.codebook} & held(both)
     assert all(index.vectors in {file.path for file in shard.files} for shard in shards)
 
 

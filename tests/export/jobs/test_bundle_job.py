@@ -320,6 +320,10 @@ def test_indexes_over_the_same_tower_share_one_file_of_vectors(
     shared = page.indexes["movies"].vectors
     assert page.indexes["exact"].vectors == shared
     assert [file.path for file in page.files if file.path.endswith("vectors.bin")] == [shared]
+    codes = page.indexes["movies"].codes
+    assert codes is not None
+    assert {codes.file, codes.codebook} < {file.path for file in page.files}
+    assert page.indexes["exact"].codes is None
     assert page.indexes["exact"].kind == "brute_force"
     before = catalog.read_manifest(first).indexes["movies"]
     assert (second / shared).read_bytes() == (first / before.vectors).read_bytes()
@@ -340,11 +344,18 @@ def build_of_reversed_vectors(staged: Path) -> None:
     write_index(vectors[::-1].copy(), "squared_l2", "tree_ah", parameters, directory)
 
 
+def write_codes_of_reversed_vectors(staged: Path) -> None:
+    path = staged / "indexes/movies/codes/codes.bin"
+    codes = np.fromfile(path, np.uint8).reshape(MOVIES, -1)
+    codes[::-1].tofile(path)
+
+
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
         (swap_vectors, "candidate 121 (row 4 of corpus 'movies') is not what the original model"),
         (build_of_reversed_vectors, "it was built from other vectors, or in another order"),
+        (write_codes_of_reversed_vectors, "they were made of other vectors, or in another order"),
     ],
 )
 def test_run_after_a_failed_check_of_an_index_makes_it_again(
@@ -357,11 +368,12 @@ def test_run_after_a_failed_check_of_an_index_makes_it_again(
     write_examples(tmp_path, example_requests())
     project = write_project(tmp_path, with_tree(recipe, value=0.01))
     root = tmp_path / "bundles"
-    assert forked.run(job_of(project), tmp_path / "output", noted=STEPS) == KILLED
+    # One step more than of a brute force index: the codes.
+    assert forked.run(job_of(project), tmp_path / "output", noted=STEPS + 1) == KILLED
     damage(root / "movies/.staging-1")
     with Staging(root, "movies", 1) as stage:  # what is wrong counts as finished, and is whole
         for step, entry in journal.read(root / "movies/.staging-1.journal").items():
-            if step.endswith(("vectors.bin", "scann")):
+            if step.endswith(("vectors.bin", "scann", "codes")):
                 files = [stage.digests(file.path)[0] for file in entry.files]
                 stage.finish(step, entry.key, entry.payload, files)
 
