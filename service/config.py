@@ -228,8 +228,9 @@ class ServiceSettings(BaseSettings):
     max_values: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
     """Maximum number of values in one request, over all of its features, ids and exclusions."""
     filter_cache_bytes: int = Field(default=256 * MIB, ge=0)
-    """Maximum memory of one process for compiled filters, in bytes, with the vectors of the
-    candidates that match. A later request with the same filter reuses them. 0 disables the cache.
+    """Maximum memory of one process for compiled filters, in bytes, with the vectors or codes of
+    the candidates that match. A later request with the same filter reuses them. 0 disables the
+    cache.
     """
     max_features: int = Field(default=10_000, ge=1, le=1_000_000)
     """Maximum number of features in one request."""
