@@ -6,11 +6,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bundle.arithmetic import ceil_div
 from bundle.errors import BundleError, UnsafePath
+from bundle.format.indexes import Codes
 from bundle.storage import retention
+from runtime.errors import IndexUnreadable
+from runtime.vectors import VectorFile
 from service.config import ServiceSettings
 from service.versions.loader import Loader, LoadRejected, forecast_bytes
 from service.versions.throttle import LoadThrottle
@@ -99,4 +103,31 @@ def test_load_of_a_partition_outside_the_bundle_is_refused(
         (place / f"partition-0000{number}-of-00002").symlink_to(tmp_path / "aside")
     rewrite(bundle, setting("indexes.movies.partitions", 2))
     with pytest.raises(UnsafePath, match="outside the bundle"):
+        loader(root).load("movies", 1)
+
+
+def test_codes_of_an_index_are_loaded_and_refused_where_their_number_is_another(
+    write: Write, root: Path
+) -> None:
+    # faiss is loaded where an index has codes.
+    from export.corpora.codes import write_codes
+
+    small = write()
+    vectors = VectorFile(small.directory / "indexes/movies/vectors.bin", small.vectors.shape[1])
+    write_codes(small.directory, "movies", vectors, "dot_product")
+    entry = Codes.of("movies")
+    rewrite(small.directory, setting("indexes.movies.codes", entry.model_dump()))
+    version = loader(root).load("movies", 1)
+    held = version.indexes["movies"].here
+    assert held is not None
+    assert held.codes is not None
+    query = small.vectors[3]
+    nearest = int(np.argmax(small.vectors @ query))
+    places = held.codes.pack(np.arange(len(vectors))).nearest(query, len(vectors) // 2)
+    assert nearest in places
+    version.close()
+
+    with (small.directory / entry.file).open("ab") as file:
+        file.write(bytes(1))
+    with pytest.raises(IndexUnreadable, match=r"codes.bin has \d+ bytes; \d+ were expected"):
         loader(root).load("movies", 1)

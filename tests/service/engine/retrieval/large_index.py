@@ -16,9 +16,7 @@ from bundle.format import manifest
 from bundle.format.indexes import Codes
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
-from export.corpora.codes import write_codes
 from runtime import partitions
-from runtime.codes import VectorCodes
 from runtime.exact import ExactIndex
 from runtime.scann import write_index
 from runtime.vectors import VectorFile
@@ -81,6 +79,10 @@ def load_index(
     approximate = partitions.load_index(directories, distance, vectors)
     codes = None
     if coded:
+        # faiss is loaded where an index has codes.
+        from export.corpora.codes import write_codes
+        from runtime.codes import VectorCodes
+
         vectors.tofile(place / entry.vectors)
         write_codes(place, "items", VectorFile(place / entry.vectors, vectors.shape[1]), distance)
         written = Codes.of("items")

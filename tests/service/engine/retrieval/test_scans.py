@@ -130,7 +130,7 @@ def test_list_is_the_same_whatever_is_cached_and_whatever_else_is_sought(
         excluded = random.sample(range(SIZE), random.choice([0, 0, 5]))
         options: dict[str, Any] = {"filter": sent, "recall": 0.9}
         if excluded:
-            options["exclude"] = IdLists(np.array(excluded))
+            options["exclude_ids"] = IdLists(np.array(excluded))
         alone = [
             find(without_cache(index), QUERIES[[each]], k, **options).positions.tolist()
             for each in chosen
@@ -160,7 +160,7 @@ def test_exclusions_leave_the_order_of_the_others(index: LoadedIndex) -> None:
     for query in QUERIES[:10]:
         free = find(index, query[np.newaxis], 30, filter=sent).positions.tolist()
         excluded = IdLists(np.array(free[3:20:4]))
-        fewer = find(index, query[np.newaxis], 30, filter=sent, exclude=excluded)
+        fewer = find(index, query[np.newaxis], 30, filter=sent, exclude_ids=excluded)
         expected = [each for each in free if each not in {*free[3:20:4]}]
         assert fewer.positions.tolist()[: len(expected)] == expected
 
@@ -168,7 +168,7 @@ def test_exclusions_leave_the_order_of_the_others(index: LoadedIndex) -> None:
         seen = exact_list(index, query, matching, 2000)
         allowed = matching.copy()
         allowed[seen] = False
-        far = find(index, query[np.newaxis], 30, filter=sent, exclude=IdLists(np.array(seen)))
+        far = find(index, query[np.newaxis], 30, filter=sent, exclude_ids=IdLists(np.array(seen)))
         true = exact_list(index, query, allowed, 30)
         assert len({*far.positions.tolist()} & {*true}) >= 24
         assert allowed[far.positions].all()
