@@ -76,7 +76,8 @@ def alter(path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "compared"), [(None, ROWS), (100, 100), (ROWS, ROWS), (10 * ROWS, ROWS), (2, 2)]
+    ("rows", "compared"),
+    [(None, ROWS), (100, 100), (134, 134), (262, 262), (ROWS, ROWS), (10 * ROWS, ROWS), (2, 2)],
 )
 def test_verify_tables_equal_rows_are_counted(pair: Pair, rows: int | None, compared: int) -> None:
     assert check(pair, rows).rows_compared == compared

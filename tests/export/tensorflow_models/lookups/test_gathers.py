@@ -182,6 +182,17 @@ def test_table_that_is_looked_up_in_a_condition_is_checked_against_the_limit() -
         trace_towers(limited, MODELS)
 
 
+@pytest.mark.parametrize("function", ["build_hidden", "build_tied"])
+@pytest.mark.parametrize(("threshold", "notes"), [(19_999, 1), (20_000, 0)])
+def test_table_that_stays_is_noted_if_it_has_more_rows_than_the_threshold(
+    function: str, threshold: int, notes: int
+) -> None:
+    job = tower_recipe(
+        f"one_table.py:{function}", {"item": ID}, code={"table_threshold": threshold}
+    )
+    assert len(trace_towers(job, MODELS).notes) == notes
+
+
 def test_partial_tpu_embedding_tables_of_both_kinds_are_extracted(tmp_path: Path) -> None:
     one = tf.constant([1], tf.int64)
     inputs = {"small": ID, "large": {"dtype": "int64", "kind": "ragged"}}
