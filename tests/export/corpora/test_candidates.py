@@ -124,6 +124,28 @@ def test_write_vectors_of_any_batch_size_are_in_the_order_of_the_file(
     np.testing.assert_allclose(vectors, wanted, rtol=1e-5, atol=1e-5)
 
 
+def resident_kib(file: Path) -> int:
+    """Returns how much of a file's maps is in the memory of this process."""
+    maps = Path("/proc/self/smaps").read_text().split(f" {file}\n")[1:]
+    return sum(int(each.split("Rss:")[1].split()[0]) for each in maps)
+
+
+def test_write_vectors_lets_go_of_the_pages_of_tables(towers: Path, tmp_path: Path) -> None:
+    source = _stage(tmp_path, towers, [f"{movie},1999" for movie in range(ROWS)])
+    features = _features()
+    corpus = write(tmp_path, PART, features, source.parent)
+    reader = _reader(tmp_path, features)
+    table = reader.tables["movies"]
+    segment = (tmp_path / paths.table_segment("movies", 0, 1)).resolve()
+    table.gather(np.arange(ROWS))
+    assert resident_kib(segment) >= ROWS * 32 // 1024
+
+    write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), reader)
+
+    assert resident_kib(segment) == 0
+    table.close()
+
+
 def test_write_vectors_feature_that_the_corpus_lacks_takes_its_default(
     towers: Path, tmp_path: Path
 ) -> None:
