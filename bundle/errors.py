@@ -10,6 +10,7 @@ BundleError
 ├── RowOutOfRange          a row that the table does not have
 ├── FeatureError           values that are not ids, or do not fit their feature
 │   └── UnknownRefused     an unknown id of a feature whose rule is `refuse`
+├── RowUnavailable         a row that could not be fetched, where unknown ids are refused
 ├── UnknownCandidate       a value that is not an id of the candidate store
 ├── FormulaError           an invalid formula, or one that names an unknown output
 └── FormulaUndefined       a formula without a finite value; also an ArithmeticError
@@ -72,6 +73,16 @@ class FeatureError(BundleError):
 
 class UnknownRefused(FeatureError):
     """An id has no row in the table of a feature whose `unknown` rule is `refuse`."""
+
+
+class RowUnavailable(BundleError):
+    """The row of an id could not be fetched, and its feature refuses unknown ids."""
+
+    def __init__(self, feature: str, value: object) -> None:
+        super().__init__(
+            f"feature {feature!r}: the row of id {value!s:.80} is unavailable, and the feature "
+            "refuses unknown ids"
+        )
 
 
 class UnknownCandidate(BundleError):

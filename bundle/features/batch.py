@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.errors import RowUnavailable
 from bundle.features.columns import Activation, Column, checked_together
 from bundle.features.embedded import Embedded
 from bundle.features.rules.ids import resolve_all, within
@@ -222,7 +223,7 @@ class _Ids:
         their feature.
 
         Raises:
-          UnknownRefused: a feature refuses unknown ids, and one of its rows is lost.
+          RowUnavailable: a feature refuses unknown ids, and one of its rows is lost.
         """
         for rows, indices, _ in self._batch.remote:
             source = fetched[rows.name]
@@ -235,7 +236,7 @@ class _Ids:
         if not lost.any():
             return
         if index in self._batch.refusing:
-            raise self._batch.features[index].refuse(self.values[index][lost][0])
+            raise RowUnavailable(self._batch.features[index].name, self.values[index][lost][0])
         self._of(index)[lost] = self._batch.unknown_rows[index]
 
     def vectors(self) -> list[NDArray[Any]]:

@@ -161,6 +161,7 @@ class FeatureReader:
           FeatureError: there is no such feature, or an input must be sent, or its values do not
             fit; names the input.
           UnknownRefused: an id is unknown and the feature refuses those.
+          RowUnavailable: a fetched row is lost and the feature refuses unknown ids.
         """
         if self._places:
             columns = self._spread(columns, n)

@@ -14,7 +14,13 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from bundle.errors import BundleError, DigestMismatch, FeatureError, UnknownCandidate
+from bundle.errors import (
+    BundleError,
+    DigestMismatch,
+    FeatureError,
+    RowUnavailable,
+    UnknownCandidate,
+)
 from bundle.features.columns import Column
 from bundle.format.manifest import DenseFeature, Manifest
 from runtime.errors import ComputationFailed
@@ -329,10 +335,8 @@ class Engine:
             return self._execute([job], job.request, pool)
         except ServiceError as problem:
             return problem
-        except (FeatureError, UnknownCandidate) as problem:
-            return _caused(InvalidArgument(str(problem)), problem)
-        except DigestMismatch as problem:
-            return _caused(DataLoss(str(problem)), problem)
+        except (FeatureError, UnknownCandidate, DigestMismatch, RowUnavailable) as problem:
+            return _caused(_error_of(problem), problem)
         except Exception as problem:
             if (reason := _numbers_at_fault(problem)) and _sends_numbers(
                 job.lease.version.manifest, job.request
@@ -364,6 +368,15 @@ class Engine:
             for job in batch:
                 job.context.phases.update(execution.phases)
         return answer
+
+
+def _error_of(problem: BundleError) -> ServiceError:
+    """Returns what the client of a request reads that failed because of the bundle or its ids."""
+    if isinstance(problem, DigestMismatch):
+        return DataLoss(str(problem))
+    if isinstance(problem, RowUnavailable):
+        return NotReady(str(problem))
+    return InvalidArgument(str(problem))
 
 
 def _caused(error: ServiceError, cause: Exception) -> ServiceError:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import UnknownRefused
+from bundle.errors import RowUnavailable, UnknownRefused
 from bundle.features.columns import Column
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest
 from service.config import ServiceSettings
@@ -81,7 +81,7 @@ def run(
     for compute, request in _requests(model_version):
         # Some vocabularies hold no synthetic id, and some models cannot compute with synthetic
         # numbers.
-        with contextlib.suppress(UnknownRefused, NotFinite):
+        with contextlib.suppress(UnknownRefused, RowUnavailable, NotFinite):
             compute(model_version, request, settings, execution)
         throttle()
 

@@ -194,6 +194,7 @@ def test_lost_rows_count_as_unknown_if_the_table_allows_it(write: Write, launch:
             whole["vectors"][:2],
         )
         assert content["vectors"][2] == [0.0] * 8
+        assert content["found"] == [True, True, False, False]
         assert "coverage" not in answer(client, "lookup", near)[1]
         sent = pb.LookupRequest(model=pb.ModelSpec(name="movies"), feature="user")
         sent.ids.int64s = np.array([1, 26], "<i8").tobytes()
@@ -201,9 +202,9 @@ def test_lost_rows_count_as_unknown_if_the_table_allows_it(write: Write, launch:
         lost_rows = 'rowcast_lost_rows_total{model="movies",table="users"}'
         until(lambda: count_of(service, lost_rows) == 3)
         refused = {"context": {"user": 1}, "candidate_ids": [1000 + 7 * 39]}
-        assert answer(client, "rank", refused)[1]["error"]["code"] == "INVALID_ARGUMENT", (
-            "movie refuses unknown ids"
-        )
+        code, content = answer(client, "rank", refused)
+        assert (code, content["error"]["code"]) == (503, "NOT_READY")
+        assert "feature 'movie': the row of id" in content["error"]["message"]
 
 
 def test_new_version_is_served_once_every_shard_has_it(

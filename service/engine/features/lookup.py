@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
-from bundle.errors import UnknownRefused
+from bundle.errors import RowUnavailable, UnknownRefused
 from bundle.features.columns import Column, Place, checked_offsets
 from bundle.features.sources import Fetched
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, MultiInputIds, inputs_of
@@ -232,6 +232,7 @@ def look_up(
       NotFound: no such feature.
       InvalidArgument: an id alone has no row of the feature's table, or it has no table.
       FeatureError: a value is no id of the feature, or is unknown and the feature rejects those.
+      RowUnavailable: the row of an id is lost, and the feature rejects unknown ids.
     """
     name, feature = _embedded(model_version, request.feature)
     (read,) = inputs_of(name, feature)
@@ -251,24 +252,31 @@ def look_up(
             )
         if feature.unknown.row is not None:
             rows = np.where(found, rows, feature.unknown.row)
-        vectors = _vectors(model_version, feature.table, rows, execution)
+        vectors, lost = _vectors(model_version, feature.table, rows, execution)
+        if feature.unknown.rule == "refuse" and lost.any():
+            raise RowUnavailable(name, request.ids.values[lost][0])
+        found &= ~lost
     execution.computed(n)
     return LookedUp(model_version.model, model_version.version, feature.table, vectors, found)
 
 
 def _vectors(
     model_version: ModelVersion, name: str, rows: Rows, execution: Execution
-) -> NDArray[np.float32]:
-    """Reads rows of a table here or on shards; zeros for negative ones."""
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Reads rows of a table here or on shards.
+
+    Returns:
+      The rows, zeros for negative and lost ones; and which are lost.
+    """
     shards = model_version.shards
     if shards is None or name in model_version.tables:
-        return model_version.tables[name].take(rows)
+        return model_version.tables[name].take(rows), np.zeros(rows.size, bool)
     remote = shards.tables[name]
     rows = np.where(rows < 0, rows, rows + remote.first)
     layout = remote.among.name
-    return _fetched(model_version, {layout: distinct(rows[rows >= 0])}, execution)[layout].take(
-        rows
-    )
+    wanted = {layout: distinct(rows[rows >= 0])}
+    fetched = _fetched(model_version, wanted, execution)[layout]
+    return fetched.take(rows), fetched.is_lost(rows)
 
 
 def _embedded(model_version: ModelVersion, name: str) -> tuple[str, EmbeddedFeature]:

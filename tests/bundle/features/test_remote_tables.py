@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bundle.errors import UnknownRefused
+from bundle.errors import RowUnavailable
 from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
 from bundle.features.sources import FetchedRows, RemoteRows, RemoteTable
@@ -140,13 +140,13 @@ def test_lost_rows_are_read_as_those_of_unknown_ids(
         assert found[name].values.tobytes() == expected[name].values.tobytes(), name
 
 
-def test_lost_rows_of_a_feature_that_refuses_unknown_ids_are_rejected(
+def test_lost_rows_of_a_feature_that_refuses_unknown_ids_are_unavailable(
     tables: dict[str, TableReader],
 ) -> None:
     columns = {"refusing": Column(np.array([3, 40]))}
     reader = remote()
     found = fetched(tables, reader.wanted(["refusing"], columns, 2), frozenset({40}))
-    with pytest.raises(UnknownRefused, match="40"):
+    with pytest.raises(RowUnavailable, match="id 40 is unavailable"):
         reader.activations(["refusing"], columns, 2, found)
 
 
