@@ -206,6 +206,8 @@ class Scheduler:
         self._cost = LatencyEstimates()
         self._running_s = 0.0
         self._delay_factor = 1.0
+        self._turn_s = 0.0
+        self._woken_at = -math.inf
         self._dispatching = False
         self._unanswered: dict[Job, None] = {}
         self._sweeping = False
@@ -233,7 +235,15 @@ class Scheduler:
         """
         if not self._unanswered and not self._running_s:
             return 0.0
-        return max(1.0, self._delay_factor) * self._queued_s
+        return self._wait_behind_s(self._queued_s)
+
+    def _wait_behind_s(self, queued_s: float) -> float:
+        """Returns how long a job waits behind others that are expected to take `queued_s`: until
+        the loop turns to them, and then for them.
+        """
+        if not queued_s:
+            return 0.0
+        return self._turn_s + max(1.0, self._delay_factor) * queued_s
 
     @property
     def _queued_s(self) -> float:
@@ -306,7 +316,9 @@ class Scheduler:
         waiting = self.queued_cost
         if waiting and waiting + cost > self._max_cost:
             return self._overloaded(_QUEUE_FULL, wait_s, "queue")
-        if wait_s and self._clock() + _MARGIN * (wait_s + expected_s) > deadline:
+        # The time of a turn is measured; only computations may take longer than expected.
+        expected_end = self._clock() + _MARGIN * (wait_s + expected_s) - self._turn_s
+        if wait_s and expected_end > deadline:
             return self._overloaded(_TOO_LATE, wait_s, "deadline")
         return None
 
@@ -334,7 +346,7 @@ class Scheduler:
     def _submit(self, job: Job) -> None:
         expected_s = self.estimates.expected_s(job.kind)
         queued_s = self._queued_s
-        wait_s = max(1.0, self._delay_factor) * queued_s
+        wait_s = self._wait_behind_s(queued_s)
         problem = self._overload(job.cost, wait_s, expected_s or 0.0, job.context.deadline)
         if problem is not None:
             raise problem
@@ -350,9 +362,13 @@ class Scheduler:
     def _wake(self) -> None:
         if not self._dispatching:
             self._dispatching = True
+            self._woken_at = self._clock()
             loop = asyncio.get_running_loop()
-            # A turn later: what has arrived meanwhile joins the batch.
-            loop.call_soon(loop.call_soon, self._dispatch)
+            if self._is_overloaded():  # enough has arrived for a batch, and turns are long
+                loop.call_soon(self._dispatch)
+            else:
+                # A turn later: what has arrived meanwhile joins the batch.
+                loop.call_soon(loop.call_soon, self._dispatch)
 
     def _dispatch(self) -> None:
         """Submits long batches to idle threads and computes short ones: one, so that the loop stays
@@ -362,6 +378,7 @@ class Scheduler:
             asyncio.get_running_loop().call_soon(self._dispatch)
             return
         self._dispatching = False
+        self._turn_s += _DELAY_EWMA * (self._clock() - self._woken_at - self._turn_s)
         if self._long.size:
             loop = asyncio.get_running_loop()
             self._pool.when_idle = functools.partial(self._thread_is_idle, loop)
@@ -388,6 +405,10 @@ class Scheduler:
         else:
             self._yielded_at = None
 
+    def _is_overloaded(self) -> bool:
+        """Returns whether a request was rejected a short while ago."""
+        return self._clock() < self._overloaded_at + _OVERLOAD_S
+
     def _calls_wait_in_grpc(self) -> bool:
         """Returns whether calls should be accepted before the next batch begins.
 
@@ -395,10 +416,9 @@ class Scheduler:
         calls would wait there until their deadlines, where nobody can reject them.
         """
         now = self._clock()
-        overloaded = now < self._overloaded_at + _OVERLOAD_S
         accepting = now < self._accepted_at + _ACCEPT_S
         share_s = self._computed_s * (1 / _COMPUTE_SHARE_MIN - 1)
-        return overloaded and accepting and now < self._computed_at + share_s
+        return self._is_overloaded() and accepting and now < self._computed_at + share_s
 
     def _guaranteed_s(self, now: float) -> float:
         """Returns how long batches may be computed in this turn, so that they get their share."""
@@ -432,7 +452,7 @@ class Scheduler:
     def _observe_wait(self, job: Job, now: float) -> None:
         """Corrects the delay factor by how long a job really waited."""
         predicted_s = max(_PREDICTION_MIN_S, job.predicted_s)
-        factor = min(_DELAY_MAX, (now - job.queued_at) / predicted_s)
+        factor = min(_DELAY_MAX, max(0.0, now - job.queued_at - self._turn_s) / predicted_s)
         self._delay_factor += _DELAY_EWMA * (factor - self._delay_factor)
 
     def _measured(self, batch: Sequence[Job]) -> tuple[Sequence[Any], float]:

@@ -235,6 +235,31 @@ async def test_scheduler_wait_is_corrected_by_how_long_jobs_really_waited(bench:
     await asyncio.gather(*waiting)
 
 
+async def test_scheduler_long_turns_of_the_loop_are_added_once_whatever_the_queue(
+    bench: Make,
+) -> None:
+    one = bench()
+    await one.learn()
+    one.before = lambda: one.advance(0.004)
+    for _ in range(100):
+        waiting = [one.run(number, key="same") for number in range(4)]
+        await asyncio.sleep(0)
+        one.advance(0.08)  # a turn of rejections
+        await asyncio.gather(*waiting)
+
+    waiting = [one.run(number, key="same") for number in range(10)]
+    await asyncio.sleep(0)
+    # About 0.08 s for the turn, and 0.01 s for the queue.
+    assert await one.scheduler.run(one.job("in time", deadline=one.now + 0.15)) == "in time"
+    await asyncio.gather(*waiting)
+
+    waiting = [one.run(number, key="same") for number in range(10)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await one.scheduler.run(one.job("late", deadline=one.now + 0.03))
+    await asyncio.gather(*waiting)
+
+
 async def test_scheduler_batches_get_their_share_of_a_loop_that_is_busy_with_other_things(
     bench: Make,
 ) -> None:
