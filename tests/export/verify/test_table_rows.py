@@ -209,3 +209,23 @@ def test_comparison_of_every_row_holds_a_few_blocks_of_8_mib(tmp_path: Path) -> 
         tracemalloc.stop()
     assert checks["t"].rows_compared == len(values)
     assert peak < 48 << 20 < values.nbytes
+
+
+@pytest.mark.parametrize(
+    ("trained", "stored", "equal"),
+    [(np.nan, -np.nan, True), (np.nan, 1.0, False), (1.0, np.nan, False), (0.0, -0.0, False)],
+)
+def test_verify_tables_a_value_that_is_no_number_equals_any_other_such_value(
+    tmp_path: Path, trained: float, stored: float, equal: bool
+) -> None:
+    write_bundle(tmp_path / "ckpt", {"t": np.array([[1.0, trained]], np.float32)})
+    np.array([[1.0, stored]], np.float32).tofile(tmp_path / "s0")
+    segment = Segment(file="s0", first_row=0, rows=1, crc32c=0, blocks=())
+    source = TableSource(layout="plain", key="t")
+    table = Table(rows=1, dim=2, dtype="float32", segments=(segment,), source=source)
+    checkpoint = open_checkpoint(tmp_path)
+    if equal:
+        assert verify_tables(checkpoint, tmp_path, {"t": table}, 1)["t"].rows_compared == 1
+        return
+    with pytest.raises(VerificationFailed, match=r"row 0 differs .* first in column 1"):
+        verify_tables(checkpoint, tmp_path, {"t": table}, 1)

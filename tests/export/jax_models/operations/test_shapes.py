@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.export.jax_models.evaluated import EXAMPLES, check_all, evaluated
+from tests.export.jax_models.evaluated import EXAMPLES, check_all, check_same, evaluated
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -69,3 +69,9 @@ def test_update_of_part_of_rows_is_refused() -> None:
     values = np.ones((2, 3, 4), np.float32)
     with pytest.raises(Exception, match=r"dynamic_update_slice.*part of a row.*jnp\.where"):
         evaluated(lambda x: lax.dynamic_update_slice(x, x[:, :1, :1], (0, 1, 1)), values)
+
+
+def test_reshape_of_examples_without_values() -> None:
+    check_same(
+        lambda x: x[:, :0].reshape(x.shape[0], 0, 3).sum((1, 2)), np.ones((2, 4), np.float32)
+    )
