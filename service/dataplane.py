@@ -111,7 +111,8 @@ class Dataplane:
         context.model = model
         if model:  # before anything is decoded for a client that may not use the model
             authorize(context.principal, model)
-        with self.engine.admit(context.call, context.deadline, model):
+        self.engine.admit(context.call, context.deadline, model)
+        try:
             began = time.perf_counter()
             to_read = (body, is_protobuf, target, self.settings)
             large = len(body) > _INLINE_BYTES
@@ -137,6 +138,8 @@ class Dataplane:
                 )
             self._measured("encode", began, context)
             return pieces
+        finally:
+            self.engine.leave()
 
     def request_finished(
         self, transport: str, context: RequestContext, code: str, seconds: float

@@ -27,7 +27,7 @@ from bundle.features.rules.ids import resolve_all, within
 from bundle.features.sources import Fetched, Indicator, RemoteRows, RemoteTable, RowReader, Source
 from bundle.tables.combiner import combine_clipped, with_empty_row
 from bundle.tables.id_values import Rows, Values, distinct, is_padding
-from bundle.tables.offsets import Offsets, offsets_of
+from bundle.tables.offsets import Offsets, lengths_of, offsets_of
 from bundle.tables.reader import TableReader
 
 _UNKNOWN = -1
@@ -303,13 +303,13 @@ class _Ids:
         feature = self._batch.features[indices[0]]
         entry = feature.entry
         offsets = self._joined_offsets(indices)
-        lengths = np.diff(offsets)
+        lengths = lengths_of(offsets)
         shape = (lengths.size, entry.length or 0, feature.table.dim)
         found = np.zeros(shape, np.float32)
         if entry.filler_row is not None:
             filler_rows = self._rows_of(indices, "filler_row")
             found[...] = source.take(filler_rows)[:, np.newaxis]
-        example = np.repeat(np.arange(lengths.size), lengths)
+        example = np.arange(lengths.size).repeat(lengths)
         step = np.arange(example.size) - offsets[example]
         found[example, step] = source.take(rows)
         return found
@@ -318,7 +318,7 @@ class _Ids:
         """Returns the offsets of features, end to end."""
         if len(indices) == 1:
             return self.offsets[indices[0]]
-        return offsets_of(np.concatenate([np.diff(self.offsets[index]) for index in indices]))
+        return offsets_of(np.concatenate([lengths_of(self.offsets[index]) for index in indices]))
 
     def _joined_weights(self, indices: range) -> NDArray[np.float32] | None:
         """Returns the weights of features end to end, 1 for those without; None if all are 1."""
@@ -344,7 +344,7 @@ def _source(table: TableReader | RemoteTable | Indicator) -> Source:
 
 def _cut(values: Values, offsets: Offsets, length: int) -> tuple[Values, Offsets]:
     """Cuts sequences at their end to a length."""
-    lengths = np.diff(offsets)
+    lengths = lengths_of(offsets)
     if int(lengths.max(initial=0)) <= length:
         return values, offsets
     step = np.arange(values.size) - offsets[:-1].repeat(lengths)

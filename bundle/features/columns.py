@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
-from bundle.tables.offsets import Offsets, offsets_of
+from bundle.tables.offsets import Offsets, lengths_of, offsets_of
 
 NO_DEFAULT = "a value must be sent for each example: the feature has no default"
 
@@ -128,7 +128,7 @@ def one_each(name: str, column: Column, default: Column | None, n: int) -> Colum
     """
     if column.offsets is None and column.values.shape == (n,):
         return column
-    lengths = np.diff(checked_offsets(name, column, n))
+    lengths = lengths_of(checked_offsets(name, column, n))
     if (lengths > 1).any():
         example = int(np.argmax(lengths))
         raise FeatureError(
@@ -165,7 +165,7 @@ def spread(name: str, column: Column, places: int, n: int) -> dict[str, Column]:
     if column.weights is not None:
         raise FeatureError(name, "weights were sent; the feature takes none")
     if column.offsets is not None or column.values.shape != (n * places,):
-        lengths = np.diff(checked_offsets(name, column, n))
+        lengths = lengths_of(checked_offsets(name, column, n))
         wrong = np.flatnonzero(lengths != places)
         if wrong.size:
             raise FeatureError(
@@ -182,7 +182,7 @@ def repeated(name: str, column: Column, counts: NDArray[np.int64]) -> Column:
       FeatureError: as `checked_offsets`.
     """
     offsets = checked_offsets(name, column, counts.size)
-    lengths = np.diff(offsets).repeat(counts)
+    lengths = lengths_of(offsets).repeat(counts)
     ends = offsets_of(lengths)
     places = np.arange(ends[-1]) + (offsets[:-1].repeat(counts) - ends[:-1]).repeat(lengths)
     weights = None if column.weights is None else column.weights[places]

@@ -14,6 +14,7 @@ from bundle.errors import FeatureError
 from bundle.features.columns import NO_DEFAULT, Activation, Column, checked_offsets
 from bundle.format.manifest import DenseFeature
 from bundle.tables import id_values
+from bundle.tables.offsets import lengths_of
 
 
 class Dense:
@@ -61,13 +62,13 @@ class Dense:
         if column.weights is not None and not self._drop_weights:
             raise FeatureError(self.read, "weights were sent; the feature takes none")
         if self._spec.take == "lengths":
-            held = np.diff(checked_offsets(self.read, column, n))
+            held = lengths_of(checked_offsets(self.read, column, n))
             return Activation(self._numbers(held).reshape(n, *self._spec.shape))
         if self._spec.take in ("padded", "weights"):
             return Activation(self._padded(column, n))
         if column.offsets is None and column.values.shape == (n * self._size,):
             return Activation(self._numbers(column.values).reshape(n, *self._spec.shape))
-        lengths = np.diff(checked_offsets(self.read, column, n))
+        lengths = lengths_of(checked_offsets(self.read, column, n))
         absent = lengths == 0
         if ((lengths != self._size) & ~absent).any():
             example = int(np.argmax((lengths != self._size) & ~absent))
@@ -104,7 +105,7 @@ class Dense:
 
     def _padded(self, column: Column, n: int) -> NDArray[Any]:
         """Returns [n, size] of what each example has, one after another, zeros behind it."""
-        lengths = np.diff(checked_offsets(self.read, column, n))
+        lengths = lengths_of(checked_offsets(self.read, column, n))
         if lengths.max(initial=0) > self._size:
             example = int(np.argmax(lengths > self._size))
             raise FeatureError(

@@ -16,3 +16,8 @@ def offsets_of(lengths: Sequence[int] | NDArray[Any]) -> Offsets:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def lengths_of(offsets: Offsets) -> NDArray[np.int64]:
+    """Returns [n] int64: the lengths of the bags. `np.diff` takes six calls."""
+    return offsets[1:] - offsets[:-1]

@@ -87,7 +87,7 @@ class IntegerKeys:
     def _search(self, wanted: NDArray[np.int64]) -> Rows:
         """Returns where each key is in `_sorted`, or would be."""
         if wanted.size <= _SEARCHED_MAX:
-            return np.searchsorted(self._sorted, wanted)
+            return self._sorted.searchsorted(wanted)
         smallest = self._sorted[0]
         distance = np.clip(wanted, smallest, self._sorted[-1]) - smallest
         bucket = (distance.view(np.uint64) >> self._shift).view(np.int64)

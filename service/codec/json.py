@@ -294,7 +294,12 @@ def looked_up_value(answer: calls.LookedUp, several: bool) -> dict[str, Any]:
 
 def identifiers(ids: calls.Ids) -> list[Any]:
     """Returns ids as JSON values: strings as they are, integers beyond 2^53 as decimal strings."""
-    return [_safe(value) for value in ids.tolist()]
+    values: list[Any] = ids.tolist()
+    if ids.dtype == object or not ids.size:
+        return values
+    if ids.min() >= -INTEGER_MAX and ids.max() <= INTEGER_MAX:
+        return values
+    return [_safe(value) for value in values]
 
 
 def _safe(value: Any) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -74,8 +75,7 @@ class Phase:
         self._began = time.perf_counter()
 
     def __exit__(self, *_: object) -> None:
-        seconds = time.perf_counter() - self._began
-        self._phases[self._name] = self._phases.get(self._name, 0.0) + seconds
+        self._phases[self._name] += time.perf_counter() - self._began
 
 
 class RowsLost(Exception):
@@ -110,7 +110,7 @@ class Execution:
           estimates: None: nothing is known yet.
         """
         self.call = call
-        self.phases = dict[str, float]()
+        self.phases = defaultdict[str, float](float)
         self.estimates = estimates or LatencyEstimates()
         self._contexts = contexts
         self._metrics = metrics

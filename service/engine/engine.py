@@ -5,11 +5,10 @@ the scheduler.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -166,17 +165,16 @@ class Engine:
         """Notes that gRPC accepted a call, behind which others may wait to be accepted."""
         self._scheduler.call_accepted()
 
-    @contextlib.contextmanager
-    def admit(self, call: str, deadline: float, model: str = "") -> Iterator[None]:
-        """Counts a request as in progress, from before it is decoded until it is answered; raises
-        as above.
+    def admit(self, call: str, deadline: float, model: str = "") -> None:
+        """Counts a request as in progress, from before it is decoded until `leave`; raises as
+        above.
         """
         self.check_admission(call, deadline, model)
         self.inflight += 1
-        try:
-            yield
-        finally:
-            self.inflight -= 1
+
+    def leave(self) -> None:
+        """Counts a request that was admitted as answered."""
+        self.inflight -= 1
 
     async def execute(self, request: Any, context: RequestContext) -> Any:
         """Answers a Retrieval, Ranking, Recommendation, Embedding or Lookup.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.tables.offsets import offsets_of
+from bundle.tables.offsets import lengths_of, offsets_of
 from service.config import ServiceSettings
 from service.engine.calls import Offsets, Ranked, Ranking, check_offsets
 from service.engine.context import Execution
@@ -52,7 +52,7 @@ def rank(
     """
     plan = _plan(model_version, request, settings)
     candidates = _candidates(model_version, request, plan.outputs, settings)
-    counts = np.diff(candidates.offsets)
+    counts = lengths_of(candidates.offsets)
     returned = int(np.minimum(counts, plan.k).sum() if plan.k else counts.sum())
     check_scores(
         returned, request.candidate_ids, len(request.heads), settings, execution.request_count
@@ -83,10 +83,10 @@ def best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int64], O
     Returns:
       [m'] int64 indices into `scores`, and the [n + 1] int64 offsets of each context's.
     """
-    counts = np.diff(offsets)
-    owners = np.repeat(np.arange(counts.size), counts)
+    counts = lengths_of(offsets)
+    owners = np.arange(counts.size).repeat(counts)
     order = np.lexsort((-scores, owners))
-    rank_in_context = np.arange(scores.size) - np.repeat(offsets[:-1], counts)
+    rank_in_context = np.arange(scores.size) - offsets[:-1].repeat(counts)
     return order[rank_in_context < k], offsets_of(np.minimum(counts, k))
 
 
@@ -159,7 +159,7 @@ def _select(
         scores = scores[positions]
         heads = {head: values[positions] for head, values in heads.items()}
 
-    first_of_context = offsets[:-1].repeat(np.diff(kept_offsets))
+    first_of_context = offsets[:-1].repeat(lengths_of(kept_offsets))
     return Ranked(
         model=model_version.model,
         version=model_version.version,

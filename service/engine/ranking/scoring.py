@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Column, checked_offsets, repeated
+from bundle.tables.offsets import lengths_of
 from service.engine import towers
 from service.engine.calls import Columns, Offsets
 from service.engine.context import Execution
@@ -77,7 +78,7 @@ def score(
     contexts = towers.Contexts.of(plan.layout, offsets)
     # What features of candidates read of their contexts.
     crossed = [name for name in plan.crossed if name in context]
-    copies = {name: repeated(name, context[name], np.diff(offsets)) for name in crossed}
+    copies = {name: repeated(name, context[name], lengths_of(offsets)) for name in crossed}
     candidates = replace(candidates, sent={**candidates.sent, **copies})
     read = plan.inputs["candidate"]
     fetched = None

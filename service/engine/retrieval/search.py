@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
 from bundle.tables.id_values import distinct
+from bundle.tables.offsets import lengths_of
 from runtime.exact import best_of, exact_scores, normalised, rank_exactly
 from service.engine.calls import Explanation, Offsets, Selecting, Vectors
 from service.engine.context import Execution
@@ -119,7 +120,7 @@ def nearest(
     with execution.phase("search"):
         excluded = list(allowed.excluded)
         if offsets is not None:
-            sizes = np.diff(offsets).tolist()
+            sizes = lengths_of(offsets).tolist()
             pairs = zip(excluded, sizes, strict=True)
             excluded = [positions for positions, size in pairs for _ in range(size)]
         search = _Search(index, vectors, k, excluded, allowed.filter, execution, exact, recall)
@@ -157,7 +158,7 @@ def explained(found: Found, request: Selecting, k: int) -> tuple[Explanation, ..
     if request.crowding:
         later.append("crowding")
     explanations = []
-    for each, size in zip(found.explanations, np.diff(found.offsets).tolist(), strict=True):
+    for each, size in zip(found.explanations, lengths_of(found.offsets).tolist(), strict=True):
         if request.offset is not None:
             shortfall = f"the pool of {request.pool_size} candidates has no more neighbors"
         elif size < min(k, each.matches):
