@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -71,10 +72,11 @@ class Request(ABC):
         """Equal for requests that take about equally long: those with the same names and about as
         many values.
         """
+        defaults = _defaults_of(type(self))
         sizes = [
-            bool(value) if value is None or name == "formula" else magnitude(value)
+            (name, name == "formula" or magnitude(value))
             for name, value in vars(self).items()
-            if name != "target"
+            if value is not defaults[name] and name != "target"
         ]
         return type(self), *sizes
 
@@ -479,6 +481,12 @@ def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:
             f"{what}: offsets must begin with 0, never decrease, and end with {total}, the number "
             "of values"
         )
+
+
+@cache
+def _defaults_of(request: type[Request]) -> dict[str, Any]:
+    """Returns the default of each field; of one that must be given, a value that nobody gives."""
+    return {each.name: each.default for each in fields(request)}
 
 
 def magnitude(value: Any) -> Hashable:

@@ -80,13 +80,14 @@ def resolve_all(
     for place, (rule, values) in enumerate(zip(rules, columns, strict=True)):
         groups.setdefault((rule.alike, values.dtype), []).append(place)
     for places in groups.values():
+        if len(places) == 1:
+            (place,) = places
+            found[place] = rules[place].evaluate(features[place], columns[place])
+            continue
         sent = [columns[place] for place in places]
         evaluate = rules[places[0]].evaluate
         try:
-            made = split(
-                evaluate(features[places[0]], np.concatenate(sent) if len(sent) > 1 else sent[0]),
-                sent,
-            )
+            made = split(evaluate(features[places[0]], np.concatenate(sent)), sent)
         except FeatureError:  # it names the first input of them: each speaks for itself
             made = [
                 evaluate(features[place], values)

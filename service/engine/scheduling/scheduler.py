@@ -132,13 +132,18 @@ class BatchQueue:
             return []
         batch: list[Job] = []
         expected_s = 0.0
-        for job in islice(next(iter(self._jobs.values())), self._batch_max):
+        key = next(iter(self._jobs))
+        alike = self._jobs[key]
+        for job in islice(alike, self._batch_max):
             expected_s += job.expected_s
             if batch and expected_s > self._expected_max_s:
                 break
             batch.append(job)
         for job in batch:
-            self.remove(job)
+            del alike[job]
+            self._count(job, -1)
+        if not alike:
+            del self._jobs[key]
         return batch
 
     def remove(self, job: Job) -> bool:
