@@ -39,6 +39,9 @@ _INLINE_NUMBERS = 64 << 10
 _PIECES_PER_STEP = 16
 """Pieces of a response that are encoded at a time; limits are checked between steps."""
 
+_OWN_PHASES = ("decode", "queue", "encode")
+"""Phases of a request; a batch has the others."""
+
 Result = TypeVar("Result")
 
 
@@ -123,7 +126,7 @@ class Dataplane:
                 request, several = operation.read(*to_read)
             wanted: Target = request.target
             context.model = wanted.model
-            self._measured("decode", began, context)
+            context.phases["decode"] = time.perf_counter() - began
             authorize(context.principal, wanted.model)
             answer = await self.engine.execute(request, context)
             if self._request_log is not None and wanted.version is None and not wanted.label:
@@ -136,10 +139,12 @@ class Dataplane:
                 pieces = await self._encode_json(
                     operation.write_json(answer, several), answer, context
                 )
-            self._measured("encode", began, context)
+            context.phases["encode"] = time.perf_counter() - began
             return pieces
         finally:
             self.engine.leave()
+            own = {name: context.phases[name] for name in _OWN_PHASES if name in context.phases}
+            self.metrics.phases_finished(context.call, context.model, own)
 
     def request_finished(
         self, transport: str, context: RequestContext, code: str, seconds: float
@@ -225,11 +230,6 @@ class Dataplane:
     def _check_response(self, size: int) -> None:
         # What the request and the model tell is checked before; strings can be longer than average.
         check_bytes(size, "longer values than usual", self.settings)
-
-    def _measured(self, phase: str, began: float, context: RequestContext) -> None:
-        seconds = time.perf_counter() - began
-        context.phases[phase] = seconds
-        self.metrics.phases_finished(context.call, context.model, {phase: seconds})
 
     def close(self) -> None:
         """Ends the decoders; what waits is dropped."""

@@ -149,9 +149,13 @@ class Embedded:
         if column is None and default is None:
             raise FeatureError(name, NO_DEFAULT)
         if column is None and default is not None:
-            weights = None if default.weights is None else np.tile(default.weights, n)
+            values = default.values
+            weights = default.weights
+            if n != 1:
+                values = np.tile(values, n)
+                weights = None if weights is None else np.tile(weights, n)
             offsets = None if self._one else np.arange(n + 1, dtype=np.int64) * default.values.size
-            return Column(np.tile(default.values, n), offsets, weights)
+            return Column(values, offsets, weights)
         assert column is not None  # noqa: S101 - one of them is there
         return one_each(name, column, default, n) if self._one else column
 

@@ -313,7 +313,8 @@ def _columns(
     columns: Mapping[str, pb.Column], where: str, settings: ServiceSettings
 ) -> dict[str, Column]:
     at_most(settings, "max_features", len(columns), where)
-    return {name: _column(message, f"{where}.{name}") for name, message in columns.items()}
+    # Their items() is Python's, in seven calls.
+    return {name: _column(columns[name], f"{where}.{name}") for name in columns}
 
 
 def _column(message: pb.Column, where: str) -> Column:

@@ -166,7 +166,7 @@ class Execution:
             self.check()
             compute(number)
 
-        if self._pool is None:
+        if count == 1 or self._pool is None:
             for number in range(count):
                 checked(number)
         else:

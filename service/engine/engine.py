@@ -205,15 +205,10 @@ class Engine:
             waits=version.shards is not None,
         )
         try:
-            answer = await self._scheduler.run(job)
+            return await self._scheduler.run(job)
         except Overloaded as problem:
             self._rejected(context.call, version.model, problem)
             raise
-        finally:
-            if "queue" in context.phases:
-                queued = {"queue": context.phases["queue"]}
-                self._metrics.phases_finished(context.call, version.model, queued)
-        return answer
 
     def models(self) -> dict[str, tuple[VersionState, ...]]:
         """Returns the states of every model's versions, newest first."""

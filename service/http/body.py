@@ -137,7 +137,9 @@ class BodyReader:
           InvalidArgument: it is not encoded as its headers declare.
           Cancelled: the client hung up before the body had arrived.
         """
-        encoding = headers.get("content-encoding", "identity").strip().lower()
+        encoding = "identity"
+        if "content-encoding" in headers:
+            encoding = headers["content-encoding"].strip().lower()
         if encoding not in {"identity", "gzip"}:
             raise InvalidArgument(
                 f"content-encoding is {encoding[:40]!r}; gzip or none was expected"

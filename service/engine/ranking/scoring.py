@@ -78,8 +78,9 @@ def score(
     contexts = towers.Contexts.of(plan.layout, offsets)
     # What features of candidates read of their contexts.
     crossed = [name for name in plan.crossed if name in context]
-    copies = {name: repeated(name, context[name], lengths_of(offsets)) for name in crossed}
-    candidates = replace(candidates, sent={**candidates.sent, **copies})
+    if crossed:
+        copies = {name: repeated(name, context[name], lengths_of(offsets)) for name in crossed}
+        candidates = replace(candidates, sent={**candidates.sent, **copies})
     read = plan.inputs["candidate"]
     fetched = None
     with execution.phase("lookup"):
