@@ -187,7 +187,7 @@ def test_request_passes_at_most_the_recorded_calls_and_modules(
     name: str, measured: dict[str, Counter[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A request passes at most five percent more calls than are recorded for it, and no more of
-    our modules.
+    our modules. The columns of a message come in any order, so that another module may see them.
     """
     calls = Counter({file.removeprefix(f"{ROOT}/"): n for file, n in measured[name].items()})
     modules = [file for file in calls if file.startswith(PACKAGES)]

@@ -46,7 +46,11 @@ def check(request: Selecting, corpus: LoadedStore, k: int) -> None:
         raise InvalidArgument(f"diversity is {request.diversity}; 0 to 1 was expected")
     if request.min_score is not None and not math.isfinite(request.min_score):
         raise InvalidArgument(f"min_score is {request.min_score}; a finite number was expected")
-    crowding = request.crowding or {}
+    if request.crowding:
+        _check_crowding(request.crowding, corpus)
+
+
+def _check_crowding(crowding: Mapping[str, int], corpus: LoadedStore) -> None:
     check_attributes(corpus, list(crowding))
     for name, maximum in crowding.items():
         kind = corpus.entry.attributes[name]
