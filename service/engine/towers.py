@@ -103,7 +103,8 @@ class Inputs:
                 if one.made:
                     continue
                 rows = flat[part, number] = np.empty((m, one.width), one.dtype)
-                self.arrays[part][one.name] = rows.reshape(m, *one.shape)
+                is_flat = one.shape == (one.width,)
+                self.arrays[part][one.name] = rows if is_flat else rows.reshape(m, *one.shape)
                 for each in one.written:
                     self.places.append(
                         Place(rows[:, each.start : each.stop], each.names, each.ends)
