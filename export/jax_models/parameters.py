@@ -55,9 +55,8 @@ class StoredParameters:
         if problems:
             more = f" and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
             raise CheckpointError(
-                f"checkpoint {self.checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. The "
-                "model code is not the one that was saved, or checkpoint.object_path "
-                f"({self.object_path!r}) is not where its parameters begin"
+                f"checkpoint {self.checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. "
+                f"{self._cause()}"
             )
         return keys
 
@@ -124,6 +123,20 @@ class StoredParameters:
             leaf = self._dotted.get(path)
             if leaf is not None and tuple(self.checkpoint.entries[key].shape) == leaf.shape:
                 yield ".".join(steps[:cut]), path
+
+    def _cause(self) -> str:
+        """Returns why parameters may be missing, and a remedy."""
+        keys = self.checkpoint.entries
+        if all(step.isdecimal() for key in keys for step in key.split(".")):
+            return (
+                "It holds the parameters as lists, without their names, as RecML's KerasTrainer "
+                "saves them: save them as a dict by name in the training program, or return lists "
+                "of shapes in the same order"
+            )
+        return (
+            "The model code is not the one that was saved, or checkpoint.object_path "
+            f"({self.object_path!r}) is not where its parameters begin"
+        )
 
     @cached_property
     def _dotted(self) -> Mapping[str, Any]:

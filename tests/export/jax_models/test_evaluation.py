@@ -39,11 +39,30 @@ def called_back(x: Any) -> Any:
     return jax.pure_callback(lambda y: y, jax.ShapeDtypeStruct((4,), jnp.float32), x[0])
 
 
+def called_back_in_order(x: Any) -> Any:
+    from jax.experimental import io_callback
+
+    shape = jax.ShapeDtypeStruct((4,), jnp.float32)
+    return io_callback(lambda y: y, shape, x[0])
+
+
+def summed_over_devices(x: Any) -> Any:
+    return jax.vmap(lambda row: lax.psum(row, "devices"), axis_name="devices")(x)
+
+
+def called_in_a_library(x: Any) -> Any:
+    shape = jax.ShapeDtypeStruct((4,), jnp.float32)
+    return jax.ffi.ffi_call("own_kernel", shape)(x[0])
+
+
 REFUSED = {
     "fft": (lambda x: jnp.fft.fft(x).real, "before the model"),
     "shard_map": (in_shards, "without jax.shard_map"),
+    "psum": (summed_over_devices, "without jax.shard_map"),
     "pallas_call": (with_kernel, "plain computation"),
+    "ffi_call": (called_in_a_library, "plain computation"),
     "pure_callback": (called_back, "remove it for inference"),
+    "io_callback": (called_back_in_order, "remove it for inference"),
     "random_bits": (
         lambda x: x * jax.random.bernoulli(jax.random.key(0), 0.5, (4,)),
         "deterministic=True",

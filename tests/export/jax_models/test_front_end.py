@@ -12,6 +12,7 @@ from rich.console import Console
 
 from bundle.format.manifest import EmbeddedFeature, Manifest
 from bundle.storage.catalog import read_manifest
+from bundle.tables.reader import TableReader
 from export.errors import CheckpointError, NotConvertible, UsageError, VerificationFailed
 from export.jax_models.operations import elementwise
 from export.jobs import bundle_job
@@ -89,6 +90,19 @@ def build_with_more():
 
     return {**shapes(), "more": jax.ShapeDtypeStruct((3,), jnp.float32)}, {"query": shifted}
 '''
+OF_A_STACK = """
+import jax
+import jax.numpy as jnp
+
+
+def query(parameters, inputs):
+    return jnp.take(parameters["embedding"]["users_movies"]["table"], inputs["user"], axis=0)
+
+
+def build():
+    stack = jax.ShapeDtypeStruct((64, 8), jnp.float32)
+    return {"embedding": {"users_movies": {"table": stack}}}, {"query": query}
+"""
 SHAPES = {
     "users": [USERS, DIM],
     "genres": [GENRES, DIM],
@@ -298,3 +312,55 @@ def test_parameters_in_several_places_need_an_object_path(tmp_path: Path, folder
 def test_averages_are_a_tree_of_their_own(folder: Path) -> None:
     message = refused(folder, checkpoint={"path": "checkpoint", "averages": True})
     assert "write its path as checkpoint.object_path" in message
+
+
+def test_parameters_in_lists_without_names_are_refused_with_a_remedy(
+    tmp_path: Path, folder: Path
+) -> None:
+    for name in ("model.py", "shapes.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    trainable = jax.tree.leaves(parameters())
+    untrained = [np.zeros(3, np.float32)]
+    save(tmp_path, [trainable, untrained, jax.tree.leaves(parameters(4))])
+    message = refused(tmp_path)
+    assert "parameter users [60, 4] is not in the checkpoint" in message
+    assert "as lists, without their names, as RecML's KerasTrainer saves them" in message
+    assert "save them as a dict by name" in message
+
+
+@pytest.mark.parametrize("threshold", [0, 10_000])
+def test_stack_that_is_taken_as_a_parameter_is_refused(tmp_path: Path, threshold: int) -> None:
+    (tmp_path / "model.py").write_text(OF_A_STACK)
+    stack = np.zeros((64, 8), np.float32)
+    save(tmp_path, {"embedding": {"users_movies": {"table": stack, "slot": {"0": stack}}}})
+    message = refused(
+        tmp_path,
+        inputs={"user": {"dtype": "int32"}},
+        towers={"query": {"role": "query", "call": "query"}},
+        tables={},
+        code={"factory": "model.py:build", "table_threshold": threshold},
+    )
+    assert "embedding.users_movies.table" in message
+    assert "how its rows are spread over cores is not in the checkpoint" in message
+
+
+@pytest.mark.parametrize(("dtype", "largest"), [("bfloat16", 0.01), ("int8", 0.02)])
+def test_narrower_rows_are_written_and_measured(folder: Path, dtype: str, largest: float) -> None:
+    tables = {name: {"dtype": dtype, "max_abs_error": largest} for name in ("users", "genres")}
+    query = {
+        "role": "query",
+        "call": "query",
+        "outputs": {"vector": "vector"},
+        "max_abs_error": {"f32": largest},
+    }
+    job = job_of(model=f"narrow_{dtype}", tables=tables, towers={"query": query})
+    prepared = bundle_job.prepare(job, folder, ExportSettings())
+    manifest = bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True))).manifest
+    assert {table.dtype for table in manifest.tables.values()} == {dtype}
+
+    held = parameters()
+    bundle = folder / "bundles" / f"narrow_{dtype}" / "1"
+    for name, table in manifest.tables.items():
+        found = TableReader(bundle, table).gather(np.arange(table.rows))
+        error = np.abs(found - held[name]).max()
+        assert 0 < error <= largest
