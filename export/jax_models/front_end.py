@@ -103,7 +103,9 @@ class JaxModel:
     def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
         """See OriginalModel.find_weights."""
         paths = {_path(variable): variable for variable in variables}
-        return [(paths[path], key) for path, key in self._stored.find(paths).items()]
+        keys = self._stored.find(paths)
+        self._check_no_stack(keys.values())
+        return [(paths[path], key) for path, key in keys.items()]
 
     def restore_weights(self, variables: Iterable[Any]) -> None:
         """See OriginalModel.restore_weights."""
@@ -141,6 +143,18 @@ class JaxModel:
     def _specified(self, layouts: Mapping[str, StatedTable]) -> SpecifiedTables | None:
         specs = self.functions.specs
         return None if specs is None else SpecifiedTables(specs, self.checkpoint, dict(layouts))
+
+    def _check_no_stack(self, keys: Collection[str]) -> None:
+        """Checks that no parameter is a stack: the rows of one are not in the order of ids.
+
+        Raises:
+          CheckpointError: one is.
+        """
+        for stack in recognise(self.checkpoint, Statements()).refused:
+            if stack.key in keys:
+                raise CheckpointError(
+                    f"parameter {stack.key!r} cannot be read as it is: {stack.reason}"
+                )
 
     def _stored_table(self, name: str, path: str) -> str:
         """Returns the key of a table; the name that it is recognised by where it is in a stack."""
