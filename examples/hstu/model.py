@@ -83,8 +83,7 @@ class Hstu(nn.Module):  # type: ignore[misc]
         for block in self.blocks:
             x = block(x, visible)
         last = (positions == inputs["length"][:, None] - 1).astype(jnp.float32)
-        vector = jnp.einsum("bnd,bn->bd", x, last)
-        return vector / jnp.maximum(jnp.linalg.norm(vector, axis=-1, keepdims=True), 1e-6)
+        return jnp.einsum("bnd,bn->bd", x, last)
 
     def candidate(self, inputs: Mapping[str, Any]) -> Any:
         """Computes the vectors of movies: [b, dim].
@@ -92,8 +91,7 @@ class Hstu(nn.Module):  # type: ignore[misc]
         Args:
           inputs: movie_id [b], a row, int32.
         """
-        vector = self.movies(inputs["movie_id"])
-        return vector / jnp.maximum(jnp.linalg.norm(vector, axis=-1, keepdims=True), 1e-6)
+        return self.movies(inputs["movie_id"])
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """Computes both."""
