@@ -179,12 +179,19 @@ class Supervisor:
         notify("READY=1")
 
     def _release_ended(self) -> None:
-        """Closes the pipes of workers that have ended. uvicorn holds both ends of each and would
-        wait `_REPLACEMENT_S` for a sign of a worker that was killed before it could reply.
+        """Shuts down the pipes of workers that have ended. uvicorn holds both ends of each and
+        would wait `_REPLACEMENT_S` for a sign of a worker that was killed before it could reply.
+
+        uvicorn alone closes them, in another thread: to close a descriptor twice could close a
+        connection that has its number by then.
         """
         for process in list(self._processes.processes):
             if process.pid is not None and _has_ended(process):
-                process.kill()
+                with (
+                    contextlib.suppress(OSError),  # uvicorn has closed it
+                    socket.socket(fileno=os.dup(process.child_conn.fileno())) as end,
+                ):
+                    end.shutdown(socket.SHUT_RDWR)
 
     def _end_after_drain(self) -> None:
         """Kills the workers that should have drained by now, such as one that hangs. Counts the
@@ -202,7 +209,7 @@ class Supervisor:
     def _kill(self, pids: list[int | None]) -> None:
         for process in list(self._processes.processes):
             if process.pid in pids:
-                process.kill()  # closes its pipe, too, so that uvicorn no longer waits for a sign
+                process.process.kill()  # `_release_ended` does the rest
 
 
 def _has_ended(process: Process) -> bool:
