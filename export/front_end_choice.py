@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from export.checkpoint.reader import Checkpoint, is_jax, open_checkpoint
+from export.checkpoint.reader import Checkpoint, is_jax, is_torch, open_checkpoint
 from export.front_end.interface import FrontEnd
 from export.locations import location_of
 from export.recipe.schema import ExportJob
@@ -36,12 +36,17 @@ def open_job(job: ExportJob, base: Path) -> tuple[FrontEnd, ExportJob, Checkpoin
 
 def front_end_of(job: ExportJob, base: Path) -> FrontEnd:
     """Returns the front end that understands a recipe's model: JAX's for what Orbax saved,
-    unless it holds the variables of a model of Keras.
+    unless it holds the variables of a model of Keras; of PyTorch, towers that the user brings.
 
     Raises:
       CheckpointError: the checkpoint is incomplete or damaged.
     """
-    if is_jax(location_of(job.checkpoint.path, base)):
+    location = location_of(job.checkpoint.path, base)
+    if is_torch(location):
+        from export.given_towers.front_end import GivenTowersFrontEnd
+
+        return GivenTowersFrontEnd()
+    if is_jax(location):
         from export.jax_models.front_end import JaxFrontEnd
 
         return JaxFrontEnd()

@@ -23,7 +23,7 @@ def line_of_operation(operation: Any) -> str:
     known.
     """
     try:
-        frames = [(frame.filename, frame.lineno) for frame in operation.traceback]
+        frames = [(frame.filename, frame.lineno) for frame in operation.traceback or ()]
     except AttributeError:
         return ""
     return last_of_user(frames)

@@ -91,6 +91,11 @@ def is_jax(path: Location) -> bool:
     return place is not None and not is_keras_state(place)
 
 
+def is_torch(path: Location) -> bool:
+    """Returns whether `open_checkpoint` opens what PyTorch saved; reads no listing of tensors."""
+    return is_torch_distributed(path) or _safetensors_of(path) is not None
+
+
 def _open_other(path: Path) -> Checkpoint | None:
     """Opens a checkpoint that TensorFlow did not save; None: it is none."""
     if path.is_file():
@@ -125,15 +130,20 @@ def _open_torch_distributed(path: Location) -> Checkpoint | None:
 
 
 def _open_safetensors(path: Location) -> Checkpoint | None:
-    """Opens files of safetensors; None: there are none, or a checkpoint of TensorFlow beside
-    them.
+    """Opens files of safetensors; None: there are none."""
+    file = _safetensors_of(path)
+    return None if file is None else Checkpoint(file, list_safetensors(file))
+
+
+def _safetensors_of(path: Location) -> Location | None:
+    """Returns the file of safetensors to read; None: there is none, or a checkpoint of TensorFlow
+    beside it.
     """
     if path.is_dir():
         names = [child.name for child in path.iterdir()]
         if STATE_FILE in names or any(name.endswith(".index") for name in names):
             return None
-    file = find_safetensors(path)
-    return None if file is None else Checkpoint(file, list_safetensors(file))
+    return find_safetensors(path)
 
 
 class Checkpoint:

@@ -109,6 +109,19 @@ def save_without_variables(module: Any, directory: str, signatures: dict[str, An
     save(module, directory, signatures=signatures, experimental_skip_checkpoint=True)
 
 
+def frozen_graph(function: Any) -> tuple[Any, dict[str, str], dict[str, str]]:
+    """Returns a concrete function as one graph without calls and variables.
+
+    Returns:
+      The GraphDef; the name of the tensor of each input, by its name; and of each output.
+    """
+    freeze = _internal("framework.convert_to_constants", "convert_variables_to_constants_v2")
+    frozen = freeze(function)
+    inputs = {tensor.op.name: tensor.name for tensor in frozen.inputs}
+    outputs = zip(sorted(function.structured_outputs), frozen.outputs, strict=True)
+    return frozen.graph.as_graph_def(), inputs, {name: tensor.name for name, tensor in outputs}
+
+
 def is_keras_3_layer(layer: Any) -> bool:
     """Returns whether a layer is of Keras 3, or derives from one."""
     return any(kind.__module__.startswith("keras.src.layers") for kind in type(layer).__mro__)

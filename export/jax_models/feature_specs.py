@@ -20,6 +20,7 @@ from typing import Any, cast, get_args
 
 from export.errors import NotConvertible
 from export.front_end.specs import Combiner
+from export.tensorflow_models.lookups.activations import PooledTable
 
 _COMBINERS = get_args(Combiner)
 _FORM = (
@@ -48,21 +49,13 @@ class PlaceInStack:
 
 
 @dataclass(frozen=True)
-class SpecifiedTable:
-    """A table as feature specifications describe it.
+class SpecifiedTable(PooledTable):
+    """A table as feature specifications of jax-tpu-embedding describe it.
 
     Attributes:
-      name: its own name, which layouts and checkpoints use.
-      rows: the size of its vocabulary.
-      dim: values in a row.
-      combiner: how the rows of an example become one vector.
       place: where its stack holds it; None: the specifications are not prepared for training.
     """
 
-    name: str
-    rows: int
-    dim: int
-    combiner: Combiner
     place: PlaceInStack | None = None
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from export.errors import NotConvertible, UsageError
 from export.graphs.loading import tf
-from export.jax_models.activations import Activations, plan_activations
 from export.jax_models.evaluation import Evaluator
 from export.jax_models.feature_specs import FeatureSpecs, read_feature_specs
 from export.jax_models.loading import jax, load_jax
@@ -18,6 +17,7 @@ from export.jax_models.values import Parameter, Value
 from export.recipe.schema import ExportJob, name_of_call
 from export.tensorflow_models.frameworks.keras_saving import is_keras_3_model
 from export.tensorflow_models.frameworks.named_graphs import without_memory
+from export.tensorflow_models.lookups.activations import Activations, plan_activations
 from export.tensorflow_models.model.code import load_factory
 from export.tensorflow_models.model.keras_variables import SAVE_WITH_NAMES
 
@@ -186,7 +186,8 @@ def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
     if not more:
         return JaxFunctions(parameters, functions)
     specs = read_feature_specs(more[0])
-    return JaxFunctions(parameters, functions, specs, plan_activations(specs, job.inputs))
+    activations = plan_activations(specs.table_of, job.inputs)
+    return JaxFunctions(parameters, functions, specs, activations)
 
 
 def _check_parameters(reference: str, parameters: Any) -> None:

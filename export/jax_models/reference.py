@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features.columns import checked_offsets
 from export.errors import ExportError, NotConvertible
 from export.front_end.interface import ReferenceInputs, ReferenceRun, Results
-from export.front_end.specs import Combiner, ModelSpec, TableFacts, TowerSpec
-from export.graphs.tensors import composed
-from export.jax_models.activations import Bag
+from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
 from export.jax_models.functions import build_functions
 from export.jax_models.loading import jax
 from export.jax_models.parameters import StoredParameters
 from export.recipe.schema import ExportJob, name_of_call
+from export.tensorflow_models.reference.inputs import dense_input, pooled, read_rows
 from export.user_lines import at_line, line_of_exception
 
 _INNER = ("jaxpr", "call_jaxpr")
@@ -81,12 +78,13 @@ class JaxReference:
         bags = functions.activations.bags
         specified = functions.specs.tables if functions.specs is not None else {}
         arrays = {
-            name: jax.numpy.asarray(self._input(name, inputs))
+            name: jax.numpy.asarray(dense_input(name, self.job, inputs))
             for name in functions.activations.others(names)
         }
         for name in names:
             if name in bags:
-                arrays[name] = jax.numpy.asarray(self._activation(name, bags[name], inputs))
+                activation = pooled(name, bags[name], inputs, self.whole)
+                arrays[name] = jax.numpy.asarray(activation)
         tables = {
             table.config_name: table
             for table in self.whole.tables.values()
@@ -115,55 +113,11 @@ class JaxReference:
             ) from problem
         return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
 
-    def _input(self, name: str, inputs: ReferenceInputs) -> NDArray[Any]:
-        part = self.job.inputs[name]
-        padding = inputs.padding.get(name)
-        return np.asarray(composed(name, part, inputs.columns[name], inputs.n, padding))
-
-    def _activation(self, name: str, bag: Bag, inputs: ReferenceInputs) -> NDArray[np.float32]:
-        """Returns [n, dim]: the rows of each example, combined as SparseCores do."""
-        found = np.zeros((inputs.n, bag.table.dim), np.float32)
-        known = {table.config_name: table for table in self.whole.tables.values()}
-        if bag.table.name not in known:
-            return found  # no tower needs it
-        column = inputs.columns[name]
-        offsets = checked_offsets(name, column, inputs.n)
-        vectors = _read_rows(known[bag.table.name], column.values, inputs).astype(np.float64)
-        weights = np.ones(len(vectors))
-        if bag.weights is not None:
-            weights = inputs.columns[bag.weights].values.astype(np.float64)
-        for example, (first, last) in enumerate(pairwise(offsets.tolist())):
-            found[example] = _combined(bag.table.combiner, vectors[first:last], weights[first:last])
-        return found
-
     def _table(self, path: str, leaf: Any, table: TableFacts, inputs: ReferenceInputs) -> _Table:
         def read(ids: NDArray[Any]) -> NDArray[Any]:
-            return _read_rows(table, ids, inputs).astype(leaf.dtype)
+            return read_rows(table, ids, inputs).astype(leaf.dtype)
 
         return _Table(read, lambda: jax.numpy.asarray(self.stored.read(path)))
-
-
-def _read_rows(table: TableFacts, ids: NDArray[Any], inputs: ReferenceInputs) -> NDArray[Any]:
-    """Returns [*shape of ids, dim] rows of a table; zeros for ids that are outside."""
-    count = np.iinfo(np.int64).max if table.name in inputs.keyed else table.rows
-    wanted = ids.astype(np.int64)
-    outside = (wanted < 0) | (wanted >= count)
-    rows, places = np.unique(np.where(outside, 0, wanted), return_inverse=True)
-    values = inputs.read_rows(table.name, rows)[:, : table.dim]
-    found: NDArray[Any] = values[places.reshape(ids.shape)]
-    found[outside] = 0
-    return found
-
-
-def _combined(combiner: Combiner, vectors: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
-    """Returns the vector of one bag."""
-    total: NDArray[Any] = weights @ vectors
-    divisor = 1.0
-    if combiner == "mean":
-        divisor = weights.sum()
-    elif combiner == "sqrtn":
-        divisor = np.sqrt((weights**2).sum())
-    return total / divisor if divisor else np.zeros_like(total)
 
 
 def _outputs(tower: TowerSpec, whole: Any) -> dict[str, NDArray[Any]]:

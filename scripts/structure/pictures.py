@@ -111,7 +111,8 @@ EXPORT = Picture(
         Box("towers", 3, (0, 3)),
         Box("front_end_choice", 3, (3, 8)),
         Box("corpora", 3, (8, 12)),
-        Box("jax_models", 4, (3, 10), parts="operations"),
+        Box("jax_models", 4, (3, 7), parts="operations"),
+        Box("given_towers", 4, (7, 10)),
         Box(
             "tensorflow_models",
             5,

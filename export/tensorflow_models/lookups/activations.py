@@ -1,5 +1,5 @@
 """Activations of features that are specified: the exporter makes the bag of each feature an input
-of the user's function, which looks nothing up.
+of what the user brings, which looks nothing up.
 """
 
 from __future__ import annotations
@@ -9,13 +9,29 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from export.errors import NotConvertible, UsageError
-from export.front_end.specs import TableFacts
+from export.front_end.specs import Combiner, TableFacts
 from export.graphs.loading import tf
-from export.jax_models.feature_specs import FeatureSpecs, SpecifiedTable
 from export.recipe.schema import InputPart
 from export.tensorflow_models.frameworks.named_graphs import without_memory
 from export.tensorflow_models.lookups.records import Lookup, table_name
 from export.tensorflow_models.lookups.specified import look_up
+
+
+@dataclass(frozen=True)
+class PooledTable:
+    """A table as the specification of a feature describes it.
+
+    Attributes:
+      name: its own name, which layouts and checkpoints use.
+      rows: the size of its vocabulary.
+      dim: values in a row.
+      combiner: how the rows of an example become one vector.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    combiner: Combiner
 
 
 @dataclass(frozen=True)
@@ -27,13 +43,13 @@ class Bag:
       weights: the input of its weights; None: it has none.
     """
 
-    table: SpecifiedTable
+    table: PooledTable
     weights: str | None = None
 
 
 @dataclass(frozen=True)
 class Activations:
-    """What a function takes in place of ids.
+    """What a tower takes in place of ids.
 
     Attributes:
       bags: the specified features that the recipe declares, by their names.
@@ -44,12 +60,12 @@ class Activations:
     variables: Mapping[str, Any] = field(default_factory=dict)
 
     def others(self, names: Iterable[str]) -> list[str]:
-        """Returns the inputs that the function takes as they are: no ids, and no weights of ids."""
+        """Returns the inputs that the tower takes as they are: no ids, and no weights of ids."""
         beside = {bag.weights for bag in self.bags.values()}
         return [name for name in names if name not in self.bags and name not in beside]
 
     def looked_up(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what the function takes: activations [b, dim] by feature, and other inputs.
+        """Returns what the tower takes: activations [b, dim] by feature, and other inputs.
 
         Args:
           inputs: tensors of one call, of TensorFlow.
@@ -78,21 +94,27 @@ class Activations:
             (ids,),
             weights=None if bag.weights is None else inputs[bag.weights],
             kind="bag",
-            # SparseCores drop no id and no weight; the divisor of a mean is the sum of weights.
+            # No id and no weight is dropped; the divisor of a mean is the sum of weights.
             encoding="ragged",
             combiner=table.combiner,
         )
 
 
-def plan_activations(specs: FeatureSpecs, inputs: Mapping[str, InputPart]) -> Activations:
+def plan_activations(
+    table_of: Mapping[str, PooledTable], inputs: Mapping[str, InputPart]
+) -> Activations:
     """Matches specified features with the recipe's inputs.
+
+    Args:
+      table_of: the table that each feature reads, by the feature's name.
+      inputs: of the recipe.
 
     Raises:
       NotConvertible: an input is not what its specification needs; names it, and what to write.
     """
     weights = {part.weights_for: name for name, part in inputs.items() if part.weights_for}
     bags: dict[str, Bag] = {}
-    for name, table in specs.table_of.items():
+    for name, table in table_of.items():
         if name in inputs:
             _check_ids(name, inputs[name])
             bags[name] = Bag(table, weights.get(name))
@@ -104,7 +126,7 @@ def plan_activations(specs: FeatureSpecs, inputs: Mapping[str, InputPart]) -> Ac
             tf.float32,
             True,
         )
-        for table in specs.tables.values()
+        for table in {table.name: table for table in table_of.values()}.values()
     }
     return Activations(bags, variables)
 

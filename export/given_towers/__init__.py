@@ -1,0 +1,1 @@
+"""Towers that the user brings in files, beside tables of a PyTorch checkpoint."""

@@ -1,0 +1,125 @@
+"""Tables of PyTorch with towers that the user brings, as the exporter's interface to front ends
+wants them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from export.checkpoint.inventory.layout_file import read_layouts
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Inventory, Statements
+from export.checkpoint.reader import Checkpoint
+from export.errors import CheckpointError, NotConvertible, UsageError
+from export.front_end.interface import PartitionedModel
+from export.given_towers.model_file import GivenTowers, read_model_file
+from export.given_towers.reference import GivenReference
+from export.recipe.schema import ExportJob
+from export.tables.dumped import vectors_key
+from export.tensorflow_models.model.tables import check_shape
+from export.tensorflow_models.model.tracing import TracedModel, trace_towers
+
+
+class GivenTowersFrontEnd:
+    """Reads tables that PyTorch saved, and towers in files. Implements `FrontEnd`."""
+
+    def find_variables(
+        self, job: ExportJob, checkpoint: Checkpoint
+    ) -> tuple[ExportJob, Checkpoint]:
+        """See FrontEnd.find_variables."""
+        if job.checkpoint.averages or job.checkpoint.object_path or job.checkpoint.by:
+            raise CheckpointError(
+                f"checkpoint {checkpoint.prefix} is PyTorch's, whose tables are found by their "
+                "names: leave out checkpoint.averages, object_path and by; name a table's variable "
+                "as tables.NAME.key"
+            )
+        return job, checkpoint
+
+    def partition(
+        self, job: ExportJob, base: Path, checkpoint: Checkpoint, inside: bool = False
+    ) -> PartitionedModel:
+        """See FrontEnd.partition."""
+        _check_expected(job)
+        towers: list[GivenTowers] = []
+
+        def build(job: ExportJob, base: Path) -> GivenTowers:
+            towers.append(read_model_file(job, base))
+            return towers[-1]
+
+        traced = trace_towers(job, base, inside, build)
+        original = GivenModel(job, base, checkpoint, traced, towers[-1])
+        return PartitionedModel(traced.spec, traced.towers, original, traced.notes)
+
+
+@dataclass(frozen=True)
+class GivenModel:
+    """Towers in files beside a checkpoint of PyTorch. Implements `OriginalModel`.
+
+    Attributes:
+      job, base: the recipe and its folder.
+      checkpoint: its checkpoint.
+      traced: the towers and their tables.
+      towers: what the model file describes.
+    """
+
+    job: ExportJob
+    base: Path
+    checkpoint: Checkpoint
+    traced: TracedModel
+    towers: GivenTowers
+
+    def find_tables(self) -> Inventory:
+        """See OriginalModel.find_tables."""
+        layout = self.job.checkpoint.layout
+        layouts = {} if layout is None else dict(read_layouts(self.base / layout))
+        named = {}
+        for name in self.traced.spec.tables:
+            part = self.job.tables.get(name)
+            stated = vectors_key(self.checkpoint, name) or (part.key if part is not None else None)
+            if stated:
+                named[name] = stated
+        inventory = recognise(self.checkpoint, Statements(named, (), layouts))
+        for name, facts in self.traced.spec.tables.items():
+            check_shape(inventory, name, facts, "")
+        return inventory
+
+    def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
+        """See OriginalModel.find_weights: a tower's file holds its weights."""
+        return [(variable, "") for variable in variables]
+
+    def restore_weights(self, variables: Iterable[Any]) -> None:
+        """See OriginalModel.restore_weights."""
+
+    def note_unmatched_weights(self, _dense: Collection[str]) -> tuple[str, ...]:
+        """See OriginalModel.note_unmatched_weights."""
+        return ()
+
+    def combine(self, config: Any, *_values: Any) -> Any:
+        """See OriginalModel.combine: towers in files have no layers that combine."""
+        raise NotConvertible(f"a tower in a file has no embedding layer {config!r}")
+
+    def reference(self, _inventory: Inventory, _directory: Path) -> GivenReference:
+        """See OriginalModel.reference."""
+        return GivenReference(self.job, self.towers, self.traced.spec)
+
+
+def _check_expected(job: ExportJob) -> None:
+    """Checks that each tower is compared with what training recorded: nothing else here runs
+    PyTorch on the checkpoint's rows.
+
+    Raises:
+      UsageError: a tower is not.
+    """
+    expected = job.verify.expected
+    for name, part in job.towers.items():
+        outputs = part.outputs or {"result": ""}
+        if not any(key in expected for output in outputs for key in (output, f"{name}.{output}")):
+            output = part.result or next(iter(outputs))
+            raise UsageError(
+                f"tower {name!r} of PyTorch is compared with nothing that PyTorch computed: record "
+                "what the whole model returns for some examples, name their file as "
+                f"verify.examples, and the column of a recorded output as verify.expected.{output}"
+            )

@@ -1,0 +1,60 @@
+"""Towers as SavedModels: the one signature becomes part of the trace, its variables constants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from export.errors import NotConvertible
+from export.graphs.internals import frozen_graph
+from export.graphs.loading import tf
+
+
+class SavedModelTower:
+    """The signature `serving_default` of a SavedModel, or its only one. Implements `GivenTower`."""
+
+    def __init__(self, path: Path) -> None:
+        """Loads the SavedModel.
+
+        Raises:
+          NotConvertible: it is damaged, or has no such signature.
+        """
+        try:
+            loaded = tf.saved_model.load(str(path))
+        except (OSError, ValueError, KeyError, tf.errors.OpError) as problem:
+            reason = " ".join(str(problem).split())[:300]
+            raise NotConvertible(f"tower {path} cannot be read: {reason}") from problem
+        signatures = dict(loaded.signatures)
+        only = next(iter(signatures.values())) if len(signatures) == 1 else None
+        signature = signatures.get("serving_default", only)
+        if signature is None:
+            known = ", ".join(sorted(signatures)) or "none"
+            raise NotConvertible(
+                f"tower {path} has no signature 'serving_default'; it has {known}: save it with "
+                "tf.saved_model.save(module, path, signatures=function)"
+            )
+        self.inputs = dict(signature.structured_input_signature[1])
+        for name, spec in self.inputs.items():
+            if spec.shape.rank and spec.shape[0] is not None:
+                raise NotConvertible(
+                    f"tower {path}: input {name!r} has a fixed batch of {spec.shape[0]}; save it "
+                    "with None as the first dimension"
+                )
+        self._loaded = loaded  # holds the variables
+        self._signature = signature
+        self._frozen = frozen_graph(signature)
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Any:
+        """See GivenTower.__call__."""
+        taken = {name: inputs[name] for name in self.inputs}
+        if tf.executing_eagerly():
+            return dict(self._signature(**taken))
+        graph, names, outputs = self._frozen
+        found = tf.graph_util.import_graph_def(
+            graph,
+            input_map={names[name]: tensor for name, tensor in taken.items()},
+            return_elements=list(outputs.values()),
+            name="",
+        )
+        return dict(zip(outputs, found, strict=True))
