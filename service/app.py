@@ -33,8 +33,7 @@ from service.engine.engine import COMPUTE, Engine
 from service.exit_codes import EXIT_BUG, EXIT_REQUIRED_MODEL
 from service.grpc_api.server import GrpcServer
 from service.grpc_api.servicer import EMBEDDING_SERVICE
-from service.http.admission import Admission
-from service.http.app import create_http_app
+from service.http.app import create_http_app, create_http_front
 from service.observability import logging
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
@@ -158,14 +157,14 @@ class Worker:
         self.metrics.set("certificate_expiry_timestamp_seconds", unix_seconds, certificate)
 
     def http_app(self) -> FastAPI:
-        """Returns the HTTP application, whose lifespan is that of the worker."""
+        """Returns the application of pages, whose lifespan is that of the worker."""
         app = create_http_app(self.dataplane)
         app.router.lifespan_context = self.lifespan
         return app
 
     def asgi_app(self) -> ASGIApp:
-        """Returns the HTTP application behind its admission."""
-        return Admission(self.http_app(), self.dataplane)
+        """Returns the HTTP server's application: admission, calls and pages."""
+        return create_http_front(self.http_app(), self.dataplane)
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:

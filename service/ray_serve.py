@@ -28,6 +28,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ray import serve
 from ray.serve.config import AutoscalingContext
+from starlette.types import ASGIApp
 
 from bundle.format.manifest import Manifest
 from bundle.tables.sharding import held_here
@@ -36,7 +37,7 @@ from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
 from service.config import ServiceSettings, SettingsError, read_settings
 from service.errors import NotReady
-from service.http.admission import Admission
+from service.http.app import create_http_front
 from service.observability import logging
 from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endpoints
 from service.versions.desired_state import DesiredModel, Name, first_error
@@ -155,10 +156,11 @@ class Replica:
         )
         self._app = self._worker.http_app()
         self._app.router.lifespan_context = self._lifespan
+        self._front = create_http_front(self._app, self._worker.dataplane)
         self._started = False
 
-    def __serve_build_asgi_app__(self) -> FastAPI:  # Serve's name
-        return self._app
+    def __serve_build_asgi_app__(self) -> ASGIApp:  # Serve's name
+        return self._front
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -229,9 +231,8 @@ class Replica:
         await worker.grpc.start(settings.host, settings.grpc_port, shared=True)
         worker.grpc.set_serving(True)
         listener = listen("HTTP", settings.host, settings.http_port, shared=True)
-        app = Admission(self._app, worker.dataplane)
         config = http_config(
-            app,
+            self._front,
             keep_alive_s=settings.keep_alive_s,
             drain_timeout_s=settings.drain_timeout_s,
             max_connections=settings.max_connections,

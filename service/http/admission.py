@@ -1,16 +1,15 @@
-"""Admission in front of the HTTP application: a call that the service cannot compute in time is
-rejected before anything else is done for it.
+"""The front of the HTTP server: it tells calls from pages by their paths, and rejects a call that
+the service cannot compute in time before anything else is done for it.
 
 A rejection costs little more than the smallest response that the server can send. Whatever is
-unusual about a request (an unknown call, a malformed header, a body of unknown size) is left to the
-application, which checks everything again.
+unusual about a call (an unknown name, a malformed header, a body of unknown size) is handed on to
+what handles calls, which checks everything again.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
 
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -26,9 +25,12 @@ from service.codec.metadata import (
 from service.codec.operations import OPERATIONS
 from service.dataplane import Dataplane
 from service.errors import TRANSPORT_STATUS, Overloaded, Unauthenticated
-from service.http.headers import JSON, PROTOBUF, accepts_protobuf
+from service.http.headers import JSON, PROTOBUF, accepts_protobuf, is_unusual
 
-_PATH = re.compile(rf"/v1/models/([^/:]+)(?:/(?:versions|labels)/[^/:]+)?:({'|'.join(OPERATIONS)})")
+_CALL = re.compile(
+    r"/v1/models/(?P<model>[^/]+)"
+    r"(?:/versions/(?P<version>[^/]+)|/labels/(?P<label>[^/]+))?:(?P<call>[^/]+)"
+)
 _READ = (
     REQUEST_ID,
     TRACE_PARENT,
@@ -40,21 +42,24 @@ _READ = (
     "transfer-encoding",
 )
 _HEADERS = {name.encode(): name for name in _READ}
-_SKIPPED_BYTES = 1 << 20
-"""Larger bodies are left to the application, which closes the connection where that is cheaper than
-to skip them.
-"""
 _CODE = Overloaded.code.value
 _STATUS = TRANSPORT_STATUS[Overloaded.code].http
 _REQUEST_ID = REQUEST_ID.encode()
 
 
 class Admission:
-    """Surrounds the application; rejects calls while the service is overloaded."""
+    """Admits calls, and rejects them while the service is overloaded."""
 
-    def __init__(self, app: ASGIApp, dataplane: Dataplane) -> None:
-        """Creates the ASGI application; `app` handles what is admitted."""
-        self._app = app
+    def __init__(self, calls: ASGIApp, pages: ASGIApp, dataplane: Dataplane) -> None:
+        """Creates the ASGI application.
+
+        Args:
+          calls: handles calls that are admitted; `path_params` of its scopes has their names.
+          pages: handles everything else.
+          dataplane: has the engine that computes calls.
+        """
+        self._calls = calls
+        self._pages = pages
         self._engine = dataplane.engine
         self._dataplane = dataplane
         self._tokens = dataplane.tokens
@@ -62,25 +67,30 @@ class Admission:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
-        if scope["type"] == "http" and scope["method"] == "POST" and not self._engine.idle:
-            call = _PATH.fullmatch(scope["path"])
-            if call is not None:
-                headers = _headers_of(scope)
-                problem = self._problem(call[1], call[2], headers)
-                if problem is not None:
-                    request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
-                    self._dataplane.request_rejected("http", call[2], call[1], _CODE, request_id)
-                    body, response_headers = _response(headers, problem, request_id)
-                    await send(
-                        {
-                            "type": "http.response.start",
-                            "status": _STATUS,
-                            "headers": response_headers,
-                        }
-                    )
-                    await send({"type": "http.response.body", "body": body})
-                    return
-        await self._app(scope, receive, send)
+        named = _CALL.fullmatch(scope["path"]) if scope["type"] == "http" else None
+        if named is None:
+            await self._pages(scope, receive, send)
+            return
+        scope["path_params"] = named.groupdict()
+        if not self._engine.idle and await self._rejects(scope, send):
+            return
+        await self._calls(scope, receive, send)
+
+    async def _rejects(self, scope: Scope, send: Send) -> bool:
+        """Sends the response to a call that the service rejects; returns whether it does."""
+        names = scope["path_params"]
+        if scope["method"] != "POST" or names["call"] not in OPERATIONS:
+            return False
+        headers = _headers_of(scope)
+        problem = self._problem(names["model"], names["call"], headers)
+        if problem is None:
+            return False
+        request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
+        self._dataplane.request_rejected("http", names["call"], names["model"], _CODE, request_id)
+        body, response_headers = _response(headers, problem, request_id)
+        await send({"type": "http.response.start", "status": _STATUS, "headers": response_headers})
+        await send({"type": "http.response.body", "body": body})
+        return True
 
     def _problem(self, model: str, call: str, headers: dict[str, str]) -> Overloaded | None:
         """Returns why the service rejects a call; None: the application handles it."""
@@ -99,11 +109,6 @@ class Admission:
                 return None
         problem = self._engine.rejection(call, time.monotonic() + timeout_s, model)
         return problem if isinstance(problem, Overloaded) else None
-
-
-def is_unusual(headers: Mapping[str, str]) -> bool:
-    """Returns whether the body of a request is large, or may become so."""
-    return "transfer-encoding" in headers or int(headers.get("content-length", 0)) > _SKIPPED_BYTES
 
 
 def _headers_of(scope: Scope) -> dict[str, str]:

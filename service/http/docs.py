@@ -1,5 +1,6 @@
-"""The OpenAPI document of the five calls, whose routes take and return bytes: FastAPI describes
-them by routes of the same paths with typed bodies, which no request reaches."""
+"""The OpenAPI document of the five calls, which take and return bytes: FastAPI describes them by
+routes of the same paths with typed bodies, which no request reaches.
+"""
 
 from __future__ import annotations
 
@@ -35,9 +36,7 @@ _HEADERS = [
 
 
 def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
-    """Adds the calls to the document of an application; their real routes must come
-    before these.
-    """
+    """Adds the calls to the document of an application, which no call reaches."""
     limits = dataplane.settings
     app.description = (
         f"Bodies are JSON (`{JSON}`) or the protobuf messages of the same calls (`{PROTOBUF}`), "

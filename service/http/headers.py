@@ -11,6 +11,10 @@ JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
 _JSON_TYPES = (JSON, "")
 _PROTOBUF_TYPES = (PROTOBUF, "application/protobuf")
+_LARGE_BYTES = 1 << 20
+"""Admission leaves larger bodies to what handles calls, which closes the connection where that is
+cheaper than to skip them.
+"""
 _CACHED = 32
 """Headers that are parsed once: clients send few different ones."""
 
@@ -28,6 +32,11 @@ def joined(raw: Sequence[tuple[bytes, bytes]]) -> Headers:
         text = value.decode("latin-1")
         headers[name] = f"{headers[name]}, {text}" if name in headers else text
     return headers
+
+
+def is_unusual(headers: Headers) -> bool:
+    """Returns whether the body of a request is large, or may become so."""
+    return "transfer-encoding" in headers or int(headers.get("content-length", 0)) > _LARGE_BYTES
 
 
 def is_protobuf(headers: Headers) -> bool:

@@ -1,29 +1,19 @@
-"""The routes: the five calls, which take and return bytes, and those of models, health
-and metrics.
-"""
+"""The routes of models, health and metrics."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from service.codec import signatures
-from service.codec.metadata import TIMEOUT_MS, timeout_s_of
-from service.codec.operations import OPERATIONS
 from service.dataplane import Dataplane
-from service.engine.calls import Target
 from service.engine.context import RequestContext
-from service.errors import InvalidArgument, NotFound, NotReady
-from service.http.admission import is_unusual
-from service.http.body import BodyReader, response_of, send_pieces
-from service.http.errors import MethodNotAllowed
-from service.http.headers import JSON, PROTOBUF, accepts_protobuf, is_protobuf
+from service.errors import NotReady
+from service.http.body import response_of
+from service.http.calls import target_of
 from service.http.schemas import ErrorResponse, ModelDetails, ModelsResponse
 from service.observability.metrics import CONTENT_TYPE
 from service.security.principal import authorize, authorize_all
@@ -38,71 +28,8 @@ _ERROR: dict[int | str, dict[str, Any]] = {
 }
 
 
-def target_of(model: str, version: str | None = None, label: str | None = None) -> Target:
-    """Returns the model, and the version or label, that a path names.
-
-    Raises:
-      InvalidArgument: the version is not a number.
-    """
-    if version is None:
-        return Target(model, label=label or "")
-    if not (version.isascii() and version.isdecimal() and len(version) < 20):
-        raise InvalidArgument(f"version is {version[:40]!r}; a positive integer was expected")
-    return Target(model, int(version))
-
-
-class CallEndpoint:
-    """Answers the five calls, as an ASGI application: through FastAPI's own handling a call costs
-    twice as much.
-    """
-
-    def __init__(self, dataplane: Dataplane) -> None:
-        self._dataplane = dataplane
-        self._timeout_s = dataplane.settings.body_timeout_s
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
-        path = scope["path_params"]
-        headers = scope["state"]["headers"]
-        context: RequestContext = scope["state"]["context"]
-        operation = OPERATIONS.get(path["call"])
-        if operation is None:
-            raise NotFound(
-                f"call {path['call'][:40]!r} does not exist; the calls are {', '.join(OPERATIONS)}"
-            )
-        context.call = operation.name
-        context.model = path["model"]
-        if scope["method"] != "POST":
-            raise MethodNotAllowed(scope["method"], "POST")
-        target = target_of(path["model"], path.get("version"), path.get("label"))
-        protobuf = is_protobuf(headers)
-        if (timeout_s := timeout_s_of(headers.get(TIMEOUT_MS))) is not None:
-            context.deadline = min(context.deadline, time.monotonic() + timeout_s)
-        authorize(context.principal, target.model)
-        if is_unusual(headers):  # the admission in front of the application has looked at others
-            engine = self._dataplane.engine
-            engine.check_admission(context.call, context.deadline, target.model)
-
-        async def disconnected() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-
-        as_protobuf = accepts_protobuf(headers)
-        with self._dataplane.budget.reservation(context.call, context.model) as held:
-            context.held = held
-            reader = BodyReader(self._dataplane, context, held, scope["headers"])
-            body = await reader.read(headers, receive)
-            context.received_at = time.monotonic()
-            context.disconnected = disconnected
-            pieces = await self._dataplane.call(
-                operation, body, protobuf, target, context, as_protobuf
-            )
-            media_type = PROTOBUF if as_protobuf else JSON
-            await send_pieces(pieces, media_type, self._timeout_s, send)
-
-
 def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one function a path
-    """Adds the routes of calls, models, health and metrics."""
+    """Adds the routes of models, health and metrics; calls never reach the application."""
     engine = dataplane.engine
 
     async def list_models(request: Request) -> Response:
@@ -155,9 +82,6 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
         """Returns the metrics in the text format of Prometheus."""
         return Response(dataplane.metrics.render(), headers={"content-type": CONTENT_TYPE})
 
-    calls = CallEndpoint(dataplane)
-    # Inserted before all other routes, so that these are matched first.
-    app.router.routes[:0] = [Route(path + ":{call}", calls) for path in MODEL_PATHS]
     endpoints: dict[str, Callable[..., Any]]
     endpoints = {"/v1/models": list_models, "/livez": livez, "/readyz": readyz, "/metrics": metrics}
     endpoints |= zip(MODEL_PATHS, (get_model, get_version, get_label), strict=True)

@@ -98,7 +98,7 @@ def test_request_passes_through_at_most_17_modules_of_the_service(
     )
     with capsys.disabled():
         sys.stdout.write(f"\n{shown}\n")
-    assert {"service/http/routes.py", "service/dataplane.py", "service/engine/engine.py"} <= set(
+    assert {"service/http/calls.py", "service/dataplane.py", "service/engine/engine.py"} <= set(
         passed
     )
     assert len(passed) <= MAX_MODULES, shown

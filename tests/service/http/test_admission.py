@@ -76,7 +76,7 @@ def test_admission_overloaded_service_hands_on_only_what_it_must_not_judge(
     service: RunningService,
 ) -> None:
     spy = Spy()
-    admission = Admission(spy, service.dataplane)
+    admission = Admission(spy, spy, service.dataplane)
     others = ["/v1/models/movies:unknown", "/v1/models", f"{RETRIEVE}/more"]
     odd = [
         {"x_request_timeout_ms": "soon"},

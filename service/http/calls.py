@@ -1,0 +1,81 @@
+"""The five calls over HTTP, whose bodies are bytes."""
+
+from __future__ import annotations
+
+import time
+
+from starlette.types import Receive, Scope, Send
+
+from service.codec.metadata import TIMEOUT_MS, timeout_s_of
+from service.codec.operations import OPERATIONS
+from service.dataplane import Dataplane
+from service.engine.calls import Target
+from service.engine.context import RequestContext
+from service.errors import InvalidArgument, NotFound
+from service.http.body import BodyReader, send_pieces
+from service.http.errors import MethodNotAllowed
+from service.http.headers import JSON, PROTOBUF, accepts_protobuf, is_protobuf, is_unusual
+from service.security.principal import authorize
+
+
+def target_of(model: str, version: str | None = None, label: str | None = None) -> Target:
+    """Returns the model, and the version or label, that a path names.
+
+    Raises:
+      InvalidArgument: the version is not a number.
+    """
+    if version is None:
+        return Target(model, label=label or "")
+    if not (version.isascii() and version.isdecimal() and len(version) < 20):
+        raise InvalidArgument(f"version is {version[:40]!r}; a positive integer was expected")
+    return Target(model, int(version))
+
+
+class CallEndpoint:
+    """Answers the five calls, as an ASGI application. The scope's `path_params` have the model and
+    the call, and the version or label if the path names one.
+    """
+
+    def __init__(self, dataplane: Dataplane) -> None:
+        self._dataplane = dataplane
+        self._timeout_s = dataplane.settings.body_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        path = scope["path_params"]
+        headers = scope["state"]["headers"]
+        context: RequestContext = scope["state"]["context"]
+        operation = OPERATIONS.get(path["call"])
+        if operation is None:
+            raise NotFound(
+                f"call {path['call'][:40]!r} does not exist; the calls are {', '.join(OPERATIONS)}"
+            )
+        context.call = operation.name
+        context.model = path["model"]
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(scope["method"], "POST")
+        target = target_of(path["model"], path.get("version"), path.get("label"))
+        protobuf = is_protobuf(headers)
+        if (timeout_s := timeout_s_of(headers.get(TIMEOUT_MS))) is not None:
+            context.deadline = min(context.deadline, time.monotonic() + timeout_s)
+        authorize(context.principal, target.model)
+        if is_unusual(headers):  # the admission in front of the application has looked at others
+            engine = self._dataplane.engine
+            engine.check_admission(context.call, context.deadline, target.model)
+
+        async def disconnected() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        as_protobuf = accepts_protobuf(headers)
+        with self._dataplane.budget.reservation(context.call, context.model) as held:
+            context.held = held
+            reader = BodyReader(self._dataplane, context, held, scope["headers"])
+            body = await reader.read(headers, receive)
+            context.received_at = time.monotonic()
+            context.disconnected = disconnected
+            pieces = await self._dataplane.call(
+                operation, body, protobuf, target, context, as_protobuf
+            )
+            media_type = PROTOBUF if as_protobuf else JSON
+            await send_pieces(pieces, media_type, self._timeout_s, send)
