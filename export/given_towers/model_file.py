@@ -128,12 +128,12 @@ def _features(tables: Any) -> Iterator[tuple[str, PooledTable]]:
     for place, config in enumerate(tables):
         where = f"tables[{place}]"
         table = PooledTable(
-            _field(config, "name", where, str),
-            _field(config, "num_embeddings", where, int),
-            _field(config, "embedding_dim", where, int),
+            _field(config, "name", where, str, "a text"),
+            _field(config, "num_embeddings", where, int, "an integer"),
+            _field(config, "embedding_dim", where, int, "an integer"),
             _pooling(config, where),
         )
-        for feature in _field(config, "feature_names", where, (list, tuple)):
+        for feature in _field(config, "feature_names", where, (list, tuple), "a list"):
             if feature in read:
                 raise NotConvertible(
                     f"{where}.feature_names has {feature!r}, which {read[feature]} has, too: give "
@@ -143,16 +143,19 @@ def _features(tables: Any) -> Iterator[tuple[str, PooledTable]]:
             yield feature, table
 
 
-def _field(config: Any, name: str, where: str, kind: Any) -> Any:
-    value = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+def _field(config: Any, name: str, where: str, kind: Any, wanted: str) -> Any:
+    value = _value(config, name)
     if isinstance(value, kind) and not isinstance(value, bool):
         return value
-    wanted = "list" if isinstance(kind, tuple) else kind.__name__
-    raise NotConvertible(f"{where}.{name} is {value!r}; a {wanted} was expected: {_EXPECTED}")
+    raise NotConvertible(f"{where}.{name} is {value!r}; {wanted} was expected: {_EXPECTED}")
+
+
+def _value(config: Any, name: str) -> Any:
+    return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
 
 
 def _pooling(config: Any, where: str) -> Any:
-    value = config.get("pooling") if isinstance(config, Mapping) else config.pooling
+    value = _value(config, "pooling")
     name = str(getattr(value, "value", value)).lower()
     if name not in _POOLINGS:
         raise NotConvertible(

@@ -83,6 +83,11 @@ def build_without_rows():
     return [{**TABLES[0], "num_embeddings": None}, *TABLES[1:]], {"rank": "ranker.npz"}
 
 
+def build_without_pooling():
+    config = SimpleNamespace(name="u", num_embeddings=21, embedding_dim=4, feature_names=["user"])
+    return [config], {"rank": "ranker.npz"}
+
+
 def build_with_other_rows():
     return [table("users", 22, 4, "user"), *TABLES[1:]], {"rank": "ranker.npz"}
 
@@ -245,7 +250,8 @@ def test_tower_that_is_compared_with_nothing_is_refused(folder: Path) -> None:
         ("build_with_fixed_batch", "has a fixed batch of 2; save it with None"),
         ("build_tower_alone", "returned a str, and PyTorch saved the checkpoint"),
         ("build_with_one_table", "the tables are a dict"),
-        ("build_without_rows", "tables[0].num_embeddings is None; a int was expected"),
+        ("build_without_rows", "tables[0].num_embeddings is None; an integer was expected"),
+        ("build_without_pooling", "tables[0].pooling is None; sum or mean was expected"),
         ("build_with_other_rows", "table 'users' is [22, 4] in the model and [21, 4]"),
         ("build_with_other_pooling", "tables[0].pooling is 'max'; sum or mean was expected"),
         ("build_with_other_names", "takes 'user' as float32 [?, 4], and its call gives int64 [?]"),
