@@ -49,24 +49,40 @@ class SegmentWriter:
 
     Used as a context: left by an exception, it removes the unfinished file. No two writers ever
     share a file that is being written, so one that is thought dead and writes on does no harm.
+
+    With an offset, it fills its own range of a file that is there, which keeps its name and which
+    it never removes: several writers fill a file that a reader wants in one piece.
     """
 
-    def __init__(self, path: Path, attempts: Path | None = None, size: int | None = None) -> None:
-        """Begins a file.
+    def __init__(
+        self,
+        path: Path,
+        attempts: Path | None = None,
+        size: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        """Begins a file, or a range of one.
 
         Args:
           path: where it will be; its directory is made.
           attempts: directory on the same disk where it lies until it is whole; None: beside `path`.
           size: bytes of the file, where they come in any order; None: they come in theirs.
+          offset: first byte of the range in the file that is there; None: begins a new file.
         Raises:
           OSError: it cannot be written, or `attempts` is gone, as when the run that asked for the
             file is over.
         """
-        if attempts is None:
-            path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._attempt = (attempts or path.parent) / f".{path.name}-{secrets.token_hex(8)}"
-        self._file = self._attempt.open("xb", buffering=0)
+        self._start = offset or 0
+        self._attempt: Path | None = None
+        if offset is None:
+            if attempts is None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._attempt = (attempts or path.parent) / f".{path.name}-{secrets.token_hex(8)}"
+            self._file = self._attempt.open("xb", buffering=0)
+        else:
+            self._file = path.open("r+b", buffering=0)
+            self._file.seek(offset)
         self._digest = Digest()
         self._placed = None if size is None else PlacedDigest(size)
         self._placed_bytes = 0
@@ -109,7 +125,7 @@ class SegmentWriter:
         before = self._placed_bytes
         self._placed_bytes += len(left)
         while left:
-            count = os.pwrite(self._file.fileno(), left[:_WRITE_BYTES], at)
+            count = os.pwrite(self._file.fileno(), left[:_WRITE_BYTES], self._start + at)
             at = at + count
             left = left[count:]
         if before // SYNC_BYTES != self._placed_bytes // SYNC_BYTES:
@@ -124,9 +140,10 @@ class SegmentWriter:
                 self._digest = self._placed.digest()
             os.fsync(self._file.fileno())
             self._file.close()
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._attempt.rename(self._path)
-            files.sync(self._path.parent)
+            if self._attempt is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._attempt.rename(self._path)
+                files.sync(self._path.parent)
         return self._digest
 
     def __enter__(self) -> SegmentWriter:
@@ -140,11 +157,12 @@ class SegmentWriter:
     ) -> None:
         if problem is None:
             self.close()
-        else:
+            return
+        if self._attempt is not None:
             self._attempt.unlink(missing_ok=True)
             if self._file.closed:
                 self._path.unlink(missing_ok=True)
-            self._file.close()
+        self._file.close()
 
 
 class TableReader:

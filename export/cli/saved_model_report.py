@@ -14,7 +14,6 @@ from export.jobs.executors import worker_count
 from export.jobs.saved_model_job import PreparedInline
 from export.recipe.settings import ExportSettings
 from export.report_text import count_text, report_table, size_text
-from export.saved_model.files import COPY_BYTES
 
 
 def plan_json(prepared: PreparedInline, settings: ExportSettings) -> dict[str, Any]:
@@ -24,12 +23,12 @@ def plan_json(prepared: PreparedInline, settings: ExportSettings) -> dict[str, A
     return prepared.described() | {
         "checkpoint": prepared.inventory.checkpoint,
         "destination": str(prepared.destination.place(prepared.job.model, prepared.version)),
-        "read_bytes": sum(chunk.bytes for chunk in plan.chunks),
+        "read_bytes": plan.moved_bytes,
         "written_bytes": plan.end,
         "files": plan.files,
-        "tasks": len(plan.chunks),
+        "tasks": len(plan.tasks),
         "workers": workers,
-        "peak_memory_bytes": min(workers, len(plan.chunks)) * COPY_BYTES,
+        "peak_memory_bytes": plan.peak_memory_bytes(workers),
         "left_out_bytes": prepared.inventory.slot_bytes,
     }
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,23 +25,19 @@ from export.jobs.preparation import TracedJob, trace_job
 from export.jobs.progress import Progress
 from export.jobs.space import check_space
 from export.jobs.staged import provenance, staged
-from export.jobs.table_steps import CHECKERS, executor_of
+from export.jobs.table_steps import Work
 from export.locations import location_of
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 from export.saved_model import proofs
 from export.saved_model.files import (
-    COPY_BYTES,
-    Chunk,
     VariablesPlan,
-    copy_chunk,
     link_files,
     plan_variables,
     write_variables,
-    written,
 )
 from export.saved_model.graph import InlineGraph, build_graph, variable_key, write_graph
-from export.steps import StepKey
+from export.tables.segments import Receipt
 from export.tables.vocabularies import read_keys
 from export.towers.manifest_towers import check_limits
 from export.verify.stated_layouts import judge_recipe
@@ -80,7 +75,7 @@ class PreparedInline(TracedJob):
         attributes = {key: attribute for attribute, key in graph.tables.items()}
         return {
             "data": "linked" if plan.links else "copied",
-            "table_bytes": sum(entry.bytes for entry in plan.streamed.values()),
+            "table_bytes": sum(entry.bytes for entry in plan.large.values()),
             "load_bytes": plan.load_bytes,
             "signatures": {
                 name: {"inputs": inputs, "outputs": list(graph.signatures[name].structured_outputs)}
@@ -141,8 +136,8 @@ def prepare_inline(
     }
     keys = {variable_key(attribute): key for attribute, key in graph.tables.items()} | weights
     large = {name: checkpoint.entries[key] for name, key in keys.items() if name not in small}
-    prefix = opened.staging / "variables" / "variables"
-    plan = plan_variables(prefix, large, job.output.tables == "inline-link", settings.full)
+    link = job.output.tables == "inline-link"
+    plan = plan_variables(opened.staging, large, settings.budget_bytes, link, settings.full)
     staged_bytes = plan.own.stat().st_blocks * 512 if plan.own.exists() else 0
     check_space(
         root,
@@ -189,11 +184,10 @@ def run_inline(
         with progress.step("graph"):
             _clear(directory)
             objects = write_graph(prepared.graph, directory)
-        with progress.step(
-            "variables", sum(chunk.bytes for chunk in prepared.variables.chunks)
-        ) as moved:
-            sums = _move(prepared, settings, stage, moved)
-            write_variables(prepared.variables, prepared.checkpoint, prepared.small, objects, sums)
+        plan = prepared.variables
+        with progress.step("variables", plan.moved_bytes) as moved:
+            receipts = _move(plan, settings, stage, moved)
+            write_variables(plan, prepared.checkpoint, prepared.small, objects, receipts)
             prepared.checkpoint.check_unchanged()
         with progress.step("proof"):
             proof = proofs.prove(
@@ -258,45 +252,20 @@ def _clear(directory: Path) -> None:
 
 
 def _move(
-    prepared: PreparedInline,
+    plan: VariablesPlan,
     settings: ExportSettings,
     stage: staging.Staging,
     moved: Callable[[int], None],
-) -> dict[Chunk, int]:
-    """Links or streams the tables; returns the crc32c of every chunk."""
-    plan = prepared.variables
+) -> list[Receipt]:
+    """Links the data files of the checkpoint, or copies the tables; returns the receipts of all
+    tasks.
+    """
     plan.own.parent.mkdir(exist_ok=True)
     for stale in set(plan.own.parent.iterdir()) - {plan.own}:
         stale.unlink()
     link_files(plan)
+    # Tasks fill their ranges of it, some of which an earlier run may have filled.
     with plan.own.open("ab") as file:
         file.truncate(plan.end)
-    sums: dict[Chunk, int] = {}
-    checkpoint = prepared.inventory.fingerprint
-    keys = {
-        chunk: StepKey(chunk.step, {"chunk": chunk}, content=[checkpoint]).digest()
-        for chunk in plan.chunks
-    }
-
-    def found(chunk: Chunk) -> int | None:
-        """Returns the crc32c of a chunk that an earlier run finished and that is whole."""
-        finished = stage.finished(chunk.step, keys[chunk]) if chunk.destination else None
-        whole = finished is not None and copy_chunk(written(chunk)) == finished.payload
-        return int(finished.payload) if finished is not None and whole else None
-
-    def note(chunk: Chunk, crc: int) -> None:
-        if chunk.destination:
-            stage.finish(chunk.step, keys[chunk], crc, [])
-        sums[chunk] = crc
-        moved(chunk.bytes)
-
-    with ThreadPoolExecutor(CHECKERS) as pool:
-        for chunk, crc in zip(plan.chunks, pool.map(found, plan.chunks), strict=True):
-            if crc is not None:
-                sums[chunk] = crc
-                moved(chunk.bytes)
-    pending = [chunk for chunk in plan.chunks if chunk not in sums]
-    sizes = [chunk.bytes for chunk in pending]
-    sources = (chunk.source for chunk in pending)
-    executor_of(settings, stage, sizes, COPY_BYTES, sources).run(copy_chunk, pending, note)
-    return sums
+    files = [part.file for source in plan.sources for part in source.slices]
+    return Work(stage, settings, files, moved).run_checked(plan.tasks, plan.sources)

@@ -25,7 +25,14 @@ from export.recipe.settings import ExportSettings
 from export.steps import Step, StepKey
 from export.tables.links import link_files
 from export.tables.plan import ExportPlan, TablePlan, Writing, plan_tables
-from export.tables.segments import Receipt, carry_out, check_sources, manifest_table
+from export.tables.segments import (
+    Receipt,
+    Source,
+    carry_out,
+    check_sources,
+    manifest_table,
+    sources_of,
+)
 from export.tables.task_keys import is_current, task_key
 from export.tables.tasks import RestTask, TableTask
 from export.tables.unpacking import with_sums
@@ -124,18 +131,7 @@ def copy_tables(
     }
     streamed = {table.spec.name for table in plan.tables if table.streamed}
     copying = Work(stage, settings, sources, moved, uploads, streamed)
-    receipts = copying.run(with_sums(plan.work, crcs))
-    if uploads is not None:
-        uploads.finish()
-
-    try:
-        check_sources(plan, receipts)
-    except CheckpointError as problem:
-        for task in plan.work:
-            stage.forget(task.step)
-        raise CheckpointError(
-            f"{problem}; the tables are copied again by the next run"
-        ) from problem
+    receipts = copying.run_checked(with_sums(plan.work, crcs), sources_of(plan))
     check_unchanged(stamps_of(part for table in plan.tables for part in table.slices))
     link_files(plan, stage.directory)
     tables = {table.spec.name: manifest_table(table, receipts, plan.links) for table in plan.tables}
@@ -210,6 +206,32 @@ class Work:
             executor.run(carry_out, pending, note)
         return receipts
 
+    def run_checked(
+        self, tasks: Sequence[TableTask | RestTask], sources: Sequence[Source]
+    ) -> list[Receipt]:
+        """Runs tasks that together read whole variables, and checks what they read.
+
+        Args:
+          tasks: The tasks.
+          sources: What they read.
+
+        Raises:
+          ExportError: As of `run`, or what was read does not match its checksum.
+        """
+        receipts = self.run(tasks)
+        if self.uploads is not None:
+            self.uploads.finish()
+
+        try:
+            check_sources(sources, receipts)
+        except CheckpointError as problem:
+            for task in tasks:
+                self.stage.forget(task.step)
+            raise CheckpointError(
+                f"{problem}; the tables are copied again by the next run"
+            ) from problem
+        return receipts
+
     def _send(self, task: TableTask | RestTask, key: str, receipt: Receipt) -> None:
         if self.uploads is None or not isinstance(task, TableTask):
             return
@@ -240,7 +262,7 @@ class Work:
                 continue
             # A segment that was removed after it was sent, and is not in the store, is written
             # again; so is one that is in the store alone, but that a later step needs here.
-            if isinstance(task, TableTask) and not entry.files:
+            if isinstance(task, TableTask) and task.offset is None and not entry.files:
                 in_store = task.step in sent and task.table in self.streamed
                 if not in_store:
                     continue

@@ -161,8 +161,8 @@ def check_comparable(graph: InlineGraph, plan: VariablesPlan, unproved: bool) ->
 
 def _shortage(graph: InlineGraph, plan: VariablesPlan) -> str:
     """Returns what the original model lacks to run here; "" if nothing."""
-    own = plan.streamed.keys() - map(variable_key, graph.tables)
-    held = 2 * sum(plan.streamed[key].bytes for key in own) + RESERVE_BYTES
+    own = plan.large.keys() - map(variable_key, graph.tables)
+    held = 2 * sum(plan.large[key].bytes for key in own) + RESERVE_BYTES
     free = _available_bytes()
     if held <= free:
         return ""

@@ -20,7 +20,7 @@ from export.checkpoint.bands import Band, SlicesOverlap
 from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.layouts import Plain, occupied
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice
+from export.checkpoint.variables import Entry, Slice
 from export.errors import CheckpointError, NotConvertible, UsageError
 from export.tables.conversions import NO_LIMITS, ErrorLimits, written_dtype
 from export.tables.tasks import RestTask, TableTask, block_bytes, stored_range
@@ -453,24 +453,48 @@ def _rest(
     """Plans the reading of what variables hold besides the exported tables."""
     tasks: list[RestTask] = []
     for key in dict.fromkeys(spec.key for spec in specs):
-        if checkpoint.entries[key].array is not None:
+        entry = checkpoint.entries[key]
+        if entry.array is not None:
             continue  # nothing tells the checksum of an array
         tables = [spec for spec in specs if spec.key == key]
         taken = sorted(part for spec in tables for part in occupied(spec.layout, spec.rows))
-        rows, columns = tables[0].stored
-        itemsize = NUMPY_DTYPES[tables[0].dtype].itemsize
-        for ranges in _batches(_gaps(taken, rows), max(1, REST_BYTES // (columns * itemsize))):
-            first = ranges[0][0]
-            end = ranges[-1][1]
-            slices = tuple(
-                part
-                for part in checkpoint.entries[key].slices
-                if part.starts[0] < end and part.starts[0] + part.shape[0] > first
-            )
-            step = f"rest of {key} {len(tasks):05d}"
-            held = block_bytes(1, budget_bytes)
-            tasks.append(RestTask(step, key, columns, itemsize, tuple(ranges), slices, held))
+        tasks += rest_tasks(entry, _gaps(taken, entry.shape[0]), budget_bytes)
     return tuple(tasks)
+
+
+def rest_tasks(
+    entry: Entry, ranges: Sequence[tuple[int, int]], budget_bytes: int
+) -> list[RestTask]:
+    """Plans the reading of rows of a variable that no task copies.
+
+    Args:
+      entry: the variable, [rows, columns] in slices.
+      ranges: of its rows, [first, end), ascending.
+      budget_bytes: memory that one worker may hold beyond its libraries.
+    """
+    columns = entry.shape[1]
+    tasks = []
+    rows_max = max(1, REST_BYTES // (columns * entry.itemsize))
+    for number, batch in enumerate(_batches(ranges, rows_max)):
+        first = batch[0][0]
+        end = batch[-1][1]
+        slices = tuple(
+            part
+            for part in entry.slices
+            if part.starts[0] < end and part.starts[0] + part.shape[0] > first
+        )
+        tasks.append(
+            RestTask(
+                step=f"rest of {entry.key} {number:05d}",
+                key=entry.key,
+                columns=columns,
+                itemsize=entry.itemsize,
+                ranges=tuple(batch),
+                slices=slices,
+                block_bytes=block_bytes(1, budget_bytes),
+            )
+        )
+    return tasks
 
 
 def _gaps(taken: Sequence[tuple[int, int]], rows: int) -> list[tuple[int, int]]:

@@ -9,13 +9,15 @@ from what each of them read.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from bundle.format import manifest
+from bundle.format.checksums import digest
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.format.fields import StrictModel
 from bundle.format.manifest import Segment
@@ -53,9 +55,9 @@ class Receipt(StrictModel):
     error: ErrorSums | None = None
 
     def files(self, task: TableTask | RestTask) -> list[manifest.File]:
-        """Returns the files that the task wrote."""
+        """Returns the files that the task wrote; a file that several tasks fill is none of them."""
         written = []
-        if isinstance(task, TableTask):
+        if isinstance(task, TableTask) and task.offset is None:
             for segment, size in (
                 (self.segment, row_bytes(task.written_dtype, task.dim)),
                 (self.scales, SCALE_BYTES),
@@ -83,7 +85,7 @@ def copy_rows(task: TableTask) -> Receipt:
             opened.enter_context(stored)
             in_order = task.as_stored and isinstance(stored, SliceRows) and stored.undivided
             size = None if in_order else task.rows * row_bytes(task.written_dtype, task.dim)
-            writer = opened.enter_context(_writer(task, task.file, size))
+            writer = opened.enter_context(_writer(task, task.file, size, task.offset))
             scales = (
                 opened.enter_context(_writer(task, task.scales, task.rows * SCALE_BYTES))
                 if task.scales
@@ -102,7 +104,7 @@ def copy_rows(task: TableTask) -> Receipt:
             return Receipt(
                 table=task.table,
                 key=task.key,
-                segment=_closed(task, task.file, writer),
+                segment=_closed(task, task.file, writer, task.offset or 0),
                 sources=stored.sums(),
                 scales=_closed(task, task.scales, scales) if task.scales and scales else None,
                 error=error,
@@ -187,13 +189,27 @@ def carry_out(task: TableTask | RestTask) -> Receipt:
     return copy_rows(task) if isinstance(task, TableTask) else sum_rest(task)
 
 
-def check_sources(plan: ExportPlan, receipts: Sequence[Receipt]) -> None:
+class Source(NamedTuple):
+    """What the tasks of one table read.
+
+    Attributes:
+      what: the table, as messages name it.
+      key: of its variable.
+      slices: of its variable.
+    """
+
+    what: str
+    key: str
+    slices: Sequence[Slice]
+
+
+def check_sources(sources: Iterable[Source], receipts: Sequence[Receipt]) -> None:
     """Checks every slice of every copied variable against the checkpoint's crc32c, by the sums that
     the tasks returned.
 
     Args:
-      plan: the plan that was run.
-      receipts: of all its tasks, in any order, of this run and of earlier ones.
+      sources: what all tasks of a plan read.
+      receipts: of all these tasks, in any order, of this run and of earlier ones.
     Raises:
       CheckpointError: a slice does not match, or not all of it was read; names file and rows.
     """
@@ -202,10 +218,9 @@ def check_sources(plan: ExportPlan, receipts: Sequence[Receipt]) -> None:
         for each in receipt.sources:
             count, crc = read[receipt.key, each.file, each.slice_offset]
             read[receipt.key, each.file, each.slice_offset] = count + each.bytes, crc ^ each.crc32c
-    for table in plan.tables:
-        for part in table.slices if table.tasks else ():
-            what = f"table {table.spec.name!r} ({table.spec.key!r})"
-            count, crc = read[table.spec.key, Path(part.file).name, part.offset]
+    for what, key, slices in sources:
+        for part in slices:
+            count, crc = read[key, Path(part.file).name, part.offset]
             if count != part.bytes:
                 raise CheckpointError(
                     f"{what}: {count} of the {part.bytes} bytes from byte {part.offset} on of "
@@ -248,20 +263,38 @@ def manifest_table(
     )
 
 
-def _writer(task: TableTask, file: str, size: int | None) -> SegmentWriter:
-    return SegmentWriter(
-        Path(task.directory, file), None if task.attempts is None else Path(task.attempts), size
-    )
+def sources_of(plan: ExportPlan) -> list[Source]:
+    """Returns what the tasks of a plan read."""
+    return [
+        Source(f"table {table.spec.name!r} ({table.spec.key!r})", table.spec.key, table.slices)
+        for table in plan.tables
+        if table.tasks
+    ]
 
 
-def _closed(task: TableTask, file: str, writer: SegmentWriter) -> Segment:
-    digest = writer.close()
+def is_written(task: TableTask, segment: Segment) -> bool:
+    """Returns whether a range of a file that several tasks fill holds what a task wrote there."""
+    with Path(task.directory, task.file).open("rb", buffering=0) as file:
+        file.seek(segment.offset)
+        return digest(file, task.bytes).crc32c == segment.crc32c
+
+
+def _writer(
+    task: TableTask, file: str, size: int | None, offset: int | None = None
+) -> SegmentWriter:
+    attempts = None if task.attempts is None else Path(task.attempts)
+    return SegmentWriter(Path(task.directory, file), attempts, size, offset)
+
+
+def _closed(task: TableTask, file: str, writer: SegmentWriter, offset: int = 0) -> Segment:
+    written = writer.close()
     return Segment(
         file=file,
+        offset=offset,
         first_row=task.first_row,
         rows=task.rows,
-        crc32c=digest.crc32c,
-        blocks=digest.blocks,
+        crc32c=written.crc32c,
+        blocks=written.blocks,
     )
 
 

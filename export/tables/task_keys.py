@@ -16,7 +16,7 @@ from typing import Any
 
 from export.checkpoint.variables import Slice
 from export.steps import StepKey
-from export.tables.segments import Receipt, read_sources
+from export.tables.segments import Receipt, is_written, read_sources
 from export.tables.tasks import RestTask, TableTask
 
 
@@ -36,8 +36,8 @@ def task_key(task: TableTask | RestTask) -> StepKey:
 
 
 def is_current(task: TableTask | RestTask, receipt: Receipt) -> bool:
-    """Returns whether the storage still holds the bytes that a task read. Reads them again where
-    the checkpoint has no checksum of them.
+    """Returns whether the storage still holds the bytes that a task read, and a file that several
+    tasks fill those that it wrote. Reads them again where no checksum of them is known.
 
     Args:
       task: A task whose key is the one that it was finished under.
@@ -46,7 +46,13 @@ def is_current(task: TableTask | RestTask, receipt: Receipt) -> bool:
     Raises:
       CheckpointError: A data file is gone, cut short or cannot be read.
     """
-    array = task.array if isinstance(task, TableTask) else None
+    array = None
+    if isinstance(task, TableTask):
+        array = task.array
+        # The journal vouches for whole files alone.
+        shared = receipt.segment if task.offset is not None else None
+        if shared is not None and not is_written(task, shared):
+            return False
     if array is None and all(part.crc32c is not None for part in task.slices):
         return True
     read = sorted(receipt.sources, key=lambda each: (each.file, each.slice_offset))

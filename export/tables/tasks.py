@@ -52,6 +52,8 @@ class TableTask:
       scales: bundle path of the scales of its int8 rows; None of other rows.
       block_bytes: stored bytes read at a time, where they are not written as they are.
       attempts: directory of the run, where the segment lies until it is whole; None: beside `file`.
+      offset: first byte of the segment in `file`, which is there and which other tasks fill, too;
+        None: the segment is the file.
     """
 
     table: str
@@ -70,11 +72,12 @@ class TableTask:
     block_bytes: int
     scales: str | None = None
     attempts: str | None = None
+    offset: int | None = None
 
     @property
     def step(self) -> str:
         """Its name, the same in every run of the same plan."""
-        return self.file
+        return self.file if self.offset is None else f"{self.file} at {self.offset}"
 
     @property
     def itemsize(self) -> int:

@@ -10,7 +10,7 @@ from bundle.format.manifest import Table
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.tables.plan import Writing, plan_tables
-from export.tables.segments import carry_out, check_sources, manifest_table
+from export.tables.segments import carry_out, check_sources, manifest_table, sources_of
 from export.verify.table_rows import verify_tables
 
 SEGMENTS = Writing(16)
@@ -40,7 +40,7 @@ def copied_tables(
     for task in reversed(plan.unpacked):
         carry_out(task)
     receipts = [carry_out(task) for task in reversed(plan.work)]
-    check_sources(plan, receipts)
+    check_sources(sources_of(plan), receipts)
     tables = {table.spec.name: manifest_table(table, receipts) for table in plan.tables}
     for rows in (5, None):
         checks = verify_tables(checkpoint, directory, tables, rows)

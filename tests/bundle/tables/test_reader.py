@@ -97,6 +97,30 @@ def test_segment_written_in_pieces_is_whole_and_so_is_its_digest(
     )
 
 
+def test_segment_writers_fill_their_ranges_of_one_file_and_leave_the_rest_alone(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "t").write_bytes(b"-" * 12)
+    with SegmentWriter(tmp_path / "t", offset=2) as writer:
+        writer.write(b"ab")
+        writer.write(b"c")
+    with SegmentWriter(tmp_path / "t", size=4, offset=7) as placed:
+        placed.place(2, b"fg")
+        placed.place(0, b"de")
+    assert (tmp_path / "t").read_bytes() == b"--abc--defg-"
+    assert (writer.close().crc32c, placed.close().crc32c) == (crc32c(b"abc"), crc32c(b"defg"))
+
+
+def test_segment_writer_left_by_an_exception_keeps_a_file_that_others_fill_too(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "t").write_bytes(b"-" * 4)
+    with pytest.raises(KeyError), SegmentWriter(tmp_path / "t", offset=1) as writer:  # noqa: PT012
+        writer.write(b"a")
+        raise KeyError
+    assert (tmp_path / "t").stat().st_size == 4
+
+
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux's count of requests")
 @pytest.mark.parametrize("placed", [False, True])
 def test_segment_is_written_in_requests_for_which_linux_takes_small_folios(

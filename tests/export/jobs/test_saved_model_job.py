@@ -22,7 +22,8 @@ from export.checkpoint.formats.tensorbundle import data_file
 from export.graphs.loading import load_tensorflow
 from export.jobs import saved_model_job
 from export.saved_model import proofs
-from export.saved_model.files import COPY_BYTES, VariablesPlan
+from export.saved_model.files import VariablesPlan
+from export.tables.tasks import WORKER_BYTES
 from export.tensorflow_models.model.code import load_factory
 from tests.export.checkpoint.tensor_bundles import Box, write_bundle
 from tests.export.commands import Command, refused
@@ -283,7 +284,8 @@ def test_plan_lists_the_inputs_of_the_signatures_and_writes_nothing(
     assert page["signatures"]["candidate"]["inputs"] == inputs
     assert page["written_bytes"] == page["read_bytes"] == ((50 + 40) * 8 + (24 + 9) * 4) * 4
     assert (page["files"], page["tasks"]) == (1, 4)
-    assert page["peak_memory_bytes"] == min(page["workers"], 4) * COPY_BYTES
+    held = WORKER_BYTES + (2 << 20)  # two blocks
+    assert page["peak_memory_bytes"] == min(page["workers"], 4) * held
     linked = command("plan", project, "--tables", "inline-link", "--workers", "3", "--json").json
     assert (linked["data"], linked["tasks"], linked["peak_memory_bytes"]) == ("linked", 0, 0)
     assert linked["workers"] == 3

@@ -24,7 +24,6 @@ from export.graphs.loading import load_tensorflow
 load_tensorflow()
 import tensorflow_recommenders
 from export.jobs import saved_model_job
-from export.saved_model.files import COPY_BYTES
 from export.cli.main import main
 def peak():
     lines = open("/proc/self/status")

@@ -8,18 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bundle.storage.staging import Staging
 from export.checkpoint.formats import object_graph as objectgraph
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import CheckpointError, DestinationError, NotConvertible
+from export.jobs.table_steps import Work
+from export.recipe.settings import ExportSettings
 from export.saved_model import files as inline_files
 from export.saved_model.files import (
-    Chunk,
     VariablesPlan,
-    copy_chunk,
     link_files,
     plan_variables,
     write_variables,
 )
+from export.tables.plan import BUDGET_BYTES
+from export.tables.segments import carry_out, check_sources
 from tests.export.checkpoint.tensor_bundles import Box, write_bundle
 
 Values = np.ndarray[Any, Any]
@@ -31,9 +34,8 @@ GRID: list[Box] = [[(0, 40), (0, 2)], [(0, 40), (2, 4)]]
 
 
 @pytest.fixture(autouse=True)
-def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inline_files, "CHUNK_BYTES", 100)
-    monkeypatch.setattr(inline_files, "BLOCK_BYTES", 37)
+def _small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline_files, "SEGMENT_BYTES", 100)
 
 
 def checkpoint_of(
@@ -53,17 +55,18 @@ def checkpoint_of(
 def planned(
     checkpoint: Checkpoint, directory: Path, link: bool, check: bool = False
 ) -> VariablesPlan:
-    (directory / "sm").mkdir(exist_ok=True)
+    (directory / "sm" / "variables").mkdir(parents=True, exist_ok=True)
     return plan_variables(
-        directory / "sm" / "variables", {"table_0": checkpoint.entries["big"]}, link, check
+        directory / "sm", {"table_0": checkpoint.entries["big"]}, BUDGET_BYTES, link, check
     )
 
 
 def carried_out(plan: VariablesPlan, checkpoint: Checkpoint) -> Checkpoint:
     link_files(plan)
     plan.own.touch()
-    sums: dict[Chunk, int] = {chunk: copy_chunk(chunk) for chunk in plan.chunks}
-    write_variables(plan, checkpoint, {"weight_0": "bias", "weight_1": "scale"}, GRAPH, sums)
+    receipts = [carry_out(task) for task in plan.tasks]
+    check_sources(plan.sources, receipts)
+    write_variables(plan, checkpoint, {"weight_0": "bias", "weight_1": "scale"}, GRAPH, receipts)
     return open_checkpoint(plan.prefix)
 
 
@@ -82,7 +85,7 @@ def test_variables_of_any_slices_read_back(
     assert written.read_all("weight_0").tolist() == [0, 1, 2]
     assert written.read_all("weight_1").tolist() == 0.5
     assert written.read_string(objectgraph.KEY) == GRAPH
-    linked = [path.stat().st_nlink for path in sorted((tmp_path / "sm").glob("*.data-*"))]
+    linked = [path.stat().st_nlink for path in sorted(plan.prefix.parent.glob("*.data-*"))]
     assert linked == [2] * (len(linked) - 1) + [1]
     assert bool(plan.links) is link
 
@@ -93,7 +96,8 @@ def test_variables_of_any_slices_read_back(
         (None, 1, False, 40 * 24),
         (ROWS, 3, False, 40 * 24),
         (ROWS, 3, True, 40 * 24 + 20 * 24),
-        (GRID, 1, False, 40 * 24 + 40 * 16),
+        (GRID, 1, False, 40 * 24),
+        (GRID, 1, True, 40 * 24 + 40 * 16),
     ],
 )
 def test_loading_holds_all_variables_and_the_largest_slice_twice(
@@ -162,10 +166,77 @@ def test_link_into_another_filesystem_is_refused_with_the_cure(tmp_path: Path) -
         pytest.skip("one filesystem only")
     checkpoint = checkpoint_of(tmp_path, TABLE)
     plan = plan_variables(
-        other / f"rowcast-{os.getpid()}", {"table_0": checkpoint.entries["big"]}, link=True
+        other / f"rowcast-{os.getpid()}",
+        {"table_0": checkpoint.entries["big"]},
+        BUDGET_BYTES,
+        link=True,
     )
     with pytest.raises(
         DestinationError,
         match=r'different filesystems; set output\.tables = "inline", which copies',
     ):
         link_files(plan)
+
+
+class Run:
+    """One run that copies a variable in tasks of a few rows, and is then stopped."""
+
+    def __init__(self, checkpoint: Checkpoint, root: Path) -> None:
+        with Staging(root, "m", 1) as stage:
+            entries = {"table_0": checkpoint.entries["big"]}
+            self.plan = plan_variables(stage.directory, entries, BUDGET_BYTES, link=False)
+            self.plan.own.parent.mkdir(exist_ok=True)
+            with self.plan.own.open("ab") as file:
+                file.truncate(self.plan.end)
+            work = Work(stage, ExportSettings(workers=1), [], lambda _: None)
+            work.run_checked(self.plan.tasks, self.plan.sources)
+        self.values = self.plan.own.read_bytes()
+
+
+def test_ranges_that_an_earlier_run_filled_are_copied_again_only_where_they_are_damaged(
+    tmp_path: Path,
+) -> None:
+    checkpoint = checkpoint_of(tmp_path, TABLE)
+    first = Run(checkpoint, tmp_path / "out")
+    assert len(first.plan.tasks) == 10
+    assert first.values == TABLE.tobytes()
+    with first.plan.own.open("r+b") as file:
+        file.seek(2 * 96)  # the third task's
+        file.write(b"damaged!")
+
+    # What is read of the checkpoint now is told by what arrives: its rows have other values.
+    (part,) = checkpoint.entries["big"].slices
+    other = (TABLE + 1).tobytes()
+    before = os.stat(part.file)
+    with Path(part.file).open("r+b") as file:
+        file.seek(part.offset)
+        file.write(other)
+    os.utime(part.file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(CheckpointError, match="do not match their checksum"):
+        Run(checkpoint, tmp_path / "out")
+    expected = TABLE.tobytes()
+    assert first.plan.own.read_bytes() == expected[:192] + other[192:288] + expected[288:]
+
+
+@pytest.mark.parametrize("shape", [(240,), (40, 3, 2), (40, 6)])
+def test_variable_of_any_number_of_axes_is_copied(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    values = TABLE.astype(np.float64).reshape(shape)
+    checkpoint = checkpoint_of(tmp_path, values)
+    written = carried_out(planned(checkpoint, tmp_path, link=False), checkpoint)
+    assert written.read_all("table_0").tobytes() == values.tobytes()
+    assert written.entries["table_0"].whole
+
+
+def test_variable_that_is_cut_along_its_third_axis_is_refused(tmp_path: Path) -> None:
+    halves: list[Box] = [[(0, 40), (0, 3), (0, 1)], [(0, 40), (0, 3), (1, 1)]]
+    checkpoint = checkpoint_of(tmp_path, TABLE.reshape(40, 3, 2), halves)
+    with pytest.raises(NotConvertible, match="'big' is cut along its third axis or a later one"):
+        planned(checkpoint, tmp_path, link=False)
+
+
+def test_float16_in_slices_is_joined_where_it_is_copied(tmp_path: Path) -> None:
+    values = TABLE.astype(np.float16)
+    checkpoint = checkpoint_of(tmp_path, values, GRID)
+    written = carried_out(planned(checkpoint, tmp_path, link=False), checkpoint)
+    assert written.entries["table_0"].whole
+    assert written.read_all("table_0").tobytes() == values.tobytes()

@@ -19,7 +19,7 @@ from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError
 from export.tables.plan import ExportPlan, Writing, plan_tables
-from export.tables.segments import check_sources, copy_rows, manifest_table
+from export.tables.segments import check_sources, copy_rows, manifest_table, sources_of
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
 ROWS = 101
@@ -62,7 +62,7 @@ def test_copy_rows_any_cut_writes_the_table_bit_for_bit(
         tmp_path, cut, values, segment_rows, budget_bytes=1 << 20 if segment_rows else 64
     )
     receipts = [copy_rows(task) for task in reversed(plan.tasks)]
-    check_sources(plan, receipts)
+    check_sources(sources_of(plan), receipts)
     page = manifest_table(plan.tables[0], receipts)
     stored = [Path(plan.tasks[0].directory, segment.file).read_bytes() for segment in page.segments]
     assert b"".join(stored) == values.tobytes()
@@ -115,7 +115,7 @@ def test_check_sources_finds_a_damaged_slice_that_tasks_share(tmp_path: Path, cu
     damage(tmp_path, 700)
     receipts = [copy_rows(task) for task in plan.tasks]
     with pytest.raises(CheckpointError, match="rows 0 to 101 of the stored variable do not match"):
-        check_sources(plan, receipts)
+        check_sources(sources_of(plan), receipts)
 
 
 def test_copy_rows_destination_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ import json, pathlib, sys
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.inventory.recognition import recognise
 from export.tables.plan import Writing, plan_tables
-from export.tables.segments import check_sources, copy_rows, manifest_table
+from export.tables.segments import check_sources, copy_rows, manifest_table, sources_of
 from export.verify.table_rows import verify_tables
 
 def peak():  # of this program alone: getrusage would tell that of the parent, if larger
@@ -143,7 +143,7 @@ checkpoint = open_checkpoint(source)
 inventory = recognise(checkpoint, {"t": "t"})
 plan = plan_tables(checkpoint, inventory, out, writing={"t": Writing(700_000)})
 receipts = [copy_rows(task) for task in plan.tasks]
-check_sources(plan, receipts)
+check_sources(sources_of(plan), receipts)
 tables = {"t": manifest_table(plan.tables[0], receipts)}
 assert verify_tables(checkpoint, out, tables)["t"].rows_compared == 4096
 assert "tensorflow" not in sys.modules

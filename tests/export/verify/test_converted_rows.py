@@ -16,7 +16,7 @@ from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.errors import VerificationFailed
 from export.tables.plan import ExportPlan, Writing, plan_tables
-from export.tables.segments import Receipt, check_sources, copy_rows, manifest_table
+from export.tables.segments import Receipt, check_sources, copy_rows, manifest_table, sources_of
 from export.verify.table_rows import verify_tables
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
@@ -45,7 +45,7 @@ def copied(plan: ExportPlan) -> Table:
         Receipt.model_validate_json(copy_rows(task).model_dump_json())
         for task in reversed(plan.tasks)
     ]
-    check_sources(plan, receipts)
+    check_sources(sources_of(plan), receipts)
     return manifest_table(plan.tables[0], receipts)
 
 
