@@ -55,10 +55,6 @@ log = logging.logger(__name__)
 
 _HEARTBEAT_S = 1.0
 _NOT_LISTENING = "the worker does not listen yet"
-_ROUTER_THREADS_MIN = 2
-"""Compute threads of a router: one may wait for a shard that hangs. With more of them than cores it
-would batch less.
-"""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -106,8 +102,6 @@ class Worker:
         self._run_directory = run_directory
         self._grpc_port = grpc_port
         threads = compute_threads(settings.workers, settings.threads)
-        if settings.shard_addresses and not settings.threads:
-            threads = max(threads, _ROUTER_THREADS_MIN)
         self.metrics = Metrics()
         self.versions = VersionManager()
         is_shard = settings.shard is not None

@@ -181,7 +181,7 @@ class ServiceSettings(BaseSettings):
     """
     threads: int = Field(default=0, ge=0, le=1024)
     """Number of compute threads in each process. 0 divides the available cores (CPU affinity and
-    cgroup quota) by the number of workers; a router has at least 2.
+    cgroup quota) by the number of workers.
     """
     inline_max_us: int | None = Field(default=None, ge=0, le=1_000_000)
     """Maximum estimated time of a batch that is computed on the event loop, in microseconds. Longer

@@ -29,6 +29,7 @@ from runtime.scann import ScannIndex, write_index
 from runtime.vectors import VectorFile
 from service.config import ServiceSettings
 from service.engine.calls import Condition, Filter, Retrieval, Target
+from service.engine.computation import completed
 from service.engine.context import Execution
 from service.engine.retrieval import retrieve
 from service.versions.filter_cache import FilterCache
@@ -115,7 +116,8 @@ def main() -> None:
     def search(query: Any, below: int, recall: float) -> Any:
         wanted = None if below == ALL else Filter({"a": Condition(lt=below)})
         request = Retrieval(Target(), k=K, vectors=query[np.newaxis], filter=wanted, recall=recall)
-        return retrieve.retrieve(version, request, settings, Execution("retrieve")).neighbors.ids
+        computation = retrieve.retrieve(version, request, settings, Execution("retrieve"))
+        return completed(computation).neighbors.ids
 
     serve(search, dict.fromkeys((ALL, 10, 1), _RECALLS), directory)
 

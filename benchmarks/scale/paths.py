@@ -39,6 +39,7 @@ from service.codec.stubs.shard_service_pb2_grpc import (
     add_ShardServiceServicer_to_server,
 )
 from service.config import read_settings
+from service.engine.computation import RemoteCall, completed
 from service.engine.context import RequestContext
 from service.observability.metrics import Metrics
 from service.ray_serve import Replica
@@ -93,21 +94,22 @@ class Handles:
 
     def call_all(
         self, key: Key, method: str, requests: Mapping[ShardNumber, Any], left_s: float
-    ) -> dict[ShardNumber, Any]:
-        """Calls `rows` of several shards at once; called by threads, which wait."""
+    ) -> RemoteCall[dict[ShardNumber, Any]]:
+        """Calls `rows` of several shards at once."""
 
-        async def call() -> list[bytes]:
+        async def call() -> dict[ShardNumber, Any]:
             calls = [
                 self._handles[shard.number].remote(each.SerializeToString())
                 for shard, each in requests.items()
             ]
-            return list(await asyncio.gather(*calls))
+            async with asyncio.timeout(left_s):
+                responses = await asyncio.gather(*calls)
+            return {
+                shard: shard_pb.RowsResponse.FromString(each)
+                for shard, each in zip(requests, responses, strict=True)
+            }
 
-        answers = asyncio.run_coroutine_threadsafe(call(), self._loop).result(left_s)
-        return {
-            shard: shard_pb.RowsResponse.FromString(each)
-            for shard, each in zip(requests, answers, strict=True)
-        }
+        return RemoteCall(self._loop, call)
 
 
 class LocalTables:
@@ -118,7 +120,7 @@ class LocalTables:
         self._tables = [TableReader(directory, table) for table in tables.values()]
         self._firsts = [place.first for place in remote_tables(tables).values()]
 
-    def rows(self, wanted: Wanted, left_s: float) -> dict[str, FetchedRows]:
+    async def rows(self, wanted: Wanted, left_s: float) -> dict[str, FetchedRows]:
         """See RemoteParts."""
         ((layout, rows),) = wanted.items()
         parts = zip(
@@ -191,7 +193,8 @@ class Proxy(ShardServiceServicer):
         places = [self._remote.tables[name] for name in sent.tables]
         firsts = np.repeat([place.first for place in places], np.frombuffer(sent.counts, "<u4"))
         rows = firsts + np.frombuffer(sent.positions, "<u4")
-        (found,) = self._remote.rows({places[0].among.name: rows}, left_s).values()
+        wanted = {places[0].among.name: rows}
+        (found,) = completed(self._remote.rows(wanted, left_s)).values()
         return shard_pb.RowsResponse(rows=[shard_pb.StoredRows(values=found.take(rows).tobytes())])
 
 
@@ -210,7 +213,9 @@ class Caller:
 
     def checksums(self) -> list[int]:
         """Returns a checksum of the vectors of each request."""
-        found = [(wanted, self._path.rows(wanted, TIMEOUT_S)) for wanted in self._requests]
+        found = [
+            (wanted, completed(self._path.rows(wanted, TIMEOUT_S))) for wanted in self._requests
+        ]
         return [
             crc32c(fetched[layout].take(wanted[layout]))
             for wanted, fetched in found
@@ -225,7 +230,8 @@ class Caller:
         def fetch_until_end(_: int) -> list[float]:
             seen = list[float]()
             while (began := time.perf_counter()) < end:
-                self._path.rows(self._requests[next(numbers) % len(self._requests)], TIMEOUT_S)
+                wanted = self._requests[next(numbers) % len(self._requests)]
+                completed(self._path.rows(wanted, TIMEOUT_S))
                 seen.append(time.perf_counter() - began)
             return seen
 

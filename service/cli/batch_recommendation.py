@@ -38,6 +38,7 @@ from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, EXIT_SOURC
 from service.codec import json
 from service.config import SettingsError, read_settings
 from service.engine.calls import Target
+from service.engine.computation import completed
 from service.engine.context import Execution
 from service.engine.finite import NotFinite
 from service.engine.retrieval.recommend import recommend
@@ -438,9 +439,9 @@ class _Recommender:
             request = json.read_recommendation(
                 {**self._options, "requests": parts}, Target(), self._settings
             )
-            neighbors = recommend(
-                self._version, request, self._settings, Execution("recommend")
-            ).neighbors
+            execution = Execution("recommend")
+            computation = recommend(self._version, request, self._settings, execution)
+            neighbors = completed(computation).neighbors
         except _AT_FAULT as problem:
             if len(parts) == 1:
                 return [{"error": str(problem)}]

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from bundle.features.sources import Fetched
 from service.byte_budget import Reservation
 from service.engine.scheduling.compute_pool import ComputePool
 from service.engine.scheduling.estimates import LatencyEstimates
@@ -79,7 +80,16 @@ class Phase:
 
 
 class RowsLost(Exception):
-    """A batch of several requests reads rows that no shard could give."""
+    """A batch of several requests reads rows that no shard could give: each is computed alone, to
+    know its own.
+
+    Attributes:
+      fetched: What the shards gave, for the computations that follow.
+    """
+
+    def __init__(self, fetched: Fetched) -> None:
+        super().__init__()
+        self.fetched = fetched
 
 
 class Execution:
@@ -91,6 +101,7 @@ class Execution:
       estimates: what computations of the process take, on average.
       rows_fetched, rows_lost: rows of remote tables that the batch read, and those that no shard
         could give.
+      fetched_before: remote rows that a batch of these requests and others fetched; None: none did.
     """
 
     def __init__(
@@ -100,6 +111,7 @@ class Execution:
         metrics: Metrics | None = None,
         pool: ComputePool | None = None,
         estimates: LatencyEstimates | None = None,
+        fetched_before: Fetched | None = None,
     ) -> None:
         """Creates the execution of a batch; with a call alone, of a warm-up or a replay.
 
@@ -108,6 +120,7 @@ class Execution:
           metrics: None: nothing is recorded.
           pool: whose idle threads may take part; None: the calling thread computes alone.
           estimates: None: nothing is known yet.
+          fetched_before: See above.
         """
         self.call = call
         self.phases = defaultdict[str, float](float)
@@ -115,7 +128,9 @@ class Execution:
         self._contexts = contexts
         self._metrics = metrics
         self._pool = pool
-        self.rows_fetched = self.rows_lost = 0
+        self.fetched_before = fetched_before
+        self.rows_fetched = 0
+        self.rows_lost = 0
 
     def check(self) -> None:
         """Raises Cancelled or DeadlineExceeded if no request of the batch is worth computing any
@@ -139,11 +154,12 @@ class Execution:
 
     @property
     def left_s(self) -> float:
-        """How long it is to the first deadline of the batch; infinite without one."""
-        return (
-            min([context.deadline for context in self._contexts], default=math.inf)
-            - time.monotonic()
-        )
+        """How long it is to the last deadline of the batch; infinite without one.
+
+        Requests with an earlier deadline are failed at theirs, wherever the batch is.
+        """
+        deadline = max([context.deadline for context in self._contexts], default=math.inf)
+        return deadline - time.monotonic()
 
     @property
     def request_count(self) -> int:
@@ -181,18 +197,6 @@ class Execution:
         """Sets a gauge of `Metrics`."""
         if self._metrics is not None:
             self._metrics.set(name, value)
-
-    def fetched(self, rows: int, lost: int) -> None:
-        """Counts rows of remote tables.
-
-        Raises:
-          RowsLost: some are lost, and the batch has several requests: each is computed alone, to
-            know its own.
-        """
-        self.rows_fetched = self.rows_fetched + rows
-        self.rows_lost = self.rows_lost + lost
-        if lost and len(self._contexts) > 1:
-            raise RowsLost
 
     def computed(self, examples: int, candidates: int = 0) -> None:
         """Counts the queries, contexts or examples of the batch, and its candidates."""

@@ -21,6 +21,7 @@ from bundle.errors import (
     UnknownCandidate,
 )
 from bundle.features.columns import Column
+from bundle.features.sources import Fetched
 from bundle.format.manifest import DenseFeature, Manifest
 from runtime.errors import ComputationFailed
 from service.config import ServiceSettings
@@ -34,7 +35,8 @@ from service.engine.calls import (
     Retrieval,
     Target,
 )
-from service.engine.context import Execution, RequestContext
+from service.engine.computation import Computation
+from service.engine.context import Execution, RequestContext, RowsLost
 from service.engine.features import embed, lookup
 from service.engine.finite import NotFinite
 from service.engine.ranking import rank
@@ -45,6 +47,7 @@ from service.engine.scheduling.scheduler import Job, Scheduler
 from service.errors import (
     INTERNAL_MESSAGE,
     DataLoss,
+    DeadlineExceeded,
     Internal,
     InvalidArgument,
     NotReady,
@@ -61,13 +64,17 @@ from service.versions.version import ModelVersion
 
 log = logging.logger(__name__)
 
-COMPUTE: Mapping[type, Callable[..., Any]] = {
+COMPUTE: Mapping[type, Callable[..., Computation[Any]]] = {
     Retrieval: retrieve.retrieve,
     Ranking: rank.rank,
     Recommendation: recommend.recommend,
     Embedding: embed.embed,
     Lookup: lookup.look_up,
 }
+_OF_SHARDS = (DataLoss, DeadlineExceeded, Internal, NotReady, Overloaded)
+"""Failures of shards that no request of a batch causes: they are of all its requests. To repeat
+each would multiply the calls of a shard that is overloaded or gone.
+"""
 _INLINE_S = 0.0005
 """Longest batch that is computed on the event loop, where compute threads run beside it."""
 _INLINE_ALONE_S = 0.01
@@ -88,14 +95,14 @@ class Engine:
         settings: ServiceSettings,
         metrics: Metrics,
         threads: int,
-        compute: Mapping[type, Callable[..., Any]] = COMPUTE,
+        compute: Mapping[type, Callable[..., Computation[Any]]] = COMPUTE,
     ) -> None:
         """Creates an engine over the loaded versions.
 
         Args:
           threads: The number of compute threads.
-          compute: By type of request, the function that computes it. Requests of other types are
-            rejected.
+          compute: By type of request, the function that returns its computation. Requests of other
+            types are rejected.
         """
         self._versions = versions
         self._settings = settings
@@ -202,7 +209,6 @@ class Engine:
             cost=request.cost,
             key=None if key is None else (version, key),
             future=asyncio.get_running_loop().create_future(),
-            waits=version.shards is not None,
         )
         try:
             return await self._scheduler.run(job)
@@ -306,14 +312,18 @@ class Engine:
                 extra=logging.fields(reason=reason, inflight=self.inflight, wait_s=wait_s),
             )
 
-    def _compute(self, batch: Sequence[Job], pool: ComputePool | None) -> Sequence[Any]:
-        """Computes a batch as one; if that fails each job alone, so that only the one at fault
+    async def _compute(self, batch: Sequence[Job], pool: ComputePool | None) -> Sequence[Any]:
+        """Computes a batch as one; if a job may be at fault each alone, so that only that one
         fails.
         """
+        fetched = None
         if len(batch) > 1:
+            request = batching.merge([job.request for job in batch])
             try:
-                answer = self._execute(batch, batching.merge([job.request for job in batch]), pool)
+                answer = await self._execute(batch, request, pool)
                 return batching.split(answer, len(batch))
+            except RowsLost as problem:
+                fetched = problem.fetched
             except Exception as problem:  # noqa: BLE001 - the jobs that fail alone report it
                 call = batch[0].context.call
                 self._metrics.count("failed_batches", 1, call)
@@ -321,11 +331,15 @@ class Engine:
                     call=call, requests=len(batch), problem=type(problem).__name__
                 )
                 log.info("batch_failed", extra=extra)
-        return [self._compute_one(job, pool) for job in batch]
+                if isinstance(problem, _OF_SHARDS):
+                    return [problem] * len(batch)
+        return [await self._compute_one(job, pool, fetched) for job in batch]
 
-    def _compute_one(self, job: Job, pool: ComputePool | None) -> Any:
+    async def _compute_one(
+        self, job: Job, pool: ComputePool | None, fetched_before: Fetched | None
+    ) -> Any:
         try:
-            return self._execute([job], job.request, pool)
+            return await self._execute([job], job.request, pool, fetched_before)
         except ServiceError as problem:
             return problem
         except (FeatureError, UnknownCandidate, DigestMismatch, RowUnavailable) as problem:
@@ -340,17 +354,28 @@ class Engine:
                 log.exception("request_failed", extra=extra)
             return _caused(Internal(INTERNAL_MESSAGE), problem)
 
-    def _execute(self, batch: Sequence[Job], request: Any, pool: ComputePool | None) -> Any:
+    async def _execute(
+        self,
+        batch: Sequence[Job],
+        request: Any,
+        pool: ComputePool | None,
+        fetched_before: Fetched | None = None,
+    ) -> Any:
         call = batch[0].context.call
         execution = Execution(
-            call, [job.context for job in batch], self._metrics, pool, self._scheduler.estimates
+            call,
+            [job.context for job in batch],
+            self._metrics,
+            pool,
+            self._scheduler.estimates,
+            fetched_before,
         )
         version = batch[0].lease.version
         try:
             while True:
                 denied = version.denied
                 compute = self._compute_functions[type(request)]
-                answer = compute(version, request, self._settings, execution)
+                answer = await compute(version, request, self._settings, execution)
                 execution.check()
                 if all(now is before for now, before in zip(version.denied, denied, strict=True)):
                     break  # else a candidate that it holds may have been withdrawn meanwhile

@@ -18,6 +18,7 @@ from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest
 from service.config import ServiceSettings
 from service.engine import towers
 from service.engine.calls import Embedding, Ranking, Recommendation, Retrieval, Target
+from service.engine.computation import Computation, completed
 from service.engine.context import Execution
 from service.engine.features import embed
 from service.engine.finite import NotFinite
@@ -32,7 +33,7 @@ _EXACT_BYTES_MAX = 4 << 20
 """Of vectors that are all searched exactly: more would have to be read before a version is served.
 """
 
-_Compute = Callable[[ModelVersion, Any, ServiceSettings, Execution], object]
+_Compute = Callable[[ModelVersion, Any, ServiceSettings, Execution], Computation[object]]
 
 
 def run(
@@ -76,13 +77,13 @@ def run(
             search = Retrieval(
                 Target(), k=1, ids=first, index=name, attributes=attributes, exact=exact
             )
-            retrieve.retrieve(model_version, search, settings, execution)
+            completed(retrieve.retrieve(model_version, search, settings, execution))
             throttle()
     for compute, request in _requests(model_version):
         # Some vocabularies hold no synthetic id, and some models cannot compute with synthetic
         # numbers.
         with contextlib.suppress(UnknownRefused, RowUnavailable, NotFinite):
-            compute(model_version, request, settings, execution)
+            completed(compute(model_version, request, settings, execution))
         throttle()
 
 

@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from bundle.errors import UnknownRefused
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
+from service.engine.computation import completed
 from service.engine.context import Execution
 from service.engine.engine import COMPUTE
 from service.engine.features.lookup import NoSuchCandidate
@@ -91,7 +92,8 @@ class Replay:
             request, _ = OPERATIONS[recorded.call].read(
                 recorded.body, recorded.protobuf, None, self._settings
             )
-            COMPUTE[type(request)](model_version, request, self._settings, Execution(recorded.call))
+            compute = COMPUTE[type(request)]
+            completed(compute(model_version, request, self._settings, Execution(recorded.call)))
         except (NoSuchCandidate, UnknownRefused):
             return None
         except Exception as problem:  # noqa: BLE001 - a client would get it, whatever it is

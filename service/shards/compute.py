@@ -35,7 +35,7 @@ Stored = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 """Rows and scales as they are stored."""
 
 
-def read_rows(
+async def read_rows(
     model_version: ModelVersion, request: RowsRead, settings: ServiceSettings, execution: Execution
 ) -> RowsFound:
     """Reads rows as they are stored.
@@ -97,7 +97,7 @@ def _table_rows(model_version: ModelVersion, wanted: RowPositions) -> Stored:
     return np.concatenate(values), np.concatenate(scales)
 
 
-def search_part(
+async def search_part(
     model_version: ModelVersion,
     request: PartSearch,
     settings: ServiceSettings,

@@ -1,11 +1,11 @@
 """One version of a model on the shards: which shard holds which rows and partitions, and reading
-them. Compute threads call it, and wait.
+them. Its methods are parts of computations, which await the calls of shards.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,10 +27,10 @@ from service.shards import messages
 from service.shards.replica import Key
 
 Rows = NDArray[np.int64]
-CallAll = Callable[[Key, str, Mapping[ShardNumber, Any], float], Mapping[ShardNumber, Any]]
-"""Calls a method of several shards in parallel and waits. Returns the response of each shard, or
-the ServiceError with which its call failed.
-"""
+Responses = Mapping[ShardNumber, Any]
+"""The response of each shard, or the ServiceError with which its call failed."""
+CallAll = Callable[[Key, str, Mapping[ShardNumber, Any], float], Awaitable[Responses]]
+"""Calls a method of several shards in parallel."""
 
 
 class RemoteVersion:
@@ -80,17 +80,18 @@ class RemoteVersion:
             for name, starts in self._starts.items()
         }
 
-    def rows(self, wanted: Mapping[str, Rows], left_s: float) -> dict[str, FetchedRows]:
+    async def rows(self, wanted: Mapping[str, Rows], left_s: float) -> dict[str, FetchedRows]:
         """Reads rows from the shards. Implements RemoteParts.rows."""
         reads = {layout: _Read(self._layouts[layout], rows) for layout, rows in wanted.items()}
-        return self._execute(reads, left_s)
+        return await self._execute(reads, left_s)
 
-    def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
+    async def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
         """Reads vectors of an index from the shards. Implements RemoteParts.vectors."""
         reads = {index: _Read(self._indexes[index], distinct(positions))}
-        return self._execute(reads, left_s)[index].take(positions)
+        fetched = await self._execute(reads, left_s)
+        return fetched[index].take(positions)
 
-    def search(self, wanted: IndexSearch, left_s: float) -> list[Found]:
+    async def search(self, wanted: IndexSearch, left_s: float) -> list[Found]:
         """Searches the partitions of every shard that has any. Implements RemoteParts.search."""
         bounds = self._indexes[wanted.index].bounds
         requests = {
@@ -98,7 +99,7 @@ class RemoteVersion:
             for shard, count in zip(self._shards, np.diff(bounds), strict=True)
             if count
         }
-        responses = self._call_all(self.key, "Search", requests, left_s)
+        responses = await self._call_all(self.key, "Search", requests, left_s)
 
         found = []
         for shard, response in responses.items():
@@ -108,7 +109,7 @@ class RemoteVersion:
             found.append(messages.read_found(response, wanted, range(first, end), shard))
         return found
 
-    def _execute(self, reads: Mapping[str, _Read], left_s: float) -> dict[str, FetchedRows]:
+    async def _execute(self, reads: Mapping[str, _Read], left_s: float) -> dict[str, FetchedRows]:
         """Reads all rows, with one call per shard whatever the number of tables: a call costs more
         than the rows it carries.
         """
@@ -124,7 +125,7 @@ class RemoteVersion:
             )
             for shard, held in reads_by_shard.items()
         }
-        responses = self._call_all(self.key, "Rows", requests, left_s)
+        responses = await self._call_all(self.key, "Rows", requests, left_s)
 
         for shard, response in responses.items():
             if isinstance(response, ServiceError):

@@ -23,6 +23,7 @@ from bundle.format.manifest import Manifest
 from bundle.tables import sharding
 from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings, SettingsError
+from service.engine.computation import RemoteCall
 from service.errors import DeadlineExceeded, Internal, NotReady, ServiceError
 from service.observability import logging
 from service.observability.metrics import Metrics
@@ -180,26 +181,26 @@ class Shards:
 
     def call_all(
         self, key: Key, method: str, requests: Mapping[ShardNumber, Any], left_s: float
-    ) -> dict[ShardNumber, Any]:
-        """Calls a method of several shards at once; called by compute threads, which wait.
+    ) -> RemoteCall[dict[ShardNumber, Any]]:
+        """Calls a method of several shards at once.
 
         Returns:
-          The answer of each shard, or the ServiceError with which it failed.
+          The response of each shard, or the ServiceError with which its call failed.
         """
         left_s = min(left_s, self._settings.request_timeout_s)
 
-        async def call() -> list[Any]:
+        async def call() -> dict[ShardNumber, Any]:
             calls = [
                 self.call(key, shard, method, request, left_s)
                 for shard, request in requests.items()
             ]
-            return await asyncio.gather(*calls, return_exceptions=True)
+            responses = await asyncio.gather(*calls, return_exceptions=True)
+            for response in responses:
+                if isinstance(response, BaseException) and not isinstance(response, ServiceError):
+                    raise Internal(str(response)) from response
+            return dict(zip(requests, responses, strict=True))
 
-        answers = asyncio.run_coroutine_threadsafe(call(), self.loop).result()
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, ServiceError):
-                raise Internal(str(answer)) from answer
-        return dict(zip(requests, answers, strict=True))
+        return RemoteCall(self.loop, call)
 
     async def call(
         self, key: Key, shard: ShardNumber, method: str, request: Any, left_s: float

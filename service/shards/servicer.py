@@ -12,13 +12,14 @@ from service.codec.stubs.shard_service_pb2_grpc import (
     ShardServiceServicer,
     add_ShardServiceServicer_to_server,
 )
+from service.engine.computation import Computation
 from service.engine.context import RequestContext
 from service.grpc_api.servicer import GrpcService, OperationServicer
 from service.security.principal import authorize_all
 from service.shards import compute, messages
 from service.shards.calls import PartSearch, RowsRead
 
-COMPUTE: Mapping[type, Callable[..., Any]] = {
+COMPUTE: Mapping[type, Callable[..., Computation[Any]]] = {
     RowsRead: compute.read_rows,
     PartSearch: compute.search_part,
 }

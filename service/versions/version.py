@@ -100,7 +100,7 @@ class LoadedIndex:
 
 
 class RemoteParts(Protocol):
-    """Reaches the shards that hold the rest of a version; each call waits, and raises ServiceError.
+    """Reaches the shards that hold the rest of a version; each method raises ServiceError.
 
     Attributes:
       tables: that they hold.
@@ -108,13 +108,13 @@ class RemoteParts(Protocol):
 
     tables: Mapping[str, RemoteTable]
 
-    def rows(self, wanted: Mapping[str, Rows], left_s: float) -> Fetched:
+    async def rows(self, wanted: Mapping[str, Rows], left_s: float) -> Fetched:
         """Fetches distinct ascending rows, by layout."""
 
-    def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
+    async def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
         """Fetches vectors of an index, in the order of the positions."""
 
-    def search(self, wanted: Any, left_s: float) -> Sequence[Any]:
+    async def search(self, wanted: Any, left_s: float) -> Sequence[Any]:
         """Has each shard search the partitions that it holds; takes an IndexSearch, returns what
         each has Found.
         """

@@ -149,6 +149,37 @@ def test_stalled_replica_costs_at_most_half_of_the_deadline(
             assert answer(client, "lookup", {"feature": "user", "ids": [1, 49]})[0] == 200
 
 
+def test_hung_shard_delays_only_requests_that_need_it(write: Write, launch: Launch) -> None:
+    tables = write(users=True).manifest.tables
+    size = {name: 4 * tables[name].rows * tables[name].dim for name in ("users", "cities")}
+    assert size["users"] > size["cities"]
+    only = ("--shard-min-bytes", str(size["users"]))
+    one = launch("--shard", "1/1", *only)
+    address = f"127.0.0.1:{one.ports['grpc']}"
+    service = ready(launch("--shard-addresses", address, *only))
+    on_shard = {"feature": "user", "ids": [1, 49]}
+    here = {"feature": "city", "ids": [1, 2]}
+
+    def look_up_on_shard(_: int) -> int:
+        with client_of(service) as client:
+            return answer(client, "lookup", on_shard)[0]
+
+    hanging = 16
+    with client_of(service) as client, ThreadPoolExecutor(hanging) as threads:
+        assert answer(client, "lookup", on_shard)[0] == 200
+        expected = answer(client, "lookup", here)
+        assert expected[0] == 200, expected
+        with one.paused():
+            waiting = threads.map(look_up_on_shard, range(hanging))
+            until(lambda: count_of(service, "rowcast_inflight_requests") == hanging)
+            client.headers["x-request-timeout-ms"] = "2000"
+            found = [answer(client, "lookup", here) for _ in range(8)]
+            still_waiting = count_of(service, "rowcast_inflight_requests")
+        assert found == [expected] * 8
+        assert still_waiting == hanging
+        assert list(waiting) == [200] * hanging
+
+
 @pytest.mark.slow
 def test_slow_call_is_sent_to_a_second_replica(write: Write, launch: Launch) -> None:
     write()

@@ -15,7 +15,7 @@ from service.versions.loaded_towers import LoadedTower
 from service.versions.version import ModelVersion
 
 
-def embed(
+async def embed(
     model_version: ModelVersion, request: Embedding, settings: ServiceSettings, execution: Execution
 ) -> Embedded:
     """Answers an Embedding with one model version: the tower's result, [n, dim] float32.
@@ -30,18 +30,21 @@ def embed(
     n = lookup.count_queries(model_version, request.features, None, settings)
     check_rows(n, tower.result_dim, "features", settings, execution.request_count)
     execution.computed(n)
-    vectors = result(model_version, tower, request.features, n, execution)
+    vectors = await result(model_version, tower, request.features, n, execution)
     return Embedded(model_version.model, model_version.version, vectors)
 
 
-def result(
+async def result(
     model_version: ModelVersion, tower: LoadedTower, columns: Columns, n: int, execution: Execution
 ) -> Vectors:
     """Runs a tower on the features of n examples; returns its result, [n, dim] float32."""
     plan = tower.plan(frozenset([tower.entry.result]))
     inputs = towers.Inputs(plan.layout_alone, n)
+    fetched = None
     with execution.phase("lookup"):
-        lookup.write(model_version, inputs.places, columns, n, execution)
+        if model_version.shards is not None:
+            fetched = await lookup.fetch(model_version, [(inputs.places, columns, n)], execution)
+        lookup.write(model_version, inputs.places, columns, n, execution, fetched)
     with execution.phase("compute"):
         outputs = towers.run(tower, plan, inputs, execution)
     return outputs[tower.entry.result].reshape(n, -1)

@@ -23,7 +23,7 @@ from bundle.tables.id_values import distinct
 from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
 from service.engine.calls import Columns, Ids, LookedUp, Lookup
-from service.engine.context import Execution
+from service.engine.context import Execution, RowsLost
 from service.engine.limits import at_most, check_queries
 from service.engine.names import name_hint, show_id, show_version
 from service.engine.response_size import check_rows
@@ -159,13 +159,13 @@ def _with_default(
     return Column(values, offsets_of(lengths), weights)
 
 
-def fetch(
+async def fetch(
     model_version: ModelVersion,
     groups: Sequence[tuple[Sequence[Place], Columns, int]],
     execution: Execution,
 ) -> Fetched:
     """Fetches the remote rows that calls of `write` read, in one call of each shard; to be called
-    in a phase.
+    in a phase, for a version that has remote rows.
 
     Args:
       groups: places, columns and n of each call.
@@ -177,11 +177,8 @@ def fetch(
         names = [name for place in places for name in place.names]
         for layout, rows in model_version.reader.wanted(names, columns, n).items():
             wanted.setdefault(layout, []).append(rows)
-    return _fetched(
-        model_version,
-        {layout: distinct(np.concatenate(rows)) for layout, rows in wanted.items()},
-        execution,
-    )
+    distinct_rows = {layout: distinct(np.concatenate(rows)) for layout, rows in wanted.items()}
+    return await _fetched(model_version, distinct_rows, execution)
 
 
 def write(
@@ -197,33 +194,41 @@ def write(
     Args:
       columns: what was sent, by input; an input without a column takes its default.
       n: examples in every column.
-      fetched: what `fetch` returned; None: remote rows are fetched now.
+      fetched: what `fetch` returned; None: no rows are remote.
     Raises:
       FeatureError: a column does not fit its feature, or is missing without a default; names the
         input.
     """
-    if model_version.shards is not None and fetched is None:
-        fetched = fetch(model_version, [(places, columns, n)], execution)
     for name, count in model_version.reader.write(places, columns, n, fetched).items():
         execution.count("oov_ids", count, model_version.model, name)
     execution.looked_up(model_version.model, [place.names for place in places], n)
 
 
-def _fetched(
+async def _fetched(
     model_version: ModelVersion, wanted: Mapping[str, Rows], execution: Execution
 ) -> Fetched:
-    """Fetches remote rows within the deadline; counts those that are lost."""
+    """Fetches remote rows within the deadline; counts those that are lost.
+
+    Raises:
+      RowsLost: some are lost, and the batch has several requests.
+    """
     if model_version.shards is None or not wanted:
         return {}
-    fetched = model_version.shards.rows(wanted, execution.left_s)
-    for each in fetched.values():
-        execution.fetched(each.rows.size, sum(each.lost_by_table.values()))
-        for table, lost in each.lost_by_table.items():
-            execution.count("lost_rows", lost, model_version.model, table)
+    fetched = execution.fetched_before
+    if fetched is None:
+        fetched = await model_version.shards.rows(wanted, execution.left_s)
+        for layout in fetched.values():
+            for table, lost in layout.lost_by_table.items():
+                execution.count("lost_rows", lost, model_version.model, table)
+    for name, rows in wanted.items():
+        execution.rows_fetched += rows.size
+        execution.rows_lost += int(np.count_nonzero(fetched[name].is_lost(rows)))
+    if execution.rows_lost and execution.request_count > 1:
+        raise RowsLost(fetched)
     return fetched
 
 
-def look_up(
+async def look_up(
     model_version: ModelVersion, request: Lookup, settings: ServiceSettings, execution: Execution
 ) -> LookedUp:
     """Reads the table rows of ids by one feature's id rule.
@@ -252,7 +257,7 @@ def look_up(
             )
         if feature.unknown.row is not None:
             rows = np.where(found, rows, feature.unknown.row)
-        vectors, lost = _vectors(model_version, feature.table, rows, execution)
+        vectors, lost = await _vectors(model_version, feature.table, rows, execution)
         if feature.unknown.rule == "refuse" and lost.any():
             raise RowUnavailable(name, request.ids.values[lost][0])
         found &= ~lost
@@ -260,7 +265,7 @@ def look_up(
     return LookedUp(model_version.model, model_version.version, feature.table, vectors, found)
 
 
-def _vectors(
+async def _vectors(
     model_version: ModelVersion, name: str, rows: Rows, execution: Execution
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Reads rows of a table here or on shards.
@@ -275,7 +280,7 @@ def _vectors(
     rows = np.where(rows < 0, rows, rows + remote.first)
     layout = remote.among.name
     wanted = {layout: distinct(rows[rows >= 0])}
-    fetched = _fetched(model_version, wanted, execution)[layout]
+    fetched = (await _fetched(model_version, wanted, execution))[layout]
     return fetched.take(rows), fetched.is_lost(rows)
 
 

@@ -41,7 +41,7 @@ class _Plan:
     k: int
 
 
-def rank(
+async def rank(
     model_version: ModelVersion, request: Ranking, settings: ServiceSettings, execution: Execution
 ) -> Ranked:
     """Scores the candidates of each context and returns them, or the k best, best first.
@@ -68,7 +68,7 @@ def rank(
         context_count,
         execution,
     )
-    outputs = score(model_version, plan.tower, plan.outputs, context, candidates, execution)
+    outputs = await score(model_version, plan.tower, plan.outputs, context, candidates, execution)
 
     ids = request.candidate_ids
     scores = plan.ordering.scores(outputs, None if ids is None else ids.__getitem__)

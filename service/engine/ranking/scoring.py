@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Column, checked_offsets, repeated
+from bundle.features.sources import Fetched
 from bundle.tables.offsets import lengths_of
 from service.engine import towers
 from service.engine.calls import Columns, Offsets
@@ -58,7 +59,7 @@ class Candidates:
         return {**sent, **self.corpus.store.features(self.positions[start:stop], wanted)}
 
 
-def score(
+async def score(
     model_version: ModelVersion,
     tower: LoadedTower,
     plan: TowerPlan,
@@ -84,11 +85,9 @@ def score(
     read = plan.inputs["candidate"]
     fetched = None
     with execution.phase("lookup"):
-        if model_version.shards is not None and m:
+        if model_version.shards is not None:
             candidates = Candidates(offsets, candidates.columns(read, 0, m))
-            places = towers.Inputs(plan.layout, 0).places
-            groups = [(contexts.frames, context, n), (places, candidates.sent, m)]
-            fetched = lookup.fetch(model_version, groups, execution)
+            fetched = await _fetch(model_version, plan, contexts, context, candidates, execution)
         lookup.write(model_version, contexts.frames, context, n, execution, fetched)
     scores = {name: np.empty(m, np.float32) for name in plan.outputs}
     if m == 0:
@@ -125,6 +124,23 @@ def score(
     with execution.phase("compute"):
         run(0, m, inputs)
     return scores
+
+
+async def _fetch(
+    model_version: ModelVersion,
+    plan: TowerPlan,
+    contexts: towers.Contexts,
+    context: Columns,
+    candidates: Candidates,
+    execution: Execution,
+) -> Fetched:
+    """Fetches the remote rows of contexts and candidates, in one call of each shard."""
+    offsets = candidates.offsets
+    m = int(offsets[-1])
+    groups = [(contexts.frames, context, offsets.size - 1)]
+    if m:
+        groups.append((towers.Inputs(plan.layout, 0).places, candidates.sent, m))
+    return await lookup.fetch(model_version, groups, execution)
 
 
 def _check_divisible(columns: Columns, m: int) -> None:

@@ -38,7 +38,7 @@ high does not last.
 """
 
 
-def recommend(
+async def recommend(
     model_version: ModelVersion,
     request: Recommendation,
     settings: ServiceSettings,
@@ -70,19 +70,21 @@ def recommend(
     features = lookup.complete(
         model_version, needed, request.context, request.context_ids, n, execution
     )
-    vectors = embed.result(model_version, query_tower, features, n, execution)
-    vectors, negatives = retrieve.avoid_negatives(index, vectors, request, [], n, None, execution)
+    vectors = await embed.result(model_version, query_tower, features, n, execution)
+    vectors, negatives = await retrieve.avoid_negatives(
+        index, vectors, request, [], n, None, execution
+    )
     allowed = retrieve.allowed(index, request, n, execution, negatives)
     queries = retrieve.Queries(vectors, allowed)
-    found = retrieve.pool(index, queries, request, k, settings, execution)
+    found = await retrieve.pool(index, queries, request, k, settings, execution)
     ranker = _Ranker(model_version, order, plan, corpus, features)
     steps = _plan_steps(ranker, request, found, k, execution)
     if steps.reason:
         execution.count("degraded", 1, model_version.model)
-    scores, ranked = ranker.score(found, steps.ranked_max, execution)
+    scores, ranked = await ranker.score(found, steps.ranked_max, execution)
     planned = replace(request, diversity=steps.diversity)
     with steps.diversifying.measured(bool(steps.diversity)):
-        chosen, offsets = reordering.best(index, found, scores, k, planned, execution, ranked)
+        chosen, offsets = await reordering.best(index, found, scores, k, planned, execution, ranked)
     with execution.phase("lookup"):
         best = found._replace(
             positions=found.positions[chosen], scores=scores[chosen], offsets=offsets
@@ -207,7 +209,7 @@ class _Ranker:
     corpus: LoadedStore
     context: Columns
 
-    def score(
+    async def score(
         self, found: search.Found, ranked_max: int | None, execution: Execution
     ) -> tuple[scoring.Scores, NDArray[np.bool_] | None]:
         """Scores the best retrieved candidates of each context; the others keep the score of their
@@ -220,7 +222,7 @@ class _Ranker:
           [m] scores; [m] whether they are of the ranking, None if all are.
         """
         if ranked_max is None:
-            return self._rank(found, execution), None
+            return await self._rank(found, execution), None
         counts = np.diff(found.offsets)
         number = np.arange(found.positions.size) - np.repeat(found.offsets[:-1], counts)
         ranked = number < ranked_max
@@ -231,7 +233,7 @@ class _Ranker:
                 scores=found.scores[ranked],
                 offsets=offsets_of(np.minimum(counts, ranked_max)),
             )
-            scores[ranked] = self._rank(best, execution)
+            scores[ranked] = await self._rank(best, execution)
         return scores, ranked
 
     def pace(self, candidates: int, execution: Execution) -> _Pace:
@@ -240,7 +242,7 @@ class _Ranker:
         kind = ("ranking", version.model, version.version, self.order.tower.name, self.plan.outputs)
         return _Pace(execution, kind, candidates)
 
-    def _rank(self, found: search.Found, execution: Execution) -> scoring.Scores:
+    async def _rank(self, found: search.Found, execution: Execution) -> scoring.Scores:
         """Returns [m] scores of candidates; measures what that took."""
         m = int(found.positions.size)
         execution.computed(int(found.offsets.size) - 1, m)
@@ -251,7 +253,7 @@ class _Ranker:
             tower = self.order.tower
             version = self.model_version
             with self.pace(m, execution).measured():
-                values = scoring.score(
+                values = await scoring.score(
                     version, tower, self.plan, self.context, candidates, execution
                 )
         others = [] if formula is None else [name for name in formula.names if name not in values]

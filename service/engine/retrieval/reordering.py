@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bundle.format.formula import Formula
 from bundle.tables.offsets import offsets_of
 from service.engine.calls import Offsets, Selecting
+from service.engine.computation import Computation
 from service.engine.context import Execution
 from service.engine.ranking import formulas
 from service.engine.retrieval import sharded_search
@@ -82,7 +83,7 @@ def numeric_attributes(corpus: LoadedStore) -> list[str]:
     return [name for name, kind in corpus.entry.attributes.items() if kind in _NUMBERS]
 
 
-def reordered(
+async def reordered(
     index: ServedIndex,
     found: Found,
     request: Selecting,
@@ -100,7 +101,7 @@ def reordered(
             found.positions, [name for name in formula.names if name != "score"]
         )
         scores = formulas.evaluated(formula, {"score": scores, **attributes}, id_of(corpus, found))
-    chosen, offsets = best(index, found, scores, k, request, execution)
+    chosen, offsets = await best(index, found, scores, k, request, execution)
     return found._replace(positions=found.positions[chosen], scores=scores[chosen], offsets=offsets)
 
 
@@ -109,9 +110,9 @@ def id_of(corpus: LoadedStore, found: Found) -> Callable[[int], Any]:
     return lambda place: corpus.store.ids(found.positions[place : place + 1])[0]
 
 
-def widened(
+async def widened(
     found: Found,
-    find: Callable[[int, int], Found],
+    find: Callable[[int, int], Computation[Found]],
     corpus: LoadedStore,
     crowding: Mapping[str, int],
     fetched: int,
@@ -140,7 +141,7 @@ def widened(
             if positions.size < count or count >= corpus.entry.size:
                 break
             count *= _GROWTH
-            more = find(query, count)
+            more = await find(query, count)
             positions = more.positions
             scores = more.scores
             explanations[query : query + 1] = more.explanations
@@ -152,7 +153,7 @@ def widened(
     return Found(positions, scores, offsets_of([own.size for own, _ in parts]), tuple(explanations))
 
 
-def best(
+async def best(
     index: ServedIndex,
     found: Found,
     scores: Scores,
@@ -182,16 +183,21 @@ def best(
     first = request.offset or 0
     last = first + k
 
+    diversity = request.diversity if ranked is None else 0.0
+    vectors = None
+    if diversity:
+        vectors = await sharded_search.vectors_at(index, found.positions, execution)
+
     def pick(query: int) -> None:
         own = slice(ends[query], ends[query + 1])
         order = np.lexsort((np.where(by_score[own], -scores[own], 0), ~by_score[own]))
         places = order + ends[query]
         places = places[(scores[places] >= least) | ~by_score[places]]
-        if request.diversity and ranked is None:
-            vectors = sharded_search.vectors_at(index, found.positions[places], execution)
-            places = places[
-                diverse(scores[places], vectors, last, request.diversity, codes[places], maxima)
-            ]
+        if vectors is not None:
+            picked = diverse(
+                scores[places], vectors[places], last, diversity, codes[places], maxima
+            )
+            places = places[picked]
         elif maxima:
             places = places[uncrowded(codes[places], maxima, last)]
         chosen[query] = places[first:last]

@@ -45,7 +45,7 @@ _NEGATIVE_WEIGHT = 0.5
 """How far a query moves away from negative examples, as a share of its length or distance."""
 
 
-def retrieve(
+async def retrieve(
     model_version: ModelVersion, request: Retrieval, settings: ServiceSettings, execution: Execution
 ) -> Retrieved:
     """Answers a Retrieval with one model version.
@@ -62,22 +62,22 @@ def retrieve(
     if request.formula:
         names = {"score", *reordering.numeric_attributes(index.corpus)}
         formula = formulas.parsed(request.formula, names, "name", f"index {name!r}")
-    vectors, positions, n = _queries(model_version, index, request, k, settings, execution)
+    vectors, positions, n = await _queries(model_version, index, request, k, settings, execution)
     offsets = request.query_offsets
     own = list[Positions]()
     if positions is not None:
         own = np.split(positions, np.arange(1, n) if offsets is None else offsets[1:-1])
-    vectors, own = avoid_negatives(index, vectors, request, own, n, offsets, execution)
+    vectors, own = await avoid_negatives(index, vectors, request, own, n, offsets, execution)
     queries = Queries(vectors, allowed(index, request, n, execution, own), offsets)
     reorders = formula is not None or bool(request.crowding) or request.diversity > 0
     needs_pool = reorders or request.offset is not None
     if needs_pool:
-        found = pool(index, queries, request, k, settings, execution)
+        found = await pool(index, queries, request, k, settings, execution)
     else:
-        found = _find(index, queries, request, k, execution)
+        found = await _find(index, queries, request, k, execution)
     execution.computed(len(vectors))
     if needs_pool or request.min_score is not None:
-        found = reordering.reordered(index, found, request, formula, k, execution)
+        found = await reordering.reordered(index, found, request, formula, k, execution)
     with execution.phase("lookup"):
         answer = neighbors(index.corpus, found, request.attributes)
     size = index.corpus.entry.size
@@ -103,7 +103,7 @@ class Queries(NamedTuple):
         return Queries(self.vectors[first:last], own, np.array([0, last - first], np.int64))
 
 
-def pool(
+async def pool(
     index: ServedIndex,
     queries: Queries,
     request: Selecting,
@@ -120,23 +120,23 @@ def pool(
     n = len(queries.allowed.excluded)
     fetched = min(request.retrieved_count, index.corpus.entry.size)
     at_most(settings, "max_candidates", n * fetched, "the request, over all queries,")
-    found = _find(index, queries, request, fetched, execution)
+    found = await _find(index, queries, request, fetched, execution)
     if not request.crowding or request.offset is not None:
         return found
 
-    def find(query: int, count: int) -> Found:
-        return _find(index, queries.only(query), request, count, execution)
+    async def find(query: int, count: int) -> Found:
+        return await _find(index, queries.only(query), request, count, execution)
 
-    return reordering.widened(found, find, index.corpus, request.crowding, fetched, k)
+    return await reordering.widened(found, find, index.corpus, request.crowding, fetched, k)
 
 
-def _find(
+async def _find(
     index: ServedIndex, queries: Queries, request: Selecting, count: int, execution: Execution
 ) -> Found:
     vectors, allowed, offsets = queries
     exact = isinstance(request, Retrieval) and request.exact
     if index.here is None:
-        return sharded_search.nearest(
+        return await sharded_search.nearest(
             index, vectors, count, allowed.excluded, request, exact, offsets, execution
         )
     return search.nearest(
@@ -211,7 +211,7 @@ def check_response(
     )
 
 
-def avoid_negatives(
+async def avoid_negatives(
     index: ServedIndex,
     vectors: Vectors,
     request: Selecting,
@@ -247,7 +247,7 @@ def avoid_negatives(
     lists = {id(positions): positions for positions in negatives if positions.size}
     if not lists:
         return vectors, unwanted
-    examples = sharded_search.vectors_at(index, np.concatenate([*lists.values()]), execution)
+    examples = await sharded_search.vectors_at(index, np.concatenate([*lists.values()]), execution)
     is_l2 = index.entry.distance == "squared_l2"
     if not is_l2:
         examples = normalised(examples)
@@ -370,7 +370,7 @@ def _count_queries(request: Retrieval, offsets: Offsets | None, vectors: int) ->
     return n
 
 
-def _queries(
+async def _queries(
     model_version: ModelVersion,
     index: ServedIndex,
     request: Retrieval,
@@ -395,7 +395,7 @@ def _queries(
         n = _count_queries(request, request.query_offsets, int(request.ids.size))
         check_response(index, request, n, k, settings, execution)
         positions = lookup.known_positions(index.corpus, request.ids)
-        return sharded_search.vectors_at(index, positions, execution), positions, n
+        return await sharded_search.vectors_at(index, positions, execution), positions, n
     if request.vectors is not None:
         vectors = _sent_vectors(index.entry.dim, request.vectors, settings)
         n = _count_queries(request, request.query_offsets, len(vectors))
@@ -410,7 +410,7 @@ def _queries(
     _count_queries(request, request.query_offsets, n)
     check_response(index, request, n, k, settings, execution)
     features = lookup.complete(model_version, tower.inputs, sent, request.context_ids, n, execution)
-    return embed.result(model_version, tower, features, n, execution), None, n
+    return await embed.result(model_version, tower, features, n, execution), None, n
 
 
 def _sent_vectors(dim: int, vectors: Vectors, settings: ServiceSettings) -> Vectors:

@@ -41,14 +41,14 @@ class IndexSearch:
     explain: bool = False
 
 
-def vectors_at(index: ServedIndex, positions: Positions, execution: Execution) -> Vectors:
+async def vectors_at(index: ServedIndex, positions: Positions, execution: Execution) -> Vectors:
     """Returns the vectors of candidates, [m, dim] float32."""
     if index.here is not None:
         return np.array(index.here.vectors[positions], np.float32)
-    return _shards(index).vectors(index.name, positions, execution.left_s)
+    return await _shards(index).vectors(index.name, positions, execution.left_s)
 
 
-def nearest(
+async def nearest(
     index: ServedIndex,
     vectors: Vectors,
     k: int,
@@ -78,7 +78,7 @@ def nearest(
         explain=request.explain,
     )
     with execution.phase("search"):
-        parts: Sequence[Found] = _shards(index).search(wanted, execution.left_s)
+        parts: Sequence[Found] = await _shards(index).search(wanted, execution.left_s)
         queries = [range(first, end) for first, end in pairwise(offsets.tolist())]
         rows = [_merged(parts, query, k) for query in queries]
     positions, scores = (np.concatenate(each) for each in zip(*rows, strict=True))

@@ -6,7 +6,7 @@
    a batch key are computed as one batch, up to 16. No request waits for others: an idle process
    computes at once.
 3. A batch that is expected to be short is computed on the event loop; a long one in the compute
-   pool.
+   pool. Neither waits for a network: the batch is put aside while other processes are called.
 4. Before a batch is computed, requests whose deadline passed or whose client left are dropped, each
    by itself.
 5. Every request gets the bits that it would get alone.
@@ -20,12 +20,13 @@ import functools
 import math
 import resource
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
+from service.engine.computation import Computation, RemoteCall, Resume
 from service.engine.context import RequestContext
 from service.engine.scheduling.compute_pool import ComputePool
 from service.engine.scheduling.estimates import LatencyEstimates
@@ -60,6 +61,7 @@ other.
 """
 _GONE = "the client has disconnected"
 _LATE = "the deadline of the request has passed"
+_STOPPING = "the service is shutting down"
 _QUEUE_FULL = "the queue has no room for the request (max_queued_candidates)"
 _TOO_LATE = "the response would miss the deadline of the request"
 
@@ -76,7 +78,6 @@ class Job:
       future: the answer.
       expected_s: how long its computation is expected to take.
       predicted_s: how long it would wait if nothing but the queue took time.
-      waits: its computation waits for other processes, and must not on the event loop.
       sweeps: how often it was looked over.
       watcher: ends when the client has hung up; None: nothing watches the connection.
     """
@@ -90,7 +91,6 @@ class Job:
     future: asyncio.Future[Any]
     expected_s: float = 0.0
     predicted_s: float = 0.0
-    waits: bool = False
     queued_at: float = 0.0
     sweeps: int = 0
     watcher: asyncio.Future[object] | None = None
@@ -164,8 +164,49 @@ class BatchQueue:
         self.expected_s = self.expected_s + sign * job.expected_s if self.size else 0.0
 
 
-Compute = Callable[[Sequence[Job], ComputePool | None], Sequence[Any]]
-"""Computes a batch, in any thread: the answer or the ServiceError of each job."""
+Compute = Callable[[Sequence[Job], ComputePool | None], Computation[Sequence[Any]]]
+"""Returns the computation of a batch, for any thread: the answer or the ServiceError of each
+job.
+"""
+
+
+class Batch:
+    """Jobs that are computed as one, in steps: after each, other processes are called.
+
+    Attributes:
+      jobs: All are alive when the first step begins.
+      expected_s: How long all steps are expected to take.
+      on_loop: Whether the event loop computes it; else compute threads do.
+      seconds: How long the steps so far took.
+      answers: Of each job, after the last step.
+    """
+
+    def __init__(
+        self, jobs: Sequence[Job], computation: Computation[Sequence[Any]], on_loop: bool
+    ) -> None:
+        self.jobs = jobs
+        self.expected_s = sum([job.expected_s for job in jobs])
+        self.on_loop = on_loop
+        self.seconds = 0.0
+        self.answers: Sequence[Any] = ()
+        self._computation = computation
+        self._resume: Resume = functools.partial(computation.send, None)
+
+    def step(self) -> RemoteCall[Any] | None:
+        """Computes to the next call of other processes; None: the batch is complete."""
+        try:
+            return self._resume()
+        except StopIteration as end:
+            self.answers = end.value
+            return None
+
+    def receive(self, call: asyncio.Future[Any]) -> None:
+        """Takes the result of a call, or its failure, for the next step."""
+        problem = call.exception()
+        if problem is None:
+            self._resume = functools.partial(self._computation.send, call.result())
+        else:
+            self._resume = functools.partial(self._computation.throw, problem)
 
 
 class Scheduler:
@@ -209,6 +250,8 @@ class Scheduler:
         self._long = BatchQueue(batch_max)
         self.estimates = LatencyEstimates()
         self._cost = LatencyEstimates()
+        self._resumed = deque[Batch]()
+        self._calling: dict[asyncio.Future[Any], Batch] = {}
         self._running_s = 0.0
         self._delay_factor = 1.0
         self._turn_s = 0.0
@@ -308,11 +351,18 @@ class Scheduler:
                 job.watcher.cancel()
 
     def close(self) -> None:
-        """Fails every job that waits, and ends the compute threads."""
+        """Fails every job that waits, for its turn or for other processes; ends the compute
+        threads.
+        """
+        for call, batch in self._calling.items():
+            call.cancel()
+            self._resumed.append(batch)
+        self._calling.clear()
+        while self._resumed:
+            self._abandon(self._resumed.popleft().jobs)
         for queue in (self._inline, self._long):
-            while batch := queue.take():
-                for job in batch:
-                    self._settle(job, NotReady("the service is shutting down"))
+            while jobs := queue.take():
+                self._abandon(jobs)
         self._pool.close()
 
     def _overload(
@@ -359,7 +409,7 @@ class Scheduler:
         job.expected_s = expected_s or 0.0
         job.predicted_s = queued_s
         job.queued_at = self._clock()
-        short = expected_s is not None and expected_s <= self._inline_max_s and not job.waits
+        short = expected_s is not None and expected_s <= self._inline_max_s
         queue = self._inline if short else self._long
         queue.add(job)
         self._wake()
@@ -384,18 +434,16 @@ class Scheduler:
             return
         self._dispatching = False
         self._turn_s += _DELAY_EWMA * (self._clock() - self._woken_at - self._turn_s)
-        if self._long.size:
+        if self._thread_is_wanted():
             loop = asyncio.get_running_loop()
             self._pool.when_idle = functools.partial(self._thread_is_idle, loop)
-        while self._long.size and self._pool.idle > 0:
-            batch = self._alive(self._long.take())
-            if not batch:
+        while self._thread_is_wanted() and self._pool.idle > 0:
+            if self._resumed:
+                self._compute_in_thread(self._resumed.popleft())
                 continue
-            self._running_s += sum(job.expected_s for job in batch)
-            self._pool.submit(
-                functools.partial(self._measured, batch),
-                functools.partial(self._hand_over, asyncio.get_running_loop(), batch),
-            )
+            alive = self._alive(self._long.take())
+            if alive:
+                self._compute_in_thread(Batch(alive, self._compute(alive, self._pool), False))
         began = self._clock()
         end = began + self._guaranteed_s(began)
         while self._inline.size:
@@ -404,7 +452,7 @@ class Scheduler:
             self._computed_s = self._computed_at - began
             if self._computed_at >= end:
                 break
-        if self._inline.size or (self._long.size and self._pool.idle > 0):
+        if self._inline.size or (self._thread_is_wanted() and self._pool.idle > 0):
             self._yielded_at = self._clock()
             self._wake()
         else:
@@ -432,12 +480,50 @@ class Scheduler:
         elsewhere_s = now - self._yielded_at
         return min(_TURN_MAX_S, elsewhere_s * _COMPUTE_SHARE / (1 - _COMPUTE_SHARE))
 
-    def _compute_inline(self, batch: Sequence[Job]) -> None:
-        alive = self._alive(batch)
+    def _thread_is_wanted(self) -> bool:
+        return bool(self._resumed or self._long.size)
+
+    def _compute_inline(self, jobs: Sequence[Job]) -> None:
+        alive = self._alive(jobs)
         if alive:
-            began = self._clock()
-            answers = self._compute(alive, None)
-            self._finish(alive, answers, self._clock() - began)
+            self._step_inline(Batch(alive, self._compute(alive, None), True))
+
+    def _step_inline(self, batch: Batch) -> None:
+        began = self._clock()
+        call = batch.step()
+        batch.seconds += self._clock() - began
+        self._stepped(batch, call)
+
+    def _compute_in_thread(self, batch: Batch) -> None:
+        self._running_s += batch.expected_s
+        self._pool.submit(
+            functools.partial(self._step_measured, batch),
+            functools.partial(self._hand_over, asyncio.get_running_loop(), batch),
+        )
+
+    def _stepped(self, batch: Batch, call: RemoteCall[Any] | None) -> None:
+        """Makes the call that a batch waits for, or finishes the batch."""
+        if call is None:
+            self._finish(batch.jobs, batch.answers, batch.seconds)
+            return
+        task = asyncio.ensure_future(call.make())
+        self._calling[task] = batch
+        task.add_done_callback(self._called)
+
+    def _called(self, call: asyncio.Future[Any]) -> None:
+        """Continues the batch that waited for a call."""
+        batch = self._calling.pop(call, None)
+        if batch is None:  # the scheduler was closed
+            return
+        if call.cancelled():
+            self._abandon(batch.jobs)
+            return
+        batch.receive(call)
+        if batch.on_loop:
+            self._step_inline(batch)
+        else:
+            self._resumed.append(batch)
+            self._wake()
 
     def _alive(self, batch: Sequence[Job]) -> list[Job]:
         """Drops the jobs that nobody waits for any more."""
@@ -460,44 +546,43 @@ class Scheduler:
         factor = min(_DELAY_MAX, max(0.0, now - job.queued_at - self._turn_s) / predicted_s)
         self._delay_factor += _DELAY_EWMA * (factor - self._delay_factor)
 
-    def _measured(self, batch: Sequence[Job]) -> tuple[Sequence[Any], float]:
-        """Computes a batch in a compute thread; returns its answers and how long it would take on
-        the loop.
-        """
+    def _step_measured(self, batch: Batch) -> RemoteCall[Any] | None:
+        """Computes a step in a compute thread; adds how long it would take on the loop."""
         began = time.perf_counter()
         cpu = time.thread_time()
         faults = _major_faults()
-        answers = self._compute(batch, self._pool)
+        call = batch.step()
         # Time that others held the GIL and the cores is no cost of the batch; time that a disk took
         # is.
         blocked = _major_faults() > faults
-        return answers, time.perf_counter() - began if blocked else time.thread_time() - cpu
+        batch.seconds += time.perf_counter() - began if blocked else time.thread_time() - cpu
+        return call
 
     def _hand_over(
         self,
         loop: asyncio.AbstractEventLoop,
-        batch: Sequence[Job],
-        measured: tuple[Sequence[Any], float],
+        batch: Batch,
+        call: RemoteCall[Any] | None,
     ) -> None:
-        """Passes the answers of a compute thread to the event loop."""
+        """Passes what a compute thread did to the event loop."""
         try:
-            loop.call_soon_threadsafe(self._finish_long, batch, *measured)
+            loop.call_soon_threadsafe(self._stepped_in_thread, batch, call)
         except RuntimeError:  # the loop is closed: nobody waits any more
-            for job in batch:
+            for job in batch.jobs:
                 job.lease.release()
 
     def _thread_is_idle(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wakes the event loop, from a compute thread, if a long batch waits for one."""
-        if self._long.size:
+        """Wakes the event loop, from a compute thread, if a batch waits for one."""
+        if self._thread_is_wanted():
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._wake)
 
-    def _finish_long(self, batch: Sequence[Job], answers: Sequence[Any], seconds: float) -> None:
-        self._running_s = max(0.0, self._running_s - sum(job.expected_s for job in batch))
+    def _stepped_in_thread(self, batch: Batch, call: RemoteCall[Any] | None) -> None:
+        self._running_s = max(0.0, self._running_s - batch.expected_s)
         self._computed_at = self._clock()
-        self._computed_s = seconds / self._pool.threads
-        self._finish(batch, answers, seconds)
-        if self._inline.size or self._long.size:
+        self._computed_s = batch.seconds / self._pool.threads
+        self._stepped(batch, call)
+        if self._inline.size or self._thread_is_wanted():
             self._wake()
 
     def _finish(self, batch: Sequence[Job], answers: Sequence[Any], seconds: float) -> None:
@@ -529,6 +614,10 @@ class Scheduler:
             self._settle(job, problem, reason)
         elif not job.future.done():
             job.future.set_exception(problem)
+
+    def _abandon(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._settle(job, NotReady(_STOPPING))
 
     def _settle(self, job: Job, answer: Any, rejected: str = "") -> None:
         """Gives a job its answer and releases what it holds."""

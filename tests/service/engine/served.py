@@ -18,6 +18,7 @@ from bundle.features.columns import Column
 from runtime.tower import Tower
 from service.config import ServiceSettings
 from service.engine.calls import Embedding, Lookup, Ranking, Recommendation, Retrieval, Target
+from service.engine.computation import completed
 from service.engine.context import Execution, RequestContext
 from service.engine.features import embed, lookup
 from service.engine.ranking import rank
@@ -92,7 +93,7 @@ class Served:
         call = function.__name__
         contexts = [RequestContext(call, "id", time.monotonic() + timeout_s)]
         execution = Execution(call, contexts, self.metrics, self.pool, self.estimates)
-        return function(self.version, request, self.settings, execution)
+        return completed(function(self.version, request, self.settings, execution))
 
     def close(self) -> None:
         self.version.close()

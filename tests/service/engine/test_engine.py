@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
+import pytest
 from numpy.typing import NDArray
 
+from bundle.features.sources import FetchedRows
+from service.config import ServiceSettings
+from service.engine.calls import Ranked, Ranking, Target
+from service.engine.context import Execution, RequestContext, RowsLost
+from service.engine.engine import Engine
+from service.errors import (
+    DataLoss,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    NotReady,
+    Overloaded,
+    ServiceError,
+)
+from service.observability.metrics import Metrics
+from service.versions.lifecycle import VersionManager
+from service.versions.policy import Arrangement
+from service.versions.version import ModelVersion
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.service.running import RunningService, WaitingTower
@@ -47,3 +70,93 @@ def test_failed_batch_is_counted_and_its_requests_are_computed_alone(
         tower.release.set()
         assert {each.result().status_code for each in (first, *others)} == {200}
     until(lambda: service.value("rowcast_failed_batches_total", call="retrieve") == 1)
+
+
+def execute_together(compute: Callable[..., Any], count: int, root: Path) -> list[Any]:
+    """Executes rankings that are alike with one function; returns responses and failures."""
+
+    async def execute() -> list[Any]:
+        nothing: Any = None
+        versions = VersionManager()
+        versions.add(
+            ModelVersion("m", 1, Path(), nothing, {}, nothing, {}, {}, {}, {}, close=lambda: None)
+        )
+        versions.arrange("m", Arrangement(1, frozenset((1,))))
+        engine = Engine(
+            versions, ServiceSettings(root=root), Metrics(), 1, compute={Ranking: compute}
+        )
+        requests = [
+            Ranking(Target("m"), {}, candidate_ids=np.array([number])) for number in range(count)
+        ]
+        try:
+            return await asyncio.gather(
+                *(
+                    engine.execute(request, RequestContext("rank", "id", math.inf))
+                    for request in requests
+                ),
+                return_exceptions=True,
+            )
+        finally:
+            engine.close()
+
+    return asyncio.run(execute())
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Overloaded("shard 1/2 is overloaded", 2.0, "shard"),
+        NotReady("shard 1/2 is gone"),
+        DeadlineExceeded("shard 1/2 took too long"),
+        DataLoss("shard 1/2 is damaged"),
+        Internal("shard 1/2 returned 3 rows of 4"),
+    ],
+)
+def test_failure_of_a_shard_fails_all_requests_of_a_batch_without_another_call(
+    problem: ServiceError, tmp_path: Path
+) -> None:
+    batches = []
+
+    async def compute(_: Any, request: Ranking, __: Any, execution: Execution) -> Any:
+        batches.append(execution.request_count)
+        raise problem
+
+    assert execute_together(compute, 5, tmp_path) == [problem] * 5
+    assert batches == [5]
+
+
+def test_failure_that_a_request_may_have_caused_is_that_of_one_request(tmp_path: Path) -> None:
+    batches = []
+
+    async def compute(_: Any, request: Ranking, __: Any, execution: Execution) -> Any:
+        batches.append(execution.request_count)
+        if request.candidate_ids is not None and 3 in request.candidate_ids:
+            raise InvalidArgument("3")
+        return "ranked"
+
+    found = execute_together(compute, 5, tmp_path)
+    assert batches == [5, 1, 1, 1, 1, 1]
+    assert [str(each) for each in found] == ["ranked"] * 3 + ["3", "ranked"]
+
+
+def test_requests_of_a_batch_whose_rows_are_lost_use_what_the_batch_fetched(
+    tmp_path: Path,
+) -> None:
+    rows = FetchedRows(np.arange(2), np.zeros((2, 1), np.float32), np.array([False, True]))
+    calls = 0
+
+    async def compute(_: Any, request: Ranking, __: Any, execution: Execution) -> Any:
+        nonlocal calls
+        if execution.fetched_before is None:
+            calls += 1
+            raise RowsLost({"layout": rows})
+        assert request.candidate_ids is not None
+        lost = execution.fetched_before["layout"].is_lost(request.candidate_ids)
+        execution.rows_fetched = lost.size
+        execution.rows_lost = int(lost.sum())
+        none = np.empty(0, np.float32)
+        return Ranked("m", 1, None, none.astype(np.int32), none, {}, np.zeros(2, np.int64))
+
+    found = execute_together(compute, 2, tmp_path)
+    assert calls == 1
+    assert [each.coverage for each in found] == [1.0, 0.0]

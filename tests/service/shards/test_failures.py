@@ -21,6 +21,7 @@ from service.codec.stubs.shard_service_pb2_grpc import (
     add_ShardServiceServicer_to_server,
 )
 from service.config import ServiceSettings
+from service.engine.computation import completed
 from service.engine.retrieval.sharded_search import IndexSearch
 from service.errors import Code, Internal, NotReady, Overloaded, ServiceError
 from service.grpc_api.status import abort
@@ -136,7 +137,7 @@ def manifest() -> Manifest:
 
 
 def remote_that_returns(manifest: Manifest, response: Any) -> RemoteVersion:
-    def call_all(key: Any, method: str, requests: Any, left_s: float) -> Any:
+    async def call_all(key: Any, method: str, requests: Any, left_s: float) -> Any:
         return dict.fromkeys(requests, response)
 
     return RemoteVersion(call_all, manifest, KEY, 1, 1)
@@ -160,7 +161,7 @@ def test_rows_of_another_size_than_requested_are_an_internal_error(
     table = remote.tables["users"]
     wanted = {table.among.name: np.array([table.first + 3])}
     with pytest.raises(Internal, match="shard 1/1 returned"):
-        remote.rows(wanted, 1.0)
+        completed(remote.rows(wanted, 1.0))
 
 
 def integers(*values: int) -> bytes:
@@ -187,4 +188,4 @@ def test_candidates_that_do_not_fit_the_search_are_an_internal_error(
     response = shard_pb.SearchResponse(counts=counts, positions=positions, scores=scores)
     search = IndexSearch(index="movies", vectors=np.zeros((1, index.dim), np.float32), k=2)
     with pytest.raises(Internal, match="shard 1/1 returned"):
-        remote_that_returns(sharded, response).search(search, 1.0)
+        completed(remote_that_returns(sharded, response).search(search, 1.0))

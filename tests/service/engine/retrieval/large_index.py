@@ -22,6 +22,7 @@ from runtime.scann import write_index
 from runtime.vectors import VectorFile
 from service.config import ServiceSettings
 from service.engine.calls import Retrieval, Target
+from service.engine.computation import completed
 from service.engine.context import Execution
 from service.engine.retrieval import retrieve, search
 from service.versions.filter_cache import FilterCache
@@ -119,6 +120,6 @@ def retrieve_ids(index: LoadedIndex, **request: Any) -> list[int]:
     version: Any = SimpleNamespace(model="items", version=1, indexes={"items": served}, shards=None)
     settings = ServiceSettings(root=Path.cwd())
     sent = Retrieval(Target(), **request)
-    answer = retrieve.retrieve(version, sent, settings, Execution("retrieve"))
+    answer = completed(retrieve.retrieve(version, sent, settings, Execution("retrieve")))
     ids: list[int] = answer.neighbors.ids.tolist()
     return ids

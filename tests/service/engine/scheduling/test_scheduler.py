@@ -12,10 +12,18 @@ from typing import Any
 
 import pytest
 
+from service.engine.computation import RemoteCall
 from service.engine.context import RequestContext
 from service.engine.scheduling.compute_pool import ComputePool
 from service.engine.scheduling.scheduler import Job, Scheduler
-from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, Overloaded
+from service.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    InvalidArgument,
+    NotReady,
+    Overloaded,
+    ServiceError,
+)
 from service.observability.metrics import Metrics
 from service.versions.lifecycle import VersionManager
 from service.versions.policy import Arrangement
@@ -35,6 +43,8 @@ class Bench:
         self.batches: list[list[Any]] = []
         self.on_loop: list[bool] = []
         self.answer: Callable[[Any], Any] = lambda request: request
+        self.calls: dict[Any, RemoteCall[Any]] = {}
+        """What the computation of a request awaits, by request."""
         self.before: Callable[[], object] = lambda: None
         self.entered = threading.Event()
         self.release = threading.Event()
@@ -64,10 +74,16 @@ class Bench:
     def advance(self, seconds: float) -> None:
         self.now += seconds
 
-    def _compute(self, batch: Sequence[Job], pool: ComputePool | None) -> Sequence[Any]:
+    async def _compute(self, batch: Sequence[Job], pool: ComputePool | None) -> Sequence[Any]:
         self.batches.append([job.request for job in batch])
         self.on_loop.append(pool is None)
         self.before()
+        for job in batch:
+            if job.request in self.calls:
+                try:
+                    return [await self.calls[job.request]]
+                except ServiceError as problem:
+                    return [problem]
         return [self.answer(job.request) for job in batch]
 
     def job(
@@ -445,3 +461,86 @@ async def test_scheduler_batch_takes_the_thread_that_has_done_its_part_of_anothe
     await asyncio.sleep(0.05)
     queued.set()
     assert list(await asyncio.gather(large, later)) == [True, "later"]
+
+
+class OtherProcess:
+    """Answers the call of a job once the test releases it."""
+
+    def __init__(self, bench: Bench, request: Any, problem: ServiceError | None = None) -> None:
+        self.called = asyncio.Event()
+        self.release = asyncio.Event()
+        self._problem = problem
+        bench.calls[request] = RemoteCall(asyncio.get_running_loop(), self._respond)
+
+    async def _respond(self) -> str:
+        self.called.set()
+        await self.release.wait()
+        if self._problem is not None:
+            raise self._problem
+        return "response"
+
+
+@pytest.mark.parametrize("inline_max_s", [0.0, 1.0])
+async def test_scheduler_job_that_waits_for_another_process_takes_no_thread(
+    bench: Make, inline_max_s: float
+) -> None:
+    one = bench(inline_max_s=inline_max_s, threads=1)
+    await one.learn()
+    other = OtherProcess(one, "waits")
+    waiting = one.run("waits")
+    await other.called.wait()
+    assert [await one.run(number) for number in range(3)] == [0, 1, 2]
+    other.release.set()
+    assert await waiting == "response"
+    assert one.on_loop[1:] == [inline_max_s > 0] * 4
+
+
+async def test_scheduler_failed_call_of_another_process_reaches_the_computation(
+    bench: Make,
+) -> None:
+    one = bench()
+    other = OtherProcess(one, "fails", Overloaded("the shard is overloaded", 3.0, "shard"))
+    failing = one.run("fails")
+    other.release.set()
+    with pytest.raises(Overloaded, match="the shard is overloaded"):
+        await failing
+
+
+async def test_scheduler_time_that_another_process_takes_is_no_time_of_computation(
+    bench: Make,
+) -> None:
+    one = bench()
+    await one.learn()
+    expected_s = one.scheduler.estimates.expected_s("kind")
+    other = OtherProcess(one, "waits")
+    waiting = one.run("waits")
+    await other.called.wait()
+    one.advance(100)
+    other.release.set()
+    await waiting
+    assert one.scheduler.estimates.expected_s("kind") == pytest.approx(expected_s, abs=1e-2)
+
+
+async def test_scheduler_deadline_passes_while_another_process_is_called(bench: Make) -> None:
+    one = bench()
+    other = OtherProcess(one, "late")
+    late = one.run("late", deadline=one.now + 10)
+    await other.called.wait()
+    one.advance(11)
+    with pytest.raises(DeadlineExceeded):
+        await late
+    other.release.set()
+    assert await one.run("next") == "next"
+
+
+async def test_scheduler_close_fails_jobs_that_wait_for_another_process(bench: Make) -> None:
+    one = bench()
+    other = OtherProcess(one, "waits")
+    waiting = one.run("waits")
+    await other.called.wait()
+    one.scheduler.close()
+    with pytest.raises(NotReady):
+        await waiting
+    one.versions.close()
+    one.versions.wait_closed()
+    assert one.closed == 1
