@@ -129,7 +129,7 @@ class ServiceSettings(BaseSettings):
     """
     shard_ca: Path | None = None
     """File of certificate authorities for the certificates of shards, PEM. A router then connects
-    with TLS, and presents tls_cert as its client certificate.
+    with TLS, and presents tls_cert as its client certificate. Changed files are reloaded.
     """
     shard_token: Path | None = None
     """File with the token that a router sends to shards."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bundle.format.dtypes import STORED
 from service.config import ServiceSettings
+from service.engine.calls import Vectors
 from service.engine.context import Execution
 from service.engine.limits import at_most
 from service.engine.names import show_version
@@ -107,7 +108,8 @@ async def search_part(
 
     Raises:
       NotFound: this process is another shard, or holds another bundle, or no part of the index.
-      InvalidArgument: the filter does not suit the attributes, or the exclusions not the vectors.
+      InvalidArgument: k or a vector is out of range, the filter does not suit the attributes, or
+        the exclusions not the vectors.
     """
     _check(model_version, request, settings)
     wanted = request.search
@@ -120,6 +122,7 @@ async def search_part(
         n * wanted.k * _FOUND_BYTES, f"{n * wanted.k} candidates", settings, execution.request_count
     )
     index = _index(model_version, wanted.index)
+    _check_vectors(wanted.vectors, index)
     compiled = None
     if wanted.filter:
         compiled = filters.compiled(index, wanted.filter, execution.check)
@@ -137,6 +140,14 @@ async def search_part(
     positions = found.positions + index.first
     about = (model_version.model, model_version.version)
     return PartFound(*about, positions, found.scores, found.offsets, found.explanations)
+
+
+def _check_vectors(vectors: Vectors, index: LoadedIndex) -> None:
+    dim = index.entry.dim
+    if vectors.shape[1] != dim:
+        raise InvalidArgument(f"vectors have dim {vectors.shape[1]}; {dim} was expected")
+    if not np.isfinite(vectors).all():
+        raise InvalidArgument("vectors hold NaN or an infinity")
 
 
 def _excluded_here(

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bundle.tables.offsets import offsets_of
 from bundle.tables.sharding import ShardNumber
@@ -145,7 +146,7 @@ def read_found(
 
     Raises:
       Internal: The response does not fit the request, such as by more than k candidates of a query,
-        or by candidates that the shard does not hold.
+        by fewer although the shard holds more, or by candidates that it does not hold.
     """
     query_count = len(search.vectors)
     sizes = [len(message.counts), len(message.positions), len(message.scores)]
@@ -172,6 +173,11 @@ def read_found(
         raise Internal(f"shard {shard} returned a score that is not finite")
     if len(np.unique(queries * len(held) + positions - held.start)) != positions.size:
         raise Internal(f"shard {shard} returned a candidate of index {search.index!r} twice")
+    if search.filter is None and (counts < _least_counts(search, held)).any():
+        raise Internal(
+            f"shard {shard} returned {counts.tolist()[:16]} candidates of index {search.index!r} "
+            f"for queries of k {search.k}; it holds more that are not excluded"
+        )
     if len(message.explanations) != (query_count if search.explain else 0):
         raise Internal(
             f"shard {shard} explained {len(message.explanations)} of {query_count} queries"
@@ -179,6 +185,16 @@ def read_found(
 
     explanations = tuple([read_explanation(each) for each in message.explanations])
     return Found(positions, scores, offsets_of(counts), explanations)
+
+
+def _least_counts(search: IndexSearch, held: range) -> NDArray[np.int64]:
+    """Returns how many candidates a shard must return for each query of a search without a
+    filter.
+    """
+    bounds = [held.start, held.stop]
+    excluded = [int(np.diff(each.searchsorted(bounds))[0]) for each in search.excluded]
+    allowed = len(held) - np.array(excluded or [0], np.int64)
+    return np.minimum(search.k, allowed)
 
 
 def description(

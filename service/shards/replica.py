@@ -4,10 +4,10 @@ long they take.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -16,12 +16,16 @@ import numpy as np
 from bundle.tables.sharding import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.codec.stubs.shard_service_pb2_grpc import ShardServiceStub
+from service.shards.credentials import ShardCredentials
 
 Key = tuple[str, int, int]
 """Model, version and fingerprint of a bundle."""
-Metadata = tuple[tuple[str, str], ...]
 _DESCRIBE_S = 2.0
+_GRACE_S = 60.0
+"""Time that calls in progress get when certificates are replaced."""
 _RECENT = 256
+_SHARDS_MAX = 9_999
+"""Of one bundle: a router looks at each of them at every poll."""
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 100),  # a restarted shard is reached soon
@@ -44,15 +48,14 @@ class Replica:
         self,
         address: str,
         name: str,
-        credentials: grpc.ChannelCredentials | None,
-        metadata: Callable[[], Metadata],
+        credentials: ShardCredentials,
     ) -> None:
         """Prepares a connection.
 
         Args:
+          address: HOST:PORT.
           name: that its certificate is for; empty: the host of its address.
-          credentials: of TLS; None: plain text.
-          metadata: returns that of the next call.
+          credentials: of the router.
         """
         self.address = address
         self.min_bytes = 0
@@ -60,24 +63,43 @@ class Replica:
         self.bundles = frozenset[Key]()
         self.problem = "it has not responded yet"
         self.inflight = 0
-        self._metadata = metadata
+        self._name = name
+        self._credentials = credentials
         self._recent = deque[float](maxlen=_RECENT)
-        named = [("grpc.ssl_target_name_override", name)] if name else []
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(address, _OPTIONS)
+        self._closing = set[asyncio.Task[None]]()
+        self._connect()
+
+    def _connect(self) -> None:
+        """Opens a channel with the credentials of now; it connects at the first call."""
+        self._used = self._credentials.channel()
+        if self._used is None:
+            self._channel = grpc.aio.insecure_channel(self.address, _OPTIONS)
         else:
-            self._channel = grpc.aio.secure_channel(address, credentials, [*_OPTIONS, *named])
+            named = [("grpc.ssl_target_name_override", self._name)] if self._name else []
+            self._channel = grpc.aio.secure_channel(self.address, self._used, [*_OPTIONS, *named])
         self._stub = ShardServiceStub(self._channel)
 
+    def _reconnect(self) -> None:
+        """Opens another channel; calls in progress complete on the one before."""
+        closing = asyncio.create_task(self._channel.close(_GRACE_S))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        self._connect()
+
     async def describe(self) -> None:
-        """Asks what it holds now."""
+        """Asks what it holds now; by a new connection if the certificates have changed."""
+        if self._credentials.channel() is not self._used:
+            self._reconnect()
         try:
             request = shard_pb.DescribeRequest()
             answer = await self._stub.Describe(
-                request, timeout=_DESCRIBE_S, metadata=self._metadata()
+                request, timeout=_DESCRIBE_S, metadata=self._credentials.metadata()
             )
         except grpc.aio.AioRpcError as problem:
             self.problem = f"{problem.code().name}: {problem.details()}"
+            return
+        if not 1 <= answer.number <= answer.total <= _SHARDS_MAX:
+            self.problem = f"it describes itself as shard {answer.number}/{answer.total}"
             return
         self.shard = ShardNumber(answer.number, answer.total)
         self.min_bytes = answer.min_bytes
@@ -97,7 +119,7 @@ class Replica:
         try:
             timeout = None if math.isinf(timeout_s) else max(0.0, timeout_s)
             answer = await getattr(self._stub, method)(
-                request, timeout=timeout, metadata=self._metadata()
+                request, timeout=timeout, metadata=self._credentials.metadata()
             )
         finally:
             self.inflight -= 1
@@ -116,4 +138,6 @@ class Replica:
 
     async def close(self) -> None:
         """Disconnects."""
+        for closing in self._closing:
+            closing.cancel()
         await self._channel.close()

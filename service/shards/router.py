@@ -22,13 +22,13 @@ import grpc
 from bundle.format.manifest import Manifest
 from bundle.tables import sharding
 from bundle.tables.sharding import ShardNumber
-from service.config import ServiceSettings, SettingsError
+from service.config import ServiceSettings
 from service.engine.computation import RemoteCall
 from service.errors import DeadlineExceeded, Internal, NotReady, ServiceError
 from service.observability import logging
 from service.observability.metrics import Metrics
-from service.security.watched_files import WatchedFiles
 from service.shards import addresses
+from service.shards.credentials import ShardCredentials
 from service.shards.failures import service_error_of
 from service.shards.remote_version import RemoteVersion
 from service.shards.replica import Key, Replica
@@ -55,22 +55,7 @@ class Shards:
             addresses.check(source)
         self._settings = settings
         self._metrics = metrics
-        self._token = None
-        self._credentials = None
-        try:
-            if settings.shard_token is not None:
-                path = settings.shard_token
-                self._token = WatchedFiles([path], lambda: path.read_text().strip(), "shard_token")
-            if settings.shard_ca is not None:
-                own = [
-                    None if each is None else each.read_bytes()
-                    for each in (settings.tls_key, settings.tls_cert)
-                ]
-                self._credentials = grpc.ssl_channel_credentials(
-                    settings.shard_ca.read_bytes(), *own
-                )
-        except (OSError, ValueError) as problem:
-            raise SettingsError(f"--shard-token or --shard-ca: {problem}") from problem
+        self._credentials = ShardCredentials(settings)
         self.replicas: dict[str, Replica] = {}
         self.problems: dict[str, str] = {}
         self._gone: list[Replica] = []
@@ -316,9 +301,7 @@ class Shards:
         for source in self._settings.shard_addresses:
             known |= dict.fromkeys(await self._resolved(source), addresses.name_of(source))
         for address in set(known) - set(self.replicas):
-            self.replicas[address] = Replica(
-                address, known[address], self._credentials, self._metadata
-            )
+            self.replicas[address] = Replica(address, known[address], self._credentials)
         self._gone += [self.replicas.pop(address) for address in set(self.replicas) - set(known)]
         replicas = list(self.replicas.values())
         before = [each.problem for each in replicas]
@@ -351,6 +334,3 @@ class Shards:
             return set(self.replicas)
         self.problems.pop(source, None)
         return found
-
-    def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return () if self._token is None else (("authorization", f"Bearer {self._token.value()}"),)

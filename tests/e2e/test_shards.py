@@ -22,7 +22,7 @@ from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.codec.stubs.shard_service_pb2_grpc import ShardServiceStub
 from tests.e2e.process import Process, until
 from tests.e2e.services import Launch, Write, client_of, count_of, ctl, is_ready, versions_of
-from tests.service import cases, reordering_cases
+from tests.service import cases, reference, reordering_cases
 from tests.service.cases import LIMITS
 from tests.service.grpc_api.requests import call
 from tests.service.security.authorities import Authority
@@ -407,7 +407,7 @@ def test_calls_in_progress_at_a_removed_address_complete(
 
 
 def test_shard_names_the_problem_of_an_invalid_call(write: Write, launch: Launch) -> None:
-    write(row_types={"movies": "int8"})
+    small = write(row_types={"movies": "int8"}, partitions=3)
     held = shard(launch, "1/1")
     with grpc.insecure_channel(f"127.0.0.1:{held.ports['grpc']}") as channel:
         stub = ShardServiceStub(channel)
@@ -440,6 +440,33 @@ def test_shard_names_the_problem_of_an_invalid_call(write: Write, launch: Launch
         code, message = refused(tables=["colours"], counts=[1], positions=[1])
         assert code == grpc.StatusCode.NOT_FOUND
         assert "no row of 'colours' is held here" in message
+
+        def search_refused(k: int, vector: list[float]) -> tuple[grpc.StatusCode, str]:
+            request = shard_pb.SearchRequest(
+                bundle=bundle,
+                index="movies",
+                vectors=np.array(vector, "<f4").tobytes(),
+                dim=len(vector),
+                k=k,
+            )
+            with pytest.raises(grpc.RpcError) as failed:
+                stub.Search(request)
+            return failed.value.code(), failed.value.details()
+
+        dim = len(reference.query_vector(small, 3))
+        zeros = [0.0] * dim
+        for k in (0, -1, 300_000_000, (1 << 31) - 1):
+            code, message = search_refused(k, zeros)
+            assert code == invalid
+            assert message.startswith(f"k is {k}; 1 to ")
+        assert search_refused(2, [0.0, *zeros]) == (
+            invalid,
+            f"vectors have dim {dim + 1}; {dim} was expected",
+        )
+        assert search_refused(2, [float("nan"), *zeros[1:]]) == (
+            invalid,
+            "vectors hold NaN or an infinity",
+        )
         bundle.fingerprint ^= 1
         code, message = refused(tables=["users"], counts=[1], positions=[1])
         assert code == grpc.StatusCode.NOT_FOUND

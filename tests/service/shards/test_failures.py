@@ -36,15 +36,21 @@ ONLY = ShardNumber(1, 1)
 class FailingShard(ShardServiceServicer):
     """A shard that has the bundle, and fails every read in one way."""
 
-    def __init__(self, fail: Callable[[grpc.aio.ServicerContext], Awaitable[Any]]) -> None:
+    def __init__(
+        self,
+        fail: Callable[[grpc.aio.ServicerContext], Awaitable[Any]],
+        shard: tuple[int, int] = (1, 1),
+    ) -> None:
         self.fail = fail
+        self.shard = shard
         self.calls = 0
 
     async def Describe(  # noqa: N802 - names of the contract
         self, request: Any, context: Any
     ) -> shard_pb.DescribeResponse:
         bundle = shard_pb.Bundle(model=KEY[0], version=KEY[1], fingerprint=KEY[2])
-        return shard_pb.DescribeResponse(number=1, total=1, min_bytes=1, bundles=[bundle])
+        number, total = self.shard
+        return shard_pb.DescribeResponse(number=number, total=total, min_bytes=1, bundles=[bundle])
 
     async def Rows(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
         self.calls += 1
@@ -129,6 +135,28 @@ def test_router_call_of_a_shard_without_the_bundle_tries_another_replica(
     assert isinstance(error, NotReady)
     assert "shard 1/1" in str(error)
     assert calls == 2
+
+
+@pytest.mark.parametrize("shard", [(0, 0), (2, 1), (1, (1 << 31) - 1)])
+def test_shard_with_an_impossible_number_is_not_called(
+    shard: tuple[int, int], tmp_path: Path
+) -> None:
+    async def fail(context: grpc.aio.ServicerContext) -> None:
+        raise AssertionError("no row is read")
+
+    async def problem() -> str:
+        server = grpc.aio.server()
+        add_ShardServiceServicer_to_server(FailingShard(fail, shard), server)
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        await server.start()
+        router = Shards(ServiceSettings(root=tmp_path, shard_addresses=(address,)), Metrics())
+        await router.start()
+        await router.stop()
+        await server.stop(None)
+        return router.replicas[address].problem
+
+    number, total = shard
+    assert asyncio.run(problem()) == f"it describes itself as shard {number}/{total}"
 
 
 @pytest.fixture(scope="module")

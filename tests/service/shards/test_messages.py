@@ -23,7 +23,16 @@ HELD = range(100, 200)
 SHARD = ShardNumber(1, 2)
 
 
-def read(positions: list[int], scores: list[float], counts: list[int], k: int = 3) -> Found:
+FILTER = Filter({"year": Condition(ge=2000)})
+
+
+def read(
+    positions: list[int],
+    scores: list[float],
+    counts: list[int],
+    wanted: Filter | None = FILTER,
+    excluded: tuple[list[int], ...] = (),
+) -> Found:
     response = shard_pb.SearchResponse(
         positions=np.array(positions, "<u4").tobytes(),
         scores=np.array(scores, "<f4").tobytes(),
@@ -32,11 +41,11 @@ def read(positions: list[int], scores: list[float], counts: list[int], k: int = 
     search = IndexSearch(
         index="movies",
         vectors=np.zeros((2, 4), np.float32),
-        k=k,
+        k=3,
         exact=False,
         recall=0.0,
-        filter=None,
-        excluded=(),
+        filter=wanted,
+        excluded=tuple([np.array(each, np.uint32) for each in excluded]),
         explain=False,
     )
     return messages.read_found(response, search, HELD, SHARD)
@@ -94,3 +103,25 @@ def test_response_that_does_not_fit_the_search_is_a_failure_of_the_shard(
 ) -> None:
     with pytest.raises(Internal, match=message):
         read(positions, scores, counts)
+
+
+@pytest.mark.parametrize(
+    ("positions", "counts", "excluded"),
+    [
+        ([], [0, 0], ()),
+        ([100, 101, 102, 100, 101], [3, 2], ()),
+        # 98 of the 100 are excluded for both queries, and others that another shard holds.
+        ([198, 198], [1, 1], ([*range(98, 198)],)),
+        ([100, 101, 102, 100], [3, 1], ([], [*range(100, 198)])),
+    ],
+)
+def test_fewer_candidates_than_a_shard_holds_are_a_failure_of_the_shard(
+    positions: list[int], counts: list[int], excluded: tuple[list[int], ...]
+) -> None:
+    with pytest.raises(Internal, match="it holds more that are not excluded"):
+        read(positions, [0.5] * len(positions), counts, None, excluded)
+
+
+def test_all_candidates_that_are_not_excluded_are_accepted() -> None:
+    found = read([198, 199] * 2, [0.5] * 4, [2, 2], None, ([*range(98, 198)],))
+    assert found.offsets.tolist() == [0, 2, 4]
