@@ -126,6 +126,10 @@ class Engine:
         self._details: WeakKeyDictionary[ModelVersion, dict[str, Any]] = WeakKeyDictionary()
         self.inflight = 0
         """Requests in progress."""
+        self.departures = 0
+        """Requests that are no longer in progress. Until the next one, a request like one that was
+        rejected is rejected too.
+        """
 
     @property
     def idle(self) -> bool:
@@ -182,6 +186,7 @@ class Engine:
     def leave(self) -> None:
         """Counts a request that was admitted as answered."""
         self.inflight -= 1
+        self.departures += 1
 
     async def execute(self, request: Any, context: RequestContext) -> Any:
         """Answers a Retrieval, Ranking, Recommendation, Embedding or Lookup.
@@ -287,6 +292,7 @@ class Engine:
 
     def drain(self) -> None:
         """Rejects every new request from now on; those in progress continue."""
+        self.departures += 1
         self._draining = self.shutting_down = True
 
     async def drained(self, timeout_s: float) -> bool:

@@ -1,15 +1,18 @@
 """The front of the HTTP server: it tells calls from pages by their paths, and rejects a call that
 the service cannot compute in time before anything else is done for it.
 
-A rejection costs little more than the smallest response that the server can send. Whatever is
-unusual about a call (an unknown name, a malformed header, a body of unknown size) is handed on to
-what handles calls, which checks everything again.
+A rejection costs little more than the smallest response that the server can send: until a request
+leaves the engine, requests like one that was rejected get the same response, but for its id.
+Whatever is unusual about a call (an unknown name, a malformed header, a body of unknown size) is
+handed on to what handles calls, which checks everything again.
 """
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -42,9 +45,39 @@ _READ = (
     "transfer-encoding",
 )
 _HEADERS = {name.encode(): name for name in _READ}
+_DISTINGUISHING = frozenset({b"accept", b"authorization", b"content-type", TIMEOUT_MS.encode()})
+"""Headers whose values decide whether and how a call is rejected."""
+_TRANSFER_ENCODING = b"transfer-encoding"
+_CONTENT_LENGTH = b"content-length"
+_TRACE_PARENT = TRACE_PARENT.encode()
+_LENGTH_DIGITS = 6
+"""Of the size of a body that is certainly not unusual."""
+_REMEMBERED = 64
+"""Different requests whose rejection is remembered."""
 _CODE = Overloaded.code.value
 _STATUS = TRANSPORT_STATUS[Overloaded.code].http
 _REQUEST_ID = REQUEST_ID.encode()
+
+
+_Response = tuple[list[tuple[bytes, bytes]], bytes]
+"""Headers and body."""
+
+
+class _Rejection(NamedTuple):
+    """The response to rejected requests that do not differ in what decides.
+
+    Attributes:
+      counters: What each of them adds 1 to.
+      headers: Without the id.
+      before_id, after_id: The parts of the body around the id.
+      id_chars: The length of the id that the body was written for.
+    """
+
+    counters: Sequence[tuple[str, tuple[str, ...]]]
+    headers: Sequence[tuple[bytes, bytes]]
+    before_id: bytes
+    after_id: bytes
+    id_chars: int
 
 
 class Admission:
@@ -64,33 +97,84 @@ class Admission:
         self._dataplane = dataplane
         self._tokens = dataplane.tokens
         self._timeout_s = dataplane.settings.request_timeout_s
+        self._metrics = dataplane.metrics
+        self._logs_each = dataplane.settings.access_log
+        self._rejections: dict[tuple[object, ...], _Rejection] = {}
+        self._rejected_at = -1
+        """How many requests had left the engine when the rejections were made."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
-        named = _CALL.fullmatch(scope["path"]) if scope["type"] == "http" else None
-        if named is None:
+        if scope["type"] != "http":
             await self._pages(scope, receive, send)
             return
-        scope["path_params"] = named.groupdict()
-        if not self._engine.idle and await self._rejects(scope, send):
-            return
-        await self._calls(scope, receive, send)
+        response = self._repeated(scope) if self._rejections else None
+        if response is None:
+            named = _CALL.fullmatch(scope["path"])
+            if named is None:
+                await self._pages(scope, receive, send)
+                return
+            scope["path_params"] = named.groupdict()
+            if not self._engine.idle:
+                response = self._rejected(scope)
+            if response is None:
+                await self._calls(scope, receive, send)
+                return
+        headers, body = response
+        await send({"type": "http.response.start", "status": _STATUS, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
-    async def _rejects(self, scope: Scope, send: Send) -> bool:
-        """Sends the response to a call that the service rejects; returns whether it does."""
+    def _repeated(self, scope: Scope) -> _Response | None:
+        """Returns the response to a call like one that was rejected since the last request left the
+        engine, and counts the call; None: there was none.
+        """
+        if self._rejected_at != self._engine.departures:
+            self._rejections.clear()
+            return None
+        key, request_id = _read(scope)
+        rejection = self._rejections.get(key)
+        if rejection is None or len(request_id) != rejection.id_chars:
+            return None
+        self._metrics.count_each(rejection.counters)
+        sent_id = request_id.encode()
+        body = rejection.before_id + sent_id + rejection.after_id
+        return [*rejection.headers, (_REQUEST_ID, sent_id)], body
+
+    def _rejected(self, scope: Scope) -> _Response | None:
+        """Returns the response to a call that the service rejects; None: it does not."""
         names = scope["path_params"]
         if scope["method"] != "POST" or names["call"] not in OPERATIONS:
-            return False
+            return None
         headers = _headers_of(scope)
         problem = self._problem(names["model"], names["call"], headers)
         if problem is None:
-            return False
+            return None
         request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
         self._dataplane.request_rejected("http", names["call"], names["model"], _CODE, request_id)
-        body, response_headers = _response(headers, problem, request_id)
-        await send({"type": "http.response.start", "status": _STATUS, "headers": response_headers})
-        await send({"type": "http.response.body", "body": body})
-        return True
+        response = _response(headers, problem, request_id)
+        if not self._logs_each:
+            self._remember(scope, problem, request_id, response)
+        return response
+
+    def _remember(
+        self, scope: Scope, problem: Overloaded, request_id: str, response: _Response
+    ) -> None:
+        """Keeps a response for requests like the one that it is sent to."""
+        if self._rejected_at != self._engine.departures or len(self._rejections) >= _REMEMBERED:
+            self._rejections.clear()
+            self._rejected_at = self._engine.departures
+        key, _ = _read(scope)
+        if not key:
+            return
+        names = scope["path_params"]
+        counters = self._metrics.rejection_counters(
+            "http", names["call"], names["model"], _CODE, problem.reason
+        )
+        headers, body = response
+        # The id is the last text of the body in either form.
+        before_id, _, after_id = body.rpartition(request_id.encode())
+        common = [header for header in headers if header[0] != _REQUEST_ID]
+        self._rejections[key] = _Rejection(counters, common, before_id, after_id, len(request_id))
 
     def _problem(self, model: str, call: str, headers: dict[str, str]) -> Overloaded | None:
         """Returns why the service rejects a call; None: the application handles it."""
@@ -111,6 +195,28 @@ class Admission:
         return problem if isinstance(problem, Overloaded) else None
 
 
+def _read(scope: Scope) -> tuple[tuple[object, ...], str]:
+    """Returns what is equal for requests that are rejected alike, (): the request is unusual; and
+    its id.
+    """
+    key: list[object] = [scope["method"], scope["path"]]
+    request_id = None
+    trace_parent = None
+    for header in scope["headers"]:
+        name, value = header
+        if name in _DISTINGUISHING:
+            key.append(header)
+        elif name == _REQUEST_ID:
+            request_id = value.decode("latin-1")
+        elif name == _TRACE_PARENT:
+            trace_parent = value.decode("latin-1")
+        elif name == _TRANSFER_ENCODING or (
+            name == _CONTENT_LENGTH and len(value) > _LENGTH_DIGITS
+        ):
+            return (), ""
+    return tuple(key), request_id_of(request_id, trace_parent)
+
+
 def _headers_of(scope: Scope) -> dict[str, str]:
     """Returns the headers that admission reads; of one that was sent twice, the last."""
     headers = {}
@@ -120,10 +226,8 @@ def _headers_of(scope: Scope) -> dict[str, str]:
     return headers
 
 
-def _response(
-    headers: dict[str, str], problem: Overloaded, request_id: str
-) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-    """Returns body and headers of the response to a rejected request."""
+def _response(headers: dict[str, str], problem: Overloaded, request_id: str) -> _Response:
+    """Returns the response to a rejected request."""
     failure = failure_of(problem, request_id)
     if accepts_protobuf(headers):
         media_type = PROTOBUF
@@ -131,9 +235,10 @@ def _response(
     else:
         media_type = JSON
         body = orjson.dumps(details_value(failure))
-    return body, [
+    response_headers = [
         (b"content-type", media_type.encode()),
         (b"content-length", str(len(body)).encode()),
         (b"retry-after", str(failure.retry_after_s).encode()),
         (_REQUEST_ID, request_id.encode()),
     ]
+    return response_headers, body

@@ -302,6 +302,22 @@ class Metrics:
         """
         self.count("rejected_requests", 1, call, self._known(model), reason)
 
+    def rejection_counters(
+        self, transport: str, call: str, model: str, code: str, reason: str
+    ) -> Sequence[tuple[str, tuple[str, ...]]]:
+        """Returns what `request_rejected` and `call_rejected` count, for `count_each`."""
+        model = self._known(model)
+        return ("requests", (transport, call, model, code)), (
+            "rejected_requests",
+            (call, model, reason),
+        )
+
+    def count_each(self, counters: Sequence[tuple[str, tuple[str, ...]]]) -> None:
+        """Adds 1 to several counters with their labels; rendered after the next flush."""
+        with self._lock:
+            for counter in counters:
+                self._counts[counter] += 1
+
     def phases_finished(self, call: str, model: str, phases: Mapping[str, float]) -> None:
         """Records how long a call spent in some of PHASES; `model` as in `request_finished`."""
         model = self._known(model)

@@ -111,3 +111,70 @@ def test_admission_with_tokens_rejects_a_bad_token_as_unauthenticated(
             assert httpx.post(url, json=BODY, headers=known).status_code == 429
     finally:
         running.close()
+
+
+def test_admission_repeated_rejections_differ_in_their_ids_alone(service: RunningService) -> None:
+    url = service.http + RETRIEVE
+    ids = ["a", "first-id", "other-id", "the-id-of-a-third", "first-id", "z"]
+    with one_in_progress(service), httpx.Client() as client:
+        for headers in ({}, PROTOBUF):
+            found = [
+                client.post(url, content=b"", headers={**headers, "x-request-id": each})
+                for each in ids
+            ]
+            assert {each.status_code for each in found} == {429}
+            assert [each.headers["x-request-id"] for each in found] == ids
+            assert len({each.headers["content-type"] for each in found}) == 1
+            if headers:
+                details = [pb.ErrorDetails.FromString(each.content) for each in found]
+                assert [each.request_id for each in details] == ids
+                assert len({(each.code, each.message) for each in details}) == 1
+            else:
+                errors = [error_of(each) for each in found]
+                assert [each.pop("request_id") for each in errors] == ids
+                assert all(each == errors[0] for each in errors)
+        without = [client.post(url, json=BODY) for _ in range(3)]
+        assert {each.status_code for each in without} == {429}
+        assert len({each.headers["x-request-id"] for each in without}) == 3
+    count = 2 * len(ids) + len(without)
+    labels = {"transport": "http", "call": "retrieve", "model": "movies", "code": "OVERLOADED"}
+    assert service.value("rowcast_requests_total", **labels) == count
+    assert (
+        service.value("rowcast_rejected_requests_total", model="movies", reason="requests") == count
+    )
+    assert httpx.post(url, json=BODY).status_code == 200
+
+
+def test_admission_repeated_rejection_is_only_for_requests_that_do_not_differ(
+    service: RunningService,
+) -> None:
+    url = service.http + RETRIEVE
+    with one_in_progress(service), httpx.Client() as client:
+        for _ in range(2):
+            assert client.post(url, json=BODY).status_code == 429
+            form = {"content-type": "text/csv"}
+            assert client.post(url, content=b"", headers=form).status_code == 429
+            assert client.get(url).status_code == 405
+            late = {"x-request-timeout-ms": "soon"}
+            assert client.post(url, json=BODY, headers=late).status_code == 400
+            other = url.replace("movies", "films")
+            assert client.post(other, json=BODY).status_code == 429
+    rejected = "rowcast_rejected_requests_total"
+    assert service.value(rejected, model="movies") == 4
+    assert service.value(rejected, model="") == 2
+
+
+def test_admission_access_log_has_a_line_for_each_rejection(
+    tmp_path: Path, small_towers: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_small_bundle(tmp_path / "root", small_towers)
+    limits = {"max_concurrent_requests": 1, "inline_max_us": 0}
+    running = RunningService(tmp_path / "root", access_log=True, **limits)
+    try:
+        with one_in_progress(running), caplog.at_level("INFO", "rowcast"):
+            for _ in range(3):
+                assert httpx.post(running.http + RETRIEVE, json=BODY).status_code == 429
+            lines = [each for each in caplog.records if each.message == "request"]
+            assert len(lines) == 3
+    finally:
+        running.close()
