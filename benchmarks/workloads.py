@@ -152,7 +152,7 @@ def write_retrieval(root: Path, scale: float = 0.1, model: str = "retrieval") ->
         ids = np.arange(len(items), dtype=np.int64)
         attributes = {"group": pa.array(random.integers(0, 100, len(items)))}
         store = write_store(
-            place / paths.candidate_store("items"), ids, {"item": Column(ids)}, attributes
+            place / paths.corpus_store("items"), ids, {"item": Column(ids)}, attributes
         )
         # The candidate tower returns its row: the table is the vectors.
         vectors_file = place / paths.index_vectors("items")
@@ -165,9 +165,7 @@ def write_retrieval(root: Path, scale: float = 0.1, model: str = "retrieval") ->
             tables,
             features,
             towers,
-            candidates={
-                "items": manifest.Corpus(file=paths.candidate_store("items"), **vars(store))
-            },
+            corpora={"items": manifest.Corpus(file=paths.corpus_store("items"), **vars(store))},
             indexes={"items": build_index(place, "items", part, vectors)},
         )
         directory = stage.commit(written)
@@ -263,7 +261,7 @@ def write_manifest(
     tables: Mapping[str, manifest.Table],
     features: Mapping[str, Feature],
     towers: Mapping[str, Tower],
-    candidates: Mapping[str, manifest.Corpus] | None = None,
+    corpora: Mapping[str, manifest.Corpus] | None = None,
     indexes: Mapping[str, manifest.Index] | None = None,
 ) -> Manifest:
     """Returns the manifest of a bundle whose files lie in its staging directory."""
@@ -282,7 +280,7 @@ def write_manifest(
         tables=dict(tables),
         features=dict(features),
         towers=dict(towers),
-        candidates=dict(candidates or {}),
+        corpora=dict(corpora or {}),
         indexes=dict(indexes or {}),
         verification=manifest.Verification(
             tables={
@@ -293,6 +291,6 @@ def write_manifest(
             tolerance="forms compared with the SavedModel; rows are generated",
         ),
         files=tuple(
-            file for name in ("towers", "candidates", "indexes") for file in stage.digests(name)
+            file for name in ("towers", "corpora", "indexes") for file in stage.digests(name)
         ),
     )

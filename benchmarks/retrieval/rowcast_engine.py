@@ -35,8 +35,8 @@ from service.engine.retrieval import retrieve
 from service.versions.filter_cache import FilterCache
 from service.versions.version import LoadedIndex, LoadedStore, ServedIndex
 
-_ENTRY = manifest.AttributeIndex(values="candidates/items/a.values", rows="candidates/items/a.rows")
-_STORE = paths.candidate_store("items")
+_ENTRY = manifest.AttributeIndex(values="corpora/items/a.values", rows="corpora/items/a.rows")
+_STORE = paths.corpus_store("items")
 _PARAMETERS = {
     "num_leaves": 1000,
     "leaves_to_search": 15,

@@ -237,9 +237,10 @@ class Manifest(StrictModel):
     keys: dict[Name, KeyIndex] = Field(default_factory=dict)
     features: dict[str, Feature]
     towers: dict[Name, Tower]
-    candidates: dict[Name, Corpus] = Field(default_factory=dict)
+    corpora: dict[Name, Corpus] = Field(default_factory=dict)
+    """Candidates to retrieve from, by corpus."""
     contexts: dict[Name, Corpus] = Field(default_factory=dict)
-    """Stores of context features by id, as candidates have theirs."""
+    """Stores of context features by id, as corpora hold candidates."""
     indexes: dict[Name, Index] = Field(default_factory=dict)
     verification: Verification
     files: tuple[File, ...]
@@ -324,14 +325,14 @@ class Manifest(StrictModel):
     @model_validator(mode="after")
     def _stores_closed(self) -> Manifest:
         inputs = self.inputs
-        for kind, corpora in (("candidates", self.candidates), ("contexts", self.contexts)):
-            for name, corpus in corpora.items():
+        for kind, stores in (("corpora", self.corpora), ("contexts", self.contexts)):
+            for name, corpus in stores.items():
                 for feature_input in corpus.features:
                     _known(feature_input, inputs, f"{kind}.{name}.features")
                 for attribute in corpus.filters:
                     _known(attribute, corpus.attributes, f"{kind}.{name}.filters")
         for name, index in self.indexes.items():
-            _known(index.corpus, self.candidates, f"indexes.{name}.corpus")
+            _known(index.corpus, self.corpora, f"indexes.{name}.corpus")
             _known(index.query_tower, self.towers, f"indexes.{name}.query_tower")
             _known(index.candidate_tower, self.towers, f"indexes.{name}.candidate_tower")
         return self

@@ -54,16 +54,16 @@ def _tower(tower: str, part: str) -> str:
     return f"towers/{tower}/parts/{part}" if part else f"towers/{tower}"
 
 
-def candidate_store(corpus: str) -> str:
+def corpus_store(corpus: str) -> str:
     """Returns the Arrow IPC file that holds a corpus' ids, features and attributes."""
-    return f"candidates/{corpus}/store.arrow"
+    return f"corpora/{corpus}/store.arrow"
 
 
 def attribute_index(corpus: str, number: int) -> str:
     """Returns the directory of the index of one attribute, e.g.
-    `candidates/movies/filters/00000`.
+    `corpora/movies/filters/00000`.
     """
-    return f"candidates/{corpus}/filters/{number:05d}"
+    return f"corpora/{corpus}/filters/{number:05d}"
 
 
 def attribute_values(corpus: str, number: int) -> str:

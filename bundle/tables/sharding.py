@@ -92,7 +92,7 @@ def held_by_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Man
     store.
     """
     held: dict[str, object] = {}
-    for kind in ("vocabularies", "keys", "features", "towers", "candidates", "contexts"):
+    for kind in ("vocabularies", "keys", "features", "towers", "corpora", "contexts"):
         held[kind] = {}
     tables = {}
     for name, table in sharded_tables(manifest, min_bytes).items():
@@ -108,7 +108,7 @@ def held_by_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Man
     for index in indexes.values():
         parts = row_range(index.partitions, shard)
         if parts.rows:
-            filters = manifest.candidates[index.corpus].filters.values()
+            filters = manifest.corpora[index.corpus].filters.values()
             read |= {
                 index.vectors,
                 *(file for each in filters for file in (each.values, each.rows)),

@@ -83,11 +83,11 @@ def write_ads(ads: Mapping[str, NDArray[Any]], path: Path) -> None:
 def write_inputs(recipe: Path, sizes: Sizes) -> None:
     """Adds to a recipe the corpus of ads and the inputs of the model."""
     lines = [
-        "[candidates.ads]",
+        "[corpora.ads]",
         'file = "ads.parquet"',
         'id = "ad"',
         "",
-        "[candidates.ads.features]",
+        "[corpora.ads.features]",
     ]
     lines += [f'{name} = "{name}"' for name in sizes.of_ads]
     lines += ["", "[inputs]", *(_line(name, sizes) for name in sizes.features)]

@@ -53,7 +53,7 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
             }
             for name, tower in prepared.traced.spec.towers.items()
         },
-        "candidates": sorted(job.candidates),
+        "corpora": sorted(job.corpora),
         "contexts": sorted(job.contexts),
         "indexes": sorted(job.indexes),
         "index_forecasts": {

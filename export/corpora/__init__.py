@@ -1,1 +1,1 @@
-"""Reads candidates and contexts; writes stores, vectors and indexes."""
+"""Reads corpora and contexts; writes their stores, vectors and indexes."""

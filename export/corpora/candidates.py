@@ -42,13 +42,13 @@ def check_candidate_count(corpus: str, count: int) -> None:
     """
     if count > CANDIDATES_MAX:
         raise NotConvertible(
-            f"candidates.{corpus}: its files hold {count} candidates or more; a corpus may have at "
+            f"corpora.{corpus}: its files hold {count} candidates or more; a corpus may have at "
             f"most {CANDIDATES_MAX}, for positions have 32 bits: divide it into several corpora, "
             "each with an index"
         )
 
 
-def write_candidates(
+def write_store(
     base: Path,
     file: str,
     corpus: CorpusReader,
@@ -164,7 +164,7 @@ def write_vectors(
             features.activation(inputs[name][0], {}, 1)
     except FeatureError as problem:
         raise NotConvertible(
-            f"{where}: {problem}; name its column in candidates.{corpus_name}.features, or give it "
+            f"{where}: {problem}; name its column in corpora.{corpus_name}.features, or give it "
             "a default"
         ) from problem
     except BundleError as problem:

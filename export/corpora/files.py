@@ -75,7 +75,7 @@ class Rows:
 
 
 def locate_corpus(
-    folder: Path, name: str, part: CorpusPart, section: str = "candidates"
+    folder: Path, name: str, part: CorpusPart, section: str = "corpora"
 ) -> list[CorpusFile]:
     """Finds the files of a corpus, in the order of their candidates: that of their names.
 
@@ -84,7 +84,7 @@ def locate_corpus(
       name: of the corpus.
       part: what the recipe says of it; a file, a directory of part files, a pattern, or several of
         these.
-      section: of the recipe that says it: `candidates` or `contexts`.
+      section: of the recipe that says it: `corpora` or `contexts`.
     Raises:
       UsageError: there is none, or a file's format is unknown.
     """

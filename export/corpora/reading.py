@@ -69,7 +69,7 @@ class CorpusReader:
         for key in part.features:
             if key not in readers:
                 raise UsageError(
-                    f"candidates.{name}.features: the model has no feature {key!r}; it has "
+                    f"corpora.{name}.features: the model has no feature {key!r}; it has "
                     f"{', '.join(readers)}"
                 )
         self._files = files

@@ -161,7 +161,7 @@ class Drawing:
       model: its name, and the version of a bundle.
       source: what it was drawn from.
       stays: what stays inside towers and why.
-      stores: candidates, contexts and indexes, a line each.
+      stores: corpora, contexts and indexes, a line each.
       curves: of trees, in a bundle.
     """
 
@@ -228,7 +228,7 @@ def draw_prepared(prepared: Prepared, source: str) -> Drawing:
             if part.filters
             else ""
         )
-        for kind, parts in (("candidates", job.candidates), ("contexts", job.contexts))
+        for kind, parts in (("corpus", job.corpora), ("contexts", job.contexts))
         for name, part in parts.items()
     ]
     stores += [
@@ -282,7 +282,7 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
     ]
     stores = [
         f"{kind} {name}: {corpus.size} by {corpus.id_dtype} id{_filters(corpus, bundle)}"
-        for kind, corpora in (("candidates", bundle.candidates), ("contexts", bundle.contexts))
+        for kind, corpora in (("corpus", bundle.corpora), ("contexts", bundle.contexts))
         for name, corpus in corpora.items()
     ]
     stores += [

@@ -23,7 +23,7 @@ def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, mani
         numbers, or must state the role of an input.
     """
     named = [("features", name) for name in job.features]
-    for kind, parts in (("candidates", job.candidates), ("contexts", job.contexts)):
+    for kind, parts in (("corpora", job.corpora), ("contexts", job.contexts)):
         named += [
             (f"{kind}.{store}.features", name)
             for store, part in parts.items()

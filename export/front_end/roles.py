@@ -71,8 +71,8 @@ def _uses(model: ModelSpec, job: ExportJob) -> Iterator[tuple[str, Role, str]]:
     """Yields an input, its role, and what implies that role."""
     for store, contexts in job.contexts.items():
         yield from ((name, "context", f"contexts.{store}") for name in contexts.features)
-    for corpus, candidates in job.candidates.items():
-        yield from ((name, "candidate", f"candidates.{corpus}") for name in candidates.features)
+    for store, corpus in job.corpora.items():
+        yield from ((name, "candidate", f"corpora.{store}") for name in corpus.features)
     for tower in model.towers.values():
         if tower.role != "ranking":
             role: Role = "context" if tower.role == "query" else "candidate"

@@ -2,7 +2,7 @@
 own.
 
 prepare (export/jobs/preparation.py): recipe, checkpoint, trace, plan          touches nothing
-run: vocabularies, candidates, examples, tables, towers, parity, vectors, indexes, rows, commit
+run: vocabularies, corpora, examples, tables, towers, parity, vectors, indexes, rows, commit
 
 What the user wrote by hand is read first: a mistake in it is reported before the first table is
 copied.
@@ -49,7 +49,7 @@ from runtime.vectors import VectorFile
 
 __all__ = ["Prepared", "prepare", "run"]
 
-_STORES = {"candidates": paths.candidate_store, "contexts": paths.context_store}
+_STORES = {"corpora": paths.corpus_store, "contexts": paths.context_store}
 
 
 def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Published:
@@ -103,8 +103,8 @@ class _Bundle:
         begun = self.draft.begun(self.job, prepared.inventory.fingerprint)
         with progress.step("vocabularies"):
             vocabularies = self._write_vocabularies()
-        with progress.step("candidates", unit="rows") as moved:
-            corpora = self._write_candidates(moved)
+        with progress.step("corpora", unit="rows") as moved:
+            corpora = self._write_corpora(moved)
             contexts = self._write_stores("contexts", self.job.contexts, moved)
             examples = examples_of(self.job, prepared.base, spec, prepared.entries)
         with progress.step("tables", plan.moved_bytes) as moved:
@@ -173,7 +173,7 @@ class _Bundle:
             keys=keys,
             features=prepared.entries,
             towers=towers,
-            candidates=corpora,
+            corpora=corpora,
             contexts=contexts,
             indexes=found_indexes,
             verification=manifest.Verification(
@@ -230,8 +230,8 @@ class _Bundle:
                     )
         return entries
 
-    def _write_candidates(self, moved: Callable[[int], None]) -> dict[str, manifest.Corpus]:
-        stores = self._write_stores("candidates", self.job.candidates, moved)
+    def _write_corpora(self, moved: Callable[[int], None]) -> dict[str, manifest.Corpus]:
+        stores = self._write_stores("corpora", self.job.corpora, moved)
         entries = {name: self._write_filters(name, corpus) for name, corpus in stores.items()}
         for name, index in self.job.indexes.items():
             # Its mistakes, too, are reported before copies.
@@ -253,12 +253,12 @@ class _Bundle:
             files = locate_corpus(self.prepared.base, name, part, key)
             corpus = CorpusReader(files, name, part.stored, features)
             write = partial(
-                candidates.write_candidates,
+                candidates.write_store,
                 self.directory,
                 store(name),
                 corpus,
                 moved,
-                searched=key == "candidates",
+                searched=key == "corpora",
             )
             step_key = StepKey(
                 store(name),
@@ -271,7 +271,7 @@ class _Bundle:
     def _write_filters(self, name: str, corpus: manifest.Corpus) -> manifest.Corpus:
         filters = {}
         store = self.stage.files(corpus.file)
-        for number, attribute in enumerate(dict.fromkeys(self.job.candidates[name].filters)):
+        for number, attribute in enumerate(dict.fromkeys(self.job.corpora[name].filters)):
             write = partial(
                 candidates.write_filter, self.directory, name, number, corpus, attribute
             )

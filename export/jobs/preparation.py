@@ -192,7 +192,7 @@ def prepare(
 def _forecast(
     name: str, part: IndexPart, opened: TracedJob, settings: ExportSettings
 ) -> IndexForecast:
-    files = locate_corpus(opened.base, part.corpus, opened.job.candidates[part.corpus])
+    files = locate_corpus(opened.base, part.corpus, opened.job.corpora[part.corpus])
     tower = opened.traced.spec.towers[part.candidate_tower]
     dim = next(output.shape[-1] for output in tower.outputs if output.name == tower.result) or 1
     return forecast_index(name, part, files, dim, encoder_count(settings.workers))
@@ -223,12 +223,12 @@ def _check_files(job: ExportJob, base: Path) -> None:
     for key, file in named.items():
         if not (base / file).is_file():
             raise UsageError(f"{key}: file {base / file} does not exist")
-    for key, parts in (("candidates", job.candidates), ("contexts", job.contexts)):
+    for key, parts in (("corpora", job.corpora), ("contexts", job.contexts)):
         for name, part in parts.items():
             locate_corpus(base, name, part, key)
             if part.filters and key == "contexts":
                 raise UsageError(
-                    f"contexts.{name}.filters: filters are of candidates; leave it out"
+                    f"contexts.{name}.filters: only a corpus has filters; leave it out"
                 )
 
 
@@ -264,8 +264,8 @@ def _check_indexes(job: ExportJob) -> None:
                 "as verify.examples, or leave the limit out; recall on invented queries stops "
                 "nothing"
             )
-        if part.corpus not in job.candidates:
-            known = ", ".join(sorted(job.candidates)) or "no candidates"
+        if part.corpus not in job.corpora:
+            known = ", ".join(sorted(job.corpora)) or "no corpora"
             raise UsageError(f"indexes.{name}.corpus names {part.corpus!r}; the recipe has {known}")
         for role, tower in (("query", part.query_tower), ("candidate", part.candidate_tower)):
             known = (

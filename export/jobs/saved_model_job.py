@@ -144,7 +144,7 @@ def prepare_inline(
         plan.end - staged_bytes,
         ', or set output.tables = "inline-link" where the checkpoint lies there',
     )
-    beyond = [what for what in ("candidates", "indexes") if getattr(job, what)]
+    beyond = [what for what in ("corpora", "indexes") if getattr(job, what)]
     left_out = (
         (f"{' and '.join(beyond)} of the recipe are not part of a SavedModel",) if beyond else ()
     )

@@ -406,8 +406,8 @@ class ExportJob(Part):
     """What the model does not specify about features."""
     tables: dict[Name, TablePart] = {}
     """How to write tables."""
-    candidates: dict[Name, CorpusPart] = {}
-    """Corpora of candidates."""
+    corpora: dict[Name, CorpusPart] = {}
+    """Corpora: candidates to retrieve from."""
     contexts: dict[Name, CorpusPart] = {}
     """Stored features of contexts (users) by id, read like corpora. A request can then send only
     the id.

@@ -49,7 +49,7 @@ def check_candidates(
     """
     stores = {}
     for kind, parts, entries in (
-        ("candidates", job.candidates, manifest.candidates),
+        ("corpora", job.corpora, manifest.corpora),
         ("contexts", job.contexts, manifest.contexts),
     ):
         for name, part in parts.items():
@@ -58,8 +58,8 @@ def check_candidates(
             sources = locate_corpus(base, name, part, kind)
             _check_store(stores[kind, name], name, part.stored, sources, file)
     for name, index in manifest.indexes.items():
-        store = stores["candidates", index.corpus]
-        corpus = manifest.candidates[index.corpus]
+        store = stores["corpora", index.corpus]
+        corpus = manifest.corpora[index.corpus]
         positions = _sample(store.size)
         taken = manifest.inputs_of(
             source

@@ -74,8 +74,8 @@ def open_parts(
                 load_tensorflow()
             open_form(bundle, entry, form)
             yield f"{label}, {form.kind} {form.precision}"
-    for kind, corpora in (("candidates", manifest.candidates), ("contexts", manifest.contexts)):
-        for name, corpus in corpora.items():
+    for kind, stores in (("corpus", manifest.corpora), ("contexts", manifest.contexts)):
+        for name, corpus in stores.items():
             check_store(files.locate(bundle, corpus.file), corpus)
             yield f"{kind} {name}"
             for attribute in corpus.filters:
@@ -92,7 +92,7 @@ def _check_index(bundle: Path, manifest: Manifest, index: Index) -> None:
     A tree need not find what exact search finds: how much it finds is its recall, which depends on
     the queries. So vectors are looked up where the index stores them, not searched for.
     """
-    size = manifest.candidates[index.corpus].size
+    size = manifest.corpora[index.corpus].size
     path = files.locate(bundle, index.vectors)
     vectors = VectorFile(path, index.dim)
     if len(vectors) != size:

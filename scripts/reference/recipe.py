@@ -19,7 +19,7 @@ A recipe is a TOML file. Unknown keys are rejected. Paths are relative to the re
 [Port your model](../how-to/port-your-model.md) writes a whole recipe step by step.
 """
 CONTEXTS = """Stored features of contexts (users) by id. A request can then send a `context_id` instead of the features.
-The keys are the keys of `[candidates.NAME]` without `filters`. `id` is the column of the id of the context."""
+The keys are the keys of `[corpora.NAME]` without `filters`. `id` is the column of the id of the context."""
 SECTIONS: list[tuple[str, type[BaseModel] | str]] = [
     ("top level", schema.ExportJob),
     ("[checkpoint]", schema.CheckpointPart),
@@ -35,7 +35,7 @@ SECTIONS: list[tuple[str, type[BaseModel] | str]] = [
     ("unknown = { ... }", Unknown),
     ("[vocabularies.NAME]", schema.VocabularyPart),
     ("[tables.NAME]", schema.TablePart),
-    ("[candidates.NAME]", schema.CorpusPart),
+    ("[corpora.NAME]", schema.CorpusPart),
     ("[contexts.NAME]", CONTEXTS),
     ("[indexes.NAME]", schema.IndexPart),
     ("recall = { ... }", schema.RecallPart),

@@ -69,11 +69,11 @@ def describe(model_version: ModelVersion) -> Json:
         ],
         "indexes": [
             {"name": name, **_pick(entry, "corpus", "kind", "distance", "dim")}
-            | {"size": manifest.candidates[entry.corpus].size}
+            | {"size": manifest.corpora[entry.corpus].size}
             | {"recall_k": entry.recall.k, "recall": entry.recall.value}
             for name, entry in manifest.indexes.items()
         ],
-        "corpora": _stores(manifest.candidates),
+        "corpora": _stores(manifest.corpora),
         "contexts": _stores(manifest.contexts),
         "readers": [_reader(manifest, name) for name in manifest.features],
         "towers": [_tower(tower) for tower in model_version.towers.values()],
@@ -133,7 +133,7 @@ def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
     default = manifest.default_of(name)
     every = [manifest.features[reader] for reader in readers]
     feature = every[0]
-    holding = manifest.candidates if role == "candidate" else manifest.contexts
+    holding = manifest.corpora if role == "candidate" else manifest.contexts
     stored = stores and any(name in store.features for store in holding.values())
     if isinstance(feature, DenseFeature):
         bag = next(

@@ -61,7 +61,7 @@ class RemoteVersion:
 
         self._indexes: dict[str, _Layout] = {}
         for name, index in sharding.sharded_indexes(manifest).items():
-            size = manifest.candidates[index.corpus].size
+            size = manifest.corpora[index.corpus].size
             partition_rows = ceil_div(size, index.partitions)
             bounds = np.minimum(self._starts_of(index.partitions) * partition_rows, size)
             self._starts[f"indexes.{name}"] = bounds

@@ -174,7 +174,7 @@ class Loader:
         towers = {name: self._open_tower(directory, manifest, name) for name in manifest.towers}
         corpora = {
             name: self._open_store(directory, name, entry)
-            for name, entry in manifest.candidates.items()
+            for name, entry in manifest.corpora.items()
         }
         contexts = {
             name: self._open_store(directory, name, entry)
@@ -215,7 +215,7 @@ class Loader:
                 self.throttle()
         parts: dict[str, LoadedIndex] = {}
         for name, index in sharding.sharded_indexes(manifest).items():
-            corpus = manifest.candidates[index.corpus]
+            corpus = manifest.corpora[index.corpus]
             partitions = sharding.row_range(index.partitions, shard)
             ranges = partition_rows(corpus.size, index.partitions)[
                 partitions.first : partitions.end
@@ -365,6 +365,6 @@ def forecast_bytes(
                 tensorflow_bytes = _TENSORFLOW_BYTES
     # The index's vectors are mapped.
     total += sum(2 * bytes_under(index.directory) for index in manifest.indexes.values())
-    keyed = (manifest.candidates, manifest.contexts, manifest.vocabularies)
+    keyed = (manifest.corpora, manifest.contexts, manifest.vocabularies)
     total += sum(4 * sizes.get(entry.file, 0) for entries in keyed for entry in entries.values())
     return total + tensorflow_bytes

@@ -74,7 +74,7 @@ def test_workload_retrieval_is_a_whole_bundle_with_a_tree(retrieval: RetrievalWo
     index = manifest.indexes["items"]
     assert (index.kind, index.recall.k) == ("tree_ah", 100)
     assert index.recall.value >= 0.95
-    assert manifest.candidates["items"].size == 2000
+    assert manifest.corpora["items"].size == 2000
     items = np.fromfile(retrieval.directory / index.vectors, "<f4").reshape(2000, 64)
     found, scores = ScannIndex.load(
         retrieval.directory / index.directory, "dot_product", items

@@ -36,7 +36,7 @@ def write_sample_bundle(root: Path, model: str = "movies", version: int = 1) -> 
         writer.add_vocabulary("movies", MOVIES)
         writer.add_vocabulary("names", np.array(["ann", "bob"], object))
         writer.add_keys("shops", np.array([-4, 1 << 40, 0, 77], np.int64))
-        _add_candidates(writer)
+        _add_corpus(writer)
         _add_tower(writer)
         directory, _ = writer.commit(_features())
     return directory
@@ -59,14 +59,14 @@ def _add_tables(writer: BundleWriter) -> None:
     writer.tables["brands"] = write_int8_table(directory, "brands", brands, [7], [3, 4])
 
 
-def _add_candidates(writer: BundleWriter) -> None:
+def _add_corpus(writer: BundleWriter) -> None:
     genres = np.array(["a", "b", "b", "c"], object)
     features = {"movie": Column(MOVIES), "genres": Column(genres, np.array([0, 1, 1, 3, 4]))}
     attributes = {
         "title": pa.array(["Ten", None, "Seventy", "Eight"]),
         "year": pa.array([1999, 2001, None, 1950]),
     }
-    writer.add_candidates("movies", MOVIES, features, attributes, filters=["title", "year"])
+    writer.add_corpus("movies", MOVIES, features, attributes, filters=["title", "year"])
 
 
 def _add_tower(writer: BundleWriter) -> None:

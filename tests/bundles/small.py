@@ -169,7 +169,7 @@ def write_small_bundle(
                 update={"parts": tower_parts, "formula": formula}
             )
 
-        _add_candidates(writer, ids, genres, years, titles)
+        _add_corpus(writer, ids, genres, years, titles)
         if users:
             _add_users(writer, ids)
         if "indexes" not in without:
@@ -265,7 +265,7 @@ def _candidate_vectors(
     return vectors
 
 
-def _add_candidates(
+def _add_corpus(
     writer: BundleWriter,
     ids: Array,
     genres: tuple[tuple[str, ...], ...],
@@ -278,7 +278,7 @@ def _add_candidates(
         _offsets([len(names) for names in genres]),
     )
     studios = [None if i % 7 == 3 else f"studio {i % 5}" for i in positions]
-    writer.add_candidates(
+    writer.add_corpus(
         "movies",
         ids,
         features={"movie": Column(ids), "genres": genre_column, "year": Column(years)},

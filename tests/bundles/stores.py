@@ -34,7 +34,7 @@ def write_corpus(
       attributes: The attributes of the candidates.
       filters: The attributes that requests can filter by.
     """
-    file = paths.candidate_store(name)
+    file = paths.corpus_store(name)
     store = write_store(directory / file, ids, features, attributes)
     corpus = Corpus(file=file, **vars(store))
     return corpus.model_copy(update={"filters": _write_filters(directory, name, corpus, filters)})

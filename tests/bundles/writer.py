@@ -31,7 +31,7 @@ from bundle.tables.key_index import KeyIndexWriter
 from bundle.tables.vocabularies import write_vocabulary
 from tests.bundles import stores
 
-DIRECTORIES = ("vocabularies", "keys", "candidates", "contexts", "towers", "indexes")
+DIRECTORIES = ("vocabularies", "keys", "corpora", "contexts", "towers", "indexes")
 """The directories whose files the manifest lists with their digests."""
 
 
@@ -58,7 +58,7 @@ class BundleWriter:
         self.tables: dict[str, Table] = {}
         self.vocabularies: dict[str, Vocabulary] = {}
         self.keys: dict[str, KeyIndex] = {}
-        self.candidates: dict[str, Corpus] = {}
+        self.corpora: dict[str, Corpus] = {}
         self.contexts: dict[str, Corpus] = {}
         self.towers: dict[str, Tower] = {}
         self.indexes: dict[str, Index] = {}
@@ -89,7 +89,7 @@ class BundleWriter:
             size = writer.finish()
         self.keys[name] = KeyIndex(file=file, size=size)
 
-    def add_candidates(
+    def add_corpus(
         self,
         name: str,
         ids: NDArray[Any],
@@ -98,7 +98,7 @@ class BundleWriter:
         filters: Sequence[str],
     ) -> None:
         """Writes a corpus. Requests can filter by the attributes in `filters`."""
-        self.candidates[name] = stores.write_corpus(
+        self.corpora[name] = stores.write_corpus(
             self.directory, name, ids, features, attributes, filters
         )
 
@@ -133,7 +133,7 @@ class BundleWriter:
             keys=self.keys,
             features=dict(features),
             towers=self.towers,
-            candidates=self.candidates,
+            corpora=self.corpora,
             contexts=self.contexts,
             indexes=self.indexes,
             verification=Verification(tables=checks, examples=1, tolerance="1e-5 + 1e-5 |y|"),

@@ -146,7 +146,7 @@ def test_recipe_is_a_valid_one_and_keeps_row_0_for_strangers() -> None:
     recipe = read_recipe(EXAMPLE / "recipe.toml")
     assert {tower.role for tower in recipe.towers.values()} == {"query", "candidate", "ranking"}
     assert set(recipe.features) == set(recipe.inputs)
-    assert {"companions", "closeness"} <= set(recipe.candidates["movies"].features)
+    assert {"companions", "closeness"} <= set(recipe.corpora["movies"].features)
     users = recipe.features["user_id"]
     assert users.ids.kind == "vocabulary"
     assert users.ids.first_row == FIRST_USER_ROW

@@ -103,7 +103,7 @@ def recipe_of(checkpoint: Path) -> Recipe:
             "genres": {"role": "candidate", "default": []},
             "year": {"role": "candidate"},
         },
-        "candidates": {
+        "corpora": {
             "movies": {
                 "file": "movies.csv",
                 "id": "movieId",

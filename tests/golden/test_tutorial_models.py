@@ -26,9 +26,9 @@ inputs.movie_title.dtype = "string"
 towers.query = {{ role = "query", outputs = {{ vector = "query" }} }}
 towers.candidate = {{ role = "candidate", outputs = {{ vector = "candidate" }} }}
 towers.ranking = {{ role = "ranking", outputs = {{ score = "score" }} }}
-candidates.movies.file = "movies.csv"
-candidates.movies.id = "movie_title"
-candidates.movies.features = {{ movie_title = "movie_title" }}
+corpora.movies.file = "movies.csv"
+corpora.movies.id = "movie_title"
+corpora.movies.features = {{ movie_title = "movie_title" }}
 indexes.movies = {{ corpus = "movies", query_tower = "query", candidate_tower = "candidate" }}
 """
 TITLES = ["STAR wars!", "Toy\tStory  (1971) of an unknown word", "?", ""]

@@ -25,9 +25,9 @@ from bundle.stores.reader import CandidateStore
 from tests.hostile.manifest_edits import rewrite, sealed, setting
 
 SEGMENT = "tables/users/rows-00001-of-00003.bin"
-STORE = "candidates/movies/store.arrow"
-TITLES, YEARS = (f"candidates/movies/filters/0000{number}/values.arrow" for number in (0, 1))
-TITLE_ROWS = "candidates/movies/filters/00000/rows.bin"
+STORE = "corpora/movies/store.arrow"
+TITLES, YEARS = (f"corpora/movies/filters/0000{number}/values.arrow" for number in (0, 1))
+TITLE_ROWS = "corpora/movies/filters/00000/rows.bin"
 VOCABULARY = "vocabularies/names.arrow"
 KEYS = "keys/shops.bin"
 TOWER = "towers/query/compiled-f32.tflite"
@@ -45,7 +45,7 @@ def open_unchecked(bundle: Path) -> None:
     """Opens a bundle whose checksums its maker made fit."""
     manifest = read_manifest(bundle)
     open_features(bundle, manifest)
-    for corpus in manifest.candidates.values():
+    for corpus in manifest.corpora.values():
         CandidateStore(locate(bundle, corpus.file), corpus)
         for attribute, index in corpus.filters.items():
             AttributeIndex(bundle, index, corpus.attributes[attribute], corpus.size)
@@ -100,7 +100,7 @@ def test_any_flipped_bit_is_found(sample_bundle: Path) -> None:
 
 
 def test_damaged_arrow_file_whose_checksum_fits_never_leaves_the_map(sample_bundle: Path) -> None:
-    corpus = read_manifest(sample_bundle).candidates["movies"]
+    corpus = read_manifest(sample_bundle).corpora["movies"]
     for seed in range(150):
         rng = random.Random(seed)
         victim = sample_bundle / rng.choice(
@@ -167,7 +167,7 @@ COUNTS = (
         "tables.users.rows",
         "tables.users.dim",
         "tables.users.segments.0.rows",
-        "candidates.movies.size",
+        "corpora.movies.size",
     ),
     *(
         "vocabularies.names.size",
@@ -180,8 +180,8 @@ COUNTS = (
 PLACES = ("tables.users.segments.0.offset", "tables.users.segments.0.first_row", "files.0.bytes")
 PATHS = ("/etc/passwd", "../1/x", "a/../../x", "a\\..\\b", "", ".", "a//b", "a\0b", "./a")
 FILES = (
-    *("tables.users.segments.0.file", "candidates.movies.file", "files.0.path"),
-    *(f"candidates.movies.filters.title.{file}" for file in ("values", "rows")),
+    *("tables.users.segments.0.file", "corpora.movies.file", "files.0.path"),
+    *(f"corpora.movies.filters.title.{file}" for file in ("values", "rows")),
 )
 
 

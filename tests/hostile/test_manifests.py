@@ -69,8 +69,8 @@ EDITS: list[tuple[str, Any, str]] = [
     ("tables.users.error", {"source_dtype": "float64"}, "tables.users.error"),
     ("tables.users.segments.0.crc32c", 1 << 32, "less than 4294967296"),
     ("tables", [], "valid dictionary"),
-    ("candidates.movies.attributes", {"title": "string"}, GONE.replace("gone", "year")),
-    ("candidates.movies.filters.title.values", None, "candidates.movies.filters.title.values"),
+    ("corpora.movies.attributes", {"title": "string"}, GONE.replace("gone", "year")),
+    ("corpora.movies.filters.title.values", None, "corpora.movies.filters.title.values"),
     ("files", lambda files: [*files, files[0]], "files lists a path twice"),
     (
         "files",
@@ -119,7 +119,7 @@ EDITS: list[tuple[str, Any, str]] = [
     ("towers.query.formula", "__import__('os')", "formula"),
     ("towers.query.result", "gone", "gone"),
     ("towers.query.inputs.0.feature", "gone", GONE),
-    ("candidates.movies.features", ["gone"], GONE),
+    ("corpora.movies.features", ["gone"], GONE),
     *(
         ("model", wrong, "is no name")
         for wrong in ("../movies", ".hidden", "", "a b", "ä", "a" * 129, "-x", "a\n")

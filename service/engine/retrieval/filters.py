@@ -153,7 +153,7 @@ def _kind(corpus: FilteredCorpus, name: str, where: str) -> str:
         )
     if name not in corpus.filters:
         raise InvalidArgument(
-            f"{where}: {name!r} is not filtered on; name it in candidates.{corpus.name}.filters of "
+            f"{where}: {name!r} is not filtered on; name it in corpora.{corpus.name}.filters of "
             "the recipe and export again"
         )
     return corpus.filters[name].kind

@@ -9,7 +9,7 @@ from bundle.storage.catalog import read_manifest
 from bundle.storage.integrity import check_files, check_sizes
 
 SEGMENT = "tables/users/rows-00000-of-00003.bin"
-STORE = "candidates/movies/store.arrow"
+STORE = "corpora/movies/store.arrow"
 
 
 def flip(path: Path) -> None:

@@ -243,7 +243,7 @@ def test_attribute_index_with_invalid_positions_is_rejected(tmp_path: Path) -> N
 
 
 def test_check_compares_an_index_with_its_store(sample_bundle: Path) -> None:
-    corpus = catalog.read_manifest(sample_bundle).candidates["movies"]
+    corpus = catalog.read_manifest(sample_bundle).corpora["movies"]
     for attribute in corpus.filters:
         check_attribute_index(sample_bundle, corpus, attribute)
     rows = sample_bundle / corpus.filters["title"].rows

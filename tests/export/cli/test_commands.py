@@ -12,9 +12,7 @@ def test_verify_of_a_bundle_with_its_checkpoint_passes(
     command: Command, undisturbed: Path, movies: TracedCheckpoint
 ) -> None:
     page = command("verify", undisturbed, "--checkpoint", movies.prefix, "--full", "--json").json
-    assert {"candidates movies, filter genres", "candidates movies, filter year"} <= set(
-        page["opened"]
-    )
+    assert {"corpus movies, filter genres", "corpus movies, filter year"} <= set(page["opened"])
     assert page["tables"]["users"] == {"rows_compared": 50, "rows": 50}
     assert "tower ranking, litert int8" in page["opened"]
     assert "index movies" in page["opened"]

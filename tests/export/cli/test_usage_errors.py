@@ -16,7 +16,7 @@ from tests.export.movies_job import Recipe, changed, write_project
     [
         ("towers.query.rolle", "query", "unknown key 'towers.query.rolle'; did you mean 'role'?"),
         ("indices", {}, "unknown key 'indices'; did you mean 'indexes'?"),
-        ("candidates.movies.idd", "x", "unknown key 'candidates.movies.idd'; did you mean 'id'?"),
+        ("corpora.movies.idd", "x", "unknown key 'corpora.movies.idd'; did you mean 'id'?"),
         ("verify.count", "many", "verify.count: Input should be a valid integer"),
         ("towers.query.precisions", ["f64"], "'f32', 'int8' or 'bf16' (got 'f64')"),
         ("towers.ranking.formula", "score +", "towers.ranking.formula: "),
@@ -77,18 +77,18 @@ from tests.export.movies_job import Recipe, changed, write_project
             "tables.userz: no tower reads a table of that name; they read genres_all",
         ),
         ("vocabularies.movies.file", "no.txt", "no.txt does not exist"),
-        ("candidates.movies.file", "no.csv", "no.csv does not exist"),
-        ("candidates.movies.id", "id", "movies.csv has no column 'id'; it has movieId"),
-        ("candidates.movies.attributes", ["titel"], "movies.csv has no column 'titel'"),
+        ("corpora.movies.file", "no.csv", "no.csv does not exist"),
+        ("corpora.movies.id", "id", "movies.csv has no column 'id'; it has movieId"),
+        ("corpora.movies.attributes", ["titel"], "movies.csv has no column 'titel'"),
         (
-            "candidates.movies.filters",
+            "corpora.movies.filters",
             ["genre"],
             "movies.csv has no column 'genre'; it has movieId, title, genres",
         ),
         (
-            "candidates.movies.filters",
+            "corpora.movies.filters",
             "year",
-            "candidates.movies.filters: Input should be a valid tuple",
+            "corpora.movies.filters: Input should be a valid tuple",
         ),
         (
             "indexes.movies.corpus",
@@ -113,7 +113,7 @@ def test_ranking_tower_without_an_input_of_the_candidate_exits_2_with_the_remedy
     command: Command, recipe: Recipe, tmp_path: Path, subcommand: str
 ) -> None:
     alone = recipe
-    for key in ("towers.query", "towers.candidate", "candidates", "indexes"):
+    for key in ("towers.query", "towers.candidate", "corpora", "indexes"):
         alone = changed(alone, key, None)
     for name in ("movie_id", "genres", "year"):
         alone = changed(alone, f"features.{name}.role", None)

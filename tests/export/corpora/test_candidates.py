@@ -103,7 +103,7 @@ def test_write_vectors_of_any_batch_size_are_in_the_order_of_the_file(
     features = _features()
     corpus = write(tmp_path, PART, features, source.parent)
     assert (corpus.size, corpus.id_dtype, corpus.attributes) == (500, "int64", {"year": "int64"})
-    assert corpus.file == "candidates/movies/store.arrow"
+    assert corpus.file == "corpora/movies/store.arrow"
     assert (
         CandidateStore(tmp_path / corpus.file, corpus).ids(np.arange(500)).tolist() == ids.tolist()
     )
@@ -199,8 +199,8 @@ def test_more_candidates_than_positions_have_bits_for_are_rejected(
     (tmp_path / "movies.csv").write_text("id,year\n" + rows)
     with pytest.raises(NotConvertible, match=r"candidates\.movies: its files hold 4 candidates"):
         write(tmp_path / "bundle", PART, _features(), tmp_path)
-    assert not (tmp_path / "bundle" / paths.candidate_store("movies")).exists()
+    assert not (tmp_path / "bundle" / paths.corpus_store("movies")).exists()
 
     reader = CorpusReader(locate_corpus(tmp_path, "movies", PART), "movies", PART, _features())
-    contexts = candidates.write_candidates(tmp_path, "users.arrow", reader, searched=False)
+    contexts = candidates.write_store(tmp_path, "users.arrow", reader, searched=False)
     assert contexts.size == 4

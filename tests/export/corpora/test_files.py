@@ -98,7 +98,7 @@ def _expected() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "csv.gz", "tfrecord", "tfrecord.gz"])
-def test_write_candidates_of_part_files_holds_all_in_the_order_of_names(
+def test_write_store_of_part_files_holds_all_in_the_order_of_names(
     tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "parts").mkdir()
@@ -111,7 +111,7 @@ def test_write_candidates_of_part_files_holds_all_in_the_order_of_names(
     assert held(tmp_path, _part(), FEATURES) == _expected()
 
 
-def test_write_candidates_of_prebatched_records_holds_each(tmp_path: Path) -> None:
+def test_write_store_of_prebatched_records_holds_each(tmp_path: Path) -> None:
     full = [row for place, row in enumerate(ROWS) if place not in (2, 3, 5)]
     write_examples(
         tmp_path / "b.tfrecord", [_packed(full[:4]), _packed(full[4:5]), _packed(full[5:])]
@@ -184,7 +184,7 @@ def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"file": "gone.csv"}, "candidates.items.file: "),
+        ({"file": "gone.csv"}, "corpora.items.file: "),
         (
             {"file": "gone-*.csv"},
             "gone-*.csv does not exist, or is a directory or pattern without files",
@@ -193,12 +193,11 @@ def test_locate_corpus_takes_patterns_lists_and_stated_formats(tmp_path: Path) -
         ({"file": ("a.csv", "*.csv")}, "a.csv twice"),
         (
             {"file": "data"},
-            "data is neither a .csv nor a .parquet file nor a .tfrecord; set "
-            "candidates.items.format",
+            "data is neither a .csv nor a .parquet file nor a .tfrecord; set corpora.items.format",
         ),
         (
             {"file": "a.csv", "prebatched": True},
-            "candidates.items.prebatched is of TFRecord files; a.csv is csv",
+            "corpora.items.prebatched is of TFRecord files; a.csv is csv",
         ),
         (
             {"file": "a.parquet", "compression": "gzip"},

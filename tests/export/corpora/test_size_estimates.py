@@ -94,6 +94,6 @@ def test_forecast_of_more_candidates_than_positions_have_bits_for_is_rejected(
 ) -> None:
     monkeypatch.setattr(candidates, "CANDIDATES_MAX", 10)
     assert forecast_index("movies", PART, corpus(tmp_path, 10), DIM, 2).candidates == 10
-    told = "candidates.movies: its files hold 11 candidates or more; a corpus may have at most 10"
+    told = "corpora.movies: its files hold 11 candidates or more; a corpus may have at most 10"
     with pytest.raises(NotConvertible, match=told):
         forecast_index("movies", PART, corpus(tmp_path, 8, 3), DIM, 2)

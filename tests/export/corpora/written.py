@@ -11,7 +11,7 @@ import numpy as np
 from bundle.format import paths
 from bundle.format.manifest import Corpus, Feature
 from bundle.stores.reader import CandidateStore
-from export.corpora.candidates import write_candidates
+from export.corpora.candidates import write_store
 from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
 from export.recipe.schema import CorpusPart
@@ -26,7 +26,7 @@ def write(
 ) -> Corpus:
     """Writes the store of a corpus whose files lie in a folder."""
     reader = CorpusReader(locate_corpus(folder, name, part), name, part, features)
-    return write_candidates(base, paths.candidate_store(name), reader)
+    return write_store(base, paths.corpus_store(name), reader)
 
 
 def held(

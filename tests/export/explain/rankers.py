@@ -61,7 +61,7 @@ def ranker(features: int, tables: int) -> Manifest:
         )
         for number in range(tables)
     }
-    nothing: dict[str, Any] = {"candidates": {}, "contexts": {}, "indexes": {}, "files": ()}
+    nothing: dict[str, Any] = {"corpora": {}, "contexts": {}, "indexes": {}, "files": ()}
     return Manifest.model_construct(
         model="wide", version=3, tables=held, features=pages, towers={"ranking": tower}, **nothing
     )

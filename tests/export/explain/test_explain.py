@@ -161,7 +161,7 @@ def test_explain_of_a_bundle_writes_text_page_and_json(
     assert re.search(
         r"filtered by title \(string, \S+ (B|KiB)\), year \(int64, ", " ".join(done.out.split())
     )
-    for name in (*page.tables, *page.features, *page.towers, *page.candidates):
+    for name in (*page.tables, *page.features, *page.towers, *page.corpora):
         assert re.search(rf"\b{re.escape(name)}\b", done.out), name
     assert all(len(line) <= WIDTH for line in done.out.splitlines() if "/" not in line)
     assert done.out.endswith(f"\nand as a page: {tmp_path / 'page.html'}\n")

@@ -89,8 +89,8 @@ def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
             "this input holds the weights of feature 'seen', and is sent with it",
         ),
         (
-            {"candidates": {"c": {"file": "c.csv", "id": "id", "features": {"zzzz": "z"}}}},
-            "candidates.c.features.zzzz: no tower takes a feature of that name; they take 2nd, "
+            {"corpora": {"c": {"file": "c.csv", "id": "id", "features": {"zzzz": "z"}}}},
+            "corpora.c.features.zzzz: no tower takes a feature of that name; they take 2nd, "
             "recent, seen, user",
         ),
         ({"features": {"2nd": {"unknown": {"rule": "refuse"}}}}, "features.2nd: it reads no table"),

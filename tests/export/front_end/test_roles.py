@@ -37,7 +37,7 @@ MODEL = ModelSpec(
     {name: tower(name, *read) for name, read in READ.items()},
 )
 STORES = {
-    "candidates": {"items": {"file": "i.csv", "id": "id", "features": {"price": "price"}}},
+    "corpora": {"items": {"file": "i.csv", "id": "id", "features": {"price": "price"}}},
     "contexts": {"users": {"file": "u.csv", "id": "id", "features": {"age": "age"}}},
 }
 
@@ -61,12 +61,12 @@ def test_input_roles_follow_from_towers_and_stores() -> None:
 
 
 def test_input_roles_that_conflict_must_be_stated() -> None:
-    both = STORES["candidates"]["items"] | {"features": {"user": "user"}}
+    both = STORES["corpora"]["items"] | {"features": {"user": "user"}}
     message = (
-        "input 'user' is a context's by tower 'ask', and a candidate's by candidates.items; "
+        "input 'user' is a context's by tower 'ask', and a candidate's by corpora.items; "
         "state .* features.user.role"
     )
     with pytest.raises(UsageError, match=message):
-        input_roles(MODEL, job(candidates={"items": both}))
-    stated = job(candidates={"items": both}, features={"user": {"role": "candidate"}})
+        input_roles(MODEL, job(corpora={"items": both}))
+    stated = job(corpora={"items": both}, features={"user": {"role": "candidate"}})
     assert input_roles(MODEL, stated)["user"] == "candidate"

@@ -93,7 +93,7 @@ def test_run_records_in_the_manifest_what_was_verified(expected: Facts, undistur
 
 
 def test_run_filters_find_the_candidates_of_each_value(undisturbed: Path) -> None:
-    corpus = catalog.read_manifest(undisturbed).candidates["movies"]
+    corpus = catalog.read_manifest(undisturbed).corpora["movies"]
     indexes = {
         name: AttributeIndex(undisturbed, entry, corpus.attributes[name], corpus.size)
         for name, entry in corpus.filters.items()
@@ -257,7 +257,7 @@ def test_run_resumed_with_damaged_staged_files_writes_them_again(
 ) -> None:
     assert forked.run(job_of(project), project.parent / "output", noted=TABLE_STEPS) == KILLED
     staged = project.parent / "bundles/movies/.staging-1"
-    for file in ("tables/users/rows-00000-of-00001.bin", "candidates/movies/store.arrow"):
+    for file in ("tables/users/rows-00000-of-00001.bin", "corpora/movies/store.arrow"):
         content = bytearray((staged / file).read_bytes())
         content[len(content) // 2] ^= 1
         (staged / file).write_bytes(content)
@@ -400,7 +400,7 @@ def test_run_after_other_keys_of_the_same_rows_writes_vectors_anew(
     recipe = job.model_dump(mode="json", exclude_unset=True) | {
         "tables": {"items": {"dump": str(tmp_path / "dump")}},
         "features": {"item": {"role": "candidate", "ids": {"kind": "keyed"}}},
-        "candidates": {"items": {"file": "items.csv", "id": "item", "features": {"item": "item"}}},
+        "corpora": {"items": {"file": "items.csv", "id": "item", "features": {"item": "item"}}},
         "indexes": {
             "items": {
                 "corpus": "items",

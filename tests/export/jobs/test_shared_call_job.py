@@ -52,7 +52,7 @@ def write_project(directory: Path, checkpoint: object) -> Path:
         "output": {"root": "bundles"},
         "inputs": INPUTS,
         "towers": TOWERS,
-        "candidates": {"items": {"file": "items.csv", "id": "id", "features": {"item": "id"}}},
+        "corpora": {"items": {"file": "items.csv", "id": "id", "features": {"item": "id"}}},
         "indexes": {
             "items": {"corpus": "items", "query_tower": "query", "candidate_tower": "candidate"}
         },

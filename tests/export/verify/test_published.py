@@ -31,7 +31,7 @@ from tests.hostile.manifest_edits import Json, reseal, rewrite
 
 GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
 TOWER = "towers/query/compiled-f32.tflite"
-STORE = "candidates/movies/store.arrow"
+STORE = "corpora/movies/store.arrow"
 VECTORS = "indexes/movies/vectors.bin"
 
 

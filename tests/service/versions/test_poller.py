@@ -53,7 +53,7 @@ def test_scan_new_version_replaces_the_old_one_which_is_kept_if_wanted(
             lambda small: flip(small.directory / "towers/query/compiled-f32.tflite"),
             "compiled-f32.tflite",
         ),
-        (lambda small: (small.directory / "candidates/movies/store.arrow").unlink(), "store.arrow"),
+        (lambda small: (small.directory / "corpora/movies/store.arrow").unlink(), "store.arrow"),
         (
             lambda small: os.truncate(next((small.directory / "tables/users").iterdir()), 64),
             "tables/users",

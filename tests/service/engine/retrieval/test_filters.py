@@ -42,7 +42,7 @@ def condition(**conditions: Any) -> Condition:
         ),
         (
             {"title": Condition(allow=words("x"))},
-            r"filter.title: 'title' is not filtered on; name it in candidates.movies.filters of "
+            r"filter.title: 'title' is not filtered on; name it in corpora.movies.filters of "
             r"the recipe and export",
         ),
         (
