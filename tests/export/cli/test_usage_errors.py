@@ -60,7 +60,7 @@ from tests.export.movies_job import Recipe, changed, write_project
         (
             "contexts",
             {"users": {"file": "movies.csv", "id": "movieId", "filters": ["year"]}},
-            "contexts.users.filters: filters are of candidates",
+            "contexts.users.filters: only a corpus has filters",
         ),
         ("code", None, "key 'code' is missing"),
         ("model", "../x", "'../x' is no name"),
