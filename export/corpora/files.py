@@ -1,5 +1,8 @@
 """Where a corpus lies and how its files are read, a batch of rows at a time: CSV, Parquet and
 TFRecord.
+
+`pyarrow.dataset` is not used: it takes the compression of a CSV file from its name alone, whatever
+`compression` says, reads batches ahead of the one in memory, and knows no TFRecords.
 """
 
 from __future__ import annotations

@@ -319,7 +319,7 @@ def _list_item(
                     f"array {entry.key!r}: {absent} of {_chunk_count(entry, metadata)} chunks are "
                     f"missing in {directory}; copy all files"
                 )
-            elif absent and entry.array is not None:
+            elif entry.array is not None:
                 entry = entry._replace(array=entry.array._replace(absent=absent))
             entries[entry.key] = entry
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:

@@ -125,6 +125,21 @@ def test_plan_tables_chunk_larger_than_the_budget_is_planned_with_what_it_holds(
     assert (task.array, task.slices) == (table.checkpoint.entries["user/embeddings"].array, ())
 
 
+def test_plan_tables_table_of_one_row_is_planned(tmp_path: Path) -> None:
+    (task,) = plan_tables(*opened(tmp_path, {"a": values(1, 1)}), tmp_path).tasks
+    assert (task.first_row, task.rows, task.dim) == (0, 1, 1)
+
+
+def test_plan_tables_wide_rows_that_are_converted_are_planned_with_their_copies(
+    tmp_path: Path,
+) -> None:
+    table = opened(tmp_path, {"a": values(2, 1 << 18)})
+    as_stored = plan_tables(*table, tmp_path)
+    converted = plan_tables(*table, tmp_path, writing={"a": Writing(dtype="bfloat16")})
+    copies = 16 * (1 << 18) * 8  # of one row, as float64
+    assert converted.peak_memory_bytes - as_stored.peak_memory_bytes == copies
+
+
 @pytest.mark.parametrize(
     ("segment_rows", "unpacked", "segments"),
     [
