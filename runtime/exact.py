@@ -27,6 +27,8 @@ all calls have.
 _BLOCK_BYTES = 8 << 20
 _CACHED_BYTES = 1 << 20
 """Vectors scored at a time where few are: they stay in the processor's cache."""
+_SORTED_MAX = 512
+"""Scores that are sorted at once: to pick the best of so few first takes longer."""
 _ROUNDING = 2.0**-16
 """Far above the error of a product of two vectors in float32, as a share of the product of their
 lengths.
@@ -157,8 +159,8 @@ def rank_exactly(
 
 def best_of(positions: Subset, scores: Vectors, k: int) -> tuple[Positions, Vectors]:
     """Returns the k best of some positions by their scores, as `rank_exactly` does."""
-    if 0 < k < scores.size:  # sorting few is faster
-        chosen = np.flatnonzero(~(scores < _reached(scores, k)))
+    if 0 < k < scores.size and scores.size > _SORTED_MAX:
+        chosen = (~(scores < _reached(scores, k))).nonzero()[0]
         positions = positions[chosen]
         scores = scores[chosen]
     best = np.lexsort((positions, -scores))[:k]
@@ -212,11 +214,10 @@ class VectorBlock:
           of each what `rank_exactly` returns of all.
         """
         with np.errstate(over="ignore", invalid="ignore"):
-            keys = (
-                queries @ self.vectors.T
-                if len(queries) > 1
-                else (self.vectors @ queries[0])[np.newaxis]
-            )
+            if len(queries) == 1:
+                keys = (self.vectors @ queries[0])[np.newaxis]
+            else:
+                keys = queries @ self.vectors.T
             sizes = np.sqrt(np.vecdot(queries, queries)) * self._longest
             if self._squares is not None and self._distance == "cosine":
                 lengths = np.sqrt(self._squares)
@@ -239,7 +240,9 @@ def _contenders(keys: Vectors, k: int, margin: float) -> Positions:
     if k >= keys.size:
         return np.arange(keys.size)
     least = _reached(keys, k) - margin
-    return np.flatnonzero(keys >= least) if math.isfinite(least) else np.arange(keys.size)
+    if not math.isfinite(least):
+        return np.arange(keys.size)
+    return (keys >= least).nonzero()[0]
 
 
 def _reached(keys: Vectors, k: int) -> float:
@@ -247,7 +250,9 @@ def _reached(keys: Vectors, k: int) -> float:
     rows = keys.size // (4 * k)
     if rows > 1:  # a column's largest stands for all of it
         keys = np.fmax.reduce(keys[: 4 * k * rows].reshape(rows, -1))
-    return -float(np.partition(-keys, k - 1)[k - 1])
+    lowest_first = -keys
+    lowest_first.partition(k - 1)
+    return -float(lowest_first[k - 1])
 
 
 def _in_turn(count: int, call: Callable[[int], None]) -> None:

@@ -15,7 +15,7 @@ from bundle.errors import FeatureError
 from bundle.tables import id_values
 from bundle.tables.id_values import distinct
 from runtime.exact import VectorBlock
-from service.engine.calls import BOUNDS, FILTER_GROUPS, Circle, Condition, Filter, Ids
+from service.engine.calls import BOUNDS, Circle, Condition, Filter, Ids
 from service.engine.names import name_hint, show_id
 from service.errors import InvalidArgument
 from service.versions.version import FilteredCorpus, LoadedIndex
@@ -86,11 +86,13 @@ def compiled(index: LoadedIndex, sent: Filter, check: Callable[[], None]) -> Com
     Raises:
       InvalidArgument: an attribute is unknown or not filtered on, or a condition does not suit it.
     """
-    checked = _checked_filter(index.corpus, sent, "filter")
-    text = repr(_spelled(checked))
+    text = repr(_spelled(sent))
     key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     found: Matches | None = index.compiled.get(index, key)
-    return Compiled(key, found or _matches(index, checked, check), found is not None)
+    if found is not None:  # it was checked before
+        return Compiled(key, found, True)
+    checked = _checked_filter(index.corpus, sent, "filter")
+    return Compiled(key, _matches(index, checked, check), False)
 
 
 def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
@@ -204,16 +206,26 @@ def _tokens(kind: str, ids: Ids, where: str) -> Ids:
 
 
 def _spelled(sent: Filter) -> list[Any]:
-    """Returns what is equal for filters of the same conditions on the same tokens and bounds."""
+    """Returns what is equal for filters of the same conditions on the same tokens and bounds.
+
+    Filters that differ in the types of tokens differ here, too: one may be rejected.
+    """
     conditions = []
-    for name, condition in sent.conditions.items():
-        parts = [
-            sorted(set(part.tolist())) if isinstance(part, np.ndarray) else part
-            for part in vars(condition).values()
-        ]
-        conditions.append((name, parts))
-    groups = [[_spelled(each) for each in getattr(sent, group)] for group in FILTER_GROUPS]
-    return [conditions, *groups, sent.near]
+    for name, condition in sorted(sent.conditions.items()):
+        parts = vars(condition).items()
+        given = [(part, _spelled_value(value)) for part, value in parts if value is not None]
+        conditions.append((name, given))
+    groups = [[_spelled(each) for each in group] for group in (sent.all, sent.any, sent.none)]
+    return [conditions, groups, sent.near]
+
+
+def _spelled_value(value: Any) -> Any:
+    """Returns a bound as it is, and tokens in ascending order."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype == object:  # whose types may differ, so that only their texts have an order
+        return sorted({repr(token) for token in value.tolist()})
+    return sorted(set(value.tolist()))
 
 
 def _matches(index: LoadedIndex, sent: Filter, check: Callable[[], None]) -> Matches:

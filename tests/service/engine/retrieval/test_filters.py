@@ -99,6 +99,24 @@ def test_filter_that_suits_no_attribute_is_rejected_with_what_is_wrong(
         load().retrieve(vectors=ONES, filter=Filter(filter_))
 
 
+@pytest.mark.parametrize(
+    ("accepted", "rejected", "message"),
+    [
+        (words("5"), np.array([5]), "filter.genres.allow holds 5; a string was expected"),
+        (words("5"), np.array(["5", 5], object), "filter.genres.allow holds 5"),
+        (words("5"), np.array(["5", None], object), "filter.genres.allow holds None"),
+    ],
+)
+def test_filter_is_rejected_also_after_one_that_reads_alike_was_accepted(
+    load: Load, accepted: Any, rejected: Any, message: str
+) -> None:
+    service = load()
+    for _ in range(2):
+        service.retrieve(vectors=ONES, filter=Filter({"genres": Condition(allow=accepted)}))
+    with pytest.raises(InvalidArgument, match=message):
+        service.retrieve(vectors=ONES, filter=Filter({"genres": Condition(allow=rejected)}))
+
+
 def test_filter_counts_its_values_with_those_of_the_request(load: Load) -> None:
     service = load({"max_values": 10})
     service.retrieve(vectors=ONES, filter=Filter({"year": Condition(allow=np.arange(10))}))
