@@ -51,8 +51,8 @@ Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63, strict=True)]
 """Any integer that is computed with, and never allocated."""
 Length = Annotated[int, Field(ge=1, le=1 << 16, strict=True)]
 """Of a sequence or of one axis of a dense feature: a request allocates it for each example."""
-
-
+Cost = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A measured ratio of times."""
 Boundaries = Annotated[tuple[float, ...], AfterValidator(_ascending)]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
 
 from bundle.format import paths
-from bundle.format.fields import Count, Length, Name, Path, Positive, StrictModel
+from bundle.format.fields import Cost, Count, Length, Name, Path, Positive, StrictModel
 
 CANDIDATES_MAX = 1 << 32
 """Of a corpus: positions of candidates have 32 bits, in ScaNN and in the indexes of filters."""
@@ -68,6 +70,40 @@ class Codes(StrictModel):
         return cls(file=f"{directory}/codes.bin", codebook=f"{directory}/codebook.bin")
 
 
+class SearchCosts(StrictModel):
+    """What the parts of a search of a tree cost, measured when it was exported.
+
+    A service chooses how to search by these numbers, so that every worker and replica chooses
+    alike. They are ratios, which differ less between machines than seconds do: the unit is the time
+    that the exact score of one vector takes, where the vectors lie side by side.
+    """
+
+    exact_start: Cost
+    """For each exact search of some vectors, whatever their number."""
+    cached: Count
+    """Vectors of which each costs one unit; of so many, most are in the processor's cache."""
+    uncached: Cost
+    """For each vector beyond these."""
+    gathered: Cost
+    """For each vector that is copied, so that it lies beside the others."""
+    reordered: Cost
+    """For each candidate that is scored exactly, where its vector lies."""
+    tree_start: Cost
+    """For each search of the tree, all partitions together, whatever it fetches."""
+    leaf_vector: Cost
+    """For each vector in a leaf that is searched."""
+    fetched: Cost
+    """For each candidate that the tree returns."""
+    scan_start: Cost = 0.0
+    """For each scan of codes, whatever their number; like what follows, 0 without codes."""
+    scanned: Cost = 0.0
+    """For each code that is compared."""
+    found: Cost = 0.0
+    """For each candidate that a scan returns."""
+    code_gathered: Cost = 0.0
+    """For each code that is copied, so that it lies beside the others."""
+
+
 class Index(StrictModel):
     """Nearest-candidate search over one corpus."""
 
@@ -95,6 +131,14 @@ class Index(StrictModel):
     """Of a tree, by rising k, each above that of `recall`."""
     codes: Codes | None = None
     """Of a tree, where filters may match so many that exact scores of all cost more."""
+    costs: SearchCosts | None = None
+    """Of a tree, which always has them."""
+
+    @model_validator(mode="after")
+    def _check_costs(self) -> Self:
+        if self.kind == "tree_ah" and self.costs is None:
+            raise ValueError("a tree_ah index has no costs; export the bundle again")
+        return self
 
     @property
     def directories(self) -> tuple[str, ...]:

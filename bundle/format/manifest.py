@@ -51,7 +51,7 @@ from bundle.format.id_rules import (
     VocabularyIds,
     first_of,
 )
-from bundle.format.indexes import CostPoint, Distance, Index, Recall
+from bundle.format.indexes import CostPoint, Distance, Index, Recall, SearchCosts
 from bundle.format.tables import Segment, Table, TableDtype, TableError, TableSource
 from bundle.format.towers import (
     HeadEffect,
@@ -88,6 +88,7 @@ __all__ = [
     "Precision",
     "Recall",
     "Role",
+    "SearchCosts",
     "Segment",
     "Table",
     "TableDtype",

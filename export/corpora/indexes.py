@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format import paths
-from bundle.format.indexes import Codes, DepthPoint
+from bundle.format.indexes import Codes, DepthPoint, SearchCosts
 from bundle.format.manifest import Corpus, CostPoint, Distance, Index
 from bundle.tables.segments import RowRange
 from export.corpora.recall import (
@@ -28,6 +28,7 @@ from export.corpora.recall import (
     recall_entry,
     sample_rows,
 )
+from export.corpora.search_costs import measure_costs
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
 from export.recipe.schema import IndexPart
 from runtime.errors import InvalidIndex, InvalidInput
@@ -160,6 +161,7 @@ def build_index(
         curve=tuple(sorted(points, key=lambda point: point.relative_cost)),
         depths=_measure_depths(index, exact, part, parameters, deeper),
         codes=Codes.of(name) if coded else None,
+        costs=_measure_costs(base, name, index, vectors, exact.queries, parameters, coded),
     )
 
 
@@ -324,6 +326,30 @@ def _measure_depths(
         leaves_before = leaves
         reorder_before = reorder
     return tuple(depths)
+
+
+def _measure_costs(
+    base: Path,
+    name: str,
+    index: ScannIndex,
+    vectors: VectorFile,
+    queries: Vectors,
+    parameters: Mapping[str, Any],
+    coded: bool,
+) -> SearchCosts | None:
+    """Measures what the parts of searches cost, of a tree."""
+    if not parameters:
+        return None
+    codes = None
+    if coded:
+        # faiss is loaded where an index has codes.
+        from runtime.codes import VectorCodes
+
+        files = Codes.of(name)
+        codes = VectorCodes.load(
+            base / files.file, base / files.codebook, *vectors.shape, index.distance
+        )
+    return measure_costs(index, vectors.mapped, codes, queries, parameters)
 
 
 def _check_recall(

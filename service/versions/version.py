@@ -4,7 +4,7 @@ closed as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -87,6 +87,7 @@ class LoadedIndex:
       corpus: its filters are of these candidates alone.
       compiled: filters of this index and the others of the process.
       codes: of the vectors; None: the index has none.
+      plans: of searches, by what they depend on; kept by `plan_search`.
     """
 
     entry: Index
@@ -97,6 +98,7 @@ class LoadedIndex:
     compiled: FilterCache
     first: int = 0
     codes: VectorCodes | None = None
+    plans: dict[Hashable, Any] = field(default_factory=dict)
 
 
 class RemoteParts(Protocol):

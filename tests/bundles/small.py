@@ -35,6 +35,7 @@ from bundle.format.manifest import (
 )
 from runtime.partitions import partition_rows
 from runtime.scann import write_index
+from tests.bundles.search_costs import COSTS
 from tests.bundles.tables import write_int8_table, write_linked_table, write_table
 from tests.bundles.towers import write_tower, write_tower_parts
 from tests.bundles.writer import BundleWriter
@@ -340,6 +341,7 @@ def _write_index(
         vectors=file,
         parameters=dict(parameters),
         recall=Recall(k=10, value=1.0, low=0.9, queries=100, target=0.95),
+        costs=COSTS if kind == "tree_ah" else None,
     )
     written_rows = partition_rows(len(vectors), partitions)
     for partition, rows in zip(entry.directories, written_rows, strict=True):

@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,18 +23,18 @@ from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
 from bundle.tables.id_values import distinct
-from bundle.tables.offsets import lengths_of
+from bundle.tables.offsets import lengths_of, offsets_of
 from runtime.exact import best_of, exact_scores, normalised, rank_exactly
 from service.engine.calls import Explanation, Offsets, Selecting, Vectors
 from service.engine.context import Execution
 from service.engine.finite import check_finite
 from service.engine.retrieval.filters import Compiled, Matches, is_among
 from service.engine.retrieval.search_depth import (
+    FETCHED_PER_POOL,
+    Plan,
     ScanDepth,
     SearchDepth,
-    choose_setting,
-    exact_ns,
-    plan_scan,
+    plan_search,
 )
 from service.versions.version import LoadedIndex
 
@@ -52,8 +52,6 @@ _FEW = 2
 """Where fewer than one in so many of those expected is allowed, others lie before the best: it goes
 deeper.
 """
-_FETCHED_PER_POOL = 4
-"""A scan finds more candidates than are reordered at first, which costs less than another scan."""
 _SPARE = 10
 """One in so many of the candidates fetched may be excluded without a deeper search."""
 _PER_EXCLUDED = 4
@@ -129,23 +127,29 @@ def nearest(
             rows = [
                 search.merged(rows[first:last], first) for first, last in pairwise(offsets.tolist())
             ]
-    positions = np.concatenate([row.positions for row in rows])
-    scores = np.concatenate([row.scores for row in rows])
-    check_finite(scores, "a candidate's score")
-    ends = np.fromiter(
-        accumulate([row.positions.size for row in rows], initial=0), np.int64, len(rows) + 1
-    )
+    found = _joined(rows)
+    check_finite(found.scores, "a candidate's score")
     if allowed.filter is not None:
         for row in rows:
             execution.count("filtered_searches", 1, row.path)
     if not explain:
-        return Found(positions, scores, ends)
+        return found
     search_ms = 1000 * (time.perf_counter() - began) / len(rows)
     explained = [
         _explained(index, row, allowed.filter, each, search_ms)
         for row, each in zip(rows, allowed.excluded, strict=True)
     ]
-    return Found(positions, scores, ends, tuple(explained))
+    return found._replace(explanations=tuple(explained))
+
+
+def _joined(rows: Sequence[_Row]) -> Found:
+    """Returns the neighbors of all rows, those of one after another."""
+    if len(rows) == 1:
+        (row,) = rows
+        return Found(row.positions, row.scores, np.array([0, row.positions.size], np.int64))
+    positions = np.concatenate([row.positions for row in rows])
+    scores = np.concatenate([row.scores for row in rows])
+    return Found(positions, scores, offsets_of([row.positions.size for row in rows]))
 
 
 def explained(found: Found, request: Selecting, k: int) -> tuple[Explanation, ...]:
@@ -198,29 +202,8 @@ class _Search:
         self._compiled = compiled
         self._matches = None if compiled is None else compiled.matches
         self._size = len(index.vectors)
-        matching = self._size
-        block_bytes = 0
-        if self._matches is not None:
-            matching = self._matches.positions.size
-            block_bytes = matching * (4 * index.entry.dim + 16)
-        self._scan: ScanDepth | None = None
-        self._depth: SearchDepth | None = None
-        if not exact:
-            self._plan(recall, matching)
-        self._fits = index.compiled.fits(block_bytes)
-        self._few = block_bytes <= _GATHERED_BYTES_MAX
-        self._again = compiled is not None and compiled.again
-
-    def _plan(self, recall: float, matching: int) -> None:
-        """Chooses the depth of searches by codes and by the tree."""
-        otherwise_ns = exact_ns(self._index, matching)
-        if self._matches is not None:
-            self._scan = plan_scan(self._index, recall, self._k, matching)
-        if self._scan is not None:
-            otherwise_ns = self._scan.cost_ns
-        setting = choose_setting(self._index, recall)
-        if setting is not None:
-            self._depth = SearchDepth(self._index, setting, self._k, matching, otherwise_ns)
+        matching = None if self._matches is None else self._matches.positions.size
+        self._plan = Plan(None, None) if exact else plan_search(index, recall, k, matching)
 
     def rows(self) -> list[_Row]:
         """Returns the neighbors of each vector.
@@ -228,19 +211,21 @@ class _Search:
         How those of a vector are found depends on it, on what it excludes and on the filter alone:
         not on the other vectors, nor on what was requested before.
         """
-        rows: list[_Row | None] = [None] * len(self._vectors)
-        depth = self._depth
-        if depth is not None and (self._matches is None or depth.pays(depth.pool())):
+        count = len(self._vectors)
+        rows: list[_Row | None] = [None] * count
+        short = list(range(count))
+        depth, scan = self._plan
+        if depth is not None:
             if self._matches is not None:
                 self._matches = self._matches.masked(self._size)
 
             def search(at: int) -> None:
                 rows[at] = self._fetched(at, depth)
 
-            self._execution.parallel(len(rows), search)
-        short = [at for at, row in enumerate(rows) if row is None]
-        if short and self._scan is not None and self._matches is not None:
-            self._scan_codes(short, rows, self._scan, self._matches)
+            self._execution.parallel(count, search)
+            short = [at for at, row in enumerate(rows) if row is None]
+        if short and scan is not None and self._matches is not None:
+            self._scan_codes(short, rows, scan, self._matches)
             short = [at for at, row in enumerate(rows) if row is None]
         if short:
             for at, row in zip(short, self._exactly(short), strict=True):
@@ -286,7 +271,7 @@ class _Search:
         excluded = self._excluded[at]
         excluded_share = excluded.size / self._size
         mask = None if self._matches is None else self._matches.mask
-        first = depth.pool()
+        first = depth.pool
         pool = first
         while pool == first or depth.pays(pool):
             fetched = self._index.approximate.candidates(query, pool, depth.leaves(pool))
@@ -295,8 +280,10 @@ class _Search:
             # Excluded candidates, such as those that a user has seen, often are the nearest; those
             # around them score about equally.
             removed = _count_among(matching, excluded)
-            usual = first * depth.share / _SPARE + matching.size * excluded_share
-            ahead = _PER_EXCLUDED * max(0, removed - math.ceil(usual))
+            ahead = 0
+            if removed:
+                usual = first * depth.share / _SPARE + matching.size * excluded_share
+                ahead = _PER_EXCLUDED * max(0, removed - math.ceil(usual))
             found = matching[: depth.reorder * pool // first + ahead]
             if removed:
                 found = found[~is_among(found, excluded)]
@@ -351,19 +338,28 @@ class _Search:
         excluded = self._excluded[at]
         pool = scan.pool
         fetched = positions[:0]
+        scores = np.empty(0, np.float32)
         while scan.pays(pool):
             if pool > fetched.size:
-                fetched = positions[codes.nearest(query, _FETCHED_PER_POOL * pool)]
+                fetched = positions[codes.nearest(query, FETCHED_PER_POOL * pool)]
                 if fetched.size < pool:
-                    return None
+                    break
+                scores = scores[:0]
+            added = fetched[scores.size : pool]
+            added_scores = exact_scores(self._index.vectors, query, added, self._distance)
+            scores = np.concatenate([scores, added_scores])
             found = fetched[:pool]
-            scores = exact_scores(self._index.vectors, query, found, self._distance)
-            allowed = ~is_among(found, excluded)
-            kept = int(np.count_nonzero(allowed))
-            many_excluded = kept < pool - pool // _SPARE
-            if scan.suffices(scores[allowed] if many_excluded else scores) and kept >= self._k:
-                best = best_of(found[allowed], scores[allowed], self._k)
-                return _Row(*best, "index", kept)
+            kept = found
+            kept_scores = scores
+            if excluded.size:
+                allowed = ~is_among(found, excluded)
+                kept = found[allowed]
+                kept_scores = scores[allowed]
+            many_excluded = kept.size < pool - pool // _SPARE
+            judged = kept_scores if many_excluded else scores
+            if kept.size >= self._k and scan.suffices(judged):
+                best = best_of(kept, kept_scores, self._k)
+                return _Row(*best, "index", kept.size)
             pool *= 2
         return None
 
@@ -371,25 +367,30 @@ class _Search:
         """Scores all that match, of some of the vectors."""
         matches = self._matches
         index = self._index
-        if matches is None or (matches.block is None and not self._fits and not self._few):
-            return self._in_blocks(some, None if matches is None else matches.positions)
-        if matches.block is None and (len(some) > 1 or (self._again and self._fits)):
-            matches = matches.gathered(index)
-            self._matches = matches if self._fits else self._matches
+        if matches is None:
+            return self._in_blocks(some, None)
         positions = matches.positions
+        if matches.block is None:
+            block_bytes = positions.size * (4 * index.entry.dim + 16)
+            fits = index.compiled.fits(block_bytes)
+            if not fits and block_bytes > _GATHERED_BYTES_MAX:
+                return self._in_blocks(some, positions)
+            again = self._compiled is not None and self._compiled.again
+            if len(some) > 1 or (again and fits):
+                matches = matches.gathered(index)
+                self._matches = matches if fits else self._matches
         block = matches.block
-        lost = [_count_among(self._excluded[at], positions) for at in some]
+        fetch = [self._k + _count_among(self._excluded[at], positions) for at in some]
         if block is None:
-            best = rank_exactly(
-                index.vectors, self._vectors[some[0]], positions, self._k + lost[0], self._distance
-            )
+            query = self._vectors[some[0]]
+            best = rank_exactly(index.vectors, query, positions, fetch[0], self._distance)
             return [self._row(some[0], *best, positions.size)]
         together = max(1, _CELLS_MAX // max(1, positions.size))
         rows: list[_Row | None] = [None] * len(some)
 
         def score(number: int) -> None:
             part = slice(number * together, (number + 1) * together)
-            found = block.search(self._vectors[some[part]], [self._k + each for each in lost[part]])
+            found = block.search(self._vectors[some[part]], fetch[part])
             rows[part] = [
                 self._row(at, positions[places].astype(np.int64), scores, positions.size)
                 for at, (places, scores) in zip(some[part], found, strict=True)
@@ -433,7 +434,9 @@ class _Search:
 
 
 def _count_among(some: NDArray[Any], ascending: NDArray[Any]) -> int:
-    return int(np.count_nonzero(is_among(some, ascending))) if some.size else 0
+    if not some.size or not ascending.size:
+        return 0
+    return int(np.count_nonzero(is_among(some, ascending)))
 
 
 def _explained(

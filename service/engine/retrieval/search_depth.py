@@ -1,11 +1,13 @@
-"""How deep an index is searched, and where searching the candidates that match alone costs less.
+"""How a query is searched, and how deep: by the tree, by the codes of what matches, or exactly.
 
-A search fetches a pool of candidates by their quantized vectors, and reorders the best of them by
-their exact scores. The exporter has measured which leaves and which pool reach a recall, for the k
-of the recipe and for some larger ones; a filter that few candidates match needs more of both.
+A search of the tree fetches a pool of candidates by their quantized vectors, and reorders the best
+of them by their exact scores. The exporter has measured which leaves and which pool reach a recall,
+for the k of the recipe and for some larger ones; a filter that few candidates match needs more of
+both. Without the tree, the codes of all that match are scanned, or, where they are few, all their
+exact scores are computed.
 
-Without the tree, the codes of all that match are scanned, or, where they are few, all their exact
-scores are computed.
+The cheapest way is taken, by costs that the exporter has measured. They stand in the manifest, so
+that all workers and replicas choose alike, and a list does not depend on which of them computes it.
 """
 
 from __future__ import annotations
@@ -16,32 +18,24 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.format.indexes import SearchCosts
 from bundle.format.manifest import Index
 from service.versions.version import LoadedIndex
 
 if TYPE_CHECKING:  # faiss is loaded where an index has codes
     from runtime.codes import VectorCodes
 
-_SCORE_NS = 0.25
-_PICK_NS = 0.45
-_SCAN_NS = 0.04
-_FETCH_NS = 70.0
-_SEARCH_NS = 50_000.0
-"""What a search costs, measured with a million vectors of dim 64: per value of a vector that is
-scored, of all vectors or of those that match; per value of a vector in a leaf that is searched; per
-candidate that the index fetches; per search of it.
-
-To score a value of a vector that matches costs 0.25 where their vectors were laid side by side
-before, and 0.95 else. A cost between them makes the choice independent of what is in a cache.
-"""
-_CODE_NS = 0.1
-_REORDER_NS = 2.0
-"""What a scan of codes costs beside its start: per value of a vector that matches, between 0.03
-where the codes were packed before and 0.4 else; per value of a vector that is reordered.
+_SEARCHES_PER_FILTER = 10
+"""Searches that are assumed to share the cost of collecting what a filter matches. How often a
+filter really is requested must not change a list.
 """
 _POOL_PER_NEIGHBOR = 4
 _POOL_MIN = 300
 """Candidates found by codes that are reordered at first, for each neighbor and in all."""
+FETCHED_PER_POOL = 2
+"""A scan finds more candidates than are reordered at first: every other search needs them (measured
+where 10 % match), and they cost less than a second scan.
+"""
 _LATE_PER_MISSED = 1.5
 """Neighbors that the later half of a pool may hold for each that may be missed. With 1, searches go
 deeper than they need to on average; with 2, recalls of 0.95 were down to 0.92 (measured at k = 10).
@@ -50,6 +44,8 @@ _SCANNED_PER_FETCHED = 12
 """Least candidates in the leaves searched for each that is fetched; with fewer, those nearest are
 not among them.
 """
+_PLANS_MAX = 1000
+"""Plans that are kept of an index."""
 _LEAVES_BY_K = 0.5
 _POOL_BY_K = 0.75
 """How the leaves and the pool grow with k beyond the largest that was measured, as powers."""
@@ -66,7 +62,7 @@ _EXPORTED = Setting()
 
 
 class SearchDepth:
-    """The depth of one search.
+    """The depth of one search by the index itself.
 
     It depends on the index, its setting, k and the number of candidates that match the filter
     alone, so that a list does not depend on what else is searched or was searched before.
@@ -74,10 +70,12 @@ class SearchDepth:
     Attributes:
       share: of the candidates, those that match.
       reorder: candidates whose exact scores are computed, of the smallest pool.
+      pool: candidates to fetch at first. Where a share matches, spread evenly: the fewer match, the
+        less alike they score.
     """
 
     def __init__(
-        self, index: LoadedIndex, setting: Setting, k: int, matching: int, otherwise_ns: float
+        self, index: LoadedIndex, setting: Setting, k: int, matching: int, otherwise: float
     ) -> None:
         """Plans a search.
 
@@ -86,30 +84,25 @@ class SearchDepth:
           setting: leaves and reordering for the k of the recipe.
           k: neighbors wanted.
           matching: candidates that match the filter.
-          otherwise_ns: what a search of these without the tree costs.
+          otherwise: what a search of these without the tree costs.
         """
-        self._index = index
+        self._costs = index.entry.costs
         self._size = len(index.vectors)
-        self._otherwise_ns = otherwise_ns
-        self._slack = math.ceil(1.2 * (k + 10))
+        self._otherwise = otherwise
+        slack = math.ceil(1.2 * (k + 10))
         self.share = max(1, matching) / self._size
 
         leaves_growth, pool_growth = _growth(index.entry, k)
         reorder = setting.reorder or index.approximate.reorder
-        self.reorder = max(math.ceil(reorder * pool_growth), self._slack)
+        self.reorder = max(math.ceil(reorder * pool_growth), slack)
+        alike = self.reorder * math.pow(self.share, -2 / 3)
+        self.pool = min(self._size, math.ceil(max(alike, slack / self.share)))
+
         self._leaves: float | None = None
         self._total_leaves: int = index.entry.parameters.get("num_leaves", 0)
         if self._total_leaves:
             leaves = setting.leaves or index.entry.parameters["leaves_to_search"]
             self._leaves = leaves * leaves_growth
-
-    def pool(self) -> int:
-        """Returns how many candidates to fetch at first.
-
-        Where a share matches, spread evenly: the fewer match, the less alike they score.
-        """
-        alike = self.reorder * math.pow(self.share, -2 / 3)
-        return min(self._size, math.ceil(max(alike, self._slack / self.share)))
 
     def leaves(self, pool: int) -> int | None:
         """Returns the leaves of a tree to search for a pool; None: the index is no tree.
@@ -124,16 +117,14 @@ class SearchDepth:
 
     def pays(self, pool: int) -> bool:
         """Returns whether to fetch a pool costs less than to search what matches alone."""
-        if pool >= self._size:
-            return False
-        dim = self._index.entry.dim
         leaves = self.leaves(pool)
-        scanned_share = 1.0 if leaves is None else leaves / self._total_leaves
-        scan_ns = _SCORE_NS if leaves is None else _SCAN_NS
-        # The same number is fetched from each partition.
-        fetch_ns = self._index.entry.partitions * (_SEARCH_NS + _FETCH_NS * pool)
-        index_ns = fetch_ns + scan_ns * dim * self._size * scanned_share
-        return index_ns < self._otherwise_ns
+        costs = self._costs
+        if leaves is None or costs is None or pool >= self._size:
+            return False
+        leaf_vectors = self._size * leaves / self._total_leaves
+        fetching = costs.tree_start + costs.leaf_vector * leaf_vectors + costs.fetched * pool
+        reordered = min(pool * self.share, self.reorder * pool / self.pool)
+        return fetching + costs.reordered * reordered < self._otherwise
 
 
 class ScanDepth:
@@ -148,34 +139,44 @@ class ScanDepth:
     Attributes:
       codes: of all vectors.
       pool: candidates to reorder at first.
-      cost_ns: of the scan.
     """
 
     def __init__(
-        self, index: LoadedIndex, codes: VectorCodes, recall: float, k: int, matching: int
+        self,
+        codes: VectorCodes,
+        costs: SearchCosts,
+        recall: float,
+        k: int,
+        matching: int,
+        otherwise: float,
     ) -> None:
         """Plans scans.
 
         Args:
-          index: that is searched.
-          codes: of all its vectors.
-          recall: the least; 0: that of the recipe.
+          codes: of all vectors of the index.
+          costs: of searches of it.
+          recall: the least.
           k: neighbors wanted.
           matching: candidates that match the filter.
+          otherwise: what the exact scores of these cost.
         """
         self.codes = codes
         self.pool = max(_POOL_MIN, _POOL_PER_NEIGHBOR * k)
         self._k = k
-        missed_max = (1 - (recall or index.entry.recall.target)) * k
-        self._late_max = _LATE_PER_MISSED * missed_max
-        self._dim = index.entry.dim
+        self._late_max = _LATE_PER_MISSED * (1 - recall) * k
         self._matching = matching
-        self._exact_ns = exact_ns(index, matching)
-        self.cost_ns = self._cost_ns(self.pool)
+        of_match = costs.scanned + costs.code_gathered / _SEARCHES_PER_FILTER
+        self._scan_cost = costs.scan_start + of_match * matching
+        self._pool_cost = costs.found * FETCHED_PER_POOL + costs.reordered
+        self._otherwise = otherwise
+
+    def cost(self, pool: int) -> float:
+        """Returns what a scan costs that reorders a pool."""
+        return self._scan_cost + self._pool_cost * pool
 
     def pays(self, pool: int) -> bool:
         """Returns whether to reorder a pool costs less than to score all that match."""
-        return 2 * pool < self._matching and self._cost_ns(pool) < self._exact_ns
+        return 2 * pool < self._matching and self.cost(pool) < self._otherwise
 
     def suffices(self, scores: NDArray[np.float32]) -> bool:
         """Returns whether a pool reaches the recall.
@@ -189,38 +190,79 @@ class ScanDepth:
         early = np.count_nonzero(scores[: scores.size // 2] >= reached)
         return bool(self._k - early <= self._late_max)
 
-    def _cost_ns(self, pool: int) -> float:
-        return _SEARCH_NS + self._dim * (_CODE_NS * self._matching + _REORDER_NS * pool)
 
+class Plan(NamedTuple):
+    """How queries are searched: by the index as long as that pays, else by a scan as long as that
+    does, else by exact scores of all that match.
 
-def plan_scan(index: LoadedIndex, recall: float, k: int, matching: int) -> ScanDepth | None:
-    """Plans scans of codes; `recall`, `k` and `matching`: as of `ScanDepth`.
-
-    Returns:
-      None: the index has no codes, or exact scores of all that match cost less.
+    Attributes:
+      depth: of searches by the index; None: none is made.
+      scan: likewise, of scans.
     """
-    if index.codes is None:
-        return None
-    depth = ScanDepth(index, index.codes, recall, k, matching)
-    return depth if depth.pays(depth.pool) else None
+
+    depth: SearchDepth | None
+    scan: ScanDepth | None
 
 
-def exact_ns(index: LoadedIndex, matching: int) -> float:
-    """Returns what the exact scores of all that match cost."""
-    value_ns = _SCORE_NS if matching == len(index.vectors) else _PICK_NS
-    return index.entry.dim * matching * value_ns
+def plan_search(index: LoadedIndex, recall: float, k: int, matching: int | None) -> Plan:
+    """Returns how to search for a request; plans are kept with the index.
+
+    Args:
+      index: that is searched.
+      recall: the least; 0: that of the recipe.
+      k: neighbors wanted.
+      matching: candidates that match the filter; None: there is no filter.
+    """
+    key = recall, k, matching
+    plan: Plan | None = index.plans.get(key)
+    if plan is None:
+        plan = _plan(index, recall, k, matching)
+        if len(index.plans) >= _PLANS_MAX:
+            index.plans.clear()
+        index.plans[key] = plan
+    return plan
+
+
+def _plan(index: LoadedIndex, recall: float, k: int, matching: int | None) -> Plan:
+    """Plans a search; as of `plan_search`."""
+    costs = index.entry.costs
+    filtered = matching is not None
+    count = len(index.vectors) if matching is None else matching
+    if costs is None:  # by brute force, the index scores what does not match, too
+        depth = SearchDepth(index, _EXPORTED, k, count, 0.0)
+        return Plan(None if filtered else depth, None)
+
+    cached = min(count, costs.cached)
+    otherwise = costs.exact_start + cached + costs.uncached * (count - cached)
+    if filtered:
+        otherwise += costs.gathered / _SEARCHES_PER_FILTER * count
+    scan = None
+    if filtered and index.codes is not None:
+        target = recall or index.entry.recall.target
+        scan = ScanDepth(index.codes, costs, target, k, count, otherwise)
+        if scan.pays(scan.pool):
+            otherwise = scan.cost(scan.pool)
+        else:
+            scan = None
+    setting = choose_setting(index, recall)
+    if setting is None:
+        return Plan(None, scan)
+    depth = SearchDepth(index, setting, k, count, otherwise)
+    if filtered and not depth.pays(depth.pool):
+        return Plan(None, scan)
+    return Plan(depth, scan)
 
 
 def choose_setting(index: LoadedIndex, recall: float) -> Setting | None:
     """Returns the cheapest setting that was measured to reach a recall.
 
     Args:
-      index: that is searched.
+      index: a tree.
       recall: the least, by the measured curve; 0: as exported.
     Returns:
       The setting; None: exact search alone reaches it.
     """
-    if not recall or index.entry.kind == "brute_force":
+    if not recall:
         return _EXPORTED
     reaching = [point for point in index.entry.curve if point.recall >= recall]
     if reaching:

@@ -18,6 +18,7 @@ from export.explain.image import explain_image
 from export.explain.page import explain_page
 from export.explain.text import WIDTH, explain_text
 from tests.bundles.sample import write_sample_bundle
+from tests.bundles.search_costs import COSTS
 from tests.export.commands import Command
 from tests.export.explain.rankers import HOSTILE, drawn, ranker
 from tests.export.movies_job import Recipe, changed, write_project
@@ -85,6 +86,7 @@ def test_page_plots_the_curve_of_a_tree_and_marks_the_setting_that_was_chosen() 
             )
             for recall, cost, leaves in tried
         ),
+        costs=COSTS,
     )
     whole = index.model_copy(
         update={"kind": "brute_force", "curve": index.curve[:1], "partitions": 3}

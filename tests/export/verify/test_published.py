@@ -24,6 +24,7 @@ from export.verify.checks import check_recall
 from export.verify.published import verify_bundle
 from runtime.partitions import partition_rows
 from runtime.scann import write_index
+from tests.bundles.search_costs import COSTS
 from tests.export.commands import Command
 from tests.export.movies_job import MOVIES, Recipe, changed, write_project
 from tests.export.traced_models import TracedCheckpoint
@@ -180,6 +181,7 @@ def write_tree(bundle: Path, partitions: int, swapped: bool) -> None:
             "kind": "tree_ah",
             "partitions": partitions,
             "parameters": parameters,
+            "costs": COSTS.model_dump(),
         }
         kept = [file for file in page["files"] if index.directory not in file["path"]]
         written = (path for path in (bundle / index.directory).rglob("*") if path.is_file())

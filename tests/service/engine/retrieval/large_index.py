@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.format import manifest
-from bundle.format.indexes import Codes
+from bundle.format.indexes import Codes, SearchCosts
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
 from runtime import partitions
@@ -27,6 +27,7 @@ from service.engine.context import Execution
 from service.engine.retrieval import retrieve, search
 from service.versions.filter_cache import FilterCache
 from service.versions.version import LoadedIndex, LoadedStore, ServedIndex
+from tests.bundles.search_costs import COSTS
 from tests.bundles.stores import write_corpus
 
 Vectors = NDArray[np.float32]
@@ -43,12 +44,14 @@ def load_index(
     cache_bytes: int = 64 << 20,
     parts: int = 1,
     coded: bool = False,
+    costs: SearchCosts = COSTS,
 ) -> LoadedIndex:
     """Writes and loads a tree index in `parts` partitions; the id of candidate i is i, its
     attributes are int64.
 
     Args:
       coded: whether it has codes.
+      costs: by which searches choose their ways.
     """
     ids = np.arange(len(vectors))
     arrays = {name: pa.array(values) for name, values in attributes.items()}
@@ -66,6 +69,7 @@ def load_index(
         parameters=dict(parameters),
         recall=manifest.Recall(k=20, value=0.9, low=0.89, queries=100, target=0.9),
         curve=tuple(curve),
+        costs=costs,
     )
     directories = [place / each for each in entry.directories]
     for directory, rows in zip(

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from runtime.exact import ExactIndex
 from service.engine.calls import Condition, Filter, IdLists
-from service.engine.retrieval.search_depth import SearchDepth, Setting, plan_scan
+from service.engine.retrieval.search_depth import plan_search
 from service.versions.filter_cache import FilterCache
 from service.versions.version import LoadedIndex
+from tests.bundles.search_costs import COSTS
 from tests.service.engine.retrieval.large_index import find, load_index
 
 SIZE = 60_000
@@ -51,6 +52,7 @@ def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         distance=request.param,
         parameters=TREE,
         coded=True,
+        costs=COSTS.model_copy(update={"scan_start": 4000, "found": 3}),
     )
 
 
@@ -68,11 +70,8 @@ def exact_list(
 
 def scanned(index: LoadedIndex, matching: int, k: int) -> bool:
     """Whether a search scans codes: that costs less than the tree, and than exact scores."""
-    scan = plan_scan(index, 0.9, k, matching)
-    if scan is None:
-        return False
-    tree = SearchDepth(index, Setting(), k, matching, scan.cost_ns)
-    return not tree.pays(tree.pool())
+    plan = plan_search(index, 0.9, k, matching)
+    return plan.depth is None and plan.scan is not None
 
 
 @pytest.mark.parametrize("k", [10, 100, 1000])
@@ -185,10 +184,23 @@ def test_codes_of_a_filter_are_cached_within_their_bytes(index: LoadedIndex) -> 
 
 
 def test_scan_is_not_used_where_exact_scores_cost_less(index: LoadedIndex) -> None:
-    assert plan_scan(index, 0.9, 10, 24_000) is not None
-    assert plan_scan(index, 0.9, 10, 200) is None
-    assert plan_scan(index, 0.9, 5000, 24_000) is None
-    assert plan_scan(replace(index, codes=None), 0.9, 10, 24_000) is None
+    assert plan_search(index, 0.9, 10, 24_000).scan is not None
+    assert plan_search(index, 0.9, 10, 200).scan is None
+    assert plan_search(index, 0.9, 5000, 24_000).scan is None
+    assert plan_search(replace(index, codes=None, plans={}), 0.9, 10, 24_000).scan is None
+
+
+def test_costs_in_the_manifest_choose_whether_codes_are_scanned(index: LoadedIndex) -> None:
+    def scans(**costs: float) -> bool:
+        changed = COSTS.model_copy(update={"fetched": 1e9, **costs})
+        entry = index.entry.model_copy(update={"costs": changed})
+        return scanned(replace(index, entry=entry, plans={}), 12_000, 10)
+
+    assert scans(exact_start=1e9)
+    assert not scans(scan_start=1e9)
+    assert not scans(scanned=1e9)
+    assert not scans(found=1e9)
+    assert not scans(code_gathered=1e9)
 
 
 def test_more_is_reordered_for_a_higher_recall(index: LoadedIndex) -> None:

@@ -20,6 +20,7 @@ from service.engine.calls import Condition, Filter, IdLists
 from service.engine.retrieval.search import Found
 from service.engine.retrieval.search_depth import SearchDepth, Setting
 from service.versions.version import LoadedIndex
+from tests.bundles.search_costs import COSTS
 from tests.service.engine.retrieval.large_index import find, load_index, retrieve_ids
 
 SIZE = 100_000
@@ -134,7 +135,7 @@ def test_search_with_a_filter_of_matches_far_from_the_query_has_the_recall(
     assert np.mean(hits) >= 0.95
 
 
-@pytest.mark.parametrize(("nearest", "path"), [(50, "index"), (1000, "index"), (3000, "exact")])
+@pytest.mark.parametrize(("nearest", "path"), [(50, "index"), (3000, "index"), (6000, "exact")])
 def test_search_with_exclusions_nearest_to_the_query_has_the_recall(
     index: LoadedIndex, queries: NDArray[np.float32], nearest: int, path: str
 ) -> None:
@@ -170,7 +171,7 @@ def test_depth_between_measured_k_lies_between_what_was_measured(index: LoadedIn
     for k in (K // 2, K, 80, 320, 4 * 320):
         depth = SearchDepth(measured, Setting(), k, SIZE, math.inf)
         reorders[k] = depth.reorder
-        leaves[k] = depth.leaves(depth.pool())
+        leaves[k] = depth.leaves(depth.pool)
     # From 20 to 320, both are four times as large for each sixteenfold, fourfold k.
     assert reorders == {10: 120, 20: 120, 80: 480, 320: 1920, 1280: 5431}
     assert leaves == {10: 24, 20: 24, 80: 68, 320: 192, 1280: 300}
@@ -265,6 +266,28 @@ def test_search_at_a_level_of_recall_takes_the_cheapest_setting_that_reaches_it(
     assert paths == {"index"}
     assert find(index, queries[:1], K, recall=0.95).explanations[0].scored == 400
     assert recall(index, queries[:5], everything, recall=0.995) == (1.0, {"exact"})
+
+
+def test_costs_in_the_manifest_choose_the_way(
+    index: LoadedIndex, queries: NDArray[np.float32]
+) -> None:
+    """Neither the machine nor its load does: where exact scores are said to be dear, the tree is
+    searched, and the other way round.
+    """
+    tenth = allow(tenth=1)
+
+    def path(**costs: float) -> str:
+        changed = COSTS.model_copy(update=costs)
+        entry = index.entry.model_copy(update={"costs": changed})
+        priced = replace(index, entry=entry, plans={})
+        return find(priced, queries[:1], K, filter=tenth).explanations[0].path
+
+    assert path(exact_start=1e9) == "index"
+    assert path(gathered=1e9) == "index"
+    assert path(uncached=1e9, cached=100) == "index"
+    assert path(fetched=1e9) == "exact"
+    assert path(leaf_vector=1e9) == "exact"
+    assert path(tree_start=1e9) == "exact"
 
 
 def test_search_explains_matches_path_and_shortfall(
