@@ -13,18 +13,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from benchmarks.retrieval.corpus import DIM, K
 from benchmarks.retrieval.engines import ALL, TUNED_ON, serve
-from bundle.format import manifest, paths
+from benchmarks.retrieval.loaded import NAME, load_index, write_attributes
+from bundle.format import manifest
 from bundle.format.indexes import Codes
-from bundle.stores.attribute_index import AttributeIndex, write_attribute_index
-from bundle.stores.reader import CandidateStore
-from bundle.stores.writer import write_store
 from export.corpora.codes import write_codes
-from runtime.codes import VectorCodes
-from runtime.exact import ExactIndex, rank_exactly
+from export.corpora.search_costs import measure_costs
+from runtime.exact import rank_exactly
 from runtime.scann import ScannIndex, write_index
 from runtime.vectors import VectorFile
 from service.config import ServiceSettings
@@ -32,11 +29,7 @@ from service.engine.calls import Condition, Filter, Retrieval, Target
 from service.engine.computation import completed
 from service.engine.context import Execution
 from service.engine.retrieval import retrieve
-from service.versions.filter_cache import FilterCache
-from service.versions.version import LoadedIndex, LoadedStore, ServedIndex
 
-_ENTRY = manifest.AttributeIndex(values="corpora/items/a.values", rows="corpora/items/a.rows")
-_STORE = paths.corpus_store("items")
 _PARAMETERS = {
     "num_leaves": 1000,
     "leaves_to_search": 15,
@@ -55,23 +48,12 @@ def main() -> None:
     base = directory / "rowcast"
     vectors = np.load(directory / "vectors.npy", mmap_mode="r")
     if not (base / "index").exists():
-        ids = np.arange(len(vectors))
-        attribute = pa.array(np.load(directory / "attribute.npy"))
-        write_store(base / _STORE, ids, {}, {"a": attribute})
-        write_attribute_index(base / _STORE, "a", base, _ENTRY)
+        write_attributes(base, {"a": np.load(directory / "attribute.npy")})
         vectors[:].tofile(base / "vectors.bin")
         write_index(vectors[:], "dot_product", "tree_ah", _PARAMETERS, base / "index")
-    codes = Codes.of("items")
-    if not (base / codes.file).exists():
-        write_codes(base, "items", VectorFile(base / "vectors.bin", DIM), "dot_product")
-    size = len(vectors)
-    mapped = np.asarray(np.memmap(base / "vectors.bin", "<f4", "r", shape=(size, DIM)))
-    corpus = manifest.Corpus(
-        file=_STORE, size=size, id_dtype="int64", features=(), attributes={"a": "int64"}
-    )
-    filters = {"a": AttributeIndex(base, _ENTRY, "int64", size)}
-    store = LoadedStore("items", corpus, filters, CandidateStore(base / _STORE, corpus))
-    stored = VectorCodes.load(base / codes.file, base / codes.codebook, size, DIM, "dot_product")
+    if not (base / Codes.of(NAME).file).exists():
+        write_codes(base, NAME, VectorFile(base / "vectors.bin", DIM), "dot_product")
+    mapped = VectorFile(base / "vectors.bin", DIM).mapped
     approximate = ScannIndex.load(base / "index", "dot_product", mapped)
 
     def search_alone(query: Any, _: int, setting: tuple[int, int]) -> Any:
@@ -98,19 +80,18 @@ def main() -> None:
         distance="dot_product",
         dim=DIM,
         kind="tree_ah",
-        corpus="items",
+        corpus=NAME,
         parameters=_PARAMETERS,
         curve=tuple(curve),
         depths=(),
-        codes=codes,
+        codes=Codes.of(NAME),
         recall=manifest.Recall(k=K, value=0.95, low=0.94, queries=100, target=0.95),
         partitions=1,
     )
-    cache = FilterCache(int(sys.argv[2]))
-    exact = ExactIndex(mapped, "dot_product")
-    index = LoadedIndex(entry, approximate, exact, mapped, store, cache, codes=stored)
-    served = ServedIndex("items", entry, store, index, None)
-    version: Any = SimpleNamespace(model="bench", version=1, indexes={"items": served}, shards=None)
+    served = load_index(base, entry, approximate, mapped, ["a"], int(sys.argv[2]))
+    assert served.here is not None
+    entry.costs = measure_costs(approximate, mapped, served.here.codes, queries, _PARAMETERS)
+    version: Any = SimpleNamespace(model="bench", version=1, indexes={NAME: served}, shards=None)
     settings = ServiceSettings(root=directory)
 
     def search(query: Any, below: int, recall: float) -> Any:
