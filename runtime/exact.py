@@ -52,6 +52,10 @@ class ExactIndex:
         self._vectors = vectors
         self._distance = distance
         self.size, self.dim = vectors.shape
+        self._lengths: Vectors | None = None
+        if distance == "cosine":
+            # Zeros, which take no memory, until a search has read the vectors.
+            self._lengths = np.zeros(self.size, np.float32)
 
     def search(
         self,
@@ -86,11 +90,10 @@ class ExactIndex:
             first = at * block_rows
             if positions_allowed is None:
                 positions = np.arange(first, min(first + block_rows, rows_total), dtype=np.int64)
-                block = self._vectors[first : first + positions.size]
+                scores = self._scored(queries, slice(first, first + positions.size))
             else:
                 positions = positions_allowed[first : first + block_rows]
-                block = self._vectors[positions]
-            scores = self._scored(queries, block)
+                scores = self._scored(queries, positions)
             highest = scores.max(axis=1)
             if np.isnan(
                 highest
@@ -114,7 +117,7 @@ class ExactIndex:
         `positions`.
         """
         queries = self._prepared(query[np.newaxis])
-        scores: Vectors = self._scored(queries, self._vectors[positions])[0]
+        scores: Vectors = self._scored(queries, positions)[0]
         return scores
 
     def _prepared(self, queries: Vectors) -> Vectors:
@@ -122,21 +125,37 @@ class ExactIndex:
         return normalised(queries) if self._distance == "cosine" else queries
 
     @np.errstate(over="ignore", invalid="ignore")
-    def _scored(self, queries: Vectors, vectors: Vectors) -> Vectors:
-        """Returns [n, m] scores; for cosine, queries have length 1."""
+    def _scored(self, queries: Vectors, rows: slice | Subset) -> Vectors:
+        """Returns [n, m] scores of the vectors in some rows; for cosine, queries have length 1."""
+        vectors = self._vectors[rows]
         scores: Vectors
         if self._distance != "squared_l2":
             scores = queries @ vectors.T
-            if self._distance == "cosine":
-                lengths = np.sqrt(np.vecdot(vectors, vectors))
-                lengths[lengths == 0] = 1
-                scores /= lengths
+            if self._lengths is not None:
+                scores /= _known_lengths(self._lengths, rows, vectors)
             return scores
         scores = np.empty((len(queries), len(vectors)), np.float32)
         for row, query in enumerate(queries):
             differences = vectors - query
             np.einsum("ij,ij->i", differences, differences, out=scores[row])
         return np.subtract(np.float32(0), scores, out=scores)
+
+
+def _known_lengths(lengths: Vectors, rows: slice | Subset, vectors: Vectors) -> Vectors:
+    """Returns the lengths of the vectors in some rows; those of zeros are 1.
+
+    Args:
+      lengths: [size] of all vectors; those still unknown are 0, and are written. Threads that do
+        so at a time write the same.
+      rows: [m] of them.
+      vectors: [m, dim] that lie there.
+    """
+    known: Vectors = lengths[rows]
+    if known.size and not known.all():
+        known = np.sqrt(np.vecdot(vectors, vectors))
+        known[known == 0] = 1
+        lengths[rows] = known
+    return known
 
 
 def rank_exactly(
@@ -201,8 +220,15 @@ class VectorBlock:
         self.vectors = vectors
         self._distance = distance
         squares = np.vecdot(vectors, vectors)
-        self._squares = None if distance == "dot_product" else squares
-        self._longest = float(np.sqrt(squares.max(initial=0)))
+        lengths = np.sqrt(squares)
+        self._longest = float(lengths.max(initial=0))
+        # What turns products of vectors into keys: factors of cosine, or terms of squared_l2.
+        self._factors: Vectors | None = None
+        self._terms: Vectors | None = None
+        if distance == "cosine":
+            self._factors = np.divide(1, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+        elif distance == "squared_l2":
+            self._terms = squares / 2
 
     def search(self, queries: Vectors, counts: Sequence[int]) -> list[tuple[Positions, Vectors]]:
         """Finds the nearest of all.
@@ -219,12 +245,11 @@ class VectorBlock:
             else:
                 keys = queries @ self.vectors.T
             sizes = np.sqrt(np.vecdot(queries, queries)) * self._longest
-            if self._squares is not None and self._distance == "cosine":
-                lengths = np.sqrt(self._squares)
-                keys = np.divide(keys, lengths, out=np.zeros_like(keys), where=lengths > 0)
+            if self._factors is not None:
+                keys *= self._factors
                 sizes = np.ones(len(keys))
-            elif self._squares is not None:
-                keys = keys - self._squares / 2
+            elif self._terms is not None:
+                keys -= self._terms
                 sizes = sizes + self._longest**2
             margins = (sizes * _ROUNDING).tolist()
         return [

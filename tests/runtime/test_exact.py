@@ -47,6 +47,28 @@ def test_exact_search_equals_float64_sort(distance: Distance) -> None:
         np.testing.assert_allclose(scores[row], wanted[best], rtol=1e-5, atol=1e-6)
 
 
+def test_cosine_finds_the_same_whatever_was_searched_before() -> None:
+    """Lengths of vectors are kept, whichever search computed them."""
+    vectors = _vectors(300, 6)
+    vectors[::40] = 0
+    queries = _vectors(2, 6, seed=1)
+    some_positions = np.arange(5, 290, 7)
+    whole = ExactIndex(vectors, "cosine").search(queries, 300)
+    part = ExactIndex(vectors, "cosine").search(queries, 20, some_positions)
+
+    index = ExactIndex(vectors, "cosine")
+    for _ in range(2):
+        found = index.search(queries, 20, some_positions)
+        np.testing.assert_array_equal(found[0], part[0])
+        np.testing.assert_array_equal(found[1], part[1])
+        found = index.search(queries, 300)
+        np.testing.assert_array_equal(found[0], whole[0])
+        np.testing.assert_array_equal(found[1], whole[1])
+    zeros = np.isin(whole[0], np.arange(0, 300, 40))
+    assert zeros.sum() == 2 * 8
+    assert (whole[1][zeros] == 0).all()
+
+
 def test_exact_search_over_several_blocks_equals_one(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = _vectors(500, 8)
     queries = _vectors(4, 8, seed=1)
