@@ -30,6 +30,7 @@ from runtime.partitions import load_index as load_tree
 from runtime.vectors import VectorFile
 from service.config import ServiceSettings
 from service.engine.calls import Condition, Filter, Retrieval, Target
+from service.engine.computation import completed
 from service.engine.context import Execution
 from service.engine.retrieval import retrieve
 from service.versions.version import ServedIndex
@@ -132,7 +133,8 @@ def _ids(
     version: Any = SimpleNamespace(model="bench", version=1, indexes={NAME: index}, shards=None)
     request = Retrieval(Target(), k=k, vectors=query[np.newaxis], filter=wanted, exact=exact)
     settings = ServiceSettings(root=Path())
-    found = retrieve.retrieve(version, request, settings, Execution("retrieve"))
+    execution = Execution("retrieve")
+    found = completed(retrieve.retrieve(version, request, settings, execution))
     return {*found.neighbors.ids.tolist()}
 
 
