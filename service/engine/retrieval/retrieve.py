@@ -285,12 +285,13 @@ def allowed(
       InvalidArgument: the filter does not suit the attributes, or the exclusions not the queries.
       UnknownCandidate: an excluded id is none.
     """
-    if not request.filter and request.exclude_ids is None and not own:
+    wanted = request.filter or None
+    if wanted is None and request.exclude_ids is None and not own:
         return Allowed([index.corpus.denied.positions] * n)
     with execution.phase("search"):
         compiled = None
-        if request.filter and index.here is not None:  # else shards compile it
-            compiled = filters.compiled(index.here, request.filter, execution.check)
+        if wanted is not None and index.here is not None:  # else shards compile it
+            compiled = filters.compiled(index.here, wanted, execution.check)
             execution.count("filters", 1, "cached" if compiled.again else "compiled")
         excluded = _excluded(index.corpus, request.exclude_ids, n)
         if own:
@@ -414,8 +415,12 @@ async def _queries(
 
 
 def _sent_vectors(dim: int, vectors: Vectors, settings: ServiceSettings) -> Vectors:
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes an infinity, rejected below
-        array = np.ascontiguousarray(vectors, np.float32)
+    array = vectors
+    if array.dtype != np.float32:
+        # What float32 cannot hold becomes an infinity, which is rejected below.
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32)
+    array = np.ascontiguousarray(array)
     if array.ndim > 2 or (array.ndim == 2 and array.shape[1] != dim) or array.size % dim:
         raise InvalidArgument(
             f"vectors of shape {list(array.shape)}; [n, {dim}] float32 is expected"

@@ -15,13 +15,12 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.arithmetic import ceil_div
 from bundle.tables.id_values import distinct
 from bundle.tables.offsets import lengths_of, offsets_of
 from runtime.exact import best_of, exact_scores, normalised, rank_exactly
@@ -386,18 +385,19 @@ class _Search:
             best = rank_exactly(index.vectors, query, positions, fetch[0], self._distance)
             return [self._row(some[0], *best, positions.size)]
         together = max(1, _CELLS_MAX // max(1, positions.size))
-        rows: list[_Row | None] = [None] * len(some)
+        parts = [slice(first, first + together) for first in range(0, len(some), together)]
+        found: list[list[tuple[Positions, Vectors]]] = [[] for _ in parts]
 
         def score(number: int) -> None:
-            part = slice(number * together, (number + 1) * together)
-            found = block.search(self._vectors[some[part]], fetch[part])
-            rows[part] = [
-                self._row(at, positions[places].astype(np.int64), scores, positions.size)
-                for at, (places, scores) in zip(some[part], found, strict=True)
-            ]
+            part = parts[number]
+            found[number] = block.search(self._vectors[some[part]], fetch[part])
 
-        self._execution.parallel(ceil_div(len(some), together), score)
-        return [row for row in rows if row is not None]
+        self._execution.parallel(len(parts), score)
+        ranked = chain.from_iterable(found)
+        return [
+            self._row(at, positions[places].astype(np.int64), scores, positions.size)
+            for at, (places, scores) in zip(some, ranked, strict=True)
+        ]
 
     def _in_blocks(self, some: list[int], positions: NDArray[np.uint32] | None) -> list[_Row]:
         """Scores vectors where they lie, all or those at some positions, in blocks of bounded
