@@ -32,10 +32,13 @@ class Example:
     Attributes:
       package: its folder under examples/.
       training: options of `python -m examples.<package>.train`.
+      requirements: packages of training that rowcast's environment lacks. Training then has an
+        environment of its own, and the example is shown only if it is named.
     """
 
     package: str
     training: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
 
 
 EXAMPLES = {
@@ -54,6 +57,7 @@ EXAMPLES = {
     "hstu": Example("hstu"),
     "jax_tpu_embedding": Example("jax_tpu_embedding"),
     "keras3_jax": Example("keras3_jax"),
+    "torch_dlrm": Example("torch_dlrm", requirements=("torch==2.13.0", "numpy")),
 }
 COLUMNS = (
     "model",
@@ -93,10 +97,11 @@ def show(name: str, scale: str, console: Console) -> Shown:
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.txt"
     log.write_bytes(b"")
+    python = training_python(example, log)
     start = time.monotonic()
     _run(
         [
-            sys.executable,
+            python,
             "-m",
             f"examples.{example.package}.train",
             "--out",
@@ -119,6 +124,18 @@ def show(name: str, scale: str, console: Console) -> Shown:
         highlight=False,
     )
     return shown
+
+
+def training_python(example: Example, log: Path) -> str:
+    """Returns the Python of the example's training; installs what it needs."""
+    if not example.requirements:
+        return sys.executable
+    environment = trained.BUILD.parent / "environments" / example.package
+    python = str(environment / "bin" / "python")
+    if not environment.exists():
+        _run([sys.executable, "-m", "venv", str(environment)], log)
+    _run([python, "-m", "pip", "install", *example.requirements], log)
+    return python
 
 
 def _run(command: Sequence[str], log: Path) -> None:
@@ -199,7 +216,8 @@ def main() -> int:
             column, justify="left" if column in ("model", "runs in") else "right", no_wrap=True
         )
     failed = []
-    for name in arguments.only or EXAMPLES:
+    everywhere = [name for name, example in EXAMPLES.items() if not example.requirements]
+    for name in arguments.only or everywhere:
         try:
             shown = show(name, arguments.scale, console)
         except (

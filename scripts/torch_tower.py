@@ -1,18 +1,18 @@
 """Writes a tower of PyTorch to one file, which rowcast-export reads without PyTorch.
 
-Copy this file into the training program: it needs torch (2.6 or later) and numpy.
+Copy this file into the training program, which needs torch 2.6 or later (tried: 2.13).
 
     from torch_tower import write_tower
 
     examples = {"user": torch.randn(8, 16), "item": torch.randn(8, 16)}
     write_tower(ranker.eval(), examples, "ranker.npz")
 
-`ranker(user=..., item=...)` takes activations by the names of their features, and other inputs by
-the names that the recipe declares; it returns a tensor, or a dict of tensors. The first dimension
-of everything is the batch, which stays open. The file holds:
+`ranker({"user": ..., "item": ...})` takes one dict: activations by the names of their features, and
+other inputs by the names that the recipe declares. It returns a tensor, or a dict of tensors. The
+first dimension of every tensor is the batch, which stays open. The file holds:
 
     graph        UTF-8 JSON: inputs, the operations in their order, outputs
-    weights/     parameters, buffers and constants, by the names of PyTorch
+    weights/     parameters, buffers and constants, by their names in the graph
     examples/    the examples
     results/     what PyTorch computed for them; rowcast-export compares its own results with it
 """
@@ -20,15 +20,26 @@ of everything is the batch, which stays open. The file holds:
 from __future__ import annotations
 
 import json
-import operator
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch.fx.node import map_arg
 
 _DTYPES = {torch.float32, torch.int64, torch.int32, torch.bool}
+_STORAGE = {"device", "layout", "memory_format", "pin_memory"}
+_KEPT = (
+    torch.ops.aten.einsum.default,
+    torch.ops.aten.layer_norm.default,
+    torch.ops.aten.linear.default,
+    torch.ops.aten.matmul.default,
+    torch.ops.aten.scaled_dot_product_attention.default,
+    torch.ops.aten.softmax.int,
+)
+"""Operations that are computed faster as a whole than from what PyTorch decomposes them to."""
 
 
 def write_tower(
@@ -37,20 +48,48 @@ def write_tower(
     """Writes a module that is ready for inference.
 
     Args:
-      module: the tower, in float32 and after `eval()`.
-      examples: a few values of each input, by the names of the arguments; at least two examples.
+      module: the tower, a function of one dict, in float32 and after `eval()`.
+      examples: a few values of each input, by its name; at least two examples.
       path: of the file, which ends in `.npz`.
     """
     if module.training:
         raise ValueError("the module is in training mode; call module.eval() before write_tower")
     batch = torch.export.Dim("batch", min=1, max=1 << 20)
-    sizes = {name: {0: batch} for name in examples}
-    exported = torch.export.export(module, (), dict(examples), dynamic_shapes=sizes, strict=False)
-    program = exported.run_decompositions()
-    with torch.no_grad():
-        found = module(**examples)
-    results = {"": found} if isinstance(found, torch.Tensor) else dict(found)
+    sizes = ({name: {0: batch} for name in examples},)
+    decompositions = torch.export.default_decompositions()
+    for operation in _KEPT:
+        decompositions.pop(operation)
+    exported = torch.export.export(module, (dict(examples),), dynamic_shapes=sizes, strict=False)
+    program = exported.run_decompositions(decompositions)
 
+    with torch.no_grad():
+        found = module(dict(examples))
+        weights, operations = _folded(program)
+    results = {"": found} if isinstance(found, torch.Tensor) else found
+    if not isinstance(results, Mapping):
+        raise ValueError(f"the module returned a {type(found).__name__}; return a dict of tensors")
+    signature = program.graph_signature
+    graph = {
+        "weights": list(weights),
+        "inputs": dict(zip(examples, signature.user_inputs, strict=True)),
+        "operations": operations,
+        "outputs": dict(zip(results, signature.user_outputs, strict=True)),
+    }
+    arrays = {"graph": np.frombuffer(json.dumps(graph).encode(), np.uint8)}
+    for folder, tensors in (("weights", weights), ("examples", examples), ("results", results)):
+        for name, tensor in tensors.items():
+            arrays[f"{folder}/{name}"] = _array(name, tensor)
+    np.savez(path, **arrays)
+
+
+def _folded(
+    program: torch.export.ExportedProgram,
+) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+    """Computes what depends on weights and constants alone, such as masks and positions.
+
+    Returns:
+      What the other operations need of these, and a description of these operations.
+    """
     signature = program.graph_signature
     held = {**program.state_dict, **program.constants}
     stored = {
@@ -58,40 +97,31 @@ def write_tower(
         **signature.inputs_to_buffers,
         **signature.inputs_to_lifted_tensor_constants,
     }
-    graph = {
-        "weights": stored,
-        "inputs": dict(zip(signature.user_inputs, examples, strict=True)),
-        "operations": [_operation(node) for node in program.graph.nodes if _computes(node)],
-        "outputs": dict(zip(results, signature.user_outputs, strict=True)),
-    }
-    arrays = {"graph": np.frombuffer(json.dumps(graph).encode(), np.uint8)}
-    arrays |= {f"weights/{name}": _array(name, held[name]) for name in stored.values()}
-    arrays |= {f"examples/{name}": _array(name, value) for name, value in examples.items()}
-    arrays |= {f"results/{name}": _array(name, value) for name, value in results.items()}
-    np.savez(path, **arrays)
-
-
-def _computes(node: torch.fx.Node) -> bool:
-    checks = ("_assert", "sym_constrain")
-    return node.op == "call_function" and not any(word in str(node.target) for word in checks)
+    known = {name: held[key] for name, key in stored.items()}
+    needed: set[str] = set(signature.user_outputs)
+    operations = []
+    for node in program.graph.nodes:
+        if node.op != "call_function" or "_assert" in str(node.target):
+            continue
+        read = {each.name for each in node.all_input_nodes}
+        if read <= known.keys():
+            arguments = map_arg(node.args, lambda each: known[each.name])
+            known[node.name] = node.target(*arguments, **node.kwargs)
+        else:
+            needed |= read
+            operations.append(_operation(node))
+    return {name: value for name, value in known.items() if name in needed}, operations
 
 
 def _operation(node: torch.fx.Node) -> dict[str, Any]:
-    """Describes an operation: of ATen with its arguments by name, or of Python."""
+    """Describes an operation of ATen, or one of Python's operators on sizes."""
     if isinstance(node.target, torch._ops.OpOverload):
-        schema = node.target._schema
-        name = schema.name.removeprefix("aten::")
-        names = [argument.name for argument in schema.arguments]
+        operation = str(node.target).removeprefix("aten.").rpartition(".")[0]
     else:
-        module = "operator." if node.target.__module__ == operator.neg.__module__ else ""
-        name = f"{module}{node.target.__name__}"
-        names = ["values", "other"]
-    arguments = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    described = {
-        "values" if key in ("self", "input") else key: _argument(value)
-        for key, value in arguments.items()
-    }
-    return {"name": node.name, "operation": name, "arguments": described}
+        operation = f"operator.{node.target.__name__}"
+    options = {key: _argument(value) for key, value in node.kwargs.items() if key not in _STORAGE}
+    arguments = [_argument(value) for value in node.args]
+    return {"name": node.name, "operation": operation, "arguments": arguments, "options": options}
 
 
 def _argument(value: Any) -> Any:
@@ -102,9 +132,7 @@ def _argument(value: Any) -> Any:
         return [_argument(each) for each in value]
     if isinstance(value, torch.dtype):
         return {"dtype": str(value).removeprefix("torch.")}
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return str(value)  # a device or a memory format, which changes no value
+    return None if value == sys.maxsize else value  # a slice without an end
 
 
 def _array(name: str, tensor: torch.Tensor) -> np.ndarray:

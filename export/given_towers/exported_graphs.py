@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from export.errors import NotConvertible
@@ -32,15 +33,16 @@ class _Operation(BaseModel):
 
     name: str
     operation: str
-    arguments: dict[str, Any]
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
 
 
 class _Graph(BaseModel):
-    """The graph; weights, inputs and outputs by their names outside and inside of it."""
+    """The graph: names of weights; inputs and outputs by their names outside and inside of it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    weights: dict[str, str]
+    weights: tuple[str, ...]
     inputs: dict[str, str]
     operations: tuple[_Operation, ...]
     outputs: dict[str, str]
@@ -59,94 +61,77 @@ class ExportedGraphTower:
         self._path = path
         try:
             with path.open("rb") as stream, np.load(stream) as file:
-                self._arrays = {name: file[name] for name in file.files}
-            self._graph = _Graph.model_validate_json(self._arrays["graph"].tobytes())
+                arrays = {name: file[name] for name in file.files}
+            self._graph = _Graph.model_validate_json(arrays["graph"].tobytes())
+            examples = {name: arrays[f"examples/{name}"] for name in self._graph.inputs}
+            results = {name: arrays[f"results/{name}"] for name in self._graph.outputs}
+            self._weights = {name: arrays[f"weights/{name}"] for name in self._graph.weights}
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile) as problem:
             reason = str(problem).partition("\n")[0]
             if isinstance(problem, ValidationError):
                 reason = explain(problem, _Graph)
-            raise NotConvertible(
-                f"tower {path} cannot be read: {reason}; {_WRITE_AGAIN}"
-            ) from problem
-        self._check_operations()
-        examples = self._examples()
+            raise self._refused(f"cannot be read: {reason}; {_WRITE_AGAIN}") from problem
+
         self.inputs = {
             name: tf.TensorSpec([None, *value.shape[1:]], value.dtype, name)
             for name, value in examples.items()
         }
-        self._check_results(examples)
+        self._check_operations()
+        computed = self({name: tf.constant(value) for name, value in examples.items()})
+        for name, wanted in results.items():
+            found = computed[name] if name else computed
+            self._compare(name, np.asarray(found), wanted)
 
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """See GivenTower.__call__."""
-        graph = self._graph
-        results = {name: inputs[given] for name, given in graph.inputs.items()}
-        for name, weight in graph.weights.items():
-            results[name] = tf.constant(self._arrays[f"weights/{weight}"])
-        for each in graph.operations:
+        results = {place: inputs[name] for name, place in self._graph.inputs.items()}
+        for name, weight in self._weights.items():
+            results[name] = tf.constant(weight)
+        for each in self._graph.operations:
             results[each.name] = self._result(each, results)
-        outputs = {name: results[result] for name, result in graph.outputs.items()}
+        outputs = {name: results[result] for name, result in self._graph.outputs.items()}
         return outputs.get("", outputs)
 
     def _result(self, each: _Operation, results: Mapping[str, Any]) -> Any:
-        arguments = {name: _value(value, results) for name, value in each.arguments.items()}
-        first = [arguments.pop("values")] if next(iter(arguments), "") == "values" else []
         try:
-            return OPERATIONS[each.operation](*first, **arguments)
+            arguments = [_value(value, results) for value in each.arguments]
+            options = {name: _value(value, results) for name, value in each.options.items()}
+            return OPERATIONS[each.operation](*arguments, **options)
         except NotConvertible as problem:
-            raise NotConvertible(f"tower {self._path}: {problem}") from problem
-        except (ValueError, TypeError, tf.errors.OpError) as problem:
-            message = " ".join(str(problem).split())
-            raise NotConvertible(
-                f"tower {self._path}: operation {each.name!r} ({each.operation}) of PyTorch has no "
-                f"counterpart with these arguments: {message[:200]}"
+            raise self._refused(str(problem)) from problem
+        except (ValueError, TypeError, KeyError, tf.errors.OpError) as problem:
+            message = " ".join(str(problem).split())[:200]
+            raise self._refused(
+                f"operation {each.name!r} ({each.operation}) of PyTorch has no counterpart with "
+                f"these arguments: {message}"
             ) from problem
 
     def _check_operations(self) -> None:
         unknown = {each.operation for each in self._graph.operations} - OPERATIONS.keys()
         if unknown:
-            raise NotConvertible(
-                f"tower {self._path} has operations of PyTorch without a counterpart: "
-                f"{', '.join(sorted(unknown))}; write it with other operations, or bring the tower "
-                "as a SavedModel"
+            raise self._refused(
+                f"operations of PyTorch without a counterpart: {', '.join(sorted(unknown))}; "
+                "write it with other operations, or bring the tower as a SavedModel"
             )
 
-    def _examples(self) -> dict[str, Any]:
-        """Returns the examples that PyTorch computed results for, by input."""
-        names = self._graph.inputs.values()
-        stored = [f"weights/{name}" for name in self._graph.weights.values()]
-        stored += [f"examples/{name}" for name in names]
-        stored += [f"results/{name}" for name in self._graph.outputs]
-        missing = [name for name in stored if name not in self._arrays]
-        if missing:
-            raise NotConvertible(f"tower {self._path} lacks {missing[0]!r}; {_WRITE_AGAIN}")
-        return {name: self._arrays[f"examples/{name}"] for name in names}
-
-    def _check_results(self, examples: Mapping[str, Any]) -> None:
+    def _compare(self, output: str, found: NDArray[Any], wanted: NDArray[Any]) -> None:
         """Compares what is computed for the examples with what PyTorch computed."""
-        wanted = {name: self._arrays[f"results/{name}"] for name in self._graph.outputs}
-        try:
-            found = self({name: tf.constant(value) for name, value in examples.items()})
-        except KeyError as problem:
-            raise NotConvertible(
-                f"tower {self._path} lacks operation {problem}; {_WRITE_AGAIN}"
-            ) from problem
-        computed = found if isinstance(found, dict) else {"": found}
-        for name, expected in wanted.items():
-            values = np.asarray(computed[name])
-            what = f"output {name!r}" if name else "the result"
-            if values.shape != expected.shape:
-                raise NotConvertible(
-                    f"tower {self._path}: {what} has shape {list(values.shape)}, and PyTorch "
-                    f"computed {list(expected.shape)}"
-                )
-            largest = float(np.max(np.abs(values.astype(float) - expected), initial=0))
-            scale = float(np.max(np.abs(expected), initial=0))
-            if not largest <= TOLERANCE * max(scale, 1e-3):
-                raise NotConvertible(
-                    f"tower {self._path}: {what} differs from PyTorch's by {largest:.3g}, and "
-                    f"PyTorch's largest value is {scale:.3g}; at most {TOLERANCE:g} of it was "
-                    "expected. Please report the operations of this tower"
-                )
+        what = f"output {output!r}" if output else "the result"
+        if found.shape != wanted.shape:
+            raise self._refused(
+                f"{what} has shape {list(found.shape)}, and PyTorch computed {list(wanted.shape)}"
+            )
+        largest = np.max(np.abs(found.astype(float) - wanted), initial=0)
+        scale = np.max(np.abs(wanted.astype(float)), initial=0)
+        if not largest <= TOLERANCE * max(scale, 1e-3):
+            raise self._refused(
+                f"{what} differs from PyTorch's by {largest:.3g}, and PyTorch's largest value is "
+                f"{scale:.3g}; at most {TOLERANCE:g} of it was expected. Please report the "
+                "operations of this tower"
+            )
+
+    def _refused(self, reason: str) -> NotConvertible:
+        return NotConvertible(f"tower {self._path}: {reason}")
 
 
 def _value(argument: Any, results: Mapping[str, Any]) -> Any:

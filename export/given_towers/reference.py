@@ -1,8 +1,8 @@
 """The towers as they were given, run on rows of the checkpoint.
 
-A SavedModel and a LiteRT file run as they are. A graph of PyTorch is computed by the same
-operations that are exported: what PyTorch itself returned stands in the tower's file and in
-`verify.expected`, and both are compared.
+A SavedModel runs as it is. A graph of PyTorch is computed by the same operations that are exported:
+what PyTorch itself returned stands in the tower's file and in `verify.expected`, and both are
+compared.
 """
 
 from __future__ import annotations

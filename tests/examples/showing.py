@@ -5,7 +5,6 @@ asks it.
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -46,8 +45,10 @@ def train_and_export(
     called.
     """
     settings = ExportSettings()
-    if apart:
-        command = [sys.executable, "-m", f"examples.{name}.train", "--out", str(folder)]
+    example = demo_models.EXAMPLES[name]
+    if apart or example.requirements:
+        python = demo_models.training_python(example, folder.with_suffix(".log"))
+        command = [python, "-m", f"examples.{example.package}.train", "--out", str(folder)]
         subprocess.run([*command, "--scale", "tiny"], check=True)
     else:
         _train_here(name, folder)

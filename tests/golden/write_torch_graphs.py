@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from scripts.torch_tower import write_tower
 from tests.golden.write_torch import BAGS, tensors
-from tests.models.torch_towers import cases
+from tests.models.torch_towers import OfDict, cases
 
 
 def whole_model(ranker):
@@ -51,7 +51,7 @@ def main():
         folder.mkdir()
         for name, module, examples in cases():
             module.eval()
-            write_tower(module, examples, folder / f"{name}.npz")
+            write_tower(OfDict(module).eval(), examples, folder / f"{name}.npz")
             if name == "ranker":
                 lines = [json.dumps(example) for example in whole_model(module)]
                 (folder / "examples.jsonl").write_text("\n".join(lines) + "\n")

@@ -14,6 +14,17 @@ ROWS = {"users": 21, "items": 10, "tags": 9}
 DIMS = {"users": 4, "items": 8, "tags": 4}
 
 
+class OfDict(nn.Module):
+    """A function of one dict, as `write_tower` takes it."""
+
+    def __init__(self, tower):
+        super().__init__()
+        self.tower = tower
+
+    def forward(self, inputs):
+        return self.tower(**inputs)
+
+
 class Ranker(nn.Module):
     """The top of a DLRM over three activations and a number, with two outputs."""
 
@@ -84,28 +95,119 @@ class Attention(nn.Module):
         return torch.cat([functional.normalize(last, dim=-1), user], dim=1)
 
 
+class Encoder(nn.Module):
+    """The encoder of a transformer over the last movies, whose padding is masked."""
+
+    def __init__(self):
+        super().__init__()
+        self.movies = nn.Embedding(50, 8, padding_idx=0)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, activation="gelu")
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, movies, last):
+        rows = self.layers(self.movies(movies), src_key_padding_mask=movies == 0)
+        return rows.gather(1, last[:, None, None].expand(-1, 1, 8)).squeeze(1)
+
+
+class Attended(nn.Module):
+    """Multi-head attention of a candidate over a history, and the weights of the heads."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, item, history):
+        found, weights = self.attention(item.unsqueeze(1), history, history)
+        causal = functional.scaled_dot_product_attention(history, history, history, is_causal=True)
+        liked = item[:, None, :6] > 0  # no key at all for one of the examples
+        masked = functional.scaled_dot_product_attention(history, history, history, liked)
+        taste = torch.cat([found.squeeze(1), masked[:, 0]], dim=1)
+        return {"taste": taste, "weights": weights.amax(dim=1), "last": causal[:, -1]}
+
+
+class Experts(nn.Module):
+    """MMoE over crosses of low rank, as TorchRec writes them, and a factorization machine."""
+
+    def __init__(self):
+        super().__init__()
+        self.down = nn.Parameter(torch.randn(3, 12))
+        self.up = nn.Parameter(torch.randn(12, 3))
+        self.bias = nn.Parameter(torch.randn(12, 1))
+        self.experts = nn.ModuleList(nn.Linear(12, 4) for _ in range(3))
+        self.gate = nn.Linear(12, 3)
+
+    def forward(self, user, item):
+        first = torch.cat([user, item], dim=1).unsqueeze(2)
+        product = torch.matmul(self.up, torch.matmul(self.down, first)) + self.bias
+        crossed = (first * product + first).squeeze(2)
+        shares = torch.softmax(self.gate(crossed), dim=-1)
+        found = torch.stack([functional.silu(expert(crossed)) for expert in self.experts], dim=1)
+        mixed = torch.einsum("be,bed->bd", shares, found)
+        fields = torch.stack([user, item[:, :4], item[:, 4:]], dim=1)
+        pairs = 0.5 * (fields.sum(dim=1).pow(2) - fields.square().sum(dim=1))
+        return (mixed + pairs).sum(dim=1)
+
+
+class Interest(nn.Module):
+    """The attention of DIN: the history's rows, weighted by what they have to do with the item."""
+
+    def __init__(self):
+        super().__init__()
+        self.relevance = nn.Sequential(nn.Linear(32, 8), nn.PReLU(), nn.Linear(8, 1))
+
+    def forward(self, item, history, count):
+        repeated = item.unsqueeze(1).expand_as(history)
+        products = [repeated, history, repeated - history, repeated * history]
+        relevance = self.relevance(torch.cat(products, dim=-1)).squeeze(-1)
+        read = torch.arange(history.shape[1]) < count.unsqueeze(1)
+        relevance = relevance.masked_fill(~read, -1e9)
+        weighted = (torch.softmax(relevance, dim=1).unsqueeze(-1) * history).sum(dim=1)
+        mean = (history * read.unsqueeze(-1)).sum(dim=1) / read.sum(dim=1, keepdim=True).clamp(
+            min=1
+        )
+        return {"likeness": functional.cosine_similarity(weighted, item), "mean": mean}
+
+
 class Elements(nn.Module):
     """Functions of numbers, with dtypes that PyTorch promotes."""
 
     def forward(self, number, count):
-        ratio = count / 7 + count.float().log1p() - (count // 3) % 5
+        ratio = count / 7 + count.float().log1p() - 2 * count
         bounded = number.clamp(-1, 1).abs().sqrt() + torch.exp(-number.pow(2)) + number.erf()
-        chosen = torch.where((number > 0) & (count >= 2), bounded, 1 / (2 + ratio.abs()))
-        steps = torch.cumsum(torch.arange(3) + chosen.unsqueeze(-1).expand(-1, 3), dim=1)
-        activated = functional.silu(chosen) + functional.leaky_relu(number) + number.tanh()
-        return torch.cat([steps, torch.stack([chosen, ratio, activated], dim=1)], dim=1)
+        even = (count != 1) | (count <= 4) & ~(count == 3)
+        chosen = torch.where((number > 0) & (count >= 2) & even, bounded, 1 / (2 + ratio.abs()))
+        steps = torch.arange(3) + chosen.unsqueeze(-1).expand(-1, 3)
+        relu = functional.relu6(2 * number) + functional.leaky_relu(number)
+        soft = functional.softplus(number) + functional.mish(number) + functional.logsigmoid(number)
+        tanh = number.tanh() + functional.gelu(number, approximate="tanh")
+        logs = (1 + number.abs()).log() + (2 + number.square()).rsqrt() + number.abs().pow(1.5)
+        limits = torch.maximum(number, count) - torch.minimum(number, torch.tensor(0.25))
+        counted = (number < 0.5).sum() * 0 + count.eq(2)
+        rows = [chosen, ratio, relu, soft, tanh, logs, limits, counted]
+        return torch.cat([steps, torch.stack(rows, dim=1)], dim=1)
 
 
 class Shapes(nn.Module):
-    """Slices, splits, padding and reductions."""
+    """Slices, splits, gathers and reductions."""
 
     def forward(self, user, item):
         first, second = item.split([3, 5], dim=1)
-        padded = functional.pad(first, (1, 2), value=0.5)
-        largest = item.amax(dim=1, keepdim=True) - item.amin(dim=1, keepdim=True)
-        repeated = user.repeat(1, 2)[:, 1:-1:2]
-        flat = torch.softmax(second, dim=1).mean(dim=1, keepdim=True)
-        return torch.cat([padded, largest, repeated, flat, item[:, -2:], user[:, 1:2]], dim=1)
+        largest = item.amax(dim=1, keepdim=True) + user.mean(dim=1, keepdim=True)
+        pairs = item.view(-1, 2, 4)
+        last = pairs[:, [-1, 0], [0, -1]]
+        flat = torch.softmax(second, dim=1) @ torch.ones(5, 2)
+        row = pairs.permute(0, 2, 1).reshape(-1, 8)[:, 1:-1:2]
+        norms = torch.linalg.vector_norm(pairs, dim=2)
+        return torch.cat(
+            [largest, last, flat, row, norms, first, item[:, -2:], user[:, 1:2]], dim=1
+        )
+
+
+class Outputs(nn.Module):
+    """Inputs and outputs in another order than that of the alphabet."""
+
+    def forward(self, item, user):
+        return {"second": item[:, 0] - user[:, 0], "first": user}
 
 
 class Convolution(nn.Module):
@@ -128,15 +230,23 @@ def cases():
 
     user = numbers(DIMS["users"])
     item = numbers(DIMS["items"])
+    item[2] = -item[2].abs()
     tag = numbers(DIMS["tags"])
     age = numbers()
     movies = torch.randint(0, 50, (5, 6), generator=generator)
-    movies[1, :4] = 0
+    movies[1, 3:] = 0
+    last = (movies != 0).sum(dim=1) - 1
+    history = numbers(6, 8)
     count = torch.randint(0, 9, (5,), generator=generator)
     torch.manual_seed(11)
     yield "ranker", Ranker(), {"user": user, "item": item, "tag": tag, "age": age}
     yield "cross", Cross(), {"user": user, "item": item}
     yield "attention", Attention(), {"user": user, "movies": movies}
+    yield "encoder", Encoder(), {"movies": movies, "last": last}
+    yield "attended", Attended(), {"item": item, "history": history}
+    yield "experts", Experts(), {"user": user, "item": item}
+    yield "interest", Interest(), {"item": item, "history": history, "count": count}
+    yield "outputs", Outputs(), {"user": user, "item": item}
     yield "elements", Elements(), {"number": numbers(), "count": count}
     yield "shapes", Shapes(), {"user": user, "item": item}
     yield "convolution", Convolution(), {"user": user}

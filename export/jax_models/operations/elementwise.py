@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from export.graphs.elementwise import ELEMENTWISE
 from export.graphs.loading import tf
 from export.jax_models.equations import Equation, Handler
 from export.jax_models.values import MadeBy, Value
@@ -26,16 +27,6 @@ def _elementwise(operation: Callable[..., Any]) -> Handler:
         return Value(equation.shape, tensor, made_by=made_by)
 
     return handle
-
-
-def function_of(path: str) -> Callable[..., Any]:
-    """Returns a function of TensorFlow by its name; TensorFlow is imported when it is called."""
-
-    def call(*tensors: Any, **how: Any) -> Any:
-        module, _, name = path.rpartition(".")
-        return getattr(getattr(tf, module), name)(*tensors, **how)
-
-    return call
 
 
 def _for_booleans(of_booleans: str, of_integers: str) -> Callable[..., Any]:
@@ -148,56 +139,6 @@ def _reduce_precision(equation: Equation, operand: Value) -> Value:
     return Value(equation.shape, rounded)
 
 
-_OF_TENSORFLOW = {
-    "abs": "math.abs",
-    "acos": "math.acos",
-    "acosh": "math.acosh",
-    "add": "math.add",
-    "asin": "math.asin",
-    "asinh": "math.asinh",
-    "atan": "math.atan",
-    "atan2": "math.atan2",
-    "atanh": "math.atanh",
-    "ceil": "math.ceil",
-    "cos": "math.cos",
-    "cosh": "math.cosh",
-    "digamma": "math.digamma",
-    "eq": "math.equal",
-    "erf": "math.erf",
-    "erfc": "math.erfc",
-    "exp": "math.exp",
-    "expm1": "math.expm1",
-    "floor": "math.floor",
-    "ge": "math.greater_equal",
-    "gt": "math.greater",
-    "is_finite": "math.is_finite",
-    "le": "math.less_equal",
-    "le_to": "math.less_equal",
-    "lgamma": "math.lgamma",
-    "log": "math.log",
-    "log1p": "math.log1p",
-    "logistic": "math.sigmoid",
-    "lt": "math.less",
-    "lt_to": "math.less",
-    "max": "math.maximum",
-    "min": "math.minimum",
-    "mul": "math.multiply",
-    "ne": "math.not_equal",
-    "neg": "math.negative",
-    "rsqrt": "math.rsqrt",
-    "shift_left": "bitwise.left_shift",
-    "shift_right_arithmetic": "bitwise.right_shift",
-    "sign": "math.sign",
-    "sin": "math.sin",
-    "sinh": "math.sinh",
-    "sqrt": "math.sqrt",
-    "square": "math.square",
-    "sub": "math.subtract",
-    "tan": "math.tan",
-    "tanh": "math.tanh",
-}
-"""Primitive -> the function of TensorFlow that does the same."""
-
 _OWN: dict[str, Callable[..., Any]] = {
     "and": _for_booleans("logical_and", "bitwise_and"),
     "cbrt": _cube_root,
@@ -214,7 +155,7 @@ _OWN: dict[str, Callable[..., Any]] = {
 }
 
 OPERATIONS: dict[str, Handler] = {
-    **{name: _elementwise(function_of(path)) for name, path in _OF_TENSORFLOW.items()},
+    **{name: _elementwise(function) for name, function in ELEMENTWISE.items()},
     **{name: _elementwise(function) for name, function in _OWN.items()},
     "convert_element_type": _convert,
     "integer_pow": _integer_power,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from export.graphs.elementwise import function_of
 from export.graphs.loading import tf
 from export.jax_models.equations import Equation, Handler
-from export.jax_models.operations.elementwise import function_of
 from export.jax_models.values import Value
 
 

@@ -15,7 +15,18 @@ from export.given_towers.exported_graphs import ExportedGraphTower
 from export.graphs.loading import tf
 from tests.export.given_towers.graphs import extract
 
-CASES = ("attention", "cross", "elements", "ranker", "shapes")
+CASES = (
+    "attended",
+    "attention",
+    "cross",
+    "elements",
+    "encoder",
+    "experts",
+    "interest",
+    "outputs",
+    "ranker",
+    "shapes",
+)
 Arrays = dict[str, Any]
 
 
@@ -70,7 +81,7 @@ def test_operation_without_a_counterpart_is_named(written: Path) -> None:
 
 def test_results_that_are_not_those_of_pytorch_are_refused(written: Path, tmp_path: Path) -> None:
     arrays = arrays_of(written / "ranker.npz")
-    arrays["weights/click.bias"] = arrays["weights/click.bias"] + 0.01
+    arrays["weights/p_tower_click_bias"] = arrays["weights/p_tower_click_bias"] + 0.01
     np.savez(tmp_path / "ranker.npz", **arrays)
     with pytest.raises(NotConvertible, match="output 'click' differs from PyTorch's by"):
         ExportedGraphTower(tmp_path / "ranker.npz")
@@ -116,7 +127,7 @@ def test_graph_of_another_form_is_refused(
     assert "write it again with write_tower" in str(caught.value)
 
 
-@pytest.mark.parametrize("missing", ["graph", "weights/normalize.weight", "examples/user"])
+@pytest.mark.parametrize("missing", ["graph", "weights/p_tower_normalize_weight", "examples/user"])
 def test_missing_array_is_named(missing: str, written: Path, tmp_path: Path) -> None:
     arrays = arrays_of(written / "cross.npz")
     del arrays[missing]
@@ -129,7 +140,7 @@ def test_arguments_that_an_operation_does_not_take_are_refused(
     written: Path, tmp_path: Path
 ) -> None:
     def change(graph: Any) -> None:
-        graph["operations"][-1]["arguments"]["dimension"] = 3
+        graph["operations"][-1]["options"]["dimension"] = 3
 
     np.savez(tmp_path / "cross.npz", **with_graph(arrays_of(written / "cross.npz"), change))
     with pytest.raises(NotConvertible, match=r"operation 'sum_1' \(sum\)"):
@@ -141,12 +152,12 @@ def test_result_that_no_operation_computes_is_refused(written: Path, tmp_path: P
         graph["operations"].pop(0)
 
     np.savez(tmp_path / "cross.npz", **with_graph(arrays_of(written / "cross.npz"), change))
-    with pytest.raises(NotConvertible, match="lacks"):
+    with pytest.raises(NotConvertible, match="these arguments: 'cat'"):
         ExportedGraphTower(tmp_path / "cross.npz")
 
 
 @pytest.mark.parametrize("size", [0, 100, -100])
 def test_damaged_file_is_refused(size: int, written: Path, tmp_path: Path) -> None:
     (tmp_path / "cross.npz").write_bytes((written / "cross.npz").read_bytes()[:size])
-    with pytest.raises(NotConvertible, match=r"cross\.npz cannot be read"):
+    with pytest.raises(NotConvertible, match=r"cross\.npz: cannot be read"):
         ExportedGraphTower(tmp_path / "cross.npz")

@@ -117,23 +117,26 @@ class Ranker(tf.Module):  # type: ignore[misc]
 
     def __init__(self, arrays: dict[str, Any]) -> None:
         super().__init__()
-        names = [name for name in arrays if name.startswith("weights/")]
-        self.held = {name.removeprefix("weights/"): tf.Variable(arrays[name]) for name in names}
+        self.held = {
+            name.removeprefix("weights/p_tower_"): tf.Variable(array)
+            for name, array in arrays.items()
+            if name.startswith("weights/p_tower_")
+        }
 
     def layer(self, name: str, values: Any) -> Any:
-        return values @ tf.transpose(self.held[f"{name}.weight"]) + self.held[f"{name}.bias"]
+        return values @ tf.transpose(self.held[f"{name}_weight"]) + self.held[f"{name}_bias"]
 
     def rank(self, user: Any, item: Any, tag: Any, age: Any) -> dict[str, Any]:
-        age = tf.nn.relu(self.layer("age.0", age[:, tf.newaxis]))
-        user = self.layer("taste.2", tf.nn.relu(self.layer("taste.0", user)))
+        age = tf.nn.relu(self.layer("age_0", age[:, tf.newaxis]))
+        user = self.layer("taste_2", tf.nn.relu(self.layer("taste_0", user)))
         rows = tf.stack([user, self.layer("narrow", item), tag, age], axis=1)
         pairs = tf.matmul(rows, rows, transpose_b=True)
         first, second = np.triu_indices(4, 1)
         crossed = [pairs[:, left, right] for left, right in zip(first, second, strict=True)]
-        deep = tf.nn.relu(self.layer("top.0", tf.concat([user, tf.stack(crossed, 1)], axis=1)))
+        deep = tf.nn.relu(self.layer("top_0", tf.concat([user, tf.stack(crossed, 1)], axis=1)))
         mean, variance = tf.nn.moments(deep, [1], keepdims=True)
-        scale = self.held["top.2.weight"]
-        deep = tf.nn.batch_normalization(deep, mean, variance, self.held["top.2.bias"], scale, 1e-5)
+        scale = self.held["top_2_weight"]
+        deep = tf.nn.batch_normalization(deep, mean, variance, self.held["top_2_bias"], scale, 1e-5)
         return {name: tf.sigmoid(self.layer(name, deep))[:, 0] for name in ("click", "like")}
 
     def save(self, folder: Path, batch: int | None) -> None:

@@ -14,7 +14,7 @@ from bundle.format.manifest import EmbeddedFeature, Manifest
 from bundle.storage.catalog import read_manifest
 from bundle.tables.reader import TableReader
 from export.errors import CheckpointError, NotConvertible, UsageError, VerificationFailed
-from export.jax_models.operations import elementwise
+from export.graphs.elementwise import ELEMENTWISE
 from export.jobs import bundle_job
 from export.jobs.progress import Progress
 from export.recipe.schema import ExportJob
@@ -226,7 +226,7 @@ def expected(held: dict[str, Any], users: Any, genres: Any, ages: Any) -> Any:
 def test_operation_that_is_evaluated_wrongly_is_not_published(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = elementwise.function_of("math.sigmoid")
+    wrong = ELEMENTWISE["logistic"]
 
     def handle(equation: Any, operand: Any) -> Any:
         return wrong(equation.sizes.full(operand))

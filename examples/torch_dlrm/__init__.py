@@ -1,0 +1,1 @@
+"""DLRM in PyTorch: the tables of a checkpoint, and a tower as a graph."""
