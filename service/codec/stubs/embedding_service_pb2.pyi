@@ -90,6 +90,48 @@ class UnknownRule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNKNOWN_RULE_ROW: _ClassVar[UnknownRule]
     UNKNOWN_RULE_REFUSE: _ClassVar[UnknownRule]
 
+class IdOperator(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ID_OPERATOR_UNSPECIFIED: _ClassVar[IdOperator]
+    ID_OPERATOR_ADD: _ClassVar[IdOperator]
+    ID_OPERATOR_MULTIPLY: _ClassVar[IdOperator]
+    ID_OPERATOR_DIVIDE: _ClassVar[IdOperator]
+    ID_OPERATOR_REMAINDER: _ClassVar[IdOperator]
+    ID_OPERATOR_TRUNCATED_REMAINDER: _ClassVar[IdOperator]
+    ID_OPERATOR_AT_LEAST: _ClassVar[IdOperator]
+    ID_OPERATOR_AT_MOST: _ClassVar[IdOperator]
+    ID_OPERATOR_ABSOLUTE: _ClassVar[IdOperator]
+    ID_OPERATOR_INT32: _ClassVar[IdOperator]
+
+class OovHash(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OOV_HASH_UNSPECIFIED: _ClassVar[OovHash]
+    OOV_HASH_FINGERPRINT: _ClassVar[OovHash]
+    OOV_HASH_MODULO: _ClassVar[OovHash]
+
+class TextEdit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TEXT_EDIT_UNSPECIFIED: _ClassVar[TextEdit]
+    TEXT_EDIT_LOWER: _ClassVar[TextEdit]
+    TEXT_EDIT_UPPER: _ClassVar[TextEdit]
+    TEXT_EDIT_STRIP: _ClassVar[TextEdit]
+    TEXT_EDIT_REPLACE_ANY: _ClassVar[TextEdit]
+    TEXT_EDIT_REPLACE: _ClassVar[TextEdit]
+
+class TextSplit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TEXT_SPLIT_UNSPECIFIED: _ClassVar[TextSplit]
+    TEXT_SPLIT_WHITESPACE: _ClassVar[TextSplit]
+    TEXT_SPLIT_CHARACTERS: _ClassVar[TextSplit]
+
+class Rounding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROUNDING_UNSPECIFIED: _ClassVar[Rounding]
+    ROUNDING_TOWARD_ZERO: _ClassVar[Rounding]
+    ROUNDING_DOWN: _ClassVar[Rounding]
+    ROUNDING_UP: _ClassVar[Rounding]
+    ROUNDING_HALF_EVEN: _ClassVar[Rounding]
+
 class TowerRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TOWER_ROLE_UNSPECIFIED: _ClassVar[TowerRole]
@@ -194,6 +236,33 @@ UNKNOWN_RULE_UNSPECIFIED: UnknownRule
 UNKNOWN_RULE_ZEROS: UnknownRule
 UNKNOWN_RULE_ROW: UnknownRule
 UNKNOWN_RULE_REFUSE: UnknownRule
+ID_OPERATOR_UNSPECIFIED: IdOperator
+ID_OPERATOR_ADD: IdOperator
+ID_OPERATOR_MULTIPLY: IdOperator
+ID_OPERATOR_DIVIDE: IdOperator
+ID_OPERATOR_REMAINDER: IdOperator
+ID_OPERATOR_TRUNCATED_REMAINDER: IdOperator
+ID_OPERATOR_AT_LEAST: IdOperator
+ID_OPERATOR_AT_MOST: IdOperator
+ID_OPERATOR_ABSOLUTE: IdOperator
+ID_OPERATOR_INT32: IdOperator
+OOV_HASH_UNSPECIFIED: OovHash
+OOV_HASH_FINGERPRINT: OovHash
+OOV_HASH_MODULO: OovHash
+TEXT_EDIT_UNSPECIFIED: TextEdit
+TEXT_EDIT_LOWER: TextEdit
+TEXT_EDIT_UPPER: TextEdit
+TEXT_EDIT_STRIP: TextEdit
+TEXT_EDIT_REPLACE_ANY: TextEdit
+TEXT_EDIT_REPLACE: TextEdit
+TEXT_SPLIT_UNSPECIFIED: TextSplit
+TEXT_SPLIT_WHITESPACE: TextSplit
+TEXT_SPLIT_CHARACTERS: TextSplit
+ROUNDING_UNSPECIFIED: Rounding
+ROUNDING_TOWARD_ZERO: Rounding
+ROUNDING_DOWN: Rounding
+ROUNDING_UP: Rounding
+ROUNDING_HALF_EVEN: Rounding
 TOWER_ROLE_UNSPECIFIED: TowerRole
 TOWER_ROLE_QUERY: TowerRole
 TOWER_ROLE_CANDIDATE: TowerRole
@@ -874,9 +943,9 @@ class IdOperation(_message.Message):
     __slots__ = ("do", "by")
     DO_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
-    do: str
+    do: IdOperator
     by: int
-    def __init__(self, do: _Optional[str] = ..., by: _Optional[int] = ...) -> None: ...
+    def __init__(self, do: _Optional[_Union[IdOperator, str]] = ..., by: _Optional[int] = ...) -> None: ...
 
 class HashIds(_message.Message):
     __slots__ = ("buckets", "first_row", "key", "mask")
@@ -902,9 +971,9 @@ class VocabularyIds(_message.Message):
     first_row: int
     oov_buckets: int
     oov_first_row: int
-    oov_hash: str
+    oov_hash: OovHash
     mask: Id
-    def __init__(self, vocabulary: _Optional[str] = ..., first_row: _Optional[int] = ..., oov_buckets: _Optional[int] = ..., oov_first_row: _Optional[int] = ..., oov_hash: _Optional[str] = ..., mask: _Optional[_Union[Id, _Mapping]] = ...) -> None: ...
+    def __init__(self, vocabulary: _Optional[str] = ..., first_row: _Optional[int] = ..., oov_buckets: _Optional[int] = ..., oov_first_row: _Optional[int] = ..., oov_hash: _Optional[_Union[OovHash, str]] = ..., mask: _Optional[_Union[Id, _Mapping]] = ...) -> None: ...
 
 class BucketIds(_message.Message):
     __slots__ = ("boundaries", "first_row", "falling")
@@ -947,10 +1016,10 @@ class TextStep(_message.Message):
     DO_FIELD_NUMBER: _ClassVar[int]
     WHAT_FIELD_NUMBER: _ClassVar[int]
     BY_FIELD_NUMBER: _ClassVar[int]
-    do: str
+    do: TextEdit
     what: str
     by: str
-    def __init__(self, do: _Optional[str] = ..., what: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
+    def __init__(self, do: _Optional[_Union[TextEdit, str]] = ..., what: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
 
 class CrossedIds(_message.Message):
     __slots__ = ("keys", "buckets", "hash_key")
@@ -980,11 +1049,11 @@ class TextIds(_message.Message):
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     steps: _containers.RepeatedCompositeFieldContainer[TextStep]
-    split: str
+    split: TextSplit
     ngrams: _containers.RepeatedScalarFieldContainer[int]
     length: int
     ids: IdRule
-    def __init__(self, steps: _Optional[_Iterable[_Union[TextStep, _Mapping]]] = ..., split: _Optional[str] = ..., ngrams: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., ids: _Optional[_Union[IdRule, _Mapping]] = ...) -> None: ...
+    def __init__(self, steps: _Optional[_Iterable[_Union[TextStep, _Mapping]]] = ..., split: _Optional[_Union[TextSplit, str]] = ..., ngrams: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., ids: _Optional[_Union[IdRule, _Mapping]] = ...) -> None: ...
 
 class KeyedIds(_message.Message):
     __slots__ = ("keys",)
@@ -999,8 +1068,8 @@ class Cast(_message.Message):
     ROUNDING_FIELD_NUMBER: _ClassVar[int]
     of: DataType
     to: DataType
-    rounding: str
-    def __init__(self, of: _Optional[_Union[DataType, str]] = ..., to: _Optional[_Union[DataType, str]] = ..., rounding: _Optional[str] = ...) -> None: ...
+    rounding: Rounding
+    def __init__(self, of: _Optional[_Union[DataType, str]] = ..., to: _Optional[_Union[DataType, str]] = ..., rounding: _Optional[_Union[Rounding, str]] = ...) -> None: ...
 
 class TowerDetails(_message.Message):
     __slots__ = ("name", "role", "inputs", "outputs", "result", "formula", "forms", "parts", "device")

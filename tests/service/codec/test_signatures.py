@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
-from rowcast_client.descriptions import plain_message
+from pydantic import BaseModel, TypeAdapter
+from rowcast_client.descriptions import plain_message, text_of
 
-from bundle.format.id_rules import IdRule
+from bundle.format.features import Cast
+from bundle.format.id_rules import IdOperation, IdRule, TextIds, TextStep, VocabularyIds
 from service.codec import signatures
 from service.codec.json import dump
 from service.codec.stubs import embedding_service_pb2 as pb
+from service.codec.value_messages import enum_number
 from service.versions.lifecycle import VersionState
 
 FORM = {
@@ -135,6 +137,26 @@ def test_every_rule_reaches_the_client_as_the_manifest_writes_it(rule: dict[str,
     message = signatures.details_message({"model": "m", "version": 1, "readers": [reader]})
     received = pb.GetModelResponse.FromString(message.SerializeToString())
     assert plain_message(received.readers[0])["ids"] == written
+
+
+@pytest.mark.parametrize(
+    ("model", "field", "enum"),
+    [
+        (IdOperation, "do", pb.IdOperator),
+        (TextStep, "do", pb.TextEdit),
+        (TextIds, "split", pb.TextSplit),
+        (VocabularyIds, "oov_hash", pb.OovHash),
+        (Cast, "rounding", pb.Rounding),
+    ],
+)
+def test_every_value_of_a_closed_set_is_a_value_of_its_enum(
+    model: type[BaseModel], field: str, enum: Any
+) -> None:
+    schema = TypeAdapter(model.model_fields[field].annotation).json_schema()
+    values = schema.get("enum") or schema["anyOf"][0]["enum"]
+    numbers = [enum_number(enum.DESCRIPTOR, value) for value in values]
+    assert sorted(numbers) == sorted(enum.values())[1:]
+    assert [text_of(enum.DESCRIPTOR, number) for number in numbers] == values
 
 
 def test_details_message_keeps_zero_apart_from_null() -> None:
