@@ -54,10 +54,10 @@ stubs: venv ## regenerates the protobuf stubs
 bench: venv ## the service, bare calls, installed peers, overload, start and memory; writes docs/explanation/benchmarks.md (SCALE=1: all rows)
 	$(BIN)/python -m benchmarks --document $(if $(SCALE),--scale $(SCALE))
 
-bench-against: venv ## the service of another checkout in alternation with this one: make bench-against DIR=../old
+bench-against: venv ## the service of another checkout, with its own bundles, in alternation with this one: DIR=../old
 	$(BIN)/python -m benchmarks --against $(DIR)
 
-bench-peers: venv ## virtual environments of the peers of make bench, 8 GB under build/peers
+bench-peers: venv ## virtual environments of the peers of make bench, 9 GB under build/peers
 	$(BIN)/python -m benchmarks.peers.environments
 
 bench-retrieval: venv ## filtered retrieval beside ScaNN, faiss, hnswlib, LanceDB, pgvector and Chroma: a million vectors

@@ -1,8 +1,8 @@
 """Bare calls, in a process of their own: a tower or an index with nothing around it.
 
-`python -m benchmarks.bare KIND BUNDLE` reads lines `THREADS SECONDS` and answers each with a line
-of JSON. `f32` and `int8` run the compiled ranking tower on 200 candidates; `search` searches the
-index for one query vector at a time. Inputs are ready in memory.
+`python -m benchmarks.bare KIND BUNDLE` reads lines with a number of seconds and answers each with
+a line of JSON. `f32` and `int8` run the compiled ranking tower on 200 candidates; `search` searches
+the index for one query vector at a time. Inputs are ready in memory.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from math import nan
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.rounds import Block
 from bundle.format.manifest import Precision
 from bundle.storage.catalog import read_manifest
 
 CANDIDATES = 200
+THREADS = 2
 QUERIES = "queries.npy"
 """Beside the bundle of workload Q: its query vectors."""
 
 Step = Callable[[int], object]
 
 
-@dataclass(frozen=True)
-class Bare:
-    """Calls a second over all threads, and the CPU of one call, ms."""
-
-    per_s: float
-    cpu_ms: float
-
-
 class BareCall:
-    """One bare call in its own process."""
+    """One bare call in its own process, which rests between its blocks.
+
+    Attributes:
+      name: Its kind.
+    """
 
     def __init__(self, kind: str, bundle: Path) -> None:
+        self.name = kind
         program = [sys.executable, "-m", "benchmarks.bare", kind, str(bundle)]
         self._process = subprocess.Popen(
             program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def measure(self, threads: int, seconds: float) -> Bare:
-        """Calls again and again from so many threads."""
+    def measure(self, callers: int, seconds: float) -> Block:
+        """Calls again and again from two threads, whatever the number of callers is."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{threads} {seconds}\n")
+        self._process.stdin.write(f"{seconds}\n")
         self._process.stdin.flush()
-        return Bare(*json.loads(self._process.stdout.readline()))
+        per_s, cpu_ms = json.loads(self._process.stdout.readline())
+        return Block(per_s, nan, nan, cpu_ms, 0.0, 0.0)
 
     def close(self) -> None:
         """Ends the process."""
@@ -78,8 +78,9 @@ def _search(bundle: Path) -> Step:
     return lambda at: index.search(queries[at % len(queries)][np.newaxis], entry.recall.k)
 
 
-def _run(step: Step, threads: int, seconds: float) -> Bare:
-    counts = [0] * threads
+def _run(step: Step, seconds: float) -> tuple[float, float]:
+    """Returns the calls per second of all threads, and the CPU of one call in ms."""
+    counts = [0] * THREADS
     end = time.perf_counter() + seconds
 
     def call(number: int) -> None:
@@ -87,7 +88,7 @@ def _run(step: Step, threads: int, seconds: float) -> Bare:
             step(97 * number + counts[number])
             counts[number] += 1
 
-    running = [threading.Thread(target=call, args=(number,)) for number in range(threads)]
+    running = [threading.Thread(target=call, args=(number,)) for number in range(THREADS)]
     began = time.perf_counter()
     cpu_s = time.process_time()
     for thread in running:
@@ -95,7 +96,7 @@ def _run(step: Step, threads: int, seconds: float) -> Bare:
     for thread in running:
         thread.join()
     cpu_ms = (time.process_time() - cpu_s) / sum(counts) * 1e3
-    return Bare(sum(counts) / (time.perf_counter() - began), cpu_ms)
+    return sum(counts) / (time.perf_counter() - began), cpu_ms
 
 
 def main() -> None:
@@ -108,9 +109,7 @@ def main() -> None:
         step = _tower(bundle, "int8" if kind == "int8" else "f32")
     step(0)
     for line in sys.stdin:
-        threads, seconds = line.split()
-        # its answer
-        print(json.dumps(astuple(_run(step, int(threads), float(seconds)))), flush=True)  # noqa: T201
+        print(json.dumps(_run(step, float(line))), flush=True)  # noqa: T201 - its response
 
 
 if __name__ == "__main__":

@@ -15,14 +15,14 @@ BEGIN = "<!-- written by python -m benchmarks: begin -->"
 END = "<!-- end -->"
 DOCUMENT = Path("docs/explanation/benchmarks.md")
 RESULTS = Path("benchmarks/results")
-PEER_TARGETS = {
-    "FastAPI": 1.8,
-    "FastAPI, processes": 1.8,
-    "BentoML": 2.4,
-    "MLServer": 2.0,
-    "Ray Serve, HAProxy": 1.45,
+PEER_TARGET = 1.3
+"""Minimum ratio of rowcast's requests per second to a peer's on R, each at its best."""
+SHARE_TARGETS = {
+    ("R f32, HTTP protobuf", "8"): 0.88,
+    ("R int8, HTTP protobuf", "8"): 0.70,
+    ("Q, HTTP protobuf", "32"): 0.65,
 }
-"""Minimum ratio of rowcast's requests per second to a peer's, each at its best."""
+"""Minimum share of the bare call's throughput, by request and number of callers."""
 OVERLOAD = {
     "load": "load",
     "offered/s": "offered/s",
@@ -33,6 +33,10 @@ OVERLOAD = {
 }
 """The columns of the overload table on the page, by the name that a run gives them."""
 _RANKING = "R f32, HTTP JSON"
+_INT8 = "R int8, HTTP JSON"
+_RETRIEVAL = "Q, HTTP JSON"
+_OWN = {"rowcast": _RANKING, "rowcast int8": _INT8}
+_BEST = "rowcast f32 by it, each at its best"
 
 
 @dataclass(frozen=True)
@@ -98,21 +102,30 @@ def _summary(how: str, sheets: Sequence[Sheet]) -> str:
     found = _records(sheets)
     service = found["Service"]
     peers = found.get("Peers", [])
-    start = found["Start"]
+    start = found["Start"][-1]
     best = _by_request(service)
     requests = [best[name] for name in dict.fromkeys(row["request"] for row in service)]
     overload = [{title: row[name] for name, title in OVERLOAD.items()} for row in found["Overload"]]
+    ranked = {"rowcast": best[_RANKING], "rowcast, int8": best[_INT8]}
     parts = (
         how,
         "\n## Ranking beside other servers",
-        "Each server ranks 200 candidates by a DCN v2 in float32, JSON over HTTP, at its best "
-        "number of callers.",
-        _chart(best[_RANKING]["requests/s"], peers),
-        _beside(best[_RANKING], peers, start[-1]),
+        "Each server ranks 200 candidates by a DCN v2 over HTTP, at its best number of callers: in "
+        "JSON, Triton in its binary form. All compute in float32 except `rowcast, int8`.",
+        _chart(best, peers),
+        _beside(ranked, peers, start),
+        "\nScores by int8 differ from those by float32 as follows, over the 64 requests:\n",
+        _table(tuple(found["Error"][0]), found["Error"]),
+        "\n## Retrieval beside a service written by hand",
+        "The 100 nearest of the candidates of Q, JSON over HTTP. The other service is FastAPI with "
+        "the query tower in TensorFlow and a ScaNN index with the same parameters.\n",
+        _beside({"rowcast": best[_RETRIEVAL]}, found.get("Retrieval", []), start),
         "\n## Ranking and retrieval, by transport",
-        "R is the ranking above, Q is the retrieval of the 100 nearest candidates, each at its "
-        "best number of callers.\n",
+        "R is the ranking above, Q the retrieval, each at its best number of callers.\n",
         _table(("request", "callers", "requests/s", "p50 ms", "p99 ms", "CPU ms"), requests),
+        "\nThe share of the tower, or of the search, that is called in process by two threads "
+        "with nothing around it:\n",
+        _table(tuple(found["Bare"][0])[:5], found["Bare"]),
         "\n## Overload",
         "Requests arrive at twice and ten times the peak rate, each with a deadline of 250 ms.\n",
         _table(tuple(OVERLOAD.values()), overload),
@@ -124,12 +137,11 @@ def _targets(sheets: Sequence[Sheet]) -> str:
     found = _records(sheets)
     if not {"Service", "Bare", "Overload", "Start"} <= found.keys():
         return ""
-    missed = _missed(found, _by_request(found["Service"]))
     return (
-        "## Missed targets\n"
+        "## Targets\n"
         "The bare call is the compiled tower or the index alone, called in process by two "
         "threads.\n\n"
-        f"{missed}\n"
+        f"{_figures(found)}\n"
     )
 
 
@@ -139,9 +151,9 @@ def _best(row: dict[str, str]) -> tuple[str, str]:
     return max(rates.items(), key=lambda each: float(each[1]))
 
 
-def _chart(own: str, peers: Sequence[dict[str, str]]) -> str:
+def _chart(best: dict[str, dict[str, str]], peers: Sequence[dict[str, str]]) -> str:
     """Returns a bar for each server, at the best of the ways to run it."""
-    rates = {"rowcast": int(own)}
+    rates = {name: int(best[way]["requests/s"]) for name, way in _OWN.items()}
     for name, rate in ((row["peer"].partition(",")[0], int(_best(row)[1])) for row in peers):
         rates[name] = max(rate, rates.get(name, 0))
     names = ", ".join(f'"{name}"' for name in rates)
@@ -165,7 +177,10 @@ xychart-beta
 """
 
 
-def _beside(own: dict[str, str], peers: Sequence[dict[str, str]], start: dict[str, str]) -> str:
+def _beside(
+    own: dict[str, dict[str, str]], peers: Sequence[dict[str, str]], start: dict[str, str]
+) -> str:
+    """Returns rowcast's rows, by name, and those of its peers; the ratio is that of the first."""
     columns = (
         "server",
         "callers",
@@ -175,14 +190,19 @@ def _beside(own: dict[str, str], peers: Sequence[dict[str, str]], start: dict[st
         "PSS MiB",
         "rowcast / server",
     )
-    tails = f"{own['p50 ms']} / {own['p99 ms']}"
     memory = start["PSS MiB, after requests"]
-    rows = [("rowcast", own["callers"], own["requests/s"], tails, start["s to ready"], memory, "")]
+    rows = []
+    for name, row in own.items():
+        tails = f"{row['p50 ms']} / {row['p99 ms']}"
+        rows.append(
+            (name, row["callers"], row["requests/s"], tails, start["s to ready"], memory, "")
+        )
     for row in peers:
         callers, rate = _best(row)
-        ratio = row["rowcast f32 by it, each at its best"]
         tails = row[f"p50 / p99 ms, {callers}"]
-        rows.append((row["peer"], callers, rate, tails, row["s to ready"], row["PSS MiB"], ratio))
+        rows.append(
+            (row["peer"], callers, rate, tails, row["s to ready"], row["PSS MiB"], row[_BEST])
+        )
     return _table(columns, [dict(zip(columns, row, strict=True)) for row in rows])
 
 
@@ -191,55 +211,38 @@ def _table(columns: Sequence[str], rows: Sequence[dict[str, str]]) -> str:
     return "\n".join((f"| {' | '.join(columns)} |", "|---" * len(columns) + "|", *lines))
 
 
-def _missed(found: dict[str, list[dict[str, str]]], best: dict[str, dict[str, str]]) -> str:
-    """Returns a table of the targets that the run misses."""
-    bare = {row["call"]: row for row in found["Bare"]}
+def _figures(found: dict[str, list[dict[str, str]]]) -> str:
+    """Returns a table of all targets with what the run measured, met or missed."""
+    shares = {(row["request"], row["callers"]): float(row["share"]) for row in found["Bare"]}
     at_least = [
-        (
-            f"{way}: share of the bare call's requests/s",
-            _rate(best[way]) / float(bare[kind]["2 threads"]),
-            bound,
-        )
-        for way, kind, bound in (
-            (_RANKING, "f32", 0.75),
-            ("R f32, HTTP protobuf", "f32", 0.82),
-            ("R f32, gRPC", "f32", 0.82),
-            ("R int8, HTTP JSON", "int8", 0.58),
-            ("R int8, HTTP protobuf", "int8", 0.72),
-            ("Q, HTTP protobuf", "search", 0.60),
-        )
+        (f"{request}, {callers} callers: share of the bare call", shares[request, callers], bound)
+        for (request, callers), bound in SHARE_TARGETS.items()
+        if (request, callers) in shares
     ]
-    for row in found.get("Peers", []):
-        ratio = float(row["rowcast f32 by it, each at its best"])
-        at_least.append(
-            (f"{_RANKING}: times the requests/s of {row['peer']}", ratio, PEER_TARGETS[row["peer"]])
-        )
+    at_least += [
+        (f"{_RANKING}: times the requests/s of {row['peer']}", float(row[_BEST]), PEER_TARGET)
+        for row in found.get("Peers", [])
+    ]
     twice = found["Overload"][0]
-    start = found["Start"][0]
     at_least.append(("Overload, 2 x: goodput by peak", float(twice["goodput by peak"]), 0.95))
     at_most = [
-        (
-            "R f32, HTTP protobuf: CPU ms beyond the bare call",
-            float(bare["f32"]["CPU ms beyond"]),
-            0.20,
-        ),
         ("Overload, 2 x: p99 ms of rejections", float(twice["p99 ms of rejections"]), 2.0),
-        ("One worker: s to ready", float(start["s to ready"]), 1.0),
+        ("One worker: s to ready", float(found["Start"][0]["s to ready"]), 1.0),
     ]
     rows = [
-        (name, f"at least {bound:g}", f"{value:.2f}")
+        (name, f"at least {bound:g}", f"{value:.2f}", _met(value >= bound))
         for name, value, bound in at_least
-        if value < bound
     ]
     rows += [
-        (name, f"at most {bound:g}", f"{value:.2f}")
+        (name, f"at most {bound:g}", f"{value:.2f}", _met(value <= bound))
         for name, value, bound in at_most
-        if value > bound
     ]
-    return _table(
-        columns := ("figure", "target", "measured"),
-        [dict(zip(columns, row, strict=True)) for row in rows],
-    )
+    columns = ("figure", "target", "measured", "")
+    return _table(columns, [dict(zip(columns, row, strict=True)) for row in rows])
+
+
+def _met(met: bool) -> str:
+    return "met" if met else "missed"
 
 
 def _rate(row: dict[str, str]) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 from statistics import median
+from typing import Protocol
 
 from benchmarks.load import Answers, Load
 from benchmarks.services import Program
@@ -19,15 +20,6 @@ from benchmarks.services import Program
 CALLERS = (1, 8, 32)
 SETTLE_S = 0.2
 """Before its block each answers for so long unmeasured: it was stopped, and its timers are due."""
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """A way to call a program."""
-
-    name: str
-    program: Program
-    load: Load
 
 
 @dataclass(frozen=True)
@@ -60,6 +52,36 @@ def block_of(answers: Answers, cpu_s: float) -> Block:
     )
 
 
+class Contestant(Protocol):
+    """What has a block in each round."""
+
+    @property
+    def name(self) -> str:
+        """Returns its name, which no other contestant has."""
+
+    def measure(self, callers: int, seconds: float) -> Block:
+        """Measures one block of so many callers."""
+
+
+@dataclass(frozen=True)
+class Called:
+    """A way to call a program, which is stopped between its blocks."""
+
+    name: str
+    program: Program
+    load: Load
+
+    def measure(self, callers: int, seconds: float) -> Block:
+        """Measures one block of so many callers."""
+        self.program.resume()
+        self.load.closed(callers, min(SETTLE_S, seconds))
+        before = self.program.cpu_s()
+        answers = self.load.closed(callers, seconds)
+        cpu_s = self.program.cpu_s() - before
+        self.program.pause()
+        return block_of(answers, cpu_s)
+
+
 class Rounds:
     """Blocks of load, as they are measured."""
 
@@ -75,17 +97,7 @@ class Rounds:
         for number in range(rounds):
             for count in callers:
                 for each in group if number % 2 else reversed(group):
-                    self._turn(each, count)
-
-    def _turn(self, contestant: Contestant, callers: int) -> None:
-        program = contestant.program
-        program.resume()
-        contestant.load.closed(callers, min(SETTLE_S, self._seconds))
-        before = program.cpu_s()
-        answers = contestant.load.closed(callers, self._seconds)
-        cpu_s = program.cpu_s() - before
-        program.pause()
-        self.add(contestant.name, callers, block_of(answers, cpu_s))
+                    self.add(each.name, count, each.measure(count, self._seconds))
 
     def add(self, name: str, callers: int, block: Block) -> None:
         """Adds what a contestant did in one round."""

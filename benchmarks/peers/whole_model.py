@@ -1,8 +1,9 @@
 """Workload R as its author would serve it without rowcast: one SavedModel with the tables inside.
 
 It is written from a bundle of R in a process of its own, which needs TensorFlow, and memory for two
-copies of the tables. Its one signature takes ids: `context_ids` [13] int64, `numbers` [13] float32
-and `candidate_ids` [n, 13] int64; it returns `score` [n] float32.
+copies of the tables. Its signature takes ids: `context_ids` [13] int64, `numbers` [13] float32 and
+`candidate_ids` [n, 13] int64; it returns `score` [n] float32. The signature `batch` takes b such
+requests, [b, 13], [b, 13] and [b, n, 13], and returns [b, n].
 """
 
 from __future__ import annotations
@@ -51,10 +52,25 @@ def _write(bundle: Path, directory: Path) -> None:
         scores: dict[str, Any] = dcn(tf, module.weights, inputs)
         return scores
 
-    specs = (
-        tf.TensorSpec([len(CONTEXT)], tf.int64, "context_ids"),
-        tf.TensorSpec([NUMBERS], tf.float32, "numbers"),
-        tf.TensorSpec([None, len(CANDIDATE)], tf.int64, "candidate_ids"),
-    )
-    traced = tf.function(score).get_concrete_function(*specs)
-    tf.saved_model.save(module, str(directory), signatures={"serving_default": traced})
+    def score_batch(context_ids: Any, numbers: Any, candidate_ids: Any) -> dict[str, Any]:
+        context = [
+            tf.gather(module.tables[name], context_ids[:, at]) for at, name in enumerate(CONTEXT)
+        ]
+        contexts = tf.concat([*context, tf.math.log1p(numbers)], 1)
+        shape = tf.shape(candidate_ids)[:2]
+        flat = tf.reshape(candidate_ids, [-1, len(CANDIDATE)])
+        candidates = [
+            tf.gather(module.tables[name], flat[:, at]) for at, name in enumerate(CANDIDATE)
+        ]
+        inputs = tf.concat([tf.repeat(contexts, shape[1], 0), *candidates], 1)
+        return {"score": tf.reshape(dcn(tf, module.weights, inputs)["score"], shape)}
+
+    def traced(function: Any, *batch: None) -> Any:
+        return tf.function(function).get_concrete_function(
+            tf.TensorSpec([*batch, len(CONTEXT)], tf.int64, "context_ids"),
+            tf.TensorSpec([*batch, NUMBERS], tf.float32, "numbers"),
+            tf.TensorSpec([*batch, None, len(CANDIDATE)], tf.int64, "candidate_ids"),
+        )
+
+    signatures = {"serving_default": traced(score), "batch": traced(score_batch, None)}
+    tf.saved_model.save(module, str(directory), signatures=signatures)

@@ -15,11 +15,14 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 Score = Callable[[ArrayLike, ArrayLike, ArrayLike], NDArray[np.float32]]
+ONE = "serving_default"
+BATCH = "batch"
+"""Signature that takes several requests, with as many candidates each."""
 
 
-def load() -> Score:
-    """Loads the model that `PEER_MODEL` names: takes context ids, numbers and candidate ids,
-    returns scores.
+def load(name: str = ONE) -> Score:
+    """Loads a signature of the model that `PEER_MODEL` names: takes context ids, numbers and
+    candidate ids, returns scores.
 
     One thread an operation and two operations at a time: two callers run beside each other, which
     is the best on two cores (more threads in one operation lose at 200 candidates).
@@ -29,7 +32,7 @@ def load() -> Score:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(int(os.environ.get("PEER_CORES", "2")))
     model: Any = tf.saved_model.load(os.environ["PEER_MODEL"])
-    signature = model.signatures["serving_default"]
+    signature = model.signatures[name]
 
     def score(
         context_ids: ArrayLike, numbers: ArrayLike, candidate_ids: ArrayLike
