@@ -3,7 +3,7 @@ memory.
 
 `--against DIR` measures the service of another checkout, such as a git worktree, in turns with this
 one, and prints the ratios: the way to judge a regression. `--document` writes the tables to
-benchmarks/results, and a summary to docs/explanation/benchmarks.md.
+benchmarks/results, and without `--against` a summary to docs/explanation/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import cores
-from benchmarks.report import document
+from benchmarks.report import RESULTS, document, write_tables
 from benchmarks.run import PARTS, Run
 from benchmarks.services import Checkout
 
@@ -38,7 +38,9 @@ def main() -> None:
         "--against", type=Path, metavar="DIR", help="another checkout; peers are left out"
     )
     options.add_argument(
-        "--document", action="store_true", help="write the results and their summary in the docs"
+        "--document",
+        action="store_true",
+        help="write the results and, of this checkout alone, their summary in the docs",
     )
     given = options.parse_args()
     console = Console(width=250)
@@ -64,9 +66,11 @@ def main() -> None:
             sheet.show(console)
             sheets.append(sheet)
         console.print(f"{part}: after {time.perf_counter() - began:.0f} s")
-    for large in ("bundles", "whole"):  # its logs stay
+    for large in ("bundles", "bundles-other", "whole"):  # its logs stay
         shutil.rmtree(scratch / large, ignore_errors=True)
-    if given.document:
+    if given.document and given.against:
+        write_tables(how, sheets, RESULTS / f"{how[:10]}-against-{checkouts[1].commit()}.md")
+    elif given.document:
         document(how, sheets)
 
 

@@ -81,11 +81,15 @@ def document(
     _, end, after = rest.partition(END)
     if not end:
         raise ValueError(f"{page} lacks the marks {BEGIN!r} and {END!r}")
-    results.mkdir(exist_ok=True)
-    tables = "\n".join(sheet.markdown() for sheet in sheets)
-    text = f"# {how[:10]}\n\n{how}\n\n{_targets(sheets)}\n{tables}"
-    (results / f"{how[:10]}.md").write_text(text)
+    write_tables(how, sheets, results / f"{how[:10]}.md")
     page.write_text(f"{before}{BEGIN}\n{_summary(how, sheets)}\n{END}{after}")
+
+
+def write_tables(how: str, sheets: Sequence[Sheet], file: Path) -> None:
+    """Writes all tables to a file."""
+    file.parent.mkdir(exist_ok=True)
+    tables = "\n".join(sheet.markdown() for sheet in sheets)
+    file.write_text(f"# {how[:10]}\n\n{how}\n\n{_targets(sheets)}\n{tables}")
 
 
 def _records(sheets: Sequence[Sheet]) -> dict[str, list[dict[str, str]]]:

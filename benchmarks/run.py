@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import orjson
@@ -90,7 +91,10 @@ class Run:
     @cached_property
     def retrieval(self) -> RetrievalWorkload:
         """Workload Q."""
-        work = write_retrieval(self.root, self.scale)
+        # A cost is measured, so two checkouts may choose different settings; the last decides.
+        others = self.checkouts[1:]
+        parameters = _index_of(self.files(others[-1]).root)["parameters"] if others else None
+        work = write_retrieval(self.root, self.scale, parameters=parameters)
         np.save(work.directory.parent / QUERIES, work.vectors)
         return work
 
@@ -266,13 +270,10 @@ class Run:
         return Sheet("Bare tower and bare search, in process, two threads", columns, rows)
 
     def _index_sheet(self) -> Sheet:
-        """Returns the setting that each checkout chose for the index of Q."""
+        """Returns the setting of the index of Q in each checkout."""
         rows = []
         for checkout in self.checkouts:
-            content = orjson.loads(
-                (self.files(checkout).root / "retrieval" / "1" / "manifest.json").read_bytes()
-            )
-            entry = content["indexes"]["items"]
+            entry = _index_of(self.files(checkout).root)
             setting = ", ".join(f"{name} {value}" for name, value in entry["parameters"].items())
             rows.append((checkout.name, setting, f"{entry['recall']['value']:.4f}"))
         return Sheet("Index of Q", ("service", "parameters", "recall@100"), rows)
@@ -422,6 +423,13 @@ class Run:
                 rows.append((checkout.name, str(workers), *figures))
         columns = ("service", "workers", "s to ready", "PSS MiB, idle", "PSS MiB, after requests")
         return [Sheet("Start and memory, f32, R and Q loaded", columns, rows)]
+
+
+def _index_of(root: Path) -> dict[str, Any]:
+    """Returns the manifest entry of the index of Q, by any version of the format."""
+    manifest = orjson.loads((root / "retrieval" / "1" / "manifest.json").read_bytes())
+    entry: dict[str, Any] = manifest["indexes"]["items"]
+    return entry
 
 
 def _error_sheet(exact: Sequence[_Scores], quantized: Sequence[_Scores]) -> Sheet:

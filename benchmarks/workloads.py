@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -117,9 +118,20 @@ def write_ranking(root: Path, scale: float = 0.1, model: str = "ranking") -> Ran
     )
 
 
-def write_retrieval(root: Path, scale: float = 0.1, model: str = "retrieval") -> RetrievalWorkload:
+def write_retrieval(
+    root: Path,
+    scale: float = 0.1,
+    model: str = "retrieval",
+    parameters: Mapping[str, Any] | None = None,
+) -> RetrievalWorkload:
     """Writes Q under `root` as the model's version 1, its index measured at recall@100 of at least
     0.95.
+
+    Args:
+      root: Directory of the bundles.
+      scale: 1: a million candidates.
+      model: Its name.
+      parameters: Of the index; None: chosen by their measured cost.
     """
     random = np.random.default_rng(21)
     items, clusters = _items(
@@ -141,6 +153,7 @@ def write_retrieval(root: Path, scale: float = 0.1, model: str = "retrieval") ->
         candidate_tower="candidate",
         kind="tree_ah",
         recall=RecallPart(k=K, value=RECALL, queries=200),
+        parameters=dict(parameters or {}),
     )
     with Staging(root, model, 1) as stage:
         place = stage.directory
