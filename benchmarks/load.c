@@ -1,14 +1,16 @@
 /* Load on a service over loopback, from one thread that takes microseconds of CPU a request.
 
    load http|grpc PORT REQUESTS RESULTS CALLERS SECONDS        closed loop: each caller waits for its answer
-   load http|grpc PORT REQUESTS RESULTS CALLERS SECONDS DUE    open loop: requests go at the instants in DUE
+   load http|grpc PORT REQUESTS RESULTS CALLERS SECONDS DUE PATIENCE
+                                    open loop: requests go at the instants in DUE
 
    REQUESTS holds [uint32 size, bytes] of each request as it goes over the wire: for http headers and body, for grpc the
    HTTP/2 frames of one call with 0 for the stream. DUE holds float64 seconds, rising. RESULTS is written as float64
    [requests, 3]: when it was sent or due, how long until its whole answer, and how it ended: the HTTP status; of
    grpc 200 for an answer with a message, else the number of its status; -1: the connection ended; -2: no answer.
    In the open loop time counts from the instant a request was due, so that a slow service cannot hide its delay; a
-   request that finds no idle connection opens one, up to CALLERS. Prints the seconds from first to last, and of CPU. */
+   request that finds no idle connection opens one, up to CALLERS; one that waits for a connection for PATIENCE seconds
+   is not sent (-2). Prints the seconds from first to last, and of CPU. */
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -333,7 +335,8 @@ static void closed_loop(struct connection *connections, size_t callers, double s
     give_up(connections, callers);
 }
 
-static void open_loop(struct connection *connections, size_t room, size_t opened, const double *due, size_t count) {
+static void open_loop(struct connection *connections, size_t room, size_t opened, const double *due, size_t count,
+                      double patience) {
     struct epoll_event events[EVENTS];
     struct connection **idle = malloc(room * sizeof *idle);
     size_t idle_first = 0, idle_count = 0, sent = 0, ended = 0;
@@ -343,6 +346,10 @@ static void open_loop(struct connection *connections, size_t room, size_t opened
     if (timer < 0 || epoll_ctl(poller, EPOLL_CTL_ADD, timer, &ticking)) fail("timerfd");
     while (idle_count < opened) { idle[idle_count] = &connections[idle_count]; idle_count++; }
     while (ended < count && now() < due[count - 1] + GRACE_S) {
+        while (sent < count && due[sent] + patience < now() && !idle_count && opened == room) {
+            record(due[sent++], -2);
+            ended++;
+        }
         while (sent < count && due[sent] <= now() && (idle_count || opened < room)) {
             if (!idle_count) {
                 open_connection(&connections[opened]);
@@ -375,7 +382,7 @@ static void open_loop(struct connection *connections, size_t room, size_t opened
 }
 
 int main(int argc, char **argv) {
-    if (argc < 7 || argc > 8) return fprintf(stderr, "load: see the top of load.c\n"), 2;
+    if (argc != 7 && argc != 9) return fprintf(stderr, "load: see the top of load.c\n"), 2;
     size_t callers = strtoul(argv[5], NULL, 10), due_size = 0, opened = callers;
     double seconds = strtod(argv[6], NULL), *due = argc > 7 ? whole_file(argv[7], &due_size) : NULL;
     grpc = !strcmp(argv[1], "grpc");
@@ -387,7 +394,7 @@ int main(int argc, char **argv) {
     if (due && opened > 16) opened = 16;
     for (size_t i = 0; i < opened; i++) open_connection(&connections[i]);
     started = now();
-    if (due) open_loop(connections, callers, opened, due, due_size / sizeof *due);
+    if (due) open_loop(connections, callers, opened, due, due_size / sizeof *due, strtod(argv[8], NULL));
     else closed_loop(connections, callers, seconds);
     double elapsed = now();
     struct rusage used;

@@ -8,6 +8,7 @@ reported.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import struct
@@ -92,7 +93,7 @@ class Answers:
       begun_s: [requests] float64, when each was sent (open loop: due), from the start.
       latency_s: [requests] float64 until its whole answer.
       status: [requests] float64: HTTP's; of gRPC 200, or the number of its
-        failure; -1: connection lost, -2: no answer.
+        failure; -1: connection lost, -2: no answer, or not sent.
       elapsed_s: from the start to the last answer.
       generator_s: CPU of the generator.
     """
@@ -147,8 +148,17 @@ class Load:
         duration_s: float,
         seed: int,
         connections: int = CONNECTIONS_MAX,
+        patience_s: float = math.inf,
     ) -> Answers:
         """Sends requests at Poisson instants, whether or not earlier ones were answered.
+
+        Args:
+          rate_per_s: Requests per second on average.
+          duration_s: The time in which they are due.
+          seed: Of the instants.
+          connections: The maximum number of connections, each with one request at a time.
+          patience_s: The time that a request waits for a connection, on the clock; then it is not
+            sent.
 
         Raises:
           ServiceLost: no connection can be made.
@@ -159,7 +169,7 @@ class Load:
         instants = np.cumsum(gaps)
         due = Path(self._scratch.name) / "due"
         instants[: max(1, int(np.searchsorted(instants, duration_s)))].tofile(due)
-        return self._run(str(connections), f"{duration_s:g}", str(due))
+        return self._run(str(connections), f"{duration_s:g}", str(due), f"{patience_s:g}")
 
     def _run(self, *options: str) -> Answers:
         results = Path(self._scratch.name) / "results"

@@ -26,7 +26,9 @@ REJECTED = {"http": 429, "grpc": 8}
 CANCELLED = 1
 """Of gRPC: it ends calls like that which nobody can reject any more."""
 UNSENT = -2
-"""Found no connection within the time of the generator."""
+"""Found no connection in time: a client with a pool of connections does not send such a request."""
+PATIENCE_S = DEADLINE_S / 10
+"""Time that a request waits for a connection, which its deadline includes."""
 LATE = (504, 4)
 """Admitted and not answered in time: a few are, since durations are estimates."""
 RECOVERY_MAX_S = 2.0
@@ -52,7 +54,7 @@ class Overload:
 
     Attributes:
       peak_per_s: answers a second in a closed loop, before and after.
-      offered_per_s: requests a second that were sent.
+      offered_per_s: requests a second that were due.
       computed: requests that the service computed meanwhile; nan: it does not count them.
       recovery_s: from the last request until requests were answered as before.
     """
@@ -75,6 +77,11 @@ class Overload:
     def generator_cores(self) -> float:
         """Cores that the load generator used."""
         return self.answers.generator_s / self.answers.elapsed_s
+
+    @property
+    def sent_share(self) -> float:
+        """Requests that found a connection, as a share of those that were due."""
+        return float((self.answers.status != UNSENT).mean())
 
     def latency_s(self, status: int) -> Floats:
         """Returns the latencies of the requests that ended with a status."""
@@ -155,7 +162,13 @@ def overload(
         prober = threading.Thread(target=_probe, args=(service.health, probes, done))
         prober.start()
         try:
-            answers = pressing.open(times * before, seconds, seed=7, connections=connections)
+            answers = pressing.open(
+                times * before,
+                seconds,
+                seed=7,
+                connections=connections,
+                patience_s=PATIENCE_S,
+            )
         finally:
             done.set()
             prober.join()
@@ -233,6 +246,7 @@ def figures(seen: Overload) -> dict[str, str]:
     return {
         "peak/s": f"{seen.peak_per_s:.0f}",
         "offered/s": f"{seen.offered_per_s:.0f}",
+        "sent": f"{seen.sent_share:.2f}",
         "goodput by peak": f"{seen.goodput:.2f}",
         "rejections by failures": f"{seen.rejected_share:.2f}",
         "cancelled": str(seen.cancelled),

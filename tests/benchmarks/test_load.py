@@ -74,6 +74,16 @@ def test_load_closed_gets_a_response_to_every_request(
     load.close()
 
 
+def test_load_open_does_not_send_what_waits_too_long_for_a_connection(endpoint: Endpoint) -> None:
+    load = Load(endpoint, [b"x"])
+    patient = load.open(20_000, 0.01, seed=1, connections=1)
+    assert patient.failed == 0
+    hasty = load.open(20_000, 0.01, seed=1, connections=1, patience_s=0.0001)
+    assert len(hasty.status) == len(patient.status)
+    assert set(hasty.status) == {200, -2}
+    load.close()
+
+
 def test_load_open_sends_at_the_rate_whatever_the_responses(endpoint: Endpoint) -> None:
     load = Load(endpoint, [b"x"])
     answers = load.open(300, 0.5, seed=1)
