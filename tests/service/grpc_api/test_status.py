@@ -31,3 +31,16 @@ def test_failure_of_each_code_has_the_status_of_the_table_and_details(code: Code
         retry = error_details_pb2.RetryInfo()
         assert status.details[1].Unpack(retry)
         assert retry.retry_delay.ToMilliseconds() == 2000
+
+
+@pytest.mark.parametrize("request_id", ["1", "0" * 32, "a-client/chose:it", "x" * 128])
+def test_failures_that_repeat_differ_in_their_ids_alone(request_id: str) -> None:
+    message = "the response would miss the deadline of the request"
+    for each in ("first-of-all", request_id):
+        trailing = dict(trailing_metadata_of(Failure(Code.OVERLOADED, message, each, 1)))
+        status = Status.FromString(bytes(trailing["grpc-status-details-bin"]))  # type: ignore[arg-type]
+        details = pb.ErrorDetails()
+        assert status.details[0].Unpack(details)
+        assert (details.message, details.request_id) == (message, each)
+        assert trailing["x-request-id"] == each
+        assert (status.message, len(status.details)) == (message, 2)
