@@ -1,8 +1,8 @@
 """Bare calls, in a process of their own: a tower or an index with nothing around it.
 
-`python -m benchmarks.bare KIND BUNDLE` reads lines with a number of seconds and answers each with
-a line of JSON. `f32` and `int8` run the compiled ranking tower on 200 candidates; `search` searches
-the index for one query vector at a time. Inputs are ready in memory.
+`python -m benchmarks.bare KIND BUNDLE THREADS` reads lines with a number of seconds and answers
+each with a line of JSON. `f32` and `int8` run the compiled ranking tower on 200 candidates;
+`search` searches the index for one query vector at a time. Inputs are ready in memory.
 """
 
 from __future__ import annotations
@@ -23,29 +23,33 @@ from bundle.format.manifest import Precision
 from bundle.storage.catalog import read_manifest
 
 CANDIDATES = 200
-THREADS = 2
 QUERIES = "queries.npy"
 """Beside the bundle of workload Q: its query vectors."""
 
 Step = Callable[[int], object]
 
 
+def bare_name(kind: str, threads: int) -> str:
+    """Returns the name of a bare call among contestants."""
+    return f"{kind}, threads {threads}"
+
+
 class BareCall:
     """One bare call in its own process, which rests between its blocks.
 
     Attributes:
-      name: Its kind.
+      name: Its kind, and its number of threads.
     """
 
-    def __init__(self, kind: str, bundle: Path) -> None:
-        self.name = kind
-        program = [sys.executable, "-m", "benchmarks.bare", kind, str(bundle)]
+    def __init__(self, kind: str, bundle: Path, threads: int) -> None:
+        self.name = bare_name(kind, threads)
+        program = [sys.executable, "-m", "benchmarks.bare", kind, str(bundle), str(threads)]
         self._process = subprocess.Popen(
             program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def measure(self, callers: int, seconds: float) -> Block:
-        """Calls again and again from two threads, whatever the number of callers is."""
+        """Calls again and again from its threads, whatever the number of callers is."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{seconds}\n")
@@ -78,9 +82,9 @@ def _search(bundle: Path) -> Step:
     return lambda at: index.search(queries[at % len(queries)][np.newaxis], entry.recall.k)
 
 
-def _run(step: Step, seconds: float) -> tuple[float, float]:
+def _run(step: Step, threads: int, seconds: float) -> tuple[float, float]:
     """Returns the calls per second of all threads, and the CPU of one call in ms."""
-    counts = [0] * THREADS
+    counts = [0] * threads
     end = time.perf_counter() + seconds
 
     def call(number: int) -> None:
@@ -88,7 +92,7 @@ def _run(step: Step, seconds: float) -> tuple[float, float]:
             step(97 * number + counts[number])
             counts[number] += 1
 
-    running = [threading.Thread(target=call, args=(number,)) for number in range(THREADS)]
+    running = [threading.Thread(target=call, args=(number,)) for number in range(threads)]
     began = time.perf_counter()
     cpu_s = time.process_time()
     for thread in running:
@@ -103,13 +107,14 @@ def main() -> None:
     """Answers lines from stdin until it closes."""
     kind = sys.argv[1]
     bundle = Path(sys.argv[2])
+    threads = int(sys.argv[3])
     if kind == "search":
         step = _search(bundle)
     else:
         step = _tower(bundle, "int8" if kind == "int8" else "f32")
     step(0)
     for line in sys.stdin:
-        print(json.dumps(_run(step, float(line))), flush=True)  # noqa: T201 - its response
+        print(json.dumps(_run(step, threads, float(line))), flush=True)  # noqa: T201 - its response
 
 
 if __name__ == "__main__":

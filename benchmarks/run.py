@@ -16,7 +16,7 @@ import orjson
 from numpy.typing import NDArray
 
 from benchmarks import overload, requests, workload_files
-from benchmarks.bare import QUERIES, BareCall
+from benchmarks.bare import QUERIES, BareCall, bare_name
 from benchmarks.load import Endpoint, Load, ServiceLost
 from benchmarks.peers.contenders import (
     PEERS,
@@ -48,6 +48,13 @@ MEDIA = {JSON: "application/json", PROTOBUF: "application/x-protobuf", GRPC: ""}
 RANK = "/v1/models/ranking:rank"
 RETRIEVE = "/v1/models/retrieval:retrieve"
 OVERLOADS = (2, 10)
+BARE = (
+    (f"R f32, {PROTOBUF}", "f32", 2),
+    (f"R int8, {PROTOBUF}", "int8", 2),
+    (f"Q, {PROTOBUF}", "search", 1),
+    (f"Q, {PROTOBUF}", "search", 2),
+)
+"""Ways to call the service, with the kind and the threads of the bare call beside each."""
 BEST = 20
 """Candidates of a request whose order by int8 is compared with the order by f32."""
 MEASURED_QUERIES = 100
@@ -133,7 +140,7 @@ class Run:
                     if any(way not in each for each in called):
                         continue
                     group: list[Contestant] = [first, *(each[way] for each in called[1:])]
-                    group += [bare[way]] if way in bare else []
+                    group += bare.get(way, [])
                     measured.run(group, self.rounds, self.callers)
                     ways.append(way)
         return [
@@ -198,12 +205,15 @@ class Run:
             found[way] = Called(f"{way}, {checkout.name}", service, load)
         return found
 
-    def _bare_calls(self, running: ExitStack, precision: str) -> dict[str, BareCall]:
-        """Returns the bare call that is measured beside a way to call the service."""
-        kinds = {f"R {precision}, {PROTOBUF}": (precision, self.ranking.directory)}
-        if precision == "f32":
-            kinds[f"Q, {PROTOBUF}"] = ("search", self.retrieval.directory)
-        return {way: running.enter_context(closing(BareCall(*kind))) for way, kind in kinds.items()}
+    def _bare_calls(self, running: ExitStack, precision: str) -> dict[str, list[BareCall]]:
+        """Returns the bare calls that are measured beside a way to call the service."""
+        calls: dict[str, list[BareCall]] = {}
+        for way, kind, threads in BARE:
+            if kind in (precision, "search" if precision == "f32" else ""):
+                work = self.retrieval if kind == "search" else self.ranking
+                call = running.enter_context(closing(BareCall(kind, work.directory, threads)))
+                calls.setdefault(way, []).append(call)
+        return calls
 
     @contextmanager
     def _serve(self, checkout: Checkout, precision: str, workers: int = 0) -> Iterator[Service]:
@@ -248,26 +258,22 @@ class Run:
     def _bare_sheet(self, measured: Rounds) -> Sheet:
         """Returns the share of the bare calls' throughput that the service reaches."""
         rows = []
-        for way, kind in (
-            (f"R f32, {PROTOBUF}", "f32"),
-            (f"R int8, {PROTOBUF}", "int8"),
-            (f"Q, {PROTOBUF}", "search"),
-        ):
+        for way, kind, threads in BARE:
             name = f"{way}, {self.checkouts[0].name}"
             for callers in self.callers:
                 served = measured.block(name, callers)
-                bare = measured.block(kind, callers)
+                bare = measured.block(bare_name(kind, threads), callers)
                 figures = (
                     f"{served.per_s:.0f}",
                     f"{bare.per_s:.0f}",
-                    f"{measured.ratio(name, kind, callers):.2f}",
+                    f"{measured.ratio(name, bare_name(kind, threads), callers):.2f}",
                     f"{bare.cpu_ms:.3f}",
                     f"{served.cpu_ms - bare.cpu_ms:.3f}",
                 )
-                rows.append((way, str(callers), *figures))
-        columns = ["request", "callers", "requests/s", "bare calls/s", "share"]
+                rows.append((way, str(callers), str(threads), *figures))
+        columns = ["request", "callers", "threads", "requests/s", "bare calls/s", "share"]
         columns += ["CPU ms of a bare call", "CPU ms beyond"]
-        return Sheet("Bare tower and bare search, in process, two threads", columns, rows)
+        return Sheet("Bare tower and bare search, in process", columns, rows)
 
     def _index_sheet(self) -> Sheet:
         """Returns the setting of the index of Q in each checkout."""

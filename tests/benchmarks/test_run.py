@@ -48,10 +48,11 @@ def test_run_measures_every_way_in_two_checkouts(run: Run) -> None:
         assert len(row) == len(service.columns)
         assert row[service.columns.index("failed")] == "0.0%"
         assert float(row[service.columns.index("requests/s by other")]) > 0
-    assert [row[:2] for row in bare.rows] == [
-        ("R f32, HTTP protobuf", "2"),
-        ("R int8, HTTP protobuf", "2"),
-        ("Q, HTTP protobuf", "2"),
+    assert [row[:3] for row in bare.rows] == [
+        ("R f32, HTTP protobuf", "2", "2"),
+        ("R int8, HTTP protobuf", "2", "2"),
+        ("Q, HTTP protobuf", "2", "1"),
+        ("Q, HTTP protobuf", "2", "2"),
     ]
     (errors,) = error.rows
     assert 0 < float(errors[1]) < float(errors[3])
@@ -103,11 +104,11 @@ SHEETS = [
         ],
     ),
     Sheet(
-        "Bare tower and bare search, in process, two threads",
-        ("request", "callers", "requests/s", "bare calls/s", "share", "CPU ms beyond"),
+        "Bare tower and bare search, in process",
+        ("request", "callers", "threads", "requests/s", "bare calls/s", "share", "CPU ms beyond"),
         [
-            ("R f32, HTTP protobuf", "8", "600", "700", "0.86", "0.1"),
-            ("R int8, HTTP protobuf", "8", "900", "1200", "0.75", "0.1"),
+            ("R f32, HTTP protobuf", "8", "2", "600", "700", "0.86", "0.1"),
+            ("R int8, HTTP protobuf", "8", "2", "900", "1200", "0.75", "0.1"),
         ],
     ),
     Sheet("Error of int8 on R, by f32", ("mean error", "maximum"), [("0.01", "0.02")]),
