@@ -42,12 +42,11 @@ def _rising(number: int) -> bytes:
 
 
 def _signed(number: int) -> bytes:
-    """Encodes a signed integer in n bytes that hold 7n - 1 bits; the length stands in the leading
-    bits.
+    """Encodes an integer from WHOLE_AXIS on in n bytes that hold 7n - 1 bits; the length stands in
+    the leading bits.
     """
-    magnitude = ~number if number < 0 else number
-    if magnitude < 64:
-        return bytes([0x80 ^ (number & 0xFF)])
-    size = magnitude.bit_length() // 7 + 1
+    if number < 64:
+        return bytes([0x80 + number])
+    size = number.bit_length() // 7 + 1
     header = ((1 << size) - 1) << (8 * size - size)
-    return ((number & ((1 << 8 * size) - 1)) ^ header).to_bytes(size, "big")
+    return (number ^ header).to_bytes(size, "big")

@@ -182,7 +182,7 @@ def _rises(row: Any, steps: NDArray[np.int64], ends: NDArray[np.int64], exact: b
     near = (np.unique(steps)[:, np.newaxis] + np.arange(-_NEIGHBORS, _NEIGHBORS + 1)).reshape(-1)
     tried = np.linspace(ends[0], ends[1], 1 << 14).astype(np.int64)
     tried = np.union1d(tried, near) if exact else np.setdiff1d(tried, near)
-    tried = tried[(tried >= ends[0]) & (tried <= ends[1])]
+    tried = np.clip(tried, ends[0], ends[1])
     return bool(
         np.array_equal(row(tried), row(ends)[0] + np.searchsorted(steps, tried, side="right"))
     )

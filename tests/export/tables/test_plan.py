@@ -147,6 +147,7 @@ def test_plan_tables_wide_rows_that_are_converted_are_planned_with_their_copies(
         (60, 0, [56, 4]),
         (100, 0, [60]),
         (16, 0, [16, 16, 16, 12]),
+        (24, 0, [24, 24, 12]),  # no multiple of the 16 columns of a chunk
         (17, 1, [17, 17, 17, 9]),
         (20, 1, [20, 20, 20]),
         (4, 1, [4] * 15),

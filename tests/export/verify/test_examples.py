@@ -100,6 +100,14 @@ def test_read_examples_become_columns(suffix: str, tmp_path: Path) -> None:
     assert "recent" not in read.columns
 
 
+def test_read_examples_whose_bags_are_all_empty_have_no_values(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "e.jsonl", ROW | {"seen": [], "seen_weights": []})
+    seen = read_examples(path, MODEL, PAGES, 1).columns["seen"]
+    assert seen.offsets is not None
+    assert seen.weights is not None
+    assert (seen.values.size, seen.weights.size, seen.offsets.tolist()) == (0, 0, [0, 0])
+
+
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [

@@ -88,6 +88,13 @@ def test_damaged_archive_is_refused(
         open_checkpoint(path)
 
 
+@pytest.mark.parametrize("name", ["model", "model.zip"])
+def test_archive_of_another_name_is_read_as_one(tmp_path: Path, name: str) -> None:
+    named = write_archive(tmp_path / "a.keras").rename(tmp_path / name)
+    checkpoint = open_checkpoint(named)
+    np.testing.assert_array_equal(checkpoint.read("layers/embedding/vars/0", 3, 9), TABLE[3:12])
+
+
 def test_compressed_archive_is_refused_with_the_cure(tmp_path: Path) -> None:
     path = write_archive(tmp_path / "a.keras", compression=zipfile.ZIP_DEFLATED)
     with pytest.raises(CheckpointError, match="unzip"):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.reader import Checkpoint, open_checkpoint
+from export.checkpoint.variables import Listing, Storage
 from export.front_end.specs import ModelSpec, TableFacts
 from export.tensorflow_models.frameworks.placeholders import FIRST_VALUE_BYTES
 from export.tensorflow_models.model.dense_copy import local_prefix
@@ -62,3 +63,22 @@ def test_copy_of_a_checkpoint_in_a_store_lacks_what_the_reference_never_restores
             assert data[place].count(0) == len(data[place])
     stored = prefix.with_name("ckpt-1.data-00000-of-00001").stat().st_blocks * 512
     assert ("large/embeddings" in copied) == (stored > FIRST_VALUE_BYTES)
+
+
+def test_variables_with_moving_averages_are_those_of_the_averages_in_every_run(
+    tmp_path: Path,
+) -> None:
+    variables = {"out/kernel": SMALL[:3], "out/kernel/average": SMALL[3:6], "out/bias": SMALL[6]}
+    write_bundle(tmp_path / "ckpt-1", variables)
+    opened = open_checkpoint(tmp_path / "ckpt-1")
+    averages = {"out/kernel": "out/kernel/average"}
+    listing = Listing(opened.fingerprint, opened.entries, Storage(averages=averages))
+    checkpoint = Checkpoint(opened.prefix, listing, opened.name)
+    model = ModelSpec({}, {}, {})
+    job = one_table_recipe("build")
+
+    for _ in range(2):  # a run that resumes finds what the last one wrote
+        prefix = local_prefix(checkpoint, recognise(checkpoint), model, job, tmp_path / "aside")
+        read = open_checkpoint(prefix)
+        np.testing.assert_array_equal(read.read_all("out/kernel"), SMALL[3:6])
+        np.testing.assert_array_equal(read.read_all("out/bias"), SMALL[6])
