@@ -103,10 +103,12 @@ def test_factory_that_raises_names_the_error(text: str, message: str, tmp_path: 
         load_factory("model.py:build", tmp_path)()
 
 
+@pytest.mark.parametrize("then", ["", "raise ValueError('no operation of that backend')\n"])
 def test_model_code_with_another_backend_of_keras_is_rejected_with_the_remedy(
-    tmp_path: Path,
+    tmp_path: Path, then: str
 ) -> None:
-    write(tmp_path / "model.py", 'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport keras\n')
+    text = f'import os\nos.environ["KERAS_BACKEND"] = "jax"\nimport keras\n{then}'
+    write(tmp_path / "model.py", text)
     code = (
         "from pathlib import Path; from export.tensorflow_models.model.code import load_factory; "
         f"load_factory('model.py:build', Path({str(tmp_path)!r}))"
