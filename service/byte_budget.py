@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 from service.config import ServiceSettings
+from service.engine.context import RequestContext
 from service.errors import Overloaded
 from service.observability.metrics import Metrics
 
@@ -22,60 +20,25 @@ class ByteBudget:
         self._metrics = metrics
         self.held = 0
 
-    def reservation(self, call: str, model: str = "") -> Reservation:
-        """Returns an empty reservation for one request; `model`: "" if it is not known yet."""
-        return Reservation(self, call, model)
-
-    def reserve(self, size: int, call: str, model: str) -> None:
-        """Counts bytes in for a call.
+    def reserve(self, context: RequestContext, size: int) -> None:
+        """Counts bytes of a request, or of its response.
 
         Raises:
           Overloaded: There would be too many.
         """
         if self.held + size > self._max_bytes:
-            self._metrics.call_rejected(call, model, "bytes")
+            self._metrics.call_rejected(context.call, context.model, "bytes")
             raise Overloaded(
                 "the bodies of other requests use all the memory for bodies (max_inflight_bytes)",
                 self._retry_after_s,
                 "bytes",
             )
         self.held += size
+        context.held_bytes += size
 
-    def release(self, size: int) -> None:
-        """Counts bytes out."""
+    def release(self, context: RequestContext, size: int | None = None) -> None:
+        """Counts bytes of a request out; None: all that it holds."""
+        if size is None:
+            size = context.held_bytes
         self.held -= size
-
-
-class Reservation:
-    """The bytes that one request holds, released when the `with` block ends."""
-
-    def __init__(self, budget: ByteBudget, call: str, model: str) -> None:
-        self._budget = budget
-        self._call = call
-        self._model = model
-        self._held = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release_all()
-
-    def reserve(self, size: int) -> None:
-        """Counts bytes in; raises Overloaded if there would be too many."""
-        self._budget.reserve(size, self._call, self._model)
-        self._held += size
-
-    def release(self, size: int) -> None:
-        """Counts bytes out."""
-        self._budget.release(size)
-        self._held -= size
-
-    def release_all(self) -> None:
-        """Counts out everything that is still held."""
-        self.release(self._held)
+        context.held_bytes -= size

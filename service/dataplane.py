@@ -39,9 +39,6 @@ _INLINE_NUMBERS = 64 << 10
 _PIECES_PER_STEP = 16
 """Pieces of a response that are encoded at a time; limits are checked between steps."""
 
-_OWN_PHASES = ("decode", "queue", "encode")
-"""Phases of a request; a batch has the others."""
-
 Result = TypeVar("Result")
 
 
@@ -101,7 +98,7 @@ class Dataplane:
           body: The request as sent, decompressed.
           is_protobuf: Whether the request is a protobuf message; else it is JSON.
           target: the URL's; None: there is no URL.
-          context: The request's. Its `held` counts the bytes of a large response.
+          context: The request's. The bytes of a large response count for it in the byte budget.
           as_protobuf: Whether the response is a protobuf message.
 
         Returns:
@@ -110,24 +107,24 @@ class Dataplane:
         Raises:
           ServiceError: as listed in `service/errors.py`.
         """
-        model = operation.model_of(body) if target is None else target.model
-        context.model = model
-        if model:  # before anything is decoded for a client that may not use the model
-            authorize(context.principal, model)
-        self.engine.admit(context.call, context.deadline, model)
+        if target is None:
+            context.model = operation.model_of(body)
+            if context.model:  # before anything is decoded for a client that may not use the model
+                authorize(context.principal, context.model)
+        self.engine.admit(context.call, context.deadline, context.model)
         try:
             began = time.perf_counter()
             to_read = (body, is_protobuf, target, self.settings)
-            large = len(body) > _INLINE_BYTES
-            if large:
+            if len(body) > _INLINE_BYTES:
                 async with self._turn_to_decode(context):
                     request, several = await self.offload(operation.read, *to_read)
             else:
                 request, several = operation.read(*to_read)
             wanted: Target = request.target
-            context.model = wanted.model
             context.phases["decode"] = time.perf_counter() - began
-            authorize(context.principal, wanted.model)
+            if target is None:
+                context.model = wanted.model
+                authorize(context.principal, wanted.model)
             answer = await self.engine.execute(request, context)
             if self._request_log is not None and wanted.version is None and not wanted.label:
                 self._request_log.offer(answer.model, context.call, is_protobuf, body)
@@ -143,8 +140,6 @@ class Dataplane:
             return pieces
         finally:
             self.engine.leave()
-            own = {name: context.phases[name] for name in _OWN_PHASES if name in context.phases}
-            self.metrics.phases_finished(context.call, context.model, own)
 
     def request_finished(
         self, transport: str, context: RequestContext, code: str, seconds: float
@@ -156,7 +151,9 @@ class Dataplane:
           code: "OK", or the value of a Code.
           seconds: The duration of the request.
         """
-        self.metrics.request_finished(transport, context.call, context.model, code, seconds)
+        self.metrics.request_finished(
+            transport, context.call, context.model, code, seconds, context.phases
+        )
         if self._reports is not None:
             self._reports.add(transport, context, code, seconds)
 
@@ -194,17 +191,14 @@ class Dataplane:
     async def _encode_message(
         self, operation: Operation, answer: Answer, context: RequestContext
     ) -> bytes:
-        def encode() -> bytes:
-            message: bytes = operation.write_message(answer).SerializeToString()
-            return message
-
         if answer.encoding_cost > _INLINE_NUMBERS:
-            message = await self.offload(encode)
+            message = await self.offload(operation.write, answer)
         else:
-            message = encode()
-        self._check_response(len(message))
-        if len(message) > json.PIECE_BYTES:
-            context.reserve(len(message))
+            message = operation.write(answer)
+        size = len(message)
+        if size > json.PIECE_BYTES:
+            self._check_response(size)
+            self.budget.reserve(context, size)
         return message
 
     async def _encode_json(
@@ -223,7 +217,7 @@ class Dataplane:
             step_size = sum(map(len, step))
             size += step_size
             self._check_response(size)
-            context.reserve(step_size)
+            self.budget.reserve(context, step_size)
             pieces += step
         return pieces
 

@@ -34,20 +34,18 @@ def request_id_of(request_id: str | None, trace_parent: str | None) -> str:
     """
     if request_id is not None and _REQUEST_ID.fullmatch(request_id):
         return request_id
-    traced = _TRACE_PARENT.fullmatch(trace_parent) if trace_parent is not None else None
+    traced = _TRACE_PARENT.fullmatch(trace_parent) if trace_parent else None
     if traced and set(traced[1]) != {"0"}:
         return traced[1]
     return f"{random.getrandbits(128):032x}"
 
 
-def timeout_s_of(timeout_ms: str | None) -> float | None:
-    """Returns the timeout that `x-request-timeout-ms` sets, in seconds; None if it was not sent.
+def timeout_s_of(timeout_ms: str) -> float:
+    """Returns the timeout that `x-request-timeout-ms` sets, in seconds.
 
     Raises:
       InvalidArgument: it is not a whole number of milliseconds, or is longer than an hour.
     """
-    if timeout_ms is None:
-        return None
     if not _DIGITS.fullmatch(timeout_ms) or int(timeout_ms) > TIMEOUT_MS_MAX:
         raise InvalidArgument(
             f"{TIMEOUT_MS} is {timeout_ms[:20]!r}; 0 to {TIMEOUT_MS_MAX} milliseconds were expected"

@@ -65,6 +65,11 @@ class Operation:
         value = json.parse(body, settings)
         return self.read_json(value, url or Target(), settings), "requests" in value
 
+    def write(self, answer: Any) -> bytes:
+        """Returns an answer as its message, serialized."""
+        message: bytes = self.write_message(answer).SerializeToString()
+        return message
+
 
 _JSON: dict[str, tuple[Any, Any]] = {
     "retrieve": (json.read_retrieval, json.retrieved_value),

@@ -1,12 +1,13 @@
 """Protobuf messages to requests, and answers to protobuf messages.
 
-Packed bytes become read-only arrays without a copy. Fields that a message does not know are
-skipped, as protobuf promises to newer clients.
+Packed numbers are little-endian, as are all processors that the service runs on: bytes become
+read-only arrays without a copy, and arrays are written as they are. Fields that a message does not
+know are skipped, as protobuf promises to newer clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
-from service.codec import options
 from service.codec.message_fields import check_fields
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
@@ -29,16 +29,12 @@ SMALL_BYTES = 64 << 10
 _FIELDS_PER_FEATURE = 16
 """Fields of a feature, or of a condition of a filter, with those of the messages in it."""
 _INT32 = np.dtype("<i4")
+_INT64 = np.dtype("<i8")
 _FLOAT32 = np.dtype("<f4")
 _SEARCH_PATHS = {
     "index": pb.SEARCH_PATH_INDEX,
     "exact": pb.SEARCH_PATH_EXACT,
     "none": pb.SEARCH_PATH_NONE,
-}
-_KINDS: dict[str, np.dtype[Any]] = {
-    "int64s": np.dtype("<i8"),
-    "int32s": _INT32,
-    "float32s": _FLOAT32,
 }
 
 
@@ -117,17 +113,7 @@ def read_retrieval(
       InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
-    sent = _sent(message)
-    return calls.Retrieval(
-        target_of(message.model, url),
-        context=_columns(message.context, "context", settings) or None,
-        vectors=packed(message.vectors, _FLOAT32, "vectors") if message.vectors else None,
-        ids=_ids(sent, "ids"),
-        query_offsets=_offsets(sent, "query_offsets"),
-        context_ids=_ids(sent, "context_ids"),
-        **_selection(sent, settings),
-        **_options(sent, options.RETRIEVAL, settings),
-    )
+    return calls.Retrieval(target_of(message.model, url), **_sent_fields(message, settings))
 
 
 def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) -> calls.Ranking:
@@ -137,26 +123,14 @@ def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) 
       InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
-    at_most(
-        settings,
-        "max_features",
-        len(message.context) + len(message.candidate_features),
-        "context and candidate_features",
-    )
-    sent = _sent(message)
-    ids = _ids(sent, "candidate_ids")
-    offsets = _offsets(sent, "offsets")
-    if ids is not None and offsets is not None:  # before it can be merged with other requests
-        check_offsets(offsets, offsets.size - 1, ids.size, "candidate_ids")
-    return calls.Ranking(
-        target_of(message.model, url),
-        context=_columns(message.context, "context", settings),
-        candidate_ids=ids,
-        candidate_features=_columns(message.candidate_features, "candidate_features", settings),
-        offsets=offsets,
-        context_ids=_ids(sent, "context_ids"),
-        **_options(sent, options.RANKING, settings),
-    )
+    columns = len(message.context) + len(message.candidate_features)
+    at_most(settings, "max_features", columns, "context and candidate_features")
+    sent = _sent_fields(message, settings)
+    if "offsets" in sent and "candidate_ids" in sent:
+        # Before the request can be merged with others.
+        offsets = sent["offsets"]
+        check_offsets(offsets, offsets.size - 1, sent["candidate_ids"].size, "candidate_ids")
+    return calls.Ranking(target_of(message.model, url), **sent)
 
 
 def read_recommendation(
@@ -168,14 +142,7 @@ def read_recommendation(
       InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
-    sent = _sent(message)
-    return calls.Recommendation(
-        target_of(message.model, url),
-        context=_columns(message.context, "context", settings),
-        context_ids=_ids(sent, "context_ids"),
-        **_selection(sent, settings),
-        **_options(sent, options.RECOMMENDATION, settings),
-    )
+    return calls.Recommendation(target_of(message.model, url), **_sent_fields(message, settings))
 
 
 def read_embedding(
@@ -187,8 +154,7 @@ def read_embedding(
       InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
-    columns = _columns(message.features, "features", settings)
-    return calls.Embedding(target_of(message.model, url), message.tower, columns)
+    return calls.Embedding(target_of(message.model, url), **_sent_fields(message, settings))
 
 
 # as all readers
@@ -198,7 +164,8 @@ def read_lookup(message: pb.LookupRequest, url: _Url, settings: ServiceSettings)
     Raises:
       InvalidArgument: packed bytes are truncated, or there are no ids.
     """
-    return calls.Lookup(target_of(message.model, url), message.feature, _column(message.ids, "ids"))
+    ids = _column(message.ids, "ids")
+    return calls.Lookup(target_of(message.model, url), message.feature, ids)
 
 
 def retrieved_message(answer: calls.Retrieved) -> pb.RetrieveResponse:
@@ -207,7 +174,7 @@ def retrieved_message(answer: calls.Retrieved) -> pb.RetrieveResponse:
         **_head(answer),
         **_neighbors(answer.neighbors),
         searched=answer.searched,
-        explanations=_explanations(answer.explanations),
+        explanations=map(explanation_message, answer.explanations),
     )
 
 
@@ -216,21 +183,20 @@ def ranked_message(answer: calls.Ranked) -> pb.RankResponse:
     return pb.RankResponse(
         **_head(answer),
         ids=None if answer.ids is None else _ids_message(answer.ids),
-        positions=_bytes(answer.positions, "<i4"),
-        scores=_bytes(answer.scores, "<f4"),
-        heads={name: _bytes(scores, "<f4") for name, scores in answer.heads.items()},
-        offsets=_bytes(answer.offsets, "<i4"),
+        positions=answer.positions.tobytes(),
+        scores=answer.scores.tobytes(),
+        heads={name: scores.tobytes() for name, scores in answer.heads.items()},
+        offsets=answer.offsets.astype(np.int32).tobytes(),
     )
 
 
 def recommended_message(answer: calls.Recommended) -> pb.RecommendResponse:
     """Returns the answer as its message."""
-    scores = _bytes(answer.retrieval_scores, "<f4")
     return pb.RecommendResponse(
         **_head(answer),
         **_neighbors(answer.neighbors),
-        retrieval_scores=scores,
-        explanations=_explanations(answer.explanations),
+        retrieval_scores=answer.retrieval_scores.tobytes(),
+        explanations=map(explanation_message, answer.explanations),
         degraded=bool(answer.degraded_reason),
         degraded_reason=answer.degraded_reason,
     )
@@ -239,80 +205,55 @@ def recommended_message(answer: calls.Recommended) -> pb.RecommendResponse:
 def embedded_message(answer: calls.Embedded) -> pb.EmbedResponse:
     """Returns the answer as its message."""
     return pb.EmbedResponse(
-        **_head(answer), vectors=_bytes(answer.vectors, "<f4"), dim=answer.vectors.shape[1]
+        **_head(answer), vectors=answer.vectors.tobytes(), dim=answer.vectors.shape[1]
     )
 
 
 def looked_up_message(answer: calls.LookedUp) -> pb.LookupResponse:
     """Returns the answer as its message."""
-    vectors = _bytes(answer.vectors, "<f4")
-    found = _bytes(answer.found, "u1")
-    dim = answer.vectors.shape[1]
     return pb.LookupResponse(
-        **_head(answer), vectors=vectors, dim=dim, found=found, table=answer.table
+        **_head(answer),
+        vectors=answer.vectors.tobytes(),
+        dim=answer.vectors.shape[1],
+        found=answer.found.tobytes(),
+        table=answer.table,
     )
 
 
 def packed(data: bytes, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
     """Returns numbers that were packed into bytes; raises InvalidArgument if they are truncated."""
-    if len(data) % dtype.itemsize:
+    try:
+        return np.frombuffer(data, dtype)
+    except ValueError:
         raise InvalidArgument(
             f"{where} has {len(data)} bytes, not a multiple of {dtype.itemsize} ({dtype.name})"
-        )
-    return np.frombuffer(data, dtype)
+        ) from None
 
 
-def _sent(message: Any) -> dict[str, Any]:
-    """Returns the fields that a message has, by name. Of the many that it could have, most are not
-    sent.
+def _sent_fields(message: Any, settings: ServiceSettings) -> dict[str, Any]:
+    """Returns the fields of a request that were sent, as the engine takes them. Of the many that it
+    could have, most are not sent.
     """
-    return {field.name: value for field, value in message.ListFields()}
-
-
-def _offsets(sent: Mapping[str, Any], name: str, where: str = "") -> NDArray[np.int64] | None:
-    """Returns the offsets in one of the fields of a message; None if it was not sent."""
-    if name not in sent:
-        return None
-    return packed(sent[name], _INT32, f"{where}{name}").astype(np.int64)
-
-
-def _options(
-    sent: Mapping[str, Any], known: Mapping[str, Any], settings: ServiceSettings
-) -> dict[str, Any]:
-    """Returns the options that were sent; all others have their defaults."""
     found = {}
-    for name, value in sent.items():
-        if name in known:
-            default = known[name]
-            if default == ():
-                at_most(settings, "max_names", len(value), name)
-            found[name] = type(default)(value)
+    for field, value in message.ListFields():
+        name = field.name
+        if name in _LIMITS:
+            at_most(settings, _LIMITS[name], len(value), name)
+        if name in _READERS:
+            found[name] = _READERS[name](value, name)
+        elif name != "model":
+            found[name] = value
+    if "filter" in found:
+        found["filter"] = read_filter(found["filter"], settings)
+    for name, offsets in _LISTS_OF_IDS.items():
+        if name in found:
+            found[name] = calls.IdLists(found[name], found.pop(offsets, None))
+        elif offsets in found:
+            raise InvalidArgument(f"{offsets} was sent without {name}")
     return found
 
 
-def _ids(sent: Mapping[str, Any], name: str, where: str = "") -> calls.Ids | None:
-    """Returns the ids in one of the fields of a message; None if it was not sent."""
-    if name not in sent:
-        return None
-    ids: pb.Ids = sent[name]
-    kind = ids.WhichOneof("kind")
-    if kind is None:
-        raise InvalidArgument(f"{where}{name} is empty; int64s or strings were expected")
-    return _values(ids, kind, f"{where}{name}")
-
-
-def _values(message: Any, kind: str, where: str) -> NDArray[Any]:
-    """Returns the values in one of the fields of a message: int64, float32 or str."""
-    if kind == "strings":
-        return np.array(list(message.strings.values), dtype=object)
-    values = packed(getattr(message, kind), _KINDS[kind], f"{where}.{kind}")
-    return values.astype(np.int64) if kind == "int32s" else values
-
-
-def _columns(
-    columns: Mapping[str, pb.Column], where: str, settings: ServiceSettings
-) -> dict[str, Column]:
-    at_most(settings, "max_features", len(columns), where)
+def _columns(columns: Mapping[str, pb.Column], where: str) -> dict[str, Column]:
     # Their items() is Python's, in seven calls.
     return {name: _column(columns[name], f"{where}.{name}") for name in columns}
 
@@ -332,6 +273,74 @@ def _column(message: pb.Column, where: str) -> Column:
     return Column(values, offsets, weights)
 
 
+def _values(message: Any, kind: str, where: str) -> NDArray[Any]:
+    """Returns the values in one of the fields of a message: int64, float32 or str."""
+    if kind == "int64s":
+        return packed(message.int64s, _INT64, f"{where}.int64s")
+    if kind == "strings":
+        return np.array(list(message.strings.values), dtype=object)
+    if kind == "float32s":
+        return packed(message.float32s, _FLOAT32, f"{where}.float32s")
+    return packed(message.int32s, _INT32, f"{where}.int32s").astype(np.int64)
+
+
+def _ids(message: pb.Ids, where: str) -> calls.Ids:
+    kind = message.WhichOneof("kind")
+    if kind is None:
+        raise InvalidArgument(f"{where} is empty; int64s or strings were expected")
+    return _values(message, kind, where)
+
+
+def _offsets(data: bytes, where: str) -> calls.Offsets:
+    return packed(data, _INT32, where).astype(np.int64)
+
+
+def _vectors(data: bytes, where: str) -> calls.Vectors:
+    return packed(data, _FLOAT32, where)
+
+
+def _names(names: Sequence[str], where: str) -> tuple[str, ...]:  # noqa: ARG001 - as all readers
+    return tuple(names)
+
+
+def _crowding(crowding: Mapping[str, int], where: str) -> dict[str, int]:  # noqa: ARG001
+    return dict(crowding)
+
+
+_READERS: dict[str, Callable[[Any, str], Any]] = {
+    "attributes": _names,
+    "candidate_features": _columns,
+    "candidate_ids": _ids,
+    "context": _columns,
+    "context_ids": _ids,
+    "crowding": _crowding,
+    "exclude_ids": _ids,
+    "exclude_offsets": _offsets,
+    "features": _columns,
+    "heads": _names,
+    "ids": _ids,
+    "negative_ids": _ids,
+    "negative_offsets": _offsets,
+    "offsets": _offsets,
+    "query_offsets": _offsets,
+    "vectors": _vectors,
+}
+"""What reads a field, by its name, which is the same in all requests; others are taken as they
+are.
+"""
+_LIMITS = {
+    "attributes": "max_names",
+    "candidate_features": "max_features",
+    "context": "max_features",
+    "crowding": "max_names",
+    "features": "max_features",
+    "heads": "max_names",
+}
+"""The setting that limits how long a field is."""
+_LISTS_OF_IDS = {"exclude_ids": "exclude_offsets", "negative_ids": "negative_offsets"}
+"""Fields that are one list of ids for each query."""
+
+
 def column_message(column: Column) -> pb.Column:
     """Returns a column as its message."""
     message = pb.Column()
@@ -339,23 +348,14 @@ def column_message(column: Column) -> pb.Column:
         message.strings.values.extend(column.values.tolist())
         message.strings.SetInParent()
     elif column.values.dtype == np.float32:
-        message.float32s = _bytes(column.values, "<f4")
+        message.float32s = column.values.tobytes()
     else:
-        message.int64s = _bytes(column.values, "<i8")
+        message.int64s = column.values.astype(_INT64).tobytes()
     if column.offsets is not None:
-        message.offsets = _bytes(column.offsets, "<i4")
+        message.offsets = column.offsets.astype(_INT32).tobytes()
     if column.weights is not None:
-        message.weights = _bytes(column.weights, "<f4")
+        message.weights = column.weights.astype(_FLOAT32).tobytes()
     return message
-
-
-def _id_lists(sent: Mapping[str, Any], name: str) -> calls.IdLists | None:
-    """Reads `exclude` or `negative`: the ids, and the offsets of each query's."""
-    ids = _ids(sent, f"{name}_ids")
-    offsets = _offsets(sent, f"{name}_offsets")
-    if ids is None and offsets is not None:
-        raise InvalidArgument(f"{name}_offsets was sent without {name}_ids")
-    return None if ids is None else calls.IdLists(ids, offsets)
 
 
 def read_filter(message: pb.Filter, settings: ServiceSettings) -> calls.Filter:
@@ -414,42 +414,20 @@ def filter_message(sent: calls.Filter) -> pb.Filter:
     return message
 
 
-def _selection(sent: Mapping[str, Any], settings: ServiceSettings) -> dict[str, Any]:
-    """Returns which candidates are allowed, of a retrieval or a recommendation."""
-    found: dict[str, Any] = {
-        "exclude_ids": _id_lists(sent, "exclude"),
-        "negative_ids": _id_lists(sent, "negative"),
-    }
-    if "filter" in sent:
-        found["filter"] = read_filter(sent["filter"], settings)
-    if "crowding" in sent:
-        at_most(settings, "max_names", len(sent["crowding"]), "crowding")
-        found["crowding"] = dict(sent["crowding"])
-    for name in ("min_score", "offset"):
-        if name in sent:
-            found[name] = sent[name]
-    return found
-
-
 def _condition(message: pb.Condition, where: str) -> calls.Condition:
-    sent = _sent(message)
-    bounds: dict[str, Any] = {}
-    for name in calls.BOUNDS:
-        if name in sent:
-            number: pb.Number = sent[name]
-            kind = number.WhichOneof("kind")
+    found: dict[str, Any] = {}
+    for field, value in message.ListFields():
+        name = field.name
+        if name == "is_null":
+            found[name] = value
+        elif name in calls.BOUNDS:
+            kind = value.WhichOneof("kind")
             if kind is None:
                 raise InvalidArgument(f"{where}.{name} is empty; int64 or float64 was expected")
-            bounds[name] = getattr(number, kind)
-    if "is_null" in sent:
-        bounds["is_null"] = sent["is_null"]
-    return calls.Condition(
-        _ids(sent, "allow", f"{where}."), _ids(sent, "deny", f"{where}."), **bounds
-    )
-
-
-def _explanations(explanations: Sequence[calls.Explanation]) -> list[pb.Explanation]:
-    return [explanation_message(each) for each in explanations]
+            found[name] = getattr(value, kind)
+        else:
+            found[name] = _ids(value, f"{where}.{name}")
+    return calls.Condition(**found)
 
 
 def explanation_message(explanation: calls.Explanation) -> pb.Explanation:
@@ -473,27 +451,28 @@ def read_explanation(message: pb.Explanation) -> calls.Explanation:
 def _head(answer: calls.Answer) -> dict[str, Any]:
     """Returns the fields of every answer."""
     head: dict[str, Any] = {"model": pb.ModelSpec(name=answer.model, version=answer.version)}
-    return head if answer.coverage == 1 else {**head, "coverage": answer.coverage}
-
-
-def _bytes(array: NDArray[Any], dtype: str) -> bytes:
-    return array.astype(dtype, copy=False).tobytes()
+    if answer.coverage < 1:
+        head["coverage"] = answer.coverage
+    return head
 
 
 def _ids_message(ids: calls.Ids) -> pb.Ids:
     if ids.dtype == object:
         return pb.Ids(strings=pb.Strings(values=ids.tolist()))
-    return pb.Ids(int64s=_bytes(ids, "<i8"))
+    return pb.Ids(int64s=ids.tobytes())
 
 
 def _neighbors(neighbors: calls.Neighbors) -> dict[str, Any]:
     """Returns the fields of a response that hold its neighbors."""
-    return {
+    found: dict[str, Any] = {
         "ids": _ids_message(neighbors.ids),
-        "scores": _bytes(neighbors.scores, "<f4"),
-        "offsets": _bytes(neighbors.offsets, "<i4"),
-        "attributes": {name: _attribute(values) for name, values in neighbors.attributes.items()},
+        "scores": neighbors.scores.tobytes(),
+        "offsets": neighbors.offsets.astype(np.int32).tobytes(),
     }
+    if neighbors.attributes:
+        attributes = neighbors.attributes.items()
+        found["attributes"] = {name: _attribute(values) for name, values in attributes}
+    return found
 
 
 def _attribute(values: list[Any]) -> pb.Attribute:

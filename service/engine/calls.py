@@ -327,7 +327,7 @@ class Ranking(Request):
     offsets[i]:offsets[i + 1].
     """
 
-    context: Columns
+    context: Columns = field(default_factory=dict)
     candidate_ids: Ids | None = None
     candidate_features: Columns = field(default_factory=dict)
     offsets: Offsets | None = None
@@ -367,7 +367,7 @@ class Ranked(Answer):
 class Recommendation(Selecting):
     """The k best of the candidates that are retrieved, ranked, for n contexts."""
 
-    context: Columns
+    context: Columns = field(default_factory=dict)
     tower: str = ""
 
     @property
@@ -401,8 +401,8 @@ class Recommended(Answer):
 class Embedding(Request):
     """A tower's result for n examples."""
 
-    tower: str
-    features: Columns
+    tower: str = ""
+    features: Columns = field(default_factory=dict)
 
     @property
     def cost(self) -> int:

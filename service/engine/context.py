@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from bundle.features.sources import Fetched
-from service.byte_budget import Reservation
 from service.engine.scheduling.compute_pool import ComputePool
 from service.engine.scheduling.estimates import LatencyEstimates
 from service.errors import Cancelled, DeadlineExceeded
@@ -34,7 +33,7 @@ class RequestContext:
       phases: seconds by phase, in the order in which they began.
       cancelled: nobody waits for the answer any more.
       trace_parent: the header `traceparent` as sent.
-      held: counts the bytes of the request and of its response; None: nothing is counted.
+      held_bytes: bytes of the request and of its response that count in the byte budget.
       received_at: when the last byte of the request had arrived, on the clock of
         `time.monotonic()`; 0: unknown.
     """
@@ -49,13 +48,8 @@ class RequestContext:
     cancelled: bool = False
     version: int = 0
     trace_parent: str = ""
-    held: Reservation | None = None
+    held_bytes: int = 0
     received_at: float = 0.0
-
-    def reserve(self, size: int) -> None:
-        """Counts bytes of the response; raises Overloaded if other requests hold too many."""
-        if self.held is not None:
-            self.held.reserve(size)
 
     def check(self) -> None:
         """Raises Cancelled or DeadlineExceeded if the request is not worth computing any more."""

@@ -159,17 +159,17 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
             )
         timeout_s = min(self._settings.body_timeout_s, request.deadline - time.monotonic())
         message = await self._reading.read(context, timeout_s)
-        request.held = held = self._dataplane.budget.reservation(request.call)
-        held.reserve(len(message))
+        budget = self._dataplane.budget
+        budget.reserve(request, len(message))
         try:
             response = await method(message, request)
         except BaseException:
-            held.release_all()
+            budget.release(request)
             raise
         if len(response) > PIECE_BYTES:  # it counts until the client has read it
-            context.add_done_callback(lambda _: held.release_all())
+            context.add_done_callback(lambda _: budget.release(request))
         else:
-            held.release_all()
+            budget.release(request)
         return response
 
 

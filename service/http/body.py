@@ -8,15 +8,14 @@ import asyncio
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 from google.protobuf.message import Message
 from starlette.responses import Response
-from starlette.types import Message as AsgiMessage
 from starlette.types import Receive, Send
 
-from service.byte_budget import Reservation
 from service.codec import json
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
@@ -25,8 +24,8 @@ from service.http.headers import JSON, PROTOBUF, Headers, accepts_protobuf
 
 _TRAILERS_MAX = 100
 """Maximum number of trailers after a chunked body. They are ignored."""
-_TRAILERS_CHECK_S = 0.05
-"""Interval of the checks while a body arrives."""
+_SWEEP_S = 0.05
+"""Interval at which all bodies that arrive are looked over."""
 _INLINE_BYTES = 16 << 10
 """Maximum size of a gzip body that is decompressed on the event loop."""
 _INLINE_STEP_BYTES = 64 << 10
@@ -53,14 +52,11 @@ class ResponseNotRead(Exception):
 
 
 async def send_pieces(
-    pieces: Sequence[bytes], media_type: str, timeout_s: float, send: Send
+    pieces: Sequence[bytes], media_type: bytes, timeout_s: float, send: Send
 ) -> None:
     """Sends a response; see `send_body`."""
     length = sum(map(len, pieces))
-    headers = [
-        (b"content-type", media_type.encode()),
-        (b"content-length", str(length).encode()),
-    ]
+    headers = [(b"content-type", media_type), (b"content-length", b"%d" % length)]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     if length > json.PIECE_BYTES:
         await send_body(pieces, timeout_s, send)
@@ -101,37 +97,57 @@ def _parts(piece: bytes) -> Iterator[bytes]:
         yield piece[first : first + json.PIECE_BYTES]
 
 
+@dataclass(slots=True)
+class _Arriving:
+    """A body that has not arrived yet.
+
+    Attributes:
+      deadline: when it must have, on the clock of `time.monotonic()`.
+      headers: those of the ASGI scope. uvicorn adds trailers to them, without a limit.
+      headers_max: how many there may be.
+      problem: why nobody waits for it any more; None: its request does.
+    """
+
+    deadline: float
+    headers: Sequence[object]
+    headers_max: int
+    problem: TooLarge | BodyTimeout | None = None
+
+
 class BodyReader:
-    """Reads the body of one request; its bytes count in the reservation of the request."""
+    """Reads the bodies of requests, which count in the byte budget.
 
-    def __init__(
-        self,
-        dataplane: Dataplane,
-        context: RequestContext,
-        held: Reservation,
-        received_headers: Sequence[object],
-    ) -> None:
-        """Creates the reader of one body.
+    Most bodies are there before their requests are handled. So they have no timers: one sweep looks
+    at those that arrive slowly.
+    """
 
-        Args:
-          dataplane: Has the limits.
-          context: The request's.
-          held: Counts the bytes of the body.
-          received_headers: Those of the ASGI scope. uvicorn adds trailers to them, without a limit.
-        """
-        self._received_headers = received_headers
-        self._trailers_begin = len(received_headers)
+    def __init__(self, dataplane: Dataplane) -> None:
+        """Creates a reader; `dataplane` has the limits."""
         self._dataplane = dataplane
-        self._context = context
-        self._held = held
+        self._budget = dataplane.budget
         self._limit = dataplane.settings.max_request_bytes
         self._timeout_s = dataplane.settings.body_timeout_s
+        self._arriving: dict[asyncio.Task[Any], _Arriving] = {}
+        self._sweeping = False
 
-    async def read(self, headers: Headers, receive: Receive) -> bytes:
-        """Returns the body, decompressed.
+    async def read(
+        self,
+        context: RequestContext,
+        headers: Headers,
+        received_headers: Sequence[object],
+        receive: Receive,
+    ) -> bytes:
+        """Returns a body, decompressed.
+
+        Args:
+          context: The request's.
+          headers: The headers of the request.
+          received_headers: Those of the ASGI scope.
+          receive: Returns the next ASGI message.
 
         Raises:
-          TooLarge: it declares or reaches more bytes than the limit, as sent or decompressed.
+          TooLarge: it declares or reaches more bytes than the limit, as sent or decompressed; or it
+            has too many trailers.
           Overloaded: the bodies of other requests take all the memory.
           BodyTimeout: it did not arrive in time.
           InvalidArgument: it is not encoded as its headers declare.
@@ -144,10 +160,11 @@ class BodyReader:
             raise InvalidArgument(
                 f"content-encoding is {encoding[:40]!r}; gzip or none was expected"
             )
-        self._check(int(headers.get("content-length", "0")))
-        body = await self._receive(receive, chunked="transfer-encoding" in headers)
+        if "content-length" in headers:
+            self._check(int(headers["content-length"]))
+        body = await self._receive(context, received_headers, receive)
         if encoding == "gzip":
-            return await self._decompress(body)
+            return await self._decompress(context, body)
         return body
 
     def _check(self, size: int, form: str = "") -> None:
@@ -156,46 +173,68 @@ class BodyReader:
                 f"the body has {size} bytes or more{form}; at most {self._limit} are accepted"
             )
 
-    async def _receive(self, receive: Receive, chunked: bool) -> bytes:
-        timeout_s = min(self._timeout_s, self._context.deadline - time.monotonic())
+    async def _receive(
+        self, context: RequestContext, received_headers: Sequence[object], receive: Receive
+    ) -> bytes:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in a task
+        deadline = min(context.received_at + self._timeout_s, context.deadline)
+        headers_max = len(received_headers) + _TRAILERS_MAX
+        arriving = _Arriving(deadline, received_headers, headers_max)
+        self._arriving[task] = arriving
+        if not self._sweeping:
+            self._sweeping = True
+            asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
         body = bytearray()
-        more = True
         try:
-            async with asyncio.timeout(timeout_s):
-                while more:
-                    message = await (self._next_message(receive) if chunked else receive())
-                    if message["type"] == "http.disconnect":
-                        raise Cancelled("the client disconnected before the body had arrived")
-                    chunk: bytes = message.get("body", b"")
-                    more = message.get("more_body", False)
-                    self._held.reserve(len(chunk))
-                    self._check(len(body) + len(chunk))
-                    if not body and not more:
-                        return chunk
-                    body += chunk
-        except TimeoutError:
-            raise BodyTimeout(
-                "the body did not arrive in time (body_timeout_s, or the deadline)"
-            ) from None
-        return bytes(body)
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Cancelled("the client disconnected before the body had arrived")
+                chunk: bytes = message.get("body", b"")
+                self._budget.reserve(context, len(chunk))
+                is_last = not message.get("more_body", False)
+                if is_last and not body:
+                    self._check(len(chunk))
+                    return chunk
+                body += chunk
+                self._check(len(body))
+                if is_last:
+                    return bytes(body)
+        except asyncio.CancelledError:
+            if arriving.problem is None or task.uncancel():
+                raise
+            raise arriving.problem from None
+        finally:
+            del self._arriving[task]
 
-    async def _next_message(self, receive: Receive) -> AsgiMessage:
-        """Waits for more of a chunked body, and checks the trailers meanwhile: no message has
-        them.
+    def _sweep(self) -> None:
+        """Ends the wait for the bodies that take too long, or have too many trailers: no message
+        has trailers.
         """
-        while True:
-            try:
-                async with asyncio.timeout(_TRAILERS_CHECK_S):
-                    return await receive()
-            except TimeoutError:
-                trailers = len(self._received_headers) - self._trailers_begin
-                if trailers > _TRAILERS_MAX:
-                    raise TooLarge(
-                        f"the body has {trailers} or more trailers; at most {_TRAILERS_MAX} are "
-                        "accepted"
-                    ) from None
+        self._sweeping = bool(self._arriving)
+        if not self._sweeping:
+            return
+        now = time.monotonic()
+        for task, arriving in self._arriving.items():
+            if arriving.problem is not None:
+                continue
+            headers = len(arriving.headers)
+            if now >= arriving.deadline:
+                arriving.problem = BodyTimeout(
+                    "the body did not arrive in time (body_timeout_s, or the deadline)"
+                )
+                task.cancel()
+            elif headers > arriving.headers_max:
+                trailers = headers - arriving.headers_max + _TRAILERS_MAX
+                arriving.problem = TooLarge(
+                    f"the body has {trailers} or more trailers; at most {_TRAILERS_MAX} are "
+                    "accepted"
+                )
+                task.cancel()
+        asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
-    async def _decompress(self, body: bytes) -> bytes:
+    async def _decompress(self, context: RequestContext, body: bytes) -> bytes:
         """Decompresses one gzip member in steps: each is reserved first, large ones run in the
         bounded pool.
         """
@@ -206,7 +245,7 @@ class BodyReader:
         while not gzip.eof:
             inline = len(body) <= _INLINE_BYTES and not steps
             reserved = min(_INLINE_STEP_BYTES if inline else _STEP_BYTES, self._limit - size + 1)
-            self._held.reserve(reserved)
+            self._budget.reserve(context, reserved)
             try:
                 if inline:
                     step = gzip.decompress(rest, reserved)
@@ -216,7 +255,7 @@ class BodyReader:
                 raise InvalidArgument(
                     "the body is not gzip, although content-encoding says so"
                 ) from None
-            self._held.release(reserved - len(step))
+            self._budget.release(context, reserved - len(step))
             size = size + len(step)
             rest = gzip.unconsumed_tail
             self._check(size, " decompressed")
@@ -225,5 +264,5 @@ class BodyReader:
             steps.append(step)
         if gzip.unused_data:
             raise InvalidArgument("the body has more than one gzip member, or bytes after it")
-        self._held.release(len(body))
+        self._budget.release(context, len(body))
         return b"".join(steps)

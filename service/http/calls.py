@@ -17,6 +17,9 @@ from service.http.errors import MethodNotAllowed
 from service.http.headers import JSON, PROTOBUF, accepts_protobuf, is_protobuf, is_unusual
 from service.security.principal import authorize
 
+_JSON = JSON.encode()
+_PROTOBUF = PROTOBUF.encode()
+
 
 def target_of(model: str, version: str | None = None, label: str | None = None) -> Target:
     """Returns the model, and the version or label, that a path names.
@@ -39,24 +42,27 @@ class CallEndpoint:
     def __init__(self, dataplane: Dataplane) -> None:
         self._dataplane = dataplane
         self._timeout_s = dataplane.settings.body_timeout_s
+        self._bodies = BodyReader(dataplane)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""
         path = scope["path_params"]
         headers = scope["state"]["headers"]
         context: RequestContext = scope["state"]["context"]
-        operation = OPERATIONS.get(path["call"])
-        if operation is None:
+        if path["call"] not in OPERATIONS:
             raise NotFound(
                 f"call {path['call'][:40]!r} does not exist; the calls are {', '.join(OPERATIONS)}"
             )
+        operation = OPERATIONS[path["call"]]
         context.call = operation.name
         context.model = path["model"]
         if scope["method"] != "POST":
             raise MethodNotAllowed(scope["method"], "POST")
-        target = target_of(path["model"], path.get("version"), path.get("label"))
+        target = target_of(path["model"], path["version"], path["label"])
         protobuf = is_protobuf(headers)
-        if (timeout_s := timeout_s_of(headers.get(TIMEOUT_MS))) is not None:
+        as_protobuf = accepts_protobuf(headers)
+        if TIMEOUT_MS in headers:
+            timeout_s = timeout_s_of(headers[TIMEOUT_MS])
             context.deadline = min(context.deadline, time.monotonic() + timeout_s)
         authorize(context.principal, target.model)
         if is_unusual(headers):  # the admission in front of the application has looked at others
@@ -67,15 +73,14 @@ class CallEndpoint:
             while (await receive())["type"] != "http.disconnect":
                 pass
 
-        as_protobuf = accepts_protobuf(headers)
-        with self._dataplane.budget.reservation(context.call, context.model) as held:
-            context.held = held
-            reader = BodyReader(self._dataplane, context, held, scope["headers"])
-            body = await reader.read(headers, receive)
+        try:
+            body = await self._bodies.read(context, headers, scope["headers"], receive)
             context.received_at = time.monotonic()
             context.disconnected = disconnected
             pieces = await self._dataplane.call(
                 operation, body, protobuf, target, context, as_protobuf
             )
-            media_type = PROTOBUF if as_protobuf else JSON
+            media_type = _PROTOBUF if as_protobuf else _JSON
             await send_pieces(pieces, media_type, self._timeout_s, send)
+        finally:
+            self._dataplane.budget.release(context)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
+from service.codec.metadata import REQUEST_ID, TIMEOUT_MS, TRACE_PARENT
 from service.errors import InvalidArgument
 
 JSON = "application/json"
@@ -22,15 +23,35 @@ Headers = Mapping[str, str]
 """Values by name in lower case."""
 
 
-def joined(raw: Sequence[tuple[bytes, bytes]]) -> Headers:
-    """Returns the headers of an ASGI scope; one that comes more than once is the list of its
-    values.
+_NAMES = {
+    name.encode(): name
+    for name in (
+        REQUEST_ID,
+        TIMEOUT_MS,
+        TRACE_PARENT,
+        "accept",
+        "authorization",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "host",
+        "origin",
+        "transfer-encoding",
+    )
+}
+"""The headers that the service reads."""
+
+
+def joined(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Returns the headers of an ASGI scope that the service reads; one that comes more than once is
+    the list of its values.
     """
     headers: dict[str, str] = {}
     for key, value in raw:
-        name = key.decode("latin-1")
-        text = value.decode("latin-1")
-        headers[name] = f"{headers[name]}, {text}" if name in headers else text
+        if key in _NAMES:
+            name = _NAMES[key]
+            text = value.decode("latin-1")
+            headers[name] = f"{headers[name]}, {text}" if name in headers else text
     return headers
 
 

@@ -59,7 +59,8 @@ class RequestContextMiddleware:
         self._engine = dataplane.engine
         self._tokens = dataplane.tokens
         self._timeout_s = dataplane.settings.request_timeout_s
-        self._has_certificates = dataplane.settings.tls_client_ca is not None
+        has_certificates = dataplane.settings.tls_client_ca is not None
+        self._authenticates = self._tokens is not None or has_certificates
         self._hosts = AllowedHosts(dataplane.settings)
         self._pages = Pages(app, dataplane.settings.body_timeout_s)
 
@@ -71,11 +72,13 @@ class RequestContextMiddleware:
         began = time.monotonic()
         headers = joined(scope["headers"])
         is_probe = scope["path"] in PROBES
-        request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
+        trace_parent = headers.get(TRACE_PARENT, "")
+        request_id = request_id_of(headers.get(REQUEST_ID), trace_parent)
         context = RequestContext("other", request_id, began + self._timeout_s)
-        context.trace_parent = headers.get(TRACE_PARENT, "")
-        context.received_at = began  # of a request without a body
-        scope["state"].update(context=context, headers=headers)
+        context.trace_parent = trace_parent
+        context.received_at = began  # until the body has arrived
+        scope["state"]["context"] = context
+        scope["state"]["headers"] = headers
         code = "OK"
 
         async def send_completed(message: Message) -> None:
@@ -98,7 +101,7 @@ class RequestContextMiddleware:
             await send(message)
 
         try:
-            app = self._app_of(scope, headers, context)
+            app = self._app if is_probe else self._app_of(scope, headers, context)
             await app(scope, receive, send_completed)
         except ResponseNotRead:
             extra = logging.fields(call=context.call, request_id=request_id)
@@ -114,15 +117,13 @@ class RequestContextMiddleware:
 
     def _app_of(self, scope: Scope, headers: Headers, context: RequestContext) -> ASGIApp:
         """Returns what responds to a request, once it is known who sent it."""
-        if scope["path"] in PROBES:
-            return self._app
         self._hosts.check(headers.get("host", ""))
-        context.principal = self._authenticate(headers)
+        if self._authenticates:
+            context.principal = self._authenticate(headers)
         return self._app if scope["method"] == "POST" else self._pages
 
-    def _authenticate(self, headers: Headers) -> Principal | None:
-        """Returns who sent a request, by its token or else by its certificate; None: the service
-        requires neither.
+    def _authenticate(self, headers: Headers) -> Principal:
+        """Returns who sent a request, by its token or else by its certificate.
 
         Raises:
           Unauthenticated: the token is missing or unknown.
@@ -131,10 +132,8 @@ class RequestContextMiddleware:
         logging.PRINCIPAL.set("")
         if self._tokens is not None:
             principal = self._tokens.authenticate(headers.get("authorization"))
-        elif self._has_certificates:
-            principal = Principal(client_name()[:NAME_CHARS_MAX])
         else:
-            return None
+            principal = Principal(client_name()[:NAME_CHARS_MAX])
         logging.PRINCIPAL.set(principal.name)
         return principal
 

@@ -47,6 +47,8 @@ CALLS = (
 TRANSPORTS = ("http", "grpc")
 CODES = ("OK", *(code.value for code in Code))
 PHASES = ("decode", "queue", "lookup", "compute", "search", "encode")
+_REQUEST_PHASES = ("decode", "queue", "encode")
+"""The phases of a request by itself; its batch has the others."""
 REJECTIONS = (
     "requests",
     "queue",
@@ -256,6 +258,7 @@ class Metrics:
             name: Histogram(f"rowcast_{name}", text, labels, bounds, registry)
             for name, (text, labels, bounds) in HISTOGRAMS.items()
         }
+        self._phase_seconds = self._histograms["phase_seconds"]
         self._gauges = {
             name: _series(
                 Gauge(f"rowcast_{name}", text, labels, registry=registry, multiprocess_mode=merge),
@@ -272,7 +275,13 @@ class Metrics:
         self._gauges["workers"]().set(1)
 
     def request_finished(
-        self, transport: str, call: str, model: str, code: str, seconds: float
+        self,
+        transport: str,
+        call: str,
+        model: str,
+        code: str,
+        seconds: float,
+        phases: Mapping[str, float],
     ) -> None:
         """Counts a completed request; rendered after the next flush.
 
@@ -282,11 +291,15 @@ class Metrics:
           model: As the client named it; "" if it did not, or if that was not read.
           code: "OK", or the value of a Code.
           seconds: The duration of the request.
+          phases: How long the request spent in PHASES. Those of its batch are not recorded here.
         """
-        model = self._known(model)
+        model = model if model in self._models else ""
         with self._lock:
             self._counts["requests", (transport, call, model, code)] += 1
             self._histograms["request_seconds"].observe(seconds, (transport, call, model))
+            for phase in _REQUEST_PHASES:
+                if phase in phases:
+                    self._phase_seconds.observe(phases[phase], (call, model, phase))
 
     def request_rejected(self, transport: str, call: str, model: str, code: str) -> None:
         """Counts a request that was rejected before it was read; it has no duration."""
@@ -319,12 +332,10 @@ class Metrics:
                 self._counts[counter] += 1
 
     def phases_finished(self, call: str, model: str, phases: Mapping[str, float]) -> None:
-        """Records how long a call spent in some of PHASES; `model` as in `request_finished`."""
-        model = self._known(model)
-        histogram = self._histograms["phase_seconds"]
+        """Records how long a batch spent in some of PHASES."""
         with self._lock:
             for phase, seconds in phases.items():
-                histogram.observe(seconds, (call, model, phase))
+                self._phase_seconds.observe(seconds, (call, model, phase))
 
     def _known(self, model: str) -> str:
         """Returns the label of a model that a client named: its name if it exists, else ""."""

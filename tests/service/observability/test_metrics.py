@@ -137,7 +137,7 @@ def test_render_shows_what_was_counted() -> None:
     for phase in PHASES:
         metrics.phases_finished("rank", "m", {phase: 0.001})
     for seconds in (0.0003, 3.0):
-        metrics.request_finished("grpc", "embed", "m", "OK", seconds)
+        metrics.request_finished("grpc", "embed", "m", "OK", seconds, {})
     metrics.call_rejected("rank", "m", "queue")
     metrics.observe("batch_requests", 3, "rank")
     metrics.count("examples", 3, "rank")
@@ -163,9 +163,8 @@ def test_render_shows_what_was_counted() -> None:
 def test_model_that_does_not_exist_is_no_label() -> None:
     metrics = Metrics()
     metrics.versions({"m": {"available": 1}}, {"m": 3})
-    metrics.request_finished("http", "rank", "made-up", "NOT_FOUND", 0.001)
+    metrics.request_finished("http", "rank", "made-up", "NOT_FOUND", 0.001, {"decode": 0.001})
     metrics.call_rejected("rank", "made-up", "queue")
-    metrics.phases_finished("rank", "made-up", {"decode": 0.001})
     rendered = samples(metrics.render())
     assert not [sample for sample in rendered if "made-up" in sample]
     expected = {
@@ -241,7 +240,7 @@ def test_render_several_workers_any_of_them_shows_the_whole_service(
 ) -> None:
     one, other = workers
     one.run(
-        "metrics.request_finished('http', 'rank', '', 'OK', 0.001)",
+        "metrics.request_finished('http', 'rank', '', 'OK', 0.001, {})",
         "metrics.set('inflight_requests', 2)",
     )
     one.run(
@@ -256,7 +255,7 @@ def test_render_several_workers_any_of_them_shows_the_whole_service(
         "metrics.flush()",
     )
     other.run(
-        "metrics.request_finished('http', 'rank', '', 'OK', 0.003)",
+        "metrics.request_finished('http', 'rank', '', 'OK', 0.003, {})",
         "metrics.set('inflight_requests', 3)",
         "metrics.flush()",
     )
@@ -299,7 +298,7 @@ def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges_or_files
     other.run(
         "metrics.set('ready', 0)",
         "metrics.set('inflight_requests', 3)",
-        "metrics.request_finished('grpc', 'embed', '', 'OK', 0.1)",
+        "metrics.request_finished('grpc', 'embed', '', 'OK', 0.1, {})",
         "metrics.flush()",
     )
     assert (one.rendered()["rowcast_ready"], one.rendered()["rowcast_workers"]) == (0, 2)
