@@ -73,12 +73,11 @@ class Request(ABC):
         many values.
         """
         defaults = _defaults_of(type(self))
-        sizes = [
-            (name, name == "formula" or magnitude(value))
-            for name, value in vars(self).items()
-            if value is not defaults[name] and name != "target"
-        ]
-        return type(self), *sizes
+        kind: list[Hashable] = [type(self)]
+        for name, value in vars(self).items():
+            if value is not defaults[name] and name != "target":
+                kind += name, name == "formula" or magnitude(value)
+        return tuple(kind)
 
 
 @dataclass(frozen=True)
@@ -456,11 +455,13 @@ def _examples(columns: Columns | None, *ids: Ids | None) -> int:
     for each in ids:
         if each is not None:
             return max(1, each.size)
+    if not columns:
+        return 1
     sizes = [
-        len(values) if offsets is None else len(offsets) - 1
-        for values, offsets, _ in (columns or {}).values()
+        values.size if offsets is None else offsets.size - 1
+        for values, offsets, _ in columns.values()
     ]
-    return max(1, min(sizes, default=1))
+    return max(1, min(sizes))
 
 
 def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:
@@ -489,6 +490,14 @@ def _defaults_of(request: type[Request]) -> dict[str, Any]:
     return {each.name: each.default for each in fields(request)}
 
 
+def _count_values(columns: Mapping[str, Any]) -> int:
+    """Returns how many values columns have; of a mapping to anything else, its size."""
+    size = 0
+    for column in columns.values():
+        size += column.values.size if type(column) is Column else 1
+    return size
+
+
 def magnitude(value: Any) -> Hashable:
     """Returns how large the value of a field is, to a power of two; a name or a switch as it
     is.
@@ -512,9 +521,7 @@ def magnitude(value: Any) -> Hashable:
         case np.ndarray() | tuple():
             size = len(value)
         case dict():
-            size = sum(
-                [each.values.size if isinstance(each, Column) else 1 for each in value.values()]
-            )
+            size = _count_values(value)
         case _:
             raise TypeError(value)
     return int(size).bit_length()

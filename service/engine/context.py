@@ -59,20 +59,6 @@ class RequestContext:
             raise DeadlineExceeded("the deadline of the request has passed")
 
 
-class Phase:
-    """Adds the time of a `with` block to that of a phase."""
-
-    def __init__(self, phases: dict[str, float], name: str) -> None:
-        self._phases = phases
-        self._name = name
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._phases[self._name] += time.perf_counter() - self._began
-
-
 class RowsLost(Exception):
     """A batch of several requests reads rows that no shard could give: each is computed alone, to
     know its own.
@@ -87,7 +73,7 @@ class RowsLost(Exception):
 
 
 class Execution:
-    """One batch while it is computed; every expensive step runs inside `phase`.
+    """One batch while it is computed. `begin` stands before every expensive step.
 
     Attributes:
       call: the call of every request of the batch.
@@ -118,6 +104,8 @@ class Execution:
         """
         self.call = call
         self.phases = defaultdict[str, float](float)
+        self._phase = ""
+        self._began = 0.0
         self.estimates = estimates or LatencyEstimates()
         self._contexts = contexts
         self._metrics = metrics
@@ -126,25 +114,35 @@ class Execution:
         self.rows_fetched = 0
         self.rows_lost = 0
 
-    def check(self) -> None:
+    def check(self) -> float:
         """Raises Cancelled or DeadlineExceeded if no request of the batch is worth computing any
-        more.
+        more; returns the time.
         """
         now = time.monotonic()
         for context in self._contexts:
             if now < context.deadline and not context.cancelled:
-                return
+                return now
         for context in self._contexts:
             context.check()
+        return now
 
-    def phase(self, name: str) -> Phase:
-        """Checks, then times the block of the `with` statement.
+    def begin(self, phase: str) -> None:
+        """Checks, and ends the phase before this one.
 
         Raises:
           Cancelled, DeadlineExceeded: as `check`.
         """
-        self.check()
-        return Phase(self.phases, name)
+        now = self.check()
+        if self._phase:
+            self.phases[self._phase] += now - self._began
+        self._phase = phase
+        self._began = now
+
+    def end(self) -> None:
+        """Ends the last phase."""
+        if self._phase:
+            self.phases[self._phase] += time.monotonic() - self._began
+            self._phase = ""
 
     @property
     def left_s(self) -> float:
@@ -195,7 +193,8 @@ class Execution:
     def computed(self, examples: int, candidates: int = 0) -> None:
         """Counts the queries, contexts or examples of the batch, and its candidates."""
         self.count("examples", examples, self.call)
-        self.count("candidates", candidates, self.call)
+        if candidates:
+            self.count("candidates", candidates, self.call)
 
     def looked_up(self, model: str, groups: Sequence[tuple[str, ...]], examples: int) -> None:
         """Counts the examples for which groups of features were looked up."""

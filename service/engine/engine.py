@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -180,7 +181,8 @@ class Engine:
         """Counts a request as in progress, from before it is decoded until `leave`; raises as
         above.
         """
-        self.check_admission(call, deadline, model)
+        if not self.idle:
+            self.check_admission(call, deadline, model)
         self.inflight += 1
 
     def leave(self) -> None:
@@ -211,6 +213,7 @@ class Engine:
             context=context,
             lease=lease,
             kind=(version.model, request.kind),
+            group=(version.model, context.call),
             cost=request.cost,
             key=None if key is None else (version, key),
             future=asyncio.get_running_loop().create_future(),
@@ -383,11 +386,12 @@ class Engine:
                 compute = self._compute_functions[type(request)]
                 answer = await compute(version, request, self._settings, execution)
                 execution.check()
-                if all(now is before for now, before in zip(version.denied, denied, strict=True)):
+                if all(map(is_, version.denied, denied)):
                     break  # else a candidate that it holds may have been withdrawn meanwhile
             if execution.rows_lost:
                 answer = replace(answer, coverage=1 - execution.rows_lost / execution.rows_fetched)
         finally:
+            execution.end()
             self._metrics.phases_finished(call, version.model, execution.phases)
             for job in batch:
                 job.context.phases.update(execution.phases)

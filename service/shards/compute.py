@@ -51,11 +51,11 @@ async def read_rows(
     )
     size = sum([_stored_bytes(model_version, each) for each in request.rows])
     check_bytes(size, "the rows", settings, execution.request_count)
-    with execution.phase("lookup"):
-        rows = [
-            _vectors(model_version, each) if each.index else _table_rows(model_version, each)
-            for each in request.rows
-        ]
+    execution.begin("lookup")
+    rows = [
+        _vectors(model_version, each) if each.index else _table_rows(model_version, each)
+        for each in request.rows
+    ]
     return RowsFound(model_version.model, model_version.version, tuple(rows))
 
 

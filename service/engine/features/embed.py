@@ -41,10 +41,10 @@ async def result(
     plan = tower.plan(frozenset([tower.entry.result]))
     inputs = towers.Inputs(plan.layout_alone, n)
     fetched = None
-    with execution.phase("lookup"):
-        if model_version.shards is not None:
-            fetched = await lookup.fetch(model_version, [(inputs.places, columns, n)], execution)
-        lookup.write(model_version, inputs.places, columns, n, execution, fetched)
-    with execution.phase("compute"):
-        outputs = towers.run(tower, plan, inputs, execution)
+    execution.begin("lookup")
+    if model_version.shards is not None:
+        fetched = await lookup.fetch(model_version, [(inputs.places, columns, n)], execution)
+    lookup.write(model_version, inputs.places, columns, n, execution, fetched)
+    execution.begin("compute")
+    outputs = towers.run(tower, plan, inputs, execution)
     return outputs[tower.entry.result].reshape(n, -1)

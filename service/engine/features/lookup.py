@@ -110,17 +110,17 @@ def complete(
     if store is None:
         return sent
     names = [name for name in inputs if name not in sent and name in store.entry.features]
-    with execution.phase("lookup"):
-        positions = store.store.positions(ids, "context")
-        known = positions >= 0
-        stored = store.store.features(positions[known], names)
-        if not known.all():
-            missing = int(np.count_nonzero(~known))
-            execution.count("missing_contexts", missing, model_version.model, store.name)
-            stored = {
-                name: _with_default(model_version, store, name, stored[name], known, ids)
-                for name in names
-            }
+    execution.begin("lookup")
+    positions = store.store.positions(ids, "context")
+    known = positions >= 0
+    stored = store.store.features(positions[known], names)
+    if not known.all():
+        missing = int(np.count_nonzero(~known))
+        execution.count("missing_contexts", missing, model_version.model, store.name)
+        stored = {
+            name: _with_default(model_version, store, name, stored[name], known, ids)
+            for name in names
+        }
     return {**sent, **stored}
 
 
@@ -245,22 +245,22 @@ async def look_up(
     at_most(settings, "max_values", n, "the request")
     table = model_version.manifest.tables[feature.table]
     check_rows(n, table.dim, "ids", settings, execution.request_count)
-    with execution.phase("lookup"):
-        rows, _ = model_version.reader.rows(name, {read: Column(request.ids.values)}, n)
-        found = rows >= 0
-        execution.looked_up(model_version.model, [(name,)], n)
-        execution.count("oov_ids", n - int(np.count_nonzero(found)), model_version.model, name)
-        if feature.unknown.rule == "refuse" and not found.all():
-            unknown = str(request.ids.values[~found][0])[:128]
-            raise UnknownRefused(
-                name, f"id {unknown!r} is not in its table, and the feature rejects such ids"
-            )
-        if feature.unknown.row is not None:
-            rows = np.where(found, rows, feature.unknown.row)
-        vectors, lost = await _vectors(model_version, feature.table, rows, execution)
-        if feature.unknown.rule == "refuse" and lost.any():
-            raise RowUnavailable(name, request.ids.values[lost][0])
-        found &= ~lost
+    execution.begin("lookup")
+    rows, _ = model_version.reader.rows(name, {read: Column(request.ids.values)}, n)
+    found = rows >= 0
+    execution.looked_up(model_version.model, [(name,)], n)
+    execution.count("oov_ids", n - int(np.count_nonzero(found)), model_version.model, name)
+    if feature.unknown.rule == "refuse" and not found.all():
+        unknown = str(request.ids.values[~found][0])[:128]
+        raise UnknownRefused(
+            name, f"id {unknown!r} is not in its table, and the feature rejects such ids"
+        )
+    if feature.unknown.row is not None:
+        rows = np.where(found, rows, feature.unknown.row)
+    vectors, lost = await _vectors(model_version, feature.table, rows, execution)
+    if feature.unknown.rule == "refuse" and lost.any():
+        raise RowUnavailable(name, request.ids.values[lost][0])
+    found &= ~lost
     execution.computed(n)
     return LookedUp(model_version.model, model_version.version, feature.table, vectors, found)
 

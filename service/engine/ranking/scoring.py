@@ -84,17 +84,17 @@ async def score(
         candidates = replace(candidates, sent={**candidates.sent, **copies})
     read = plan.inputs["candidate"]
     fetched = None
-    with execution.phase("lookup"):
-        if model_version.shards is not None:
-            candidates = Candidates(offsets, candidates.columns(read, 0, m))
-            fetched = await _fetch(model_version, plan, contexts, context, candidates, execution)
-        lookup.write(model_version, contexts.frames, context, n, execution, fetched)
+    execution.begin("lookup")
+    if model_version.shards is not None:
+        candidates = Candidates(offsets, candidates.columns(read, 0, m))
+        fetched = await _fetch(model_version, plan, contexts, context, candidates, execution)
+    lookup.write(model_version, contexts.frames, context, n, execution, fetched)
     scores = {name: np.empty(m, np.float32) for name in plan.outputs}
     if m == 0:
         return scores
     if any(plan.layout.once):
-        with execution.phase("compute"):
-            towers.run_contexts(tower, plan, contexts, execution)
+        execution.begin("compute")
+        towers.run_contexts(tower, plan, contexts, execution)
 
     def look_up(start: int, stop: int) -> towers.Inputs:
         inputs = towers.Inputs(plan.layout, stop - start)
@@ -112,17 +112,15 @@ async def score(
         ranges = list(pairwise(m * number // count for number in range(count + 1)))
         try:
             _check_divisible(candidates.sent, m)
-            with execution.phase("compute"):  # lookups included
-                execution.parallel(
-                    count, lambda number: run(*ranges[number], look_up(*ranges[number]))
-                )
+            execution.begin("compute")  # lookups included
+            execution.parallel(count, lambda number: run(*ranges[number], look_up(*ranges[number])))
             return scores
         except FeatureError:  # computed as a whole, it names the right example
             pass
-    with execution.phase("lookup"):
-        inputs = look_up(0, m)
-    with execution.phase("compute"):
-        run(0, m, inputs)
+    execution.begin("lookup")
+    inputs = look_up(0, m)
+    execution.begin("compute")
+    run(0, m, inputs)
     return scores
 
 

@@ -75,7 +75,7 @@ class Compiled(NamedTuple):
     again: bool
 
 
-def compiled(index: LoadedIndex, sent: Filter, check: Callable[[], None]) -> Compiled:
+def compiled(index: LoadedIndex, sent: Filter, check: Callable[[], object]) -> Compiled:
     """Returns the candidates that match a filter, from the cache where it holds them.
 
     Args:
@@ -228,7 +228,7 @@ def _spelled_value(value: Any) -> Any:
     return sorted(set(value.tolist()))
 
 
-def _matches(index: LoadedIndex, sent: Filter, check: Callable[[], None]) -> Matches:
+def _matches(index: LoadedIndex, sent: Filter, check: Callable[[], object]) -> Matches:
     """Returns the candidates that match a filter that was checked."""
     size = len(index.vectors)
     parts = _condition_parts(index.corpus, sent)
@@ -271,7 +271,7 @@ def _filter_mask(
     sent: Filter,
     parts: list[_Part],
     size: int,
-    check: Callable[[], None],
+    check: Callable[[], object],
 ) -> Mask:
     """Returns which of the candidates match a filter.
 

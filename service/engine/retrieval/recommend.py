@@ -85,11 +85,9 @@ async def recommend(
     planned = replace(request, diversity=steps.diversity)
     with steps.diversifying.measured(bool(steps.diversity)):
         chosen, offsets = await reordering.best(index, found, scores, k, planned, execution, ranked)
-    with execution.phase("lookup"):
-        best = found._replace(
-            positions=found.positions[chosen], scores=scores[chosen], offsets=offsets
-        )
-        neighbors = retrieve.neighbors(corpus, best, request.attributes)
+    execution.begin("lookup")
+    best = found._replace(positions=found.positions[chosen], scores=scores[chosen], offsets=offsets)
+    neighbors = retrieve.neighbors(corpus, best, request.attributes)
     explanations = search.explained(best, request, k) if request.explain else ()
     return Recommended(
         model_version.model,

@@ -202,8 +202,8 @@ async def best(
             places = places[uncrowded(codes[places], maxima, last)]
         chosen[query] = places[first:last]
 
-    with execution.phase("compute"):
-        execution.parallel(len(chosen), pick)
+    execution.begin("compute")
+    execution.parallel(len(chosen), pick)
     return np.concatenate(chosen), offsets_of([places.size for places in chosen])
 
 

@@ -78,8 +78,8 @@ async def retrieve(
     execution.computed(len(vectors))
     if needs_pool or request.min_score is not None:
         found = await reordering.reordered(index, found, request, formula, k, execution)
-    with execution.phase("lookup"):
-        answer = neighbors(index.corpus, found, request.attributes)
+    execution.begin("lookup")
+    answer = neighbors(index.corpus, found, request.attributes)
     size = index.corpus.entry.size
     explanations = search.explained(found, request, k) if request.explain else ()
     return Retrieved(model_version.model, model_version.version, answer, size, explanations)
@@ -288,15 +288,15 @@ def allowed(
     wanted = request.filter or None
     if wanted is None and request.exclude_ids is None and not own:
         return Allowed([index.corpus.denied.positions] * n)
-    with execution.phase("search"):
-        compiled = None
-        if wanted is not None and index.here is not None:  # else shards compile it
-            compiled = filters.compiled(index.here, wanted, execution.check)
-            execution.count("filters", 1, "cached" if compiled.again else "compiled")
-        excluded = _excluded(index.corpus, request.exclude_ids, n)
-        if own:
-            excluded = [_joined(*each) for each in zip(excluded, own, strict=True)]
-        return Allowed(excluded, compiled)
+    execution.begin("search")
+    compiled = None
+    if wanted is not None and index.here is not None:  # else shards compile it
+        compiled = filters.compiled(index.here, wanted, execution.check)
+        execution.count("filters", 1, "cached" if compiled.again else "compiled")
+    excluded = _excluded(index.corpus, request.exclude_ids, n)
+    if own:
+        excluded = [_joined(*each) for each in zip(excluded, own, strict=True)]
+    return Allowed(excluded, compiled)
 
 
 def neighbors(corpus: LoadedStore, found: Found, attributes: tuple[str, ...]) -> Neighbors:

@@ -114,18 +114,18 @@ def nearest(
       NotFinite: a score is beyond float32.
     """
     began = time.perf_counter()
-    with execution.phase("search"):
-        excluded = list(allowed.excluded)
-        if offsets is not None:
-            sizes = lengths_of(offsets).tolist()
-            pairs = zip(excluded, sizes, strict=True)
-            excluded = [positions for positions, size in pairs for _ in range(size)]
-        search = _Search(index, vectors, k, excluded, allowed.filter, execution, exact, recall)
-        rows = search.rows()
-        if offsets is not None:
-            rows = [
-                search.merged(rows[first:last], first) for first, last in pairwise(offsets.tolist())
-            ]
+    execution.begin("search")
+    excluded = list(allowed.excluded)
+    if offsets is not None:
+        sizes = lengths_of(offsets).tolist()
+        pairs = zip(excluded, sizes, strict=True)
+        excluded = [positions for positions, size in pairs for _ in range(size)]
+    search = _Search(index, vectors, k, excluded, allowed.filter, execution, exact, recall)
+    rows = search.rows()
+    if offsets is not None:
+        rows = [
+            search.merged(rows[first:last], first) for first, last in pairwise(offsets.tolist())
+        ]
     found = _joined(rows)
     check_finite(found.scores, "a candidate's score")
     if allowed.filter is not None:

@@ -77,10 +77,10 @@ async def nearest(
         excluded=tuple(by_vector),
         explain=request.explain,
     )
-    with execution.phase("search"):
-        parts: Sequence[Found] = await _shards(index).search(wanted, execution.left_s)
-        queries = [range(first, end) for first, end in pairwise(offsets.tolist())]
-        rows = [_merged(parts, query, k) for query in queries]
+    execution.begin("search")
+    parts: Sequence[Found] = await _shards(index).search(wanted, execution.left_s)
+    queries = [range(first, end) for first, end in pairwise(offsets.tolist())]
+    rows = [_merged(parts, query, k) for query in queries]
     positions, scores = (np.concatenate(each) for each in zip(*rows, strict=True))
     check_finite(scores, "a candidate's score")
     size = index.corpus.entry.size

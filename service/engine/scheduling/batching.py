@@ -8,6 +8,7 @@ is found for another.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -73,9 +74,9 @@ def split(answer: Any, count: int) -> list[Any]:
 def _retrieval_key(request: Retrieval) -> Hashable | None:
     if request.context is None or not _is_plain(request):
         return None
-    columns = _column_keys(request.context, 1)
     # More values than one are several queries or one dense value: that is not known here.
-    if columns is None or [each for _, _, each in columns if each > 1]:
+    columns = _column_keys(request.context, 1, 1)
+    if columns is None:
         return None
     return ("retrieve", request.index, request.k, request.attributes, columns)
 
@@ -134,20 +135,34 @@ def _candidate_count(request: Ranking) -> int:
     )
 
 
-def _column_keys(columns: Mapping[str, Column], m: int) -> tuple[tuple[str, str, int], ...] | None:
-    """Returns name, dtype and values per example (-1: by offsets) of columns of m examples; None:
-    not mergeable.
+def _column_keys(
+    columns: Mapping[str, Column], m: int, each_max: float = math.inf
+) -> Hashable | None:
+    """Returns what is equal for columns with the same names, dtypes and values per example.
+
+    Args:
+      columns: Of m examples.
+      m: The number of examples.
+      each_max: The maximum number of values per example of a column without offsets.
+
+    Returns:
+      None: the columns cannot be merged.
     """
-    keys = []
+    keys = {}
     for name, (values, offsets, weights) in columns.items():
         if weights is not None or values.ndim != 1:
             return None
-        each, rest = divmod(values.size, m) if offsets is None else (-1, offsets.size - m - 1)
-        if rest or (offsets is not None and (offsets[0] != 0 or offsets[-1] != values.size)):
-            return None
-        keys.append((name, values.dtype.char, each))
-    keys.sort()
-    return tuple(keys)
+        size = values.size
+        if offsets is None:
+            each = size // m
+            if each * m != size or each > each_max:
+                return None
+        else:
+            each = -1
+            if offsets.size != m + 1 or offsets[0] != 0 or offsets[-1] != size:
+                return None
+        keys[name] = values.dtype.char, each
+    return frozenset(keys.items())
 
 
 def _merged(requests: Sequence[Mapping[str, Column]], counts: Sequence[int]) -> dict[str, Column]:

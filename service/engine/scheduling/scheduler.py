@@ -72,6 +72,7 @@ class Job:
 
     Attributes:
       kind: requests of one kind take about equally long.
+      group: the model and the call, which are known before the request is decoded.
       cost: in candidates, a query or example counting as one.
       key: requests with an equal key can be computed as one batch; None: this one is computed
         alone.
@@ -86,6 +87,7 @@ class Job:
     context: RequestContext
     lease: Lease
     kind: Hashable
+    group: tuple[str, str]
     cost: int
     key: Hashable
     future: asyncio.Future[Any]
@@ -94,11 +96,6 @@ class Job:
     queued_at: float = 0.0
     sweeps: int = 0
     watcher: asyncio.Future[object] | None = None
-
-    @property
-    def group(self) -> tuple[str, str]:
-        """The model and the call, which are known before the request is decoded."""
-        return self.lease.version.model, self.context.call
 
 
 class BatchQueue:
@@ -313,12 +310,13 @@ class Scheduler:
         wait_s = self.wait_s
         group = (model, call)
         expected_s = self.estimates.expected_s(group) or 0.0
+        now = self._clock()
         if not wait_s and not self.queued_cost:
-            if self._clock() + _MARGIN * expected_s > deadline:  # it waited elsewhere
-                self._overloaded_at = self._clock()
+            if now + _MARGIN * expected_s > deadline:  # it waited elsewhere
+                self._overloaded_at = now
             return None
         cost = self._cost.expected_s(group) or 0
-        return self._overload(int(cost), wait_s, expected_s, deadline)
+        return self._overload(int(cost), wait_s, expected_s, deadline, now)
 
     def call_accepted(self) -> None:
         """Notes that gRPC accepted a call, behind which others may wait to be accepted."""
@@ -366,13 +364,13 @@ class Scheduler:
         self._pool.close()
 
     def _overload(
-        self, cost: int, wait_s: float, expected_s: float, deadline: float
+        self, cost: int, wait_s: float, expected_s: float, deadline: float, now: float
     ) -> Overloaded | None:
         waiting = self.queued_cost
         if waiting and waiting + cost > self._max_cost:
             return self._overloaded(_QUEUE_FULL, wait_s, "queue")
         # The time of a turn is measured; only computations may take longer than expected.
-        expected_end = self._clock() + _MARGIN * (wait_s + expected_s) - self._turn_s
+        expected_end = now + _MARGIN * (wait_s + expected_s) - self._turn_s
         if wait_s and expected_end > deadline:
             return self._overloaded(_TOO_LATE, wait_s, "deadline")
         return None
@@ -399,27 +397,32 @@ class Scheduler:
         asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
     def _submit(self, job: Job) -> None:
-        expected_s = self.estimates.expected_s(job.kind)
+        now = self._clock()
+        estimate_s = self.estimates.expected_s(job.kind)
+        expected_s = estimate_s or 0.0
         queued_s = self._queued_s
         wait_s = self._wait_behind_s(queued_s)
-        problem = self._overload(job.cost, wait_s, expected_s or 0.0, job.context.deadline)
+        deadline = job.context.deadline
+        problem = self._overload(job.cost, wait_s, expected_s, deadline, now)
         if problem is not None:
             raise problem
+        if not wait_s and now + _MARGIN * expected_s > deadline:  # it waited elsewhere
+            self._overloaded_at = now
         self._cost.observe(job.group, job.cost)
-        job.expected_s = expected_s or 0.0
+        job.expected_s = expected_s
         job.predicted_s = queued_s
-        job.queued_at = self._clock()
-        short = expected_s is not None and expected_s <= self._inline_max_s
+        job.queued_at = now
+        short = estimate_s is not None and estimate_s <= self._inline_max_s
         queue = self._inline if short else self._long
         queue.add(job)
-        self._wake()
+        self._wake(now)
 
-    def _wake(self) -> None:
+    def _wake(self, now: float) -> None:
         if not self._dispatching:
             self._dispatching = True
-            self._woken_at = self._clock()
+            self._woken_at = now
             loop = asyncio.get_running_loop()
-            if self._is_overloaded():  # enough has arrived for a batch, and turns are long
+            if self._is_overloaded(now):  # enough has arrived for a batch, and turns are long
                 loop.call_soon(self._dispatch)
             else:
                 # A turn later: what has arrived meanwhile joins the batch.
@@ -429,11 +432,12 @@ class Scheduler:
         """Submits long batches to idle threads and computes short ones: one, so that the loop stays
         responsive, or more if the turns since the last one took longer than it.
         """
-        if self._calls_wait_in_grpc():
+        began = self._clock()
+        if self._calls_wait_in_grpc(began):
             asyncio.get_running_loop().call_soon(self._dispatch)
             return
         self._dispatching = False
-        self._turn_s += _DELAY_EWMA * (self._clock() - self._woken_at - self._turn_s)
+        self._turn_s += _DELAY_EWMA * (began - self._woken_at - self._turn_s)
         if self._thread_is_wanted():
             loop = asyncio.get_running_loop()
             self._pool.when_idle = functools.partial(self._thread_is_idle, loop)
@@ -441,37 +445,37 @@ class Scheduler:
             if self._resumed:
                 self._compute_in_thread(self._resumed.popleft())
                 continue
-            alive = self._alive(self._long.take())
+            alive = self._alive(self._long.take(), self._clock())
             if alive:
                 self._compute_in_thread(Batch(alive, self._compute(alive, self._pool), False))
-        began = self._clock()
+        now = began
         end = began + self._guaranteed_s(began)
         while self._inline.size:
-            self._compute_inline(self._inline.take())
-            self._computed_at = self._clock()
-            self._computed_s = self._computed_at - began
-            if self._computed_at >= end:
+            self._compute_inline(self._inline.take(), now)
+            now = self._clock()
+            self._computed_at = now
+            self._computed_s = now - began
+            if now >= end:
                 break
         if self._inline.size or (self._thread_is_wanted() and self._pool.idle > 0):
-            self._yielded_at = self._clock()
-            self._wake()
+            self._yielded_at = now
+            self._wake(now)
         else:
             self._yielded_at = None
 
-    def _is_overloaded(self) -> bool:
+    def _is_overloaded(self, now: float) -> bool:
         """Returns whether a request was rejected a short while ago."""
-        return self._clock() < self._overloaded_at + _OVERLOAD_S
+        return now < self._overloaded_at + _OVERLOAD_S
 
-    def _calls_wait_in_grpc(self) -> bool:
+    def _calls_wait_in_grpc(self, now: float) -> bool:
         """Returns whether calls should be accepted before the next batch begins.
 
         gRPC accepts one call at a time, in several turns of the loop. With a batch in each turn,
         calls would wait there until their deadlines, where nobody can reject them.
         """
-        now = self._clock()
         accepting = now < self._accepted_at + _ACCEPT_S
         share_s = self._computed_s * (1 / _COMPUTE_SHARE_MIN - 1)
-        return self._is_overloaded() and accepting and now < self._computed_at + share_s
+        return accepting and self._is_overloaded(now) and now < self._computed_at + share_s
 
     def _guaranteed_s(self, now: float) -> float:
         """Returns how long batches may be computed in this turn, so that they get their share."""
@@ -483,13 +487,12 @@ class Scheduler:
     def _thread_is_wanted(self) -> bool:
         return bool(self._resumed or self._long.size)
 
-    def _compute_inline(self, jobs: Sequence[Job]) -> None:
-        alive = self._alive(jobs)
+    def _compute_inline(self, jobs: Sequence[Job], now: float) -> None:
+        alive = self._alive(jobs, now)
         if alive:
-            self._step_inline(Batch(alive, self._compute(alive, None), True))
+            self._step_inline(Batch(alive, self._compute(alive, None), True), now)
 
-    def _step_inline(self, batch: Batch) -> None:
-        began = self._clock()
+    def _step_inline(self, batch: Batch, began: float) -> None:
         call = batch.step()
         batch.seconds += self._clock() - began
         self._stepped(batch, call)
@@ -520,14 +523,13 @@ class Scheduler:
             return
         batch.receive(call)
         if batch.on_loop:
-            self._step_inline(batch)
+            self._step_inline(batch, self._clock())
         else:
             self._resumed.append(batch)
-            self._wake()
+            self._wake(self._clock())
 
-    def _alive(self, batch: Sequence[Job]) -> list[Job]:
+    def _alive(self, batch: Sequence[Job], now: float) -> list[Job]:
         """Drops the jobs that nobody waits for any more."""
-        now = self._clock()
         alive = list[Job]()
         for job in batch:
             self._observe_wait(job, now)
@@ -575,7 +577,7 @@ class Scheduler:
         """Wakes the event loop, from a compute thread, if a batch waits for one."""
         if self._thread_is_wanted():
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._wake)
+                loop.call_soon_threadsafe(self._wake, self._clock())
 
     def _stepped_in_thread(self, batch: Batch, call: RemoteCall[Any] | None) -> None:
         self._running_s = max(0.0, self._running_s - batch.expected_s)
@@ -583,7 +585,7 @@ class Scheduler:
         self._computed_s = batch.seconds / self._pool.threads
         self._stepped(batch, call)
         if self._inline.size or self._thread_is_wanted():
-            self._wake()
+            self._wake(self._clock())
 
     def _finish(self, batch: Sequence[Job], answers: Sequence[Any], seconds: float) -> None:
         each_s = seconds / len(batch)

@@ -96,7 +96,8 @@ class Bench:
     ) -> Job:
         context = RequestContext("rank", f"id-{request}", deadline)
         future = asyncio.get_running_loop().create_future()
-        return Job(request, context, self.versions.acquire("m"), kind, cost, key, future)
+        lease = self.versions.acquire("m")
+        return Job(request, context, lease, kind, ("m", "rank"), cost, key, future)
 
     def run(self, request: Any, **options: Any) -> Awaitable[Any]:
         return asyncio.ensure_future(self.scheduler.run(self.job(request, **options)))
