@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bundle.errors import RowUnavailable
 from bundle.features.columns import Activation, Column, checked_together
 from bundle.features.embedded import Embedded
-from bundle.features.rules.ids import resolve_all, within
+from bundle.features.rules.ids import RuleSet, within
 from bundle.features.sources import Fetched, Indicator, RemoteRows, RemoteTable, RowReader, Source
 from bundle.tables.combiner import combine_clipped, with_empty_row
 from bundle.tables.id_values import Rows, Values, distinct, is_padding
@@ -59,9 +59,14 @@ class Batch:
         self.sources = [sources[name].rows for name in self.names]
         self.firsts = np.array([sources[name].first for name in self.names], np.int64)
         entries = [feature.entry for feature in self.features]
-        self.rules = [feature.rule for feature in self.features]
+        self.is_shifted = bool(self.firsts.any())
         self.inputs = [feature.name for feature in self.features]
+        self.rules = RuleSet([feature.rule for feature in self.features], self.inputs)
         self.listed = [index for index, entry in enumerate(entries) if entry.kind != "single"]
+        self.listed_inputs = [self.inputs[index] for index in self.listed]
+        self.cut = [
+            (index, entry.length) for index, entry in enumerate(entries) if entry.length is not None
+        ]
         self.padded = [index for index, entry in enumerate(entries) if entry.padding is not None]
         self.from_end = [index for index, entry in enumerate(entries) if entry.from_end]
         self.refusing = [
@@ -156,11 +161,16 @@ class _Ids:
             if column.weights is not None
         }
         self.values = [column.values for column in columns]
-        self.offsets = self._checked_offsets(columns)
+        self.offsets: dict[int, Offsets] = {}
+        if batch.listed:
+            checked = checked_together(
+                batch.listed_inputs, [columns[index] for index in batch.listed], n
+            )
+            self.offsets = dict(zip(batch.listed, checked, strict=True))
         if not whole:
             self._cut_sequences()
 
-        resolved = resolve_all(batch.rules, batch.inputs, self.values)
+        resolved = batch.rules.resolve(self.values)
         sizes = [rows.size for rows in resolved]
         self._ends = list(accumulate(sizes, initial=0))
         self.rows: Rows = np.concatenate(resolved)
@@ -170,20 +180,11 @@ class _Ids:
         self.rows = within(self.rows, batch.limits.repeat(sizes))
         self._leave_padding_out()
 
-    def _checked_offsets(self, columns: Sequence[Column]) -> dict[int, Offsets]:
-        """Returns the offsets of each bag and sequence."""
-        listed = self._batch.listed
-        names = [self._batch.inputs[index] for index in listed]
-        checked = checked_together(names, [columns[index] for index in listed], self._n)
-        return dict(zip(listed, checked, strict=True))
-
     def _cut_sequences(self) -> None:
-        for index in self._batch.listed:
-            length = self._batch.features[index].entry.length
-            if length is not None:
-                values, offsets = _cut(self.values[index], self.offsets[index], length)
-                self.values[index] = values
-                self.offsets[index] = offsets
+        for index, length in self._batch.cut:
+            values, offsets = _cut(self.values[index], self.offsets[index], length)
+            self.values[index] = values
+            self.offsets[index] = offsets
 
     def _leave_padding_out(self) -> None:
         for index in self._batch.padded:
@@ -265,7 +266,7 @@ class _Ids:
         end = indices.stop
         rows = self.rows[self._ends[first] : self._ends[end]]
         starts = self._batch.firsts[first:end]
-        if not starts.any():
+        if not self._batch.is_shifted:
             return rows
         sizes = np.diff(self._ends[first : end + 1])
         return np.where(rows < 0, rows, rows + starts.repeat(sizes))

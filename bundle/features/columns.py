@@ -76,14 +76,16 @@ def checked_offsets(name: str, column: Column, n: int) -> Offsets:
                 f"{size} values for {n} examples without offsets; equally many each was expected",
             )
         return np.arange(n + 1, dtype=np.int64) * (size // n if n else 0)
-    offsets = np.asarray(column.offsets)
+    offsets = column.offsets
     if offsets.shape != (n + 1,) or offsets.dtype.kind not in "iu":
         raise FeatureError(
             name,
             f"offsets of shape {offsets.shape}; {n + 1} integers were expected for {n} examples",
         )
-    offsets = offsets.astype(np.int64, copy=False)
-    if offsets[0] != 0 or offsets[-1] != size or np.count_nonzero(offsets[1:] < offsets[:-1]):
+    if offsets.dtype != np.int64:
+        offsets = offsets.astype(np.int64)
+    (falls,) = (offsets[1:] < offsets[:-1]).nonzero()
+    if falls.size or offsets[0] != 0 or offsets[-1] != size:
         raise FeatureError(
             name,
             f"offsets must begin with 0, never fall, and end with the number of values, {size}",

@@ -49,6 +49,11 @@ class Dense:
         """
         return self._size if self._spec.take == "values" and self._spec.dtype == "float32" else None
 
+    @property
+    def has_default(self) -> bool:
+        """Whether nothing need be sent."""
+        return self._default is not None
+
     def activation(self, columns: Mapping[str, Column], n: int) -> Activation:
         """Returns [n, *shape] numbers; of a column that is not there, the default n times.
 

@@ -37,6 +37,7 @@ class Embedded:
     """A feature that reads a table.
 
     Attributes:
+      inputs: whose values make its ids.
       name: of its input; of several, the first.
       entry: of the manifest.
       table: that it reads; of an indicator, what reads as one.
@@ -64,9 +65,9 @@ class Embedded:
         """
         self.entry = entry
         self.table = table
-        self._inputs = inputs_of(name, entry)
+        self.inputs = inputs_of(name, entry)
         self._drop_weights = drop_weights
-        self.name = self._inputs[0]
+        self.name = self.inputs[0]
         self.read = self.name if entry.place is None else place_of(self.name, entry.place)
         filled = entry.empty_row is not None or entry.filler_row is not None
         self.alike = (table.dim, entry.kind, entry.combiner, entry.length, entry.max_norm, filled)
@@ -74,10 +75,10 @@ class Embedded:
         self._words: Text | None = None
         match entry.ids:
             case CrossedIds():
-                self._cross = Crossed(self._inputs, entry.ids, vocabularies)
+                self._cross = Crossed(self.inputs, entry.ids, vocabularies)
                 self.rule = self._cross.rule
             case JoinedIds():
-                self._cross = Joined(self._inputs, entry.ids, vocabularies)
+                self._cross = Joined(self.inputs, entry.ids, vocabularies)
                 self.rule = self._cross.rule
             case TextIds():
                 self.rule = rule_of(entry.ids.ids, vocabularies)
@@ -90,7 +91,7 @@ class Embedded:
             case _:
                 self.rule = _with_cast(rule_of(entry.ids, vocabularies, keys), entry)
         self._one = entry.one_each
-        self._defaults = _defaults(self._inputs, self.read, entry)
+        self._defaults = _defaults(self.inputs, self.read, entry)
 
     @property
     def reads_rows(self) -> bool:
@@ -107,7 +108,7 @@ class Embedded:
     @property
     def has_default(self) -> bool:
         """Whether nothing need be sent."""
-        return len(self._defaults) == (len(set(self._inputs)) if self._cross else 1)
+        return len(self._defaults) == (len(set(self.inputs)) if self._cross else 1)
 
     @property
     def combiner(self) -> Combiner:
@@ -116,7 +117,7 @@ class Embedded:
 
     def is_sent(self, columns: Mapping[str, Column]) -> bool:
         """Whether anything was sent for it."""
-        return self.read in columns or any(name in columns for name in self._inputs)
+        return self.read in columns or any(name in columns for name in self.inputs)
 
     def ids(self, columns: Mapping[str, Column], n: int) -> Column:
         """Returns the ids of n examples as its rule takes them, defaults where none were sent.
@@ -125,7 +126,7 @@ class Embedded:
           FeatureError: an input must be sent, or its values do not fit; names the input.
         """
         if self._cross is not None:
-            return self._cross.ids([self._sent(name, columns, n) for name in self._inputs], n)
+            return self._cross.ids([self._sent(name, columns, n) for name in self.inputs], n)
         column = self._sent(self.read, columns, n)
         if column.weights is None and self._words is None:
             return column

@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bundle.errors import FeatureError, FormatError
 from bundle.features.batch import Batch
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Activation", "Column", "FeatureReader", "Place", "open_features"]
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
 _COMBINERS = ("sum", "mean", "sqrtn")
 """As compiled code numbers them."""
 _BATCHES_MAX = 256
@@ -62,6 +66,18 @@ class _Bound(NamedTuple):
 
     batch: Batch
     dense: list[tuple[str, Dense]]
+
+
+class _Divided(NamedTuple):
+    """The features of a place, where some inputs were not sent.
+
+    Attributes:
+      defaults: First column, the column after the last, and what stands there.
+      sent: First column, the column after the last, names and ends of what is looked up.
+    """
+
+    defaults: Sequence[tuple[int, int, NDArray[Any]]]
+    sent: Sequence[tuple[int, int, tuple[str, ...], tuple[int, ...]]]
 
 
 class FeatureReader:
@@ -104,6 +120,9 @@ class FeatureReader:
         self._native_by_names: dict[tuple[str, ...], _NativeReaders | None] = {}
         self._batches: dict[tuple[str, ...], Batch] = {}
         self._bound: dict[tuple[str, ...], _Bound] = {}
+        self._inputs_by_names: dict[tuple[str, ...], frozenset[str]] = {}
+        self._divided: dict[tuple[tuple[str, ...], frozenset[str]], _Divided] = {}
+        self._defaults: dict[str, NDArray[Any] | None] = {}
         indicators: dict[tuple[int, bool], Indicator] = {}
         for name, feature in features.items():
             read = inputs_of(name, feature)[0]
@@ -197,7 +216,8 @@ class FeatureReader:
             columns = self._spread(columns, n)
         left: list[Place] = []
         for place in places:
-            left += self._after_native(place, columns)
+            for part in self._after_defaults(place, columns):
+                left += self._after_native(part, columns)
         if not left:
             return {}
         wanted = [name for place in left for name in place.names]
@@ -223,6 +243,73 @@ class FeatureReader:
             if isinstance(getattr(self._found(name), "table", None), RemoteTable)
         ]
         return self._batch(tuple(remote)).wanted(self._spread(columns, n), n)
+
+    def _after_defaults(self, place: Place, columns: Mapping[str, Column]) -> Sequence[Place]:
+        """Writes the features of which nothing was sent, where their default is known; returns all
+        others, those that are neighbors together.
+        """
+        names = place.names
+        if names in self._inputs_by_names:
+            inputs = self._inputs_by_names[names]
+        else:
+            inputs = frozenset([one for name in names for one in self._inputs_of(name)])
+            _keep(self._inputs_by_names, names, inputs)
+        if inputs.issubset(columns):
+            return (place,)
+        missing = inputs.difference(columns)
+        key = (names, missing)
+        if key in self._divided:
+            divided = self._divided[key]
+        else:
+            divided = self._divide(place, missing)
+            _keep(self._divided, key, divided)
+        for start, stop, default in divided.defaults:
+            place.array[:, start:stop] = default
+        return [
+            Place(place.array[:, start:stop], part, ends)
+            for start, stop, part, ends in divided.sent
+        ]
+
+    def _divide(self, place: Place, missing: frozenset[str]) -> _Divided:
+        """Divides features into those whose default is written and those that are looked up.
+
+        Args:
+          place: Where the features go.
+          missing: The inputs that were not sent.
+        """
+        defaults: list[tuple[int, int, NDArray[Any]]] = []
+        sent: list[tuple[int, int, tuple[str, ...], tuple[int, ...]]] = []
+        start = 0
+        for name, stop in zip(place.names, place.ends, strict=True):
+            default = None
+            if missing.issuperset(self._inputs_of(name)):
+                default = self._default_of(name)
+            if default is not None:
+                defaults.append((start, stop, default))
+            elif sent and sent[-1][1] == start:
+                first, _, names, ends = sent[-1]
+                sent[-1] = (first, stop, (*names, name), (*ends, stop - first))
+            else:
+                sent.append((start, stop, (name,), (stop - start,)))
+            start = stop
+        return _Divided(defaults, sent)
+
+    def _inputs_of(self, name: str) -> Sequence[str]:
+        found = self._found(name)
+        return (found.read,) if isinstance(found, Dense) else found.inputs
+
+    def _default_of(self, name: str) -> NDArray[Any] | None:
+        """Returns what a feature gives of which nothing was sent, flat; None: it has no default, or
+        its row is elsewhere.
+        """
+        if name not in self._defaults:
+            found = self._found(name)
+            is_here = not isinstance(getattr(found, "table", None), RemoteTable)
+            self._defaults[name] = None
+            if found.has_default and is_here:
+                values = self.activations([name], {}, 1)[name].values
+                self._defaults[name] = values.reshape(-1)
+        return self._defaults[name]
 
     def _after_native(self, place: Place, columns: Mapping[str, Column]) -> list[Place]:
         """Writes the features whose columns are rows, bags of rows or numbers, as they are; returns
@@ -327,6 +414,9 @@ class FeatureReader:
         self._native_by_names.clear()
         self._batches.clear()
         self._bound.clear()
+        self._inputs_by_names.clear()
+        self._divided.clear()
+        self._defaults.clear()
         for table in self.tables.values():
             table.close()
 
@@ -382,8 +472,8 @@ def open_features(
     return features
 
 
-def _keep(cache: dict[tuple[str, ...], Any], names: tuple[str, ...], value: object) -> None:
+def _keep(cache: dict[Key, Value], key: Key, value: Value) -> None:
     """Keeps a value; a full cache begins anew."""
     if len(cache) >= _BATCHES_MAX:
         cache.clear()
-    cache[names] = value
+    cache[key] = value

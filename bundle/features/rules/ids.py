@@ -57,7 +57,10 @@ class Rule:
         Raises:
           FeatureError: a value is no id; names `feature`.
         """
-        return resolve_all([self], [feature], [values])[0]
+        found = self.evaluate(feature, values)
+        if self.buckets:
+            found = (found % np.uint64(self.buckets)).astype(np.int64) + self.first_row
+        return found
 
     def after(self, change: Evaluation, alike: Hashable) -> Rule:
         """Returns the rule of ids that are changed first; `alike` says what `change` does."""
@@ -69,42 +72,63 @@ class Rule:
         return Rule(changed, (alike, self.alike), self.buckets, self.first_row)
 
 
-def resolve_all(
-    rules: Sequence[Rule], features: Sequence[str], columns: Sequence[Values]
-) -> list[Rows]:
-    """Returns what `resolve` does of each rule and column, evaluating those that are alike
-    together.
+class RuleSet:
+    """Rules of several features, which are resolved together: those that are alike evaluate their
+    ids as one.
     """
-    found: list[NDArray[Any]] = [_NO_ROWS] * len(rules)
-    groups: dict[Any, list[int]] = {}
-    for place, (rule, values) in enumerate(zip(rules, columns, strict=True)):
-        groups.setdefault((rule.alike, values.dtype), []).append(place)
-    for places in groups.values():
-        if len(places) == 1:
-            (place,) = places
-            found[place] = rules[place].evaluate(features[place], columns[place])
-            continue
+
+    def __init__(self, rules: Sequence[Rule], features: Sequence[str]) -> None:
+        """Takes the rule of each feature, and what errors call its input."""
+        self._rules = rules
+        self._features = features
+        self._groups: dict[tuple[np.dtype[Any], ...], list[list[int]]] = {}
+        self._hashed = [place for place, rule in enumerate(rules) if rule.buckets]
+        self._buckets = np.array([rules[place].buckets for place in self._hashed], np.uint64)
+        self._first_rows = np.array([rules[place].first_row for place in self._hashed], np.int64)
+
+    def resolve(self, columns: Sequence[Values]) -> list[Rows]:
+        """Returns what `Rule.resolve` does of each column."""
+        dtypes = tuple([values.dtype for values in columns])
+        if dtypes not in self._groups:
+            self._groups[dtypes] = self._grouped(dtypes)
+        found: list[NDArray[Any]] = [_NO_ROWS] * len(columns)
+        for places in self._groups[dtypes]:
+            if len(places) == 1:
+                (place,) = places
+                evaluate = self._rules[place].evaluate
+                found[place] = evaluate(self._features[place], columns[place])
+            else:
+                self._evaluate(places, columns, found)
+        if self._hashed:
+            parts = [found[place] for place in self._hashed]
+            sizes = [part.size for part in parts]
+            rows = (np.concatenate(parts) % self._buckets.repeat(sizes)).astype(np.int64)
+            rows += self._first_rows.repeat(sizes)
+            for place, each in zip(self._hashed, split(rows, parts), strict=True):
+                found[place] = each
+        return found
+
+    def _grouped(self, dtypes: Sequence[np.dtype[Any]]) -> list[list[int]]:
+        groups: dict[Any, list[int]] = {}
+        for place, (rule, dtype) in enumerate(zip(self._rules, dtypes, strict=True)):
+            groups.setdefault((rule.alike, dtype), []).append(place)
+        return list(groups.values())
+
+    def _evaluate(
+        self, places: Sequence[int], columns: Sequence[Values], found: list[NDArray[Any]]
+    ) -> None:
+        """Evaluates the ids of rules that are alike; writes what each makes to `found`."""
         sent = [columns[place] for place in places]
-        evaluate = rules[places[0]].evaluate
+        evaluate = self._rules[places[0]].evaluate
         try:
-            made = split(evaluate(features[places[0]], np.concatenate(sent)), sent)
+            made = split(evaluate(self._features[places[0]], np.concatenate(sent)), sent)
         except FeatureError:  # it names the first input of them: each speaks for itself
             made = [
-                evaluate(features[place], values)
+                evaluate(self._features[place], values)
                 for place, values in zip(places, sent, strict=True)
             ]
         for place, each in zip(places, made, strict=True):
             found[place] = each
-    hashed = [place for place, rule in enumerate(rules) if rule.buckets]
-    if hashed:
-        parts = [found[place] for place in hashed]
-        sizes = [part.size for part in parts]
-        buckets = np.array([rules[place].buckets for place in hashed], np.uint64).repeat(sizes)
-        rows = (np.concatenate(parts) % buckets).astype(np.int64)
-        rows += np.array([rules[place].first_row for place in hashed], np.int64).repeat(sizes)
-        for place, each in zip(hashed, split(rows, parts), strict=True):
-            found[place] = each
-    return found
 
 
 def split(whole: NDArray[Any], parts: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -119,10 +143,13 @@ def split(whole: NDArray[Any], parts: Sequence[NDArray[Any]]) -> list[NDArray[An
 
 def within(rows: Rows, limits: NDArray[np.uint64] | int) -> Rows:
     """Returns rows with -1 in place of those outside [0, limit)."""
-    # Seen as unsigned, negative rows are huge: one comparison finds both ends. Counting is much
-    # cheaper than any().
-    beyond = rows.view(np.uint64) >= np.asarray(limits, np.uint64)
-    return np.where(beyond, -1, rows) if np.count_nonzero(beyond) else rows
+    # Seen as unsigned, negative rows are huge: one comparison finds both ends.
+    (beyond,) = (rows.view(np.uint64) >= np.uint64(limits)).nonzero()
+    if not beyond.size:
+        return rows
+    kept = rows.copy()
+    kept[beyond] = -1
+    return kept
 
 
 def rule_of(
