@@ -158,16 +158,17 @@ def _sheet(
     rows = []
     first = seen[next(iter(OWN))]
     for name, rounds in seen.items():
-        ratio = median(
-            mine["per_s"] / each["per_s"] for mine, each in zip(first, rounds, strict=True)
-        )
+        pairs = list(zip(first, rounds, strict=True))
+        by_queries = median(mine["per_s"] / each["per_s"] for mine, each in pairs)
+        by_cpu = median(each["cpu_ms"] / mine["cpu_ms"] for mine, each in pairs)
         figures = [
             median(each[figure] for each in rounds)
             for figure in ("per_s", "cpu_ms", "p50_ms", "p99_ms")
         ]
         found = tuned[name, below]
         shown = [f"{figures[0]:.0f}", *(f"{figure:.3f}" for figure in figures[1:])]
-        rows.append([name, f"{found['recall']:.3f}", *shown, f"{ratio:.2f}", found["parameter"]])
+        ratios = [f"{by_queries:.2f}", f"{by_cpu:.2f}"]
+        rows.append([name, f"{found['recall']:.3f}", *shown, *ratios, found["parameter"]])
     columns = (
         "engine",
         "recall@100",
@@ -176,6 +177,7 @@ def _sheet(
         "p50 ms",
         "p99 ms",
         "rowcast / engine",
+        "by CPU",
         "parameter",
     )
     return Sheet(f"{title}, one thread", columns, rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +27,17 @@ cost more than a scan.
 """
 _UNCACHED_BYTES = 32 << 20
 """Vectors of a filter that it does not hold."""
-_POOL = 3200
+_POOL = 1600
 """Candidates of the larger pool that is fetched and reordered."""
 _SMALLER = 4
 """How many times as large as the smaller one."""
 _LEAF_SHARES = (0.02, 0.1)
 """Of all leaves, those of the searches that are timed."""
 _NEIGHBORS = 100
-_QUERIES = 25
+_ROUNDS = 40
+"""Searches of each kind, in turns, so that a busy moment of the machine meets all kinds."""
+_QUANTILE = 0.25
+"""Of the times of each kind: what else runs on the machine only adds to them."""
 _SEED = 1
 _UNIT_MIN_S = 1e-10
 """Of one exact score: faster is noise."""
@@ -56,159 +59,140 @@ def measure_costs(
       queries: [q, dim] float32, of which some are searched for.
       parameters: Of the tree.
     """
-    queries = np.ascontiguousarray(queries[:_QUERIES], np.float32)
+    queries = np.ascontiguousarray(queries[:_ROUNDS], np.float32)
     if index.distance == "cosine":
         queries = normalised(queries)
-    parts = _Parts(index, vectors, queries)
-    unit_s, exact_s = parts.exact()
-    seconds = {**exact_s, **parts.tree(parameters["num_leaves"])}
+    parts = _Parts(index, vectors, parameters["num_leaves"])
+    searches = parts.searches()
     if codes is not None:
-        seconds |= parts.scan(codes, seconds["reordered"])
+        searches |= parts.scans(codes)
+    seconds = parts.seconds(_timed(searches, queries))
+    unit_s = max(seconds.pop("unit"), _UNIT_MIN_S)
     costs = {name: part_s / unit_s for name, part_s in seconds.items()}
     return SearchCosts(cached=parts.cached, **costs)
 
 
-class _Line(NamedTuple):
-    """Seconds of a part of a search: of its start, and of each vector that it covers."""
-
-    start_s: float
-    each_s: float
-
-
 class _Parts:
-    """The parts of searches of one index, each timed for few vectors and for many.
+    """The parts of searches of one index, each for few vectors and for many.
 
     Attributes:
       cached: Vectors that the processor's cache holds.
     """
 
-    def __init__(self, index: ScannIndex, vectors: Vectors, queries: Vectors) -> None:
+    def __init__(self, index: ScannIndex, vectors: Vectors, leaves: int) -> None:
         self._index = index
         self._vectors = vectors
-        self._queries = queries
-        size = len(vectors)
-        vector_bytes = 4 * vectors.shape[1]
-        uncached = min(size, _UNCACHED_BYTES // vector_bytes)
-        self.cached = min(size, _CACHED_BYTES // vector_bytes)
+        size, dim = vectors.shape
+        self.cached = min(size, _CACHED_BYTES // (4 * dim))
+        uncached = min(size, _UNCACHED_BYTES // (4 * dim))
         self._few = _spread(size, max(1, self.cached // _SMALLER))
         self._some = _spread(size, max(1, self.cached))
         self._many = _spread(size, max(1, uncached))
-        large = min(size, _POOL)
-        self._pools = max(1, large // _SMALLER), large
-        self._small_pool, self._large_pool = (_shuffled(size, count) for count in self._pools)
+
+        self._large = min(size, _POOL)
+        self._small = max(1, self._large // _SMALLER)
+        self._small_pool = _shuffled(size, self._small)
+        self._large_pool = _shuffled(size, self._large)
         self._k = min(_NEIGHBORS, self._few.size)
 
-    def exact(self) -> tuple[float, dict[str, float]]:
-        """Times exact scores; returns the seconds of one, and those of what is around them."""
+        self._few_leaves, self._many_leaves = (
+            max(1, round(share * leaves)) for share in _LEAF_SHARES
+        )
+        self._leaf_vectors = size / leaves
+
+    def searches(self) -> dict[str, Search]:
+        """Returns exact searches and searches of the tree, by name."""
         vectors = self._vectors
         distance = self._index.distance
+        candidates = self._index.candidates
         few, some, many = (
             VectorBlock(vectors[matches], distance)
             for matches in (self._few, self._some, self._many)
         )
-        cached = self._line(
-            (self._few.size, self._some.size),
-            lambda query: few.search(query[np.newaxis], [self._k]),
-            lambda query: some.search(query[np.newaxis], [self._k]),
-        )
-        uncached = self._line(
-            (self._some.size, self._many.size),
-            lambda query: some.search(query[np.newaxis], [self._k]),
-            lambda query: many.search(query[np.newaxis], [self._k]),
-        )
-        gathered = self._line(
-            (self._few.size, self._some.size),
-            lambda _: vectors[self._few],
-            lambda _: vectors[self._some],
-        )
-        reordered = self._line(
-            self._pools,
-            lambda query: exact_scores(vectors, query, self._small_pool, distance),
-            lambda query: exact_scores(vectors, query, self._large_pool, distance),
-        )
-        seconds = {
-            "exact_start": cached.start_s,
-            "uncached": uncached.each_s,
-            "gathered": gathered.each_s,
-            "reordered": reordered.each_s,
-        }
-        return max(cached.each_s, _UNIT_MIN_S), seconds
-
-    def tree(self, leaves: int) -> dict[str, float]:
-        """Times searches of the tree."""
-        size = len(self._vectors)
-        few, many = (max(1, round(share * leaves)) for share in _LEAF_SHARES)
-        small, large = self._pools
-        candidates = self._index.candidates
-        searched = self._line(
-            (size * few // leaves, size * many // leaves),
-            lambda query: candidates(query, small, few),
-            lambda query: candidates(query, small, many),
-        )
-        fetched = self._line(
-            self._pools,
-            lambda query: candidates(query, small, many),
-            lambda query: candidates(query, large, many),
-        )
         return {
-            "tree_start": max(0.0, searched.start_s - fetched.each_s * small),
-            "leaf_vector": searched.each_s,
-            "fetched": fetched.each_s,
+            "exact, few": lambda query: few.search(query[np.newaxis], [self._k]),
+            "exact, some": lambda query: some.search(query[np.newaxis], [self._k]),
+            "exact, many": lambda query: many.search(query[np.newaxis], [self._k]),
+            "gather few": lambda _: vectors[self._few],
+            "gather some": lambda _: vectors[self._some],
+            "reorder few": lambda query: exact_scores(vectors, query, self._small_pool, distance),
+            "reorder many": lambda query: exact_scores(vectors, query, self._large_pool, distance),
+            "tree": lambda query: candidates(query, self._small, self._few_leaves),
+            "tree, more leaves": lambda query: candidates(query, self._small, self._many_leaves),
+            "tree, larger pool": lambda query: candidates(query, self._large, self._many_leaves),
         }
 
-    def scan(self, codes: VectorCodes, reordered_s: float) -> dict[str, float]:
-        """Times scans of codes, from which the best are scored exactly."""
+    def scans(self, codes: VectorCodes) -> dict[str, Search]:
+        """Returns scans of codes, by name."""
         few = codes.pack(self._few)
         many = codes.pack(self._many)
-        small, large = self._pools
-        counts = self._few.size, self._many.size
-        scanned = self._line(
-            counts,
-            lambda query: self._scan(query, few, self._few),
-            lambda query: self._scan(query, many, self._many),
-        )
-        found = self._line(
-            self._pools,
-            lambda query: many.nearest(query, small),
-            lambda query: many.nearest(query, large),
-        )
-        gathered = self._line(
-            counts, lambda _: codes.pack(self._few), lambda _: codes.pack(self._many)
-        )
-        pool_s = (found.each_s + reordered_s) * small
+
+        def scan(query: Vectors, packed: PackedCodes, positions: Positions) -> None:
+            found = positions[packed.nearest(query, self._small)]
+            rank_exactly(self._vectors, query, found, self._k, self._index.distance)
+
         return {
-            "scan_start": max(0.0, scanned.start_s - pool_s),
-            "scanned": scanned.each_s,
-            "found": found.each_s,
-            "code_gathered": gathered.each_s,
+            "scan few": lambda query: scan(query, few, self._few),
+            "scan many": lambda query: scan(query, many, self._many),
+            "find few": lambda query: many.nearest(query, self._small),
+            "find many": lambda query: many.nearest(query, self._large),
+            "pack few": lambda _: codes.pack(self._few),
+            "pack many": lambda _: codes.pack(self._many),
         }
 
-    def _scan(self, query: Vectors, codes: PackedCodes, positions: Positions) -> None:
-        candidates = positions[codes.nearest(query, self._pools[0])]
-        rank_exactly(self._vectors, query, candidates, self._k, self._index.distance)
-
-    def _line(self, counts: tuple[int, int], small: Search, large: Search) -> _Line:
-        """Times two searches in turns, so that a busy moment meets both, and takes the medians.
+    def seconds(self, timed: Mapping[str, float]) -> dict[str, float]:
+        """Returns the seconds of each part, and of the unit.
 
         Args:
-          counts: The vectors that each of the searches covers.
-          small: A search that covers fewer vectors.
-          large: The same search of more.
+          timed: The seconds of each search.
         """
-        small(self._queries[0])  # reads the pages
-        large(self._queries[0])
-        seconds = []
-        for query in self._queries:
+        few, some, many = self._few.size, self._some.size, self._many.size
+        pools = self._large - self._small
+        leaf_vectors = self._leaf_vectors * (self._many_leaves - self._few_leaves)
+
+        def each(smaller: str, larger: str, added: float) -> float:
+            """Returns the seconds of each vector that the larger search covers in addition."""
+            return max(0.0, timed[larger] - timed[smaller]) / added if added else 0.0
+
+        unit = each("exact, few", "exact, some", some - few)
+        reordered = each("reorder few", "reorder many", pools)
+        leaf_vector = each("tree", "tree, more leaves", leaf_vectors)
+        fetched = each("tree, more leaves", "tree, larger pool", pools)
+        searched = leaf_vector * self._leaf_vectors * self._few_leaves
+        parts = {
+            "unit": unit,
+            "exact_start": timed["exact, few"] - unit * few,
+            "uncached": each("exact, some", "exact, many", many - some),
+            "gathered": each("gather few", "gather some", some - few),
+            "reordered": reordered,
+            "tree_start": timed["tree"] - searched - fetched * self._small,
+            "leaf_vector": leaf_vector,
+            "fetched": fetched,
+        }
+        if "scan few" in timed:
+            scanned = each("scan few", "scan many", many - few)
+            found = each("find few", "find many", pools)
+            pool_s = (found + reordered) * self._small
+            parts |= {
+                "scan_start": timed["scan few"] - scanned * few - pool_s,
+                "scanned": scanned,
+                "found": found,
+                "code_gathered": each("pack few", "pack many", many - few),
+            }
+        return {name: max(0.0, part_s) for name, part_s in parts.items()}
+
+
+def _timed(searches: Mapping[str, Search], queries: Vectors) -> dict[str, float]:
+    """Returns the seconds that each of the searches takes."""
+    seconds: dict[str, list[float]] = {name: [] for name in searches}
+    for number in range(_ROUNDS):
+        query = queries[number % len(queries)]
+        for name, search in searches.items():
+            search(query)  # brings what it reads into the cache
             began = time.perf_counter()
-            small(query)
-            between = time.perf_counter()
-            large(query)
-            seconds.append((between - began, time.perf_counter() - between))
-        small_s, large_s = np.median(seconds, axis=0).tolist()
-        each_s = 0.0
-        if counts[1] > counts[0]:
-            each_s = max(0.0, large_s - small_s) / (counts[1] - counts[0])
-        return _Line(max(0.0, small_s - each_s * counts[0]), each_s)
+            search(query)
+            seconds[name].append(time.perf_counter() - began)
+    return {name: float(np.quantile(each, _QUANTILE)) for name, each in seconds.items()}
 
 
 def _spread(size: int, count: int) -> Positions:

@@ -29,6 +29,10 @@ _SEARCHES_PER_FILTER = 10
 """Searches that are assumed to share the cost of collecting what a filter matches. How often a
 filter really is requested must not change a list.
 """
+_SCAN_COST_MAX = 0.75
+"""Of a scan, as a share of what exact scores cost: these find all neighbors, and costs are measured
+within about a quarter.
+"""
 _POOL_PER_NEIGHBOR = 4
 _POOL_MIN = 300
 """Candidates found by codes that are reordered at first, for each neighbor and in all."""
@@ -70,8 +74,7 @@ class SearchDepth:
     Attributes:
       share: of the candidates, those that match.
       reorder: candidates whose exact scores are computed, of the smallest pool.
-      pool: candidates to fetch at first. Where a share matches, spread evenly: the fewer match, the
-        less alike they score.
+      pool: candidates to fetch at first.
     """
 
     def __init__(
@@ -95,8 +98,8 @@ class SearchDepth:
         leaves_growth, pool_growth = _growth(index.entry, k)
         reorder = setting.reorder or index.approximate.reorder
         self.reorder = max(math.ceil(reorder * pool_growth), slack)
-        alike = self.reorder * math.pow(self.share, -2 / 3)
-        self.pool = min(self._size, math.ceil(max(alike, slack / self.share)))
+        matches = max(_matches_fetched(k, self.reorder, self.share), slack)
+        self.pool = min(self._size, math.ceil(matches / self.share))
 
         self._leaves: float | None = None
         self._total_leaves: int = index.entry.parameters.get("num_leaves", 0)
@@ -158,7 +161,7 @@ class ScanDepth:
           recall: the least.
           k: neighbors wanted.
           matching: candidates that match the filter.
-          otherwise: what the exact scores of these cost.
+          otherwise: what a scan of these may cost at most.
         """
         self.codes = codes
         self.pool = max(_POOL_MIN, _POOL_PER_NEIGHBOR * k)
@@ -175,7 +178,7 @@ class ScanDepth:
         return self._scan_cost + self._pool_cost * pool
 
     def pays(self, pool: int) -> bool:
-        """Returns whether to reorder a pool costs less than to score all that match."""
+        """Returns whether to reorder a pool costs enough less than to score all that match."""
         return 2 * pool < self._matching and self.cost(pool) < self._otherwise
 
     def suffices(self, scores: NDArray[np.float32]) -> bool:
@@ -239,7 +242,7 @@ def _plan(index: LoadedIndex, recall: float, k: int, matching: int | None) -> Pl
     scan = None
     if filtered and index.codes is not None:
         target = recall or index.entry.recall.target
-        scan = ScanDepth(index.codes, costs, target, k, count, otherwise)
+        scan = ScanDepth(index.codes, costs, target, k, count, _SCAN_COST_MAX * otherwise)
         if scan.pays(scan.pool):
             otherwise = scan.cost(scan.pool)
         else:
@@ -251,6 +254,19 @@ def _plan(index: LoadedIndex, recall: float, k: int, matching: int | None) -> Pl
     if filtered and not depth.pays(depth.pool):
         return Plan(None, scan)
     return Plan(depth, scan)
+
+
+def _matches_fetched(k: int, reorder: int, share: float) -> float:
+    """Returns how many candidates that match are to be among those fetched, where as many as
+    `reorder` suffice without a filter.
+
+    Where a share matches, spread evenly: the fewer match, the less alike they score, and the fewer
+    are to be reordered for each neighbor. Both rules were measured: the first where ten or more
+    are reordered for each neighbor, the second where fewer are.
+    """
+    by_share = reorder * math.pow(share, 1 / 3)
+    by_neighbor = k * math.pow(reorder / k, 1 + math.log10(share) / 4)
+    return max(by_share, by_neighbor)
 
 
 def choose_setting(index: LoadedIndex, recall: float) -> Setting | None:

@@ -52,7 +52,7 @@ def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         distance=request.param,
         parameters=TREE,
         coded=True,
-        costs=COSTS.model_copy(update={"scan_start": 4000, "found": 3}),
+        costs=COSTS.model_copy(update={"exact_start": 20_000, "scan_start": 4000, "found": 3}),
     )
 
 
