@@ -151,6 +151,33 @@ def test_search_with_exclusions_nearest_to_the_query_has_the_recall(
     assert np.mean(shares) >= 0.95
 
 
+@pytest.mark.parametrize("name", ["half", "tenth"])
+def test_tree_that_reorders_few_for_each_neighbor_has_the_recall_with_a_filter(
+    index: LoadedIndex, queries: NDArray[np.float32], attributes: Attributes, name: str
+) -> None:
+    """Few of the candidates fetched match: they must be as many for each neighbor as without."""
+    k = 100
+    setting = {"leaves_to_search": 40, "reorder": 2 * k}
+    changes = {
+        "curve": (CostPoint(parameters=setting, recall=0.95, relative_cost=0.1),),
+        "recall": index.entry.recall.model_copy(update={"k": k}),
+        "costs": COSTS.model_copy(update={"exact_start": 1e9}),
+    }
+    few = replace(index, entry=index.entry.model_copy(update=changes), plans={})
+    everything = np.ones(SIZE, bool)
+
+    def recall_of(allowed: NDArray[np.bool_], **request: Any) -> float:
+        hits = 0
+        for query in queries:
+            found = find(few, query[np.newaxis], k, recall=0.95, **request)
+            assert found.explanations[0].path == "index"
+            hits += len({*found.positions.tolist()} & {*best(few, query, allowed, k)})
+        return hits / (k * len(queries))
+
+    filtered = recall_of(attributes[name] == 1, filter=allow(**{name: 1}))
+    assert filtered >= recall_of(everything) - 0.01
+
+
 @pytest.mark.parametrize("k", [K, 5 * K, 50 * K])
 def test_search_for_more_neighbors_than_the_recipe_names_has_the_recall(
     index: LoadedIndex, queries: NDArray[np.float32], k: int
