@@ -146,7 +146,9 @@ class _Parts:
         Args:
           timed: The seconds of each search.
         """
-        few, some, many = self._few.size, self._some.size, self._many.size
+        few = self._few.size
+        some = self._some.size
+        many = self._many.size
         pools = self._large - self._small
         leaf_vectors = self._leaf_vectors * (self._many_leaves - self._few_leaves)
 
