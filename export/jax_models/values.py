@@ -55,6 +55,11 @@ class Value:
         """The tensor; a constant is made in whichever graph is being built."""
         return self._tensor if self.known is None else tf.constant(self.known)
 
+    def arguments_of(self, primitive: str) -> tuple[Value, ...]:
+        """Returns what a primitive computed this from; nothing if it was another primitive."""
+        made_by = self.made_by
+        return () if made_by is None or made_by.primitive != primitive else made_by.arguments
+
 
 class Parameter(Value):
     """A parameter of the model, whose variable is read as a whole where something but a lookup

@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from export.graphs.elementwise import ELEMENTWISE
+from export.graphs.elementwise import ELEMENTWISE, function_of
 from export.graphs.loading import tf
 from export.jax_models.equations import Equation, Handler
-from export.jax_models.values import MadeBy, Value
+from export.jax_models.values import MadeBy, Value, is_static
 
-_KEPT = {"lt", "add", "select_n"}
-"""Primitives by which JAX writes ids that count from the end."""
+_KEPT = {"lt", "add", "select_n", "exp", "sub"}
+"""Primitives by which JAX writes ids that count from the end, and softmax."""
 
 
 def _elementwise(operation: Callable[..., Any]) -> Handler:
@@ -40,8 +40,42 @@ def _for_booleans(of_booleans: str, of_integers: str) -> Callable[..., Any]:
     return operation
 
 
-def _divide(left: Any, right: Any) -> Any:
-    return tf.truediv(left, right) if left.dtype.is_floating else tf.truncatediv(left, right)
+def _divide(equation: Equation, left: Value, right: Value) -> Value:
+    logits = _logits(left, right)
+    averaged = _averaged(left, right)
+    if logits is not None:
+        result = tf.nn.softmax(equation.sizes.full(logits))
+    elif averaged is not None:
+        result = tf.reduce_mean(equation.sizes.full(averaged), axis=-1)
+    else:
+        divide = tf.truediv if equation.dtype.is_floating else tf.truncatediv
+        result = divide(left.tensor, right.tensor)
+    return Value(equation.shape, result)
+
+
+def _averaged(left: Value, right: Value) -> Value | None:
+    """Returns x if a quotient is the mean of x over the last axis: its sum by its size."""
+    (summed,) = left.arguments_of("sum of the last axis") or (None,)
+    if summed is None or right.known is None or right.shape or right.known.dtype.kind == "i":
+        return None
+    size = summed.shape[-1]
+    return summed if is_static(size) and float(right.known) == size else None
+
+
+def _logits(left: Value, right: Value) -> Value | None:
+    """Returns x where a quotient is the softmax of x over the last axis, which LiteRT computes as
+    one operation: exp(x - c) by its sum, where c is the same along the axis.
+    """
+    (exponent,) = left.arguments_of("exp") or (None,)
+    (total,) = right.arguments_of("broadcast_in_dim") or (None,)
+    if exponent is None or total is None or right.shape != (*left.shape[:-1], 1):
+        return None
+    if total.shape != left.shape[:-1] or total.arguments_of("sum of the last axis") != (left,):
+        return None
+    difference = exponent.arguments_of("sub")
+    if difference and difference[1].shape == right.shape:
+        return difference[0]
+    return exponent
 
 
 def _remainder(left: Any, right: Any) -> Any:
@@ -95,8 +129,14 @@ def _clamp(low: Any, operand: Any, high: Any) -> Any:
     return tf.minimum(tf.maximum(operand, low), high)
 
 
-def _erf_inverse(operand: Any) -> Any:
-    return tf.cast(tf.math.erfinv(tf.cast(operand, tf.float32)), operand.dtype)
+def _at_least_float32(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns an operation that TensorFlow has for wider numbers only, for all floats."""
+
+    def of_floats(operand: Any) -> Any:
+        wide = operand.dtype if operand.dtype.size > 2 else tf.float32
+        return tf.cast(operation(tf.cast(operand, wide)), operand.dtype)
+
+    return of_floats
 
 
 def _cube_root(operand: Any) -> Any:
@@ -143,9 +183,10 @@ _OWN: dict[str, Callable[..., Any]] = {
     "and": _for_booleans("logical_and", "bitwise_and"),
     "cbrt": _cube_root,
     "clamp": _clamp,
-    "div": _divide,
-    "erf_inv": _erf_inverse,
+    "digamma": _at_least_float32(function_of("math.digamma")),
+    "erf_inv": _at_least_float32(function_of("math.erfinv")),
     "exp2": _exp2,
+    "lgamma": _at_least_float32(function_of("math.lgamma")),
     "not": _not,
     "or": _for_booleans("logical_or", "bitwise_or"),
     "pow": _power,
@@ -158,6 +199,7 @@ OPERATIONS: dict[str, Handler] = {
     **{name: _elementwise(function) for name, function in ELEMENTWISE.items()},
     **{name: _elementwise(function) for name, function in _OWN.items()},
     "convert_element_type": _convert,
+    "div": _divide,
     "integer_pow": _integer_power,
     "reduce_precision": _reduce_precision,
     "round": _round,

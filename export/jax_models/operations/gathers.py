@@ -58,23 +58,18 @@ def _ids_before_wrapping(indices: Value, rows: int) -> Value | None:
     value = indices
     while value.made_by is not None and value.made_by.primitive in ("broadcast_in_dim", "reshape"):
         (value,) = value.made_by.arguments
-    if value.shape != indices.shape[:-1] or not _made_by(value, "select_n"):
+    chosen = value.arguments_of("select_n")
+    if value.shape != indices.shape[:-1] or not chosen:
         return None
-    is_negative, ids, shifted = _arguments(value)
-    if not (_made_by(is_negative, "lt") and _made_by(shifted, "add")):
+    is_negative, ids, shifted = chosen
+    comparison = is_negative.arguments_of("lt")
+    addition = shifted.arguments_of("add")
+    if not (comparison and addition):
         return None
-    compared, zero = _arguments(is_negative)
-    moved, distance = _arguments(shifted)
+    compared, zero = comparison
+    moved, distance = addition
     wraps = compared is ids and moved is ids
     return ids if wraps and _is(zero, 0) and _is(distance, rows) else None
-
-
-def _made_by(value: Value, primitive: str) -> bool:
-    return value.made_by is not None and value.made_by.primitive == primitive
-
-
-def _arguments(value: Value) -> tuple[Value, ...]:
-    return () if value.made_by is None else value.made_by.arguments
 
 
 def _is(value: Value, number: int) -> bool:

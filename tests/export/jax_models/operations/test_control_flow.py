@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.export.jax_models.evaluated import EXAMPLES, check_all, evaluated
+from tests.export.jax_models.evaluated import DTYPES, EXAMPLES, check_all, evaluated
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -22,7 +22,7 @@ def running_sums(x: Any, reverse: bool = False) -> Any:
         total = 0.5 * carry + column
         return total, (total, column * 2)
 
-    return lax.scan(step, jnp.zeros(x.shape[0]), x.T, reverse=reverse)
+    return lax.scan(step, jnp.zeros(x.shape[0], x.dtype), x.T, reverse=reverse)
 
 
 with_own_gradient = jax.custom_vjp(jnp.sin)
@@ -31,7 +31,9 @@ with_own_gradient.defvjp(lambda x: (jnp.sin(x), x), lambda x, gradient: (gradien
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "scan": running_sums,
     "scan from the end": lambda x: running_sums(x, reverse=True),
-    "scan of constants": lambda x: lax.scan(lambda c, y: (c + y, c), x[:, 0], jnp.arange(3.0)),
+    "scan of constants": lambda x: lax.scan(
+        lambda c, y: (c + y, c), x[:, 0], jnp.arange(3, dtype=x.dtype)
+    ),
     "fori_loop": lambda x: lax.fori_loop(0, 4, lambda i, y: y * 0.5 + i, x),
     "while of a fixed number of steps": lambda x: lax.while_loop(
         lambda state: state[0] < 3, lambda state: (state[0] + 1, state[1] * 2), (0, x)
@@ -50,10 +52,11 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @EXAMPLES
 @given(batch=st.integers(1, 4), seed=st.integers(0, 2**16))
-def test_same_as_jax(batch: int, seed: int) -> None:
-    values = np.random.default_rng(seed).normal(0, 1, (batch, 5)).astype(np.float32)
+def test_same_as_jax(dtype: str, batch: int, seed: int) -> None:
+    values = np.random.default_rng(seed).normal(0, 1, (batch, 5)).astype(dtype)
     check_all(FUNCTIONS, values)
 
 

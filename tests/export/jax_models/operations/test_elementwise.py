@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.export.jax_models.evaluated import EXAMPLES, check_all, check_same, evaluated
+from tests.export.jax_models.evaluated import DTYPES, EXAMPLES, check_all, check_same, evaluated
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -59,7 +59,7 @@ OF_ANY_NUMBER: dict[str, Callable[..., Any]] = {
     "reduce_precision": lambda x: lax.reduce_precision(x, 8, 7),
     "clip": lambda x: jnp.clip(x, -1, 1),
     "stop_gradient": lax.stop_gradient,
-    "clamp": lambda x: lax.clamp(-1.0, x, 1.0),
+    "clamp": lambda x: lax.clamp(x.dtype.type(-1), x, x.dtype.type(1)),
     "copy": lambda x: jnp.array(x, copy=True),
     "name": lambda x: checkpoint_name(x, "hidden"),
     "optimization_barrier": lambda x: lax.optimization_barrier((x, x + 1)),
@@ -119,29 +119,33 @@ def numbers(shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(0, 2, shape).astype(np.float32)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @EXAMPLES
 @given(shape=SHAPES, seed=SEEDS)
-def test_of_one_array(shape: tuple[int, ...], seed: int) -> None:
-    check_all(OF_ANY_NUMBER, numbers(shape, seed))
+def test_of_one_array(dtype: str, shape: tuple[int, ...], seed: int) -> None:
+    check_all(OF_ANY_NUMBER, numbers(shape, seed).astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @EXAMPLES
 @given(shape=SHAPES, seed=SEEDS)
-def test_of_positive_numbers(shape: tuple[int, ...], seed: int) -> None:
-    check_all(OF_POSITIVE, np.abs(numbers(shape, seed)) + np.float32(0.1))
+def test_of_positive_numbers(dtype: str, shape: tuple[int, ...], seed: int) -> None:
+    check_all(OF_POSITIVE, (np.abs(numbers(shape, seed)) + 0.1).astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @EXAMPLES
 @given(shape=SHAPES, seed=SEEDS)
-def test_of_fractions(shape: tuple[int, ...], seed: int) -> None:
-    check_all(OF_FRACTIONS, np.tanh(numbers(shape, seed)) * np.float32(0.9))
+def test_of_fractions(dtype: str, shape: tuple[int, ...], seed: int) -> None:
+    check_all(OF_FRACTIONS, (np.tanh(numbers(shape, seed)) * 0.9).astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @EXAMPLES
 @given(shape=SHAPES, seed=SEEDS)
-def test_of_two_arrays(shape: tuple[int, ...], seed: int) -> None:
-    left = numbers(shape, seed)
-    right = numbers(shape, seed + 1)
+def test_of_two_arrays(dtype: str, shape: tuple[int, ...], seed: int) -> None:
+    left = numbers(shape, seed).astype(dtype)
+    right = numbers(shape, seed + 1).astype(dtype)
     check_all(OF_TWO, left, right)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.export.jax_models.evaluated import EXAMPLES, check_all, check_same, evaluated
+from tests.export.jax_models.evaluated import DTYPES, EXAMPLES, check_all, check_same, evaluated
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -29,6 +29,10 @@ BY_IDS: dict[str, Callable[[Any], Any]] = {
     "indexing rows and columns": lambda ids: jnp.asarray(TABLE)[ids, ids % 3],
     "filled with zeros": lambda ids: jnp.asarray(TABLE).at[ids].get(mode="fill", fill_value=0),
     "segment_sum": lambda ids: jax.ops.segment_sum(ids * 1.0, ids[:, 0], num_segments=5),
+    "segment_sum of bfloat16": lambda ids: jax.ops.segment_sum(
+        ids.astype(jnp.bfloat16), ids[:, 0], num_segments=5
+    ),
+    "jnp.take of bfloat16": lambda ids: jnp.take(jnp.asarray(TABLE, jnp.bfloat16), ids, axis=0),
     "add rows": lambda ids: jnp.zeros((6, 2)).at[ids[:, 0]].add(1.0),
     "vmap of indexing": jax.vmap(lambda i: jnp.asarray(TABLE)[i]),
     "one_hot": lambda ids: jax.nn.one_hot(ids, 6),
@@ -71,16 +75,18 @@ def test_by_ids_inside_and_outside(seed: int, batch: int) -> None:
     check_all(BY_IDS, ids_of(seed, batch))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @EXAMPLES
 @given(seed=st.integers(0, 2**16), batch=st.integers(1, 4))
-def test_of_values_by_ids(seed: int, batch: int) -> None:
-    check_all(OF_VALUES, numbers(seed, batch), ids_of(seed, batch))
+def test_of_values_by_ids(dtype: str, seed: int, batch: int) -> None:
+    check_all(OF_VALUES, numbers(seed, batch).astype(dtype), ids_of(seed, batch))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @EXAMPLES
 @given(seed=st.integers(0, 2**16), batch=st.integers(1, 4))
-def test_of_constant_places(seed: int, batch: int) -> None:
-    check_all(OF_CONSTANTS, numbers(seed, batch))
+def test_of_constant_places(dtype: str, seed: int, batch: int) -> None:
+    check_all(OF_CONSTANTS, numbers(seed, batch).astype(dtype))
 
 
 def test_replacing_rows_by_ids_that_may_be_equal_is_refused() -> None:

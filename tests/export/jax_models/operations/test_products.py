@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.export.jax_models.evaluated import EXAMPLES, check_same, evaluated
+from tests.export.jax_models.evaluated import DTYPES, EXAMPLES, check_same, evaluated
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -46,12 +46,14 @@ def test_product_with_weights(batch: int, seed: int) -> None:
         check_same(lambda x, f=product, w=weights: f(x, w), numbers((batch, *left), seed))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @EXAMPLES
 @given(batch=st.integers(1, 4), seed=st.integers(0, 2**16))
-def test_product_of_batches(batch: int, seed: int) -> None:
+def test_product_of_batches(dtype: str, batch: int, seed: int) -> None:
     for formula, (left, right) in OF_BATCHES.items():
-        arrays = (numbers((batch, *left), seed), numbers((batch, *right), seed + 1))
-        check_same(partial(jnp.einsum, formula), *arrays)
+        first = numbers((batch, *left), seed).astype(dtype)
+        second = numbers((batch, *right), seed + 1).astype(dtype)
+        check_same(partial(jnp.einsum, formula), first, second)
 
 
 @EXAMPLES
@@ -81,9 +83,13 @@ def test_convolution_of_sequences(strides: int, padding: object, dilation: int) 
     )
 
 
-def test_convolution_of_images_in_jax_order() -> None:
-    kernel = numbers((5, 3, 2, 2), 2)  # out, in, height, width
-    check_same(lambda x: lax.conv(x, kernel, (1, 2), "SAME"), numbers((2, 3, 6, 5), 1))
+@pytest.mark.parametrize("dtype", DTYPES)
+@EXAMPLES
+@given(batch=st.integers(1, 4), seed=st.integers(0, 2**16))
+def test_convolution_of_images_in_jax_order(dtype: str, batch: int, seed: int) -> None:
+    kernel = numbers((5, 3, 2, 2), seed).astype(dtype)  # out, in, height, width
+    images = numbers((batch, 3, 6, 5), seed + 1).astype(dtype)
+    check_same(lambda x: lax.conv(x, kernel, (1, 2), "SAME"), images)
 
 
 def test_convolution_in_groups_is_refused() -> None:

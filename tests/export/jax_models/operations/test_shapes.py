@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from tests.export.jax_models.evaluated import EXAMPLES, check_all, check_same, evaluated
+from tests.export.jax_models.evaluated import DTYPES, EXAMPLES, check_all, check_same, evaluated
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -35,10 +34,11 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "iota": lambda x: lax.broadcasted_iota(jnp.int32, (3, 4), 1) + x[:, :1, :1].astype(int),
     "iota over the batch": lambda x: jnp.arange(x.shape[0]),
     "pad": lambda x: jnp.pad(x, ((0, 0), (1, 2), (0, 1)), constant_values=7),
-    "pad by less than nothing": lambda x: lax.pad(x, 0.0, ((0, 0, 0), (0, -1, 0), (-1, 1, 0))),
-    "pad between values": lambda x: lax.pad(x, 1.0, ((0, 0, 0), (1, 0, 2), (0, -1, 1))),
+    "pad by less than nothing": lambda x: lax.pad(
+        x, x.dtype.type(0), ((0, 0, 0), (0, -1, 0), (-1, 1, 0))
+    ),
+    "pad between values": lambda x: lax.pad(x, x.dtype.type(1), ((0, 0, 0), (1, 0, 2), (0, -1, 1))),
     "reverse": lambda x: jnp.flip(x, 1),
-    "size of the batch": lambda x: x.sum() / x.shape[0],
     "slice": lambda x: x[:, 1:, ::2],
     "slice of the batch": lambda x: x[:-1],
     "split": lambda x: jnp.split(x, [1, 2], axis=2),
@@ -52,17 +52,14 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def numbers(shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
-    return np.random.default_rng(seed).integers(0, 6, shape).astype(np.float32)
-
-
+@pytest.mark.parametrize("dtype", DTYPES)
 @EXAMPLES
 @given(
     shape=st.tuples(st.integers(1, 4), st.integers(2, 4), st.integers(3, 5)),
     seed=st.integers(0, 2**16),
 )
-def test_same_as_jax(shape: tuple[int, ...], seed: int) -> None:
-    check_all(FUNCTIONS, numbers(shape, seed))
+def test_same_as_jax(dtype: str, shape: tuple[int, ...], seed: int) -> None:
+    check_all(FUNCTIONS, np.random.default_rng(seed).integers(0, 6, shape).astype(dtype))
 
 
 def test_update_of_part_of_rows_is_refused() -> None:
@@ -75,3 +72,7 @@ def test_reshape_of_examples_without_values() -> None:
     check_same(
         lambda x: x[:, :0].reshape(x.shape[0], 0, 3).sum((1, 2)), np.ones((2, 4), np.float32)
     )
+
+
+def test_size_of_the_batch_is_a_number() -> None:
+    check_same(lambda x: x.sum() / x.shape[0], np.ones((3, 4), np.float32))
