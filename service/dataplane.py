@@ -12,14 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, TypeVar
 
-from service.byte_budget import ByteBudget
 from service.codec import json
 from service.codec.operations import Operation
 from service.config import ServiceSettings
 from service.engine.calls import Answer, Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
-from service.engine.response_size import check_bytes
+from service.engine.limits import check_bytes
+from service.errors import Overloaded
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
 from service.request_log.record import RequestLog
@@ -40,6 +40,42 @@ _PIECES_PER_STEP = 16
 """Pieces of a response that are encoded at a time; limits are checked between steps."""
 
 Result = TypeVar("Result")
+
+
+class ByteBudget:
+    """Bytes of bodies that a process holds, compressed and decompressed alike. Belongs to one
+    event loop.
+    """
+
+    def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
+        """Creates an empty budget."""
+        self._max_bytes = settings.max_inflight_bytes
+        self._retry_after_s = settings.retry_after_s
+        self._metrics = metrics
+        self.held = 0
+
+    def reserve(self, context: RequestContext, size: int) -> None:
+        """Counts bytes of a request, or of its response.
+
+        Raises:
+          Overloaded: There would be too many.
+        """
+        if self.held + size > self._max_bytes:
+            self._metrics.call_rejected(context.call, context.model, "bytes")
+            raise Overloaded(
+                "the bodies of other requests use all the memory for bodies (max_inflight_bytes)",
+                self._retry_after_s,
+                "bytes",
+            )
+        self.held += size
+        context.held_bytes += size
+
+    def release(self, context: RequestContext, size: int | None = None) -> None:
+        """Counts bytes of a request out; None: all that it holds."""
+        if size is None:
+            size = context.held_bytes
+        self.held -= size
+        context.held_bytes -= size
 
 
 class Dataplane:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields as fields_of
 from itertools import chain, pairwise
 from typing import Any
 
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.tables.offsets import offsets_of
-from service.codec import options
 from service.codec.columns import column, columns_of_one, fields, flat, listed, numbers, shown
 from service.config import ServiceSettings
 from service.engine import calls
@@ -39,6 +39,17 @@ _SLICE_VALUES = 1024
 
 Part = dict[str, Any]
 _SELECTION = ("filter", "crowding", "min_score", "offset")
+_RETRIEVAL, _RANKING, _RECOMMENDATION = (
+    {
+        each.name: each.default
+        for each in fields_of(request)
+        if isinstance(each.default, str | int | float | tuple)
+    }
+    for request in (calls.Retrieval, calls.Ranking, calls.Recommendation)
+)
+"""Options of requests, which are fields with a plain default: "", 0, 0.0, False, or () of several
+names.
+"""
 _FILTER_LISTS = (*calls.FILTER_GROUPS, "near")
 
 _EXPECTED = {
@@ -152,7 +163,7 @@ def read_retrieval(body: Any, target: calls.Target, settings: ServiceSettings) -
     """
     queries = ("context", "vectors", "ids")
     of_each = (*queries, "context_id", "exclude_ids", "negative_ids")
-    parts = _parts(body, (*options.RETRIEVAL, *_SELECTION), of_each, settings)
+    parts = _parts(body, (*_RETRIEVAL, *_SELECTION), of_each, settings)
     kind = _one_kind(parts, queries)
     lists = [listed(part[kind], kind) for part in parts] if kind in {"vectors", "ids"} else []
     counts = list(map(len, lists))
@@ -165,7 +176,7 @@ def read_retrieval(body: Any, target: calls.Target, settings: ServiceSettings) -
         query_offsets=None if set(counts) <= {1} else offsets_of(counts),
         context_ids=_ids(parts, "context_id"),
         **_selection(body, parts, settings),
-        **_options(body, options.RETRIEVAL, settings),
+        **_options(body, _RETRIEVAL, settings),
     )
 
 
@@ -177,7 +188,7 @@ def read_ranking(body: Any, target: calls.Target, settings: ServiceSettings) -> 
       TooLarge: more requests, columns or names than the limit.
     """
     of_each = ("context", "context_id", "candidate_ids", "candidate_features")
-    parts = _parts(body, options.RANKING, of_each, settings)
+    parts = _parts(body, _RANKING, of_each, settings)
     by_id = _one_kind(parts, ("candidate_ids",))
     context = _tables(parts, "context")
     tables = _tables(parts, "candidate_features")
@@ -194,7 +205,7 @@ def read_ranking(body: Any, target: calls.Target, settings: ServiceSettings) -> 
         candidate_features={name: _candidate_column(tables, counts, name) for name in tables[0]},
         offsets=offsets_of(counts),
         context_ids=_ids(parts, "context_id"),
-        **_options(body, options.RANKING, settings),
+        **_options(body, _RANKING, settings),
     )
 
 
@@ -209,7 +220,7 @@ def read_recommendation(
     """
     parts = _parts(
         body,
-        (*options.RECOMMENDATION, *_SELECTION),
+        (*_RECOMMENDATION, *_SELECTION),
         ("context", "context_id", "exclude_ids", "negative_ids"),
         settings,
     )
@@ -218,7 +229,7 @@ def read_recommendation(
         context=_columns(parts, "context", settings),
         context_ids=_ids(parts, "context_id"),
         **_selection(body, parts, settings),
-        **_options(body, options.RECOMMENDATION, settings),
+        **_options(body, _RECOMMENDATION, settings),
     )
 
 

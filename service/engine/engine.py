@@ -39,7 +39,7 @@ from service.engine.calls import (
 from service.engine.computation import Computation
 from service.engine.context import Execution, RequestContext, RowsLost
 from service.engine.features import embed, lookup
-from service.engine.finite import NotFinite
+from service.engine.limits import NotFinite
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
 from service.engine.scheduling import batching

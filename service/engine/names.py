@@ -1,15 +1,19 @@
-"""Names and ids in requests: unknown names are rejected with a hint, and shown in messages at a
-bounded length.
+"""The names in requests: what they stand for, and what is said of those that stand for nothing.
+
+Unknown names are rejected with a hint, and shown in messages at a bounded length, as ids are.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from service.errors import InvalidArgument
-from service.versions.version import ModelVersion
+from service.errors import InvalidArgument, NotFound
+from service.versions.loaded_towers import LoadedTower
+from service.versions.version import LoadedStore, ModelVersion, ServedIndex
+
+Loaded = TypeVar("Loaded")
 
 _NAMES_SHOWN_MAX = 20
 """Maximum number of known names that a message lists."""
@@ -23,13 +27,12 @@ SHOWN_CHARS = 128
 """Characters shown of a name or id that a client sent."""
 
 
-def check_names(sent: Iterable[str], known: Iterable[str], what: str, owner: str) -> None:
+def check_names(sent: Iterable[str], known: Collection[str], what: str, owner: str) -> None:
     """Rejects names that are not known: a misspelt feature must not silently become its default.
 
     Raises:
       InvalidArgument: names the first such name and the nearest known one.
     """
-    known = known if isinstance(known, Mapping | Set) else set(known)
     for name in sent:
         if name not in known:
             hint = name_hint(name, known, "takes")
@@ -73,3 +76,83 @@ def show_id(one: Any) -> str:
 def show_version(model_version: ModelVersion) -> str:
     """Returns which version it is, as error messages name it."""
     return f"model {model_version.model!r} version {model_version.version}"
+
+
+def choose_index(model_version: ModelVersion, name: str) -> tuple[str, ServedIndex]:
+    """Returns an index and its name; empty: the only one."""
+    return _choose(model_version, model_version.indexes, name, "index", "index")
+
+
+def choose_ranking_tower(model_version: ModelVersion, name: str) -> tuple[str, LoadedTower]:
+    """Returns a ranking tower and its name; empty: the only one."""
+    towers = {
+        each: tower for each, tower in model_version.towers.items() if tower.entry.role == "ranking"
+    }
+    return _choose(model_version, towers, name, "ranking tower", "tower")
+
+
+def choose_tower(model_version: ModelVersion, name: str) -> tuple[str, LoadedTower]:
+    """Returns any tower and its name; empty: the only one."""
+    return _choose(model_version, model_version.towers, name, "tower", "tower")
+
+
+def choose_corpus(model_version: ModelVersion, features: Collection[str]) -> LoadedStore | None:
+    """Returns the corpus that stores (some of) these candidate features; None: no corpus does.
+
+    Raises:
+      InvalidArgument: several do, so that an id alone does not identify a candidate.
+    """
+    return _choose_store(model_version.corpora, features, "corpora", "candidate")
+
+
+def choose_context_store(
+    model_version: ModelVersion, inputs: Collection[str]
+) -> LoadedStore | None:
+    """Returns the context store that holds (some of) these inputs of contexts; None: it holds none
+    of them.
+
+    Raises:
+      InvalidArgument: there is no store, or several hold them, so that an id alone does not
+        identify a context.
+    """
+    if not model_version.contexts:
+        where = show_version(model_version)
+        raise InvalidArgument(
+            f"{where} has no context store; send the features instead of context ids"
+        )
+    return _choose_store(model_version.contexts, inputs, "context stores", "context")
+
+
+def check_attributes(corpus: LoadedStore, attributes: Sequence[str]) -> None:
+    """Rejects attributes that a corpus does not hold."""
+    check_names(attributes, corpus.entry.attributes, "attribute", f"corpus {corpus.name!r}")
+
+
+def _choose_store(
+    stores: Mapping[str, LoadedStore], features: Collection[str], what: str, of: str
+) -> LoadedStore | None:
+    storing = [
+        store for store in stores.values() if not set(store.entry.features).isdisjoint(features)
+    ]
+    if len(storing) > 1:
+        names = ", ".join(repr(store.name) for store in storing)
+        raise InvalidArgument(
+            f"{what} {names} all store {of} features; send the features instead of ids"
+        )
+    return storing[0] if storing else None
+
+
+def _choose(
+    model_version: ModelVersion, loaded: Mapping[str, Loaded], name: str, what: str, field: str
+) -> tuple[str, Loaded]:
+    if name in loaded:
+        return name, loaded[name]
+    if not name and len(loaded) == 1:
+        return next(iter(loaded.items()))
+    where = show_version(model_version)
+    listed = ", ".join(repr(each) for each in sorted(loaded)) or "none"
+    if name:
+        raise NotFound(f"{where} has no {what} {name[:SHOWN_CHARS]!r}; it has {listed}")
+    if not loaded:
+        raise NotFound(f"{where} has no {what}")
+    raise InvalidArgument(f"{field!r} must be named: {where} has {listed}")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import Place
 from service.engine.calls import Offsets
 from service.engine.context import Execution
-from service.engine.finite import check_finite
+from service.engine.limits import check_finite
 from service.versions.input_layout import Layout, Span
 from service.versions.loaded_towers import LoadedPart, LoadedTower, TowerPlan
 

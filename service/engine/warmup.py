@@ -21,7 +21,7 @@ from service.engine.calls import Embedding, Ranking, Recommendation, Retrieval, 
 from service.engine.computation import Computation, completed
 from service.engine.context import Execution
 from service.engine.features import embed
-from service.engine.finite import NotFinite
+from service.engine.limits import NotFinite
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
 from service.engine.signatures import type_of

@@ -28,7 +28,7 @@ from service.codec.metadata import (
 from service.codec.operations import OPERATIONS
 from service.dataplane import Dataplane
 from service.errors import TRANSPORT_STATUS, Overloaded, Unauthenticated
-from service.http.headers import JSON, PROTOBUF, accepts_protobuf, is_unusual
+from service.http.body import JSON, PROTOBUF, accepts_protobuf, is_unusual
 
 _CALL = re.compile(
     r"/v1/models/(?P<model>[^/]+)"

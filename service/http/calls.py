@@ -12,9 +12,16 @@ from service.dataplane import Dataplane
 from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.errors import InvalidArgument, NotFound
-from service.http.body import BodyReader, send_pieces
+from service.http.body import (
+    JSON,
+    PROTOBUF,
+    BodyReader,
+    accepts_protobuf,
+    is_protobuf,
+    is_unusual,
+    send_pieces,
+)
 from service.http.errors import MethodNotAllowed
-from service.http.headers import JSON, PROTOBUF, accepts_protobuf, is_protobuf, is_unusual
 from service.security.principal import authorize
 
 _JSON = JSON.encode()

@@ -24,9 +24,8 @@ from service.codec.metadata import (
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import TRANSPORT_STATUS, Unauthenticated
-from service.http.body import BodyTimeout, ResponseNotRead, response_of
+from service.http.body import BodyTimeout, Headers, ResponseNotRead, joined, response_of
 from service.http.errors import MethodNotAllowed
-from service.http.headers import Headers, joined
 from service.http.pages import Pages
 from service.observability import logging
 from service.security.client_certificate import client_name

@@ -14,9 +14,8 @@ from bundle.format.dtypes import STORED
 from service.config import ServiceSettings
 from service.engine.calls import Vectors
 from service.engine.context import Execution
-from service.engine.limits import at_most
+from service.engine.limits import at_most, check_bytes
 from service.engine.names import show_version
-from service.engine.response_size import check_bytes
 from service.engine.retrieval import filters, search
 from service.errors import InvalidArgument, NotFound
 from service.shards.calls import (

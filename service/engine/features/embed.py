@@ -7,10 +7,8 @@ from service.engine import towers
 from service.engine.calls import Columns, Embedded, Embedding, Vectors
 from service.engine.context import Execution
 from service.engine.features import lookup
-from service.engine.limits import check_values
-from service.engine.names import check_names
-from service.engine.response_size import check_rows
-from service.engine.selection import choose_tower
+from service.engine.limits import check_rows, check_values
+from service.engine.names import check_names, choose_tower
 from service.versions.loaded_towers import LoadedTower
 from service.versions.version import ModelVersion
 

@@ -24,10 +24,8 @@ from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
 from service.engine.calls import Columns, Ids, LookedUp, Lookup
 from service.engine.context import Execution, RowsLost
-from service.engine.limits import at_most, check_queries
-from service.engine.names import name_hint, show_id, show_version
-from service.engine.response_size import check_rows
-from service.engine.selection import choose_context_store
+from service.engine.limits import at_most, check_queries, check_rows
+from service.engine.names import choose_context_store, name_hint, show_id, show_version
 from service.errors import InvalidArgument, NotFound
 from service.versions.version import LoadedStore, ModelVersion
 

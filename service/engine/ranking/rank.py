@@ -13,12 +13,10 @@ from service.config import ServiceSettings
 from service.engine.calls import Offsets, Ranked, Ranking, check_offsets
 from service.engine.context import Execution
 from service.engine.features import lookup
-from service.engine.limits import at_most, check_k, check_queries, check_values
-from service.engine.names import check_names
+from service.engine.limits import at_most, check_k, check_queries, check_scores, check_values
+from service.engine.names import check_names, choose_corpus, choose_ranking_tower
 from service.engine.ranking import formulas
 from service.engine.ranking.scoring import Candidates, Scores, score
-from service.engine.response_size import check_scores
-from service.engine.selection import choose_corpus, choose_ranking_tower
 from service.errors import InvalidArgument
 from service.versions.loaded_towers import LoadedTower, TowerPlan
 from service.versions.version import ModelVersion

@@ -21,10 +21,9 @@ from service.engine.calls import K_DEFAULT, Columns, Recommendation, Recommended
 from service.engine.context import Execution
 from service.engine.features import embed, lookup
 from service.engine.limits import check_k
-from service.engine.names import check_names
+from service.engine.names import check_names, choose_index, choose_ranking_tower
 from service.engine.ranking import formulas, scoring
 from service.engine.retrieval import reordering, retrieve, search
-from service.engine.selection import choose_index, choose_ranking_tower
 from service.versions.loaded_towers import TowerPlan
 from service.versions.version import LoadedStore, ModelVersion
 

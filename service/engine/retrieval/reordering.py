@@ -18,10 +18,10 @@ from bundle.tables.offsets import offsets_of
 from service.engine.calls import Offsets, Selecting
 from service.engine.computation import Computation
 from service.engine.context import Execution
+from service.engine.names import check_attributes
 from service.engine.ranking import formulas
 from service.engine.retrieval import sharded_search
 from service.engine.retrieval.search import Found
-from service.engine.selection import check_attributes
 from service.errors import InvalidArgument
 from service.versions.version import LoadedStore, ServedIndex
 

@@ -29,13 +29,18 @@ from service.engine.calls import (
 )
 from service.engine.context import Execution
 from service.engine.features import embed, lookup
-from service.engine.limits import at_most, check_k, check_queries, check_values
-from service.engine.names import check_names
+from service.engine.limits import (
+    NUMBER_BYTES,
+    at_most,
+    check_bytes,
+    check_k,
+    check_queries,
+    check_values,
+)
+from service.engine.names import check_attributes, check_names, choose_index
 from service.engine.ranking import formulas
-from service.engine.response_size import NUMBER_BYTES, check_bytes
 from service.engine.retrieval import filters, reordering, search, sharded_search
 from service.engine.retrieval.search import Allowed, Found
-from service.engine.selection import check_attributes, choose_index
 from service.errors import InvalidArgument
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 

@@ -26,7 +26,7 @@ from bundle.tables.offsets import lengths_of, offsets_of
 from runtime.exact import best_of, exact_scores, normalised, rank_exactly
 from service.engine.calls import Explanation, Offsets, Selecting, Vectors
 from service.engine.context import Execution
-from service.engine.finite import check_finite
+from service.engine.limits import check_finite
 from service.engine.retrieval.filters import Compiled, Matches, is_among
 from service.engine.retrieval.search_depth import (
     FETCHED_PER_POOL,

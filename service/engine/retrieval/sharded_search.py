@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bundle.tables.offsets import offsets_of
 from service.engine.calls import Explanation, Filter, Offsets, Selecting, Vectors
 from service.engine.context import Execution
-from service.engine.finite import check_finite
+from service.engine.limits import check_finite
 from service.engine.retrieval.search import Found
 from service.versions.version import RemoteParts, ServedIndex
 
