@@ -9,6 +9,7 @@ benchmarks/results, and without `--against` a summary to docs/explanation/benchm
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import shutil
 import tempfile
@@ -49,7 +50,7 @@ def main() -> None:
     commits = ", ".join(f"{each.commit()} ({each.name})" for each in checkouts)
     how = (
         f"{time.strftime('%Y-%m-%d')}, commit {commits}, on {cores.host()}, Python "
-        f"{platform.python_version()}: {split}; "
+        f"{platform.python_version()}: {split}, load {os.getloadavg()[0]:.0f} before it; "
         f"scale {given.scale:g}, {given.rounds} rounds of {given.seconds:g} s."
     )
     console.print(how)

@@ -190,6 +190,7 @@ def _beside(
         "callers",
         "requests/s",
         "p50 / p99 ms",
+        "CPU ms",
         "s to ready",
         "PSS MiB",
         "rowcast / server",
@@ -198,15 +199,13 @@ def _beside(
     rows = []
     for name, row in own.items():
         tails = f"{row['p50 ms']} / {row['p99 ms']}"
-        rows.append(
-            (name, row["callers"], row["requests/s"], tails, start["s to ready"], memory, "")
-        )
+        figures = (row["callers"], row["requests/s"], tails, row["CPU ms"])
+        rows.append((name, *figures, start["s to ready"], memory, ""))
     for row in peers:
         callers, rate = _best(row)
         tails = row[f"p50 / p99 ms, {callers}"]
-        rows.append(
-            (row["peer"], callers, rate, tails, row["s to ready"], row["PSS MiB"], row[_BEST])
-        )
+        figures = (callers, rate, tails, row["CPU ms"])
+        rows.append((row["peer"], *figures, row["s to ready"], row["PSS MiB"], row[_BEST]))
     return _table(columns, [dict(zip(columns, row, strict=True)) for row in rows])
 
 

@@ -337,7 +337,8 @@ class Run:
             ("Peers on R, over HTTP", "scores", ranked),
             ("Retrieval beside peers on Q, over HTTP", "recall@100, rowcast's", searched),
         ):
-            columns = ("peer", *rates, best, *tails, "s to ready", "PSS MiB", check)
+            columns = ("peer", *rates, best, "CPU ms", "CPU by rowcast's", *tails)
+            columns += ("s to ready", "PSS MiB", check)
             found = [row for row in rows if row]
             sheets += [Sheet(title, columns, found)] if found else []
         return sheets + ([Sheet("Not measured", ("peer", "reason"), absent)] if absent else [])
@@ -384,8 +385,11 @@ class Run:
             absent.append((peer.name, str(problem)))
             return []
         blocks = [measured.block(peer.name, callers) for callers in self.callers]
-        best = measured.best("rowcast").per_s / measured.best(peer.name).per_s
-        row = [peer.name, *(f"{block.per_s:.0f}" for block in blocks), f"{best:.2f}"]
+        mine = measured.best("rowcast")
+        best = measured.best(peer.name)
+        row = [peer.name, *(f"{block.per_s:.0f}" for block in blocks)]
+        row += [f"{mine.per_s / best.per_s:.2f}"]
+        row += [f"{best.cpu_ms:.3f}", f"{best.cpu_ms / mine.cpu_ms:.2f}"]
         row += [f"{block.p50_ms:.1f} / {block.p99_ms:.1f}" for block in blocks]
         return [*row, f"{program.ready_s:.1f}", f"{memory_bytes / MIB:.0f}", checked]
 
