@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bundle.errors import DigestMismatch, FeatureError, FormatError, UnknownRefused
-from bundle.features.columns import Activation, Column
+from bundle.features.columns import Activation, Column, Place
 from bundle.features.reader import FeatureReader, open_features
 from bundle.format.manifest import (
     ComputedIds,
@@ -98,6 +98,23 @@ def test_default_is_repeated_and_never_counted(reader: FeatureReader) -> None:
     assert (found(reader, "age", None, 2).values == [30, 30]).all()
     rows, offsets = reader.rows("recent", {}, 2)
     assert (rows.tolist(), offsets.tolist()) == ([1, 2, 1, 2], [0, 2, 4])
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_write_of_defaults_among_what_was_sent_gives_the_activations(
+    n: int, reader: FeatureReader
+) -> None:
+    names = ("watched", "user", "hour", "recent", "age")
+    sent = {"user": column(*range(n))}
+    values = [reader.activations([name], sent, n)[name].values.reshape(n, -1) for name in names]
+    wanted = np.hstack(values).astype(np.float32)
+    ends = np.cumsum([each.shape[1] for each in values])
+    room = np.full(wanted.shape, np.nan, np.float32)
+    place = Place(room, names, tuple(ends.tolist()))
+    for _ in range(2):
+        assert reader.write([place], sent, n) == {}
+        assert room.tolist() == wanted.tolist()
+        room[:] = np.nan
 
 
 def test_bag_leaves_unknown_ids_and_weights_that_are_not_positive_out_of_its_mean(
