@@ -171,11 +171,11 @@ class CallGraph:
         operands: list[tuple[int, int, int]] = []
         first = 0
         for place, operand in enumerate(tensor.op.inputs):
-            size = per_example(operand)
             known = self.constant(operand)
-            if known is None and not size:
-                return []
-            if known is None and size:
+            if known is None:
+                size = per_example(operand)
+                if not size:
+                    return []
                 shape = [_EXAMPLES, *operand.shape.as_list()[1:]]
                 known = np.arange(first, first + _EXAMPLES * size).reshape(shape)
                 operands.append((place, first, size))

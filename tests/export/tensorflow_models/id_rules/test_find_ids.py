@@ -57,12 +57,21 @@ def test_numbers_that_are_no_step_function_of_few_steps_become_no_buckets(
     assert not (isinstance(resolved, ResolvedIds) and isinstance(resolved.rule, BucketIds))
 
 
-@pytest.mark.parametrize(("factor", "is_rule"), [(10.0, True), (1.0, True), (0.0, False)])
+@pytest.mark.parametrize(
+    ("scale", "is_rule"),
+    [
+        (lambda x: x * 10.0, True),
+        (lambda x: x * 1.0, True),
+        (lambda x: x * 0.0, False),
+        (lambda x: x / 0.5, True),
+        (lambda x: 10.0 / x, False),
+    ],
+)
 def test_numbers_that_are_scaled_by_anything_but_zero_become_buckets(
-    factor: float, is_rule: bool
+    scale: Change, is_rule: bool
 ) -> None:
     # A constant, which no optimizer of the trace folds.
-    scaled = found(lambda features: tf.cast(features["x"] * factor, tf.int32), 50, x=numbers())
+    scaled = found(lambda features: tf.cast(scale(features["x"]), tf.int32), 50, x=numbers())
     assert isinstance(scaled, ResolvedIds) == is_rule
 
 
