@@ -25,7 +25,7 @@ from service.versions.version import LoadedIndex
 if TYPE_CHECKING:  # faiss is loaded where an index has codes
     from runtime.codes import VectorCodes
 
-_SEARCHES_PER_FILTER = 10
+_SEARCHES_PER_FILTER = 30
 """Searches that are assumed to share the cost of collecting what a filter matches. How often a
 filter really is requested must not change a list.
 """
