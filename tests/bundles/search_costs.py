@@ -8,7 +8,7 @@ COSTS = SearchCosts(
     exact_start=9000,
     cached=16384,
     uncached=2.5,
-    gathered=4,
+    gathered=12,
     reordered=5,
     tree_start=5000,
     leaf_vector=0.4,
@@ -16,6 +16,6 @@ COSTS = SearchCosts(
     scan_start=9000,
     scanned=0.4,
     found=15,
-    code_gathered=3,
+    code_gathered=9,
 )
 """As they were measured once, so that the tests take the same ways on every machine."""
