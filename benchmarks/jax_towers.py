@@ -3,12 +3,15 @@ TensorFlow: how long the compiled towers take, in alternation.
 
 python -m benchmarks.jax_towers, after
 make demo-models ONLY="dlrm flax_dlrm flax_two_tower keras3_jax"
+
+Towers with attention need no example: attention_towers.py has both forms of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +22,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import attention_towers
 from bundle.storage.catalog import read_manifest
 from examples.trained import BUILD
 from runtime.tower import Array, Tower
@@ -56,6 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = Table(title="compiled towers (LiteRT f32), ms per call")
     for column in ("tower", "in JAX", "in TensorFlow", "examples", "JAX", "TensorFlow", "ratio"):
         table.add_column(column, no_wrap=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        for attention in attention_towers.open_pairs(Path(folder)):
+            labels = (attention.name, "Flax", "by hand")
+            add_rows(table, labels, attention.in_jax, attention.in_tensorflow)
     for pair in PAIRS:
         try:
             in_jax = open_example(models, pair.in_jax, pair.tower)
@@ -63,12 +72,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except FileNotFoundError as problem:
             sys.stderr.write(f"{problem.filename} is missing; run make demo-models\n")
             return 2
-        for batch in BATCHES:
-            jax_ms, tensorflow_ms, ratio = compare(in_jax, in_tensorflow, batch)
-            cells = (f"{jax_ms:.3f}", f"{tensorflow_ms:.3f}", f"{ratio:.2f}")
-            table.add_row(pair.tower, pair.in_jax, pair.in_tensorflow, str(batch), *cells)
+        labels = (pair.tower, pair.in_jax, pair.in_tensorflow)
+        add_rows(table, labels, in_jax, in_tensorflow)
     Console(width=100).print(table)
     return 0
+
+
+def add_rows(table: Table, labels: Sequence[str], in_jax: Tower, in_tensorflow: Tower) -> None:
+    """Adds a row for each size of a batch."""
+    for batch in BATCHES:
+        jax_ms, tensorflow_ms, ratio = compare(in_jax, in_tensorflow, batch)
+        cells = (f"{jax_ms:.3f}", f"{tensorflow_ms:.3f}", f"{ratio:.2f}")
+        table.add_row(*labels, str(batch), *cells)
 
 
 def open_example(models: Path, name: str, tower: str) -> Tower:

@@ -10,10 +10,10 @@ from typing import Any
 from export.graphs.elementwise import ELEMENTWISE, function_of
 from export.graphs.loading import tf
 from export.jax_models.equations import Equation, Handler
-from export.jax_models.values import MadeBy, Value, is_static
+from export.jax_models.values import MadeBy, Value
 
-_KEPT = {"lt", "add", "select_n", "exp", "sub"}
-"""Primitives by which JAX writes ids that count from the end, and softmax."""
+_KEPT = {"lt", "add", "select_n"}
+"""Primitives by which JAX writes ids that count from the end."""
 
 
 def _elementwise(operation: Callable[..., Any]) -> Handler:
@@ -40,42 +40,8 @@ def _for_booleans(of_booleans: str, of_integers: str) -> Callable[..., Any]:
     return operation
 
 
-def _divide(equation: Equation, left: Value, right: Value) -> Value:
-    logits = _logits(left, right)
-    averaged = _averaged(left, right)
-    if logits is not None:
-        result = tf.nn.softmax(equation.sizes.full(logits))
-    elif averaged is not None:
-        result = tf.reduce_mean(equation.sizes.full(averaged), axis=-1)
-    else:
-        divide = tf.truediv if equation.dtype.is_floating else tf.truncatediv
-        result = divide(left.tensor, right.tensor)
-    return Value(equation.shape, result)
-
-
-def _averaged(left: Value, right: Value) -> Value | None:
-    """Returns x if a quotient is the mean of x over the last axis: its sum by its size."""
-    (summed,) = left.arguments_of("sum of the last axis") or (None,)
-    if summed is None or right.known is None or right.shape or right.known.dtype.kind == "i":
-        return None
-    size = summed.shape[-1]
-    return summed if is_static(size) and float(right.known) == size else None
-
-
-def _logits(left: Value, right: Value) -> Value | None:
-    """Returns x where a quotient is the softmax of x over the last axis, which LiteRT computes as
-    one operation: exp(x - c) by its sum, where c is the same along the axis.
-    """
-    (exponent,) = left.arguments_of("exp") or (None,)
-    (total,) = right.arguments_of("broadcast_in_dim") or (None,)
-    if exponent is None or total is None or right.shape != (*left.shape[:-1], 1):
-        return None
-    if total.shape != left.shape[:-1] or total.arguments_of("sum of the last axis") != (left,):
-        return None
-    difference = exponent.arguments_of("sub")
-    if difference and difference[1].shape == right.shape:
-        return difference[0]
-    return exponent
+def _divide(left: Any, right: Any) -> Any:
+    return tf.truediv(left, right) if left.dtype.is_floating else tf.truncatediv(left, right)
 
 
 def _remainder(left: Any, right: Any) -> Any:
@@ -183,6 +149,7 @@ _OWN: dict[str, Callable[..., Any]] = {
     "and": _for_booleans("logical_and", "bitwise_and"),
     "cbrt": _cube_root,
     "clamp": _clamp,
+    "div": _divide,
     "digamma": _at_least_float32(function_of("math.digamma")),
     "erf_inv": _at_least_float32(function_of("math.erfinv")),
     "exp2": _exp2,
@@ -199,7 +166,6 @@ OPERATIONS: dict[str, Handler] = {
     **{name: _elementwise(function) for name, function in ELEMENTWISE.items()},
     **{name: _elementwise(function) for name, function in _OWN.items()},
     "convert_element_type": _convert,
-    "div": _divide,
     "integer_pow": _integer_power,
     "reduce_precision": _reduce_precision,
     "round": _round,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
 from typing import Any
 
 from export.graphs.loading import tf
@@ -25,31 +24,8 @@ def _dot_general(equation: Equation, left: Value, right: Value) -> Any:
     if by_matrix and rank >= 2:
         return tf.matmul(a, b)  # LiteRT's fully connected layer, whatever the rank
 
-    if len(batch[0]) == rank - 2 == len(right.shape) - 2 and len(contracted[0]) == 1:
-        return with_shape(_matrix_product(a, b, contracted, batch), equation.shape)
-
     formula = _formula(contracted, batch, rank, len(right.shape))
     return with_shape(tf.einsum(formula, a, b), equation.shape)
-
-
-def _matrix_product(a: Any, b: Any, contracted: Any, batch: Any) -> Any:
-    """Multiplies matrices of a batch, with as few transpositions as LiteRT can do with."""
-    a_free = _free_axis(batch[0], contracted[0])
-    b_free = _free_axis(batch[1], contracted[1])
-    a = _ordered(a, [*batch[0], a_free, *contracted[0]])
-    last = (*contracted[1], b_free)
-    transposed = last[0] > last[1]
-    b = _ordered(b, [*batch[1], *sorted(last)])
-    return tf.matmul(a, b, transpose_b=transposed)
-
-
-def _free_axis(batch: Sequence[int], contracted: Sequence[int]) -> int:
-    (free,) = set(range(len(batch) + 2)) - {*batch, *contracted}
-    return free
-
-
-def _ordered(tensor: Any, order: Sequence[int]) -> Any:
-    return tensor if list(order) == sorted(order) else tf.transpose(tensor, order)
 
 
 def _formula(contracted: Any, batch: Any, left_rank: int, right_rank: int) -> str:

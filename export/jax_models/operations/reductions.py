@@ -8,7 +8,7 @@ from typing import Any
 from export.graphs.elementwise import function_of
 from export.graphs.loading import tf
 from export.jax_models.equations import Equation, Handler
-from export.jax_models.values import MadeBy, Value
+from export.jax_models.values import Value
 
 
 def _reduction(operation: Callable[..., Any]) -> Handler:
@@ -22,13 +22,6 @@ def _reduction(operation: Callable[..., Any]) -> Handler:
         return Value(equation.shape, operation(tensor, axis=list(axes)))
 
     return handle
-
-
-def _sum(equation: Equation, operand: Value) -> Value:
-    found = _reduction(function_of("math.reduce_sum"))(equation, operand)
-    of_last = equation.params["axes"] == (len(operand.shape) - 1,)
-    made_by = MadeBy("sum of the last axis", (operand,)) if of_last else None
-    return Value(equation.shape, found.tensor, made_by=made_by)
 
 
 def _position(operation: Callable[..., Any]) -> Handler:
@@ -90,7 +83,7 @@ OPERATIONS: dict[str, Handler] = {
     "reduce_min": _reduction(function_of("math.reduce_min")),
     "reduce_or": _reduction(function_of("math.reduce_any")),
     "reduce_prod": _reduction(function_of("math.reduce_prod")),
-    "reduce_sum": _sum,
+    "reduce_sum": _reduction(function_of("math.reduce_sum")),
     "sort": _sort,
     "top_k": _top_k,
 }

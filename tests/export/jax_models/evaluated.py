@@ -63,18 +63,6 @@ def assert_close(found: NDArray[Any], expected: NDArray[Any], what: str) -> None
 
 def evaluated(function: Callable[..., Any], *arrays: NDArray[Any]) -> list[NDArray[Any]]:
     """Returns what a function gives when it is evaluated in a graph for any batch."""
-    graph = graph_of(function, *arrays)
-    return [np.asarray(tensor) for tensor in graph(*(tf.constant(array) for array in arrays))]
-
-
-def types_of(function: Callable[..., Any], *arrays: NDArray[Any]) -> list[str]:
-    """Returns the types of the operations that a function becomes."""
-    concrete = graph_of(function, *arrays).get_concrete_function()
-    return [operation.type for operation in concrete.graph.get_operations()]
-
-
-def graph_of(function: Callable[..., Any], *arrays: NDArray[Any]) -> Any:
-    """Returns the function of TensorFlow, for any batch, that a function becomes."""
     names = [f"x{number}" for number in range(len(arrays))]
     specs = {
         name: tf.TensorSpec([None, *array.shape[1:]], array.dtype)
@@ -94,4 +82,5 @@ def graph_of(function: Callable[..., Any], *arrays: NDArray[Any]) -> Any:
         ]
         return Evaluator({BATCH: batch}).results(traced.jaxpr, values)
 
-    return tf.function(body, input_signature=[specs[name] for name in names], autograph=False)
+    graph = tf.function(body, input_signature=[specs[name] for name in names], autograph=False)
+    return [np.asarray(tensor) for tensor in graph(*(tf.constant(array) for array in arrays))]

@@ -16,7 +16,6 @@ from tests.export.jax_models.evaluated import (
     check_all,
     check_same,
     evaluated,
-    types_of,
 )
 
 jax = pytest.importorskip("jax")
@@ -55,45 +54,6 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
 )
 def test_same_as_jax(dtype: str, shape: tuple[int, ...], seed: int) -> None:
     check_all(FUNCTIONS, np.random.default_rng(seed).normal(0, 2, shape).astype(dtype))
-
-
-def shares(x: Any) -> Any:
-    return x / x.sum(axis=-1, keepdims=True)
-
-
-SOFTMAX: dict[str, tuple[int, Callable[[Any], Any]]] = {
-    "jax.nn.softmax": (1, jax.nn.softmax),
-    "with a mask": (1, lambda x: jax.nn.softmax(jnp.where(x[:, :1] > 0, x, -1e30))),
-    "without the largest value": (1, lambda x: shares(jnp.exp(x))),
-    "of positive numbers": (0, lambda x: shares(x * x + 1)),
-    "of another axis": (0, lambda x: jax.nn.softmax(x, axis=1)),
-    "by the sum of others": (0, lambda x: jnp.exp(x) / jnp.exp(-x).sum(-1, keepdims=True)),
-    "of a difference along the axis": (1, lambda x: jax.nn.softmax(x - x[:, :1] * 0.5)),
-}
-
-
-@pytest.mark.parametrize("name", SOFTMAX)
-def test_softmax_is_one_operation(name: str) -> None:
-    count, function = SOFTMAX[name]
-    values = np.random.default_rng(3).normal(0, 2, (2, 4, 4)).astype(np.float32)
-    check_same(function, values)
-    assert types_of(function, values).count("Softmax") == count
-
-
-MEANS: dict[str, tuple[int, Callable[[Any], Any]]] = {
-    "jnp.mean": (1, lambda x: jnp.mean(x, axis=-1)),
-    "a sum by another size": (0, lambda x: x.sum(axis=-1) / 3.0),
-    "of another axis": (0, lambda x: jnp.mean(x, axis=1)),
-    "of integers": (0, lambda x: x.astype(jnp.int32).sum(axis=-1) // 4),
-}
-
-
-@pytest.mark.parametrize("name", MEANS)
-def test_mean_is_one_operation(name: str) -> None:
-    count, function = MEANS[name]
-    values = np.random.default_rng(3).normal(0, 2, (2, 5, 4)).astype(np.float32)
-    check_same(function, values)
-    assert types_of(function, values).count("Mean") == count
 
 
 def test_top_k_along_another_axis() -> None:
