@@ -86,14 +86,40 @@ def test_kubernetes_runs_without_rights_and_over_tls() -> None:
         "grpcs": variables[f"{PREFIX}GRPC_PORT"],
         "health": variables[f"{PREFIX}HEALTH_PORT"],
     }
-    probes = {
-        name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")
-    }
-    assert {probe["port"] for probe in probes.values()} == {"health"}
-    assert [probe["path"] for probe in probes.values()] == ["/livez", "/livez", "/readyz"]
     assert kinds["NetworkPolicy"]["policyTypes"] == ["Ingress", "Egress"]
     assert "egress" not in kinds["NetworkPolicy"]
     assert pod["terminationGracePeriodSeconds"] > longest_drain_s(variables)
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [("kubernetes/rowcast.yaml", "Deployment"), ("kubernetes/sharded/shards.yaml", "StatefulSet")],
+)
+def test_probes_of_kubernetes_use_the_health_address(file: str, kind: str) -> None:
+    (spec,) = [each["spec"] for each in documents(file) if each["kind"] == kind]
+    container = spec["template"]["spec"]["containers"][0]
+    probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
+    assert {probe["port"] for probe in probes} == {"health"}
+    assert [probe["path"] for probe in probes] == ["/livez", "/livez", "/readyz"]
+    (port,) = [each["containerPort"] for each in container["ports"] if each["name"] == "health"]
+    assert variables_of(container)[f"{PREFIX}HEALTH_PORT"] == str(port)
+
+
+def test_checks_and_scrapes_without_kubernetes_use_the_health_address() -> None:
+    (compose,) = documents("compose.yaml")
+    port = compose["services"]["serve"]["environment"][f"{PREFIX}HEALTH_PORT"]
+    (prometheus,) = documents("prometheus.yaml")
+    (scraped,) = prometheus["scrape_configs"]
+    assert scraped["static_configs"] == [{"targets": [f"serve:{port}"]}]
+
+    (closed,) = documents("closed.yaml")
+    unit = (DEPLOY / "rowcast-serve.service").read_text()
+    assert closed["services"]["serve"]["environment"][f"{PREFIX}HEALTH_PORT"] == port
+    assert f"{PREFIX}HEALTH_PORT={port}" in unit.split()
+
+    servers = re.findall(r"^ +server (.*)", (DEPLOY / "haproxy.cfg").read_text(), re.MULTILINE)
+    assert servers
+    assert all(f"check port {port}" in server for server in servers)
 
 
 def built(directory: Path) -> dict[tuple[str, str], Any]:

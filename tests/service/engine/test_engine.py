@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,7 @@ from service.versions.policy import Arrangement
 from service.versions.version import ModelVersion
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
-from tests.service.running import RunningService, WaitingTower
+from tests.service.running import RunningService, WaitingTower, log_lines
 
 RETRIEVE = "/v1/models/movies:retrieve"
 QUERIES = 3
@@ -49,7 +50,7 @@ class OneQueryTower(WaitingTower):
         return super().run(inputs)
 
 
-def test_failed_batch_is_counted_and_its_requests_are_computed_alone(
+def test_failed_batch_is_counted_and_logged_and_its_requests_are_computed_alone(
     write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
 ) -> None:
     write()
@@ -61,7 +62,7 @@ def test_failed_batch_is_counted_and_its_requests_are_computed_alone(
         body = {"context": {"user": user}, "k": 2}
         return httpx.post(service.http + RETRIEVE, json=body, timeout=30)
 
-    with ThreadPoolExecutor(1 + QUERIES) as pool:
+    with log_lines() as written, ThreadPoolExecutor(1 + QUERIES) as pool:
         first = pool.submit(post, 0)
         assert tower.entered.wait(20)
         # The others wait for the only thread, as one batch.
@@ -70,6 +71,9 @@ def test_failed_batch_is_counted_and_its_requests_are_computed_alone(
         tower.release.set()
         assert {each.result().status_code for each in (first, *others)} == {200}
     until(lambda: service.value("rowcast_failed_batches_total", call="retrieve") == 1)
+    lines = [json.loads(line) for line in written.getvalue().splitlines()]
+    (failed,) = [line for line in lines if line["event"] == "batch_failed"]
+    assert (failed["call"], failed["requests"]) == ("retrieve", QUERIES)
 
 
 def execute_together(compute: Callable[..., Any], count: int, root: Path) -> list[Any]:

@@ -24,7 +24,7 @@ from tests.service.grpc_api.requests import (
     request_frames,
     retrieve,
 )
-from tests.service.running import FailingTower, RunningService
+from tests.service.running import FailingTower, RunningService, log_lines
 
 DIM = 8
 TOKEN = "token-0123456789abcdef"
@@ -83,7 +83,7 @@ def test_rejected_calls_messages_are_never_read(own: RunningService) -> None:
 
 
 def test_cancelled_and_expired_calls_end_their_requests(own: RunningService) -> None:
-    with grpc.insecure_channel(own.grpc) as channel:
+    with grpc.insecure_channel(own.grpc) as channel, log_lines() as written:
         for end in ("cancel", "deadline"):
             tower = own.waiting()
             made = channel.unary_unary(f"/{SERVICE}/Retrieve").future(
@@ -103,6 +103,8 @@ def test_cancelled_and_expired_calls_end_their_requests(own: RunningService) -> 
             )
         )
         assert call(channel, "Retrieve", retrieve(), TOKEN).code == "OK"
+    assert "request_failed" in written.getvalue()
+    assert '"traceback"' not in written.getvalue()
 
 
 def test_bug_reaches_the_log_and_not_the_client(

@@ -4,6 +4,7 @@ senders learn why.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 import json
@@ -17,6 +18,7 @@ import httpx
 import psutil
 import pytest
 
+from service.dataplane import DECODERS
 from tests.e2e.process import until
 from tests.service.http.clients import BODY, RETRIEVE, connected, error_of, head, received
 from tests.service.running import RunningService, log_lines
@@ -153,6 +155,33 @@ def test_response_counts_as_bytes_in_flight_until_it_is_read(
         while service.dataplane.budget.held:
             received_bytes += len(connection.recv(1 << 16))
         assert received_bytes > 2 * MIB  # the sockets hold the rest
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/x-protobuf"])
+def test_large_response_is_encoded_beside_the_event_loop(
+    accept: str, serve: Callable[..., RunningService], write: Callable[..., Any]
+) -> None:
+    write()
+    service = serve(request_timeout_s=60)
+    count = 10_000  # a small body, and 80,000 numbers
+    body = {"feature": "user", "ids": [7] * count}
+    path = service.http + RETRIEVE.replace("retrieve", "lookup")
+    release = threading.Event()
+    for _ in range(DECODERS):
+        waiting = service.dataplane.offload(release.wait, 20)
+        asyncio.run_coroutine_threadsafe(waiting, service.loop)
+    try:
+        with ThreadPoolExecutor(1) as sender:
+            large = sender.submit(
+                httpx.post, path, json=body, headers={"accept": accept}, timeout=30
+            )
+            until(lambda: service.value("rowcast_examples_total", call="lookup") == count)
+            assert httpx.post(service.http + RETRIEVE, json=BODY).status_code == 200
+            assert not large.done()
+            release.set()
+            assert large.result().status_code == 200
+    finally:
+        release.set()
 
 
 def test_response_that_finds_no_room_in_the_budget_is_overloaded(

@@ -148,7 +148,7 @@ def test_client_that_hangs_up_is_cancelled(
         )
 
     body = json.dumps(BODY).encode()
-    with one_in_progress(service):
+    with log_lines() as written, one_in_progress(service):
         for number, sent in enumerate(
             (head(len(body)) + body, head(100)), 1
         ):  # with a whole body, and without
@@ -158,6 +158,8 @@ def test_client_that_hangs_up_is_cancelled(
                 if number == 1:
                     until(lambda: service.dataplane.engine.inflight == 2)
             until(lambda number=number: cancelled() == number)  # type: ignore[misc]
+    assert '"code":"CANCELLED"' in written.getvalue()
+    assert '"traceback"' not in written.getvalue()
 
 
 def test_draining_service_closes_connections_after_their_responses(
