@@ -63,6 +63,16 @@ def assert_close(found: NDArray[Any], expected: NDArray[Any], what: str) -> None
 
 def evaluated(function: Callable[..., Any], *arrays: NDArray[Any]) -> list[NDArray[Any]]:
     """Returns what a function gives when it is evaluated in a graph for any batch."""
+    graph = graph_of(function, *arrays)
+    found = graph(*(tf.constant(array) for array in arrays))
+    # NumPy makes no array of a single bfloat16 by itself.
+    return [np.asarray(tensor.numpy()) for tensor in found]
+
+
+def graph_of(function: Callable[..., Any], *arrays: NDArray[Any]) -> Any:
+    """Returns a function as a graph of TensorFlow for any batch; it is evaluated when it is called,
+    or by its `get_concrete_function()`.
+    """
     names = [f"x{number}" for number in range(len(arrays))]
     specs = {
         name: tf.TensorSpec([None, *array.shape[1:]], array.dtype)
@@ -82,5 +92,4 @@ def evaluated(function: Callable[..., Any], *arrays: NDArray[Any]) -> list[NDArr
         ]
         return Evaluator({BATCH: batch}).results(traced.jaxpr, values)
 
-    graph = tf.function(body, input_signature=[specs[name] for name in names], autograph=False)
-    return [np.asarray(tensor) for tensor in graph(*(tf.constant(array) for array in arrays))]
+    return tf.function(body, input_signature=[specs[name] for name in names], autograph=False)

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from export.errors import NotConvertible
-from tests.export.jax_models.evaluated import check_same, evaluated
+from export.jax_models.evaluation import OPERATIONS
+from tests.export.jax_models.evaluated import DTYPES, check_same, evaluated, graph_of
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 lax = jax.lax
+
+from tests.export.jax_models.operations import (  # noqa: E402 they need JAX
+    test_control_flow,
+    test_elementwise,
+    test_gathers,
+    test_products,
+    test_reductions,
+    test_shapes,
+)
 
 VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -106,3 +117,66 @@ def attention(x: Any) -> Any:
 
 def test_attention_with_a_mask() -> None:
     check_same(attention, VALUES)
+
+
+WITHOUT_FLOATS = {
+    "and",
+    "dim_as_value",
+    "not",
+    "or",
+    "reduce_and",
+    "reduce_or",
+    "shift_left",
+    "shift_right_arithmetic",
+    "xor",
+}
+"""Primitives of integers and booleans alone."""
+
+
+def compared_with_jax(dtype: str) -> list[tuple[list[Callable[..., Any]], list[Any]]]:
+    """Returns the functions that the tests of operations compare with JAX, and arrays for them."""
+    whole = np.arange(1, 25, dtype=np.int32).reshape(2, 3, 4)
+    floats = whole.astype(dtype)
+    rows = floats[:, 0]
+    ids = whole[:, 0]
+    kernel = np.ones((3, 4, 5)).astype(dtype)
+    convolved = functools.partial(test_products.convolved, kernel=kernel)
+    product = functools.partial(jnp.einsum, next(iter(test_products.OF_BATCHES)))
+    return [
+        ([*test_elementwise.OF_ANY_NUMBER.values()], [floats]),
+        ([*test_elementwise.OF_POSITIVE.values()], [floats]),
+        ([*test_elementwise.OF_FRACTIONS.values()], [floats]),
+        ([*test_elementwise.OF_TWO.values()], [floats, floats]),
+        ([*test_elementwise.OF_INTEGERS.values()], [whole, whole]),
+        ([*test_shapes.FUNCTIONS.values()], [floats]),
+        ([*test_reductions.FUNCTIONS.values()], [floats]),
+        ([*test_gathers.BY_IDS.values()], [ids]),
+        ([*test_gathers.OF_VALUES.values()], [rows, ids]),
+        ([*test_gathers.OF_CONSTANTS.values()], [rows]),
+        ([*test_control_flow.FUNCTIONS.values()], [rows]),
+        ([convolved], [floats]),
+        ([product], [floats, floats]),
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_primitive_is_compared_with_jax(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of operations says so. Primitives that JAX folds do not count."""
+    compared = set()
+
+    def noted(name: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+        def handle(equation: Any, *arguments: Any) -> Any:
+            dtypes = {each.tensor.dtype.name for each in arguments if each.known is None}
+            dtypes |= {each.name for each in equation.dtypes}
+            if name in WITHOUT_FLOATS or dtype in dtypes:
+                compared.add(name)
+            return handler(equation, *arguments)
+
+        return handle
+
+    for name, handler in OPERATIONS.items():
+        monkeypatch.setitem(OPERATIONS, name, noted(name, handler))
+    for functions, arrays in compared_with_jax(dtype):
+        for function in functions:
+            graph_of(function, *arrays).get_concrete_function()
+    assert OPERATIONS.keys() - compared == set()

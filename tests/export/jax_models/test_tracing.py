@@ -17,8 +17,10 @@ tf = pytest.importorskip("tensorflow")
 jnp = jax.numpy
 
 
-def traced(function: Any, shape: list[Any], dtype: Any = tf.float32, rows: int = 10) -> Any:
-    parameters = {"table": jax.ShapeDtypeStruct((rows, 4), jnp.float32)}
+def traced(
+    function: Any, shape: list[Any], dtype: Any = tf.float32, rows: int = 10, dim: int = 4
+) -> Any:
+    parameters = {"table": jax.ShapeDtypeStruct((rows, dim), jnp.float32)}
     return trace(function, parameters, {"x": tf.TensorSpec(shape, dtype)}, "the call")
 
 
@@ -58,8 +60,12 @@ def test_table_beyond_32_bits_needs_x64() -> None:
 
 
 def test_table_of_two_terabytes_is_traced() -> None:
-    found = traced(lambda p, inputs: p["table"][inputs["x"]], [None], tf.int32, rows=2 * 10**9)
-    assert found.jaxpr.out_avals[0].shape[1:] == (4,)
+    def function(parameters: Any, inputs: Any) -> Any:
+        return parameters["table"][inputs["x"]]
+
+    found = traced(function, [None], tf.int32, rows=2 * 10**9, dim=256)
+    assert found.jaxpr.in_avals[0].size * 4 > 2e12
+    assert found.jaxpr.out_avals[0].shape[1:] == (256,)
 
 
 def test_wide_ids_are_kept_with_x64() -> None:

@@ -89,6 +89,7 @@ OF_TWO: dict[str, Callable[..., Any]] = {
     "ge": jnp.greater_equal,
     "gt": jnp.greater,
     "le": jnp.less_equal,
+    "le_to": lax.le_to_p.bind,
     "lt": jnp.less,
     "lt_to": lax.lt_to_p.bind,
     "max": jnp.maximum,

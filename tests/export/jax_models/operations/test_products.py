@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -37,13 +38,29 @@ def numbers(shape: tuple[int, ...], seed: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(0, 1, shape).astype(np.float32)
 
 
+def convolved(
+    x: Any, kernel: Any, stride: int = 1, padding: object = "SAME", dilation: int = 1
+) -> Any:
+    """Convolves sequences: [batch, length, channels]."""
+    return lax.conv_general_dilated(
+        x,
+        kernel,
+        (stride,),
+        padding,
+        rhs_dilation=(dilation,),
+        dimension_numbers=("NWC", "WIO", "NWC"),
+    )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @EXAMPLES
 @given(batch=st.integers(1, 4), seed=st.integers(0, 2**16))
-def test_product_with_weights(batch: int, seed: int) -> None:
+def test_product_with_weights(dtype: str, batch: int, seed: int) -> None:
     for formula, (left, right) in FORMULAS.items():
-        weights = numbers(right, seed + 1)
+        weights = numbers(right, seed + 1).astype(dtype)
+        values = numbers((batch, *left), seed).astype(dtype)
         product = partial(jnp.einsum, formula)
-        check_same(lambda x, f=product, w=weights: f(x, w), numbers((batch, *left), seed))
+        check_same(lambda x, f=product, w=weights: f(x, w), values)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -58,29 +75,24 @@ def test_product_of_batches(dtype: str, batch: int, seed: int) -> None:
 
 @EXAMPLES
 @given(seed=st.integers(0, 2**16))
-def test_product_of_bfloat16(seed: int) -> None:
+def test_product_of_bfloat16_summed_in_float32(seed: int) -> None:
     weights = numbers((4, 3), seed + 1).astype(jnp.bfloat16)
     values = numbers((2, 4), seed).astype(jnp.bfloat16)
-    check_same(lambda x: x @ weights, values)
     check_same(lambda x: jnp.matmul(x, weights, preferred_element_type=jnp.float32), values)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("strides", "padding", "dilation"), [(1, "SAME", 1), (2, "VALID", 1), (1, [(2, 0)], 2)]
+    ("stride", "padding", "dilation"), [(1, "SAME", 1), (2, "VALID", 1), (1, [(2, 0)], 2)]
 )
-def test_convolution_of_sequences(strides: int, padding: object, dilation: int) -> None:
-    kernel = numbers((3, 4, 5), 2)  # width, in, out
-    check_same(
-        lambda x: lax.conv_general_dilated(
-            x,
-            kernel,
-            (strides,),
-            padding,
-            rhs_dilation=(dilation,),
-            dimension_numbers=("NWC", "WIO", "NWC"),
-        ),
-        numbers((2, 8, 4), 1),
-    )
+@EXAMPLES
+@given(batch=st.integers(1, 4), length=st.integers(5, 9), seed=st.integers(0, 2**16))
+def test_convolution_of_sequences(
+    stride: int, padding: object, dilation: int, dtype: str, batch: int, length: int, seed: int
+) -> None:
+    kernel = numbers((3, 4, 5), seed).astype(dtype)  # width, in, out
+    function = partial(convolved, kernel=kernel, stride=stride, padding=padding, dilation=dilation)
+    check_same(function, numbers((batch, length, 4), seed + 1).astype(dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

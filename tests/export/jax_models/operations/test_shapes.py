@@ -33,12 +33,14 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "flatten the batch too": lambda x: x.reshape(-1),
     "iota": lambda x: lax.broadcasted_iota(jnp.int32, (3, 4), 1) + x[:, :1, :1].astype(int),
     "iota over the batch": lambda x: jnp.arange(x.shape[0]),
+    "iota of floats over the batch": lambda x: jnp.arange(x.shape[0], dtype=x.dtype),
     "pad": lambda x: jnp.pad(x, ((0, 0), (1, 2), (0, 1)), constant_values=7),
     "pad by less than nothing": lambda x: lax.pad(
         x, x.dtype.type(0), ((0, 0, 0), (0, -1, 0), (-1, 1, 0))
     ),
     "pad between values": lambda x: lax.pad(x, x.dtype.type(1), ((0, 0, 0), (1, 0, 2), (0, -1, 1))),
     "reverse": lambda x: jnp.flip(x, 1),
+    "mean by the size of the batch": lambda x: x.sum() / x.shape[0],
     "slice": lambda x: x[:, 1:, ::2],
     "slice of the batch": lambda x: x[:-1],
     "split": lambda x: jnp.split(x, [1, 2], axis=2),
@@ -72,7 +74,3 @@ def test_reshape_of_examples_without_values() -> None:
     check_same(
         lambda x: x[:, :0].reshape(x.shape[0], 0, 3).sum((1, 2)), np.ones((2, 4), np.float32)
     )
-
-
-def test_size_of_the_batch_is_a_number() -> None:
-    check_same(lambda x: x.sum() / x.shape[0], np.ones((3, 4), np.float32))
