@@ -22,7 +22,7 @@ ABSENT: Any = Field(default_factory=lambda: None)
 
 
 def example(**body: Any) -> ConfigDict:
-    """Returns what shows an example of a body; names of features are those of a model."""
+    """Returns what shows an example of a body, for the model of the quick start."""
     return ConfigDict(json_schema_extra={"examples": [body]})
 
 
@@ -142,7 +142,7 @@ class Selection(Schema):
 class RetrieveRequest(RetrieveQuery, Selection):
     """Nearest candidates for a context, for vectors, or for candidates."""
 
-    model_config = example(k=3, context={"user_id": 7})
+    model_config = example(k=3, context={"user_id": 7, "hour": 20})
 
     exact: bool = False
     """Search exactly, whatever the index."""
@@ -163,7 +163,7 @@ class RankQuery(Schema):
 class RankRequest(RankQuery):
     """Scores of candidates for a context."""
 
-    model_config = example(context={"user_id": 7}, candidate_ids=[1, 2, 3])
+    model_config = example(context={"user_id": 7, "hour": 20}, candidate_ids=[1, 2, 3])
 
     heads: list[str] = []
     """Outputs returned beside the score."""
@@ -178,7 +178,7 @@ class RankRequest(RankQuery):
 class RecommendRequest(Query, Selection):
     """Retrieve, then rank what was retrieved, with one version of the model."""
 
-    model_config = example(k=3, context={"user_id": 7})
+    model_config = example(k=3, context={"user_id": 7, "hour": 20})
 
     tower: str = ""
     requests: list[Query] = ABSENT
@@ -193,7 +193,7 @@ class EmbedQuery(Schema):
 class EmbedRequest(EmbedQuery):
     """A tower's output for features."""
 
-    model_config = example(tower="query", features={"user_id": 7})
+    model_config = example(tower="query", features={"user_id": 7, "hour": 20})
 
     tower: str = ""
     requests: list[EmbedQuery] = ABSENT

@@ -27,6 +27,7 @@ from bundle.format import manifest, paths
 from bundle.format.features import Feature
 from bundle.format.id_rules import IdRule
 from export.recipe.schema import ExportJob, read_recipe
+from service.codec.operations import OPERATIONS
 from tests.docs.blocks import BLOCKS, ROOT, Block, marked
 from tests.e2e.process import WAIT_S, Process, until
 
@@ -161,6 +162,26 @@ def test_body_returns_the_response_that_the_page_shows(block: Block, service: Se
     shown = response_to(block, name[-1] if name else "")
     if shown is not None:
         assert_equal(shown, response.json())
+
+
+def test_examples_of_the_openapi_document_are_served(service: Service) -> None:
+    with httpx.Client(base_url=service.at_its_ports("http://localhost:8080")) as client:
+        document = client.get("/openapi.json").json()
+        calls = {
+            path: each["post"]
+            for path, each in document["paths"].items()
+            if "post" in each and "{label}" not in path  # the bundle has no labels
+        }
+        assert len(calls) == 2 * len(OPERATIONS)
+        for path, call in calls.items():
+            schema = call["requestBody"]["content"]["application/json"]["schema"]
+            if "$ref" in schema:
+                schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+            assert schema["examples"]
+            for example in schema["examples"]:
+                url = path.format(model="movielens", version=1)
+                response = client.post(url, json=example)
+                assert response.status_code == 200, (path, response.text)
 
 
 def response_to(block: Block, name: str) -> Any:
