@@ -89,6 +89,12 @@ def build_with_more():
         return {**found, "vector": found["vector"] + parameters["more"]}
 
     return {**shapes(), "more": jax.ShapeDtypeStruct((3,), jnp.float32)}, {"query": shifted}
+
+
+def build_with_narrow_bias():
+    (layer,) = shapes()["layers"]
+    narrow = {**layer, "b": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
+    return {**shapes(), "layers": [narrow]}, {"query": query}
 '''
 OF_A_STACK = """
 import jax
@@ -275,6 +281,11 @@ def test_dropout_left_on_is_refused_with_its_line(folder: Path) -> None:
 def test_parameter_that_is_missing_is_named(folder: Path) -> None:
     message = refused(folder, code={"factory": "model.py:build_with_more"})
     assert "parameter more [3] is not in the checkpoint" in message
+
+
+def test_parameter_of_another_dtype_is_named(folder: Path) -> None:
+    message = refused(folder, code={"factory": "model.py:build_with_narrow_bias"})
+    assert "parameter layers.0.b is bfloat16 [3] in the model and float32 [3] there" in message
 
 
 def test_ids_of_64_bits_are_refused(folder: Path) -> None:
