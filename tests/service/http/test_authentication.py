@@ -92,6 +92,14 @@ def test_service_with_tokens_admits_those_with_a_token_for_it(
         assert ("www-authenticate" in answer.headers) == (status == 401)
 
 
+@pytest.mark.parametrize(("token", "status"), [(ONE, 403), (ALL, 400)])
+def test_body_of_a_model_that_is_not_permitted_is_not_decoded(
+    token: str, status: int, http: httpx.Client
+) -> None:
+    answer = http.post("/v1/models/other:retrieve", content=b"no JSON", headers=bearer(token))
+    assert answer.status_code == status, answer.text
+
+
 def test_request_with_two_tokens_is_unauthenticated(http: httpx.Client) -> None:
     headers = [("authorization", f"Bearer {ALL}")] * 2
     assert http.post(RETRIEVE, json=BODY, headers=headers).status_code == 401
