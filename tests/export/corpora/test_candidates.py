@@ -163,7 +163,7 @@ def test_write_vectors_feature_that_the_corpus_lacks_takes_its_default(
         )
 
     with pytest.raises(
-        NotConvertible, match=r"feature 'year'.*name its column in candidates\.movies\.features"
+        NotConvertible, match=r"feature 'year'.*name its column in corpora\.movies\.features"
     ):
         write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, without))
 
@@ -197,7 +197,7 @@ def test_more_candidates_than_positions_have_bits_for_are_rejected(
     monkeypatch.setattr(candidates, "CANDIDATES_MAX", 3)
     rows = "".join(f"{row},{row}\n" for row in range(4))
     (tmp_path / "movies.csv").write_text("id,year\n" + rows)
-    with pytest.raises(NotConvertible, match=r"candidates\.movies: its files hold 4 candidates"):
+    with pytest.raises(NotConvertible, match=r"corpora\.movies: its files hold 4 candidates"):
         write(tmp_path / "bundle", PART, _features(), tmp_path)
     assert not (tmp_path / "bundle" / paths.corpus_store("movies")).exists()
 

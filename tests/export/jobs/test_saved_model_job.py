@@ -293,7 +293,7 @@ def test_plan_lists_the_inputs_of_the_signatures_and_writes_nothing(
     assert (linked["data"], linked["tasks"], linked["peak_memory_bytes"]) == ("linked", 0, 0)
     assert linked["workers"] == 3
     shown = " ".join(command("plan", project, "--tables", "inline").out.split())
-    assert "note: candidates and indexes of the recipe are not part of a SavedModel" in shown
+    assert "note: corpora and indexes of the recipe are not part of a SavedModel" in shown
     assert "of memory; a server, and the proof, hold" in shown
     assert not (project.parent / "bundles").exists()
 
