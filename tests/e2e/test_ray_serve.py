@@ -193,8 +193,9 @@ def test_replica_is_added_for_requests_that_serve_does_not_route(site: Site) -> 
     def call() -> None:
         with Client(f"grpc://127.0.0.1:{site.cluster.ports['grpc']}") as client:
             while not ended.is_set():
-                client.retrieve({"user": 3}, k=2)
+                client.retrieve([{"user": 3}] * 500, k=2)
 
+    # Serve samples what is in progress, and rarely sees requests of one query.
     threads = [threading.Thread(target=call) for _ in range(8)]
     for each in threads:
         each.start()
