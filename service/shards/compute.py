@@ -4,7 +4,6 @@ holds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,8 @@ from service.engine.context import Execution
 from service.engine.limits import at_most, check_bytes
 from service.engine.names import show_version
 from service.engine.retrieval import filters, search
+from service.engine.retrieval.filters import Compiled
+from service.engine.retrieval.sharded_search import IndexSearch
 from service.errors import InvalidArgument, NotFound
 from service.shards.calls import (
     PartFound,
@@ -129,7 +130,7 @@ async def search_part(
         index,
         wanted.vectors,
         wanted.k,
-        search.Allowed(_excluded_here(index, wanted.excluded, n), compiled),
+        _allowed_here(index, wanted, compiled),
         execution,
         exact=wanted.exact,
         recall=wanted.recall,
@@ -149,21 +150,25 @@ def _check_vectors(vectors: Vectors, index: LoadedIndex) -> None:
         raise InvalidArgument("vectors hold NaN or an infinity")
 
 
-def _excluded_here(
-    index: LoadedIndex, excluded: Sequence[NDArray[np.uint32]], n: int
-) -> list[NDArray[Any]]:
-    """Returns what each of n queries excludes of the candidates held here, by position
-    among them.
-    """
-    if len(excluded) not in (0, 1, n):
+def _allowed_here(
+    index: LoadedIndex, wanted: IndexSearch, compiled: Compiled | None
+) -> search.Allowed:
+    """Returns which candidates held here each query may find, by position among them."""
+    n = len(wanted.vectors)
+    if len(wanted.excluded) not in (0, n):
         raise InvalidArgument(
-            f"{len(excluded)} lists of exclusions; one, or one each of {n} queries was expected"
+            f"{len(wanted.excluded)} lists of exclusions; none, or one each of {n} queries was "
+            "expected"
         )
-    held = []
-    for positions in excluded or [np.empty(0, np.uint32)]:
-        first, end = positions.searchsorted([index.first, index.first + len(index.vectors)])
-        held.append(positions[first:end] - np.uint32(index.first))
-    return held if len(held) == n else held * n
+    bounds = [index.first, index.first + len(index.vectors)]
+
+    def held(positions: NDArray[np.uint32]) -> NDArray[Any]:
+        first, end = positions.searchsorted(bounds)
+        return positions[first:end] - np.uint32(index.first)
+
+    none: NDArray[Any] = np.empty(0, np.uint32)
+    excluded = [*map(held, wanted.excluded)] or [none] * n
+    return search.Allowed(held(wanted.denied), excluded, compiled)
 
 
 def _check(model_version: ModelVersion, request: ShardRequest, settings: ServiceSettings) -> None:

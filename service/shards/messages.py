@@ -65,6 +65,7 @@ def read_search(
         filter=protobuf.read_filter(message.filter, settings)
         if message.HasField("filter")
         else None,
+        denied=packed(message.denied, _UINT32, "denied"),
         excluded=tuple([packed(each.positions, _UINT32, "excluded") for each in message.excluded]),
         explain=message.explain,
     )
@@ -125,6 +126,7 @@ def search_message(bundle: shard_pb.Bundle, search: IndexSearch) -> shard_pb.Sea
         exact=search.exact,
         recall=search.recall,
         filter=None if search.filter is None else protobuf.filter_message(search.filter),
+        denied=search.denied.astype(_UINT32, copy=False).tobytes(),
         excluded=[
             shard_pb.Excluded(positions=each.astype(_UINT32, copy=False).tobytes())
             for each in search.excluded
@@ -191,10 +193,13 @@ def _least_counts(search: IndexSearch, held: range) -> NDArray[np.int64]:
     """Returns how many candidates a shard must return for each query of a search without a
     filter.
     """
-    bounds = [held.start, held.stop]
-    excluded = [int(np.diff(each.searchsorted(bounds))[0]) for each in search.excluded]
-    allowed = len(held) - np.array(excluded or [0], np.int64)
-    return np.minimum(search.k, allowed)
+
+    def count(positions: NDArray[np.uint32]) -> int:
+        first, end = positions.searchsorted([held.start, held.stop])
+        return int(end - first)
+
+    excluded = np.array([*map(count, search.excluded)] or [0], np.int64)
+    return np.minimum(search.k, len(held) - count(search.denied) - excluded)
 
 
 def description(

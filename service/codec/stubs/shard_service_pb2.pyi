@@ -72,7 +72,7 @@ class StoredRows(_message.Message):
     def __init__(self, values: _Optional[bytes] = ..., scales: _Optional[bytes] = ...) -> None: ...
 
 class SearchRequest(_message.Message):
-    __slots__ = ("bundle", "index", "vectors", "k", "exact", "recall", "filter", "excluded", "explain", "dim")
+    __slots__ = ("bundle", "index", "vectors", "k", "exact", "recall", "filter", "excluded", "explain", "dim", "denied")
     BUNDLE_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +83,7 @@ class SearchRequest(_message.Message):
     EXCLUDED_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
+    DENIED_FIELD_NUMBER: _ClassVar[int]
     bundle: Bundle
     index: str
     vectors: bytes
@@ -93,7 +94,8 @@ class SearchRequest(_message.Message):
     excluded: _containers.RepeatedCompositeFieldContainer[Excluded]
     explain: bool
     dim: int
-    def __init__(self, bundle: _Optional[_Union[Bundle, _Mapping]] = ..., index: _Optional[str] = ..., vectors: _Optional[bytes] = ..., k: _Optional[int] = ..., exact: _Optional[bool] = ..., recall: _Optional[float] = ..., filter: _Optional[_Union[_embedding_service_pb2.Filter, _Mapping]] = ..., excluded: _Optional[_Iterable[_Union[Excluded, _Mapping]]] = ..., explain: _Optional[bool] = ..., dim: _Optional[int] = ...) -> None: ...
+    denied: bytes
+    def __init__(self, bundle: _Optional[_Union[Bundle, _Mapping]] = ..., index: _Optional[str] = ..., vectors: _Optional[bytes] = ..., k: _Optional[int] = ..., exact: _Optional[bool] = ..., recall: _Optional[float] = ..., filter: _Optional[_Union[_embedding_service_pb2.Filter, _Mapping]] = ..., excluded: _Optional[_Iterable[_Union[Excluded, _Mapping]]] = ..., explain: _Optional[bool] = ..., dim: _Optional[int] = ..., denied: _Optional[bytes] = ...) -> None: ...
 
 class Excluded(_message.Message):
     __slots__ = ("positions",)

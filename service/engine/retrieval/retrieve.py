@@ -46,6 +46,7 @@ from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 
 Positions = NDArray[Any]
 
+_NONE: Positions = np.empty(0, np.uint32)
 _NEGATIVE_WEIGHT = 0.5
 """How far a query moves away from negative examples, as a share of its length or distance."""
 
@@ -142,7 +143,7 @@ async def _find(
     exact = isinstance(request, Retrieval) and request.exact
     if index.here is None:
         return await sharded_search.nearest(
-            index, vectors, count, allowed.excluded, request, exact, offsets, execution
+            index, vectors, count, allowed, request, exact, offsets, execution
         )
     return search.nearest(
         index.here,
@@ -292,16 +293,14 @@ def allowed(
     """
     wanted = request.filter or None
     if wanted is None and request.exclude_ids is None and not own:
-        return Allowed([index.corpus.denied.positions] * n)
+        return Allowed(index.corpus.denied.positions, [_NONE] * n)
     execution.begin("search")
     compiled = None
     if wanted is not None and index.here is not None:  # else shards compile it
         compiled = filters.compiled(index.here, wanted, execution.check)
         execution.count("filters", 1, "cached" if compiled.again else "compiled")
-    excluded = _excluded(index.corpus, request.exclude_ids, n)
-    if own:
-        excluded = [_joined(*each) for each in zip(excluded, own, strict=True)]
-    return Allowed(excluded, compiled)
+    denied, excluded = _excluded(index.corpus, request.exclude_ids, n, own)
+    return Allowed(denied, excluded, compiled)
 
 
 def neighbors(corpus: LoadedStore, found: Found, attributes: tuple[str, ...]) -> Neighbors:
@@ -311,20 +310,31 @@ def neighbors(corpus: LoadedStore, found: Found, attributes: tuple[str, ...]) ->
     return Neighbors(corpus.store.ids(positions), scores, offsets, values)
 
 
-def _excluded(corpus: LoadedStore, exclude: IdLists | None, n: int) -> list[Positions]:
-    """Returns the positions that each of n queries must not find: denied ones, and those of ids;
-    unknown ids have none.
+def _excluded(
+    corpus: LoadedStore, exclude: IdLists | None, n: int, own: Sequence[Positions]
+) -> tuple[Positions, list[Positions]]:
+    """Returns the positions that none of n queries may find, and further ones of each.
 
-    Queries that exclude the same share an array.
+    Args:
+      corpus: The candidates, some of which are denied.
+      exclude: Ids of candidates, unknown ones among them, for all queries or for each.
+      n: The number of queries.
+      own: The candidates that each query is; (): queries are none.
     """
     denied = corpus.denied.positions
-    if exclude is None:
-        return [denied] * n
-    if n == 1 or exclude.offsets is None:
-        shared = _positions_by_query(corpus, exclude, 1, "exclude_ids", "excluded candidate")
-        return [_joined(denied, *shared)] * n
-    lists = _positions_by_query(corpus, exclude, n, "exclude_ids", "excluded candidate")
-    return [_joined(denied, each) for each in lists]
+    lists = list(own)
+    if exclude is not None:
+        sent = _positions_by_query(corpus, exclude, n, "exclude_ids", "excluded candidate")
+        if n > 1 and exclude.offsets is None:
+            further = _further(sent[0], denied)
+            denied = np.insert(denied, np.searchsorted(denied, further), further)
+        elif lists:
+            lists = [np.concatenate(pair) for pair in zip(lists, sent, strict=True)]
+        else:
+            lists = sent
+    if not lists:
+        return denied, [_NONE] * n
+    return denied, [_further(each, denied) for each in lists]
 
 
 def _positions_by_query(
@@ -347,19 +357,10 @@ def _positions_by_query(
     return [each[each >= 0] for each in np.split(positions, lists.offsets[1:-1])]
 
 
-def _joined(some: Positions, others: Positions) -> Positions:
-    """Returns positions of both, ascending and distinct, [m] uint32; without those that are
-    negative.
-
-    Args:
-      some: Ascending and distinct. They are copied and not sorted again: a long deny list is joined
-        with the exclusions of every query.
-      others: In any order.
-    """
-    added = distinct(others[others >= 0].astype(np.uint32))
-    added = added[~filters.is_among(added, some)]
-    found: Positions = np.insert(some, np.searchsorted(some, added), added)
-    return found
+def _further(positions: Positions, denied: Positions) -> Positions:
+    """Returns those positions that are not denied, ascending and distinct, [m] uint32."""
+    ascending = distinct(positions.astype(np.uint32))
+    return ascending[~filters.is_among(ascending, denied)]
 
 
 def _count_queries(request: Retrieval, offsets: Offsets | None, vectors: int) -> int:

@@ -27,7 +27,7 @@ from runtime.exact import best_of, exact_scores, normalised, rank_exactly
 from service.engine.calls import Explanation, Offsets, Selecting, Vectors
 from service.engine.context import Execution
 from service.engine.limits import check_finite
-from service.engine.retrieval.filters import Compiled, Matches, is_among
+from service.engine.retrieval.filters import Compiled, Mask, Matches, is_among
 from service.engine.retrieval.search_depth import (
     FETCHED_PER_POOL,
     Plan,
@@ -71,14 +71,17 @@ class Found(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """Which candidates a request may find.
+    """Which candidates the queries of a request may find.
 
     Attributes:
-      excluded: of each query, ascending and distinct.
+      denied: Those that no query may find, ascending and distinct. They are one array, since a long
+        deny list is not copied for every query.
+      excluded: Further ones of each query, ascending and distinct.
       filter: None: all match.
     """
 
-    excluded: Sequence[Positions]
+    denied: NDArray[np.uint32]
+    excluded: Sequence[NDArray[np.uint32]]
     filter: Compiled | None = None
 
 
@@ -120,7 +123,8 @@ def nearest(
         sizes = lengths_of(offsets).tolist()
         pairs = zip(excluded, sizes, strict=True)
         excluded = [positions for positions, size in pairs for _ in range(size)]
-    search = _Search(index, vectors, k, excluded, allowed.filter, execution, exact, recall)
+    by_vector = allowed._replace(excluded=excluded)
+    search = _Search(index, vectors, k, by_vector, execution, exact, recall)
     rows = search.rows()
     if offsets is not None:
         rows = [
@@ -135,8 +139,7 @@ def nearest(
         return found
     search_ms = 1000 * (time.perf_counter() - began) / len(rows)
     explained = [
-        _explained(index, row, allowed.filter, each, search_ms)
-        for row, each in zip(rows, allowed.excluded, strict=True)
+        _explained(index, row, allowed, query, search_ms) for query, row in enumerate(rows)
     ]
     return found._replace(explanations=tuple(explained))
 
@@ -178,28 +181,28 @@ def _only(count: int) -> str:
 
 
 class _Search:
-    """One search for some vectors, each with what it excludes."""
+    """One search for some vectors, each with the candidates that it may find."""
 
     def __init__(
         self,
         index: LoadedIndex,
         vectors: Vectors,
         k: int,
-        excluded: Sequence[Positions],
-        compiled: Compiled | None,
+        allowed: Allowed,
         execution: Execution,
         exact: bool,
         recall: float,
     ) -> None:
         self._index = index
         self._k = k
-        self._excluded = excluded
+        self._denied = allowed.denied
+        self._excluded = allowed.excluded
         self._execution = execution
         self._sent = vectors
         self._distance = index.entry.distance
         self._vectors = normalised(vectors) if self._distance == "cosine" else vectors
-        self._compiled = compiled
-        self._matches = None if compiled is None else compiled.matches
+        self._compiled = allowed.filter
+        self._matches = None if allowed.filter is None else allowed.filter.matches
         self._size = len(index.vectors)
         matching = None if self._matches is None else self._matches.positions.size
         self._plan = Plan(None, None) if exact else plan_search(index, recall, k, matching)
@@ -267,8 +270,8 @@ class _Search:
           The neighbors; None: to score all that match is cheaper.
         """
         query = self._vectors[at]
-        excluded = self._excluded[at]
-        excluded_share = excluded.size / self._size
+        excluded_count = self._excluded_count(at)
+        excluded_share = excluded_count / self._size
         mask = None if self._matches is None else self._matches.mask
         first = depth.pool
         pool = first
@@ -278,20 +281,22 @@ class _Search:
 
             # Excluded candidates, such as those that a user has seen, often are the nearest; those
             # around them score about equally.
-            removed = _count_among(matching, excluded)
+            removed = 0
+            if excluded_count:
+                removed = int(np.count_nonzero(self._is_excluded(at, matching)))
             ahead = 0
             if removed:
                 usual = first * depth.share / _SPARE + matching.size * excluded_share
                 ahead = _PER_EXCLUDED * max(0, removed - math.ceil(usual))
             found = matching[: depth.reorder * pool // first + ahead]
             if removed:
-                found = found[~is_among(found, excluded)]
+                found = found[~self._is_excluded(at, found)]
 
             expected = max(pool * depth.share / _FEW, first * depth.share / _FEW + ahead)
             if found.size >= self._k and matching.size >= expected:
                 neighbors = rank_exactly(self._index.vectors, query, found, self._k, self._distance)
                 return _Row(*neighbors, "index", found.size)
-            beyond_excluded = first + _PER_EXCLUDED * excluded.size
+            beyond_excluded = first + _PER_EXCLUDED * excluded_count
             pool = max(4 * pool, beyond_excluded if found.size < self._k else 0)
         return None
 
@@ -334,7 +339,6 @@ class _Search:
           The neighbors; None: to score all that match is cheaper.
         """
         query = self._vectors[at]
-        excluded = self._excluded[at]
         pool = scan.pool
         fetched = positions[:0]
         scores = np.empty(0, np.float32)
@@ -350,8 +354,8 @@ class _Search:
             found = fetched[:pool]
             kept = found
             kept_scores = scores
-            if excluded.size:
-                allowed = ~is_among(found, excluded)
+            if self._excluded_count(at):
+                allowed = ~self._is_excluded(at, found)
                 kept = found[allowed]
                 kept_scores = scores[allowed]
             many_excluded = kept.size < pool - pool // _SPARE
@@ -379,7 +383,8 @@ class _Search:
                 matches = matches.gathered(index)
                 self._matches = matches if fits else self._matches
         block = matches.block
-        fetch = [self._k + _count_among(self._excluded[at], positions) for at in some]
+        denied = _count_among(self._denied, positions)
+        fetch = [self._k + denied + _count_among(self._excluded[at], positions) for at in some]
         if block is None:
             query = self._vectors[some[0]]
             best = rank_exactly(index.vectors, query, positions, fetch[0], self._distance)
@@ -405,7 +410,7 @@ class _Search:
         """
         index = self._index
         count = self._size if positions is None else positions.size
-        fetch = [min(count, self._k + self._excluded[at].size) for at in some]
+        fetch = [min(count, self._k + self._excluded_count(at)) for at in some]
         together = len(some) if len(some) * max(fetch) <= _CELLS_MAX else 1
         rows: list[_Row] = []
         for first in range(0, len(some), together):
@@ -424,13 +429,19 @@ class _Search:
 
     def _row(self, at: int, positions: Positions, scores: Vectors, scored: int) -> _Row:
         """Returns the first k that are not excluded."""
-        if self._excluded[at].size:
-            keep = ~is_among(positions, self._excluded[at])
+        if self._excluded_count(at):
+            keep = ~self._is_excluded(at, positions)
             positions = positions[keep]
             scores = scores[keep]
         return _Row(
             positions[: self._k], scores[: self._k], "exact" if positions.size else "none", scored
         )
+
+    def _excluded_count(self, at: int) -> int:
+        return int(self._denied.size + self._excluded[at].size)
+
+    def _is_excluded(self, at: int, positions: NDArray[Any]) -> Mask:
+        return is_among(positions, self._denied) | is_among(positions, self._excluded[at])
 
 
 def _count_among(some: NDArray[Any], ascending: NDArray[Any]) -> int:
@@ -440,12 +451,14 @@ def _count_among(some: NDArray[Any], ascending: NDArray[Any]) -> int:
 
 
 def _explained(
-    index: LoadedIndex, row: _Row, compiled: Compiled | None, excluded: Positions, search_ms: float
+    index: LoadedIndex, row: _Row, allowed: Allowed, query: int, search_ms: float
 ) -> Explanation:
     size = len(index.vectors)
-    if compiled is None:
-        count = size - excluded.size
+    excluded = allowed.excluded[query]
+    if allowed.filter is None:
+        count = size - allowed.denied.size - excluded.size
     else:
-        positions = compiled.matches.positions
-        count = positions.size - _count_among(excluded, positions)
+        positions = allowed.filter.matches.positions
+        denied_count = _count_among(allowed.denied, positions)
+        count = positions.size - denied_count - _count_among(excluded, positions)
     return Explanation(row.path, count, count / size, row.scored, search_ms)

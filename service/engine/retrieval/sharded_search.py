@@ -5,7 +5,7 @@ here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +16,7 @@ from bundle.tables.offsets import offsets_of
 from service.engine.calls import Explanation, Filter, Offsets, Selecting, Vectors
 from service.engine.context import Execution
 from service.engine.limits import check_finite
-from service.engine.retrieval.search import Found
+from service.engine.retrieval.search import Allowed, Found
 from service.versions.version import RemoteParts, ServedIndex
 
 Positions = NDArray[np.int64]
@@ -27,8 +27,9 @@ class IndexSearch:
     """A search for the k nearest candidates of vectors in an index whose partitions shards hold.
 
     Attributes:
-      excluded: [m] uint32 positions in the whole index, ascending and distinct: of each vector, one
-        for all, or none.
+      denied: [m] uint32 positions in the whole index, ascending and distinct: candidates that no
+        vector may find.
+      excluded: The same: further ones of each vector; (): there are none.
     """
 
     index: str
@@ -37,6 +38,7 @@ class IndexSearch:
     exact: bool = False
     recall: float = 0.0
     filter: Filter | None = None
+    denied: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
     excluded: tuple[NDArray[np.uint32], ...] = ()
     explain: bool = False
 
@@ -52,21 +54,19 @@ async def nearest(
     index: ServedIndex,
     vectors: Vectors,
     k: int,
-    excluded: Sequence[NDArray[Any]],
+    allowed: Allowed,
     request: Selecting,
     exact: bool,
     offsets: Offsets | None,
     execution: Execution,
 ) -> Found:
     """Finds the k nearest allowed candidates of each query; as `search.nearest`."""
-    offsets = np.arange(len(excluded) + 1) if offsets is None else offsets
-    by_vector = [
-        each for each, size in zip(excluded, np.diff(offsets), strict=True) for _ in range(size)
-    ]
-    if not any(each.size for each in by_vector):
-        by_vector = []
-    elif all(each is by_vector[0] for each in by_vector):  # sent once
-        by_vector = by_vector[:1]
+    offsets = np.arange(len(allowed.excluded) + 1) if offsets is None else offsets
+    excluded = list[NDArray[Any]]()
+    if any(each.size for each in allowed.excluded):
+        sizes = np.diff(offsets).tolist()
+        pairs = zip(allowed.excluded, sizes, strict=True)
+        excluded = [positions for positions, size in pairs for _ in range(size)]
     wanted = IndexSearch(
         index=index.name,
         vectors=np.ascontiguousarray(vectors, np.float32),
@@ -74,7 +74,8 @@ async def nearest(
         exact=exact,
         recall=request.recall,
         filter=request.filter,
-        excluded=tuple(by_vector),
+        denied=allowed.denied,
+        excluded=tuple(excluded),
         explain=request.explain,
     )
     execution.begin("search")

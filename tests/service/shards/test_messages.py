@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import reduce
 from pathlib import Path
 
@@ -31,6 +32,7 @@ def read(
     scores: list[float],
     counts: list[int],
     wanted: Filter | None = FILTER,
+    denied: Iterable[int] = (),
     excluded: tuple[list[int], ...] = (),
 ) -> Found:
     response = shard_pb.SearchResponse(
@@ -45,6 +47,7 @@ def read(
         exact=False,
         recall=0.0,
         filter=wanted,
+        denied=np.array([*denied], np.uint32),
         excluded=tuple([np.array(each, np.uint32) for each in excluded]),
         explain=False,
     )
@@ -106,22 +109,40 @@ def test_response_that_does_not_fit_the_search_is_a_failure_of_the_shard(
 
 
 @pytest.mark.parametrize(
-    ("positions", "counts", "excluded"),
+    ("positions", "counts", "denied", "excluded"),
     [
-        ([], [0, 0], ()),
-        ([100, 101, 102, 100, 101], [3, 2], ()),
-        # 98 of the 100 are excluded for both queries, and others that another shard holds.
-        ([198, 198], [1, 1], ([*range(98, 198)],)),
-        ([100, 101, 102, 100], [3, 1], ([], [*range(100, 198)])),
+        ([], [0, 0], (), ()),
+        ([100, 101, 102, 100, 101], [3, 2], (), ()),
+        # 98 of the 100 are denied, and others that another shard holds.
+        ([198, 198], [1, 1], range(98, 198), ()),
+        ([100, 101, 102, 100], [3, 1], (), ([], [*range(100, 198)])),
+        ([197, 198, 199, 198], [3, 1], range(98, 197), ([], [197])),
     ],
 )
 def test_fewer_candidates_than_a_shard_holds_are_a_failure_of_the_shard(
-    positions: list[int], counts: list[int], excluded: tuple[list[int], ...]
+    positions: list[int],
+    counts: list[int],
+    denied: Iterable[int],
+    excluded: tuple[list[int], ...],
 ) -> None:
     with pytest.raises(Internal, match="it holds more that are not excluded"):
-        read(positions, [0.5] * len(positions), counts, None, excluded)
+        read(positions, [0.5] * len(positions), counts, None, denied, excluded)
 
 
 def test_all_candidates_that_are_not_excluded_are_accepted() -> None:
-    found = read([198, 199] * 2, [0.5] * 4, [2, 2], None, ([*range(98, 198)],))
-    assert found.offsets.tolist() == [0, 2, 4]
+    found = read([198, 199, 199], [0.5] * 3, [2, 1], None, range(98, 198), ([], [198]))
+    assert found.offsets.tolist() == [0, 2, 3]
+
+
+def test_denied_candidates_reach_the_shard_once_and_exclusions_for_each_query() -> None:
+    search = IndexSearch(
+        index="movies",
+        vectors=np.zeros((2, 4), np.float32),
+        k=3,
+        denied=np.array([5, 9], np.uint32),
+        excluded=(np.array([7], np.uint32), np.empty(0, np.uint32)),
+    )
+    bundle = shard_pb.Bundle(model="movies", version=1, number=1, total=2)
+    message = messages.search_message(bundle, search)
+    read_again = messages.read_search(message, None, ServiceSettings(root=Path.cwd())).search
+    assert plain(read_again) == plain(search)

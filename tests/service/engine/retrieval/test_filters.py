@@ -218,6 +218,8 @@ def test_denied_candidate_is_no_neighbor_with_or_without_a_filter(load: Load) ->
         {"exact": True},
         {"filter": Filter({"year": Condition(ge=1990)})},
         {"exclude_ids": IdLists(ids[:2])},
+        {"exclude_ids": IdLists(ids[2:5]), "exact": True},
+        {"exclude_ids": IdLists(ids[30:40]), "filter": Filter({"year": Condition(ge=1990)})},
     ):
         found = service.retrieve(vectors=ONES, k=40, explain=True, **options)
         assert not {ids[3], ids[36]} & set(found.neighbors.ids.tolist())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from service.engine.calls import IdLists, Retrieved
+from service.engine.calls import IdLists, Retrieval, Retrieved, Target
+from service.engine.context import Execution
+from service.engine.retrieval import retrieve
 from service.errors import InvalidArgument, TooLarge
 from tests.service import reference
 from tests.service.engine.served import Served, column
@@ -56,6 +59,23 @@ def test_retrieve_many_queries_with_one_long_exclusion_searches_in_bounded_block
             query,
             reference.neighbors(small, vectors[query].astype(np.float64), 5, excluded),
         )
+
+
+def test_queries_with_exclusions_of_their_own_share_one_deny_list(load: Load) -> None:
+    service = load()
+    index = service.version.indexes["movies"]
+    denied = np.arange(100, 1_000_100, dtype=np.uint32)  # of a larger corpus than the test has
+    index.corpus.denied.positions = denied
+    excluded = service.small.ids[:32]
+    request = Retrieval(Target(), exclude_ids=IdLists(excluded, np.arange(33)))
+
+    tracemalloc.start()
+    allowed = retrieve.allowed(index, request, 32, Execution("retrieve"))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < denied.nbytes / 10
+    assert allowed.denied is denied
+    assert [each.tolist() for each in allowed.excluded] == [[place] for place in range(32)]
 
 
 @pytest.mark.parametrize(
