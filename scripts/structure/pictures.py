@@ -90,7 +90,7 @@ SERVICE = Picture(
         Box("request_log", 4, (0, 8)),
         Box("admin", 4, (8, 12)),
         Box("codec", 5, (0, 10)),
-        Box("engine", 6, (0, 10), parts="scheduling retrieval ranking features"),
+        Box("engine", 6, (0, 10), parts="scheduling retrieval ranking"),
         Box("workers", 7, (10, 12)),
         Box("versions", 8, (0, 6)),
         Box("security", 8, (6, 12)),

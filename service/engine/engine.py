@@ -26,7 +26,7 @@ from bundle.features.sources import Fetched
 from bundle.format.manifest import DenseFeature, Manifest
 from runtime.errors import ComputationFailed
 from service.config import ServiceSettings
-from service.engine import signatures, warmup
+from service.engine import lookup, signatures, towers, warmup
 from service.engine.calls import (
     Embedding,
     Lookup,
@@ -38,7 +38,6 @@ from service.engine.calls import (
 )
 from service.engine.computation import Computation
 from service.engine.context import Execution, RequestContext, RowsLost
-from service.engine.features import embed, lookup
 from service.engine.limits import NotFinite
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
@@ -69,7 +68,7 @@ COMPUTE: Mapping[type, Callable[..., Computation[Any]]] = {
     Retrieval: retrieve.retrieve,
     Ranking: rank.rank,
     Recommendation: recommend.recommend,
-    Embedding: embed.embed,
+    Embedding: towers.embed,
     Lookup: lookup.look_up,
 }
 _OF_SHARDS = (DataLoss, DeadlineExceeded, Internal, NotReady, Overloaded)

@@ -1,4 +1,4 @@
-"""Runs the parts of a tower: features in their input arrays -> outputs.
+"""Runs the parts of a tower: features in their input arrays -> outputs; and the Embed call.
 
 contexts = Contexts.of(plan.layout, offsets)
 lookup.write(model_version, contexts.frames, ...)      # features of contexts, each once
@@ -19,11 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Place
-from service.engine.calls import Offsets
+from service.config import ServiceSettings
+from service.engine import lookup
+from service.engine.calls import Columns, Embedded, Embedding, Offsets, Vectors
 from service.engine.context import Execution
-from service.engine.limits import check_finite
+from service.engine.limits import check_finite, check_rows, check_values
+from service.engine.names import check_names, choose_tower
 from service.versions.input_layout import Layout, Span
 from service.versions.loaded_towers import LoadedPart, LoadedTower, TowerPlan
+from service.versions.version import ModelVersion
 
 _BLOCK_BYTES = 1 << 20
 """About as much of its inputs as a part is run on at once: what it computes of more leaves the
@@ -125,6 +129,41 @@ class Inputs:
             target[...] = source if len(source) == 1 else contexts.repeated(source)
         for source, target in self._shared:
             target[...] = source
+
+
+async def embed(
+    model_version: ModelVersion, request: Embedding, settings: ServiceSettings, execution: Execution
+) -> Embedded:
+    """Answers an Embedding with one model version: the tower's result, [n, dim] float32.
+
+    Raises:
+      InvalidArgument, TooLarge, NotFound: see service/errors.py.
+      FeatureError: a column does not fit its feature.
+    """
+    name, tower = choose_tower(model_version, request.tower)
+    check_names(request.features, tower.inputs, "feature", f"tower {name!r}")
+    check_values(settings, request.features.values())
+    n = lookup.count_queries(model_version, request.features, None, settings)
+    check_rows(n, tower.result_dim, "features", settings, execution.request_count)
+    execution.computed(n)
+    vectors = await result(model_version, tower, request.features, n, execution)
+    return Embedded(model_version.model, model_version.version, vectors)
+
+
+async def result(
+    model_version: ModelVersion, tower: LoadedTower, columns: Columns, n: int, execution: Execution
+) -> Vectors:
+    """Runs a tower on the features of n examples; returns its result, [n, dim] float32."""
+    plan = tower.plan(frozenset([tower.entry.result]))
+    inputs = Inputs(plan.layout_alone, n)
+    fetched = None
+    execution.begin("lookup")
+    if model_version.shards is not None:
+        fetched = await lookup.fetch(model_version, [(inputs.places, columns, n)], execution)
+    lookup.write(model_version, inputs.places, columns, n, execution, fetched)
+    execution.begin("compute")
+    outputs = run(tower, plan, inputs, execution)
+    return outputs[tower.entry.result].reshape(n, -1)
 
 
 def run_contexts(

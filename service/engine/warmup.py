@@ -20,7 +20,6 @@ from service.engine import towers
 from service.engine.calls import Embedding, Ranking, Recommendation, Retrieval, Target
 from service.engine.computation import Computation, completed
 from service.engine.context import Execution
-from service.engine.features import embed
 from service.engine.limits import NotFinite
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
@@ -91,7 +90,7 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
     """Yields requests with synthetic features for each tower and index, and what computes them."""
     manifest = model_version.manifest
     for name, tower in model_version.towers.items():
-        yield embed.embed, Embedding(Target(), name, _columns(manifest, tower.inputs))
+        yield towers.embed, Embedding(Target(), name, _columns(manifest, tower.inputs))
         if tower.entry.role != "ranking":
             continue
         context = tower.by_role["context"]

@@ -18,7 +18,7 @@ from service.config import ServiceSettings
 from service.engine.computation import completed
 from service.engine.context import Execution
 from service.engine.engine import COMPUTE
-from service.engine.features.lookup import NoSuchCandidate
+from service.engine.lookup import NoSuchCandidate
 from service.errors import ServiceError
 from service.observability import logging
 from service.request_log.record import RecordedRequest, read_newest, record_directory

@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
+from service.engine import lookup, towers
 from service.engine.calls import K_DEFAULT, Columns, Recommendation, Recommended
 from service.engine.context import Execution
-from service.engine.features import embed, lookup
 from service.engine.limits import check_k
 from service.engine.names import check_names, choose_index, choose_ranking_tower
-from service.engine.ranking import formulas, scoring
+from service.engine.ranking import formulas
+from service.engine.ranking.formulas import Scores
+from service.engine.ranking.rank import Candidates, score
 from service.engine.retrieval import reordering, retrieve, search
 from service.versions.loaded_towers import TowerPlan
 from service.versions.version import LoadedStore, ModelVersion
@@ -69,7 +71,7 @@ async def recommend(
     features = lookup.complete(
         model_version, needed, request.context, request.context_ids, n, execution
     )
-    vectors = await embed.result(model_version, query_tower, features, n, execution)
+    vectors = await towers.result(model_version, query_tower, features, n, execution)
     vectors, negatives = await retrieve.avoid_negatives(
         index, vectors, request, [], n, None, execution
     )
@@ -208,7 +210,7 @@ class _Ranker:
 
     async def score(
         self, found: search.Found, ranked_max: int | None, execution: Execution
-    ) -> tuple[scoring.Scores, NDArray[np.bool_] | None]:
+    ) -> tuple[Scores, NDArray[np.bool_] | None]:
         """Scores the best retrieved candidates of each context; the others keep the score of their
         retrieval.
 
@@ -239,20 +241,18 @@ class _Ranker:
         kind = ("ranking", version.model, version.version, self.order.tower.name, self.plan.outputs)
         return _Pace(execution, kind, candidates)
 
-    async def _rank(self, found: search.Found, execution: Execution) -> scoring.Scores:
+    async def _rank(self, found: search.Found, execution: Execution) -> Scores:
         """Returns [m] scores of candidates; measures what that took."""
         m = int(found.positions.size)
         execution.computed(int(found.offsets.size) - 1, m)
         values = {}
         formula = self.order.formula
         if self.plan.outputs:
-            candidates = scoring.Candidates(found.offsets, {}, self.corpus, found.positions)
+            candidates = Candidates(found.offsets, {}, self.corpus, found.positions)
             tower = self.order.tower
             version = self.model_version
             with self.pace(m, execution).measured():
-                values = await scoring.score(
-                    version, tower, self.plan, self.context, candidates, execution
-                )
+                values = await score(version, tower, self.plan, self.context, candidates, execution)
         others = [] if formula is None else [name for name in formula.names if name not in values]
         attributes = [name for name in others if name != "retrieval_score"]
         numbers = self.corpus.store.numbers(found.positions, attributes) if attributes else {}

@@ -15,6 +15,7 @@ from bundle.features.columns import Column
 from bundle.tables.id_values import distinct
 from runtime.exact import normalised
 from service.config import ServiceSettings
+from service.engine import lookup, towers
 from service.engine.calls import (
     K_DEFAULT,
     IdLists,
@@ -28,7 +29,6 @@ from service.engine.calls import (
     check_offsets,
 )
 from service.engine.context import Execution
-from service.engine.features import embed, lookup
 from service.engine.limits import (
     NUMBER_BYTES,
     at_most,
@@ -417,7 +417,7 @@ async def _queries(
     _count_queries(request, request.query_offsets, n)
     check_response(index, request, n, k, settings, execution)
     features = lookup.complete(model_version, tower.inputs, sent, request.context_ids, n, execution)
-    return await embed.result(model_version, tower, features, n, execution), None, n
+    return await towers.result(model_version, tower, features, n, execution), None, n
 
 
 def _sent_vectors(dim: int, vectors: Vectors, settings: ServiceSettings) -> Vectors:

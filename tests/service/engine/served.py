@@ -17,10 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from bundle.features.columns import Column
 from runtime.tower import Tower
 from service.config import ServiceSettings
+from service.engine import lookup, towers
 from service.engine.calls import Embedding, Lookup, Ranking, Recommendation, Retrieval, Target
 from service.engine.computation import completed
 from service.engine.context import Execution, RequestContext
-from service.engine.features import embed, lookup
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
 from service.engine.scheduling.compute_pool import ComputePool
@@ -82,7 +82,7 @@ class Served:
         return self._compute(recommend.recommend, Recommendation(Target(), **request), timeout_s)
 
     def embed(self, tower: str, features: Mapping[str, Column]) -> Any:
-        return self._compute(embed.embed, Embedding(Target(), tower, features))
+        return self._compute(towers.embed, Embedding(Target(), tower, features))
 
     def look_up(self, feature: str, ids: Column) -> Any:
         return self._compute(lookup.look_up, Lookup(Target(), feature, ids))

@@ -1,1 +1,0 @@
-"""Looks up the features of requests, and computes vectors from them."""
