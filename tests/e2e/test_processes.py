@@ -347,7 +347,8 @@ def test_supervisor_is_small(launch: Launch) -> None:
     service = launch()
     service.event("listening")
     httpx.get(f"{health_url(service)}/metrics")
-    assert psutil.Process(service.process.pid).memory_info().rss < 40 << 20
+    # Libraries that the workers load, too, count in part.
+    assert psutil.Process(service.process.pid).memory_full_info().pss < 30e6
 
 
 def test_ended_workers_leave_their_counts_and_no_files(write: Write, launch: Launch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 
@@ -14,6 +15,8 @@ from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
 from tests.service.versions.driven import Driven, Write
 
+CANDIDATES = 2000
+
 
 @pytest.fixture
 def _no_collector() -> Iterator[None]:
@@ -23,15 +26,16 @@ def _no_collector() -> Iterator[None]:
     gc.enable()
 
 
+def warm_up(version: ModelVersion, throttle: LoadThrottle) -> None:
+    """Answers requests, so that every cache of a version is filled before it is retired."""
+    warmup.run(version, ServiceSettings(root=version.directory.parents[1]), throttle)
+
+
 @pytest.mark.usefixtures("_no_collector")
 def test_retired_versions_are_freed_over_ten_switches(
     write: Write, drive: Callable[..., Driven]
 ) -> None:
-    """Versions answer requests before they are retired, so that every cache of theirs is filled."""
-
-    def warm_up(version: ModelVersion, throttle: LoadThrottle) -> None:
-        warmup.run(version, ServiceSettings(root=version.directory.parents[1]), throttle)
-
+    """Weak references show that objects whose memory is not Python's are gone, such as networks."""
     write()
     driven = drive(warm_up=warm_up)
     held_by_version: dict[int, list[weakref.ref[object]]] = {}
@@ -51,3 +55,29 @@ def test_retired_versions_are_freed_over_ten_switches(
         for version, held in held_by_version.items()
     }
     assert not any(alive.values()), alive
+
+
+def test_bytes_of_retired_versions_are_returned_over_ten_switches(
+    write: Write, drive: Callable[..., Driven]
+) -> None:
+    """A switch returns what Python and numpy held of one version, and takes as much for another,
+    but for the names of versions and pytest's copies of log records. One version is kept for a
+    rollback, so that the first switches return none.
+    """
+    write(size=CANDIDATES)
+    driven = drive(warm_up=warm_up)
+    grown = list[int]()
+    tracemalloc.start()
+    for version in range(2, 12):
+        write(size=CANDIDATES, version=version)
+        gc.collect()
+        before, _ = tracemalloc.get_traced_memory()
+        driven.scan()
+        driven.manager.wait_closed()
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+        grown.append(after - before)
+    tracemalloc.stop()
+
+    version_bytes = grown[0]
+    assert max(grown[2:]) < version_bytes / 10, grown
