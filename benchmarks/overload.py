@@ -129,7 +129,7 @@ def overload(
     seconds: float,
     transport: str = "http",
     connections: int = CONNECTIONS_MAX,
-    peak_of: Service | None = None,
+    peak_of: tuple[Service, Kind] | None = None,
 ) -> Overload:
     """Measures how many requests a service can answer, then sends so many times as many.
 
@@ -140,7 +140,8 @@ def overload(
       seconds: The time of the overload.
       transport: One of REJECTED.
       connections: The maximum number of connections.
-      peak_of: The service whose peak counts, paused before and after; None: `service`.
+      peak_of: The service whose peak counts, paused before and after, and its requests; None:
+        `service`.
     """
     timeout_ms = f"{DEADLINE_S * 1e3:.0f}"
     headers = (
@@ -148,7 +149,8 @@ def overload(
         if transport == "http"
         else {"grpc-timeout": f"{timeout_ms}m"}
     )
-    before = _peak_per_s(peak_of or service, kind, transport, seconds)
+    measured, own_kind = peak_of or (service, kind)
+    before = _peak_per_s(measured, own_kind, transport, seconds)
     service.resume()
     with (
         closing(Load(endpoint_of(service, kind, transport), kind.bodies)) as load,
@@ -175,7 +177,7 @@ def overload(
         computed = _computed(service.http, kind.call) - computed
         recovery_s = _recovery_s(load, usual_s)
     service.pause()
-    after = _peak_per_s(peak_of or service, kind, transport, seconds)
+    after = _peak_per_s(measured, own_kind, transport, seconds)
     peak_per_s = (before + after) / 2
     return Overload(
         peak_per_s, times * before, answers, REJECTED[transport], probes, computed, recovery_s

@@ -1,9 +1,8 @@
 """`python -m benchmarks.soak.overload`: more requests than a service can answer, rankings and
 retrievals over both transports, from few connections to many; benchmarks/overload.py judges.
 
-`--against DIR --against-bundles ROOT` overloads the service of another checkout in turns with this
-one and takes its peak for both. ROOT holds the bundles of the workloads in the format of that
-checkout.
+`--against DIR` takes the peak of another checkout, whose service is measured before and after each
+block with the bundles and the requests that it writes. Its service is not overloaded.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -33,6 +32,7 @@ SECONDS = 20.0
 TIMES = (2.0, 10.0)
 CONNECTIONS = (64, 512, 2_000)
 WORKLOADS = ("R", "Q")
+_MESSAGES = {"R": "rank_messages", "Q": "retrieve_messages"}
 NOT_JUDGED = "no request was answered in time"
 """Over gRPC: rejecting ten times the peak can take all of the CPU time."""
 
@@ -43,9 +43,9 @@ class Plan:
 
     Attributes:
       seconds: Of each block.
-      scale: Of the bundles of this checkout.
+      scale: Of the bundles.
       options: Of the services.
-      against: Another checkout, and the root of its bundles; None: there is no other.
+      against: Another checkout, by whose peak is judged; None: this one.
     """
 
     workloads: Sequence[str] = WORKLOADS
@@ -56,24 +56,31 @@ class Plan:
     scale: float = SCALE
     precision: str = "f32"
     options: Sequence[str] = ("--workers", "1")
-    against: tuple[Checkout, Path] | None = None
+    against: Checkout | None = None
 
 
 def run(plan: Plan) -> list[str]:
-    """Overloads services; prints the figures of each block, returns what is wrong with this
-    checkout.
-    """
+    """Overloads the service; prints the figures of each block, returns what is wrong."""
     _raise_file_limit()
     SHOW.print(f"load of the host before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     wrong = list[str]()
     with tempfile.TemporaryDirectory() as place:
         scratch = Path(place)
+        written = None
+        if plan.against is not None:
+            written = plan.against.write_workloads(scratch / "other", plan.scale)
         for name in plan.workloads:
             root = scratch / name
             kind = _kind(name, root, plan.scale)
-            with _services(plan, name, root, scratch) as services:
+            with ExitStack() as running:
+                service = _paused(running, plan, Checkout("this"), root, scratch)
+                peak_of = service, kind
+                if plan.against is not None and written is not None:
+                    other = _paused(running, plan, plan.against, written.root, scratch)
+                    bodies = written.bodies[_MESSAGES[name]]
+                    peak_of = other, replace(kind, bodies=bodies)
                 for block in product(plan.transports, plan.times, plan.connections):
-                    wrong += _block(plan, kind, services, *block)
+                    wrong += _block(plan, kind, service, peak_of, *block)
     SHOW.print(f"load of the host after: {os.getloadavg()[0]:.1f}")
     return wrong
 
@@ -85,47 +92,36 @@ def _kind(name: str, root: Path, scale: float) -> Kind:
     return retrievals(write_retrieval(root, scale))
 
 
-@contextmanager
-def _services(plan: Plan, name: str, root: Path, scratch: Path) -> Iterator[list[Service]]:
-    """Starts the service of this checkout, then that of the other, each paused."""
-    roots = [(Checkout("this"), root)]
-    if plan.against is not None:
-        other, bundles = plan.against
-        roots.append((other, bundles / name))
-    with ExitStack() as running:
-        services = list[Service]()
-        for checkout, bundles in roots:
-            service = Service(checkout, bundles, scratch, plan.precision, *plan.options)
-            running.enter_context(closing(service))
-            service.pause()
-            services.append(service)
-        yield services
+def _paused(
+    running: ExitStack, plan: Plan, checkout: Checkout, root: Path, scratch: Path
+) -> Service:
+    """Starts the service of a checkout, and pauses it."""
+    service = Service(checkout, root, scratch, plan.precision, *plan.options)
+    running.enter_context(closing(service))
+    service.pause()
+    return service
 
 
 def _block(
     plan: Plan,
     kind: Kind,
-    services: Sequence[Service],
+    service: Service,
+    peak_of: tuple[Service, Kind],
     transport: str,
     times: float,
     connections: int,
 ) -> list[str]:
-    """Overloads each service in turn; returns what is wrong with the first."""
-    wrong = list[str]()
-    for service in services:
-        began = time.strftime("%H:%M:%S")
-        peak_of = services[-1]
-        seen = overload(service, kind, times, plan.seconds, transport, connections, peak_of)
-        checkout = "this" if service is services[0] else "other"
-        block = f"{kind.name} {transport} {times:g} x, {connections} connections"
-        shown = [f"{name} {figure}" for name, figure in figures(seen).items()]
-        SHOW.print(f"{began} {checkout}: {block}: {', '.join(shown)}")
-        if service is not services[0]:
-            continue
-        for problem in seen.problems():
-            if transport == "http" or problem != NOT_JUDGED:
-                wrong.append(f"{block}: {problem}")
-    return wrong
+    """Overloads the service; returns what is wrong."""
+    began = time.strftime("%H:%M:%S")
+    seen = overload(service, kind, times, plan.seconds, transport, connections, peak_of)
+    block = f"{kind.name} {transport} {times:g} x, {connections} connections"
+    shown = [f"{name} {figure}" for name, figure in figures(seen).items()]
+    SHOW.print(f"{began}: {block}: {', '.join(shown)}")
+    return [
+        f"{block}: {problem}"
+        for problem in seen.problems()
+        if transport == "http" or problem != NOT_JUDGED
+    ]
 
 
 def _raise_file_limit() -> None:
@@ -148,16 +144,11 @@ def main() -> None:
     arguments.add_argument("--seconds", type=float, default=SECONDS, help="of each block")
     arguments.add_argument("--precision", choices=("f32", "int8"), default="f32")
     arguments.add_argument("--workers", default="1", help="processes of the service")
-    arguments.add_argument("--against", type=Path, metavar="DIR", help="another checkout")
     arguments.add_argument(
-        "--against-bundles", type=Path, metavar="ROOT", help="its bundles, in ROOT/R and ROOT/Q"
+        "--against", type=Path, metavar="DIR", help="another checkout, whose peak is the measure"
     )
     given = arguments.parse_args()
-    if (given.against is None) != (given.against_bundles is None):
-        arguments.error("--against and --against-bundles must be given together")
-    against = None
-    if given.against is not None:
-        against = Checkout("other", given.against), given.against_bundles
+    against = None if given.against is None else Checkout("other", given.against)
     SHOW.print(cores.serve_on_few())
     plan = Plan(
         workloads=given.workload or WORKLOADS,
