@@ -341,12 +341,14 @@ static void open_loop(struct connection *connections, size_t room, size_t opened
     struct connection **idle = malloc(room * sizeof *idle);
     size_t idle_first = 0, idle_count = 0, sent = 0, ended = 0;
     size_t armed = count;
+    int were_busy = 0;
     int timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
     struct epoll_event ticking = {.events = EPOLLIN | EPOLLET, .data.ptr = NULL}; /* by edge: it need not be read */
     if (timer < 0 || epoll_ctl(poller, EPOLL_CTL_ADD, timer, &ticking)) fail("timerfd");
     while (idle_count < opened) { idle[idle_count] = &connections[idle_count]; idle_count++; }
     while (ended < count && now() < due[count - 1] + GRACE_S) {
-        while (sent < count && due[sent] + patience < now() && !idle_count && opened == room) {
+        /* What waited too long while every connection was busy is not sent, although one may be idle by now. */
+        while (sent < count && were_busy && due[sent] + patience < now()) {
             record(due[sent++], -2);
             ended++;
         }
@@ -367,6 +369,7 @@ static void open_loop(struct connection *connections, size_t room, size_t opened
             if (timerfd_settime(timer, TFD_TIMER_ABSTIME, &when, NULL)) fail("timerfd_settime");
             armed = sent;
         }
+        were_busy = !idle_count && opened == room;
         int n = epoll_wait(poller, events, EVENTS, 100);
         for (int i = 0; i < n; i++) {
             struct connection *c = events[i].data.ptr;

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,6 +16,7 @@ from benchmarks.peers.contenders import free_ports
 from benchmarks.services import NotStarted, Program
 
 ANSWER = bytes(3000)
+SLOW_S = 0.02
 LARGE = bytes(200_000)
 """More than HTTP/2's first window, and more than one frame."""
 
@@ -45,11 +47,19 @@ def http_endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture
 def grpc_endpoint() -> Iterator[Endpoint]:
-    handler = grpc.unary_unary_rpc_method_handler(lambda _request, _context: ANSWER)
+    def echo(_request: object, _context: object) -> bytes:
+        return ANSWER
+
+    def echo_slowly(_request: object, _context: object) -> bytes:
+        time.sleep(SLOW_S)
+        return ANSWER
+
+    handlers = {
+        "Call": grpc.unary_unary_rpc_method_handler(echo),
+        "Slow": grpc.unary_unary_rpc_method_handler(echo_slowly),
+    }
     server = grpc.server(ThreadPoolExecutor(4))
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("Echo", {"Call": handler}),)
-    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("Echo", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield Endpoint(port, "/Echo/Call")
@@ -82,6 +92,17 @@ def test_load_open_does_not_send_what_waits_too_long_for_a_connection(endpoint: 
     assert len(hasty.status) == len(patient.status)
     assert set(hasty.status) == {200, -2}
     load.close()
+
+
+def test_load_open_sends_nothing_late_when_a_connection_is_free_again(
+    grpc_endpoint: Endpoint,
+) -> None:
+    """In the fifth of a second in which 400 requests are due, one connection takes ten of them."""
+    load = Load(Endpoint(grpc_endpoint.port, "/Echo/Slow"), [b"x"])
+    answers = load.open(2_000, 0.2, seed=1, connections=1, patience_s=SLOW_S / 10)
+    load.close()
+    assert 1 <= answers.answered <= 0.2 / SLOW_S + 2
+    assert set(answers.status) == {200, -2}
 
 
 def test_load_open_sends_at_the_rate_whatever_the_responses(endpoint: Endpoint) -> None:
