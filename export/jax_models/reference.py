@@ -33,11 +33,9 @@ class _Table:
 
     Attributes:
       read: returns rows of it; zeros for ids that are outside.
-      whole: returns all of it.
     """
 
     read: Callable[[NDArray[Any]], NDArray[Any]]
-    whole: Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -93,7 +91,7 @@ class JaxReference:
         arguments: list[Any] = []
         for leaf_path, leaf in functions.leaves.items():
             if leaf_path in tables:
-                arguments.append(self._table(leaf_path, leaf, tables[leaf_path], inputs))
+                arguments.append(_table(leaf, tables[leaf_path], inputs))
             elif leaf_path in functions.variables and self.stored.key(leaf_path):
                 arguments.append(jax.numpy.asarray(self.stored.read(leaf_path)))
             else:
@@ -113,11 +111,12 @@ class JaxReference:
             ) from problem
         return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
 
-    def _table(self, path: str, leaf: Any, table: TableFacts, inputs: ReferenceInputs) -> _Table:
-        def read(ids: NDArray[Any]) -> NDArray[Any]:
-            return read_rows(table, ids, inputs).astype(leaf.dtype)
 
-        return _Table(read, lambda: jax.numpy.asarray(self.stored.read(path)))
+def _table(leaf: Any, table: TableFacts, inputs: ReferenceInputs) -> _Table:
+    def read(ids: NDArray[Any]) -> NDArray[Any]:
+        return read_rows(table, ids, inputs).astype(leaf.dtype)
+
+    return _Table(read)
 
 
 def _outputs(tower: TowerSpec, whole: Any) -> dict[str, NDArray[Any]]:
@@ -155,23 +154,9 @@ def _run_with_tables(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
     inner = next((params[name] for name in _INNER if name in params), None)
     if inner is not None and len(getattr(inner, "jaxpr", inner).invars) == len(inputs):
         return _run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs)
-    if eqn.primitive.name == "gather" and _reads_rows(eqn):
-        table, indices = inputs
-        return [jax.numpy.asarray(table.read(np.asarray(indices)[..., 0]))]
-    whole = [value.whole() if isinstance(value, _Table) else value for value in inputs]
-    return _bind(eqn, whole)
-
-
-def _reads_rows(eqn: Any) -> bool:
-    numbers = eqn.params["dimension_numbers"]
-    width = eqn.invars[0].aval.shape[1]
-    return (
-        numbers.start_index_map == (0,)
-        and numbers.collapsed_slice_dims == (0,)
-        and not numbers.operand_batching_dims
-        and numbers.offset_dims == (len(eqn.outvars[0].aval.shape) - 1,)
-        and eqn.params["slice_sizes"] == (1, width)
-    )
+    # Only gathers of rows read a table: a parameter that is also read otherwise is none.
+    table, indices = inputs
+    return [jax.numpy.asarray(table.read(np.asarray(indices)[..., 0]))]
 
 
 def _bind(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:

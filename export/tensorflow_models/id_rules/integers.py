@@ -37,9 +37,7 @@ def find_integer(values: Values, call: CallGraph) -> ResolvedIds | None:
     """
     found = call.origin(values)
     if isinstance(found, Source):
-        return ResolvedIds(
-            found, cast=Cast(of="int64", to="int32") if _may_wrap(values, call) else None
-        )
+        return ResolvedIds(found, cast=Cast(of="int64", to="int32") if _may_wrap(values) else None)
     to = found.tensor.dtype.name
     if (
         found.type != "Cast"
@@ -71,7 +69,7 @@ def find(values: Values, call: CallGraph, _rows: int | None) -> ResolvedIds | No
             or not last.tensor.dtype.is_integer
         ):
             return None
-        if _may_wrap(values, call):
+        if _may_wrap(values):
             steps.append((None, 32))
         numbers = [call.number(each) for each in last.inputs]
         operations = _operations(
@@ -114,10 +112,10 @@ def find_raw(values: Values, call: CallGraph) -> ResolvedIds | None:
     )
 
 
-def _may_wrap(values: Values, call: CallGraph) -> bool:
+def _may_wrap(values: Values) -> bool:
     """Returns whether a cast to fewer bits may have changed integers since they were computed."""
     tensor = values.tensor
-    while tensor.name not in call.sources and tensor.op.inputs:
+    while tensor.op.inputs:
         before = tensor.op.inputs[0]
         if (
             tensor.op.type == "Cast"

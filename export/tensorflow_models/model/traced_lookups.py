@@ -217,18 +217,16 @@ def _from_changed_text(lookup: Lookup, call: CallGraph) -> ResolvedIds | None:
     None.
     """
     ids = lookup.ids[0]
-    single = (
-        lookup.kind == "single"
-        and len(lookup.ids) == 1
-        and isinstance(lookup.rule, HashIds | VocabularyIds)
-    )
-    changed = changed_text(ids, call) if single and ids.dtype.name == "string" else None
-    if changed is None or not isinstance(lookup.rule, HashIds | VocabularyIds) or not changed[1]:
+    rule = lookup.rule
+    if lookup.kind != "single" or not isinstance(rule, HashIds | VocabularyIds):
+        return None
+    changed = changed_text(ids, call) if ids.dtype.name == "string" else None
+    if changed is None or not changed[1]:
         return None
     source, steps = changed
     if lookup.padding is not None and any(step.do not in ("lower", "upper") for step in steps):
         return None  # a change may produce the padding
-    return ResolvedIds(source, TextIds(steps=steps, ids=lookup.rule), lookup.unknown, lookup.keys)
+    return ResolvedIds(source, TextIds(steps=steps, ids=rule), lookup.unknown, lookup.keys)
 
 
 def _combined_rule(known: list[ResolvedIds], lookup: Lookup) -> ResolvedIds:
