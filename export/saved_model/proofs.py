@@ -105,8 +105,7 @@ def prove(
             Reference(job, base, model, original, read_rows, examples, features)
         )
     sent = _sent(graph, reference.examples, features)
-    free = _available_bytes()
-    needed = plan.load_bytes + RESERVE_BYTES
+    needed, free = _needed_and_free(plan.load_bytes)
     if needed <= free:
         answers = _load_and_ask(directory, _flat(graph, sent))
         note = ""
@@ -162,11 +161,15 @@ def check_comparable(graph: InlineGraph, plan: VariablesPlan, unproved: bool) ->
 def _shortage(graph: InlineGraph, plan: VariablesPlan) -> str:
     """Returns what the original model lacks to run here; "" if nothing."""
     own = plan.large.keys() - map(variable_key, graph.tables)
-    held = 2 * sum(plan.large[key].bytes for key in own) + RESERVE_BYTES
-    free = _available_bytes()
-    if held <= free:
+    needed, free = _needed_and_free(2 * sum(plan.large[key].bytes for key in own))
+    if needed <= free:
         return ""
-    return f"it holds its large Keras Embeddings, {held} bytes, and {free} bytes are free"
+    return f"it holds its large Keras Embeddings, {needed} bytes, and {free} bytes are free"
+
+
+def _needed_and_free(held: int) -> tuple[int, int]:
+    """Returns the bytes that a process needs to hold so many in variables, and those it can take."""
+    return held + RESERVE_BYTES, _available_bytes()
 
 
 def _sent(graph: InlineGraph, examples: Examples, features: FeatureReader) -> Sent:
