@@ -346,6 +346,22 @@ def build_none():
     return Ways({"less": lambda given: layer({"less": given["item"] - 1})})
 
 
+def build_stripped():
+    column = fc.embedding_column(fc.categorical_column_with_hash_bucket("bare", 50), 4)
+    layer = tf.keras.layers.DenseFeatures([column])
+    return Ways({"bare": lambda given: layer({"bare": tf.strings.strip(given["city"])})})
+
+
+def build_weighted_text():
+    """A changed text with a weight, which is no single id."""
+    ids = fc.categorical_column_with_hash_bucket("low", 50)
+    column = fc.embedding_column(fc.weighted_categorical_column(ids, "age"), 4)
+    layer = tf.keras.layers.DenseFeatures([column])
+    return Ways(
+        {"low": lambda given: layer({"low": tf.strings.lower(given["city"]), "age": given["age"]})}
+    )
+
+
 def encodings(api):
     """Counts by layers of Keras 2 or 3."""
     layers = api.layers

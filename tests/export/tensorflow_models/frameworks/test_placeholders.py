@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.placeholders import (
     FIRST_VALUE_BYTES,
+    early_rows,
+    line_of_early,
     restoring_up_to,
     tables_unallocated,
 )
@@ -33,3 +36,22 @@ def test_large_matrix_has_its_initial_value_only_up_to_the_limit(
         large = twos(*LARGE)
         large.read_value()
     assert bool(large.is_initialized()) == has_value
+
+
+def test_rows_that_were_read_early_name_the_line_that_read_them() -> None:
+    reads = [
+        early_rows([2, 3], tf.float32).numpy(),
+        early_rows([2, 3], tf.float32).numpy(),
+        early_rows([4], tf.float32).numpy(),
+    ]
+    files, lines = zip(*(line_of_early(each).split(":") for each in reads), strict=True)
+    assert {file.rpartition("/")[2] for file in files} == {"test_placeholders.py"}
+    assert np.diff(list(map(int, lines))).tolist() == [1, 1]
+    beside = np.concatenate([np.float32([0, 1, -1]), reads[2]])
+    assert line_of_early(beside) == line_of_early(reads[2])
+
+
+def test_numbers_that_are_no_early_rows_name_no_line() -> None:
+    early = early_rows([1], tf.float32).numpy()
+    for others in (early * 2, early / 2, -early, early.astype(np.float64), early[:0]):
+        assert line_of_early(others) == ""

@@ -192,6 +192,16 @@ def test_ids_of_known_rules_are_computed_in_a_self_contained_saved_model(
         ("zeroed_unknown", TEXTS, r"LINE.*where no word has row 0"),
         ("unadapted", TEXTS, r"ids are looked up LINE in a vocabulary that is not there"),
         ("none", {}, r"'less_embedding' are computed .* may be -1.*e.g. a remainder"),
+        (
+            "stripped",
+            {"inline_bytes_max": 100},
+            r"'bare_embedding' .* ids are computed by .* (StringStrip) LINE",
+        ),
+        (
+            "weighted_text",
+            {"inline_bytes_max": 100},
+            r"'low_weighted_by_age_embedding' .* (StringLower) LINE",
+        ),
         ("filled_beyond", {}, r"lookup 'embeddings' has default_id=20000, .* its 20000 rows"),
     ],
 )

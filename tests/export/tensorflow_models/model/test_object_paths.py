@@ -1,0 +1,82 @@
+"""Names of tables that are plain variables, by where the model holds them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from export.errors import NotConvertible
+from export.front_end.specs import TableFacts
+from export.graphs.loading import tf
+from export.tensorflow_models.model.object_paths import name_tables, object_paths
+
+
+def named(*places: tuple[str, Any], taken: tuple[str, ...] = ()) -> list[str]:
+    """Returns the names of tables by the path and owner of each; a path of "" is not known."""
+    variables = {
+        str(at): tf.Variable(tf.zeros((3, 2)), name=f"scope/v{at}/embeddings")
+        for at in range(len(places))
+    }
+    paths = {str(at): place for at, place in enumerate(places) if place[0]}
+    return [facts.name for facts in name_tables(variables, paths, set(taken)).values()]
+
+
+class Embedding:
+    """A layer, which Keras numbers if the user does not name it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@pytest.mark.parametrize(
+    ("path", "owner", "name"),
+    [
+        ("users", None, "users"),
+        ("towers.users", None, "towers.users"),
+        ("embeddings", None, "embeddings"),
+        ("towers.users.embeddings", None, "towers.users"),
+        ("towers.users._embeddings", None, "towers.users"),
+        ("towers._kept.users", None, "towers.users"),
+        ("layer-3.embeddings", Embedding("movies"), "movies"),
+        ("layer-3.embeddings", Embedding("embedding_7"), "layer-3"),
+        ("layer-3.embeddings", Embedding("embedding"), "layer-3"),
+        ("layer-3.embeddings", SimpleNamespace(name=7), "layer-3"),
+        ("layer-3.embeddings", SimpleNamespace(name=""), "layer-3"),
+        ("users.embeddings", Embedding("movies"), "users"),
+        ("columns.ads/embedding_weights", None, "columns.ads"),
+        ("", None, "v0"),
+    ],
+)
+def test_table_is_named_by_the_steps_to_it_without_what_keras_adds(
+    path: str, owner: Any, name: str
+) -> None:
+    assert named((path, owner)) == [name]
+
+
+def test_table_in_a_private_place_is_named_as_it_is() -> None:
+    with pytest.raises(NotConvertible, match="table '_users' cannot be a name in a bundle"):
+        named(("_users", None))
+
+
+def test_tables_of_one_name_have_longer_names_then_numbers() -> None:
+    movies = Embedding("movies")
+    places = [(f"{part}.layer-1.embeddings", movies) for part in ("query", "candidate")]
+    assert named(*places) == ["movies", "candidate.layer-1.embeddings"]
+    assert named(("users", None), taken=("users",)) == ["users_2"]
+    assert named(("users", None), ("users", None), ("users", None)) == [
+        "users",
+        "users_2",
+        "users_3",
+    ]
+
+
+def test_facts_of_a_table_are_its_whole_path_and_its_shape() -> None:
+    model = tf.train.Checkpoint(users=tf.train.Checkpoint(embeddings=tf.Variable(tf.ones((5, 2)))))
+    paths = object_paths(model)
+    ((key, (path, owner)),) = paths.items()
+    assert (path, owner) == ("users.embeddings", model.users)
+    found = name_tables({key: model.users.embeddings}, paths, set())
+    assert found == {key: TableFacts("users", "users.embeddings", 5, 2)}
+    assert object_paths(lambda inputs: inputs) == {}
