@@ -5,6 +5,7 @@ called.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
@@ -38,6 +39,17 @@ def test_text_of_a_ranker_shows_rules_parts_and_what_is_inside() -> None:
     assert "-> head0, head1 (ordered by head0^0.7 * head1)" in text
     assert "head-head1, once for each candidate, takes trunk_0; gives head1" in text
     assert "tables of at most 24 rows stay inside the towers, where hour reads them" in text
+
+
+@pytest.mark.parametrize(("name", "features", "tables"), [("ranker", 6, 2), ("many", 40, 20)])
+def test_text_is_the_one_that_was_read(name: str, features: int, tables: int) -> None:
+    """Every line and indent. After a change that is meant, read the text, and write the new one to
+    the file.
+    """
+    drawing = drawn(features, tables, default=0)
+    stores = ("rows of users in Redis, which is asked for those that the memory does not hold",)
+    recorded = Path(__file__).with_name(f"{name}.txt").read_text()
+    assert explain_text(replace(drawing, stores=stores)) == recorded.rstrip("\n")
 
 
 def test_page_of_hundreds_lists_each_once_folds_the_lists_and_loads_nothing() -> None:
