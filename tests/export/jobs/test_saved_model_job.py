@@ -325,6 +325,15 @@ def test_invalid_inline_job_exits_2(
     refused(command, write_project(tmp_path / "project", inline), 2, told)
 
 
+def test_line_of_a_vocabulary_that_is_no_key_is_named_in_the_plan(
+    command: Command, recipe: Recipe, tmp_path: Path
+) -> None:
+    project = write_project(tmp_path / "project", changed(recipe, "output.tables", "inline"))
+    (project.parent / "movie_ids.txt").write_text("5\nseven\n")
+    told = "movie_ids.txt, line 2: 'seven' is not an int64"
+    refused(command, project, 2, told, subcommand="plan")
+
+
 def test_tables_larger_than_the_disk_exit_6_with_the_cure(
     command: Command, monkeypatch: pytest.MonkeyPatch, recipe: Recipe, tmp_path: Path
 ) -> None:
@@ -374,9 +383,13 @@ def test_rows_are_read_from_written_files_where_memory_is_too_short_to_load_them
 def test_large_keras_embedding_is_linked_too(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(saved_model_job, "SMALL_BYTES_MAX", 1 << 10)  # what counts as large
     job = one_table_recipe("build_large_keras_table")
     prefix = save_checkpoint(job, tmp_path, beside=add_gone_object)
+    values = values_of(prefix)
+    table, kernel, bias = (
+        values[next(key for key in values if name in key)] for name in ("embed", "kernel", "bias")
+    )
+    monkeypatch.setattr(saved_model_job, "SMALL_BYTES_MAX", kernel.nbytes)  # what is not yet large
     recipe = changed(
         job.model_dump(mode="json", exclude_unset=True), "checkpoint.path", str(prefix)
     )
@@ -387,10 +400,6 @@ def test_large_keras_embedding_is_linked_too(
     assert page["notes"] == [note]
     assert page["table_bytes"] == 20_000 * 4 * 4
     assert page["verification"]["examples"] == 256
-    values = values_of(prefix)
-    table, kernel, bias = (
-        values[next(key for key in values if name in key)] for name in ("embed", "kernel", "bias")
-    )
     items = [0, 7, 19_999]
     answers = asked(Path(page["saved_model"]), {"item": items})
     np.testing.assert_allclose(answers["tower"]["result"], table[items] @ kernel + bias, 1e-5, 1e-5)

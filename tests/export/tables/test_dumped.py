@@ -12,7 +12,9 @@ import pytest
 from bundle.features.columns import Column
 from bundle.features.reader import open_features
 from bundle.storage import catalog
-from export.tables.dumped import BLOCK_KEYS
+from export.checkpoint.formats.dumps import list_dump
+from export.errors import CheckpointError
+from export.tables.dumped import BLOCK_KEYS, SAMPLED_BLOCKS, SAMPLED_KEYS, KeyFile
 from tests.export.checkpoint.dump_files import sok_dump
 from tests.export.commands import Command
 from tests.export.movies_job import visible
@@ -121,3 +123,45 @@ def test_verify_finds_keys_of_other_rows(command: Command, tmp_path: Path) -> No
     done = command("verify", tmp_path / "out/tables/1")
     assert done.code == 5
     assert "keys/t.bin" in done.message
+
+
+def key_file(directory: Path, keys: np.ndarray) -> KeyFile:
+    sok_dump(directory, "t", keys, np.ones((keys.size, 2), np.float32))
+    (table,) = list_dump(directory).storage.dumped.values()
+    return KeyFile(table)
+
+
+def test_rows_of_keys_are_found_however_they_are_asked_for(tmp_path: Path) -> None:
+    file = key_file(tmp_path / "dump", np.array([7, 3, 9, 1], np.int64))
+    assert file.rows(np.array([9])).tolist() == [2]
+    assert file.rows(np.array([9, 1, 8, 9])).tolist() == [2, 3, -1, 2]
+    assert file.rows(np.array([3, 7, 8, 0, 10])).tolist() == [1, 0, -1, -1, -1]
+    assert file.rows(np.empty(0, np.int64)).tolist() == []
+    assert file.of(np.array([3, 0, 0])).tolist() == [1, 7, 7]
+    assert file.of(np.empty(0, np.int64)).tolist() == []
+    assert file.read(1, 2).tolist() == [3, 9]
+    assert [(first, keys.tolist()) for first, keys in file.blocks()] == [(0, [7, 3, 9, 1])]
+    assert file.sample().tolist() == [1, 3, 7, 9]
+
+
+def test_sample_of_keys_is_from_all_over_the_file(tmp_path: Path) -> None:
+    keys = np.arange(SAMPLED_KEYS * SAMPLED_BLOCKS * 2, dtype=np.int64)[::-1] + 5
+    file = key_file(tmp_path / "dump", keys)
+    blocks = list(file.sampled_blocks())
+    assert len(blocks) == SAMPLED_BLOCKS
+    assert (blocks[0][0], blocks[-1][0]) == (0, keys.size - SAMPLED_KEYS)
+    for first, held in blocks:
+        np.testing.assert_array_equal(held, keys[first : first + SAMPLED_KEYS])
+    assert file.sample().size == SAMPLED_KEYS * SAMPLED_BLOCKS
+
+
+def test_keys_that_were_cut_short_since_are_an_error(tmp_path: Path) -> None:
+    file = key_file(tmp_path / "dump", np.array([7, 3, 9, 1], np.int64))
+    (path,) = (tmp_path / "dump").glob("*-key*")
+    path.write_bytes(path.read_bytes()[:-8])
+    assert file.read(0, 3).tolist() == [7, 3, 9]
+    with pytest.raises(CheckpointError, match=f"{path.name} was cut short while it was read"):
+        file.read(0, 4)
+    path.unlink()
+    with pytest.raises(CheckpointError, match=f"{path.name} cannot be read: No such file"):
+        file.read(0, 1)

@@ -115,6 +115,7 @@ def test_read_examples_whose_bags_are_all_empty_have_no_values(tmp_path: Path) -
         ("e.jsonl", "[1]", "example 1 is no JSON object"),
         ("e.jsonl", "{", "cannot be read"),
         ("e.jsonl", "", "holds no example"),
+        ("e.jsonl", "{}", "holds no example"),
         (
             "e.jsonl",
             json.dumps(ROW | {"user": None}),

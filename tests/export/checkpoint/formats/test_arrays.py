@@ -99,6 +99,28 @@ def test_array_is_read_forwards_backwards_and_in_leaps(
             np.testing.assert_array_equal(read(rows, first, size), values[first : first + size])
 
 
+def bytes_read() -> int:
+    """Returns how many bytes this process has read."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize("decoded", [0, 1, 2])
+def test_rows_of_several_windows_begin_with_the_one_that_is_decoded(
+    tmp_path: Path, decoded: int
+) -> None:
+    random = np.random.default_rng(0)
+    values = random.standard_normal((3 * LARGE_ROWS, DIM), np.float32)  # packs badly
+    store = write(tmp_path, FORMS["zarr2_zstd"](len(values), LARGE_ROWS), values)
+    chunk_bytes = (tmp_path / "0.0").stat().st_size
+    with ArrayRows(store) as rows:
+        read(rows, decoded * LARGE_ROWS, 1)
+        before = bytes_read()
+        found = read(rows, LARGE_ROWS - 1, 2 if decoded < 2 else LARGE_ROWS + 2)
+        chunks = (bytes_read() - before) / chunk_bytes
+    np.testing.assert_array_equal(found, values[LARGE_ROWS - 1 :][: len(found)])
+    assert chunks == pytest.approx({0: 1, 1: 1, 2: 2}[decoded], abs=0.2)
+
+
 def test_array_in_chunks_of_columns_and_of_other_byte_order_is_read(tmp_path: Path) -> None:
     told = zarr2(50, 16, None)
     told["metadata"] |= {"chunks": [16, 100], "dtype": ">f4", "order": "F"}

@@ -110,6 +110,8 @@ def test_find_prefix_of_another_file_names_its_format(
         (["ckpt-1_temp/part"], "ckpt-1", "ckpt-1 is not complete"),
         (["ckpt-1.data-00000-of-00001"], "ckpt-1", "data files but no ckpt-1"),
         (["ckpt-1.index"], "ckpt-2", "beside it: ckpt-1"),
+        (["saved_model.pb"], "", "holds no checkpoint; .*saved_model.pb is a graph"),
+        (["variables/variables.index"], "", "no file named `checkpoint`"),
         ([], "no/where", "does not exist"),
         ([], "a\0b", "does not exist"),
         ([], "x" * 5000, "read"),
