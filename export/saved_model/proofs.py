@@ -168,7 +168,7 @@ def _shortage(graph: InlineGraph, plan: VariablesPlan) -> str:
 
 
 def _needed_and_free(held: int) -> tuple[int, int]:
-    """Returns the bytes that a process needs to hold so many in variables, and those it can take."""
+    """Returns what a process that holds so many bytes of variables needs, and what is free."""
     return held + RESERVE_BYTES, _available_bytes()
 
 
