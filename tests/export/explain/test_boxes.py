@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -59,12 +60,12 @@ def test_tables_whose_readers_are_alike_share_a_box_where_there_are_many(
     ],
 )
 def test_table_whose_reader_differs_has_a_box_of_its_own(
-    changes: dict[str, object], apart: int
+    changes: dict[str, Any], apart: int
 ) -> None:
     drawing = drawn(BOXES_MAX + 1, BOXES_MAX + 1)
-    features = [
+    features = tuple(
         replace(each, **changes) if each.name == "f1" else each for each in drawing.features
-    ]
+    )
     groups = grouped(replace(drawing, features=features))
     held = [[table.name for table in group.tables] for group in groups if group.tables]
     assert len(held) == 2 + apart
@@ -75,10 +76,10 @@ def test_numbers_are_apart_where_they_are_rows_below_a_limit() -> None:
     drawing = drawn(1, 1)
     kinds = ["numbers [3]", "number", "rows below 24", "rows below 7"]
     (number, *_) = [each for each in drawing.features if not each.table]
-    features = [
+    features = tuple(
         replace(number, name=f"n{at}", kind=kind, default=False) for at, kind in enumerate(kinds)
-    ]
-    (group,) = grouped(replace(drawing, tables=[], features=features))
+    )
+    (group,) = grouped(replace(drawing, tables=(), features=features))
     assert [[each.name for each in alike] for alike in group.readers] == [
         ["n0", "n1"],
         ["n2", "n3"],

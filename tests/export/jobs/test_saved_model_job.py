@@ -293,6 +293,10 @@ def test_plan_lists_the_inputs_of_the_signatures_and_writes_nothing(
     assert (linked["data"], linked["tasks"], linked["peak_memory_bytes"]) == ("linked", 0, 0)
     assert linked["workers"] == 3
     shown = " ".join(command("plan", project, "--tables", "inline").out.split())
+    assert " movies 40 8 float32 plain " in shown
+    assert " candidate movie_id, genres, genres_1, year vector " in shown
+    assert " 3.3 KiB to be copied, 4 tasks on " in shown
+    assert f" to be written: {project.parent / 'bundles/movies/1'}" in shown
     assert "note: corpora and indexes of the recipe are not part of a SavedModel" in shown
     assert "of memory; a server, and the proof, hold" in shown
     assert not (project.parent / "bundles").exists()

@@ -47,7 +47,7 @@ def test_rows_that_were_read_early_name_the_line_that_read_them() -> None:
     files, lines = zip(*(line_of_early(each).split(":") for each in reads), strict=True)
     assert {file.rpartition("/")[2] for file in files} == {"test_placeholders.py"}
     assert np.diff(list(map(int, lines))).tolist() == [1, 1]
-    beside = np.concatenate([np.float32([0, 1, -1]), reads[2]])
+    beside = np.concatenate([np.array([0, 1, -1], np.float32), reads[2]])
     assert line_of_early(beside) == line_of_early(reads[2])
 
 
