@@ -31,7 +31,7 @@ from runtime.vectors import VectorFile
 from service.config import ServiceSettings
 from service.engine.calls import Condition, Filter, Retrieval, Target
 from service.engine.computation import completed
-from service.engine.context import Execution
+from service.engine.execution import Execution
 from service.engine.retrieval import retrieve
 from service.versions.version import ServedIndex
 
@@ -154,7 +154,7 @@ def _ids(
     settings = ServiceSettings(root=Path())
     execution = Execution("retrieve")
     found = completed(retrieve.retrieve(version, request, settings, execution))
-    return {*found.neighbors.ids.tolist()}
+    return {*found.ids.tolist()}
 
 
 if __name__ == "__main__":

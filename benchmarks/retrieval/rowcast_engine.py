@@ -27,7 +27,7 @@ from runtime.vectors import VectorFile
 from service.config import ServiceSettings
 from service.engine.calls import Condition, Filter, Retrieval, Target
 from service.engine.computation import completed
-from service.engine.context import Execution
+from service.engine.execution import Execution
 from service.engine.retrieval import retrieve
 
 _PARAMETERS = {
@@ -98,7 +98,7 @@ def main() -> None:
         wanted = None if below == ALL else Filter({"a": Condition(lt=below)})
         request = Retrieval(Target(), k=K, vectors=query[np.newaxis], filter=wanted, recall=recall)
         computation = retrieve.retrieve(version, request, settings, Execution("retrieve"))
-        return completed(computation).neighbors.ids
+        return completed(computation).ids
 
     serve(search, dict.fromkeys((ALL, 10, 1), _RECALLS), directory)
 

@@ -39,7 +39,7 @@ from service.codec import json
 from service.config import SettingsError, read_settings
 from service.engine.calls import Target
 from service.engine.computation import completed
-from service.engine.context import Execution
+from service.engine.execution import Execution
 from service.engine.limits import NotFinite
 from service.engine.names import check_attributes, choose_index
 from service.engine.retrieval.recommend import recommend
@@ -441,15 +441,15 @@ class _Recommender:
             )
             execution = Execution("recommend")
             computation = recommend(self._version, request, self._settings, execution)
-            neighbors = completed(computation).neighbors
+            answer = completed(computation)
         except _AT_FAULT as problem:
             if len(parts) == 1:
                 return [{"error": str(problem)}]
             half = len(parts) // 2
             return self._answers(parts[:half]) + self._answers(parts[half:])
-        columns = {"ids": neighbors.ids.tolist(), "scores": neighbors.scores}
-        columns |= {f"attribute:{name}": values for name, values in neighbors.attributes.items()}
-        ends = neighbors.offsets.tolist()
+        columns = {"ids": answer.ids.tolist(), "scores": answer.scores}
+        columns |= {f"attribute:{name}": values for name, values in answer.attributes.items()}
+        ends = answer.offsets.tolist()
         return [
             {name: values[first:last] for name, values in columns.items()}
             for first, last in pairwise(ends)

@@ -260,8 +260,7 @@ def read_lookup(body: Any, target: calls.Target, settings: ServiceSettings) -> c
 
 def retrieved_value(answer: calls.Retrieved, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
-    results = _explained(_neighbors(answer.neighbors), answer.explanations)
-    return _answer(answer, results, several) | {"searched": answer.searched}
+    return _answer(answer, _neighbors(answer), several) | {"searched": answer.searched}
 
 
 def ranked_value(answer: calls.Ranked, several: bool) -> dict[str, Any]:
@@ -281,10 +280,9 @@ def ranked_value(answer: calls.Ranked, several: bool) -> dict[str, Any]:
     return _answer(answer, results, several)
 
 
-def recommended_value(answer: calls.Recommended, several: bool) -> dict[str, Any]:
+def recommended_value(answer: calls.Retrieved, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
-    results = _neighbors(answer.neighbors, answer.retrieval_scores)
-    return _answer(answer, _explained(results, answer.explanations), several) | {
+    return _answer(answer, _neighbors(answer), several) | {
         "degraded": bool(answer.degraded_reason),
         "degraded_reason": answer.degraded_reason,
     }
@@ -326,21 +324,20 @@ def _answer(answer: Any, results: Iterator[dict[str, Any]], several: bool) -> di
     return head | ({"results": results} if several else next(results))
 
 
-def _neighbors(
-    neighbors: calls.Neighbors, retrieval_scores: NDArray[np.float32] | None = None
-) -> Iterator[dict[str, Any]]:
+def _neighbors(answer: calls.Retrieved) -> Iterator[dict[str, Any]]:
     """Yields the columns of each query's neighbors as JSON values."""
-    for first, last in pairwise(neighbors.offsets.tolist()):
+    for query, (first, last) in enumerate(pairwise(answer.offsets.tolist())):
         columns: dict[str, Any] = {
-            "ids": identifiers(neighbors.ids[first:last]),
-            "scores": neighbors.scores[first:last],
+            "ids": identifiers(answer.ids[first:last]),
+            "scores": answer.scores[first:last],
         }
-        if retrieval_scores is not None:
-            columns["retrieval_scores"] = retrieval_scores[first:last]
+        if answer.retrieval_scores is not None:
+            columns["retrieval_scores"] = answer.retrieval_scores[first:last]
         columns["attributes"] = {
-            name: list(map(_safe, values[first:last]))
-            for name, values in neighbors.attributes.items()
+            name: list(map(_safe, values[first:last])) for name, values in answer.attributes.items()
         }
+        if answer.explanations:
+            columns["explanation"] = answer.explanations[query]._asdict()
         yield columns
 
 
@@ -550,12 +547,3 @@ def _condition(body: Any, where: str) -> calls.Condition:
             values = [str(each).lower() for each in values]
         condition[name] = flat(values, f"{where}.{name}")
     return calls.Condition(**condition)
-
-
-def _explained(
-    results: Iterable[dict[str, Any]], explanations: Sequence[calls.Explanation]
-) -> Iterator[dict[str, Any]]:
-    for place, result in enumerate(results):
-        if explanations:
-            result["explanation"] = vars(explanations[place])
-        yield result

@@ -172,7 +172,7 @@ def retrieved_message(answer: calls.Retrieved) -> pb.RetrieveResponse:
     """Returns the answer as its message."""
     return pb.RetrieveResponse(
         **_head(answer),
-        **_neighbors(answer.neighbors),
+        **_neighbors(answer),
         searched=answer.searched,
         explanations=map(explanation_message, answer.explanations),
     )
@@ -190,12 +190,11 @@ def ranked_message(answer: calls.Ranked) -> pb.RankResponse:
     )
 
 
-def recommended_message(answer: calls.Recommended) -> pb.RecommendResponse:
+def recommended_message(answer: calls.Retrieved) -> pb.RecommendResponse:
     """Returns the answer as its message."""
     return pb.RecommendResponse(
         **_head(answer),
-        **_neighbors(answer.neighbors),
-        retrieval_scores=answer.retrieval_scores.tobytes(),
+        **_neighbors(answer),
         explanations=map(explanation_message, answer.explanations),
         degraded=bool(answer.degraded_reason),
         degraded_reason=answer.degraded_reason,
@@ -432,7 +431,7 @@ def _condition(message: pb.Condition, where: str) -> calls.Condition:
 
 def explanation_message(explanation: calls.Explanation) -> pb.Explanation:
     """Returns an explanation as its message."""
-    return pb.Explanation(**vars(explanation) | {"path": _SEARCH_PATHS[explanation.path]})
+    return pb.Explanation(**explanation._asdict() | {"path": _SEARCH_PATHS[explanation.path]})
 
 
 def read_explanation(message: pb.Explanation) -> calls.Explanation:
@@ -462,15 +461,17 @@ def _ids_message(ids: calls.Ids) -> pb.Ids:
     return pb.Ids(int64s=ids.tobytes())
 
 
-def _neighbors(neighbors: calls.Neighbors) -> dict[str, Any]:
+def _neighbors(answer: calls.Retrieved) -> dict[str, Any]:
     """Returns the fields of a response that hold its neighbors."""
     found: dict[str, Any] = {
-        "ids": _ids_message(neighbors.ids),
-        "scores": neighbors.scores.tobytes(),
-        "offsets": neighbors.offsets.astype(np.int32).tobytes(),
+        "ids": _ids_message(answer.ids),
+        "scores": answer.scores.tobytes(),
+        "offsets": answer.offsets.astype(np.int32).tobytes(),
     }
-    if neighbors.attributes:
-        attributes = neighbors.attributes.items()
+    if answer.retrieval_scores is not None:
+        found["retrieval_scores"] = answer.retrieval_scores.tobytes()
+    if answer.attributes:
+        attributes = answer.attributes.items()
         found["attributes"] = {name: _attribute(values) for name, values in attributes}
     return found
 

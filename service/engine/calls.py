@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -269,24 +269,7 @@ class Retrieval(Selecting):
         return queries + self.selection_cost
 
 
-@dataclass(frozen=True)
-class Neighbors:
-    """Candidates of n queries, best first; query i owns offsets[i]:offsets[i + 1]."""
-
-    ids: Ids
-    scores: NDArray[np.float32]
-    offsets: Offsets
-    attributes: Mapping[str, list[Any]] = field(default_factory=dict)
-    """[m] values each: int, float, str, list[str] or None."""
-
-    @property
-    def encoding_cost(self) -> int:
-        """See `Answer`."""
-        return NEIGHBOR_COST * (1 + len(self.attributes)) * int(self.ids.size)
-
-
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(NamedTuple):
     """How the neighbors of one query were found.
 
     Attributes:
@@ -298,26 +281,41 @@ class Explanation:
     """
 
     path: str
-    matches: int
-    selectivity: float
-    scored: int
-    search_ms: float
+    matches: int = 0
+    selectivity: float = 0.0
+    scored: int = 0
+    search_ms: float = 0.0
     shortfall: str = ""
 
 
 @dataclass(frozen=True)
 class Retrieved(Answer):
-    """Answer to a Retrieval."""
+    """Answer to a Retrieval or a Recommendation: candidates of n queries, best first; query i owns
+    offsets[i]:offsets[i + 1].
 
-    neighbors: Neighbors
-    searched: int
+    Attributes:
+      scores: [m] of the ranking tower, if the candidates were ranked.
+      attributes: by name, [m] values: int, float, str, list[str] or None.
+      explanations: of each query, if requested.
+      searched: the number of candidates in the corpus.
+      retrieval_scores: [m] of the search; None: the candidates were not ranked.
+      degraded_reason: why diversity was dropped, or some or all candidates are in the order of
+        retrieval, unranked; empty: nothing was left out.
+    """
+
+    ids: Ids
+    scores: NDArray[np.float32]
+    offsets: Offsets
+    attributes: Mapping[str, list[Any]] = field(default_factory=dict)
     explanations: tuple[Explanation, ...] = ()
-    """Of each query, if asked for."""
+    searched: int = 0
+    retrieval_scores: NDArray[np.float32] | None = None
+    degraded_reason: str = ""
 
     @property
     def encoding_cost(self) -> int:
         """See `Answer`."""
-        return self.neighbors.encoding_cost
+        return NEIGHBOR_COST * (1 + len(self.attributes)) * int(self.ids.size)
 
 
 @dataclass(frozen=True)
@@ -375,25 +373,6 @@ class Recommendation(Selecting):
         return (
             _examples(self.context, self.context_ids) * self.retrieved_count + self.selection_cost
         )
-
-
-@dataclass(frozen=True)
-class Recommended(Answer):
-    """Answer to a Recommendation; the neighbors' scores are the ranking tower's."""
-
-    neighbors: Neighbors
-    retrieval_scores: NDArray[np.float32]
-    explanations: tuple[Explanation, ...] = ()
-    """Of each request, if asked for."""
-    degraded_reason: str = ""
-    """Why diversity was dropped, or some or all candidates are in the order of retrieval, unranked;
-    empty: nothing was left out.
-    """
-
-    @property
-    def encoding_cost(self) -> int:
-        """See `Answer`."""
-        return self.neighbors.encoding_cost
 
 
 @dataclass(frozen=True)

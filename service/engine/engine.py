@@ -37,7 +37,8 @@ from service.engine.calls import (
     Target,
 )
 from service.engine.computation import Computation
-from service.engine.context import Execution, RequestContext, RowsLost
+from service.engine.context import RequestContext
+from service.engine.execution import Execution, RowsLost
 from service.engine.limits import NotFinite
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve

@@ -23,7 +23,7 @@ from bundle.tables.id_values import distinct
 from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
 from service.engine.calls import Columns, Ids, LookedUp, Lookup
-from service.engine.context import Execution, RowsLost
+from service.engine.execution import Execution, RowsLost
 from service.engine.limits import at_most, check_queries, check_rows
 from service.engine.names import choose_context_store, name_hint, show_id, show_version
 from service.errors import InvalidArgument, NotFound

@@ -22,7 +22,7 @@ from bundle.features.columns import Place
 from service.config import ServiceSettings
 from service.engine import lookup
 from service.engine.calls import Columns, Embedded, Embedding, Offsets, Vectors
-from service.engine.context import Execution
+from service.engine.execution import Execution
 from service.engine.limits import check_finite, check_rows, check_values
 from service.engine.names import check_names, choose_tower
 from service.versions.input_layout import Layout, Span

@@ -19,7 +19,7 @@ from service.config import ServiceSettings
 from service.engine import towers
 from service.engine.calls import Embedding, Ranking, Recommendation, Retrieval, Target
 from service.engine.computation import Computation, completed
-from service.engine.context import Execution
+from service.engine.execution import Execution
 from service.engine.limits import NotFinite
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve

@@ -16,8 +16,8 @@ from bundle.errors import UnknownRefused
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
 from service.engine.computation import completed
-from service.engine.context import Execution
 from service.engine.engine import COMPUTE
+from service.engine.execution import Execution
 from service.engine.lookup import NoSuchCandidate
 from service.errors import ServiceError
 from service.observability import logging

@@ -9,13 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.tables.sharding import ShardNumber
-from service.engine.calls import (
-    Answer,
-    Explanation,
-    Offsets,
-    Request,
-    magnitude,
-)
+from service.engine.calls import Answer, Request, magnitude
+from service.engine.retrieval.search import Found
 from service.engine.retrieval.sharded_search import IndexSearch
 
 
@@ -103,16 +98,11 @@ class PartSearch(ShardRequest):
 
 @dataclass(frozen=True)
 class PartFound(Answer):
-    """Answer to a PartSearch: positions in the whole index, best first; query i owns
-    offsets[i]:offsets[i + 1].
-    """
+    """Answer to a PartSearch: positions are those in the whole index."""
 
-    positions: NDArray[np.int64]
-    scores: NDArray[np.float32]
-    offsets: Offsets
-    explanations: tuple[Explanation, ...] = ()
+    found: Found
 
     @property
     def encoding_cost(self) -> int:
         """See `Answer`."""
-        return int(self.positions.size)
+        return int(self.found.positions.size)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bundle.format.dtypes import STORED
 from service.config import ServiceSettings
 from service.engine.calls import Vectors
-from service.engine.context import Execution
+from service.engine.execution import Execution
 from service.engine.limits import at_most, check_bytes
 from service.engine.names import show_version
 from service.engine.retrieval import filters, search
@@ -137,9 +137,8 @@ async def search_part(
         explain=wanted.explain,
     )
     execution.computed(n)
-    positions = found.positions + index.first
-    about = (model_version.model, model_version.version)
-    return PartFound(*about, positions, found.scores, found.offsets, found.explanations)
+    found = found._replace(positions=found.positions + index.first)
+    return PartFound(model_version.model, model_version.version, found)
 
 
 def _check_vectors(vectors: Vectors, index: LoadedIndex) -> None:

@@ -107,11 +107,12 @@ def rows_message(answer: RowsFound) -> shard_pb.RowsResponse:
 
 def found_message(answer: PartFound) -> shard_pb.SearchResponse:
     """Returns the answer as its message."""
+    found = answer.found
     return shard_pb.SearchResponse(
-        positions=answer.positions.astype(_UINT32).tobytes(),
-        scores=answer.scores.astype(_FLOAT32, copy=False).tobytes(),
-        counts=np.diff(answer.offsets).astype(_UINT32).tobytes(),
-        explanations=[explanation_message(each) for each in answer.explanations],
+        positions=found.positions.astype(_UINT32).tobytes(),
+        scores=found.scores.astype(_FLOAT32, copy=False).tobytes(),
+        counts=np.diff(found.offsets).astype(_UINT32).tobytes(),
+        explanations=[explanation_message(each) for each in found.explanations],
     )
 
 

@@ -96,7 +96,7 @@ def answers(root: Path) -> dict[str, Any]:
         sent = {name: column for name, column in CONTEXT.items() if name in calls["retrieve"]}
         found = running.execute(Retrieval(Target("movies"), k=5, context=sent), "retrieve")
         context = {name: column for name, column in CONTEXT.items() if name in calls["rank"]}
-        ranking = Ranking(Target("movies"), context, candidate_ids=found.neighbors.ids)
+        ranking = Ranking(Target("movies"), context, candidate_ids=found.ids)
         ranked = running.execute(ranking)
         stored = {}
         if read_manifest(root / "movies" / "1").contexts:
@@ -108,8 +108,8 @@ def answers(root: Path) -> dict[str, Any]:
         running.close()
     return stored | {
         "version": found.version,
-        "neighbors": found.neighbors.ids.tolist(),
-        "retrieval_scores": [float(score) for score in found.neighbors.scores],
+        "neighbors": found.ids.tolist(),
+        "retrieval_scores": [float(score) for score in found.scores],
         "ranking_scores": [float(score) for score in ranked.scores],
     }
 

@@ -21,7 +21,7 @@ from bundle.tables.offsets import lengths_of, offsets_of
 from service.config import ServiceSettings
 from service.engine import lookup, towers
 from service.engine.calls import Columns, Offsets, Ranked, Ranking, check_offsets
-from service.engine.context import Execution
+from service.engine.execution import Execution
 from service.engine.limits import at_most, check_k, check_queries, check_scores, check_values
 from service.engine.names import check_names, choose_corpus, choose_ranking_tower
 from service.engine.ranking import formulas

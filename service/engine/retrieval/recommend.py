@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
 from service.engine import lookup, towers
-from service.engine.calls import K_DEFAULT, Columns, Recommendation, Recommended
-from service.engine.context import Execution
+from service.engine.calls import K_DEFAULT, Columns, Recommendation, Retrieved
+from service.engine.execution import Execution
 from service.engine.limits import check_k
 from service.engine.names import check_names, choose_index, choose_ranking_tower
 from service.engine.ranking import formulas
@@ -44,7 +44,7 @@ async def recommend(
     request: Recommendation,
     settings: ServiceSettings,
     execution: Execution,
-) -> Recommended:
+) -> Retrieved:
     """Answers a Recommendation with one model version.
 
     Raises:
@@ -88,16 +88,8 @@ async def recommend(
         chosen, offsets = await reordering.best(index, found, scores, k, planned, execution, ranked)
     execution.begin("lookup")
     best = found._replace(positions=found.positions[chosen], scores=scores[chosen], offsets=offsets)
-    neighbors = retrieve.neighbors(corpus, best, request.attributes)
-    explanations = search.explained(best, request, k) if request.explain else ()
-    return Recommended(
-        model_version.model,
-        model_version.version,
-        neighbors,
-        found.scores[chosen],
-        explanations,
-        steps.reason,
-    )
+    answer = retrieve.answer(model_version, corpus, best, request, k)
+    return replace(answer, retrieval_scores=found.scores[chosen], degraded_reason=steps.reason)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from bundle.format.formula import Formula
 from bundle.tables.offsets import offsets_of
 from service.engine.calls import Offsets, Selecting
 from service.engine.computation import Computation
-from service.engine.context import Execution
+from service.engine.execution import Execution
 from service.engine.names import check_attributes
 from service.engine.ranking import formulas
 from service.engine.retrieval import sharded_search
-from service.engine.retrieval.search import Found
+from service.engine.retrieval.search import Found, joined
 from service.errors import InvalidArgument
 from service.versions.version import LoadedStore, ServedIndex
 
@@ -126,13 +126,13 @@ async def widened(
       find: searches for one of the queries; takes its number and how many are wanted.
     """
     ends = found.offsets.tolist()
-    explanations = list(found.explanations)
     maxima = list(crowding.values())
     possible = _possible(corpus, crowding)
-    parts: list[tuple[Places, Scores]] = []
+    parts: list[Found] = []
     for query, (first, last) in enumerate(pairwise(ends)):
         positions = found.positions[first:last]
         scores = found.scores[first:last]
+        explanation = found.explanations[query : query + 1]
         count = fetched
         while True:
             free = uncrowded(_codes(corpus, positions, crowding), maxima, k)
@@ -144,13 +144,12 @@ async def widened(
             more = await find(query, count)
             positions = more.positions
             scores = more.scores
-            explanations[query : query + 1] = more.explanations
+            explanation = more.explanations
         kept = np.zeros(positions.size, np.bool_)
         kept[free] = True
         kept[:fetched] = True
-        parts.append((positions[kept], scores[kept]))
-    positions, scores = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return Found(positions, scores, offsets_of([own.size for own, _ in parts]), tuple(explanations))
+        parts.append(Found.of_one(positions[kept], scores[kept], *explanation))
+    return joined(parts)
 
 
 async def best(

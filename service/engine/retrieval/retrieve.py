@@ -20,7 +20,6 @@ from service.engine.calls import (
     K_DEFAULT,
     IdLists,
     Ids,
-    Neighbors,
     Offsets,
     Retrieval,
     Retrieved,
@@ -28,7 +27,7 @@ from service.engine.calls import (
     Vectors,
     check_offsets,
 )
-from service.engine.context import Execution
+from service.engine.execution import Execution
 from service.engine.limits import (
     NUMBER_BYTES,
     at_most,
@@ -85,10 +84,7 @@ async def retrieve(
     if needs_pool or request.min_score is not None:
         found = await reordering.reordered(index, found, request, formula, k, execution)
     execution.begin("lookup")
-    answer = neighbors(index.corpus, found, request.attributes)
-    size = index.corpus.entry.size
-    explanations = search.explained(found, request, k) if request.explain else ()
-    return Retrieved(model_version.model, model_version.version, answer, size, explanations)
+    return answer(model_version, index.corpus, found, request, k)
 
 
 class Queries(NamedTuple):
@@ -303,11 +299,24 @@ def allowed(
     return Allowed(denied, excluded, compiled)
 
 
-def neighbors(corpus: LoadedStore, found: Found, attributes: tuple[str, ...]) -> Neighbors:
+def answer(
+    model_version: ModelVersion, corpus: LoadedStore, found: Found, request: Selecting, k: int
+) -> Retrieved:
     """Returns candidates as clients see them: ids, scores and attributes."""
     positions, scores, offsets, _ = found
-    values = corpus.store.attributes(positions, list(attributes)) if attributes else {}
-    return Neighbors(corpus.store.ids(positions), scores, offsets, values)
+    attributes: dict[str, list[Any]] = {}
+    if request.attributes:
+        attributes = corpus.store.attributes(positions, list(request.attributes))
+    return Retrieved(
+        model_version.model,
+        model_version.version,
+        corpus.store.ids(positions),
+        scores,
+        offsets,
+        attributes,
+        search.explained(found, request, k) if request.explain else (),
+        corpus.entry.size,
+    )
 
 
 def _excluded(

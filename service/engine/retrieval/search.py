@@ -25,7 +25,7 @@ from bundle.tables.id_values import distinct
 from bundle.tables.offsets import lengths_of, offsets_of
 from runtime.exact import best_of, exact_scores, normalised, rank_exactly
 from service.engine.calls import Explanation, Offsets, Selecting, Vectors
-from service.engine.context import Execution
+from service.engine.execution import Execution
 from service.engine.limits import check_finite
 from service.engine.retrieval.filters import Compiled, Mask, Matches, is_among
 from service.engine.retrieval.search_depth import (
@@ -62,12 +62,33 @@ equally.
 class Found(NamedTuple):
     """Positions of n queries' neighbors in the index, best first; query i owns offsets[i]:offsets[i
     + 1].
+
+    Attributes:
+      explanations: of each query; (): none was requested.
     """
 
     positions: Positions
     scores: NDArray[np.float32]
     offsets: Offsets
     explanations: tuple[Explanation, ...] = ()
+
+    @classmethod
+    def of_one(
+        cls, positions: Positions, scores: NDArray[np.float32], *explanations: Explanation
+    ) -> Found:
+        """Returns the neighbors of one query."""
+        return cls(positions, scores, np.array([0, positions.size], np.int64), explanations)
+
+
+def joined(parts: Sequence[Found]) -> Found:
+    """Returns the neighbors of several queries, each of which is one part."""
+    if len(parts) == 1:
+        return parts[0]
+    positions = np.concatenate([part.positions for part in parts])
+    scores = np.concatenate([part.scores for part in parts])
+    offsets = offsets_of([part.positions.size for part in parts])
+    explanations = tuple(chain.from_iterable([part.explanations for part in parts]))
+    return Found(positions, scores, offsets, explanations)
 
 
 class Allowed(NamedTuple):
@@ -83,15 +104,6 @@ class Allowed(NamedTuple):
     denied: NDArray[np.uint32]
     excluded: Sequence[NDArray[np.uint32]]
     filter: Compiled | None = None
-
-
-class _Row(NamedTuple):
-    """Neighbors of one query vector, and how they were found."""
-
-    positions: Positions
-    scores: NDArray[np.float32]
-    path: str
-    scored: int
 
 
 def nearest(
@@ -130,28 +142,19 @@ def nearest(
         rows = [
             search.merged(rows[first:last], first) for first, last in pairwise(offsets.tolist())
         ]
-    found = _joined(rows)
-    check_finite(found.scores, "a candidate's score")
+    positions, scores, ends, explanations = joined(rows)
+    check_finite(scores, "a candidate's score")
     if allowed.filter is not None:
-        for row in rows:
-            execution.count("filtered_searches", 1, row.path)
+        for each in explanations:
+            execution.count("filtered_searches", 1, each.path)
     if not explain:
-        return found
+        return Found(positions, scores, ends)
     search_ms = 1000 * (time.perf_counter() - began) / len(rows)
-    explained = [
-        _explained(index, row, allowed, query, search_ms) for query, row in enumerate(rows)
+    completed = [
+        _completed(index, each, allowed, query, search_ms)
+        for query, each in enumerate(explanations)
     ]
-    return found._replace(explanations=tuple(explained))
-
-
-def _joined(rows: Sequence[_Row]) -> Found:
-    """Returns the neighbors of all rows, those of one after another."""
-    if len(rows) == 1:
-        (row,) = rows
-        return Found(row.positions, row.scores, np.array([0, row.positions.size], np.int64))
-    positions = np.concatenate([row.positions for row in rows])
-    scores = np.concatenate([row.scores for row in rows])
-    return Found(positions, scores, offsets_of([row.positions.size for row in rows]))
+    return Found(positions, scores, ends, tuple(completed))
 
 
 def explained(found: Found, request: Selecting, k: int) -> tuple[Explanation, ...]:
@@ -172,7 +175,7 @@ def explained(found: Found, request: Selecting, k: int) -> tuple[Explanation, ..
         else:
             matches = _only(each.matches)
             shortfall = f"{matches} candidates pass the filter, the exclusions and the deny list"
-        explanations.append(replace(each, shortfall="" if size >= k else shortfall))
+        explanations.append(each._replace(shortfall="" if size >= k else shortfall))
     return tuple(explanations)
 
 
@@ -207,14 +210,14 @@ class _Search:
         matching = None if self._matches is None else self._matches.positions.size
         self._plan = Plan(None, None) if exact else plan_search(index, recall, k, matching)
 
-    def rows(self) -> list[_Row]:
+    def rows(self) -> list[Found]:
         """Returns the neighbors of each vector.
 
         How those of a vector are found depends on it, on what it excludes and on the filter alone:
         not on the other vectors, nor on what was requested before.
         """
         count = len(self._vectors)
-        rows: list[_Row | None] = [None] * count
+        rows: list[Found | None] = [None] * count
         short = list(range(count))
         depth, scan = self._plan
         if depth is not None:
@@ -244,7 +247,7 @@ class _Search:
             cache.put(self._index, key, self._matches, self._matches.bytes)
             self._execution.gauge("filter_cache_bytes", cache.bytes)
 
-    def merged(self, rows: list[_Row], first: int) -> _Row:
+    def merged(self, rows: list[Found], first: int) -> Found:
         """Returns the k best found for the vectors from `first` on, each by its best score over all
         of them.
         """
@@ -257,10 +260,13 @@ class _Search:
                 scores, exact_scores(self._index.vectors, query, union, self._distance), out=scores
             )
         best = np.lexsort((union, -scores))[: self._k]
-        path = "index" if any(row.path == "index" for row in rows) else rows[0].path
-        return _Row(union[best], scores[best], path, sum(row.scored for row in rows))
+        explanations = [each for row in rows for each in row.explanations]
+        by_index = any(each.path == "index" for each in explanations)
+        path = "index" if by_index else explanations[0].path
+        scored = sum(each.scored for each in explanations)
+        return Found.of_one(union[best], scores[best], Explanation(path, scored=scored))
 
-    def _fetched(self, at: int, depth: SearchDepth) -> _Row | None:
+    def _fetched(self, at: int, depth: SearchDepth) -> Found | None:
         """Has the index fetch candidates, and ever more of them until enough are allowed.
 
         The first pool is the same whatever is excluded, and it suffices unless more than a few of
@@ -295,13 +301,13 @@ class _Search:
             expected = max(pool * depth.share / _FEW, first * depth.share / _FEW + ahead)
             if found.size >= self._k and matching.size >= expected:
                 neighbors = rank_exactly(self._index.vectors, query, found, self._k, self._distance)
-                return _Row(*neighbors, "index", found.size)
+                return Found.of_one(*neighbors, Explanation("index", scored=found.size))
             beyond_excluded = first + _PER_EXCLUDED * excluded_count
             pool = max(4 * pool, beyond_excluded if found.size < self._k else 0)
         return None
 
     def _scan_codes(
-        self, some: list[int], rows: list[_Row | None], scan: ScanDepth, matches: Matches
+        self, some: list[int], rows: list[Found | None], scan: ScanDepth, matches: Matches
     ) -> None:
         """Scans the codes of what matches, for some of the vectors.
 
@@ -323,7 +329,7 @@ class _Search:
 
     def _scanned(
         self, at: int, positions: NDArray[np.uint32], codes: PackedCodes, scan: ScanDepth
-    ) -> _Row | None:
+    ) -> Found | None:
         """Reorders what seems nearest by the codes, and more of it until that reaches the recall.
 
         A few excluded candidates have no say in how many that are: to exclude one removes it from
@@ -362,11 +368,11 @@ class _Search:
             judged = kept_scores if many_excluded else scores
             if kept.size >= self._k and scan.suffices(judged):
                 best = best_of(kept, kept_scores, self._k)
-                return _Row(*best, "index", kept.size)
+                return Found.of_one(*best, Explanation("index", scored=kept.size))
             pool *= 2
         return None
 
-    def _exactly(self, some: list[int]) -> list[_Row]:
+    def _exactly(self, some: list[int]) -> list[Found]:
         """Scores all that match, of some of the vectors."""
         matches = self._matches
         index = self._index
@@ -404,7 +410,7 @@ class _Search:
             for at, (places, scores) in zip(some, ranked, strict=True)
         ]
 
-    def _in_blocks(self, some: list[int], positions: NDArray[np.uint32] | None) -> list[_Row]:
+    def _in_blocks(self, some: list[int], positions: NDArray[np.uint32] | None) -> list[Found]:
         """Scores vectors where they lie, all or those at some positions, in blocks of bounded
         memory.
         """
@@ -412,7 +418,7 @@ class _Search:
         count = self._size if positions is None else positions.size
         fetch = [min(count, self._k + self._excluded_count(at)) for at in some]
         together = len(some) if len(some) * max(fetch) <= _CELLS_MAX else 1
-        rows: list[_Row] = []
+        rows: list[Found] = []
         for first in range(0, len(some), together):
             block = some[first : first + together]
             most = max(1, *fetch[first : first + together])
@@ -427,15 +433,15 @@ class _Search:
                 rows.append(self._row(at, *best, count))
         return rows
 
-    def _row(self, at: int, positions: Positions, scores: Vectors, scored: int) -> _Row:
+    def _row(self, at: int, positions: Positions, scores: Vectors, scored: int) -> Found:
         """Returns the first k that are not excluded."""
         if self._excluded_count(at):
             keep = ~self._is_excluded(at, positions)
             positions = positions[keep]
             scores = scores[keep]
-        return _Row(
-            positions[: self._k], scores[: self._k], "exact" if positions.size else "none", scored
-        )
+        path = "exact" if positions.size else "none"
+        explanation = Explanation(path, scored=scored)
+        return Found.of_one(positions[: self._k], scores[: self._k], explanation)
 
     def _excluded_count(self, at: int) -> int:
         return int(self._denied.size + self._excluded[at].size)
@@ -450,9 +456,14 @@ def _count_among(some: NDArray[Any], ascending: NDArray[Any]) -> int:
     return int(np.count_nonzero(is_among(some, ascending)))
 
 
-def _explained(
-    index: LoadedIndex, row: _Row, allowed: Allowed, query: int, search_ms: float
+def _completed(
+    index: LoadedIndex,
+    explanation: Explanation,
+    allowed: Allowed,
+    query: int,
+    search_ms: float,
 ) -> Explanation:
+    """Returns an explanation with what the search itself did not need to know."""
     size = len(index.vectors)
     excluded = allowed.excluded[query]
     if allowed.filter is None:
@@ -461,4 +472,4 @@ def _explained(
         positions = allowed.filter.matches.positions
         denied_count = _count_among(allowed.denied, positions)
         count = positions.size - denied_count - _count_among(excluded, positions)
-    return Explanation(row.path, count, count / size, row.scored, search_ms)
+    return explanation._replace(matches=count, selectivity=count / size, search_ms=search_ms)

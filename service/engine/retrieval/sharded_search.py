@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.tables.offsets import offsets_of
 from service.engine.calls import Explanation, Filter, Offsets, Selecting, Vectors
-from service.engine.context import Execution
+from service.engine.execution import Execution
 from service.engine.limits import check_finite
-from service.engine.retrieval.search import Allowed, Found
+from service.engine.retrieval.search import Allowed, Found, joined
 from service.versions.version import RemoteParts, ServedIndex
 
 Positions = NDArray[np.int64]
@@ -81,14 +80,13 @@ async def nearest(
     execution.begin("search")
     parts: Sequence[Found] = await _shards(index).search(wanted, execution.left_s)
     queries = [range(first, end) for first, end in pairwise(offsets.tolist())]
-    rows = [_merged(parts, query, k) for query in queries]
-    positions, scores = (np.concatenate(each) for each in zip(*rows, strict=True))
-    check_finite(scores, "a candidate's score")
+    found = joined([_merged(parts, query, k) for query in queries])
+    check_finite(found.scores, "a candidate's score")
+    if not request.explain:
+        return found
     size = index.corpus.entry.size
-    explanations = (
-        tuple([_explained(parts, query, size) for query in queries]) if request.explain else ()
-    )
-    return Found(positions, scores, offsets_of([found.size for found, _ in rows]), explanations)
+    explanations = [_explained(parts, query, size) for query in queries]
+    return found._replace(explanations=tuple(explanations))
 
 
 def _shards(index: ServedIndex) -> RemoteParts:
@@ -96,9 +94,7 @@ def _shards(index: ServedIndex) -> RemoteParts:
     return index.shards
 
 
-def _merged(
-    parts: Sequence[Found], queries: range, k: int
-) -> tuple[Positions, NDArray[np.float32]]:
+def _merged(parts: Sequence[Found], queries: range, k: int) -> Found:
     """Returns the k best of what the shards found for some vectors, each candidate by its best
     score.
     """
@@ -113,7 +109,7 @@ def _merged(
     if len(queries) > 1:
         _, first = np.unique(positions[order], return_index=True)
         order = order[np.sort(first)]
-    return positions[order[:k]], scores[order[:k]]
+    return Found.of_one(positions[order[:k]], scores[order[:k]])
 
 
 def _explained(parts: Sequence[Found], queries: range, size: int) -> Explanation:

@@ -29,7 +29,6 @@ from typing import Any
 from service.engine.computation import Computation, RemoteCall, Resume
 from service.engine.context import RequestContext
 from service.engine.scheduling.compute_pool import ComputePool
-from service.engine.scheduling.estimates import LatencyEstimates
 from service.errors import Cancelled, DeadlineExceeded, NotReady, Overloaded, ServiceError
 from service.observability.metrics import Metrics
 from service.versions.lifecycle import Lease
@@ -59,11 +58,34 @@ _COMPUTE_SHARE_MIN = 0.2
 """Share of the time that batches get at least while gRPC accepts and rejects one call after the
 other.
 """
+_ESTIMATE_EWMA = 0.1
+_KINDS_MAX = 4096
+"""Kinds whose estimates are kept."""
 _GONE = "the client has disconnected"
 _LATE = "the deadline of the request has passed"
 _STOPPING = "the service is shutting down"
 _QUEUE_FULL = "the queue has no room for the request (max_queued_candidates)"
 _TOO_LATE = "the response would miss the deadline of the request"
+
+
+class LatencyEstimates:
+    """Exponentially weighted averages of how long a job takes, by kind."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[Hashable, float] = {}
+
+    def expected_s(self, kind: Hashable) -> float | None:
+        """Returns the estimate; None: no job of the kind was computed yet."""
+        return self._seconds.get(kind)
+
+    def observe(self, kind: Hashable, seconds: float, times: int = 1) -> None:
+        """Takes a measurement into account, as often as it was made."""
+        before = self._seconds.pop(kind, None)
+        if before is None and len(self._seconds) >= _KINDS_MAX:
+            # The one that was not observed for the longest time makes room.
+            del self._seconds[next(iter(self._seconds))]
+        share = 1 - (1 - _ESTIMATE_EWMA) ** times
+        self._seconds[kind] = seconds if before is None else before + share * (seconds - before)
 
 
 @dataclass(eq=False, slots=True)

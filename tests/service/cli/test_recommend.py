@@ -107,7 +107,7 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
         {"context": {"user": column(3), "history": column(offsets=[0, 0])}},
     ]
     for row, request in zip(found, asked, strict=False):
-        expected = service.recommend(**request, **same).neighbors
+        expected = service.recommend(**request, **same)
         assert row["ids"] == expected.ids.tolist()
         np.testing.assert_array_equal(np.float32(row["scores"]), expected.scores)
         assert row["attribute:title"] == expected.attributes["title"]

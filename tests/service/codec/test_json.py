@@ -18,9 +18,7 @@ from service.engine.calls import (
     Embedded,
     Explanation,
     LookedUp,
-    Neighbors,
     Ranked,
-    Recommended,
     Retrieved,
     Target,
 )
@@ -191,7 +189,7 @@ def test_readers_of_a_body_that_does_not_fit_name_the_field(
     assert expected in str(rejected.value)
 
 
-def _neighbors() -> Neighbors:
+def _retrieved() -> Retrieved:
     ids = np.array([2**53 - 1, 2**53, 3])
     offsets = np.array([0, 2, 3])
     attributes: dict[str, list[Any]] = {
@@ -199,12 +197,12 @@ def _neighbors() -> Neighbors:
         "tags": [["x"], [], None],
         "views": [1, 2**60, None],
     }
-    return Neighbors(ids, _f32(0.1, 1 / 3, 1e-30), offsets, attributes)
+    scores = _f32(0.1, 1 / 3, 1e-30)
+    return Retrieved("movies", 3, ids, scores, offsets, attributes, searched=100)
 
 
 def test_retrieved_ids_beyond_2_53_are_strings_and_scores_the_shortest_float32() -> None:
-    answer = Retrieved("movies", 3, _neighbors(), searched=100)
-    text = codec_json.dump(codec_json.retrieved_value(answer, several=True))
+    text = codec_json.dump(codec_json.retrieved_value(_retrieved(), several=True))
     assert b'"ids":[9007199254740991,"9007199254740992"],"scores":[0.1,0.33333334],' in text
     value = json.loads(text)
     assert (value["model"], value["version"], value["searched"]) == ("movies", 3, 100)
@@ -238,16 +236,29 @@ def _large_answers() -> list[tuple[str, Any]]:
     ids = np.arange(count) + 2**53 - 100
     numbers = np.linspace(-1, 1, count, dtype=np.float32)
     offsets = np.array([0, 5, 5, count])
-    neighbors = Neighbors(ids, numbers, offsets, {"title": [f"title {i}" for i in range(count)]})
+    titles = {"title": [f"title {i}" for i in range(count)]}
     explanation = Explanation("index", 3, 0.5, 2, 0.125)
     positions = np.arange(count, dtype=np.int32)
     rows = numbers[:19_200].reshape(-1, 64)
     found = np.arange(len(rows)) % 2 == 0
     return [
-        ("retrieve", Retrieved("m", 1, neighbors, 9, (explanation,) * 3)),
+        (
+            "retrieve",
+            Retrieved("m", 1, ids, numbers, offsets, titles, (explanation,) * 3, searched=9),
+        ),
         (
             "recommend",
-            Recommended("m", 1, neighbors, numbers, degraded_reason="late", coverage=0.5),
+            Retrieved(
+                "m",
+                1,
+                ids,
+                numbers,
+                offsets,
+                titles,
+                retrieval_scores=numbers,
+                degraded_reason="late",
+                coverage=0.5,
+            ),
         ),
         ("rank", Ranked("m", 1, ids, positions, numbers, {"click": numbers}, offsets)),
         ("embed", Embedded("m", 1, rows)),

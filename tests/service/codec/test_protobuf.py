@@ -12,7 +12,7 @@ from service.codec import protobuf
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
-from service.engine.calls import Embedded, LookedUp, Neighbors, Recommended, Retrieved, Target
+from service.engine.calls import Embedded, LookedUp, Retrieved, Target
 from service.errors import InvalidArgument
 
 SETTINGS = ServiceSettings(root=Path.cwd())
@@ -135,10 +135,10 @@ def test_retrieved_packs_neighbors_and_every_kind_of_attribute() -> None:
         "tags": [["x", "y"], None],
         "none": [None, None],
     }
-    neighbors = Neighbors(
-        np.array([7, 2**60]), np.array([0.5, 0.25], np.float32), np.array([0, 2]), attributes
-    )
-    message = protobuf.retrieved_message(Retrieved("m", 4, neighbors, searched=12))
+    ids = np.array([7, 2**60])
+    scores = np.array([0.5, 0.25], np.float32)
+    answer = Retrieved("m", 4, ids, scores, np.array([0, 2]), attributes, searched=12)
+    message = protobuf.retrieved_message(answer)
     assert (message.model.name, message.model.version, message.searched) == ("m", 4, 12)
     assert np.frombuffer(message.ids.int64s, "<i8").tolist() == [7, 2**60]
     assert np.frombuffer(message.scores, "<f4").tolist() == [0.5, 0.25]
@@ -160,10 +160,10 @@ def test_retrieved_packs_neighbors_and_every_kind_of_attribute() -> None:
 
 
 def test_recommended_with_no_neighbor_of_string_ids_keeps_their_kind() -> None:
-    empty = Neighbors(np.array([], dtype=object), np.array([], dtype=np.float32), np.array([0, 0]))
-    message = protobuf.recommended_message(
-        Recommended("m", 1, empty, np.array([], dtype=np.float32))
-    )
+    ids = np.array([], dtype=object)
+    scores = np.array([], dtype=np.float32)
+    answer = Retrieved("m", 1, ids, scores, np.array([0, 0]), retrieval_scores=scores)
+    message = protobuf.recommended_message(answer)
     assert message.ids.WhichOneof("kind") == "strings"
 
 

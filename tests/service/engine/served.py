@@ -20,11 +20,12 @@ from service.config import ServiceSettings
 from service.engine import lookup, towers
 from service.engine.calls import Embedding, Lookup, Ranking, Recommendation, Retrieval, Target
 from service.engine.computation import completed
-from service.engine.context import Execution, RequestContext
+from service.engine.context import RequestContext
+from service.engine.execution import Execution
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
 from service.engine.scheduling.compute_pool import ComputePool
-from service.engine.scheduling.estimates import LatencyEstimates
+from service.engine.scheduling.scheduler import LatencyEstimates
 from service.observability.metrics import Metrics
 from service.versions.loader import Loader
 from service.versions.version import ModelVersion

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from bundle.features.sources import FetchedRows
 from service.config import ServiceSettings
 from service.engine.calls import Ranked, Ranking, Target
-from service.engine.context import Execution, RequestContext, RowsLost
+from service.engine.context import RequestContext
 from service.engine.engine import Engine
+from service.engine.execution import Execution, RowsLost
 from service.errors import (
     DataLoss,
     DeadlineExceeded,

@@ -64,7 +64,7 @@ def test_rank_without_a_crossed_context_input_takes_its_default(load: Load) -> N
     )
     left = service.rank(context={"user": column(3)}, candidate_ids=service.small.ids[:9])
     assert left.scores.tolist() == sent.scores.tolist()
-    found = service.recommend(context={"user": column(3), "device": column("tv")}, k=3).neighbors
+    found = service.recommend(context={"user": column(3), "device": column("tv")}, k=3)
     again = service.rank(
         context={"user": column(3), "device": column("tv")}, candidate_ids=found.ids
     )

@@ -23,7 +23,7 @@ from runtime.vectors import VectorFile
 from service.config import ServiceSettings
 from service.engine.calls import Retrieval, Target
 from service.engine.computation import completed
-from service.engine.context import Execution
+from service.engine.execution import Execution
 from service.engine.retrieval import retrieve, search
 from service.versions.filter_cache import FilterCache
 from service.versions.version import LoadedIndex, LoadedStore, ServedIndex
@@ -125,5 +125,5 @@ def retrieve_ids(index: LoadedIndex, **request: Any) -> list[int]:
     settings = ServiceSettings(root=Path.cwd())
     sent = Retrieval(Target(), **request)
     answer = completed(retrieve.retrieve(version, sent, settings, Execution("retrieve")))
-    ids: list[int] = answer.neighbors.ids.tolist()
+    ids: list[int] = answer.ids.tolist()
     return ids

@@ -186,12 +186,12 @@ def test_filters_leave_what_meets_every_condition_and_always_k_of_it(
         assert (explained.matches, explained.selectivity) == (len(expected), len(expected) / 40), (
             made
         )
-        assert answer.neighbors.ids.size == min(k, len(expected)), made
+        assert answer.ids.size == min(k, len(expected)), made
         assert bool(explained.shortfall) == (len(expected) < k)
         assert (explained.path == "none") == (not expected)
-        assert not out & set(answer.neighbors.ids.tolist()), made
+        assert not out & set(answer.ids.tolist()), made
         if explained.path != "index":
-            assert answer.neighbors.ids.tolist() == [movie for movie, _ in expected[:k]], made
+            assert answer.ids.tolist() == [movie for movie, _ in expected[:k]], made
 
 
 def test_filter_beside_queries_of_their_own_exclusions_leaves_each_its_own(load: Load) -> None:
@@ -200,10 +200,7 @@ def test_filter_beside_queries_of_their_own_exclusions_leaves_each_its_own(load:
     late = Filter({"year": Condition(ge=2025)})
     exclude = IdLists(ids[[35, 36, 37, 3]], np.array([0, 2, 2, 4]))
     answer = service.retrieve(vectors=np.ones((3, 8), np.float32), filter=late, exclude_ids=exclude)
-    found = [
-        set(each.tolist())
-        for each in np.split(answer.neighbors.ids, answer.neighbors.offsets[1:-1])
-    ]
+    found = [set(each.tolist()) for each in np.split(answer.ids, answer.offsets[1:-1])]
     assert found == [set(ids[37:]), set(ids[35:]), {ids[35], ids[36], ids[38], ids[39]}]
     assert service.value("rowcast_filtered_searches_total", path="exact") == 3
 
@@ -222,7 +219,7 @@ def test_denied_candidate_is_no_neighbor_with_or_without_a_filter(load: Load) ->
         {"exclude_ids": IdLists(ids[30:40]), "filter": Filter({"year": Condition(ge=1990)})},
     ):
         found = service.retrieve(vectors=ONES, k=40, explain=True, **options)
-        assert not {ids[3], ids[36]} & set(found.neighbors.ids.tolist())
-        assert found.neighbors.ids.size == found.explanations[0].matches < 40
+        assert not {ids[3], ids[36]} & set(found.ids.tolist())
+        assert found.ids.size == found.explanations[0].matches < 40
     recommended = service.recommend(context={"user": column(5)}, k=40, pool_size=40)
-    assert recommended.neighbors.ids.size == 38
+    assert recommended.ids.size == 38

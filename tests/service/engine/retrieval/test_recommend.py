@@ -24,7 +24,7 @@ def test_recommend_by_default_ranks_ten_times_k_at_least_a_hundred(load: Load) -
     service = load(size=300)
     answer = service.recommend(context={"user": column(2)}, k=5)
     (expected,) = reference.answers(service.small, "recommend", {"context": {"user": 2}, "k": 5})
-    assert answer.neighbors.ids.tolist() == expected["ids"]
+    assert answer.ids.tolist() == expected["ids"]
     service.recommend(context={"user": column(2)}, k=20)
     assert service.value("rowcast_candidates_total", call="recommend") == 100 + 200
 
@@ -32,7 +32,7 @@ def test_recommend_by_default_ranks_ten_times_k_at_least_a_hundred(load: Load) -
 def test_recommend_of_everything_excluded_is_empty(load: Load) -> None:
     service = load()
     answer = service.recommend(context={"user": column(2)}, exclude_ids=IdLists(service.small.ids))
-    assert answer.neighbors.offsets.tolist() == [0, 0]
+    assert answer.offsets.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -53,19 +53,17 @@ def test_formula_takes_outputs_the_retrieval_score_and_attributes(load: Load) ->
     service = load()
     plain = ranked(service, k=40, attributes=("year",))
     ranking = service.rank(
-        context={"user": column(2)}, candidate_ids=plain.neighbors.ids, heads=("watch", "rating")
+        context={"user": column(2)}, candidate_ids=plain.ids, heads=("watch", "rating")
     )
-    years = [year or 0 for year in plain.neighbors.attributes["year"]]
+    years = [year or 0 for year in plain.attributes["year"]]
     scores = (
         ranking.heads["watch"]
         + 0.1 * plain.retrieval_scores
         + np.array(years) / 100
         - ranking.heads["rating"]
     )
-    found = ranked(
-        service, k=6, formula="watch + 0.1 * retrieval_score + year / 100 - rating"
-    ).neighbors
-    assert found.ids.tolist() == plain.neighbors.ids[np.argsort(-scores)][:6].tolist()
+    found = ranked(service, k=6, formula="watch + 0.1 * retrieval_score + year / 100 - rating")
+    assert found.ids.tolist() == plain.ids[np.argsort(-scores)][:6].tolist()
     np.testing.assert_allclose(found.scores, np.sort(scores)[::-1][:6], 1e-5)
     with pytest.raises(
         InvalidArgument, match="output 'title' is unknown to the formula of tower 'ranking'"
@@ -78,31 +76,28 @@ def test_formula_without_outputs_runs_no_ranking_tower(load: Load) -> None:
     (counter,) = service.counted().values()
     answer = ranked(service, k=6, formula="year - 0 * retrieval_score", attributes=("year",))
     assert (
-        answer.neighbors.scores.tolist()
-        == answer.neighbors.attributes["year"]
-        == [2029 - place for place in range(6)]
+        answer.scores.tolist() == answer.attributes["year"] == [2029 - place for place in range(6)]
     )
     assert counter.examples == []
 
 
 def test_crowding_diversity_and_min_score_apply_to_the_scores_of_the_ranking(load: Load) -> None:
     service = load(size=200)
-    plain = ranked(service, k=200, pool_size=200, attributes=("studio",)).neighbors
+    plain = ranked(service, k=200, pool_size=200, attributes=("studio",))
     studios = plain.attributes["studio"]
     kept = list[int]()
     for place, studio in enumerate(studios):
         if studio is None or studio not in [studios[each] for each in kept]:
             kept.append(place)
-    crowded = ranked(service, k=30, pool_size=200, crowding={"studio": 1}).neighbors
+    crowded = ranked(service, k=30, pool_size=200, crowding={"studio": 1})
     assert crowded.ids.tolist() == plain.ids[kept[:30]].tolist()
     least = float(plain.scores[4])
     assert (
-        ranked(service, k=30, pool_size=200, min_score=least).neighbors.ids.tolist()
-        == plain.ids[:5].tolist()
+        ranked(service, k=30, pool_size=200, min_score=least).ids.tolist() == plain.ids[:5].tolist()
     )
-    few = ranked(service, k=9, pool_size=9, crowding={"studio": 1}).neighbors
+    few = ranked(service, k=9, pool_size=9, crowding={"studio": 1})
     assert few.ids.size == 9, "the pool of nine has grown"
-    diverse = ranked(service, k=9, pool_size=200, diversity=0.9).neighbors
+    diverse = ranked(service, k=9, pool_size=200, diversity=0.9)
     assert diverse.ids[0] == plain.ids[0]
     assert set(diverse.ids.tolist()) != set(plain.ids[:9].tolist())
 
@@ -120,7 +115,7 @@ def test_explanation_of_a_short_list_names_what_left_the_others_out(load: Load) 
     crowded = ranked(service, k=30, crowding={"studio": 1}, explain=True)
     (explanation,) = crowded.explanations
     assert explanation.matches == 40
-    assert explanation.shortfall == f"only {crowded.neighbors.ids.size} candidates pass crowding"
+    assert explanation.shortfall == f"only {crowded.ids.size} candidates pass crowding"
     (explanation,) = ranked(
         service, k=5, min_score=1e9, crowding={"studio": 1}, explain=True
     ).explanations
@@ -138,9 +133,9 @@ def test_short_deadline_ranks_the_best_retrieved_and_appends_the_rest_in_order_o
     assert 0 < count < 20
     assert f"{count} of 40 candidates are ranked" in answer.degraded_reason
     assert "the others follow in the order of retrieval" in answer.degraded_reason
-    retrieved = service.retrieve(context={"user": column(2)}, k=40).neighbors
-    ids = answer.neighbors.ids.tolist()
-    scores = answer.neighbors.scores
+    retrieved = service.retrieve(context={"user": column(2)}, k=40)
+    ids = answer.ids.tolist()
+    scores = answer.scores
     assert set(ids[:count]) == set(retrieved.ids[:count].tolist())
     expected = service.rank(context={"user": column(2)}, candidate_ids=retrieved.ids[:count]).scores
     np.testing.assert_array_equal(scores[:count], np.sort(expected)[::-1])
@@ -160,13 +155,13 @@ def test_deadline_that_is_too_short_for_diversity_drops_it_first(
         return quick(*arguments)
 
     monkeypatch.setattr(reordering, "diverse", slow_diverse)
-    plain = ranked(service, k=9, pool_size=100).neighbors.ids.tolist()
+    plain = ranked(service, k=9, pool_size=100).ids.tolist()
     diverse = ranked(service, k=9, pool_size=100, diversity=0.9)
     assert diverse.degraded_reason == ""
-    assert diverse.neighbors.ids.tolist() != plain
+    assert diverse.ids.tolist() != plain
 
     hurried = ranked(service, k=9, pool_size=100, diversity=0.9, timeout_s=3.5)
-    assert hurried.neighbors.ids.tolist() == plain
+    assert hurried.ids.tolist() == plain
     assert "ranking and diversity take about 2" in hurried.degraded_reason
     assert "the list is not made diverse" in hurried.degraded_reason
     assert service.value("rowcast_degraded_total", model="movies") == 1
@@ -182,9 +177,9 @@ def test_deadline_that_leaves_no_time_to_rank_gets_the_order_of_retrieval_under_
     assert network.examples == before
     retrieved = service.retrieve(
         context={"user": column(*range(2, 10))}, k=6, pool_size=40, crowding={"studio": 1}
-    ).neighbors
-    assert answer.neighbors.ids.tolist() == retrieved.ids.tolist()
-    assert answer.neighbors.scores.tolist() == retrieved.scores.tolist()
+    )
+    assert answer.ids.tolist() == retrieved.ids.tolist()
+    assert answer.scores.tolist() == retrieved.scores.tolist()
 
 
 def test_long_deadline_ranks_all_though_the_tower_is_slow(load: Load) -> None:

@@ -101,7 +101,7 @@ def test_uncrowded_leaves_the_first_of_each_value(
 
 
 def answer_of(service: Served, **request: Any) -> tuple[list[int], list[float]]:
-    neighbors = service.retrieve(context={"user": column(4)}, **request).neighbors
+    neighbors = service.retrieve(context={"user": column(4)}, **request)
     return neighbors.ids.tolist(), neighbors.scores.tolist()
 
 
@@ -110,7 +110,7 @@ def all_of(service: Served) -> list[tuple[int, float, dict[str, Any]]]:
     names = ("year", "rating", "title")
     found = service.retrieve(
         context={"user": column(4)}, k=service.small.ids.size, attributes=names
-    ).neighbors
+    )
     rows = zip(*[found.attributes[name] for name in names], strict=True)
     named = [dict(zip(names, row, strict=True)) for row in rows]
     return list(zip(found.ids.tolist(), found.scores.tolist(), named, strict=True))
@@ -145,7 +145,7 @@ def test_crowding_returns_at_most_max_of_each_value_and_as_many_as_possible(
     load: Load, candidates: int
 ) -> None:
     service = load(size=400)
-    found = service.retrieve(context={"user": column(4)}, k=400, attributes=("studio",)).neighbors
+    found = service.retrieve(context={"user": column(4)}, k=400, attributes=("studio",))
     studios = found.attributes["studio"]
     kept: list[int] = []
     for place, studio in enumerate(studios):
@@ -167,7 +167,7 @@ def test_crowding_by_several_attributes_takes_the_best_that_each_of_them_leaves(
 ) -> None:
     service = load(size=400)
     names = ("studio", "classic")
-    found = service.retrieve(context={"user": column(4)}, k=400, attributes=names).neighbors
+    found = service.retrieve(context={"user": column(4)}, k=400, attributes=names)
     values = list(zip(*[found.attributes[name] for name in names], strict=True))
     kept: list[int] = []
     for place, (studio, classic) in enumerate(values):
@@ -183,7 +183,7 @@ def test_crowding_of_merged_queries_takes_the_best_score_of_each_candidate(load:
     service = load(size=400)
     vectors = np.random.default_rng(1).normal(size=(5, 8)).astype(np.float32)
     request = {"vectors": vectors, "query_offsets": np.array([0, 2, 5]), "attributes": ("studio",)}
-    found = service.retrieve(k=400, **request).neighbors
+    found = service.retrieve(k=400, **request)
     crowded = service.retrieve(k=9, pool_size=9, crowding={"studio": 1}, explain=True, **request)
     assert [each.matches for each in crowded.explanations] == [400, 400]
     for first, last, start in ((0, 400, 0), (400, 800, 9)):
@@ -192,7 +192,7 @@ def test_crowding_of_merged_queries_takes_the_best_score_of_each_candidate(load:
             studio = found.attributes["studio"][place]
             if studio is None or studio not in [found.attributes["studio"][each] for each in kept]:
                 kept.append(place)
-        assert crowded.neighbors.ids[start : start + 9].tolist() == found.ids[kept[:9]].tolist()
+        assert crowded.ids[start : start + 9].tolist() == found.ids[kept[:9]].tolist()
 
 
 @pytest.mark.parametrize(
@@ -222,12 +222,12 @@ def test_pages_of_a_pool_make_up_its_list(load: Load, call: str, options: dict[s
     found = list[int]()
     for offset in range(0, 56, 7):
         part = page(offset, 7)
-        found += part.neighbors.ids.tolist()
+        found += part.ids.tolist()
         (explanation,) = part.explanations
         ended = "the pool of 60 candidates has no more neighbors"
-        assert explanation.shortfall == ("" if part.neighbors.ids.size == 7 else ended)
+        assert explanation.shortfall == ("" if part.ids.size == 7 else ended)
     assert len(set(found)) == len(found) > 14
-    assert found == whole.neighbors.ids[:56].tolist()
+    assert found == whole.ids[:56].tolist()
 
 
 def test_diversity_of_the_whole_pool_picks_each_neighbor_by_its_gain(load: Load) -> None:

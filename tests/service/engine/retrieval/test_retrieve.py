@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from service.engine.calls import IdLists, Retrieval, Retrieved, Target
-from service.engine.context import Execution
+from service.engine.execution import Execution
 from service.engine.retrieval import retrieve
 from service.errors import InvalidArgument, TooLarge
 from tests.service import reference
@@ -21,10 +21,10 @@ ONES = np.ones(8, np.float32)
 
 
 def check(answer: Retrieved, query: int, expected: list[tuple[Any, float]]) -> None:
-    first, last = answer.neighbors.offsets[query : query + 2]
-    assert answer.neighbors.ids[first:last].tolist() == [movie for movie, _ in expected]
+    first, last = answer.offsets[query : query + 2]
+    assert answer.ids[first:last].tolist() == [movie for movie, _ in expected]
     np.testing.assert_allclose(
-        answer.neighbors.scores[first:last], [score for _, score in expected], 1e-5, 1e-5
+        answer.scores[first:last], [score for _, score in expected], 1e-5, 1e-5
     )
 
 
@@ -39,8 +39,8 @@ def test_retrieve_from_a_tree_that_searches_few_leaves_still_returns_k(load: Loa
 
     excluded = service.small.ids[::2]
     answer = service.retrieve(vectors=vectors, k=150, exclude_ids=IdLists(excluded))
-    assert np.diff(answer.neighbors.offsets).tolist() == [150] * 4
-    assert not set(answer.neighbors.ids.tolist()) & set(excluded.tolist())
+    assert np.diff(answer.offsets).tolist() == [150] * 4
+    assert not set(answer.ids.tolist()) & set(excluded.tolist())
 
 
 def test_retrieve_many_queries_with_one_long_exclusion_searches_in_bounded_blocks(

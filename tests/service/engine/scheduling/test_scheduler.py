@@ -15,7 +15,7 @@ import pytest
 from service.engine.computation import RemoteCall
 from service.engine.context import RequestContext
 from service.engine.scheduling.compute_pool import ComputePool
-from service.engine.scheduling.scheduler import Job, Scheduler
+from service.engine.scheduling.scheduler import Job, LatencyEstimates, Scheduler
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -545,3 +545,15 @@ async def test_scheduler_close_fails_jobs_that_wait_for_another_process(bench: M
     one.versions.close()
     one.versions.wait_closed()
     assert one.closed == 1
+
+
+async def test_estimates_of_too_many_kinds_forget_the_one_not_observed_for_longest() -> None:
+    estimates = LatencyEstimates()
+    for kind in range(4096):
+        estimates.observe(kind, 1.0)
+    estimates.observe(0, 1.0)
+    estimates.observe("new", 2.0)
+    assert estimates.expected_s(0) == 1.0
+    assert estimates.expected_s(1) is None
+    assert estimates.expected_s(4095) == 1.0
+    assert estimates.expected_s("new") == 2.0

@@ -1,0 +1,159 @@
+"""What accompanies a batch while it is computed: the deadlines of its requests, its phases, and the
+threads that may take part.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from bundle.features.sources import Fetched
+from service.engine.context import RequestContext
+from service.engine.scheduling.compute_pool import ComputePool
+from service.engine.scheduling.scheduler import LatencyEstimates
+from service.observability.metrics import Metrics
+
+
+class RowsLost(Exception):
+    """A batch of several requests reads rows that no shard could give: each is computed alone, to
+    know its own.
+
+    Attributes:
+      fetched: What the shards gave, for the computations that follow.
+    """
+
+    def __init__(self, fetched: Fetched) -> None:
+        super().__init__()
+        self.fetched = fetched
+
+
+class Execution:
+    """One batch while it is computed. `begin` stands before every expensive step.
+
+    Attributes:
+      call: the call of every request of the batch.
+      phases: seconds by phase, of the whole batch.
+      estimates: what computations of the process take, on average.
+      rows_fetched, rows_lost: rows of remote tables that the batch read, and those that no shard
+        could give.
+      fetched_before: remote rows that a batch of these requests and others fetched; None: none did.
+    """
+
+    def __init__(
+        self,
+        call: str,
+        contexts: Sequence[RequestContext] = (),
+        metrics: Metrics | None = None,
+        pool: ComputePool | None = None,
+        estimates: LatencyEstimates | None = None,
+        fetched_before: Fetched | None = None,
+    ) -> None:
+        """Creates the execution of a batch; with a call alone, of a warm-up or a replay.
+
+        Args:
+          contexts: of its requests; none: nothing ends it early.
+          metrics: None: nothing is recorded.
+          pool: whose idle threads may take part; None: the calling thread computes alone.
+          estimates: None: nothing is known yet.
+          fetched_before: See above.
+        """
+        self.call = call
+        self.phases = defaultdict[str, float](float)
+        self._phase = ""
+        self._began = 0.0
+        self.estimates = estimates or LatencyEstimates()
+        self._contexts = contexts
+        self._metrics = metrics
+        self._pool = pool
+        self.fetched_before = fetched_before
+        self.rows_fetched = 0
+        self.rows_lost = 0
+
+    def check(self) -> float:
+        """Raises Cancelled or DeadlineExceeded if no request of the batch is worth computing any
+        more; returns the time.
+        """
+        now = time.monotonic()
+        for context in self._contexts:
+            if now < context.deadline and not context.cancelled:
+                return now
+        for context in self._contexts:
+            context.check()
+        return now
+
+    def begin(self, phase: str) -> None:
+        """Checks, and ends the phase before this one.
+
+        Raises:
+          Cancelled, DeadlineExceeded: as `check`.
+        """
+        now = self.check()
+        if self._phase:
+            self.phases[self._phase] += now - self._began
+        self._phase = phase
+        self._began = now
+
+    def end(self) -> None:
+        """Ends the last phase."""
+        if self._phase:
+            self.phases[self._phase] += time.monotonic() - self._began
+            self._phase = ""
+
+    @property
+    def left_s(self) -> float:
+        """How long it is to the last deadline of the batch; infinite without one.
+
+        Requests with an earlier deadline are failed at theirs, wherever the batch is.
+        """
+        deadline = max([context.deadline for context in self._contexts], default=math.inf)
+        return deadline - time.monotonic()
+
+    @property
+    def request_count(self) -> int:
+        """How many requests the batch has."""
+        return max(1, len(self._contexts))
+
+    @property
+    def idle_threads(self) -> int:
+        """How many further threads would take part in `parallel` now."""
+        return 0 if self._pool is None else self._pool.idle
+
+    def parallel(self, count: int, compute: Callable[[int], None]) -> None:
+        """Runs compute(0) to compute(count - 1), on idle compute threads too; checks before each.
+
+        Raises:
+          Exception: whatever one of them raises; none runs any more then.
+        """
+
+        def checked(number: int) -> None:
+            self.check()
+            compute(number)
+
+        if count == 1 or self._pool is None:
+            for number in range(count):
+                checked(number)
+        else:
+            self._pool.parallel(count, checked)
+
+    def count(self, name: str, amount: int, *labels: str) -> None:
+        """Adds to a counter of `Metrics`."""
+        if amount and self._metrics is not None:
+            self._metrics.count(name, amount, *labels)
+
+    def gauge(self, name: str, value: float) -> None:
+        """Sets a gauge of `Metrics`."""
+        if self._metrics is not None:
+            self._metrics.set(name, value)
+
+    def computed(self, examples: int, candidates: int = 0) -> None:
+        """Counts the queries, contexts or examples of the batch, and its candidates."""
+        self.count("examples", examples, self.call)
+        if candidates:
+            self.count("candidates", candidates, self.call)
+
+    def looked_up(self, model: str, groups: Sequence[tuple[str, ...]], examples: int) -> None:
+        """Counts the examples for which groups of features were looked up."""
+        if self._metrics is not None:
+            self._metrics.looked_up(model, groups, examples)
