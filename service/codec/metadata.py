@@ -1,12 +1,13 @@
 """HTTP headers and gRPC metadata: request ids, timeouts and server timing, by the same rules in
-both transports.
+both transports; and the content types of HTTP.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from service.errors import InvalidArgument
 
@@ -15,6 +16,32 @@ TRACE_PARENT = "traceparent"
 TIMEOUT_MS = "x-request-timeout-ms"
 SERVER_TIMING = "server-timing"
 TIMEOUT_MS_MAX = 3_600_000
+JSON = "application/json"
+PROTOBUF = "application/x-protobuf"
+_JSON_TYPES = (JSON, "")
+_PROTOBUF_TYPES = (PROTOBUF, "application/protobuf")
+_CACHED = 32
+"""Headers that are parsed once: clients send few different ones."""
+
+Headers = Mapping[str, str]
+"""Values by name in lower case."""
+_NAMES = {
+    name.encode(): name
+    for name in (
+        REQUEST_ID,
+        TIMEOUT_MS,
+        TRACE_PARENT,
+        "accept",
+        "authorization",
+        "content-encoding",
+        "content-length",
+        "content-type",
+        "host",
+        "origin",
+        "transfer-encoding",
+    )
+}
+"""The headers that the service reads."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}", re.ASCII)
 _TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
@@ -63,3 +90,53 @@ def server_timing(phases: Mapping[str, float]) -> str:
     Source: W3C Server Timing, https://www.w3.org/TR/server-timing/, section 2.
     """
     return ", ".join([f"{name};dur={seconds * 1e3:.3f}" for name, seconds in tuple(phases.items())])
+
+
+def joined(raw: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """Returns the headers of an ASGI scope that the service reads; one that comes more than once is
+    the list of its values.
+    """
+    headers: dict[str, str] = {}
+    for key, value in raw:
+        if key in _NAMES:
+            name = _NAMES[key]
+            text = value.decode("latin-1")
+            headers[name] = f"{headers[name]}, {text}" if name in headers else text
+    return headers
+
+
+def is_protobuf(headers: Headers) -> bool:
+    """Returns whether the body is a protobuf message; else it is JSON, also without a content type.
+
+    Raises:
+      InvalidArgument: it is neither, or a web page sent it without a content type. Without asking,
+        browsers let a page send forms, and bodies without a type, to any address.
+    """
+    content_type = headers.get("content-type", "")
+    media_type = _media_type(content_type)
+    untyped = not media_type and "origin" in headers
+    if untyped or (media_type not in _JSON_TYPES and media_type not in _PROTOBUF_TYPES):
+        raise InvalidArgument(
+            f"content-type is {content_type[:80]!r}; {JSON} or {PROTOBUF} was expected"
+        )
+    return media_type in _PROTOBUF_TYPES
+
+
+def accepts_protobuf(headers: Headers) -> bool:
+    """Returns whether the answer is a message: the first form that `accept` names, else that of the
+    body.
+    """
+    return _accepts_protobuf(headers.get("accept", ""), headers.get("content-type", ""))
+
+
+@lru_cache(_CACHED)
+def _accepts_protobuf(accept: str, content_type: str) -> bool:
+    known = (JSON, *_PROTOBUF_TYPES)
+    accepted = [each for each in map(_media_type, accept.split(",")) if each in known]
+    media_type = accepted[0] if accepted else _media_type(content_type)
+    return media_type in _PROTOBUF_TYPES
+
+
+@lru_cache(_CACHED)
+def _media_type(text: str) -> str:
+    return text.partition(";")[0].strip().lower()

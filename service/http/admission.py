@@ -19,16 +19,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.codec.failures import details_message, details_value, failure_of
 from service.codec.metadata import (
+    JSON,
+    PROTOBUF,
     REQUEST_ID,
     TIMEOUT_MS,
     TIMEOUT_MS_MAX,
     TRACE_PARENT,
+    Headers,
+    accepts_protobuf,
     request_id_of,
 )
 from service.codec.operations import OPERATIONS
 from service.dataplane import Dataplane
 from service.errors import TRANSPORT_STATUS, Overloaded, Unauthenticated
-from service.http.body import JSON, PROTOBUF, accepts_protobuf, is_unusual
 
 _CALL = re.compile(
     r"/v1/models/(?P<model>[^/]+)"
@@ -52,6 +55,10 @@ _CONTENT_LENGTH = b"content-length"
 _TRACE_PARENT = TRACE_PARENT.encode()
 _LENGTH_DIGITS = 6
 """Of the size of a body that is certainly not unusual."""
+_LARGE_BYTES = 1 << 20
+"""Admission leaves larger bodies to what handles calls, which closes the connection where that is
+cheaper than to skip them.
+"""
 _REMEMBERED = 64
 """Different requests whose rejection is remembered."""
 _CODE = Overloaded.code.value
@@ -193,6 +200,11 @@ class Admission:
                 return None
         problem = self._engine.rejection(call, time.monotonic() + timeout_s, model)
         return problem if isinstance(problem, Overloaded) else None
+
+
+def is_unusual(headers: Headers) -> bool:
+    """Returns whether the body of a request is large, or may become so."""
+    return "transfer-encoding" in headers or int(headers.get("content-length", 0)) > _LARGE_BYTES
 
 
 def _read(scope: Scope) -> tuple[tuple[object, ...], str]:

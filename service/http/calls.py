@@ -1,31 +1,58 @@
-"""The five calls over HTTP, whose bodies are bytes."""
+"""The five calls over HTTP: their bodies are read whole, within limits on size, time and memory,
+and decompressed; their responses are sent as clients read them.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from service.codec.metadata import TIMEOUT_MS, timeout_s_of
+from service.codec import json
+from service.codec.metadata import (
+    JSON,
+    PROTOBUF,
+    TIMEOUT_MS,
+    Headers,
+    accepts_protobuf,
+    is_protobuf,
+    timeout_s_of,
+)
 from service.codec.operations import OPERATIONS
 from service.dataplane import Dataplane
 from service.engine.calls import Target
 from service.engine.context import RequestContext
-from service.errors import InvalidArgument, NotFound
-from service.http.body import (
-    JSON,
-    PROTOBUF,
-    BodyReader,
-    accepts_protobuf,
-    is_protobuf,
-    is_unusual,
-    send_pieces,
-)
+from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, TooLarge
+from service.http.admission import is_unusual
 from service.http.errors import MethodNotAllowed
 from service.security.principal import authorize
 
 _JSON = JSON.encode()
 _PROTOBUF = PROTOBUF.encode()
+_TRAILERS_MAX = 100
+"""Maximum number of trailers after a chunked body. They are ignored."""
+_SWEEP_S = 0.05
+"""Interval at which all bodies that arrive are looked over."""
+_INLINE_BYTES = 16 << 10
+"""Maximum size of a gzip body that is decompressed on the event loop."""
+_INLINE_STEP_BYTES = 64 << 10
+"""Maximum output of that decompression; a body that yields more goes to a decoder thread."""
+_STEP_BYTES = 1 << 20
+"""Output per step of a decompression in a decoder thread; limits are checked between steps."""
+
+
+class BodyTimeout(DeadlineExceeded):
+    """The body did not arrive in time."""
+
+
+class ResponseNotRead(Exception):
+    """A client did not read a response in time. The server closes the connection."""
 
 
 def target_of(model: str, version: str | None = None, label: str | None = None) -> Target:
@@ -91,3 +118,220 @@ class CallEndpoint:
             await send_pieces(pieces, media_type, self._timeout_s, send)
         finally:
             self._dataplane.budget.release(context)
+
+
+@dataclass(slots=True)
+class _Arriving:
+    """A body that has not arrived yet.
+
+    Attributes:
+      deadline: when it must have, on the clock of `time.monotonic()`.
+      headers: those of the ASGI scope. uvicorn adds trailers to them, without a limit.
+      headers_max: how many there may be.
+      problem: why nobody waits for it any more; None: its request does.
+    """
+
+    deadline: float
+    headers: Sequence[object]
+    headers_max: int
+    problem: TooLarge | BodyTimeout | None = None
+
+
+class BodyReader:
+    """Reads the bodies of requests, which count in the byte budget.
+
+    Most bodies are there before their requests are handled. So they have no timers: one sweep looks
+    at those that arrive slowly.
+    """
+
+    def __init__(self, dataplane: Dataplane) -> None:
+        """Creates a reader; `dataplane` has the limits."""
+        self._dataplane = dataplane
+        self._budget = dataplane.budget
+        self._limit = dataplane.settings.max_request_bytes
+        self._timeout_s = dataplane.settings.body_timeout_s
+        self._arriving: dict[asyncio.Task[Any], _Arriving] = {}
+        self._sweeping = False
+
+    async def read(
+        self,
+        context: RequestContext,
+        headers: Headers,
+        received_headers: Sequence[object],
+        receive: Receive,
+    ) -> bytes:
+        """Returns a body, decompressed.
+
+        Args:
+          context: The request's.
+          headers: The headers of the request.
+          received_headers: Those of the ASGI scope.
+          receive: Returns the next ASGI message.
+
+        Raises:
+          TooLarge: it declares or reaches more bytes than the limit, as sent or decompressed; or it
+            has too many trailers.
+          Overloaded: the bodies of other requests take all the memory.
+          BodyTimeout: it did not arrive in time.
+          InvalidArgument: it is not encoded as its headers declare.
+          Cancelled: the client hung up before the body had arrived.
+        """
+        encoding = "identity"
+        if "content-encoding" in headers:
+            encoding = headers["content-encoding"].strip().lower()
+        if encoding not in {"identity", "gzip"}:
+            raise InvalidArgument(
+                f"content-encoding is {encoding[:40]!r}; gzip or none was expected"
+            )
+        if "content-length" in headers:
+            self._check(int(headers["content-length"]))
+        body = await self._receive(context, received_headers, receive)
+        if encoding == "gzip":
+            return await self._decompress(context, body)
+        return body
+
+    def _check(self, size: int, form: str = "") -> None:
+        if size > self._limit:
+            raise TooLarge(
+                f"the body has {size} bytes or more{form}; at most {self._limit} are accepted"
+            )
+
+    async def _receive(
+        self, context: RequestContext, received_headers: Sequence[object], receive: Receive
+    ) -> bytes:
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine runs in a task
+        deadline = min(context.received_at + self._timeout_s, context.deadline)
+        headers_max = len(received_headers) + _TRAILERS_MAX
+        arriving = _Arriving(deadline, received_headers, headers_max)
+        self._arriving[task] = arriving
+        if not self._sweeping:
+            self._sweeping = True
+            asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+        body = bytearray()
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Cancelled("the client disconnected before the body had arrived")
+                chunk: bytes = message.get("body", b"")
+                self._budget.reserve(context, len(chunk))
+                is_last = not message.get("more_body", False)
+                if is_last and not body:
+                    self._check(len(chunk))
+                    return chunk
+                body += chunk
+                self._check(len(body))
+                if is_last:
+                    return bytes(body)
+        except asyncio.CancelledError:
+            if arriving.problem is None or task.uncancel():
+                raise
+            raise arriving.problem from None
+        finally:
+            del self._arriving[task]
+
+    def _sweep(self) -> None:
+        """Ends the wait for the bodies that take too long, or have too many trailers: no message
+        has trailers.
+        """
+        self._sweeping = bool(self._arriving)
+        if not self._sweeping:
+            return
+        now = time.monotonic()
+        for task, arriving in self._arriving.items():
+            if arriving.problem is not None:
+                continue
+            headers = len(arriving.headers)
+            if now >= arriving.deadline:
+                arriving.problem = BodyTimeout(
+                    "the body did not arrive in time (body_timeout_s, or the deadline)"
+                )
+                task.cancel()
+            elif headers > arriving.headers_max:
+                trailers = headers - arriving.headers_max + _TRAILERS_MAX
+                arriving.problem = TooLarge(
+                    f"the body has {trailers} or more trailers; at most {_TRAILERS_MAX} are "
+                    "accepted"
+                )
+                task.cancel()
+        asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+
+    async def _decompress(self, context: RequestContext, body: bytes) -> bytes:
+        """Decompresses one gzip member in steps: each is reserved first, large ones run in the
+        bounded pool.
+        """
+        gzip = zlib.decompressobj(wbits=31)  # 31: gzip's header and checksum, the largest window
+        steps = list[bytes]()
+        size = 0
+        rest = body
+        while not gzip.eof:
+            inline = len(body) <= _INLINE_BYTES and not steps
+            reserved = min(_INLINE_STEP_BYTES if inline else _STEP_BYTES, self._limit - size + 1)
+            self._budget.reserve(context, reserved)
+            try:
+                if inline:
+                    step = gzip.decompress(rest, reserved)
+                else:
+                    step = await self._dataplane.offload(gzip.decompress, rest, reserved)
+            except zlib.error:
+                raise InvalidArgument(
+                    "the body is not gzip, although content-encoding says so"
+                ) from None
+            self._budget.release(context, reserved - len(step))
+            size = size + len(step)
+            rest = gzip.unconsumed_tail
+            self._check(size, " decompressed")
+            if not step and not rest and not gzip.eof:
+                raise InvalidArgument("the gzip body is truncated")
+            steps.append(step)
+        if gzip.unused_data:
+            raise InvalidArgument("the body has more than one gzip member, or bytes after it")
+        self._budget.release(context, len(body))
+        return b"".join(steps)
+
+
+async def send_pieces(
+    pieces: Sequence[bytes], media_type: bytes, timeout_s: float, send: Send
+) -> None:
+    """Sends a response; see `send_body`."""
+    length = sum(map(len, pieces))
+    headers = [(b"content-type", media_type), (b"content-length", b"%d" % length)]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    if length > json.PIECE_BYTES:
+        await send_body(pieces, timeout_s, send)
+    else:
+        await send({"type": "http.response.body", "body": b"".join(pieces)})
+
+
+async def send_body(
+    pieces: Iterable[bytes], timeout_s: float, send: Send, more_body: bool = False
+) -> None:
+    """Sends the body of a response in parts, each once the client has read most of those before.
+
+    Args:
+      pieces: The body.
+      timeout_s: The maximum time for the client to read one part.
+      send: Sends an ASGI message.
+      more_body: Whether more of the body follows.
+
+    Raises:
+      ResponseNotRead: The client did not read a part in time.
+    """
+    # The empty end waits until most of the last part has been read as well.
+    for body in chain(chain.from_iterable(map(_parts, pieces)), [b""]):
+        message = {
+            "type": "http.response.body",
+            "body": body,
+            "more_body": more_body or bool(body),
+        }
+        try:
+            async with asyncio.timeout(timeout_s):
+                await send(message)
+        except TimeoutError:
+            raise ResponseNotRead from None
+
+
+def _parts(piece: bytes) -> Iterator[bytes]:
+    for first in range(0, len(piece), json.PIECE_BYTES):
+        yield piece[first : first + json.PIECE_BYTES]

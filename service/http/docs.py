@@ -9,10 +9,16 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from service.codec.metadata import REQUEST_ID, SERVER_TIMING, TIMEOUT_MS, TIMEOUT_MS_MAX
+from service.codec.metadata import (
+    JSON,
+    PROTOBUF,
+    REQUEST_ID,
+    SERVER_TIMING,
+    TIMEOUT_MS,
+    TIMEOUT_MS_MAX,
+)
 from service.dataplane import Dataplane
 from service.errors import TRANSPORT_STATUS
-from service.http.body import JSON, PROTOBUF
 from service.http.routes import MODEL_PATHS
 from service.http.schemas import SCHEMAS, ErrorResponse, Schema
 

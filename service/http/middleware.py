@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
+from google.protobuf.message import Message as ProtobufMessage
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.codec import json
 from service.codec.failures import (
     Failure,
     details_message,
@@ -15,16 +19,21 @@ from service.codec.failures import (
     log_failure,
 )
 from service.codec.metadata import (
+    JSON,
+    PROTOBUF,
     REQUEST_ID,
     SERVER_TIMING,
     TRACE_PARENT,
+    Headers,
+    accepts_protobuf,
+    joined,
     request_id_of,
     server_timing,
 )
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import TRANSPORT_STATUS, Unauthenticated
-from service.http.body import BodyTimeout, Headers, ResponseNotRead, joined, response_of
+from service.http.calls import BodyTimeout, ResponseNotRead
 from service.http.errors import MethodNotAllowed
 from service.http.pages import Pages
 from service.observability import logging
@@ -156,3 +165,12 @@ def _response(failure: Failure, problem: Exception, headers: Headers) -> Respons
     if unbounded or isinstance(problem, BodyTimeout):
         response.headers["connection"] = "close"
     return response
+
+
+def response_of(
+    headers: Headers, message: Callable[[], ProtobufMessage], value: Callable[[], Any]
+) -> Response:
+    """Returns a response in the form that the headers of the request name."""
+    if accepts_protobuf(headers):
+        return Response(message().SerializeToString(), media_type=PROTOBUF)
+    return Response(json.dump(value()), media_type=JSON)

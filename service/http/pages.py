@@ -7,7 +7,7 @@ import asyncio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import Overloaded
-from service.http.body import send_body
+from service.http.calls import send_body
 
 PAGES_MAX = 2
 _WAIT_S = 1.0

@@ -12,8 +12,8 @@ from service.codec import signatures
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import NotReady
-from service.http.body import response_of
 from service.http.calls import target_of
+from service.http.middleware import response_of
 from service.http.schemas import ErrorResponse, ModelDetails, ModelsResponse
 from service.observability.metrics import CONTENT_TYPE
 from service.security.principal import authorize, authorize_all
