@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from service.errors import InvalidArgument, NotFound
-from service.versions.loaded_towers import LoadedTower
-from service.versions.version import LoadedStore, ModelVersion, ServedIndex
+from service.versions.version import LoadedStore, LoadedTower, ModelVersion, ServedIndex
 
 Loaded = TypeVar("Loaded")
 

@@ -30,8 +30,7 @@ from bundle.format.manifest import (
     first_of,
     inputs_of,
 )
-from service.versions.loaded_towers import LoadedTower
-from service.versions.version import ModelVersion
+from service.versions.version import LoadedTower, ModelVersion
 
 Json = dict[str, Any]
 

@@ -26,8 +26,7 @@ from service.engine.execution import Execution
 from service.engine.limits import check_finite, check_rows, check_values
 from service.engine.names import check_names, choose_tower
 from service.versions.input_layout import Layout, Span
-from service.versions.loaded_towers import LoadedPart, LoadedTower, TowerPlan
-from service.versions.version import ModelVersion
+from service.versions.version import LoadedPart, LoadedTower, ModelVersion, TowerPlan
 
 _BLOCK_BYTES = 1 << 20
 """About as much of its inputs as a part is run on at once: what it computes of more leaves the

@@ -36,13 +36,14 @@ from runtime.towers import open_form
 from service.config import ServiceSettings
 from service.resources import free_bytes
 from service.versions.filter_cache import FilterCache
-from service.versions.loaded_towers import LoadedPart, LoadedTower
 from service.versions.throttle import LoadThrottle
 from service.versions.tower_forms import choose_forms
 from service.versions.version import (
     FilteredCorpus,
     LoadedIndex,
+    LoadedPart,
     LoadedStore,
+    LoadedTower,
     ModelVersion,
     RemoteParts,
     ServedIndex,

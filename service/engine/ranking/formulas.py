@@ -16,7 +16,7 @@ from bundle.errors import FormulaError, FormulaUndefined
 from bundle.format.formula import Formula, parse_formula
 from service.engine.names import check_names
 from service.errors import InvalidArgument
-from service.versions.loaded_towers import LoadedTower
+from service.versions.version import LoadedTower
 
 Scores = NDArray[np.float32]
 

@@ -27,8 +27,7 @@ from service.engine.names import check_names, choose_corpus, choose_ranking_towe
 from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Scores
 from service.errors import InvalidArgument
-from service.versions.loaded_towers import LoadedTower, TowerPlan
-from service.versions.version import LoadedStore, ModelVersion
+from service.versions.version import LoadedStore, LoadedTower, ModelVersion, TowerPlan
 
 _RANGE_MIN = 512
 """Candidates of a range, at least: to divide a request takes about 0.3 ms, as long as a small tower

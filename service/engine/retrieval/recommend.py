@@ -26,8 +26,7 @@ from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Scores
 from service.engine.ranking.rank import Candidates, score
 from service.engine.retrieval import reordering, retrieve, search
-from service.versions.loaded_towers import TowerPlan
-from service.versions.version import LoadedStore, ModelVersion
+from service.versions.version import LoadedStore, ModelVersion, TowerPlan
 
 _MARGIN = 2
 """How many times the expected time must remain: that is an average, and the answer is still to be
