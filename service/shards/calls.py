@@ -1,17 +1,35 @@
-"""Requests of routers to shards, and their answers."""
+"""The calls of routers to shards, and how a shard computes them: rows by position, and the nearest
+of the candidates that it holds.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.format.dtypes import STORED
 from bundle.tables.sharding import ShardNumber
-from service.engine.calls import Answer, Request, magnitude
+from service.config import ServiceSettings
+from service.engine.calls import Answer, Request, Vectors, magnitude
+from service.engine.execution import Execution
+from service.engine.limits import at_most, check_bytes
+from service.engine.names import show_version
+from service.engine.retrieval import filters, search
+from service.engine.retrieval.filters import Compiled
 from service.engine.retrieval.search import Found
 from service.engine.retrieval.sharded_search import IndexSearch
+from service.errors import InvalidArgument, NotFound
+from service.versions.version import LoadedIndex, ModelVersion
+
+_FOUND_BYTES = 8
+"""Of one candidate that is found: its position and its score."""
+
+Stored = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+"""Rows and scales as they are stored."""
 
 
 @dataclass(frozen=True)
@@ -106,3 +124,162 @@ class PartFound(Answer):
     def encoding_cost(self) -> int:
         """See `Answer`."""
         return int(self.found.positions.size)
+
+
+async def read_rows(
+    model_version: ModelVersion, request: RowsRead, settings: ServiceSettings, execution: Execution
+) -> RowsFound:
+    """Reads rows as they are stored.
+
+    Raises:
+      NotFound: this process is another shard, or holds another bundle, or not the table or index.
+      InvalidArgument: a position is beyond the rows held.
+    """
+    _check(model_version, request, settings)
+    at_most(
+        settings, "max_values", sum(each.positions.size for each in request.rows), "the request"
+    )
+    size = sum([_stored_bytes(model_version, each) for each in request.rows])
+    check_bytes(size, "the rows", settings, execution.request_count)
+    execution.begin("lookup")
+    rows = [
+        _vectors(model_version, each) if each.index else _table_rows(model_version, each)
+        for each in request.rows
+    ]
+    return RowsFound(model_version.model, model_version.version, tuple(rows))
+
+
+def _stored_bytes(model_version: ModelVersion, wanted: RowPositions) -> int:
+    """Returns about how many bytes the wanted rows have, without their scales."""
+    manifest = model_version.manifest
+    if wanted.index in manifest.indexes:
+        return int(wanted.positions.size) * 4 * manifest.indexes[wanted.index].dim
+    tables = manifest.tables
+    return sum(
+        int(count) * tables[name].dim * STORED[tables[name].dtype].itemsize
+        for name, count in zip(wanted.tables, wanted.counts.tolist(), strict=True)
+        if name in tables
+    )
+
+
+def _vectors(model_version: ModelVersion, wanted: RowPositions) -> Stored:
+    vectors = _index(model_version, wanted.index).vectors
+    _check_positions(wanted.index, wanted.positions, len(vectors))
+    taken: NDArray[Any] = vectors.take(wanted.positions, axis=0)
+    return taken.view(np.uint8), np.empty((wanted.positions.size, 0), np.uint8)
+
+
+def _table_rows(model_version: ModelVersion, wanted: RowPositions) -> Stored:
+    found = []
+    for name, positions in zip(
+        wanted.tables, np.split(wanted.positions, wanted.counts.cumsum()[:-1]), strict=True
+    ):
+        table = model_version.tables.get(name)
+        if table is None:
+            raise NotFound(f"{show_version(model_version)}: no row of {name[:128]!r} is held here")
+        _check_positions(name, positions, table.rows)
+        found.append(table.stored(positions.astype(np.int64)))
+    if len({values.shape[1:] + scales.shape[1:] for values, scales in found}) != 1:
+        names = ", ".join(wanted.tables)[:128]
+        raise InvalidArgument(
+            f"tables {names} were requested together; tables of one row layout were expected"
+        )
+    values, scales = zip(*found, strict=True)
+    return np.concatenate(values), np.concatenate(scales)
+
+
+async def search_part(
+    model_version: ModelVersion,
+    request: PartSearch,
+    settings: ServiceSettings,
+    execution: Execution,
+) -> PartFound:
+    """Searches the candidates of an index that are held here.
+
+    Raises:
+      NotFound: this process is another shard, or holds another bundle, or no part of the index.
+      InvalidArgument: k or a vector is out of range, the filter does not suit the attributes, or
+        the exclusions not the vectors.
+    """
+    _check(model_version, request, settings)
+    wanted = request.search
+    n = len(wanted.vectors)
+    at_most(settings, "max_queries", n, "the search")
+    k_max = max(settings.max_k, settings.max_candidates)
+    if not 1 <= wanted.k <= k_max:
+        raise InvalidArgument(f"k is {wanted.k}; 1 to {k_max} are accepted")
+    check_bytes(
+        n * wanted.k * _FOUND_BYTES, f"{n * wanted.k} candidates", settings, execution.request_count
+    )
+    index = _index(model_version, wanted.index)
+    _check_vectors(wanted.vectors, index)
+    compiled = None
+    if wanted.filter:
+        compiled = filters.compiled(index, wanted.filter, execution.check)
+    found = search.nearest(
+        index,
+        wanted.vectors,
+        wanted.k,
+        _allowed_here(index, wanted, compiled),
+        execution,
+        exact=wanted.exact,
+        recall=wanted.recall,
+        explain=wanted.explain,
+    )
+    execution.computed(n)
+    found = found._replace(positions=found.positions + index.first)
+    return PartFound(model_version.model, model_version.version, found)
+
+
+def _check_vectors(vectors: Vectors, index: LoadedIndex) -> None:
+    dim = index.entry.dim
+    if vectors.shape[1] != dim:
+        raise InvalidArgument(f"vectors have dim {vectors.shape[1]}; {dim} was expected")
+    if not np.isfinite(vectors).all():
+        raise InvalidArgument("vectors hold NaN or an infinity")
+
+
+def _allowed_here(
+    index: LoadedIndex, wanted: IndexSearch, compiled: Compiled | None
+) -> search.Allowed:
+    """Returns which candidates held here each query may find, by position among them."""
+    n = len(wanted.vectors)
+    if len(wanted.excluded) not in (0, n):
+        raise InvalidArgument(
+            f"{len(wanted.excluded)} lists of exclusions; none, or one each of {n} queries was "
+            "expected"
+        )
+    bounds = [index.first, index.first + len(index.vectors)]
+
+    def held(positions: NDArray[np.uint32]) -> NDArray[Any]:
+        first, end = positions.searchsorted(bounds)
+        return positions[first:end] - np.uint32(index.first)
+
+    none: NDArray[Any] = np.empty(0, np.uint32)
+    excluded = [*map(held, wanted.excluded)] or [none] * n
+    return search.Allowed(held(wanted.denied), excluded, compiled)
+
+
+def _check(model_version: ModelVersion, request: ShardRequest, settings: ServiceSettings) -> None:
+    if request.shard != settings.shard:
+        raise NotFound(f"this process is shard {settings.shard}, not {request.shard}")
+    if model_version.fingerprint != request.fingerprint:
+        raise NotFound(
+            f"{show_version(model_version)} is another bundle here; copy the same bundle to all "
+            "shards and routers"
+        )
+
+
+def _index(model_version: ModelVersion, name: str) -> LoadedIndex:
+    if name not in model_version.parts:
+        raise NotFound(
+            f"{show_version(model_version)}: no part of index {name[:128]!r} is held here"
+        )
+    return model_version.parts[name]
+
+
+def _check_positions(name: str, positions: NDArray[np.uint32], size: int) -> None:
+    if positions.size and int(positions.max()) >= size:
+        raise InvalidArgument(
+            f"position {positions.max()} of {name[:128]!r} was requested; {size} rows are held here"
+        )

@@ -16,12 +16,12 @@ from service.engine.computation import Computation
 from service.engine.context import RequestContext
 from service.grpc_api.servicer import GrpcService, OperationServicer
 from service.security.principal import authorize_all
-from service.shards import compute, messages
-from service.shards.calls import PartSearch, RowsRead
+from service.shards import messages
+from service.shards.calls import PartSearch, RowsRead, read_rows, search_part
 
 COMPUTE: Mapping[type, Callable[..., Computation[Any]]] = {
-    RowsRead: compute.read_rows,
-    PartSearch: compute.search_part,
+    RowsRead: read_rows,
+    PartSearch: search_part,
 }
 OPERATIONS: Mapping[str, Operation] = {
     "rows": Operation(
