@@ -167,7 +167,7 @@ class _Ids:
                 batch.listed_inputs, [columns[index] for index in batch.listed], n
             )
             self.offsets = dict(zip(batch.listed, checked, strict=True))
-        if not whole:
+        if batch.cut and not whole:
             self._cut_sequences()
 
         resolved = batch.rules.resolve(self.values)
@@ -178,7 +178,8 @@ class _Ids:
             rows = self._of(index)
             rows[rows < 0] += batch.features[index].table.rows
         self.rows = within(self.rows, batch.limits.repeat(sizes))
-        self._leave_padding_out()
+        if batch.padded:
+            self._leave_padding_out()
 
     def _cut_sequences(self) -> None:
         for index, length in self._batch.cut:
@@ -290,7 +291,7 @@ class _Ids:
         feature = self._batch.features[indices[0]]
         entry = feature.entry
         offsets = self._joined_offsets(indices)
-        weights = self._joined_weights(indices)
+        weights = self._joined_weights(indices) if self._weights else None
         if entry.empty_row is not None:
             empty_rows = self._rows_of(indices, "empty_row")
             rows, offsets, weights = with_empty_row(rows, offsets, weights, empty_rows)

@@ -7,7 +7,7 @@ One Arrow IPC file: column `id`, `feature:<name>` (with `weights:<name>` beside 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,7 @@ class StoredColumns:
             for batch in table.to_batches()
         ]
         self._starts = offsets_of([len(batch["id"]) for batch in self._batches])
+        self._numbers = _number_views(self._batches, corpus.features)
 
     def ids(self, positions: Positions) -> NDArray[Any]:
         """Returns the ids at [m] int64 positions: [m] int64, or [m] object holding str.
@@ -83,7 +84,7 @@ class StoredColumns:
         Raises:
           RowOutOfRange: a position is negative or past the end.
         """
-        return arrow.values(self._taken(positions, ["id"])["id"])
+        return arrow.values(self._taken(self._checked(positions), ["id"])["id"])
 
     def id_slices(self) -> Iterator[Any]:
         """Yields all ids as `pyarrow.Array`s of bounded size, dropping their pages from memory."""
@@ -105,11 +106,19 @@ class StoredColumns:
                 absent[0],
                 f"the candidate store does not hold it; it holds {', '.join(self._features)}",
             )
-        wanted = [f"feature:{name}" for name in names] + [f"weights:{name}" for name in names]
+        positions = self._checked(positions)
+        found = {}
+        others = []
+        for name in names:
+            if name in self._numbers:  # in a tenth of the time that pyarrow takes
+                found[name] = Column(self._numbers[name].take(positions))
+            else:
+                others.append(name)
+        wanted = [f"feature:{name}" for name in others] + [f"weights:{name}" for name in others]
         taken = self._taken(positions, [name for name in wanted if name in self._batches[0]])
-        return {
-            name: _column(taken[f"feature:{name}"], taken.get(f"weights:{name}")) for name in names
-        }
+        for name in others:
+            found[name] = _column(taken[f"feature:{name}"], taken.get(f"weights:{name}"))
+        return found
 
     def attributes(self, positions: Positions, names: Sequence[str]) -> dict[str, list[Any]]:
         """Returns the named attributes of the candidates at [m] int64 positions: int, float, str,
@@ -125,14 +134,16 @@ class StoredColumns:
                 absent[0],
                 f"no such attribute; candidates have {', '.join(self._attributes) or 'none'}",
             )
-        taken = self._taken(positions, [f"attribute:{name}" for name in names])
+        columns = [f"attribute:{name}" for name in names]
+        taken = self._taken(self._checked(positions), columns)
         return {name: taken[f"attribute:{name}"].to_pylist() for name in names}
 
     def numbers(self, positions: Positions, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
         """Returns attributes of numbers or bools of the candidates at [m] int64 positions, null as
         0.
         """
-        taken = self._taken(positions, [f"attribute:{name}" for name in names])
+        columns = [f"attribute:{name}" for name in names]
+        taken = self._taken(self._checked(positions), columns)
         return {
             name: taken[f"attribute:{name}"]
             .cast("float64", safe=False)
@@ -145,7 +156,8 @@ class StoredColumns:
         """Returns what is equal for candidates with equal values of an attribute, [m] from 0; -1:
         it is null.
         """
-        taken = self._taken(positions, [f"attribute:{attribute}"])[f"attribute:{attribute}"]
+        column = f"attribute:{attribute}"
+        taken = self._taken(self._checked(positions), [column])[column]
         codes: NDArray[np.int64] = (
             taken.dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
         )
@@ -189,10 +201,11 @@ class StoredColumns:
         return positions
 
     def _taken(self, positions: Positions, names: Sequence[str]) -> dict[str, Any]:
-        """Copies what some columns hold at positions, a `pyarrow.Array` of each."""
+        """Copies what some columns hold at checked positions, a `pyarrow.Array` of each."""
+        if not names:
+            return {}
         import pyarrow as pa
 
-        positions = self._checked(positions)
         if len(self._batches) == 1:
             return {name: self._batches[0][name].take(pa.array(positions)) for name in names}
         # By batch: `take` of a table would join all its batches first.
@@ -267,6 +280,23 @@ def check_store(path: Path, corpus: Corpus) -> None:
         raise FormatError(
             f"id {columns.ids(np.array(found)).tolist()[0]!r} comes twice; ids must be distinct"
         )
+
+
+def _number_views(
+    batches: Sequence[Mapping[str, Any]], features: Iterable[str]
+) -> dict[str, NDArray[Any]]:
+    """Returns views of the features of which each candidate has one number, by name; none where the
+    candidates are in several batches.
+    """
+    if len(batches) != 1:
+        return {}
+    (batch,) = batches
+    views = {}
+    for name in features:
+        stored = batch[f"feature:{name}"]
+        if arrow.kind_of(stored.type) in {"int64", "float"} and f"weights:{name}" not in batch:
+            views[name] = arrow.values(stored)
+    return views
 
 
 def _column(stored: Any, weights: Any) -> Column:

@@ -215,10 +215,11 @@ class BodyReader:
                 if message["type"] == "http.disconnect":
                     raise Cancelled("the client disconnected before the body had arrived")
                 chunk: bytes = message.get("body", b"")
-                self._budget.reserve(context, len(chunk))
+                size = len(chunk)
+                self._budget.reserve(context, size)
                 is_last = not message.get("more_body", False)
                 if is_last and not body:
-                    self._check(len(chunk))
+                    self._check(size)
                     return chunk
                 body += chunk
                 self._check(len(body))
