@@ -25,6 +25,7 @@ from bundle.features.columns import Activation, Column, checked_together
 from bundle.features.embedded import Embedded
 from bundle.features.rules.ids import RuleSet, within
 from bundle.features.sources import Fetched, Indicator, RemoteRows, RemoteTable, RowReader, Source
+from bundle.format.manifest import EmbeddedFeature
 from bundle.tables.combiner import combine_clipped, with_empty_row
 from bundle.tables.id_values import Rows, Values, distinct, is_padding
 from bundle.tables.offsets import Offsets, lengths_of, offsets_of
@@ -43,46 +44,65 @@ class Batch:
 
     def __init__(self, features: Mapping[str, Embedded], small: Mapping[object, Source]) -> None:
         """Takes features by name, and where the rows of small tables are read, by table."""
-        sources = {
-            name: small.get(feature.table) or _source(feature.table)
-            for name, feature in features.items()
-        }
-        groups: dict[Any, dict[Any, list[str]]] = {}
+        sources: dict[str, Source] = {}
+        names_by_source: dict[Any, dict[Any, list[str]]] = {}
         for name, feature in features.items():
-            of_source = groups.setdefault(sources[name].rows, {})
-            of_source.setdefault(feature.alike, []).append(name)
-        runs = [names for of_source in groups.values() for names in of_source.values()]
+            source = small.get(feature.table) or _source(feature.table)
+            sources[name] = source
+            names_by_kind = names_by_source.setdefault(source.rows, {})
+            names_by_kind.setdefault(feature.alike, []).append(name)
+        runs = [names for each in names_by_source.values() for names in each.values()]
+        run_ends = offsets_of([len(names) for names in runs]).tolist()
+
+        self.runs = list(pairwise(run_ends))
+        """Of features that are alike and read one source, the first, and the first after them."""
         self.names = [name for names in runs for name in names]
         self.features = [features[name] for name in self.names]
-        self.runs = list(pairwise(offsets_of([len(names) for names in runs]).tolist()))
-        """Of features that are alike and read one source, the first, and the first after them."""
-        self.sources = [sources[name].rows for name in self.names]
-        self.firsts = np.array([sources[name].first for name in self.names], np.int64)
-        entries = [feature.entry for feature in self.features]
-        self.is_shifted = bool(self.firsts.any())
         self.inputs = [feature.name for feature in self.features]
         self.rules = RuleSet([feature.rule for feature in self.features], self.inputs)
-        self.listed = [index for index, entry in enumerate(entries) if entry.kind != "single"]
-        self.listed_inputs = [self.inputs[index] for index in self.listed]
-        self.cut = [
-            (index, entry.length) for index, entry in enumerate(entries) if entry.length is not None
-        ]
-        self.padded = [index for index, entry in enumerate(entries) if entry.padding is not None]
-        self.from_end = [index for index, entry in enumerate(entries) if entry.from_end]
-        self.refusing = [
-            index for index, entry in enumerate(entries) if entry.unknown.rule == "refuse"
-        ]
+
+        self.sources = [sources[name].rows for name in self.names]
+        self.firsts = np.array([sources[name].first for name in self.names], np.int64)
+        self.is_shifted = bool(self.firsts.any())
         self.limits = np.array([feature.table.rows for feature in self.features], np.uint64)
-        self.unknown_rows = np.array(
-            [_UNKNOWN if entry.unknown.row is None else entry.unknown.row for entry in entries]
-        )
-        self.remote: list[tuple[RemoteRows, range, Rows]] = []
+        self.remote = self._remote_rows()
         """Remote rows, the features that read them, and the rows that these always read."""
+
+        self.listed: list[int] = []
+        self.cut: list[tuple[int, int]] = []
+        """Sequences and their lengths."""
+        self.padded: list[int] = []
+        self.from_end: list[int] = []
+        self.refusing: list[int] = []
+        unknown_rows = []
+        for index, feature in enumerate(self.features):
+            self._add_kinds(index, feature.entry)
+            row = feature.entry.unknown.row
+            unknown_rows.append(_UNKNOWN if row is None else row)
+        self.listed_inputs = [self.inputs[index] for index in self.listed]
+        self.unknown_rows = np.array(unknown_rows)
+
+    def _add_kinds(self, index: int, entry: EmbeddedFeature) -> None:
+        """Lists a feature by what is done with its ids."""
+        if entry.kind != "single":
+            self.listed.append(index)
+        if entry.length is not None:
+            self.cut.append((index, entry.length))
+        if entry.padding is not None:
+            self.padded.append(index)
+        if entry.from_end:
+            self.from_end.append(index)
+        if entry.unknown.rule == "refuse":
+            self.refusing.append(index)
+
+    def _remote_rows(self) -> list[tuple[RemoteRows, range, Rows]]:
+        found = []
         for rows, group in groupby(range(len(self.names)), self.sources.__getitem__):
             if isinstance(rows, RemoteRows):
                 indices = list(group)
                 reading = range(indices[0], indices[-1] + 1)
-                self.remote.append((rows, reading, self._always_read(reading)))
+                found.append((rows, reading, self._always_read(reading)))
+        return found
 
     def _always_read(self, indices: range) -> Rows:
         """Returns the rows that features read whatever the ids are: those of unknown ids, of empty
@@ -128,10 +148,12 @@ class Batch:
         bag and sequence. Sequences are not cut.
         """
         ids = self._ids(columns, n, whole=True)
-        return np.maximum(ids.rows, _UNKNOWN), [ids.offsets[index] for index in self.listed]
+        offsets = [ids.offsets[index] for index in self.listed]
+        return np.maximum(ids.rows, _UNKNOWN), offsets
 
     def _ids(self, columns: Mapping[str, Column], n: int, whole: bool = False) -> _Ids:
-        return _Ids(self, [feature.ids(columns, n) for feature in self.features], n, whole)
+        ids = [feature.ids(columns, n) for feature in self.features]
+        return _Ids(self, ids, n, whole)
 
 
 class _Ids:
@@ -163,9 +185,8 @@ class _Ids:
         self.values = [column.values for column in columns]
         self.offsets: dict[int, Offsets] = {}
         if batch.listed:
-            checked = checked_together(
-                batch.listed_inputs, [columns[index] for index in batch.listed], n
-            )
+            listed = [columns[index] for index in batch.listed]
+            checked = checked_together(batch.listed_inputs, listed, n)
             self.offsets = dict(zip(batch.listed, checked, strict=True))
         if batch.cut and not whole:
             self._cut_sequences()
@@ -190,7 +211,8 @@ class _Ids:
     def _leave_padding_out(self) -> None:
         for index in self._batch.padded:
             padding = self._batch.features[index].entry.padding
-            found = None if padding is None else is_padding(padding, self.values[index])
+            assert padding is not None  # noqa: S101 - else it is not in the list
+            found = is_padding(padding, self.values[index])
             if found is not None:
                 self._of(index)[found] = _LEFT_OUT
 
@@ -207,7 +229,8 @@ class _Ids:
         counts: list[int] = np.bincount(features, minlength=len(self.values)).tolist()
         for index in self._batch.refusing:
             if counts[index]:
-                refused = self.values[index][self._of(index) == _UNKNOWN]
+                is_unknown = self._of(index) == _UNKNOWN
+                refused = self.values[index][is_unknown]
                 raise self._batch.features[index].refuse(refused[0])
         self.rows[unknown] = self._batch.unknown_rows[features]
         return counts
@@ -238,7 +261,8 @@ class _Ids:
         if not lost.any():
             return
         if index in self._batch.refusing:
-            raise RowUnavailable(self._batch.features[index].name, self.values[index][lost][0])
+            lost_ids = self.values[index][lost]
+            raise RowUnavailable(self._batch.features[index].name, lost_ids[0])
         self._of(index)[lost] = self._batch.unknown_rows[index]
 
     def vectors(self) -> list[NDArray[Any]]:
@@ -306,7 +330,8 @@ class _Ids:
         entry = feature.entry
         offsets = self._joined_offsets(indices)
         lengths = lengths_of(offsets)
-        shape = (lengths.size, entry.length or 0, feature.table.dim)
+        length_max = entry.length or 0
+        shape = (lengths.size, length_max, feature.table.dim)
         found = np.zeros(shape, np.float32)
         if entry.filler_row is not None:
             filler_rows = self._rows_of(indices, "filler_row")
@@ -320,7 +345,8 @@ class _Ids:
         """Returns the offsets of features, end to end."""
         if len(indices) == 1:
             return self.offsets[indices[0]]
-        return offsets_of(np.concatenate([lengths_of(self.offsets[index]) for index in indices]))
+        lengths = [lengths_of(self.offsets[index]) for index in indices]
+        return offsets_of(np.concatenate(lengths))
 
     def _joined_weights(self, indices: range) -> NDArray[np.float32] | None:
         """Returns the weights of features end to end, 1 for those without; None if all are 1."""
@@ -336,12 +362,16 @@ class _Ids:
 
     def _rows_of(self, indices: range, which: Literal["empty_row", "filler_row"]) -> Rows:
         """Returns the row that each bag or sequence of features reads where it has no ids."""
-        rows = np.array([getattr(self._batch.features[index].entry, which) for index in indices])
-        return (rows + self._batch.firsts[indices.start : indices.stop]).repeat(self._n)
+        entries = [self._batch.features[index].entry for index in indices]
+        rows = np.array([getattr(entry, which) for entry in entries])
+        firsts = self._batch.firsts[indices.start : indices.stop]
+        return (rows + firsts).repeat(self._n)
 
 
 def _source(table: TableReader | RemoteTable | Indicator) -> Source:
-    return Source(table.among, table.first) if isinstance(table, RemoteTable) else Source(table)
+    if isinstance(table, RemoteTable):
+        return Source(table.among, table.first)
+    return Source(table)
 
 
 def _cut(values: Values, offsets: Offsets, length: int) -> tuple[Values, Offsets]:
@@ -350,4 +380,5 @@ def _cut(values: Values, offsets: Offsets, length: int) -> tuple[Values, Offsets
     if int(lengths.max(initial=0)) <= length:
         return values, offsets
     step = np.arange(values.size) - offsets[:-1].repeat(lengths)
-    return values[step < length], offsets_of(np.minimum(lengths, length))
+    kept_lengths = np.minimum(lengths, length)
+    return values[step < length], offsets_of(kept_lengths)

@@ -70,12 +70,13 @@ def checked_offsets(name: str, column: Column, n: int) -> Offsets:
             name, f"values of shape {column.values.shape}; a flat array was expected"
         )
     if column.offsets is None:
-        if size % n if n else size:
+        each = size // n if n else 0
+        if each * n != size:
             raise FeatureError(
                 name,
                 f"{size} values for {n} examples without offsets; equally many each was expected",
             )
-        return np.arange(n + 1, dtype=np.int64) * (size // n if n else 0)
+        return np.arange(n + 1, dtype=np.int64) * each
     offsets = column.offsets
     if offsets.shape != (n + 1,) or offsets.dtype.kind not in "iu":
         raise FeatureError(
@@ -102,23 +103,34 @@ def checked_together(names: Sequence[str], columns: Sequence[Column], n: int) ->
     """
     if len(columns) == 1:
         return [checked_offsets(names[0], columns[0], n)]
-    one_each = np.arange(n + 1, dtype=np.int64)
-    shape = (n,)
-    given = [
-        one_each if each.offsets is None and each.values.shape == shape else each.offsets
-        for each in columns
-    ]
-    plain = [
-        each
-        for each in given
-        if each is not None and each.dtype == np.int64 and each.shape == one_each.shape
-    ]
-    if plain and len(plain) == len(columns) and all(each.values.ndim == 1 for each in columns):
-        whole = np.concatenate(plain).reshape(-1, n + 1)
-        sound = (whole[:, 0] == 0) & (whole[:, -1] == [each.values.size for each in columns])
-        if sound.all() and not np.count_nonzero(whole[:, 1:] < whole[:, :-1]):
-            return list(whole)
+    plain = _plain_offsets(columns, n)
+    if plain is not None:
+        sizes = [column.values.size for column in columns]
+        sound = (plain[:, 0] == 0) & (plain[:, -1] == sizes)
+        falls = plain[:, 1:] < plain[:, :-1]
+        if sound.all() and not np.count_nonzero(falls):
+            return list(plain)
     return [checked_offsets(name, column, n) for name, column in zip(names, columns, strict=True)]
+
+
+def _plain_offsets(columns: Sequence[Column], n: int) -> NDArray[np.int64] | None:
+    """Returns the offsets of several columns, [columns, n + 1], unchecked; None: some are not
+    int64, or of another shape.
+    """
+    counting = np.arange(n + 1, dtype=np.int64)
+    found = []
+    for values, offsets, _ in columns:
+        if values.ndim != 1:
+            return None
+        if offsets is not None:
+            if offsets.dtype != np.int64 or offsets.shape != counting.shape:
+                return None
+            found.append(offsets)
+        elif values.size == n:
+            found.append(counting)
+        else:
+            return None
+    return np.concatenate(found).reshape(-1, n + 1) if found else None
 
 
 def one_each(name: str, column: Column, default: Column | None, n: int) -> Column:
@@ -141,15 +153,17 @@ def one_each(name: str, column: Column, default: Column | None, n: int) -> Colum
     if default is None:
         raise FeatureError(name, NO_DEFAULT)
     values = column.values
-    filled = default.values
-    if values.size and (values.dtype == object) != (
-        filled.dtype == object
-    ):  # strings of digits are integers, too
-        values = values.astype(str).astype(object)
-        filled = filled.astype(str).astype(object)
-    filled = np.repeat(filled.astype(np.result_type(values, filled)) if values.size else filled, n)
+    filling = default.values
+    if values.size:
+        if (values.dtype == object) != (filling.dtype == object):
+            # Strings of digits are integers, too.
+            values = values.astype(str).astype(object)
+            filling = filling.astype(str).astype(object)
+        filling = filling.astype(np.result_type(values, filling))
+    filled = np.repeat(filling, n)
     filled[lengths == 1] = values
-    return Column(filled, None, None if column.weights is None else np.ones(n, np.float32))
+    weights = None if column.weights is None else np.ones(n, np.float32)
+    return Column(filled, None, weights)
 
 
 def place_of(name: str, place: int) -> str:
@@ -170,8 +184,9 @@ def spread(name: str, column: Column, places: int, n: int) -> dict[str, Column]:
         lengths = lengths_of(checked_offsets(name, column, n))
         wrong = np.flatnonzero(lengths != places)
         if wrong.size:
+            example = wrong[0]
             raise FeatureError(
-                name, f"example {wrong[0]} has {lengths[wrong[0]]} values; {places} were expected"
+                name, f"example {example} has {lengths[example]} values; {places} were expected"
             )
     by_place = np.ascontiguousarray(column.values.reshape(n, places).T)
     return {place_of(name, place): Column(values) for place, values in enumerate(by_place)}
@@ -186,6 +201,8 @@ def repeated(name: str, column: Column, counts: NDArray[np.int64]) -> Column:
     offsets = checked_offsets(name, column, counts.size)
     lengths = lengths_of(offsets).repeat(counts)
     ends = offsets_of(lengths)
-    places = np.arange(ends[-1]) + (offsets[:-1].repeat(counts) - ends[:-1]).repeat(lengths)
+    # How far each copy lies from the example that it is of.
+    distances = offsets[:-1].repeat(counts) - ends[:-1]
+    places = np.arange(ends[-1]) + distances.repeat(lengths)
     weights = None if column.weights is None else column.weights[places]
     return Column(column.values[places], ends, weights)

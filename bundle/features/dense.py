@@ -16,6 +16,8 @@ from bundle.format.manifest import DenseFeature
 from bundle.tables import id_values
 from bundle.tables.offsets import lengths_of
 
+_INT32 = np.iinfo(np.int32)
+
 
 class Dense:
     """Checks and shapes the numbers of one feature.
@@ -47,7 +49,8 @@ class Dense:
         """How many float32 it takes of each example as they are sent; None: it is
         something else.
         """
-        return self._size if self._spec.take == "values" and self._spec.dtype == "float32" else None
+        as_sent = self._spec.take == "values" and self._spec.dtype == "float32"
+        return self._size if as_sent else None
 
     @property
     def has_default(self) -> bool:
@@ -67,38 +70,40 @@ class Dense:
         if column.weights is not None and not self._drop_weights:
             raise FeatureError(self.read, "weights were sent; the feature takes none")
         if self._spec.take == "lengths":
-            held = lengths_of(checked_offsets(self.read, column, n))
-            return Activation(self._numbers(held).reshape(n, *self._spec.shape))
+            lengths = lengths_of(checked_offsets(self.read, column, n))
+            return Activation(self._numbers(lengths).reshape(n, *self.shape))
         if self._spec.take in ("padded", "weights"):
             return Activation(self._padded(column, n))
         if column.offsets is None and column.values.shape == (n * self._size,):
-            return Activation(self._numbers(column.values).reshape(n, *self._spec.shape))
+            return Activation(self._numbers(column.values).reshape(n, *self.shape))
+
         lengths = lengths_of(checked_offsets(self.read, column, n))
         absent = lengths == 0
-        if ((lengths != self._size) & ~absent).any():
-            example = int(np.argmax((lengths != self._size) & ~absent))
+        wrong = (lengths != self._size) & ~absent
+        if wrong.any():
+            example = int(np.argmax(wrong))
             raise FeatureError(
                 self.read,
-                f"example {example} has {lengths[example]} numbers; shape {self._spec.shape} takes "
+                f"example {example} has {lengths[example]} numbers; shape {self.shape} takes "
                 f"{self._size}",
             )
-        values = self._numbers(column.values).reshape(-1, *self._spec.shape)
-        if absent.any():
-            result = np.repeat(self._needed_default(), n, axis=0)
-            result[~absent] = values
-            return Activation(result)
-        return Activation(values)
+        values = self._numbers(column.values).reshape(-1, *self.shape)
+        if not absent.any():
+            return Activation(values)
+        result = np.repeat(self._needed_default(), n, axis=0)
+        result[~absent] = values
+        return Activation(result)
 
     def _stated(self, default: Any) -> NDArray[Any]:
         """Returns [1, *shape] numbers of a default."""
-        weighted = isinstance(default, dict) and self._drop_weights
-        values = np.asarray(default["ids"] if weighted else default)
+        stated = default
+        weights = None
+        if self._drop_weights and isinstance(default, dict):
+            stated = default["ids"]
+            if "weights" in default:
+                weights = np.asarray(default["weights"], np.float32).reshape(-1)
+        values = np.asarray(stated)
         if self._spec.take in ("padded", "weights"):
-            weights = (
-                np.asarray(default["weights"], np.float32).reshape(-1)
-                if weighted and "weights" in default
-                else None
-            )
             return self._padded(Column(values.reshape(-1), None, weights), 1)
         if self._spec.take == "lengths":
             values = np.full(self.shape, values.size)
@@ -118,34 +123,44 @@ class Dense:
                 f"example {example} has {lengths[example]} values; a tower takes {self._size} at "
                 "most",
             )
-        values = column.values
-        if self._spec.take == "weights":
-            values = np.ones(values.size, np.float32) if column.weights is None else column.weights
-            if values.shape != column.values.shape:
-                message = (
-                    f"{values.size} weights for {column.values.size} values; one each was expected"
-                )
-                raise FeatureError(self.read, message)
-        values = self._numbers(values)
-        padded = np.full((n, self._size), "" if values.dtype == object else 0, values.dtype)
-        padded[np.arange(self._size) < lengths[:, np.newaxis]] = values
+        sent = self._weights(column) if self._spec.take == "weights" else column.values
+        values = self._numbers(sent)
+        filler = "" if values.dtype == object else 0
+        padded = np.full((n, self._size), filler, values.dtype)
+        is_sent = np.arange(self._size) < lengths[:, np.newaxis]
+        padded[is_sent] = values
         return padded
+
+    def _weights(self, column: Column) -> NDArray[Any]:
+        """Returns the weights beside the values of a column, 1 where none were sent."""
+        count = column.values.size
+        if column.weights is None:
+            return np.ones(count, np.float32)
+        if column.weights.shape != column.values.shape:
+            message = f"{column.weights.size} weights for {count} values; one each was expected"
+            raise FeatureError(self.read, message)
+        return column.weights
 
     def _numbers(self, values: NDArray[Any]) -> NDArray[Any]:
         if self._spec.dtype == "float32":
             return id_values.numbers(self.read, values)
         if self._spec.dtype == "string":
             return id_values.strings(self.read, values)
+        return self._integers(values)
+
+    def _integers(self, values: NDArray[Any]) -> NDArray[Any]:
         result = id_values.integers(self.read, values)
         if self._spec.dtype == "int32":
-            beyond = (result < -(1 << 31)) | (result >= 1 << 31)
+            beyond = (result < _INT32.min) | (result > _INT32.max)
             if beyond.any():
                 raise FeatureError(self.read, f"{result[beyond][0]} is beyond int32")
             result = result.astype(np.int32)
-        below = self._spec.below
-        if below is not None and result.size and not 0 <= result.min() <= result.max() < below:
-            wrong = result[(result < 0) | (result >= below)][0]
-            raise FeatureError(self.read, f"{wrong} is no row of its table, which has {below}")
+        rows = self._spec.below
+        if rows is not None:
+            outside = (result < 0) | (result >= rows)
+            if outside.any():
+                wrong = result[outside][0]
+                raise FeatureError(self.read, f"{wrong} is no row of its table, which has {rows}")
         return result
 
     def _needed_default(self) -> NDArray[Any]:

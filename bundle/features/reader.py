@@ -104,16 +104,15 @@ class FeatureReader:
             name: table for name, table in tables.items() if isinstance(table, TableReader)
         }
         self.inputs = readers_of(features)
-        weighted = {
-            name
-            for name, readers in self.inputs.items()
-            if any(getattr(features[reader], "weighted", False) for reader in readers)
-        }
-        self._places = {
-            inputs_of(name, each)[0]: each.places
-            for name, each in features.items()
-            if isinstance(each, EmbeddedFeature) and each.places is not None
-        }
+        self._weighted: set[str] = set()
+        """Inputs that are sent with weights."""
+        self._places: dict[str, int] = {}
+        """How many values an input has, each of which is a feature."""
+        for name, feature in features.items():
+            if feature.weighted:
+                self._weighted.update(inputs_of(name, feature))
+            if isinstance(feature, EmbeddedFeature) and feature.places is not None:
+                self._places[inputs_of(name, feature)[0]] = feature.places
         self._features: dict[str, Dense | Embedded] = {}
         # Plain dictionaries: a cache of a bound method would refer back to this reader, and the
         # memory of a retired version would wait for the garbage collector.
@@ -123,37 +122,49 @@ class FeatureReader:
         self._inputs_by_names: dict[tuple[str, ...], frozenset[str]] = {}
         self._divided: dict[tuple[tuple[str, ...], frozenset[str]], _Divided] = {}
         self._defaults: dict[str, NDArray[Any] | None] = {}
-        indicators: dict[tuple[int, bool], Indicator] = {}
+        self._indicators: dict[tuple[int, bool], Indicator] = {}
         for name, feature in features.items():
-            read = inputs_of(name, feature)[0]
             try:
                 if isinstance(feature, DenseFeature):
-                    self._features[name] = Dense(read, feature, read in weighted)
-                    continue
-                table: TableReader | RemoteTable | Indicator | Ordinal
-                if feature.indicator:
-                    kind = (feature.indicator, feature.ordinal)
-                    if kind not in indicators:
-                        indicators[kind] = Ordinal(kind[0]) if kind[1] else Indicator(kind[0])
-                    table = indicators[kind]
+                    read = inputs_of(name, feature)[0]
+                    self._features[name] = Dense(read, feature, read in self._weighted)
                 else:
-                    table = tables[feature.table]
-                drop = read in weighted and not feature.weighted
-                embedded = Embedded(name, feature, table, vocabularies, keys or {}, drop)
-                self._features[name] = embedded
-                if embedded.has_default and not isinstance(table, RemoteTable):
-                    Batch({name: embedded}, {}).activations({}, 1)
+                    self._features[name] = self._open_embedded(
+                        name, feature, tables, vocabularies, keys or {}
+                    )
             except KeyError as problem:
                 raise FormatError(
                     f"features.{name} needs {problem}, which is not open"
                 ) from problem
-            except (
-                FeatureError,
-                ValueError,
-                OverflowError,
-            ) as problem:  # numpy's, of a strange default
+            # The last two are numpy's, of a strange default.
+            except (FeatureError, ValueError, OverflowError) as problem:
                 raise FormatError(f"features.{name}.default does not fit: {problem}") from problem
         self._small = small_tables(self.tables.values())
+
+    def _open_embedded(
+        self,
+        name: str,
+        feature: EmbeddedFeature,
+        tables: Mapping[str, TableReader | RemoteTable],
+        vocabularies: Mapping[str, Vocabulary],
+        keys: Mapping[str, KeyIndex],
+    ) -> Embedded:
+        """Joins a feature with what it reads, and checks its default."""
+        table = self._indicator(feature) if feature.indicator else tables[feature.table]
+        input_is_weighted = inputs_of(name, feature)[0] in self._weighted
+        drops_weights = input_is_weighted and not feature.weighted
+        embedded = Embedded(name, feature, table, vocabularies, keys, drops_weights)
+        if embedded.has_default and not isinstance(table, RemoteTable):
+            Batch({name: embedded}, {}).activations({}, 1)
+        return embedded
+
+    def _indicator(self, feature: EmbeddedFeature) -> Indicator:
+        """Returns the table of an indicator; those alike share one."""
+        width = feature.indicator or 0
+        kind = (width, feature.ordinal)
+        if kind not in self._indicators:
+            self._indicators[kind] = Ordinal(width) if feature.ordinal else Indicator(width)
+        return self._indicators[kind]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._features)
@@ -223,11 +234,12 @@ class FeatureReader:
         wanted = [name for place in left for name in place.names]
         found = self.activations(wanted, columns, n, fetched)
         for array, names, _ in left:
-            values = [found[name].values for name in names]
-            flat = [
-                each if each.ndim == 2 else each.reshape(n, math.prod(each.shape[1:]))
-                for each in values
-            ]
+            flat = []
+            for name in names:
+                values = found[name].values
+                if values.ndim != 2:
+                    values = values.reshape(n, math.prod(values.shape[1:]))
+                flat.append(values)
             np.concatenate(flat, axis=1, out=array, casting="unsafe")
         return {name: each.unknown for name, each in found.items() if each.unknown}
 
@@ -237,12 +249,8 @@ class FeatureReader:
         """Returns the distinct remote rows, ascending, that features read, by layout; arguments as
         of `activations`.
         """
-        remote = [
-            name
-            for name in names
-            if isinstance(getattr(self._found(name), "table", None), RemoteTable)
-        ]
-        return self._batch(tuple(remote)).wanted(self._spread(columns, n), n)
+        remote = tuple([name for name in names if self._is_remote(name)])
+        return self._batch(remote).wanted(self._spread(columns, n), n)
 
     def _after_defaults(self, place: Place, columns: Mapping[str, Column]) -> Sequence[Place]:
         """Writes the features of which nothing was sent, where their default is known; returns all
@@ -303,13 +311,16 @@ class FeatureReader:
         its row is elsewhere.
         """
         if name not in self._defaults:
-            found = self._found(name)
-            is_here = not isinstance(getattr(found, "table", None), RemoteTable)
             self._defaults[name] = None
-            if found.has_default and is_here:
+            if self._found(name).has_default and not self._is_remote(name):
                 values = self.activations([name], {}, 1)[name].values
                 self._defaults[name] = values.reshape(-1)
         return self._defaults[name]
+
+    def _is_remote(self, name: str) -> bool:
+        """Returns whether the rows of a feature are elsewhere."""
+        found = self._found(name)
+        return isinstance(found, Embedded) and isinstance(found.table, RemoteTable)
 
     def _after_native(self, place: Place, columns: Mapping[str, Column]) -> list[Place]:
         """Writes the features whose columns are rows, bags of rows or numbers, as they are; returns
@@ -327,23 +338,19 @@ class FeatureReader:
             return [place]
         readers, reads = native
         sent = columns if isinstance(columns, dict) else dict(columns)
+        count = len(names)
         left = []
-        at = read_tables(readers, reads, sent, 0, array, 0)
-        while at < len(names):
-            first = at
-            start = ends[at - 1] if at else 0
-            at += 1
-            while at < len(names) and readers[at] is None:
-                at += 1
-            stop = ends[at - 1]
-            left.append(
-                Place(
-                    array[:, start:stop],
-                    names[first:at],
-                    tuple([end - start for end in ends[first:at]]),
-                )
-            )
-            at = read_tables(readers, reads, sent, at, array, stop)
+        position = read_tables(readers, reads, sent, 0, array, 0)
+        while position < count:
+            first = position
+            start = ends[position - 1] if position else 0
+            position += 1
+            while position < count and readers[position] is None:
+                position += 1
+            stop = ends[position - 1]
+            rest_ends = tuple([end - start for end in ends[first:position]])
+            left.append(Place(array[:, start:stop], names[first:position], rest_ends))
+            position = read_tables(readers, reads, sent, position, array, stop)
         return left
 
     def _bind(self, names: tuple[str, ...]) -> _Bound:
@@ -357,7 +364,12 @@ class FeatureReader:
         """Returns the batch of some features."""
         found = self._batches.get(names)
         if found is None:
-            found = self._batch_of(names)
+            features = {}
+            for name in names:
+                feature = self._features[name]
+                if isinstance(feature, Embedded):
+                    features[name] = feature
+            found = Batch(features, self._small)
             _keep(self._batches, names, found)
         return found
 
@@ -379,12 +391,6 @@ class FeatureReader:
         if all(each is None for each in readers):
             return None
         return tuple(readers), tuple(self._found(name).read for name in names)
-
-    def _batch_of(self, names: tuple[str, ...]) -> Batch:
-        return Batch(
-            {name: each for name in names if isinstance(each := self._features[name], Embedded)},
-            self._small,
-        )
 
     def rows(self, name: str, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
         """Resolves the ids of one feature of n examples, without its unknown rule, cutting or

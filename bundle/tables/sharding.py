@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from bundle.arithmetic import ceil_div
 from bundle.format.dtypes import SCALE_BYTES
 from bundle.format.manifest import Index, Manifest, Segment, Table
 from bundle.tables.segments import RowRange, overlap
@@ -34,18 +35,22 @@ class ShardNumber(NamedTuple):
           ValueError: the text is no such number.
         """
         spelled = _SPELLED.fullmatch(text)
-        if spelled is None or int(spelled[1]) > int(spelled[2]):
-            raise ValueError(
-                f"{text!r} is no shard; a number and how many there are, such as 1/4, were expected"
-            )
-        return cls(int(spelled[1]), int(spelled[2]))
+        if spelled is not None:
+            number = int(spelled[1])
+            total = int(spelled[2])
+            if number <= total:
+                return cls(number, total)
+        raise ValueError(
+            f"{text!r} is no shard; a number and how many there are, such as 1/4, were expected"
+        )
 
 
 def row_range(rows: int, shard: ShardNumber) -> RowRange:
     """Returns the rows of a table, or the partitions of an index, that a shard holds; none where
     there are too few.
     """
-    first, end = (-(-rows * each // shard.total) for each in (shard.number - 1, shard.number))
+    first = ceil_div(rows * (shard.number - 1), shard.total)
+    end = ceil_div(rows * shard.number, shard.total)
     return RowRange(first, end - first)
 
 
@@ -64,11 +69,16 @@ def of_rows(table: Table, wanted: RowRange) -> Table:
 
     def trimmed(segments: tuple[Segment, ...], row_bytes: int) -> tuple[Segment, ...]:
         found = []
-        for each in _overlapping(segments, wanted):
-            part = overlap(RowRange(each.first_row, each.rows), wanted)
-            offset = each.offset + (part.first - each.first_row) * row_bytes
-            place = {"offset": offset, "first_row": part.first - wanted.first, "rows": part.rows}
-            found.append(each.model_copy(update=place))
+        for segment in _overlapping(segments, wanted):
+            rows = RowRange(segment.first_row, segment.rows)
+            part = overlap(rows, wanted)
+            skipped_rows = part.first - segment.first_row
+            place = {
+                "offset": segment.offset + skipped_rows * row_bytes,
+                "first_row": part.first - wanted.first,
+                "rows": part.rows,
+            }
+            found.append(segment.model_copy(update=place))
         return tuple(found)
 
     segments = trimmed(table.segments, table.row_bytes)
@@ -91,64 +101,60 @@ def held_by_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Man
     """Returns what of a bundle a shard reads: the files with rows of its ranges, no tower and no
     store.
     """
-    held: dict[str, object] = {}
-    for kind in ("vocabularies", "keys", "features", "towers", "corpora", "contexts"):
-        held[kind] = {}
     tables = {}
     for name, table in sharded_tables(manifest, min_bytes).items():
         wanted = row_range(table.rows, shard)
-        kept = {
-            "segments": _overlapping(table.segments, wanted),
-            "scales": _overlapping(table.scales, wanted),
-        }
         if wanted.rows:
-            tables[name] = table.model_copy(update=kept)
+            segments = _overlapping(table.segments, wanted)
+            scales = _overlapping(table.scales, wanted)
+            tables[name] = table.model_copy(update={"segments": segments, "scales": scales})
+
     indexes = sharded_indexes(manifest)
     read = set[str]()
     for index in indexes.values():
-        parts = row_range(index.partitions, shard)
-        if parts.rows:
-            filters = manifest.corpora[index.corpus].filters.values()
-            read |= {
-                index.vectors,
-                *(file for each in filters for file in (each.values, each.rows)),
-            }
-            read |= {f"{directory}/" for directory in index.directories[parts.first : parts.end]}
+        partitions = row_range(index.partitions, shard)
+        if partitions.rows:
+            read.add(index.vectors)
             read |= _codes_files(index)
-    files = tuple(file for file in manifest.files if file.path.startswith(tuple(read)))
+            for directory in index.directories[partitions.first : partitions.end]:
+                read.add(f"{directory}/")
+            for attribute in manifest.corpora[index.corpus].filters.values():
+                read |= {attribute.values, attribute.rows}
+    files = tuple([file for file in manifest.files if file.path.startswith(tuple(read))])
+
     # All indexes: their vectors are large, and checked later than other files.
-    return manifest.model_copy(update=held | {"tables": tables, "indexes": indexes, "files": files})
+    held: dict[str, object] = {"tables": tables, "indexes": indexes, "files": files}
+    for kind in ("vocabularies", "keys", "features", "towers", "corpora", "contexts"):
+        held[kind] = {}
+    return manifest.model_copy(update=held)
 
 
 def held_by_router(manifest: Manifest, min_bytes: int) -> Manifest:
     """Returns what of a bundle a router reads: everything but what shards hold."""
     remote = sharded_tables(manifest, min_bytes)
-    indexes = sharded_indexes(manifest).values()
+    tables = {name: table for name, table in manifest.tables.items() if name not in remote}
+    indexes = {name: index for name, index in manifest.indexes.items() if index.partitions == 1}
+
     # An index that is not sharded may share its vectors with one that is.
-    kept = {index.vectors for index in manifest.indexes.values() if index.partitions == 1}
-    elsewhere = tuple(
-        {index.vectors for index in indexes} - kept
-        | {f"{index.directory}/" for index in indexes}
-        | {file for index in indexes for file in _codes_files(index)}
-    )
-    return manifest.model_copy(
-        update={
-            "tables": {
-                name: table for name, table in manifest.tables.items() if name not in remote
-            },
-            "indexes": {
-                name: index for name, index in manifest.indexes.items() if index.partitions == 1
-            },
-            "files": tuple(file for file in manifest.files if not file.path.startswith(elsewhere)),
-        }
-    )
+    kept_vectors = {index.vectors for index in indexes.values()}
+    elsewhere = set[str]()
+    for index in sharded_indexes(manifest).values():
+        elsewhere.add(f"{index.directory}/")
+        elsewhere |= _codes_files(index)
+        if index.vectors not in kept_vectors:
+            elsewhere.add(index.vectors)
+    files = tuple([file for file in manifest.files if not file.path.startswith(tuple(elsewhere))])
+    return manifest.model_copy(update={"tables": tables, "indexes": indexes, "files": files})
 
 
 def _overlapping(segments: tuple[Segment, ...], wanted: RowRange) -> tuple[Segment, ...]:
     """Returns the segments that hold any of the wanted rows."""
-    return tuple(
-        each for each in segments if overlap(RowRange(each.first_row, each.rows), wanted).rows
-    )
+    kept = []
+    for segment in segments:
+        rows = RowRange(segment.first_row, segment.rows)
+        if overlap(rows, wanted).rows:
+            kept.append(segment)
+    return tuple(kept)
 
 
 def _codes_files(index: Index) -> set[str]:

@@ -102,8 +102,8 @@ class RuleSet:
         if self._hashed:
             parts = [found[place] for place in self._hashed]
             sizes = [part.size for part in parts]
-            rows = (np.concatenate(parts) % self._buckets.repeat(sizes)).astype(np.int64)
-            rows += self._first_rows.repeat(sizes)
+            buckets = np.concatenate(parts) % self._buckets.repeat(sizes)
+            rows = buckets.astype(np.int64) + self._first_rows.repeat(sizes)
             for place, each in zip(self._hashed, split(rows, parts), strict=True):
                 found[place] = each
         return found
@@ -120,14 +120,14 @@ class RuleSet:
         """Evaluates the ids of rules that are alike; writes what each makes to `found`."""
         sent = [columns[place] for place in places]
         evaluate = self._rules[places[0]].evaluate
+        name = self._features[places[0]]
         try:
-            made = split(evaluate(self._features[places[0]], np.concatenate(sent)), sent)
+            whole = evaluate(name, np.concatenate(sent))
         except FeatureError:  # it names the first input of them: each speaks for itself
-            made = [
-                evaluate(self._features[place], values)
-                for place, values in zip(places, sent, strict=True)
-            ]
-        for place, each in zip(places, made, strict=True):
+            for place, values in zip(places, sent, strict=True):
+                found[place] = evaluate(self._features[place], values)
+            return
+        for place, each in zip(places, split(whole, sent), strict=True):
             found[place] = each
 
 
@@ -135,10 +135,9 @@ def split(whole: NDArray[Any], parts: Sequence[NDArray[Any]]) -> list[NDArray[An
     """Cuts an array into pieces as long as `parts`."""
     if len(parts) == 1:
         return [whole]
-    return [
-        whole[start:end]
-        for start, end in pairwise(accumulate((part.size for part in parts), initial=0))
-    ]
+    sizes = [part.size for part in parts]
+    ends = accumulate(sizes, initial=0)
+    return [whole[start:end] for start, end in pairwise(ends)]
 
 
 def within(rows: Rows, limits: NDArray[np.uint64] | int) -> Rows:
@@ -166,7 +165,9 @@ def rule_of(
         case IdentityIds():
             return Rule(integers, "identity")
         case HashIds() if entry.mask is None:
-            hashing = hashes if entry.key is None else partial(hashes, key=entry.key)
+            hashing: Evaluation = hashes
+            if entry.key is not None:
+                hashing = partial(hashes, key=entry.key)
             return Rule(hashing, ("hash", entry.key), entry.buckets, entry.first_row)
     return Rule(_evaluation(entry, vocabularies, keys or {}), entry.model_dump_json())
 
@@ -199,11 +200,12 @@ def cast(entry: Cast, feature: str, values: Values) -> Rows:
     """
     if entry.of == "int64":
         return integers(feature, values).astype(entry.to).astype(np.int64)
-    found = _ROUNDED[entry.rounding](numbers(feature, values))
+    rounded = _ROUNDED[entry.rounding](numbers(feature, values))
     limits = np.iinfo(entry.to)
     # Beyond the largest integer there is no float32 below the next power of two.
-    beyond = (found < np.float32(limits.min)) | (found >= np.float32(limits.max))
-    return np.where(beyond, limits.min, np.where(beyond, np.float32(0), found).astype(np.int64))
+    beyond = (rounded < np.float32(limits.min)) | (rounded >= np.float32(limits.max))
+    within_limits = np.where(beyond, np.float32(0), rounded).astype(np.int64)
+    return np.where(beyond, limits.min, within_limits)
 
 
 def _computed(operations: Sequence[IdOperation], feature: str, values: Values) -> Rows:
@@ -211,18 +213,19 @@ def _computed(operations: Sequence[IdOperation], feature: str, values: Values) -
     # rules).
     found = integers(feature, values)
     for each in operations:
-        operation = _OPERATIONS[each.do]
-        found = operation(found) if each.by is None else operation(found, each.by)
+        operands = () if each.by is None else (each.by,)
+        found = _OPERATIONS[each.do](found, *operands)
     return found
 
 
 def _masked(entry: HashIds, feature: str, values: Values) -> Rows:
     # Source: tf-keras 2.20 and Keras 3.15, layers/preprocessing/hashing.py (the rule).
     ids = known_kind(feature, values)
-    rows = (hashes(feature, ids, entry.key) % np.uint64(entry.buckets)).astype(
-        np.int64
-    ) + entry.first_row
-    rows[[str(each) == str(entry.mask) for each in ids.tolist()]] = 0
+    buckets = hashes(feature, ids, entry.key) % np.uint64(entry.buckets)
+    rows = buckets.astype(np.int64) + entry.first_row
+    mask = str(entry.mask)
+    is_masked = [str(each) == mask for each in ids.tolist()]
+    rows[is_masked] = 0
     return rows
 
 
@@ -232,20 +235,25 @@ def _listed(entry: VocabularyIds, vocabulary: Vocabulary, feature: str, values: 
     rows = vocabulary.find(feature, values)
     unknown = rows < 0
     rows = np.where(unknown, rows, rows + entry.first_row)
-    if entry.oov_buckets or entry.mask is not None:
-        ids = (integers if vocabulary.dtype == "int64" else strings)(feature, values)
-        if entry.oov_buckets:
-            beyond = ids[unknown]
-            modulo = entry.oov_hash == "modulo" and beyond.dtype == np.int64
-            found = (
-                beyond % entry.oov_buckets
-                if modulo
-                else hashes(feature, beyond) % np.uint64(entry.oov_buckets)
-            )
-            rows[unknown] = entry.oov_first_row + found.astype(np.int64)
-        if entry.mask is not None:
-            rows[ids == entry.mask] = 0
+    if not entry.oov_buckets and entry.mask is None:
+        return rows
+
+    read = integers if vocabulary.dtype == "int64" else strings
+    ids: Values = read(feature, values)
+    if entry.oov_buckets:
+        rows[unknown] = entry.oov_first_row + _oov_buckets(entry, feature, ids[unknown])
+    if entry.mask is not None:
+        rows[ids == entry.mask] = 0
     return rows
+
+
+def _oov_buckets(entry: VocabularyIds, feature: str, ids: Values) -> Rows:
+    """Returns the bucket of each out-of-vocabulary id."""
+    if entry.oov_hash == "modulo" and ids.dtype == np.int64:
+        buckets: NDArray[Any] = ids % entry.oov_buckets
+    else:
+        buckets = hashes(feature, ids) % np.uint64(entry.oov_buckets)
+    return buckets.astype(np.int64)
 
 
 def _bucketed(
@@ -253,7 +261,8 @@ def _bucketed(
 ) -> Rows:
     # Source: TensorFlow 2.20, core/kernels/bucketize_op.cc (the rule: std::upper_bound).
     found = np.searchsorted(boundaries, numbers(feature, values), side="right")
-    return (boundaries.size - found if entry.falling else found).astype(np.int64) + entry.first_row
+    buckets = boundaries.size - found if entry.falling else found
+    return buckets.astype(np.int64) + entry.first_row
 
 
 def _chained(rules: Sequence[Rule], feature: str, values: Values) -> Rows:

@@ -182,6 +182,9 @@ def _merged(requests: Sequence[Mapping[str, Column]], counts: Sequence[int]) -> 
 
 
 def _retrieved_part(answer: Retrieved, first: int, end: int) -> Retrieved:
+    attributes = {}
+    for name, values in answer.attributes.items():
+        attributes[name] = values[first:end]
     # A retrieval that is merged has no explanations; `replace` takes three times as many calls.
     return Retrieved(
         model=answer.model,
@@ -189,7 +192,7 @@ def _retrieved_part(answer: Retrieved, first: int, end: int) -> Retrieved:
         ids=answer.ids[first:end],
         scores=answer.scores[first:end],
         offsets=np.array([0, end - first], np.int64),
-        attributes={name: values[first:end] for name, values in answer.attributes.items()},
+        attributes=attributes,
         searched=answer.searched,
     )
 
