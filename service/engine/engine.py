@@ -43,8 +43,9 @@ from service.engine.limits import NotFinite
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
 from service.engine.scheduling import batching
+from service.engine.scheduling.batching import Job
 from service.engine.scheduling.compute_pool import ComputePool
-from service.engine.scheduling.scheduler import Job, Scheduler
+from service.engine.scheduling.scheduler import Scheduler
 from service.errors import (
     INTERNAL_MESSAGE,
     DataLoss,

@@ -14,8 +14,9 @@ import pytest
 
 from service.engine.computation import RemoteCall
 from service.engine.context import RequestContext
+from service.engine.scheduling.batching import Job
 from service.engine.scheduling.compute_pool import ComputePool
-from service.engine.scheduling.scheduler import Job, LatencyEstimates, Scheduler
+from service.engine.scheduling.scheduler import LatencyEstimates, Scheduler
 from service.errors import (
     Cancelled,
     DeadlineExceeded,
