@@ -94,6 +94,17 @@ def test_verify_tables_of_an_array_names_the_library_that_decoded_it(
     assert found.decoder == f"h5py {h5py.__version__}"
 
 
+@pytest.mark.parametrize(("chunk_rows", "first"), [(None, 100), (1, 2500), (700, 2500)])
+def test_verify_tables_compares_an_array_from_its_end_which_was_decoded_last(
+    pair: Pair, chunk_rows: int | None, first: int
+) -> None:
+    data = np.fromfile(pair.root / "s0", "<f4").reshape(-1, DIM)
+    data[[100, 2500]] += 1
+    data.tofile(pair.root / "s0")
+    with pytest.raises(VerificationFailed, match=f"row {first} differs"):
+        check(pair if chunk_rows is None else in_chunks(pair, chunk_rows), ROWS)
+
+
 @pytest.mark.parametrize(("row", "rows"), [(0, 20), (2999, 20), (1400, None), (1399, ROWS)])
 def test_verify_tables_row_that_an_array_has_elsewhere_is_found(
     pair: Pair, row: int, rows: int | None

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.format.manifest import BucketIds, Cast, VocabularyIds
+from bundle.format.manifest import BucketIds, Cast, HashIds, VocabularyIds
 from export.graphs.loading import tf
 from export.tensorflow_models.graph.input_paths import Values
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
@@ -75,14 +75,32 @@ def test_numbers_that_are_scaled_by_anything_but_zero_become_buckets(
     assert isinstance(scaled, ResolvedIds) == is_rule
 
 
-def test_ids_that_are_masked_by_another_input_have_no_rule() -> None:
+@pytest.mark.parametrize(
+    ("kind", "mask", "by", "is_rule"),
+    [
+        (ids(), 7, "x", True),
+        (ids(), 7, "y", False),
+        (ids(), None, "y", False),
+        (texts(), "none", "x", True),
+        (texts(), "none", "y", False),
+        (texts(), None, "y", False),
+    ],
+)
+def test_ids_have_a_rule_where_the_masked_input_is_their_own(
+    kind: Any, mask: int | str | None, by: str, is_rule: bool
+) -> None:
     hashing = tf.keras.layers.Hashing(300)
 
     def masked(features: Any) -> Any:
-        other = tf.equal(features["x"], features["y"])
-        return tf.where(other, tf.constant(0, tf.int64), hashing(features["x"]))
+        known = features["x"] if mask is None else tf.constant(mask, kind.dtype)
+        left_out = tf.equal(features[by], known)
+        return tf.where(left_out, tf.constant(0, tf.int64), hashing(features["x"]))
 
-    assert not isinstance(found(masked, 300, x=ids(), y=ids()), ResolvedIds)
+    resolved = found(masked, 300, x=kind, y=kind)
+    assert isinstance(resolved, ResolvedIds) == is_rule
+    if isinstance(resolved, ResolvedIds):
+        assert isinstance(resolved.rule, HashIds)
+        assert resolved.rule.mask == mask
 
 
 @pytest.mark.parametrize(
