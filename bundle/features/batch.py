@@ -71,7 +71,8 @@ class Batch:
         self.listed: list[int] = []
         self.cut: list[tuple[int, int]] = []
         """Sequences and their lengths."""
-        self.padded: list[int] = []
+        self.padded: list[tuple[int, int | str]] = []
+        """Features whose values may be there to fill up, and which value that is."""
         self.from_end: list[int] = []
         self.refusing: list[int] = []
         unknown_rows = []
@@ -89,7 +90,7 @@ class Batch:
         if entry.length is not None:
             self.cut.append((index, entry.length))
         if entry.padding is not None:
-            self.padded.append(index)
+            self.padded.append((index, entry.padding))
         if entry.from_end:
             self.from_end.append(index)
         if entry.unknown.rule == "refuse":
@@ -209,9 +210,7 @@ class _Ids:
             self.offsets[index] = offsets
 
     def _leave_padding_out(self) -> None:
-        for index in self._batch.padded:
-            padding = self._batch.features[index].entry.padding
-            assert padding is not None  # noqa: S101 - else it is not in the list
+        for index, padding in self._batch.padded:
             found = is_padding(padding, self.values[index])
             if found is not None:
                 self._of(index)[found] = _LEFT_OUT
@@ -253,9 +252,11 @@ class _Ids:
         for rows, indices, _ in self._batch.remote:
             source = fetched[rows.name]
             self._sources[indices.start : indices.stop] = [source] * len(indices)
-            if source.lost is not None:
-                for index in indices:
-                    self._replace_lost(index, source.is_lost(self._in_source_of(index)))
+            if source.lost is None:
+                continue
+            for index in indices:
+                read = self._in_source(range(index, index + 1))
+                self._replace_lost(index, source.is_lost(read))
 
     def _replace_lost(self, index: int, lost: NDArray[np.bool_]) -> None:
         if not lost.any():
@@ -282,19 +283,16 @@ class _Ids:
         """Returns the rows of a feature, to be changed in place."""
         return self.rows[self._ends[index] : self._ends[index + 1]]
 
-    def _in_source_of(self, index: int) -> Rows:
-        return self._in_source(range(index, index + 1))
-
     def _in_source(self, indices: range) -> Rows:
         """Returns the rows of features that read one source, as rows of that source."""
         first = indices.start
         end = indices.stop
         rows = self.rows[self._ends[first] : self._ends[end]]
-        starts = self._batch.firsts[first:end]
         if not self._batch.is_shifted:
             return rows
         sizes = np.diff(self._ends[first : end + 1])
-        return np.where(rows < 0, rows, rows + starts.repeat(sizes))
+        shifts = self._batch.firsts[first:end].repeat(sizes)
+        return np.where(rows < 0, rows, rows + shifts)
 
     def _read(self, indices: range) -> NDArray[Any]:
         """Returns [features, n, dim] of features that are alike, [features, n, length, dim] of
