@@ -64,7 +64,8 @@ class Found(NamedTuple):
     + 1].
 
     Attributes:
-      explanations: of each query; (): none was requested.
+      explanations: of each query; (): none was requested. While a search is in progress, they hold
+        the path and the number of scores alone.
     """
 
     positions: Positions
