@@ -121,6 +121,20 @@ def test_rows_of_several_windows_begin_with_the_one_that_is_decoded(
     assert chunks == pytest.approx({0: 1, 1: 1, 2: 2}[decoded], abs=0.2)
 
 
+def test_number_is_an_array_of_one_row(tmp_path: Path) -> None:
+    spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": f"{tmp_path}/t/"}}
+    metadata: dict[str, Any] = {"shape": [], "chunks": [], "dtype": "<f4", "compressor": None}
+    array = tensorstore.open({**spec, "metadata": metadata, "create": True}).result()
+    array.write(np.float32(0.5)).result()
+    rows = ArrayRows(ArrayStore(json.dumps(spec), ()))
+    found = np.empty((1, 4), np.uint8)
+    rows.read_into(0, found)
+    assert found.view(np.float32).tolist() == [[0.5]]
+    with pytest.raises(CheckpointError, match="array 't' has 1 rows, none at 1"):
+        rows.read_into(1, found)
+    assert held_bytes((), (), 4) == 2 * 4
+
+
 def test_array_in_chunks_of_columns_and_of_other_byte_order_is_read(tmp_path: Path) -> None:
     told = zarr2(50, 16, None)
     told["metadata"] |= {"chunks": [16, 100], "dtype": ">f4", "order": "F"}
