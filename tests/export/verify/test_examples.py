@@ -108,6 +108,43 @@ def test_read_examples_whose_bags_are_all_empty_have_no_values(tmp_path: Path) -
     assert (seen.values.size, seen.weights.size, seen.offsets.tolist()) == (0, 0, [0, 0])
 
 
+SEEN = [ROW | {"click": click, "score": score} for click, score in ((0, 0.5), (1, 2), (0, -1.5))]
+
+
+def test_read_labels_and_recorded_outputs_are_columns_of_the_file(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "e.jsonl", *SEEN)
+    read = read_examples(path, MODEL, PAGES, 9, {"head": "click"}, {"ranking.head": "score"})
+    assert set(read.columns) == {"user", "seen", "pair", "grid"}
+    assert read.labels["head"].tolist() == [0, 1, 0]
+    assert read.labels["head"].dtype == np.int64
+    assert read.recorded["ranking.head"].tolist() == [0.5, 2, -1.5]
+    assert read.recorded["ranking.head"].dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("key", "column", "message"),
+    [
+        ("labels", "bought", r"verify\.labels: .*e\.jsonl has no column 'bought'; it has user, "),
+        (
+            "labels",
+            "score",
+            r"verify\.labels: column 'score' of .* holds 0\.5; 0 or 1 was expected",
+        ),
+        ("labels", "user", r"verify\.labels: column 'user' of .* holds 'ann'; 0 or 1"),
+        ("expected", "bought", r"verify\.expected: .*e\.jsonl has no column 'bought'; it has user"),
+        ("expected", "user", r"verify\.expected: column 'user' of .* holds no numbers: .*'ann'"),
+        ("expected", "far", r"verify\.expected: column 'far' of .* holds NaN or an infinity"),
+    ],
+)
+def test_read_labels_and_recorded_outputs_that_cannot_be_such_are_named(
+    tmp_path: Path, key: str, column: str, message: str
+) -> None:
+    path = write_lines(tmp_path / "e.jsonl", *[each | {"far": float("inf")} for each in SEEN])
+    named = {"labels": {}, "expected": {}, key: {"head": column}}
+    with pytest.raises(UsageError, match=message):
+        read_examples(path, MODEL, PAGES, 9, named["labels"], named["expected"])
+
+
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [

@@ -13,6 +13,7 @@ from export.verify.rankings import (
     check_effects,
     kendall_tau,
     measure_effect,
+    order_effects,
     overlap,
 )
 from tests.export.ranking_parts import experts_recipe
@@ -60,6 +61,42 @@ def test_measure_effect_labels_of_one_kind_give_no_curve() -> None:
     assert (told.kendall_tau, told.overlap, told.auc, told.auc_original) == (-1, 0, 0, 1)
 
 
+def test_order_effects_are_those_of_outputs_of_one_number_that_both_have() -> None:
+    random = np.random.default_rng(5)
+    clicks = random.normal(size=(40, 1))
+    buys = random.normal(size=40)
+    original = {
+        "click": clicks,
+        "buy": buys,
+        "vector": random.normal(size=(40, 2)),
+        "left_out": buys,
+    }
+    found = {name: values for name, values in original.items() if name != "left_out"}
+    labels = {"buy": (buys > 0).astype(int)}
+    effects = order_effects(found | {"click": -clicks}, original, labels)
+    assert {name: (each.kendall_tau, each.auc) for name, each in effects.items()} == {
+        "click": (-1, None),
+        "buy": (1, 1),
+    }
+
+
+@pytest.mark.parametrize(
+    ("examples", "k"), [(1, 1), (9, 1), (19, 1), (20, 2), (1000, 100), (1009, 100), (3000, 100)]
+)
+def test_measure_effect_compares_the_best_tenth_but_at_most_a_hundred(
+    examples: int, k: int
+) -> None:
+    values = np.arange(float(examples))
+    assert measure_effect(values, values).k == k
+
+
+def test_kendall_tau_of_many_examples_is_that_of_the_first_ten_thousand() -> None:
+    first = np.arange(10_003.0)
+    second = first.copy()
+    second[10_000:] = -1
+    assert kendall_tau(first, second) == pytest.approx(1, abs=1e-12)
+
+
 def test_check_effects_below_the_limit_refuses_with_the_figures() -> None:
     page = experts_recipe().model_dump(mode="json", exclude_unset=True)
 
@@ -69,6 +106,7 @@ def test_check_effects_below_the_limit_refuses_with_the_figures() -> None:
         job = ExportJob.model_validate(page)
         check_effects("tower 'ranking'", "ranking", "int8", {"click": effect}, job)
         check_effects("tower 'ranking'", "ranking", "bf16", {"click": effect}, job)
+        check_effects("tower 'ranking'", "ranking", "f32", {"click": effect}, job)
 
     check(0.8)
     message = r"0\.8000 of the original's best 10 stay the best, .*overlap_min\.int8 = 0\.9"
