@@ -90,6 +90,15 @@ def test_measure_effect_compares_the_best_tenth_but_at_most_a_hundred(
     assert measure_effect(values, values).k == k
 
 
+@pytest.mark.parametrize("k", [1, 2, 20, 199])
+def test_overlap_is_that_of_the_best_in_order(k: int) -> None:
+    random = np.random.default_rng(9)
+    for _ in range(20):
+        first, second = random.normal(size=(2, 200))
+        best = [set(np.argsort(-values)[:k].tolist()) for values in (first, second)]
+        assert overlap(first, second, k) == len(best[0] & best[1]) / k
+
+
 def test_kendall_tau_of_many_examples_is_that_of_the_first_ten_thousand() -> None:
     first = np.arange(10_003.0)
     second = first.copy()
