@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.reader import is_jax, open_checkpoint
 from export.errors import CheckpointError
 from object_store.remote_path import RemotePath
+from tests.export.checkpoint.orbax_trees import write_item
 from tests.export.checkpoint.tensor_bundles import GRAPH, node, object_graph, write_bundle
 from tests.object_store.memory_stores import uploaded
 
@@ -175,3 +176,27 @@ def test_check_unchanged_of_a_checkpoint_that_was_saved_again_is_an_error(
     file.write(file.read(0, file.stamp().bytes))
     with pytest.raises(CheckpointError, match="data-00000-of-00002 changed while it was read"):
         checkpoint.check_unchanged()
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize(
+    ("leaf", "beside", "jax"),
+    [
+        ("params.t", [], True),
+        ("params.t", ["notes.txt"], True),
+        ("params.t", ["ckpt-1.index"], False),
+        ("", ["notes.txt"], False),
+        ("", [], False),
+    ],
+)
+def test_is_jax_of_a_directory_of_orbax_without_an_index_of_tensorflow(
+    tmp_path: Path, leaf: str, beside: list[str], jax: bool, remote: bool
+) -> None:
+    made = tmp_path / "made"
+    if leaf:
+        write_item(made, {leaf: VALUES})
+    for name in beside:
+        made.mkdir(exist_ok=True)
+        (made / name).write_bytes(b"")
+    store = RemotePath(f"memory://{tmp_path}/store")
+    assert is_jax(uploaded(made, store) if remote and made.exists() else made) == jax
