@@ -76,7 +76,11 @@ def test_rejected_request_with_a_small_body_keeps_its_connection(service: Runnin
     with connected(service) as connection:
         for _ in range(3):
             connection.sendall(head(len(TEXT), "content-type: text/plain") + TEXT)
-            answer = connection.recv(1 << 16)
+            answer = b""
+            while not answer.endswith(b"}}"):  # the body may arrive after the headers
+                part = connection.recv(1 << 16)
+                assert part, answer
+                answer += part
             assert answer.startswith(b"HTTP/1.1 400 ")
             assert b"connection: close" not in answer
 
