@@ -103,7 +103,9 @@ def per_example(tensor: Any) -> int | None:
     """Returns how many values each example has in a tensor whose first axis is the batch; None if
     unknown.
     """
-    sizes = tensor.shape.as_list() if tensor.shape.rank else [1]
+    if not tensor.shape.rank:
+        return None
+    sizes = tensor.shape.as_list()
     return None if sizes[0] is not None or None in sizes[1:] else math.prod(sizes[1:])
 
 

@@ -80,9 +80,7 @@ def gather_in_keras_3(hooks: Hooks) -> None:
     def looked_up(call: Callable[..., Any], layer: Any, inputs: Any) -> Any:
         table = table_of_layer(layer)
         plain = isinstance(table, placeholder_class()) and not layer.lora_enabled
-        if not plain or not (
-            tf.is_tensor(inputs) or isinstance(inputs, tf.RaggedTensor | tf.SparseTensor)
-        ):
+        if not plain or not tf.is_tensor(inputs):  # ragged and sparse ones are
             return call(layer, inputs)
         table.from_end = True
         ids = inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int32)

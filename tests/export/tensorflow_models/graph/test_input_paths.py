@@ -95,3 +95,4 @@ def test_per_example_of_an_open_or_a_fixed_batch() -> None:
     traced = trace(lambda features: {"open": features["x"], "fixed": tf.zeros([4, 2])}, x=ids(2, 3))
     assert per_example(traced.results["open"]) == 6
     assert per_example(traced.results["fixed"]) is None
+    assert per_example(tf.constant(1)) is None

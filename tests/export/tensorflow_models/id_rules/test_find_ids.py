@@ -153,6 +153,18 @@ def test_integers_that_another_rule_takes_are_cast_and_rows_are_not(
     assert (resolved.source.name, resolved.rule, resolved.cast) == ("x", None, cast)
 
 
+@pytest.mark.parametrize(
+    ("rows", "is_rule"), [(None, False), (50, True), (1 << 24, True), ((1 << 24) + 1, False)]
+)
+def test_integers_that_were_floats_are_rows_that_a_float_can_tell(
+    rows: int | None, is_rule: bool
+) -> None:
+    resolved = found(
+        lambda features: tf.cast(tf.cast(features["x"], tf.float32), tf.int64), rows, x=ids()
+    )
+    assert isinstance(resolved, ResolvedIds) == is_rule
+
+
 @pytest.mark.parametrize("rows", [None, 50])
 def test_strings_are_resolved_unchanged(rows: int | None) -> None:
     resolved = found(lambda features: features["x"], rows, x=texts())
