@@ -204,6 +204,11 @@ def test_explain_of_a_recipe_draws_what_its_bundle_would_hold(
     )
     assert "genres_all 9 rows x 4 float32" in told
     assert "runs as LiteRT" in told
+    assert dict(re.findall(r"(\w+) \w+ tower, (.*?) of weights", told)) == {
+        "query": "7.3 KiB",
+        "candidate": "1.4 KiB",
+        "ranking": "11.1 KiB",
+    }
     assert "index movies: query finds movies" in told
     assert "filtered by genres, year: 4 bytes for each value of a candidate" in told
     assert re.search(
