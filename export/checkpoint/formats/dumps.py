@@ -69,7 +69,7 @@ def list_dump(directory: Path) -> Listing:
         names it.
       OSError: it cannot be read.
     """
-    listed = [_sok_table(directory, name) for name in sorted(_sok_tables(directory))]
+    listed = [_sok_table(directory, name) for name in sorted({*_sok_tables(directory)})]
     listed += [_saved_table(directory, name) for name in sorted({*_saved_tables(directory)})]
     kind: StorageKind = "SOK" if listed else "HugeCTR"
     listed = listed or [
@@ -95,16 +95,14 @@ def list_dump(directory: Path) -> Listing:
 
 
 def _sok_tables(directory: Path) -> Iterator[str]:
-    """Yields the names of which there is a file of keys or of vectors with SOK's head."""
+    """Yields the names of which there is a file of keys or of vectors with SOK's head, those with
+    both twice.
+    """
     for suffix, other in (("-key", "-weight"), ("-weight", "-key")):
         for path in directory.glob(f"*{suffix}"):
             name = path.name.removesuffix(suffix)
             beside = (directory / f"{name}{other}").is_file()
-            if (
-                path.is_file()
-                and (beside or path.stat().st_size >= _SOK_HEAD.size)
-                and (suffix == "-key" or not beside)
-            ):
+            if path.is_file() and (beside or path.stat().st_size >= _SOK_HEAD.size):
                 yield name
 
 

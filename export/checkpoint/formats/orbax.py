@@ -167,9 +167,7 @@ def _at(directory: Location) -> OrbaxPlace | None:
     if _is_item(directory):
         step = directory.parent if (directory.parent / STEP).is_file() else directory
         return OrbaxPlace(step, {"": directory}, _step(step))
-    items = {
-        child.name: child for child in _children(directory) if child.is_dir() and _is_item(child)
-    }
+    items = {child.name: child for child in _children(directory) if _is_item(child)}
     if not items or (
         any(_step(child) is not None for child in items.values())
         and not (directory / STEP).is_file()
@@ -450,7 +448,7 @@ def _entry(key: str, metadata: dict[str, Any], spec: dict[str, Any], told_by: Lo
 
 def _numpy_name(dtype: str) -> str:
     """Returns the dtype of a zarr 2 array by TensorFlow's name, e.g. of `<f4`."""
-    return dtype if dtype == "bfloat16" or dtype.startswith("[") else np.dtype(dtype).name
+    return dtype if dtype == "bfloat16" else np.dtype(dtype).name
 
 
 def _json(path: Location) -> dict[str, Any]:

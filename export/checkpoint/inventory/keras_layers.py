@@ -46,16 +46,14 @@ def find_in_layers(found: Findings) -> None:
         if state:
             found.add_slot(state[1].removesuffix(":0"), key, "")
             continue
-        weight = _WEIGHT.fullmatch(key)
-        named = _NAMED.fullmatch(key)
-        if not (weight or named) or not may_be_table(entry):
+        matched = _WEIGHT.fullmatch(key) or _NAMED.fullmatch(key)
+        if matched is None or not may_be_table(entry):
             continue
-        matched = weight or named
-        path = matched["path"] if matched else ""
+        path = matched["path"]
         name = storage.layer_names.get(key, "")
         listed = _LISTED.fullmatch(path) is not None
         if (
-            named
+            matched.re is _NAMED
             or classes.get(name) == "Embedding"
             or (listed and name not in classes)
             or _is_default(name, classes)
@@ -86,11 +84,8 @@ def _by_place(path: str, ordered: list[str], found: Findings) -> str:
     among them.
     """
     head, _, place = path.rpartition("/")
-    number = (
-        int(place.rpartition("_")[2])
-        if place != "embedding" and place.rpartition("_")[2].isdigit()
-        else 0
-    )
+    count = place.rpartition("_")[2]
+    number = int(count) if count.isdigit() else 0
     listed = sum(
         1
         for key in found.checkpoint.entries

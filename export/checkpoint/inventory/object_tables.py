@@ -130,7 +130,7 @@ def _unstacked(
             raise CheckpointError(
                 f"the SparseCore layouts in checkpoint {found.checkpoint.name} put table "
                 f"{each.name!r} into stack {each.stack!r}, which it does not hold (stacks: "
-                f"{', '.join(sorted(stacks)) or 'none'}): {_ANEW}"
+                f"{', '.join(sorted(stacks))}): {_ANEW}"
             )
     for name, stack in stacks.items():
         if not members[name]:
@@ -223,10 +223,8 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
         attribute = layer.rpartition(".")[2]
         # Keras 3 names variables of a subclassed model's layers after the model, a functional
         # model's after the layers.
-        usable = full_name is not None and not (
-            path.endswith("._embeddings") and attribute and not attribute.isdigit()
-        )
-        short = full_name[1] if full_name and usable else attribute or "embeddings"
+        of_model = path.endswith("._embeddings") and not attribute.isdigit()
+        short = attribute or "embeddings" if full_name is None or of_model else full_name[1]
         if node.key in adapted:
             found.refuse(short, node.key, _ADAPTED)
             continue

@@ -119,11 +119,11 @@ def _flat_names(graph: ObjectGraph, trained: int) -> dict[str, str]:
 
 
 def _unique(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Returns keys by their names, but for names that several keys have."""
+    """Returns keys by their names; the key of a name that several have is ""."""
     keys: dict[str, str] = {}
     for name, key in named:
         keys[name] = key if keys.get(name, key) == key else ""
-    return {name: key for name, key in keys.items() if name and key}
+    return {name: key for name, key in keys.items() if name}
 
 
 def _flatly_named_owner(

@@ -58,8 +58,10 @@ def find_in_tree(found: Findings) -> None:
     with_slots: set[str] = set()
     for key in [key for key in entries if "slot" in key]:
         slot = _STACK_SLOT.fullmatch(key)
-        of = (slot["keras"] or f"{slot['jax']}.table") if slot else ""
-        if slot and of in entries:
+        if slot is None:
+            continue
+        of = slot["keras"] or f"{slot['jax']}.table"
+        if of in entries:
             found.add_slot(slot["name"] or f"slot {slot['number']}", key, of)
             with_slots.add(of)
     tables = []

@@ -88,7 +88,7 @@ def name_tables(found: Findings, named: Mapping[str, str]) -> None:
         found.tables.pop(table.name, None)
     for name, table in meant.items():
         # The note of such a table asks for a name.
-        answered = table.origin == "PartialTPUEmbedding" and name != table.name
+        answered = table.origin == "PartialTPUEmbedding"
         found.tables[name] = replace(table, name=name, note="" if answered else table.note)
 
 

@@ -145,6 +145,17 @@ def test_open_checkpoint_directory_prefix_or_index_in_a_store_means_the_same(
     np.testing.assert_array_equal(checkpoint.read_all("t"), STORED)
 
 
+def test_open_checkpoint_directory_in_a_store_without_a_state_file_takes_the_newest(
+    directory: RemotePath,
+) -> None:
+    (directory / "checkpoint").remove()
+    index = directory / "ckpt-1.index"
+    written = index.read(0, index.stamp().bytes)
+    index.remove()
+    index.write(written)
+    assert open_checkpoint(directory).name == "ckpt-1"
+
+
 @pytest.mark.parametrize(
     ("given", "what"),
     [

@@ -65,6 +65,24 @@ def test_dump_of_several_tables_has_keys_and_vectors_of_other_dtypes(tmp_path: P
     np.testing.assert_array_equal(checkpoint.read(second.key, 1, 2), wide[1:])
 
 
+@pytest.mark.parametrize(
+    ("writer", "strays"),
+    [
+        ("SOK", ["api-key", "s/u-weight", "old-key/t", "t-notes/t"]),
+        ("HugeCTR", ["settings/key", "other/slot_id"]),
+        ("collection", ["embedding_collection_1/notes", "other/meta_data", "other/key0"]),
+    ],
+)
+def test_file_that_only_has_a_name_of_dumps_is_no_table(
+    tmp_path: Path, writer: str, strays: list[str]
+) -> None:
+    WRITERS[writer](tmp_path)
+    for stray in strays:
+        (tmp_path / stray).parent.mkdir(exist_ok=True)
+        (tmp_path / stray).write_text("no numbers")
+    assert len(recognise(open_checkpoint(tmp_path)).tables) == 1
+
+
 def test_dump_that_is_written_anew_has_another_fingerprint(tmp_path: Path) -> None:
     first = list_dump(WRITERS["SOK"](tmp_path)).fingerprint
     (tmp_path / "t-key").rename(tmp_path / "aside")

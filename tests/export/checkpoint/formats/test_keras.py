@@ -41,12 +41,18 @@ def write_archive(path: Path, compression: int = zipfile.ZIP_STORED) -> Path:
 
 
 @pytest.mark.parametrize(
-    "options", [{"chunks": (8, 3)}, {"compression": "gzip"}, {"shuffle": True, "chunks": (20, 4)}]
+    "options",
+    [
+        {"chunks": (8, 3)},
+        {"compression": "gzip", "chunks": (20, 2)},
+        {"shuffle": True, "chunks": (20, 4)},
+    ],
 )
 def test_dataset_in_chunks_is_an_array(tmp_path: Path, options: dict[str, Any]) -> None:
     checkpoint = open_checkpoint(write_weights(tmp_path / "a.h5", **options))
     entry = checkpoint.entries["layers/embedding/vars/0"]
     assert entry.array is not None
+    assert entry.array.chunk == options["chunks"]
     np.testing.assert_array_equal(checkpoint.read(entry.key, 3, 9), TABLE[3:12])
 
 
@@ -54,8 +60,10 @@ def test_dataset_of_other_values_is_listed_and_not_read(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("big_endian", data=TABLE.astype(">f4"))
         file.create_dataset("text", data=["a", "b"])
+        file.create_dataset("raw", data=np.zeros((20, 4), "V2"))
+        file.create_dataset("half", data=np.zeros((20, 4), "V2")).attrs["dtype"] = "float16"
     checkpoint = open_checkpoint(tmp_path / "a.h5")
-    assert sorted(checkpoint.entries) == ["big_endian", "text"]
+    assert sorted(checkpoint.entries) == ["big_endian", "half", "raw", "text"]
     assert recognise(checkpoint).candidates == ()
     with pytest.raises(CheckpointError, match="not read here"):
         checkpoint.read("big_endian", 0, 1)
@@ -75,6 +83,10 @@ def test_directory_of_one_keras_file_opens_the_file(tmp_path: Path) -> None:
     [
         (lambda data: data.replace(TABLE.tobytes(), TABLE.tobytes()[::-1]), "Bad CRC-32"),
         (lambda data: data.replace(WEIGHTS.encode(), b"model.weights.xx"), "no archive of Keras"),
+        (
+            lambda data: b"PK\0\0".join(data.rsplit(b"PK\3\4", 1)),
+            r"a\.keras is cut short; copy it anew",
+        ),
         (lambda data: data[:-1], "damaged|no checkpoint"),
         (lambda data: data[: len(data) // 2], "damaged|no checkpoint"),
     ],

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -8,6 +10,7 @@ import numpy as np
 import pytest
 import tensorstore
 
+from export.checkpoint.formats.orbax import find_orbax, is_keras_state
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
@@ -39,6 +42,72 @@ def test_steps_may_have_a_prefix_and_items_names(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(tmp_path)
     assert (checkpoint.name, checkpoint.storage.step) == ("ckpt_7", 7)
     assert sorted(checkpoint.entries) == ["default.a", "tower_1.b"]
+
+
+def test_items_without_a_step_are_one_checkpoint(tmp_path: Path) -> None:
+    for name in ("model", "towers"):
+        write_item(tmp_path / "run" / name, {"a": TABLE})
+    checkpoint = open_checkpoint(tmp_path / "run")
+    assert (checkpoint.name, checkpoint.storage.step) == ("run", None)
+    assert sorted(checkpoint.entries) == ["model.a", "towers.a"]
+
+
+def test_items_that_are_called_by_numbers_are_steps(tmp_path: Path) -> None:
+    for step in ("9", "10"):
+        write_item(tmp_path / step, {"a": TABLE})
+    checkpoint = open_checkpoint(tmp_path)
+    assert (checkpoint.storage.step, sorted(checkpoint.entries)) == (10, ["a"])
+
+
+def test_step_that_is_marked_as_committed_needs_no_time_of_its_commit(tmp_path: Path) -> None:
+    step = write_step(tmp_path, "3", {"a": TABLE}, committed=False)
+    for directory in (step, step / "default"):
+        (directory / "commit_success.txt").write_text("Checkpoint commit was successful")
+    assert open_checkpoint(tmp_path).storage.step == 3
+
+
+def test_link_to_a_checkpoint_keeps_its_own_name(item: Path) -> None:
+    (item.parent / "latest").symlink_to(item)
+    assert open_checkpoint(item.parent / "latest").name == "latest"
+
+
+@pytest.mark.parametrize(
+    ("trees", "expected"),
+    [
+        (("trainable_variables", "optimizer_variables"), True),
+        (("trainable_variables", "rng"), False),
+        (("metrics_variables",), False),
+    ],
+)
+def test_checkpoint_of_a_keras_model_has_its_trees_alone(
+    tmp_path: Path, trees: tuple[str, ...], expected: bool
+) -> None:
+    write_item(tmp_path / "ckpt", {f"{tree}.a": TABLE for tree in trees})
+    place = find_orbax(tmp_path / "ckpt")
+    assert place is not None
+    assert is_keras_state(place) is expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks"),
+    [
+        ([20, 3], [20]),
+        ([20, 3], [0, 3]),
+        ([20, 3], [20, 1 << 60]),
+        ([-1, 3], [20, 3]),
+        ([1 << 60, 3], [20, 3]),
+    ],
+)
+def test_array_whose_shape_and_chunks_cannot_be_is_refused(
+    item: Path, shape: list[int], chunks: list[int]
+) -> None:
+    where = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{item}/"}}
+    store = tensorstore.KvStore.open(where).result()
+    metadata = json.loads(store["a/.zarray"]) | {"shape": shape, "chunks": chunks}
+    store["a/.zarray"] = json.dumps(metadata)
+    told = f"array 'a' has the shape {shape} and chunks {chunks}; copy it anew"
+    with pytest.raises(CheckpointError, match=re.escape(told)):
+        open_checkpoint(item)
 
 
 @pytest.mark.parametrize("name", ["3.orbax-checkpoint-tmp-1700000000", "3"])

@@ -208,3 +208,21 @@ def test_mod_that_contradicts_the_checkpoint_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(NotConvertible, match=what):
             recognise(open_checkpoint(tmp_path), said)
+
+
+def test_table_that_is_cut_or_a_stack_was_not_spread_by_mod(tmp_path: Path) -> None:
+    boxes: list[Any] = [[(first, 3), (0, -1)] for first in (0, 3, 6)]
+    write_bundle(tmp_path / "c", {"emb": STACK[:9]}, boxes={"emb": boxes})
+    cut = StatedTable(key="emb", kind="plain", rows=5)
+    stack = StatedTable(key="emb", kind="sparse_core", rows=9, dim=16, cores=3)
+    for table, kind in ((cut, "plain"), (stack, "sparse_core")):
+        said = Statements(layouts={"items": table}, mod=("items",))
+        with pytest.raises(NotConvertible, match=f"--mod items: the table has the layout {kind}"):
+            recognise(open_checkpoint(tmp_path), said)
+
+
+def test_table_of_slices_keeps_its_note_under_another_name(tmp_path: Path) -> None:
+    boxes: list[Any] = [[(first, 3), (0, -1)] for first in (0, 3, 6)]
+    write_bundle(tmp_path / "c", {"u/embeddings": STACK[:9]}, boxes={"u/embeddings": boxes})
+    (table,) = recognise(open_checkpoint(tmp_path), {"users": "u"}).tables
+    assert (table.name, "--mod NAME says so" in table.note) == ("users", True)

@@ -80,3 +80,37 @@ def test_listed_state_of_no_variable_is_named_by_its_name_or_else_its_number(
     assert [(each.name, each.key, each.of) for each in found if each.key == key] == [
         (slot, key, "")
     ]
+
+
+def test_powers_of_adam_are_its_own_and_other_scalars_are_not(tmp_path: Path) -> None:
+    one = np.float32(1)
+    names = ["beta1_power", "t/beta2_power_1", "global_step", "temperature"]
+    write_bundle(tmp_path / "c", dict.fromkeys(names, one) | {"x/beta1_power": TABLE})
+    found = recognise(open_checkpoint(tmp_path))
+    assert [(slot.name, slot.of) for slot in found.slots] == [
+        ("beta1_power", ""),
+        ("beta2_power_1", ""),
+    ]
+
+
+def test_listed_state_that_is_named_after_its_variable_is_of_it(tmp_path: Path) -> None:
+    """As tf-keras names it: `<optimizer>/<slot>/<name of the variable>`; a name that two variables
+    have tells nothing.
+    """
+    names = ["user/embeddings", "dense/kernel", "dense/kernel"]
+    states = ["Adam/m/user/embeddings", "Adam/m/dense/kernel"]
+    keys = [f"v{number}{SUFFIX}" for number in range(5)]
+    graph = object_graph(
+        node({"optimizer": 1, **{str(number): number + 4 for number in range(3)}}),
+        node({"_iterations": 2, "_variables": 3}),
+        node(key="n" + SUFFIX, full_name="iterations"),
+        node({"0": 2, "1": 7, "2": 8}),
+        *(node(key=key, full_name=name) for key, name in zip(keys, names + states, strict=True)),
+    )
+    variables = dict.fromkeys(keys, TABLE) | {"n" + SUFFIX: np.array(7), GRAPH: graph}
+    write_bundle(tmp_path / "c", variables)
+    found = recognise(open_checkpoint(tmp_path))
+    assert [(slot.name, slot.key, slot.of) for slot in found.slots] == [
+        ("m", keys[3], keys[0]),
+        ("Adam/m/dense/kernel", keys[4], ""),
+    ]

@@ -82,3 +82,39 @@ def test_stack_of_the_documentation_without_slot_variables_is_no_plain_table(
     found = found_in(tmp_path, table, "users.table")
     assert [(refused.name, refused.key) for refused in found.refused] == [("users", table)]
     assert [entry.key for entry in found.candidates] == ["users.table"]
+
+
+@pytest.mark.parametrize(
+    ("slot", "name"),
+    [
+        ("sc_embedding_variables.users.slot.0", "slot 0"),
+        ("emb.var:users:table:slot:accumulators", "accumulators"),
+    ],
+)
+def test_slot_of_a_stack_is_called_as_its_path_says(tmp_path: Path, slot: str, name: str) -> None:
+    table = slot.replace(".slot.0", ".table").removesuffix(":slot:accumulators")
+    found = found_in(tmp_path, table, slot)
+    assert [(each.name, each.of) for each in found.slots] == [(name, table)]
+    assert [refused.name for refused in found.refused] == ["users"]
+
+
+def test_slot_without_its_stack_is_any_matrix(tmp_path: Path) -> None:
+    found = found_in(tmp_path, "head.slot.0")
+    assert (found.slots, [entry.key for entry in found.candidates]) == ((), ["head.slot.0"])
+
+
+@pytest.mark.parametrize(
+    ("counts", "step"),
+    [
+        ({"params.count": 7}, None),
+        ({"opt_state.0.count": 7}, 7),
+        ({"a.step": 3, "opt_state.0.count": 7}, 3),
+        ({"params.a.step": 4, "step": 3}, 3),
+    ],
+)
+def test_step_is_the_programs_own_or_else_its_optimizers(
+    tmp_path: Path, counts: dict[str, int], step: int | None
+) -> None:
+    leaves = {path: np.array(count) for path, count in counts.items()}
+    write_item(tmp_path / "ckpt", leaves)
+    assert recognise(open_checkpoint(tmp_path / "ckpt")).step == step

@@ -82,6 +82,62 @@ def test_recognise_keras_layers_of_one_name_by_their_paths(tmp_path: Path) -> No
     assert [table.name for table in found.tables] == ["a.emb", "b.emb"]
 
 
+@pytest.mark.parametrize(
+    ("path", "full_name", "name"),
+    [
+        (["users", "embeddings"], "members/embeddings", "members"),
+        # Keras 3 names a functional model's variables after the layers, a subclassed one's not.
+        (["0", "_embeddings"], "members/embeddings", "members"),
+        (["users", "_embeddings"], "my_model/embeddings", "users"),
+        (["users", "embeddings"], "", "users"),
+        (["embeddings"], "", "embeddings"),
+    ],
+)
+def test_recognise_keras_layer_by_the_name_that_tells_it(
+    tmp_path: Path, path: list[str], full_name: str, name: str
+) -> None:
+    key = "/".join(path) + SUFFIX
+    nodes = [node({step: number}) for number, step in enumerate(path, 1)]
+    found = inventory(tmp_path, [*nodes, node(key=key, full_name=full_name)], {key: TABLE})
+    assert [table.name for table in found.tables] == [name]
+
+
+@pytest.mark.parametrize(
+    ("value", "step"),
+    [(np.array(7), 7), (np.array([7, 8]), None), (np.float32(7), None)],
+)
+def test_recognise_step_is_a_single_integer(
+    tmp_path: Path, value: np.ndarray[Any, Any], step: int | None
+) -> None:
+    found = inventory(tmp_path, [node({"step": 1}), node(key="s" + SUFFIX)], {"s" + SUFFIX: value})
+    assert found.step == step
+
+
+def test_unknown_table_is_refused_with_the_variables_that_may_be_meant(tmp_path: Path) -> None:
+    matrices = {f"m{number:02}": TABLE for number in range(21)} | {"long": np.zeros((9, 3))}
+    write_bundle(tmp_path / "none/c", matrices)
+    with pytest.raises(NotConvertible) as refused:
+        recognise(open_checkpoint(tmp_path / "none")).table("movies")
+    listed = "; ".join(f"m{number:02} [8, 3] float32" for number in range(19))
+    assert str(refused.value) == (
+        "checkpoint c has no table 'movies' (recognized: none); name a variable with "
+        "--table NAME=KEY (in a recipe: tables.NAME.key); those with the shape of a table: "
+        f"long [9, 3] float64; {listed}; and 2 more"
+    )
+
+    write_bundle(tmp_path / "two/c", {"movie/embeddings": TABLE, "user/embeddings": TABLE})
+    found = recognise(open_checkpoint(tmp_path / "two"))
+    for name, hint in (
+        ("movies", "did you mean 'movie'?"),
+        ("x", "no other variable has the shape of a table"),
+    ):
+        with pytest.raises(NotConvertible) as refused:
+            found.table(name)
+        assert str(refused.value) == (
+            f"checkpoint c has no table {name!r} (recognized: movie, user); {hint}"
+        )
+
+
 def test_recognise_states_of_a_keras_3_optimizer_by_the_variables_that_it_trains(
     tmp_path: Path,
 ) -> None:
@@ -131,6 +187,8 @@ def test_recognise_small_tables_of_a_partial_tpu_embedding_by_their_features(
     assert (table.name, table.key) == ("genre", "genres" + SUFFIX)
     assert table.origin == "PartialTPUEmbedding"
     assert "its feature 'genre' (also read by 'kind')" in table.note
+    (table,) = recognise(open_checkpoint(tmp_path), {"genres": "genre"}).tables
+    assert (table.name, table.note) == ("genres", "")
 
 
 @pytest.mark.parametrize(

@@ -76,3 +76,11 @@ def test_recorded_layout_that_is_damaged_or_contradicts_the_stack_is_an_error(
 ) -> None:
     with pytest.raises(problem, match=what):
         recognise(open_checkpoint(step(tmp_path, spec)))
+
+
+def test_damaged_layout_of_a_checkpoint_without_stacks_is_not_read(tmp_path: Path) -> None:
+    write_item(tmp_path / "7" / "model", {"params.user.embedding": STACK})
+    (tmp_path / "7" / "spec").mkdir()
+    (tmp_path / "7" / "spec" / "proto.pbtxt").write_text(SPEC_TEXT[:-2])
+    found = recognise(open_checkpoint(tmp_path / "7"))
+    assert [table.name for table in found.tables] == ["user"]

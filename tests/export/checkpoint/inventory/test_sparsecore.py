@@ -114,14 +114,18 @@ def test_recognise_of_a_stack_without_a_layout_is_rejected(tmp_path: Path) -> No
     ("change", "what"),
     [
         ({"cores": 8}, r"8 cores of 32 rows each, which makes 256 rows; its variable has 128"),
-        ({"cores": 1 << 40, "core_rows": 1, "padded": (1 << 40, 8)}, "1099511627776 cores"),
-        ({"core_rows": (1 << 64) - 32}, "of -32 rows"),
+        (
+            {"cores": 1 << 40, "core_rows": 1, "padded": (1 << 40, 8)},
+            "expected were 1 to 1048576 cores",
+        ),
+        ({"core_rows": (1 << 64) - 32}, "of -32 rows each; expected were 1 to 1048576 cores"),
+        ({"shape": (0, 5)}, r"shape \[0, 5\]; expected were 1 row or more and 1 to 8 columns"),
         ({"shape": (50, 9)}, r"shape \[50, 9\]"),
         ({"rotation": 4}, "rotated by 4; expected was 0 to 3"),
         ({"offset": 20}, "rows 20 to 33 of each core's shard, which has 32"),
         ({"offset": 12}, "both hold row 16"),
         ({"name": "it_ems"}, "'it_ems' twice"),
-        ({"stack": "users"}, "stack 'users', which it does not hold"),
+        ({"stack": "users"}, r"'users', which it does not hold \(stacks: it_ems_users\)"),
         ({"name": ""}, "both need a name"),
         ({"shape": (50,)}, r"not \[rows, columns\]"),
     ],
@@ -132,3 +136,11 @@ def test_recognise_layouts_that_contradict_the_stack_are_refused(
     write(tmp_path, USERS | change, ITEMS)
     with pytest.raises(CheckpointError, match=what):
         opened(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"offset": 13}, {"offset": 24}, {"shape": (30, 8)}])
+def test_tables_may_lie_side_by_side_and_fill_their_stack(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    write(tmp_path, USERS, ITEMS | change)
+    assert [table.name for table in opened(tmp_path).tables] == ["it_ems", "users"]

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.reader import open_checkpoint
+
+TABLE = np.zeros((8, 3), np.float32)
+
+
+def tables_of(directory: Path, weights: Mapping[str, str], layers: list[Any]) -> list[str]:
+    """Returns the names of the tables in a file of weights.
+
+    Args:
+      directory: where the file is written.
+      weights: what the layer of each matrix is called, by the path of the matrix; "": not at all.
+      layers: of the model's configuration, which is left out if there are none.
+    """
+    with h5py.File(directory / "a.weights.h5", "w") as file:
+        for path, name in weights.items():
+            file[path] = TABLE
+            if name:
+                file[path].parent.attrs["name"] = name
+        if layers:
+            file.attrs["model_config"] = json.dumps({"config": {"layers": layers}})
+    return [table.name for table in recognise(open_checkpoint(directory)).tables]
+
+
+def layer(kind: str, name: str, *inner: Any) -> dict[str, Any]:
+    return {"class_name": kind, "config": {"name": name, "layers": inner}}
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "layers", "tables"),
+    [
+        # By the folder of its kind, unless the configuration knows better.
+        ("layers/embedding/vars/0", "user", [], ["user"]),
+        ("layers/embedding/vars/0", "user", [layer("Dense", "user")], []),
+        ("layers/dense/vars/0", "user", [], []),
+        ("layers/embedding/vars/1", "user", [], []),
+        # By its class.
+        ("layers/lookup/vars/0", "user", [layer("Embedding", "user")], ["user"]),
+        ("layers/lookup/vars/0", "user", [layer("Dense", "user")], []),
+        (
+            "layers/lookup/vars/0",
+            "user",
+            [layer("Functional", "m", layer("Embedding", "user"))],
+            ["user"],
+        ),
+        # By the name that Keras gives it.
+        ("layers/lookup/vars/0", "embedding_3", [], ["embedding_3"]),
+        ("layers/lookup/vars/0", "embedding_3", [layer("Dense", "x")], []),
+        ("layers/lookup/vars/0", "embeddings_3", [], []),
+        # As Keras 2 saved it.
+        ("model_weights/user/user/embeddings:0", "", [], ["user"]),
+        # What no model has is passed over.
+        (
+            "layers/lookup/vars/0",
+            "user",
+            [3, {"class_name": "Embedding"}, layer("Embedding", "user")],
+            ["user"],
+        ),
+    ],
+)
+def test_matrix_is_a_table_by_its_path_its_name_or_the_class_of_its_layer(
+    tmp_path: Path, path: str, name: str, layers: list[Any], tables: list[str]
+) -> None:
+    assert tables_of(tmp_path, {path: name}, layers) == tables
+
+
+@pytest.mark.parametrize(
+    ("paths", "tables"),
+    [
+        (["layers/embedding", "layers/embedding_1"], ["item", "user"]),
+        (["layers/embedding"], ["embedding"]),
+        (["layers/embedding", "layers/embedding_2"], ["embedding_2", "user"]),
+        (["layers/embedding", "inner/layers/embedding_1"], ["embedding", "embedding_1"]),
+    ],
+)
+def test_table_without_a_name_is_called_by_its_place_among_the_embeddings(
+    tmp_path: Path, paths: list[str], tables: list[str]
+) -> None:
+    layers = [layer("Embedding", "user"), layer("Dense", "d"), layer("Embedding", "item")]
+    assert tables_of(tmp_path, {f"{path}/vars/0": "" for path in paths}, layers) == tables
