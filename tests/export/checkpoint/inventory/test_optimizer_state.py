@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,9 +84,9 @@ def test_listed_state_of_no_variable_is_named_by_its_name_or_else_its_number(
 
 
 def test_powers_of_adam_are_its_own_and_other_scalars_are_not(tmp_path: Path) -> None:
-    one = np.float32(1)
     names = ["beta1_power", "t/beta2_power_1", "global_step", "temperature"]
-    write_bundle(tmp_path / "c", dict.fromkeys(names, one) | {"x/beta1_power": TABLE})
+    variables = dict.fromkeys(names, np.array(1.0))
+    write_bundle(tmp_path / "c", variables | {"x/beta1_power": TABLE})
     found = recognise(open_checkpoint(tmp_path))
     assert [(slot.name, slot.of) for slot in found.slots] == [
         ("beta1_power", ""),
@@ -107,8 +108,8 @@ def test_listed_state_that_is_named_after_its_variable_is_of_it(tmp_path: Path) 
         node({"0": 2, "1": 7, "2": 8}),
         *(node(key=key, full_name=name) for key, name in zip(keys, names + states, strict=True)),
     )
-    variables = dict.fromkeys(keys, TABLE) | {"n" + SUFFIX: np.array(7), GRAPH: graph}
-    write_bundle(tmp_path / "c", variables)
+    variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
+    write_bundle(tmp_path / "c", variables | {"n" + SUFFIX: np.array(7), GRAPH: graph})
     found = recognise(open_checkpoint(tmp_path))
     assert [(slot.name, slot.key, slot.of) for slot in found.slots] == [
         ("m", keys[3], keys[0]),

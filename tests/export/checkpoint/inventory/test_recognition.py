@@ -103,6 +103,16 @@ def test_recognise_keras_layer_by_the_name_that_tells_it(
 
 
 @pytest.mark.parametrize(
+    "values", [{}, {"emb/embeddings" + SUFFIX: TABLE[0]}, {"emb/embeddings" + SUFFIX: b"text"}]
+)
+def test_recognise_keras_layer_without_a_matrix_is_no_table(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
+    nodes = [node({"emb": 1}), node({"embeddings": 2}), node(key="emb/embeddings" + SUFFIX)]
+    assert inventory(tmp_path, nodes, values).tables == ()
+
+
+@pytest.mark.parametrize(
     ("value", "step"),
     [(np.array(7), 7), (np.array([7, 8]), None), (np.float32(7), None)],
 )
