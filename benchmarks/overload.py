@@ -36,6 +36,8 @@ USUAL = 3
 """Times its latency before the overload that a request may take once the service has recovered."""
 PROBE_INTERVAL_S = 0.1
 GIVE_UP_S = 30.0
+METRICS_AGE_S = 1.5
+"""Age that the metrics of another worker can have, and some more."""
 PEAK_S = 3.0
 """Longest measurement of a peak."""
 
@@ -158,6 +160,7 @@ def overload(
     ):
         load.closed(CALLERS, 0.5)
         usual_s = float(np.median(load.closed(1, 0.3).latency_s))
+        time.sleep(METRICS_AGE_S)  # all of these requests are counted
         computed = _computed(service.http, kind.call)
         probes = Probes()
         done = threading.Event()
