@@ -135,18 +135,22 @@ class CallGraph:
           The Source of the values, with a place if they are one of several, or the values that an
           operation computes.
         """
-        while values.tensor.name not in self.sources:
-            before = self._before(values)
-            if before is None:
-                return values
+        while (before := self.before(values)) is not None:
             values = before
-        source = self.sources[values.tensor.name]
+        source = self.sources.get(values.tensor.name)
+        if source is None:
+            return values
         if values.of == 1:
             return source
         plain = source.part == "dense" and per_example(values.tensor) == values.of
         return Source(source.name, source.part, values.at) if plain else values
 
-    def _before(self, values: Values) -> Values | None:
+    def before(self, values: Values) -> Values | None:
+        """Returns what an operation passes on as these values; None if they are an input's or
+        computed.
+        """
+        if values.tensor.name in self.sources:
+            return None
         operation = values.tensor.op
         if keeps_values(operation) and not _rounds(operation):
             return values.of_tensor(operation.inputs[0])

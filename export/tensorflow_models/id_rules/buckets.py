@@ -93,7 +93,7 @@ def _taken(values: Values, call: CallGraph) -> Values | None:
     inputs = values.inputs
     if kind in SEARCHES:
         among = call.constant(values.tensor.op.inputs[0])
-        one = among is not None and among.ndim == 2 and among.shape[0] == 1
+        one = among is not None and among.shape[0] == 1
         return values.of_tensor(values.tensor.op.inputs[1]) if one else None
     numbers = [call.number(each) for each in inputs]
     open_ = [place for place, each in enumerate(numbers) if each is None]
@@ -101,15 +101,9 @@ def _taken(values: Values, call: CallGraph) -> Values | None:
         return None
     (place,) = open_
     beside = numbers[1 - place] if len(inputs) == 2 else None
-    known = (
-        kind in _ALONE
-        or (beside is not None and kind in _WITH_ANY)
-        or (kind == "ClipByValue" and place == 0)
-    )
-    scaled = (
-        beside is not None and beside != 0 and (kind == "Mul" or (kind in _SCALED and place == 0))
-    )
-    return inputs[place] if known or scaled else None
+    known = kind in _ALONE | _WITH_ANY or (kind == "ClipByValue" and place == 0)
+    scaled = kind == "Mul" or (kind in _SCALED and place == 0)
+    return inputs[place] if known or (scaled and beside != 0) else None
 
 
 def _computed(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
@@ -130,8 +124,10 @@ def _computed(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
         # TensorFlow casts numbers beyond the integers, which no table has a row for, to the
         # smallest integer.
         limits = np.iinfo(operation.outputs[0].dtype.as_numpy_dtype)
-        above = np.nextafter(np.asarray(limits.max, numbers.dtype), np.asarray(0, numbers.dtype))
-        numbers = np.clip(numbers, limits.min, above)
+        with np.errstate(over="ignore"):  # float16 ends before int32 does
+            largest = np.asarray(limits.max).astype(numbers.dtype)
+            above = np.nextafter(largest, np.asarray(0, numbers.dtype))
+            numbers = np.clip(numbers, limits.min, above)
     given = []
     for each in values.inputs:
         constant = call.number(each)

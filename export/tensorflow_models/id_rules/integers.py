@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Literal
 
 from bundle.format.manifest import Cast, ComputedIds, IdOperation
-from export.graphs.walks import keeps_values
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
@@ -20,7 +19,8 @@ _EITHER_WAY = {"AddV2": "add", "Mul": "multiply", "Minimum": "at_most", "Maximum
 _BY_POSITIVE = {"FloorDiv": "divide", "FloorMod": "remainder", "TruncateMod": "truncated_remainder"}
 _OF_ONE: dict[str, tuple[str, int | None]] = {"Neg": ("multiply", -1), "Abs": ("absolute", None)}
 OPERATIONS = frozenset({"Sub", "ClipByValue", *_EITHER_WAY, *_BY_POSITIVE, *_OF_ONE})
-_ROUNDED: dict[str, Literal["down", "up", "half_even"]] = {
+Rounding = Literal["down", "up", "half_even", "toward_zero"]
+_ROUNDED: dict[str, Rounding] = {
     "Floor": "down",
     "Ceil": "up",
     "Round": "half_even",
@@ -37,7 +37,8 @@ def find_integer(values: Values, call: CallGraph) -> ResolvedIds | None:
     """
     found = call.origin(values)
     if isinstance(found, Source):
-        return ResolvedIds(found, cast=Cast(of="int64", to="int32") if _may_wrap(values) else None)
+        wraps = Cast(of="int64", to="int32") if _may_wrap(values, call) else None
+        return ResolvedIds(found, cast=wraps)
     to = found.tensor.dtype.name
     if (
         found.type != "Cast"
@@ -46,8 +47,9 @@ def find_integer(values: Values, call: CallGraph) -> ResolvedIds | None:
     ):
         return None
     number = call.origin(found.inputs[0])
-    rounding = _ROUNDED.get("" if isinstance(number, Source) else number.type, "toward_zero")
-    if isinstance(number, Values) and rounding != "toward_zero":
+    rounding: Rounding = "toward_zero"
+    if isinstance(number, Values) and number.type in _ROUNDED:
+        rounding = _ROUNDED[number.type]
         number = call.origin(number.inputs[0])
     cast = Cast(of="float32", to=to, rounding=rounding)
     return ResolvedIds(number, cast=cast) if isinstance(number, Source) else None
@@ -59,7 +61,7 @@ def find(values: Values, call: CallGraph, _rows: int | None) -> ResolvedIds | No
     """
     found = find_integer(values, call)
     if found is not None:
-        return found if found.cast is not None and found.cast.of == "float32" else None
+        return found
     steps: list[tuple[IdOperation | None, int]] = []
     while found is None:
         last = call.origin(values)
@@ -69,7 +71,7 @@ def find(values: Values, call: CallGraph, _rows: int | None) -> ResolvedIds | No
             or not last.tensor.dtype.is_integer
         ):
             return None
-        if _may_wrap(values):
+        if _may_wrap(values, call):
             steps.append((None, 32))
         numbers = [call.number(each) for each in last.inputs]
         operations = _operations(
@@ -89,10 +91,15 @@ def has_same_source(values: Values, found: ResolvedIds, call: CallGraph) -> bool
     same = find_integer(values, call) if values.tensor.dtype.is_integer else None
     if same is None:
         return call.origin(values) == found.source and found.cast is None
+    if same.source != found.source:
+        return False
+    if found.rule is not None:
+        return same.cast == found.cast
+    # Integers that wrap around are no rows of the table, cast or not.
     real = [
         None if each is None or each.of != "float32" else each for each in (same.cast, found.cast)
     ]
-    return same.source == found.source and real[0] == real[1]
+    return real[0] == real[1]
 
 
 def find_raw(values: Values, call: CallGraph) -> ResolvedIds | None:
@@ -112,20 +119,12 @@ def find_raw(values: Values, call: CallGraph) -> ResolvedIds | None:
     )
 
 
-def _may_wrap(values: Values) -> bool:
+def _may_wrap(values: Values, call: CallGraph) -> bool:
     """Returns whether a cast to fewer bits may have changed integers since they were computed."""
-    tensor = values.tensor
-    while tensor.op.inputs:
-        before = tensor.op.inputs[0]
-        if (
-            tensor.op.type == "Cast"
-            and before.dtype.is_integer
-            and before.dtype.size > tensor.dtype.size
-        ):
+    while (before := call.before(values)) is not None:
+        if before.tensor.dtype.size > values.tensor.dtype.size:
             return True
-        if not keeps_values(tensor.op):
-            return False
-        tensor = before
+        values = before
     return False
 
 

@@ -115,13 +115,9 @@ def _selected(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds 
     return replace(found, rule=found.rule.model_copy(update=hashed)) if hashed is not None else None
 
 
-def _place(values: Values, call: CallGraph) -> tuple[str, int]:
+def _place(values: Values, call: CallGraph) -> tuple[str, int | None]:
     found = call.origin(values)
-    return (
-        (found.name, found.place or 0)
-        if isinstance(found, Source)
-        else (found.tensor.name, found.at)
-    )
+    return (found.name, found.place) if isinstance(found, Source) else (found.tensor.name, found.at)
 
 
 def _mask(condition: Values, found: ResolvedIds, call: CallGraph) -> int | str | None:
@@ -133,10 +129,12 @@ def _mask(condition: Values, found: ResolvedIds, call: CallGraph) -> int | str |
     ):
         return None
     value = call.constant(condition.inputs[1].tensor)
-    one = value.flat[0] if value is not None and value.size == 1 else None
+    if value is None or value.size != 1:
+        return None
+    one = value.flat[0]
     if isinstance(one, bytes):
         return one.decode()
-    return int(one) if value is not None and one is not None and value.dtype.kind in "iu" else None
+    return int(one) if value.dtype.kind in "iu" else None
 
 
 def _cast_to_float_and_back(
