@@ -180,10 +180,8 @@ def _key(values: Any, call: CallGraph) -> Key | None:
         return _text_key(values, call)
     if found.source.part != "dense" or found.source.place is not None:
         return None
-    dtype = call.tensor_of(found.source, values.graph).dtype.name
-    if found.rule is None and dtype not in ("string", "int32", "int64"):
-        return None
-    entry = key_of(found, CrossKey(dtype="string" if dtype == "string" else "int64"))
+    raw = call.tensor_of(found.source, values.graph)
+    entry = key_of(found, CrossKey(dtype="string" if raw.dtype.name == "string" else "int64"))
     return None if entry is None else Key(found, entry)
 
 

@@ -70,14 +70,69 @@ def test_origin_of_floats_that_are_rounded_is_the_cast() -> None:
     assert found == ["Cast"]
 
 
-def test_values_inputs_of_a_broadcast_sum_are_those_of_the_same_place() -> None:
-    offsets = [10, 20, 30]
+@pytest.mark.parametrize(
+    ("offsets", "number"),
+    [
+        (5, 5),
+        ([5], 5),
+        ([[5]], 5),
+        ([10, 20, 30], 20),
+        ([[10, 20, 30]], 20),
+    ],
+)
+def test_values_inputs_of_a_broadcast_sum_are_those_of_the_same_place(
+    offsets: Any, number: int
+) -> None:
     traced = trace(lambda features: {"result": features["x"] + offsets}, x=ids(3))
-    values = Values(traced.results["result"], 1, 3)
     calls = traced.calls
-    ids_value, offset = values.inputs
+    ids_value, offset = Values(traced.results["result"], 1, 3).inputs
     assert calls.origin(ids_value) == Source("x", "dense", 1)
-    assert calls.number(offset) == 20
+    assert calls.number(offset) == number
+
+
+@pytest.mark.parametrize(
+    ("shape", "source"),
+    [
+        ((3,), Source("y", "dense", 1)),
+        ((1,), Source("y", "dense")),
+        ((), None),
+        ((None,), None),
+    ],
+)
+def test_values_inputs_of_another_input_are_those_that_stand_beside(
+    shape: tuple[int | None, ...], source: Source | None
+) -> None:
+    traced = trace(
+        lambda features: {"result": tf.ensure_shape(features["x"] + features["y"], [None, 3])},
+        x=ids(3),
+        y=tf.TensorSpec([None, *shape], tf.int64),
+    )
+    added = traced.results["result"].op.inputs[0]
+    if added.shape.as_list() != [None, 3]:
+        added.set_shape([None, 3])
+    _, beside = Values(added, 1, 3).inputs
+    found = traced.calls.origin(beside)
+    assert (found if isinstance(found, Source) else None) == source
+
+
+def test_values_inputs_of_a_product_with_a_matrix_are_not_one_number() -> None:
+    matrix = tf.constant([[10, 20, 30], [40, 50, 60]], tf.int64)
+    traced = trace(lambda features: {"result": tf.matmul(features["x"], matrix)}, x=ids(2))
+    _, factor = Values(traced.results["result"], 1, 3).inputs
+    assert traced.calls.number(factor) is None
+
+
+def test_origin_of_more_values_than_an_example_has_is_not_known() -> None:
+    traced = trace(lambda features: {"result": tf.identity(features["x"])}, x=ids(3))
+    values = Values(traced.results["result"], 1, 6)
+    assert isinstance(traced.calls.origin(values), Values)
+
+
+def test_origin_of_floats_that_are_moved_or_cast_to_longer_ones_is_their_input() -> None:
+    found = origins(
+        lambda features: tf.cast(tf.reshape(features["n"], [-1, 1]), tf.float64), n=numbers()
+    )
+    assert found == [Source("n", "dense")]
 
 
 def test_constant_of_what_depends_on_no_input_is_computed() -> None:
@@ -92,7 +147,16 @@ def test_constant_of_what_depends_on_no_input_is_computed() -> None:
 
 
 def test_per_example_of_an_open_or_a_fixed_batch() -> None:
-    traced = trace(lambda features: {"open": features["x"], "fixed": tf.zeros([4, 2])}, x=ids(2, 3))
-    assert per_example(traced.results["open"]) == 6
-    assert per_example(traced.results["fixed"]) is None
+    traced = trace(
+        lambda features: {
+            "open": features["x"],
+            "single": features["x"][:, 0, 0],
+            "fixed": tf.zeros([4, 2]),
+            "unknown": features["y"],
+        },
+        x=ids(2, 3),
+        y=tf.TensorSpec([None, None], tf.int64),
+    )
+    sizes = {name: per_example(tensor) for name, tensor in traced.results.items()}
+    assert sizes == {"open": 6, "single": 1, "fixed": None, "unknown": None}
     assert per_example(tf.constant(1)) is None

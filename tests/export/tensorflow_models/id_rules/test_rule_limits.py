@@ -13,6 +13,7 @@ import pytest
 from bundle.format.manifest import (
     BucketIds,
     Cast,
+    ChainedIds,
     ComputedIds,
     HashIds,
     IdOperation,
@@ -22,6 +23,7 @@ from bundle.format.manifest import (
 )
 from export.graphs.loading import tf
 from export.tensorflow_models.graph.input_paths import Values
+from export.tensorflow_models.id_rules.chains import find_chain
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 from export.tensorflow_models.id_rules.rules import find_ids
 from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, texts, trace
@@ -510,6 +512,10 @@ def test_buckets_begin_at_the_steps_of_what_is_known_to_rise_or_fall(
             lambda flat: tf.where(tf.equal(flat, 5), tf.zeros_like(flat), hashed(flat)),
             HashIds(buckets=ROWS, mask=5),
         ),
+        (
+            lambda flat: tf.where(tf.equal(flat, 5), int64(0), hashed(flat)),
+            HashIds(buckets=ROWS, mask=5),
+        ),
         # Constants of one value, and others: which values they belong to is not known.
         (lambda flat: tf.where(tf.constant([True]), flat, hashed(flat)), None),
         (
@@ -537,3 +543,24 @@ def test_mask_of_each_column_is_that_of_no_rule() -> None:
     assert not isinstance(
         find_ids(Values(traced.results["ids"], 1, 2), traced.calls, ROWS), ResolvedIds
     )
+
+
+@pytest.mark.parametrize("column", [False, True])
+def test_chain_follows_one_column_of_several(column: bool) -> None:
+    def chained(features: Any) -> Any:
+        rows = hashed(hashed(features["pair"] if column else features["x"]) % 9)
+        return rows[:, 1] if column else rows
+
+    traced = trace(lambda features: {"ids": chained(features)}, **INPUTS)
+    resolved = find_chain(Values(traced.results["ids"]), traced.calls, ROWS)
+    assert isinstance(resolved, ResolvedIds)
+    steps = (HashIds(buckets=ROWS), computed(("remainder", 9)), HashIds(buckets=ROWS))
+    assert resolved.rule == ChainedIds(rules=steps)
+    source = ("pair", 1) if column else ("x", None)
+    assert (resolved.source.name, resolved.source.place) == source
+
+
+def test_chain_of_what_no_rule_describes_is_none() -> None:
+    traced = trace(lambda features: {"ids": hashed(features["x"] * features["x"])}, **INPUTS)
+    resolved = find_chain(Values(traced.results["ids"]), traced.calls, ROWS)
+    assert not isinstance(resolved, ResolvedIds)
