@@ -5,8 +5,8 @@ is killed.
 from __future__ import annotations
 
 import json
-import re
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Callable
