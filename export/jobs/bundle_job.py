@@ -389,12 +389,13 @@ class _Bundle:
                 coded=coded,
             )
             if converted:
-                aside = self.directory / ".vectors"  # publishing removes what no manifest lists
+                aside = self.directory / ".vectors"
                 candidates.write_vectors(
                     self.directory, name, part.corpus, corpus, made_of, trained, aside=aside
                 )
                 recall = recall_of_tables(self.directory, name, part, entry, queries, right, aside)
                 entry = entry.model_copy(update={"recall_of_tables": recall})
+                aside.unlink()  # as large as the vectors: what follows may need the space
             if cold_queries is not None:
                 rows = sample_rows(len(cold_queries), part.recall.queries)
                 cold_recall = recall_of_cold_users(self.directory, name, entry, cold_queries, rows)

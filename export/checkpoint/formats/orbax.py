@@ -321,7 +321,7 @@ def _list_item(
                 entry = entry._replace(array=entry.array._replace(absent=absent))
             entries[entry.key] = entry
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        reason = str(problem).splitlines()[0]
+        reason = str(problem).splitlines()[0][:200]  # a library's may repeat a whole specification
         raise CheckpointError(
             f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew"
         ) from problem
