@@ -83,6 +83,14 @@ def build_with_names_of_ours():
     return shapes(), {"variables": query}
 
 
+def build_read_whole():
+    def shifted(parameters, inputs):
+        found = query(parameters, inputs)
+        return {**found, "vector": found["vector"] + parameters["genres"].mean(0)[:3]}
+
+    return shapes(), {"query": shifted}
+
+
 def build_with_more():
     def shifted(parameters, inputs):
         found = query(parameters, inputs)
@@ -262,6 +270,19 @@ def test_call_that_the_factory_lacks_is_refused(folder: Path) -> None:
     message = refused(folder, towers={"query": {"role": "query", "call": "score"}})
     assert message.startswith("towers.query.call is 'score'")
     assert "'query'" in message
+
+
+def test_parameter_that_is_also_read_whole_stays_in_the_tower(folder: Path, tmp_path: Path) -> None:
+    changes = {
+        "code": {"factory": "model.py:build_read_whole"},
+        "output": {"root": str(tmp_path)},
+    }
+    message = refused(folder, **changes)
+    assert "tables.genres: no tower reads a table of that name; they read users" in message
+
+    prepared = bundle_job.prepare(job_of(**changes, tables={"users": {}}), folder, ExportSettings())
+    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
+    assert list(read_manifest(tmp_path / "plain" / "1").tables) == ["users"]
 
 
 def test_function_may_have_any_name(folder: Path) -> None:
