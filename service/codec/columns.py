@@ -149,8 +149,7 @@ def column(examples: list[Any], where: str) -> Column:
 
 
 def columns_of_one(table: Mapping[str, Any], where: str) -> dict[str, Column]:
-    """Packs all features of one example: what `column` gives for each, thousands of features in a
-    few steps.
+    """Packs all features of one example: what `column` gives for each.
 
     Args:
       table: JSON values by feature.
@@ -159,31 +158,43 @@ def columns_of_one(table: Mapping[str, Any], where: str) -> dict[str, Column]:
     Raises:
       InvalidArgument: a value has another shape; names its feature.
     """
-    names: dict[type, list[str]] = {int: [], float: []}
+    lists = {name: value if type(value) is list else [value] for name, value in table.items()}
+    packed = packed_together(lists, where)
+    columns = {}
     for name, value in table.items():
-        kind = type(value[0] if type(value) is list and value else value)
-        if kind in names:
-            names[kind].append(name)
-    found: dict[str, Column] = {}
-    for kind, alike in names.items():
-        lists = [value if type(value := table[name]) is list else [value] for name in alike]
-        whole = list(chain.from_iterable(lists))
-        kinds = set(map(type, whole))
-        if not kinds <= {int, kind}:
+        if name not in packed:
+            columns[name] = column([value], f"{where}.{name}")
+        elif type(value) is list:
+            columns[name] = Column(packed[name], np.array([0, packed[name].size]))
+        else:
+            columns[name] = Column(packed[name])
+    return columns
+
+
+def packed_together(lists: Mapping[str, list[Any]], where: str) -> dict[str, NDArray[Any]]:
+    """Packs the scalars of many features as `flat` does, thousands of features in a few steps: all
+    integers at once, and all numbers.
+
+    Returns:
+      The values of the features that hold either. Those of others are packed one by one, where an
+      error names the feature.
+    """
+    found = {}
+    for kind in (int, float):
+        alike = [name for name, values in lists.items() if values and type(values[0]) is kind]
+        parts = [lists[name] for name in alike]
+        values = list(chain.from_iterable(parts))
+        kinds = set(map(type, values))
+        if not kinds or not kinds <= {int, kind}:
             continue
         try:
-            packed = flat(whole, where, kinds)
-        except InvalidArgument:  # one is too large: each by itself, so that an error names it
+            packed = flat(values, where, kinds)
+        except InvalidArgument:  # one is too large
             continue
-        for name, (first, end) in zip(
-            alike, pairwise(accumulate(map(len, lists), initial=0)), strict=True
-        ):
-            offsets = np.array([0, end - first], np.int64) if type(table[name]) is list else None
-            found[name] = Column(packed[first:end], offsets)
-    return {
-        name: found[name] if name in found else column([value], f"{where}.{name}")
-        for name, value in table.items()
-    }
+        ends = accumulate(map(len, parts), initial=0)
+        for name, (first, end) in zip(alike, pairwise(ends), strict=True):
+            found[name] = packed[first:end]
+    return found
 
 
 def _integers(values: list[Any], where: str) -> NDArray[np.int64]:

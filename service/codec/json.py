@@ -19,7 +19,16 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.tables.offsets import offsets_of
-from service.codec.columns import column, columns_of_one, fields, flat, listed, numbers, shown
+from service.codec.columns import (
+    column,
+    columns_of_one,
+    fields,
+    flat,
+    listed,
+    numbers,
+    packed_together,
+    shown,
+)
 from service.config import ServiceSettings
 from service.engine import calls
 from service.engine.limits import at_most, check_depth, check_terms
@@ -200,9 +209,9 @@ def read_ranking(body: Any, target: calls.Target, settings: ServiceSettings) -> 
     ]
     return calls.Ranking(
         target,
-        context=_columns(parts, "context", settings),
+        context=_packed(context, "context"),
         candidate_ids=flat(list(chain.from_iterable(ids)), "candidate_ids") if by_id else None,
-        candidate_features={name: _candidate_column(tables, counts, name) for name in tables[0]},
+        candidate_features=_candidate_columns(tables, counts),
         offsets=offsets_of(counts),
         context_ids=_ids(parts, "context_id"),
         **_options(body, _RANKING, settings),
@@ -424,6 +433,10 @@ def _tables(parts: list[Part], where: str) -> list[Part]:
 def _columns(parts: list[Part], where: str, settings: ServiceSettings) -> dict[str, Column]:
     tables = _tables(parts, where)
     at_most(settings, "max_features", len(tables[0]), where)
+    return _packed(tables, where)
+
+
+def _packed(tables: list[Part], where: str) -> dict[str, Column]:
     if len(tables) == 1:
         return columns_of_one(tables[0], where)
     return {
@@ -431,16 +444,27 @@ def _columns(parts: list[Part], where: str, settings: ServiceSettings) -> dict[s
     }
 
 
-def _candidate_column(tables: list[Part], counts: list[int], name: str) -> Column:
-    where = f"candidate_features.{name}"
-    lists = [listed(table[name], where) for table in tables]
-    for values, count in zip(lists, counts, strict=True):
-        if len(values) != count:
-            raise InvalidArgument(
-                f"{where} has {len(values)} values for {count} candidates; one per candidate was "
-                "expected"
-            )
-    return column(list(chain.from_iterable(lists)), where)
+def _candidate_columns(tables: list[Part], counts: list[int]) -> dict[str, Column]:
+    where = "candidate_features"
+    for table, count in zip(tables, counts, strict=True):
+        for name, values in table.items():
+            if type(values) is not list or len(values) != count:
+                size = len(listed(values, f"{where}.{name}"))
+                raise InvalidArgument(
+                    f"{where}.{name} has {size} values for {count} candidates; one per candidate "
+                    "was expected"
+                )
+    if len(tables) == 1:
+        lists = tables[0]
+    else:
+        lists = {
+            name: list(chain.from_iterable([table[name] for table in tables])) for name in tables[0]
+        }
+    packed = packed_together(lists, where)
+    return {
+        name: Column(packed[name]) if name in packed else column(values, f"{where}.{name}")
+        for name, values in lists.items()
+    }
 
 
 def _ids(parts: list[Part], name: str) -> calls.Ids | None:

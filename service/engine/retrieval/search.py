@@ -131,12 +131,12 @@ def nearest(
     """
     began = time.perf_counter()
     execution.begin("search")
-    excluded = list(allowed.excluded)
+    by_vector = allowed
     if offsets is not None:
         sizes = lengths_of(offsets).tolist()
-        pairs = zip(excluded, sizes, strict=True)
+        pairs = zip(allowed.excluded, sizes, strict=True)
         excluded = [positions for positions, size in pairs for _ in range(size)]
-    by_vector = allowed._replace(excluded=excluded)
+        by_vector = allowed._replace(excluded=excluded)
     search = _Search(index, vectors, k, by_vector, execution, exact, recall)
     rows = search.rows()
     if offsets is not None:
