@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from textwrap import shorten, wrap
+from textwrap import wrap
 
 from export.explain.boxes import Box, feature_box, grouped, output_box, table_box, tower_box
 from export.explain.drawing import Drawing
@@ -51,8 +51,11 @@ class Placed:
             self.lines[-1:] = (
                 [beside] if len(self.lines) > 1 and len(beside) <= room else [self.lines[-1], line]
             )
-        texts = [shorten(line, LINES_MAX * room, placeholder=" …") for line in self.lines]
-        self.lines = [piece for text in texts for piece in wrap(text, room)]
+        self.lines = [
+            piece
+            for line in self.lines
+            for piece in wrap(line, room, max_lines=LINES_MAX, placeholder=" …")
+        ]
         self.height = 2 * PAD + TITLE + LINE * len(self.lines) + PART * len(box.parts)
 
     def middle(self, part: int = 0) -> float:

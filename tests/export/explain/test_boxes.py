@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 
-from export.explain.boxes import BOXES_MAX, grouped, table_box
-from export.explain.drawing import DrawnTable
+from export.explain.boxes import (
+    BOXES_MAX,
+    feature_box,
+    grouped,
+    output_box,
+    table_box,
+    tower_box,
+)
+from export.explain.drawing import DrawnFeature, DrawnPart, DrawnTable, DrawnTower
 from tests.export.explain.rankers import drawn
 
 LONG = "a_table_whose_name_has_more_than_forty_letters"
@@ -84,3 +91,143 @@ def test_numbers_are_apart_where_they_are_rows_below_a_limit() -> None:
         ["n0", "n1"],
         ["n2", "n3"],
     ]
+
+
+def feature(name: str, **changes: Any) -> DrawnFeature:
+    known = DrawnFeature(
+        name, (name,), "context", "single", "users", "hash", "hash mod 9", "zeros", False, ()
+    )
+    return replace(known, **changes)
+
+
+def test_box_of_features_tells_what_all_of_them_are() -> None:
+    box = feature_box([feature("a"), feature("b@users")])
+    assert (box.look, box.title, box.hint) == ("context", "a, b", "a\nb")
+    assert box.lines == ["context, single", "hash mod 9", "unknown: zeros"]
+
+
+def test_box_of_features_that_differ_tells_each_kind_of_rule_and_not_the_rules() -> None:
+    box = feature_box([feature("a"), feature("b", ids="hash mod 8", rule="other")])
+    assert box.lines == ["context, single", "hash, other", "unknown: zeros"]
+
+
+@pytest.mark.parametrize(
+    ("defaults", "told"),
+    [
+        ([False, False], []),
+        ([True, False], ["1 may be left out"]),
+        ([True, True], ["may be left out"]),
+    ],
+)
+def test_box_of_features_tells_how_many_may_be_left_out(
+    defaults: list[bool], told: list[str]
+) -> None:
+    features = [feature(f"f{at}", default=each) for at, each in enumerate(defaults)]
+    assert feature_box(features).lines[3:] == told
+
+
+@pytest.mark.parametrize(
+    ("kinds", "told"),
+    [
+        (["k0", "k0"], "context, k0"),
+        (["k0", "k1", "k2"], "context, k0, k1, k2"),
+        (["k0", "k1", "k2", "k3"], "context, k0, k1 and others"),
+    ],
+)
+def test_box_of_features_names_up_to_three_kinds(kinds: list[str], told: str) -> None:
+    features = [feature(f"f{at}", kind=kind) for at, kind in enumerate(kinds)]
+    assert feature_box(features).lines[0] == told
+
+
+def test_box_of_many_numbers_names_the_first_four_and_no_rule() -> None:
+    names = [f"{'n' * 10}{at}" for at in range(6)]
+    box = feature_box([feature(name, table="", kind="float32") for name in names])
+    assert box.title == "6 inputs"
+    assert box.lines == [f"{', '.join(names[:4])} and 2 more", "context, float32"]
+    assert box.hint == "\n".join(names)
+
+
+def test_box_of_tables_tells_rows_dims_dtypes_and_bytes_of_all() -> None:
+    users = DrawnTable("users", 1000, 8, "float32", 32_000, (), "users")
+    genres = DrawnTable("genres", 20, 4, "int8", 160, (), "genres")
+    tags = DrawnTable("tags", 5, 16, "float32", 320, (), "tags")
+    box = table_box([users, genres, tags], 64_960)
+    assert box.title == "users, genres, tags"
+    assert box.lines == ["1 025 rows x 4 to 16 float32, int8", "31.7 KiB"]
+    assert box.share == 0.5
+    assert table_box([genres], 0).lines == ["20 rows x 4 int8", "160 B"]
+    assert table_box([genres], 0).share == 0
+
+
+TOWER = DrawnTower(
+    "rank",
+    "ranking",
+    ("score", "like"),
+    "score",
+    "",
+    (
+        DrawnPart("rank/user", "context", (), (), ()),
+        DrawnPart("rank/head", "candidate", (), (), ()),
+    ),
+    ("LiteRT f32", "LiteRT int8"),
+    2048,
+)
+
+
+def test_box_of_a_tower_tells_its_last_form_and_how_often_its_parts_run() -> None:
+    box = tower_box(TOWER)
+    assert (box.look, box.title) == ("tower", "rank")
+    assert box.lines == ["ranking tower, 2.0 KiB of weights", "runs as LiteRT int8"]
+    assert box.parts == ["user · once per context", "head · once per candidate"]
+    assert box.hint == "rank\nLiteRT f32\nLiteRT int8"
+
+
+def test_box_of_a_tower_that_is_not_split_has_no_parts() -> None:
+    whole = replace(TOWER, parts=(DrawnPart("rank", "", (), (), ()),), formula="score * like")
+    box = tower_box(whole)
+    assert box.parts == []
+    assert box.lines[-1] == "ordered by score * like"
+
+
+@pytest.mark.parametrize(
+    ("name", "formula", "lines"),
+    [("score", "", ["result"]), ("like", "", []), ("score", "score * like", [])],
+)
+def test_box_of_an_output_tells_the_result_unless_a_formula_orders(
+    name: str, formula: str, lines: list[str]
+) -> None:
+    box = output_box(replace(TOWER, formula=formula), name)
+    assert (box.look, box.title, box.lines) == ("output", name, lines)
+    assert box.hint == f"rank: {name}"
+
+
+def test_groups_are_ordered_by_the_share_of_candidates_that_read_them() -> None:
+    """Tables that no feature reads come first, as those of contexts do, and numbers last."""
+    drawing = drawn(6, 6)
+    unread = tables("unread")
+    groups = grouped(replace(drawing, tables=(*drawing.tables, *unread)))
+    names = [[table.name for table in group.tables] for group in groups]
+    assert names == [["t1"], ["t2"], ["t4"], ["t5"], ["unread"], ["t0"], ["t3"], []]
+
+    readers = {"one": "c", "half": "c.", "most": "cc.", "few": "c..."}
+    features = tuple(
+        feature(f"{table}{place}", table=table, role="candidate" if letter == "c" else "context")
+        for table, letters in readers.items()
+        for place, letter in enumerate(letters)
+    )
+    shared = replace(drawing, tables=tuple(tables(*readers)), features=features)
+    names = [[table.name for table in group.tables] for group in grouped(shared)]
+    assert names == [["few"], ["half"], ["most"], ["one"]]
+
+
+def test_tables_with_too_many_kinds_of_readers_are_told_apart_by_role_alone() -> None:
+    count = BOXES_MAX + 1
+    drawing = drawn(count, count)
+    features = tuple(
+        replace(each, kind=f"kind {each.name}", rule=f"rule {each.name}") if each.table else each
+        for each in drawing.features
+    )
+    groups = grouped(replace(drawing, features=features))
+    # Every third is of candidates.
+    assert [len(group.tables) for group in groups] == [11, 6, 0]
+    assert [len(group.readers) for group in groups] == [1, 1, 2]

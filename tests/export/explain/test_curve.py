@@ -20,8 +20,10 @@ POINTS = (
 )
 
 
-def plot(target: float = 0.75) -> ElementTree.Element:
-    curve = DrawnCurve(index="movies", k=10, target=target, chosen="leaves 2", points=POINTS)
+def plot(
+    target: float = 0.75, points: tuple[tuple[float, float, str], ...] = POINTS
+) -> ElementTree.Element:
+    curve = DrawnCurve(index="movies", k=10, target=target, chosen="leaves 2", points=points)
     section = curve_section(curve)
     return ElementTree.fromstring(section[section.index("<svg") : section.index("</svg>") + 6])
 
@@ -46,7 +48,7 @@ def test_points_are_placed_by_recall_and_by_the_logarithm_of_their_cost() -> Non
     )
     assert [each.attrib["class"] for each in circles] == ["tried", "chosen", "tried", "tried"]
     radii = [float(each.attrib["r"]) for each in circles]
-    assert radii[1] > radii[0] == radii[2] == radii[3]
+    assert radii == [4, 7, 4, 4]
     assert circles[2][0].text == "leaves 3: recall@10 0.8000, cost 0.1000"
 
 
@@ -74,7 +76,7 @@ def test_axes_are_labeled_where_their_values_are() -> None:
     ticks = [f"{digit / part:g}" for part in (10_000, 1000, 100, 10) for digit in (1, 2, 5)] + ["1"]
     assert list(labels) == ["0.500", "0.750", "1.000", *ticks, title]
     assert LEFT < labels[title][0] < WIDTH - 7 * len(title)
-    assert HEIGHT - 10 < labels[title][1] < HEIGHT
+    assert labels[title][1] == HEIGHT - 6
     for recall in ("0.500", "0.750", "1.000"):
         level = TOP + (1 - float(recall)) / 0.5 * (FLOOR - TOP)
         assert labels[recall] == pytest.approx((4, level + 4), abs=0.1)
@@ -82,3 +84,31 @@ def test_axes_are_labeled_where_their_values_are() -> None:
         power = math.log10(float(cost)) + 4
         across = LEFT + power / 4 * (WIDTH - LEFT - RIGHT)
         assert labels[cost] == pytest.approx((across, FLOOR + 16), abs=0.1)
+
+
+def test_settings_of_one_cost_that_find_all_stand_in_the_corner() -> None:
+    points = ((1.0, 0.2, "leaves 1"), (1.0, 0.2, "leaves 2"))
+    circles = plot(target=1.0, points=points).iter("circle")
+    places = {(each.attrib["cx"], each.attrib["cy"]) for each in circles}
+    assert places == {(f"{LEFT:.1f}", f"{TOP:.1f}")}
+
+
+def test_costs_above_those_of_exact_search_are_labeled() -> None:
+    root = plot(points=((0.8, 0.9, "leaves 1"), (0.9, 5.0, "leaves 2")))
+    labels = ["".join(each.itertext()) for each in root.iter("text")]
+    assert labels[3:-1] == ["1", "2", "5"]
+
+
+def test_axes_and_heading_frame_the_plot() -> None:
+    root = plot()
+    assert root.attrib["viewBox"] == f"0 0 {WIDTH} {HEIGHT}"
+    axes = [each.attrib["d"] for each in root.iter("path") if each.get("class") == "axis"]
+    assert axes == [
+        f"M{LEFT}.0 {TOP}.0L{LEFT}.0 {FLOOR}.0",
+        f"M{LEFT}.0 {FLOOR}.0L{WIDTH}.0 {FLOOR}.0",
+    ]
+    title = "Index movies: recall@10 of settings by cost, 0.75 asked for"
+    assert root.attrib["aria-label"] == title
+    curve = DrawnCurve(index="movies", k=10, target=0.75, chosen="leaves 2", points=POINTS)
+    section = curve_section(curve)
+    assert section.startswith(f"<h2>{title}</h2><p>Written with leaves 2</p>")

@@ -17,6 +17,7 @@ from bundle.storage.catalog import read_manifest
 from export.explain.drawing import draw_bundle
 from export.explain.image import explain_image
 from export.explain.page import explain_page
+from export.explain.picture import draw_svg
 from export.explain.text import WIDTH, explain_text
 from tests.bundles.sample import write_sample_bundle
 from tests.bundles.search_costs import COSTS
@@ -72,6 +73,10 @@ def test_image_is_one_svg_with_a_background_that_loads_nothing() -> None:
     view = [float(number) for number in root.attrib["viewBox"].split()]
     background = next(root.iter("{http://www.w3.org/2000/svg}rect"))
     assert [float(background.attrib[name]) for name in ("x", "y", "width", "height")] == view
+    _, height = draw_svg(drawn(40, 4))
+    # Above the picture are its name, the totals and the legend.
+    assert view[1] + view[3] == round(height + 10)
+    assert view[1] == -112
     texts = ["".join(each.itertext()) for each in root.iter("{http://www.w3.org/2000/svg}text")]
     assert "wide 3" in texts
     assert {"features", "tables", "towers", "outputs", "looked up once per context"} <= {*texts}

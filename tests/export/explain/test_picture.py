@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from export.explain.drawing import Drawing, DrawnTable
 from export.explain.picture import FEATURES, HEAD, OUTPUTS, TABLES, TOWERS, draw_svg
 from tests.export.explain.rankers import drawn
 
@@ -74,7 +75,11 @@ class Picture:
 
 
 def picture(features: int, tables: int) -> Picture:
-    inside, height = draw_svg(drawn(features, tables))
+    return picture_of(drawn(features, tables))
+
+
+def picture_of(drawing: Drawing) -> Picture:
+    inside, height = draw_svg(drawing)
     root = ElementTree.fromstring(f"<svg>{inside}</svg>")
     boxes = [box_of(group) for group in root.iter("g")]
     return Picture(boxes, [line_of(path) for path in root.iter("path")], height)
@@ -140,3 +145,56 @@ def test_picture_is_the_one_that_was_looked_at() -> None:
     recorded = Path(__file__).with_name("ranker.svg.txt").read_text()
     drawing, _ = draw_svg(drawn(4, 2))
     assert drawing.replace("><", ">\n<") == recorded.rstrip("\n")
+
+
+def test_tables_that_no_feature_reads_stand_below_one_another() -> None:
+    drawing = drawn(1, 1)
+    unread = [DrawnTable(f"u{at}", 10, 4, "float32", 160, (), "u") for at in range(3)]
+    shown = picture_of(replace(drawing, tables=(*drawing.tables, *unread)))
+    tables = sorted((box.top, box.bottom) for box in shown.boxes if box.left == TABLES[0])
+    assert len(tables) == 4
+    for (_, above), (below, _) in pairwise(tables):
+        assert below - above == 14
+
+
+def test_share_of_a_small_table_is_drawn_two_pixels_wide() -> None:
+    drawing = drawn(1, 1)
+    small = DrawnTable("small", 1, 1, "float32", 4, (), "small")
+    whole = replace(drawing.tables[0], bytes=10**6)
+    inside, _ = draw_svg(replace(drawing, tables=(whole, small)))
+    shares = [
+        float(rect.attrib["width"])
+        for rect in ElementTree.fromstring(f"<svg>{inside}</svg>").iter("rect")
+        if rect.get("class") == "share"
+    ]
+    assert sorted(shares) == [2, 252]
+
+
+def texts_of(drawing: Drawing) -> list[str]:
+    inside, _ = draw_svg(drawing)
+    root = ElementTree.fromstring(f"<svg>{inside}</svg>")
+    return ["".join(text.itertext()) for text in root.iter("text")]
+
+
+def test_long_texts_are_broken_into_three_lines_and_then_cut() -> None:
+    drawing = drawn(1, 1)
+    # A box of features is wide enough for 43 letters.
+    words = " ".join(["word"] * 40)
+    (feature,) = [each for each in drawing.features if each.table]
+    changed = replace(feature, ids=words, unknown="none", kind="single")
+    shown = texts_of(replace(drawing, features=(changed,)))
+    lines = [text for text in shown if "word" in text]
+    eight = " ".join(["word"] * 8)
+    assert lines == [eight, eight, f"{eight} …"]
+
+
+def test_short_lines_stand_beside_each_other_but_for_the_first() -> None:
+    drawing = drawn(1, 1)
+    (feature,) = [each for each in drawing.features if each.table]
+    beside = replace(feature, ids="i" * 27, unknown="none")  # 43 letters with what is between
+    shown = texts_of(replace(drawing, features=(beside,)))
+    assert f"{'i' * 27} · unknown: none" in shown
+    apart = replace(feature, ids="i" * 28, unknown="none")
+    shown = texts_of(replace(drawing, features=(apart,)))
+    assert "i" * 28 in shown
+    assert "unknown: none" in shown
