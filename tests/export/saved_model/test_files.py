@@ -247,3 +247,52 @@ def test_float16_in_slices_is_joined_where_it_is_copied(tmp_path: Path) -> None:
     written = carried_out(planned(checkpoint, tmp_path, link=False), checkpoint)
     assert written.entries["table_0"].whole
     assert written.read_all("table_0").tobytes() == values.tobytes()
+
+
+def test_linked_variables_need_no_file_of_copies_before_the_dense_ones(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(tmp_path, TABLE)
+    plan = planned(checkpoint, tmp_path, link=True)
+    link_files(plan)
+    assert not plan.own.exists()
+    write_variables(plan, checkpoint, {"weight_0": "bias"}, GRAPH, [])
+    written = open_checkpoint(plan.prefix)
+    assert written.read_all("weight_0").tolist() == [0, 1, 2]
+    assert written.read_all("table_0").tobytes() == TABLE.tobytes()
+
+
+def test_what_an_earlier_run_wrote_behind_the_copies_is_cut_off(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(tmp_path, TABLE)
+    plan = planned(checkpoint, tmp_path, link=False)
+    plan.own.write_bytes(bytes(5000))
+    carried_out(plan, checkpoint)
+    graph = 1 + 4 + len(GRAPH)  # its length, the checksum of that, and itself
+    assert plan.own.stat().st_size == TABLE.nbytes + 3 * 8 + 4 + graph
+
+
+def test_dense_variables_lie_behind_the_copies_in_the_order_of_their_keys(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(tmp_path, TABLE)
+    plan = planned(checkpoint, tmp_path, link=False)
+    plan.own.touch()
+    receipts = [carry_out(task) for task in plan.tasks]
+    small = {"weight_1": "scale", "weight_0": "bias"}
+    write_variables(plan, checkpoint, small, GRAPH, receipts[::-1])
+    written = open_checkpoint(plan.prefix)
+    offsets = {key: entry.slices[0].offset for key, entry in written.entries.items()}
+    graph = TABLE.nbytes + 3 * 8 + 4
+    assert offsets == {
+        "table_0": 0,
+        "weight_0": TABLE.nbytes,
+        "weight_1": TABLE.nbytes + 3 * 8,
+        objectgraph.KEY: graph,
+    }
+    assert written.read_all("table_0").tobytes() == TABLE.tobytes()
+
+
+def test_variables_of_several_keys_are_summed_apart(tmp_path: Path) -> None:
+    checkpoint = checkpoint_of(tmp_path, TABLE)
+    (tmp_path / "sm" / "variables").mkdir(parents=True)
+    entries = {"table_0": checkpoint.entries["big"], "table_1": checkpoint.entries["bias"]}
+    plan = plan_variables(tmp_path / "sm", entries, BUDGET_BYTES, link=False)
+    written = carried_out(plan, checkpoint)
+    assert written.read_all("table_0").tobytes() == TABLE.tobytes()
+    assert written.read_all("table_1").tolist() == [0, 1, 2]
