@@ -34,12 +34,15 @@ def pack(tower: Traced) -> Traced:
         return tower
     rewriting = GraphRewriter(tower)
     alone = dict(zip(tower.spec.inputs, rewriting.inputs, strict=True))
+    taken_names = {each.name for each in tower.spec.inputs}
     packed = {}
     for dtype, members in groups.items():
         order, tensor = _pack(
             rewriting, {alone[each].name: (each, alone.pop(each)) for each in members}
         )
         name = f"packed_{dtype}"
+        while name in taken_names:
+            name += "_"
         features = tuple(each.feature for each in order)
         packed[
             TowerInput(name=name, dtype=dtype, shape=(None, tensor.shape[1]), features=features)
