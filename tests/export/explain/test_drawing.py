@@ -165,7 +165,7 @@ def test_bundle_without_numbers_inside_says_nothing_of_them() -> None:
     assert draw_bundle(page, "bundle").stays == ()
 
 
-def table(dtype: str, **source: Any) -> manifest.Table:
+def table(dtype: Any, **source: Any) -> manifest.Table:
     origin = manifest.TableSource.model_construct(
         **{"layout": "plain", "key": KEY, "stated": False, **source}
     )

@@ -45,7 +45,7 @@ def table_spec(name: str, layout: Layout) -> TableSpec:
         dtype="float32",
         layout=layout,
         stored=(stored[0], stored[1]),
-        origin="plain",
+        origin="named",
         path="",
         slices=1,
         files=1,
@@ -206,7 +206,8 @@ def test_bag_combines_known_ids_and_is_zeros_without_any(
     bags = ragged([1, 9, 4], [], [2], [-1])
     sent = bags.to_sparse() if encoding == "sparse" else bags
     found = looked_up(bag(encoding, combiner), {"user": sent})
-    np.testing.assert_allclose(found, [first, ZEROS, row(2), ZEROS], rtol=1e-6)
+    expected = np.array([first, ZEROS, row(2), ZEROS])
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_bag_of_a_dense_input_leaves_out_its_padding() -> None:
@@ -242,14 +243,14 @@ def test_weights_go_with_their_ids(encoding: str, sent: str) -> None:
     found = looked_up(bag(encoding, "mean", weights="weight", weighted=True), inputs)
     # Rows 1 and 4, of which the lookup of sparse bags leaves out the one whose weight is negative.
     both = [(0.5 * 11 - 41) / -0.5, (0.5 * 12 - 42) / -0.5]
-    expected = [both if encoding == "ragged" else row(1), row(2)]
+    expected = np.array([both if encoding == "ragged" else row(1), row(2)])
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_padding_of_a_weighted_bag_is_left_out_with_its_weight() -> None:
     inputs = {"user": ids([1, 0], [0, 2]), "weight": tf.constant([[0.5, 9.0], [9.0, 3.0]])}
     padded = bag("dense", weights="weight", weighted=True, padding=0)
-    np.testing.assert_allclose(looked_up(padded, inputs), [[5.5, 6], [63, 66]], rtol=1e-6)
+    np.testing.assert_allclose(looked_up(padded, inputs), np.array([[5.5, 6], [63, 66]]), rtol=1e-6)
 
 
 def test_layer_combines_what_it_is_given() -> None:

@@ -145,7 +145,9 @@ def test_pack_of_two_dtypes_makes_two_tensors() -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [numbers(2, 3), numbers(None)], ids=["a sequence", "an open width"]
+    "other",
+    [numbers(2, 3), tf.TensorSpec([None, None], tf.float32)],
+    ids=["a sequence", "an open width"],
 )
 def test_pack_leaves_inputs_apart_that_are_no_rows_of_a_known_width(other: Any) -> None:
     def call(given: Mapping[str, Any]) -> Any:

@@ -11,6 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from export.graphs.loading import tf
+from export.jax_models.evaluation import Evaluator
+from export.jax_models.tracing import BATCH, trace
+from export.jax_models.values import Parameter, Value
 from tests.export.jax_models.evaluated import DTYPES, EXAMPLES, check_all, check_same, evaluated
 
 jax = pytest.importorskip("jax")
@@ -109,3 +113,158 @@ def test_replacing_rows_by_different_ids() -> None:
 def test_changing_parts_of_rows_is_refused() -> None:
     with pytest.raises(Exception, match=r"scatter-add.*whole rows of the first axis"):
         evaluated(lambda ids: jnp.zeros((6, 4)).at[:, ids[:, 0] % 4].add(1.0), ids_of(1, 3))
+
+
+CUBE = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4)
+EDGES = np.array([[0, 5, -1, 6], [-6, -7, 3, 2], [1, 1, 4, 9]], np.int32)
+"""Ids at both ends of six rows, and outside of them."""
+SHAPES_OF_GATHERS: dict[str, Callable[[Any, Any], Any]] = {
+    "take of bool": lambda x, ids: jnp.take(jnp.asarray([True, False] * 3), ids),
+    "take of uint8": lambda x, ids: jnp.take(jnp.arange(6, dtype=jnp.uint8), ids),
+    "take of int8": lambda x, ids: jnp.take(jnp.arange(6, dtype=jnp.int8), ids),
+    "take of floats": lambda x, ids: jnp.take(jnp.asarray(TABLE[:, 0]), ids),
+    "take by narrow ids": lambda x, ids: jnp.asarray(TABLE)[ids.astype(jnp.int8)],
+    "take of the middle axis": lambda x, ids: jnp.take(jnp.asarray(CUBE), ids, axis=1),
+    "take of the last axis": lambda x, ids: jnp.take(jnp.asarray(CUBE), ids, axis=2),
+    "index the middle axis": lambda x, ids: jnp.asarray(CUBE)[:, ids],
+    "index two axes": lambda x, ids: jnp.asarray(CUBE)[ids % 2, ids % 3],
+    "index the outer axes": lambda x, ids: jnp.asarray(CUBE)[ids % 2, :, ids % 4],
+    "index the last axes": lambda x, ids: jnp.asarray(CUBE)[:, ids % 3, ids % 4],
+    "index three axes": lambda x, ids: jnp.asarray(CUBE)[ids % 2, ids % 3, ids % 4],
+    "index rows of one": lambda x, ids: jnp.asarray(TABLE)[ids, None],
+    "take along the last axis": lambda x, ids: jnp.take_along_axis(
+        x[:, None, :] * jnp.ones((1, 2, 1)), ids[:, None, :] % 4, axis=2
+    ),
+    "filled with a number": lambda x, ids: (
+        jnp.asarray(TABLE).at[ids].get(mode="fill", fill_value=3.0)
+    ),
+    "clipped": lambda x, ids: jnp.asarray(TABLE).at[ids].get(mode="clip"),
+    "clipped column": lambda x, ids: x.at[:, 9].get(mode="clip"),
+    "the first example": lambda x, ids: x[0],
+    "the last example": lambda x, ids: x[-1],
+    "all examples but one": lambda x, ids: x[1:],
+    "the first number": lambda x, ids: x[0, 0],
+    "examples by ids": lambda x, ids: x[ids % 3],
+    "examples in another order": lambda x, ids: jnp.take(x, ids[0] % 3, axis=0),
+    "windows of columns": lambda x, ids: jnp.stack([x, x], 1)[:, 1:, jnp.array([0, 2])],
+    "windows of two axes": lambda x, ids: jnp.asarray(CUBE)[1:, jnp.array([0, 2]), 1:3],
+}
+SCATTERS: dict[str, Callable[[Any, Any], Any]] = {
+    "add to rows, some outside": lambda x, ids: jnp.ones((6, 4)).at[ids[:, 1]].add(x),
+    "add to numbers": lambda x, ids: jnp.ones((6, 4)).at[ids[:, 1], ids[:, 2]].add(x[:, 0]),
+    "add rows of two axes": lambda x, ids: jnp.ones((6, 6, 4)).at[ids[:, 1], ids[:, 2]].add(x),
+    "add to a vector": lambda x, ids: jnp.ones(6).at[ids].add(x),
+    "replace the first row": lambda x, ids: x.at[0].set(5.0),
+    "replace the last row": lambda x, ids: x.at[-1].set(x[0]),
+    "replace a column": lambda x, ids: x.at[:, 3].set(x[:, 0]),
+    "replace rows in another order": lambda x, ids: (
+        jnp.ones((6, 4)).at[jnp.array([5, 0, 2])].set(jnp.outer(jnp.arange(3.0), x[0]))
+    ),
+    "replace numbers": lambda x, ids: (
+        jnp.ones((6, 4)).at[jnp.array([5, 5, 2]), jnp.array([0, 1, 3])].set(x[0, :3])
+    ),
+}
+
+
+@pytest.mark.parametrize("functions", [SHAPES_OF_GATHERS, SCATTERS], ids=["gathers", "scatters"])
+def test_axes_and_ends_of_arrays(functions: dict[str, Callable[..., Any]]) -> None:
+    check_all(functions, np.arange(1, 13, dtype=np.float32).reshape(3, 4), EDGES)
+
+
+def read_unwrapped(table: Any, ids: Any) -> Any:
+    """Reads rows by ids that JAX does not count from the end."""
+    return table.at[ids].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def by_hand(table: Any, ids: Any) -> Any:
+    """Reads rows by ids that count from the end where they are below 0."""
+    return read_unwrapped(table, jnp.where(ids < 0, ids + len(table), ids))
+
+
+def by_formula(dimension_numbers: Any, slice_sizes: tuple[int, int]) -> Callable[..., Any]:
+    """Returns a gather of rows in a form that no function of `jax.numpy` writes."""
+    return lambda table, ids: jax.lax.gather(
+        table, ids[:, :1], dimension_numbers, slice_sizes, mode="clip"
+    )
+
+
+OF_ROWS: dict[str, Callable[[Any, Any], Any]] = {
+    "indexing": lambda table, ids: table[ids],
+    "jnp.take": lambda table, ids: jnp.take(table, ids % 6, axis=0),
+    "by hand": by_hand,
+    "by hand, of a vector": lambda table, ids: by_hand(table, ids[:, 0]),
+}
+OF_OTHER_ROWS: dict[str, Callable[[Any, Any], Any]] = {
+    "as they are": lambda table, ids: read_unwrapped(table, abs(ids)),
+    "another shape": lambda table, ids: read_unwrapped(
+        table, jnp.where(ids < 0, ids + 6, ids).reshape(-1)
+    ),
+    "another row instead": lambda table, ids: read_unwrapped(table, jnp.where(ids < 0, 5, ids)),
+    "another condition": lambda table, ids: read_unwrapped(
+        table, jnp.where(ids == -1, ids + 6, abs(ids))
+    ),
+    "another distance": lambda table, ids: read_unwrapped(table, jnp.where(ids < 0, ids + 7, ids)),
+    "another limit": lambda table, ids: read_unwrapped(table, jnp.where(ids < -1, ids + 6, ids)),
+    "other ids compared": lambda table, ids: read_unwrapped(
+        table, jnp.where(ids[::-1] < 0, ids + 6, ids)
+    ),
+    "other ids moved": lambda table, ids: read_unwrapped(
+        table, jnp.where(ids < 0, ids[::-1] + 6, ids)
+    ),
+}
+OF_COLUMNS: dict[str, Callable[[Any, Any], Any]] = {
+    "columns": lambda table, ids: jnp.take(table, ids, axis=1, mode="wrap"),
+    "part of rows": lambda table, ids: jnp.take(table, ids, axis=0, mode="wrap")[:, :2],
+    "rows and columns": lambda table, ids: table[ids, abs(ids) % 3],
+    "another order": by_formula(
+        jax.lax.GatherDimensionNumbers((0,), (0,), (0,)),
+        (1, 3),
+    ),
+    "columns by hand": by_formula(jax.lax.GatherDimensionNumbers((1,), (1,), (1,)), (6, 1)),
+}
+
+
+def traced_of_parameter(function: Callable[..., Any], ids: NDArray[Any]) -> Any:
+    """Returns a function of a parameter and ids as a graph, and the parameter's variable, whose
+    `from_end` is set where ids below 0 count from the end.
+    """
+    parameters = {"table": jax.ShapeDtypeStruct(TABLE.shape, jnp.float32)}
+    spec = tf.TensorSpec([None, *ids.shape[1:]], ids.dtype)
+    traced = trace(lambda p, x: function(p["table"], x["ids"]), parameters, {"ids": spec}, "it")
+    variable = tf.Variable(TABLE)
+
+    def evaluate(sent: Any) -> Any:
+        given = Value(traced.jaxpr.in_avals[1].shape, sent)
+        evaluator = Evaluator({BATCH: tf.shape(sent)[0]})
+        return evaluator.results(traced.jaxpr, [Parameter(variable), given])[0]
+
+    graph = tf.function(evaluate, autograph=False, input_signature=[spec])
+    return graph.get_concrete_function(), variable
+
+
+INSIDE = np.array([[0, 5], [4, 1], [3, 2]], np.int32)
+
+
+@pytest.mark.parametrize("function", OF_ROWS)
+def test_ids_of_a_parameter_that_count_from_the_end_are_known_to(function: str) -> None:
+    _, variable = traced_of_parameter(OF_ROWS[function], INSIDE)
+    assert variable.from_end
+
+
+@pytest.mark.parametrize("function", OF_OTHER_ROWS)
+def test_ids_of_a_parameter_that_are_computed_otherwise_are_read_as_they_are(
+    function: str,
+) -> None:
+    graph, variable = traced_of_parameter(OF_OTHER_ROWS[function], INSIDE)
+    assert not hasattr(variable, "from_end")
+    expected = OF_OTHER_ROWS[function](jnp.asarray(TABLE), INSIDE)
+    np.testing.assert_array_equal(graph(tf.constant(INSIDE)), expected)
+
+
+@pytest.mark.parametrize("function", OF_COLUMNS)
+def test_parameter_of_which_no_whole_rows_are_read_is_no_table(function: str) -> None:
+    columns = INSIDE % 3
+    graph, variable = traced_of_parameter(OF_COLUMNS[function], columns)
+    assert not hasattr(variable, "from_end")
+    expected = OF_COLUMNS[function](jnp.asarray(TABLE), columns)
+    np.testing.assert_array_equal(graph(tf.constant(columns)), expected)
