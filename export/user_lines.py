@@ -40,7 +40,10 @@ def line_of_exception(problem: BaseException) -> str:
             (frame.filename, frame.lineno) for frame in traceback.extract_tb(cause.__traceback__)
         ]
         # AutoGraph runs a rewritten copy of the user's code, and tells the lines that it came from
-        # in the message.
+        # beside the error; in its message once Keras or a tf.function has raised it again.
+        rewritten = getattr(cause, "ag_error_metadata", None)
+        if rewritten is not None:
+            frames += [(each.filename, each.lineno) for each in rewritten.translated_stack[::-1]]
         frames += [(name, int(number)) for name, number in _FRAME.findall(str(cause))]
         line = last_of_user(frames)
         # Keras raises another error in its place, without that message.

@@ -96,7 +96,7 @@ def _beside(tensor: Any, place: tuple[Any, ...]) -> Values:
     if not spread or (not batch and len(sizes) == len(place) and sizes[0] != 1):
         return Values(tensor, 0, 0)  # none that is known
     index = tuple(int(each) if size > 1 else 0 for each, size in zip(last, own, strict=True))
-    return Values(tensor, int(np.ravel_multi_index(index, own)) if own else 0, math.prod(own))
+    return Values(tensor, int(np.ravel_multi_index(index, own)), math.prod(own))
 
 
 def per_example(tensor: Any) -> int | None:
@@ -263,10 +263,11 @@ def _place_of(one: int, other: int, operands: list[tuple[int, int, int]]) -> _Ta
 
 
 def _rounds(operation: Any) -> bool:
-    """Returns whether an operation is a cast to shorter floats."""
+    """Returns whether an operation is a cast to floats that cannot hold all those before it."""
     before = operation.inputs[0].dtype
     after = operation.outputs[0].dtype
-    return bool(operation.type == "Cast" and before.is_floating and after.size < before.size)
+    held = np.can_cast(before.as_numpy_dtype, after.as_numpy_dtype)
+    return operation.type == "Cast" and before.is_floating and not held
 
 
 def _is_handle(value: Any) -> bool:

@@ -208,14 +208,14 @@ def _take_batch_from_activations(results: Iterable[Any], trace: TracedCall) -> N
         if len(feature.entry.inputs) == 1
     }
     shaped = {tensor.name: which for which, tensor in trace.lengths.items() if which in readers}
-    dense = [which for which, feature in trace.features.items() if feature.encoding == "dense"]
-    for name in dense:
-        for which in trace.features[name].entry.inputs:
+    for feature in trace.features.values():
+        which = feature.entry.inputs[0]
+        if feature.encoding == "dense" and which in readers:
             shaped[trace.inputs[which].name] = which
     for operation in found.operations:
         if operation.type == "Shape" and operation.inputs[0].name in shaped:
             ids = operation.inputs[0]
-            activation = trace.activations[readers[shaped[operation.inputs[0].name]]]
+            activation = trace.activations[readers[shaped[ids.name]]]
             rest = ids.shape.as_list()[1:]
             with trace.function.graph.as_default():
                 first = activation[..., 0]

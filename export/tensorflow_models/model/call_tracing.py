@@ -287,8 +287,7 @@ def _python_code_cure(graph: Any) -> str:
     """Returns what to change in a call that ran Python code before it raised, which is the likely
     cause.
     """
-    traced = graph.get_operations() if graph is not None else ()
-    for operation in traced:
+    for operation in graph.get_operations():
         if operation.type in PYTHON_CODE:
             return (
                 "; and what tf.py_function or "

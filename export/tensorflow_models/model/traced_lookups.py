@@ -19,7 +19,7 @@ from bundle.format.manifest import (
     VocabularyIds,
 )
 from export.errors import NotConvertible, UsageError
-from export.front_end.specs import FeatureSpec, TableFacts
+from export.front_end.specs import FeatureSpec
 from export.graphs.loading import tf
 from export.recipe.schema import InputPart
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
@@ -100,7 +100,7 @@ def _resolve_per_id(
     if not why and _ids_per_example(known[0], parts) == size:
         whole = lookup if size == (lookup.length or 1) else by_example(lookup, size)
         return [_resolved(whole, parts, call, known)]
-    several = _columns(lookup.ids[0], size, lookup.table, call)
+    several = _columns(lookup, size, parts, call)
     if not isinstance(several, NoRule):
         columns = columns_of(by_example(lookup, size) if flat and size > 1 else lookup, size)
         return [
@@ -137,17 +137,22 @@ def _ids_per_example(found: ResolvedIds, parts: Mapping[str, InputPart]) -> int:
     return math.prod(parts[found.source.name].shape) if found.source.place is None else 1
 
 
-def _columns(ids: Any, size: int, table: TableFacts, call: CallGraph) -> list[ResolvedIds] | NoRule:
+def _columns(
+    lookup: Lookup, size: int, parts: Mapping[str, InputPart], call: CallGraph
+) -> list[ResolvedIds] | NoRule:
     """Returns the source and rule of each id of an example, or why one has none."""
-    found = [find_chain(Values(ids, place, size), call, table.rows) for place in range(size)]
+    ids = lookup.ids[0]
+    rows = lookup.table.rows
+    found = [find_chain(Values(ids, place, size), call, rows) for place in range(size)]
     known = [
-        each for each in found if isinstance(each, ResolvedIds) and each.source.part == "dense"
+        each
+        for each in found
+        if isinstance(each, ResolvedIds) and _ids_per_example(each, parts) == 1
     ]
     if len(known) == size:
         return known
-    return _no_rule_for(
-        next((each for each in found if isinstance(each, Values)), Values(ids)), call, table.rows
-    )
+    computed = [each for each in found if isinstance(each, Values)]
+    return _no_rule_for(computed[0] if computed else Values(ids), call, rows)
 
 
 def _resolved(

@@ -11,7 +11,8 @@ from export.graphs.loading import tf
 from export.tensorflow_models.graph.input_paths import Values
 from tests.export.tensorflow_models.graph.traced_calls import ids, trace
 
-CAPTURED = tf.constant([3, 4, 5])
+CAPTURED = tf.range(200)
+"""So many numbers that TensorFlow captures them, instead of a copy in the graph."""
 VARIABLE = tf.Variable([3, 4, 5])
 TABLE = tf.lookup.StaticHashTable(
     tf.lookup.KeyValueTensorInitializer(
@@ -30,7 +31,8 @@ def batch(x: Any) -> Any:
     [
         pytest.param(lambda _: tf.constant([1, 2]), [1, 2], id="constant"),
         pytest.param(lambda _: tf.constant([1, 2]) * 3 + 1, [4, 7], id="computed"),
-        pytest.param(lambda _: tf.identity(CAPTURED) + 1, [4, 5, 6], id="captured"),
+        pytest.param(lambda _: tf.identity(CAPTURED) + 1, list(range(1, 201)), id="captured"),
+        pytest.param(lambda _: tf.identity(TABLE.resource_handle), None, id="a resource"),
         pytest.param(lambda _: TABLE.size() + 1, 4, id="size of a table"),
         pytest.param(tf.zeros_like, 0, id="zeros like an input"),
         pytest.param(tf.ones_like, 1, id="ones like an input"),

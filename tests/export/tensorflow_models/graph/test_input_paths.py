@@ -63,11 +63,40 @@ def test_origin_of_computed_values_is_the_operation() -> None:
     assert found == [Source("x", "dense", 0), "Mul"]
 
 
-def test_origin_of_floats_that_are_rounded_is_the_cast() -> None:
+@pytest.mark.parametrize(
+    ("dtypes", "origin"),
+    [
+        ((tf.float32, tf.float64), Source("n", "dense")),
+        ((tf.float16, tf.float32), "Cast"),
+        ((tf.bfloat16, tf.float32), "Cast"),
+        ((tf.float64, tf.float32), "Cast"),
+    ],
+)
+def test_origin_of_floats_that_are_rounded_is_the_cast(dtypes: Any, origin: Any) -> None:
+    def call(features: Any) -> Any:
+        numbers = features["n"]
+        for dtype in dtypes:
+            numbers = tf.cast(numbers, dtype)
+        return numbers
+
+    assert origins(call, n=numbers(1)) == [origin]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "origin"),
+    [
+        (tf.float16, tf.bfloat16, "Cast"),
+        (tf.bfloat16, tf.float16, "Cast"),
+        (tf.bfloat16, tf.float32, Source("n", "dense")),
+    ],
+)
+def test_origin_of_half_precision_floats_in_another_format_is_the_cast(
+    before: Any, after: Any, origin: Any
+) -> None:
     found = origins(
-        lambda features: tf.cast(tf.cast(features["n"], tf.float16), tf.float32), n=numbers(1)
+        lambda features: tf.cast(features["n"], after), n=tf.TensorSpec([None, 1], before)
     )
-    assert found == ["Cast"]
+    assert found == [origin]
 
 
 @pytest.mark.parametrize(
@@ -88,6 +117,57 @@ def test_values_inputs_of_a_broadcast_sum_are_those_of_the_same_place(
     ids_value, offset = Values(traced.results["result"], 1, 3).inputs
     assert calls.origin(ids_value) == Source("x", "dense", 1)
     assert calls.number(offset) == number
+
+
+@pytest.mark.parametrize(
+    ("offsets", "numbers"),
+    [
+        ([[1], [2]], [1, 1, 2, 2]),
+        ([[3, 4]], [3, 4, 3, 4]),
+        ([[1, 2], [3, 4]], [1, 2, 3, 4]),
+    ],
+)
+def test_values_inputs_of_a_sum_of_matrices_are_those_of_the_same_place(
+    offsets: Any, numbers: list[int]
+) -> None:
+    traced = trace(lambda features: {"result": features["x"] + offsets}, x=ids(2, 2))
+    found = [Values(traced.results["result"], place, 4).inputs for place in range(4)]
+    sources = [traced.calls.origin(one) for one, _ in found]
+    assert sources == [Source("x", "dense", place) for place in range(4)]
+    assert [traced.calls.number(offset) for _, offset in found] == numbers
+
+
+def test_values_inputs_of_a_sum_over_an_axis_are_all_values() -> None:
+    traced = trace(lambda features: {"result": tf.reduce_sum(features["x"], 1)}, x=ids(2, 3))
+    summed, _ = Values(traced.results["result"], 1, 3).inputs
+    assert traced.calls.origin(summed) == Source("x", "dense")
+
+
+def test_values_inputs_of_all_values_are_all_of_each_operand() -> None:
+    traced = trace(lambda features: {"result": features["x"] + [10, 20, 30]}, x=ids(3))
+    whole, offsets = Values(traced.results["result"]).inputs
+    assert traced.calls.origin(whole) == Source("x", "dense")
+    assert (offsets.at, offsets.of) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "places"),
+    [
+        ((3,), [(1, 3), (1, 3)]),
+        ((), [(1, 3), (0, 1)]),
+        ((1,), []),
+    ],
+)
+def test_values_inputs_of_a_fixed_batch_are_known_of_one_shape_or_a_number(
+    shape: tuple[int, ...], places: list[tuple[int, int]]
+) -> None:
+    traced = trace(
+        lambda features: {"result": features["x"] + features["y"]},
+        x=tf.TensorSpec([3], tf.int64),
+        y=tf.TensorSpec(shape, tf.int64),
+    )
+    found = Values(traced.results["result"], 1, 3).inputs
+    assert [(each.at, each.of) for each in found] == places
 
 
 @pytest.mark.parametrize(
@@ -118,8 +198,11 @@ def test_values_inputs_of_another_input_are_those_that_stand_beside(
 def test_values_inputs_of_a_product_with_a_matrix_are_not_one_number() -> None:
     matrix = tf.constant([[10, 20, 30], [40, 50, 60]], tf.int64)
     traced = trace(lambda features: {"result": tf.matmul(features["x"], matrix)}, x=ids(2))
-    _, factor = Values(traced.results["result"], 1, 3).inputs
-    assert traced.calls.number(factor) is None
+    for place in range(3):
+        _, factor = Values(traced.results["result"], place, 3).inputs
+        assert traced.calls.number(factor) is None
+    beyond, _ = Values(traced.results["result"], 2, 3).inputs
+    assert isinstance(traced.calls.origin(beyond), Values)
 
 
 def test_origin_of_more_values_than_an_example_has_is_not_known() -> None:

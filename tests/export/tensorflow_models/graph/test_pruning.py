@@ -1,20 +1,103 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from bundle.format.manifest import CrossedIds, CrossKey
 from export.errors import NotConvertible, UsageError
+from export.front_end.interface import TracedTower
+from export.front_end.specs import FeatureSpec
 from export.graphs.functions import narrowed
 from export.graphs.loading import tf
+from export.graphs.tensors import input_spec
+from export.graphs.walks import resource
 from export.recipe.schema import InputPart, TowerPart
+from export.tensorflow_models.frameworks.placeholders import early_rows
 from export.tensorflow_models.graph.pruning import TracedCall, prune, tower_results
 from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, trace
+from tests.export.traced_features import embedded
+
+INPUTS = {
+    "item": InputPart(dtype="int64"),
+    "short": InputPart(dtype="int32"),
+    "word": InputPart(dtype="string"),
+    "pair": InputPart(dtype="int64", shape=(2,)),
+    "age": InputPart(dtype="float32"),
+    "bag": InputPart(dtype="int64", kind="ragged", length_max=5),
+    "bag_weights": InputPart(dtype="float32", kind="ragged", weights_for="bag", length_max=3),
+    "loads": InputPart(dtype="float32", kind="ragged", length_max=4),
+}
 
 
 def part(**keys: Any) -> TowerPart:
     return TowerPart.model_validate({"role": "query", **keys})
+
+
+class Lookups:
+    """Lookups of a traced call, and the lengths of its ragged inputs."""
+
+    def __init__(self) -> None:
+        self.features: dict[str, FeatureSpec] = {}
+        self.activations: dict[str, Any] = {}
+        self.lengths: dict[str, Any] = {}
+
+    def look_up(self, *inputs: str, shape: tuple[int, ...] = (4,), **how: Any) -> Any:
+        """Returns the activation of a feature that is named after its inputs."""
+        name = "_".join(inputs)
+        self.features[name] = embedded(name, "items", inputs=inputs, **how)
+        self.activations[name] = tf.compat.v1.placeholder(tf.float32, [None, *shape], name=name)
+        return self.activations[name]
+
+    def lengths_of(self, name: str) -> Any:
+        """Returns how many values of a ragged input each example has."""
+        if name not in self.lengths:
+            self.lengths[name] = tf.compat.v1.placeholder(tf.int64, [None], name=f"{name}_lengths")
+        return self.lengths[name]
+
+
+Call = Callable[[Any, Lookups], Any]
+"""Computes the result of a call from its inputs and lookups."""
+
+
+def pruned(
+    call: Call,
+    tower: TowerPart | None = None,
+    layer_tables: Mapping[str, str] = MappingProxyType({}),
+    inputs: Mapping[str, Any] = MappingProxyType({}),
+) -> TracedTower:
+    """Returns the one tower of a call of `INPUTS`, some of which may be of another type."""
+    lookups = Lookups()
+    types = {name: input_spec(part) for name, part in INPUTS.items()} | dict(inputs)
+    traced = trace(lambda features: {"made": call(features, lookups)}, **types)
+    whole = TracedCall(
+        traced.function,
+        traced.inputs,
+        lookups.lengths,
+        traced.results["made"],
+        INPUTS,
+        [],
+        features=lookups.features,
+        activations=lookups.activations,
+    )
+    return prune("query", tower or part(), whole, layer_tables)
+
+
+def run(tower: TracedTower, **values: Any) -> list[Any]:
+    """Returns the result of a tower for values of its inputs."""
+    given = [tf.constant(values[each.name], each.dtype) for each in tower.spec.inputs]
+    (found,) = tower.function(*given).values()
+    listed: list[Any] = found.numpy().tolist()
+    return listed
+
+
+def reads(tower: TracedTower) -> list[str]:
+    """Returns the features that a tower takes, in order."""
+    return [each.feature for each in tower.spec.inputs]
 
 
 def test_narrowed_function_reads_only_the_variables_of_its_fetches() -> None:
@@ -143,3 +226,237 @@ def test_prune_measures_the_largest_variable_of_a_tower(
     parts = {"x": InputPart(dtype="float32", shape=(3,))}
     whole = TracedCall(traced.function, traced.inputs, {}, traced.results["made"], parts, [])
     assert prune("query", part(), whole, {}).spec.largest_bytes == largest_bytes
+
+
+def test_prune_takes_the_activations_and_inputs_that_its_results_need() -> None:
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        lookups.look_up("item")
+        rows = lookups.look_up("pair", shape=(2, 4))
+        ages = tf.reshape(inputs["age"], [-1, 1])
+        shorts = tf.cast(inputs["short"], tf.float32)[:, tf.newaxis]
+        return tf.reduce_sum(rows, 1) * ages + shorts
+
+    tower = pruned(call, part(role="ranking", call="score"))
+
+    taken = [(each.name, each.feature, each.dtype, each.shape) for each in tower.spec.inputs]
+    assert taken == [
+        ("pair", "pair", "float32", (None, 2, 4)),
+        ("short_values", "short@values", "int32", (None,)),
+        ("age_values", "age@values", "float32", (None,)),
+    ]
+    (output,) = tower.spec.outputs
+    assert (output.name, output.dtype, output.shape) == ("result", "float32", (None, 4))
+    assert (tower.spec.name, tower.spec.role, tower.spec.call) == ("query", "ranking", "score")
+    assert tower.spec.call_inputs == tuple(INPUTS)
+    assert (tower.spec.keys, tower.spec.result) == ({"result": None}, "result")
+    assert (tower.spec.half, tower.spec.largest_bytes, tower.spec.variables) == ("", 0, ())
+    assert run(tower, pair=[[[1.0] * 4, [2.0] * 4]], short_values=[5], age_values=[10.0]) == [
+        [35.0] * 4
+    ]
+
+
+def test_prune_casts_results_to_float32_and_names_the_half_precision_dtype() -> None:
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        return tf.cast(lookups.look_up("item"), tf.float16) * 2
+
+    tower = pruned(call)
+    assert (tower.spec.half, tower.spec.outputs[0].dtype) == ("float16", "float32")
+    assert run(tower, item=[[1.0, 2.0, 3.0, 4.0]]) == [[2.0, 4.0, 6.0, 8.0]]
+
+
+def test_prune_names_the_line_of_the_first_operation_of_each_type() -> None:
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        rows = lookups.look_up("item")
+        return tf.tanh(rows)
+
+    line = call.__code__.co_firstlineno + 2
+    assert pruned(call).lines["Tanh"].endswith(f"test_pruning.py:{line}")
+
+
+@pytest.mark.parametrize(
+    ("shaped", "lookup", "expected"),
+    [
+        pytest.param("item", {}, [[1], [1]], id="single"),
+        pytest.param("short", {}, [[1], [1]], id="single of 32 bits"),
+        pytest.param("item", {"shape": (1,)}, [[1], [1]], id="single with one number"),
+        pytest.param("word", {}, [[1], [1]], id="single text"),
+        pytest.param("pair", {"shape": (2, 4)}, [[1, 1], [1, 1]], id="sequence"),
+        pytest.param("pair", {"kind": "bag", "combiner": "sum"}, [[1, 1], [1, 1]], id="dense bag"),
+    ],
+)
+def test_prune_takes_the_shape_of_ids_from_their_activation(
+    shaped: str, lookup: dict[str, Any], expected: list[list[int]]
+) -> None:
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        rows = lookups.look_up(shaped, **lookup)
+        ones = tf.ones(tf.shape(inputs[shaped]))
+        return tf.reshape(ones, [tf.shape(rows)[0], len(expected[0])])
+
+    tower = pruned(call)
+    assert reads(tower) == [shaped]
+    shape = lookup.get("shape", (4,))
+    assert run(tower, **{shaped: np.zeros([2, *shape])}) == expected
+
+
+def test_prune_takes_the_batch_of_a_bag_from_its_activation() -> None:
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        rows = lookups.look_up("bag", kind="bag", combiner="sum", encoding="ragged")
+        return rows + tf.ones([tf.shape(lookups.lengths_of("bag"))[0], 4])
+
+    tower = pruned(call)
+    assert reads(tower) == ["bag"]
+    assert run(tower, bag=np.zeros([2, 4])) == [[1.0] * 4] * 2
+
+
+def test_prune_reads_the_shape_of_an_input_that_is_only_crossed() -> None:
+    cross = CrossedIds(buckets=9, keys=(CrossKey(dtype="int64"), CrossKey(dtype="int64")))
+
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        rows = lookups.look_up("item", "short", ids=cross)
+        return rows + tf.ones([tf.shape(inputs["item"])[0], 4])
+
+    tower = pruned(call)
+    assert reads(tower) == ["item_short", "item@values"]
+    assert run(tower, item_short=np.zeros([2, 4]), item_values=[7, 8]) == [[1.0] * 4] * 2
+
+
+def test_prune_reads_the_values_of_ids_that_are_needed_beside_their_shape() -> None:
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        rows = lookups.look_up("item")
+        same = tf.ones(tf.shape(inputs["item"]))
+        return rows * (same * tf.cast(inputs["item"], tf.float32))[:, tf.newaxis]
+
+    tower = pruned(call)
+    assert reads(tower) == ["item", "item@values"]
+    assert run(tower, item=np.ones([2, 4]), item_values=[7, 8]) == [[7.0] * 4, [8.0] * 4]
+
+
+def test_prune_pads_the_values_of_ragged_inputs_and_takes_their_lengths() -> None:
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        batch = tf.shape(lookups.lengths_of("bag"), tf.int64)[0]
+        rows = tf.RaggedTensor.from_row_lengths(
+            inputs["bag"].values, lookups.lengths_of("bag"), validate=False
+        )
+        weights = rows.with_values(inputs["bag_weights"].values)
+        loads = tf.RaggedTensor.from_row_lengths(
+            inputs["loads"].values, lookups.lengths_of("loads"), validate=False
+        )
+        found = tf.cast(rows, tf.float32) * weights
+        return tf.reshape(tf.reduce_sum(found, 1) + tf.reduce_sum(loads, 1), [batch])
+
+    tower = pruned(call)
+
+    taken = {each.feature: (each.dtype, each.shape) for each in tower.spec.inputs}
+    assert taken == {
+        "bag@padded": ("int64", (None, 5)),
+        "bag@weights": ("float32", (None, 5)),
+        "bag@lengths": ("int64", (None,)),
+        "loads@padded": ("float32", (None, 4)),
+        "loads@lengths": ("int64", (None,)),
+    }
+    values = {
+        "bag_padded": [[1, 2, 9, 9, 9], [3, 9, 9, 9, 9]],
+        "bag_weights": [[0.5, 1.0, 9, 9, 9], [2.0, 9, 9, 9, 9]],
+        "bag_lengths": [2, 1],
+        "loads_padded": [[9.0] * 4, [100.0, 200.0, 300.0, 9.0]],
+        "loads_lengths": [0, 3],
+    }
+    assert run(tower, **values) == [2.5, 606.0]
+
+
+@pytest.mark.parametrize(
+    ("compute", "inputs", "what"),
+    [
+        pytest.param(
+            lambda inputs: tf.cast(inputs["bag"].row_splits[1:], tf.float32),
+            {},
+            "'bag' of dtype int64",
+            id="splits",
+        ),
+        pytest.param(
+            lambda inputs: inputs["age"] * 2.0,
+            {"age": tf.TensorSpec([None], tf.float64)},
+            "'age' of dtype float64",
+            id="dtype",
+        ),
+    ],
+)
+def test_prune_of_a_tower_that_reads_what_it_cannot_take_names_input_and_line(
+    compute: Callable[[Any], Any], inputs: dict[str, Any], what: str
+) -> None:
+    told = re.escape(
+        f"tower 'query' reads input {what} itself (test_pruning.py:LINE), beside its lookup; only "
+        "dense numbers, and how many ids an example has, go into a tower: give the model a dense "
+        "input with what it reads"
+    ).replace("LINE", r"\d+")
+    with pytest.raises(NotConvertible, match=rf"\A{told}\Z"):
+        pruned(lambda features, lookups: compute(features), inputs=inputs)
+
+
+def test_prune_of_a_tower_without_inputs_is_rejected() -> None:
+    table = tf.Variable(tf.ones([3]))
+    batch = tf.TensorSpec([None], tf.float32)
+    with pytest.raises(NotConvertible, match=r"\Atower 'query': its outputs depend on no input\Z"):
+        pruned(
+            lambda inputs, lookups: tf.ensure_shape(
+                tf.compat.v1.placeholder_with_default(table * 2.0, [None]), batch.shape
+            )
+        )
+
+
+def test_prune_of_a_tower_that_runs_python_names_operation_and_line() -> None:
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        return tf.ensure_shape(tf.numpy_function(np.tanh, [inputs["age"]], tf.float32), [None])
+
+    line = call.__code__.co_firstlineno + 1
+    told = re.escape(
+        "tower 'query' runs Python code by operation 'PyFunc' (tf.py_function or "
+        f"tf.numpy_function) (test_pruning.py:{line}), which no bundle can hold; compute it with "
+        "TensorFlow's own operations, or before the model and pass the result as an input"
+    )
+    with pytest.raises(NotConvertible, match=rf"\A{told}\Z"):
+        pruned(call)
+
+
+def test_prune_of_a_tower_that_reads_the_table_of_a_layer_is_rejected() -> None:
+    table = tf.Variable(tf.ones([3, 4]))
+    kernel = tf.Variable(tf.ones([1, 4]))
+
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        return inputs["age"][:, tf.newaxis] * kernel + tf.reduce_sum(table, 0)
+
+    line = call.__code__.co_firstlineno + 1
+    told = re.escape(
+        "tower 'query' reads table 'items' other than by its embedding layer "
+        f"(test_pruning.py:{line}); no such table goes into a tower: look rows up by the layer only"
+    )
+    with pytest.raises(NotConvertible, match=rf"\A{told}\Z"):
+        pruned(call, layer_tables={resource(table.handle): "items"})
+    assert pruned(call, layer_tables={}).spec.largest_bytes == 48
+
+
+@pytest.mark.parametrize("rows", [1, 50], ids=["in the graph", "captured"])
+def test_prune_of_a_tower_with_rows_that_were_read_early_is_rejected(rows: int) -> None:
+    early = early_rows([rows, 4], tf.float32)
+
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        return inputs["age"] * tf.reduce_sum(early)
+
+    told = (
+        r"\Atower 'query' takes rows of a table that were read while the model was made "
+        r"\(.*test_pruning\.py:\d+\), as of a layer that is given numbers in place of inputs, .* "
+        r"Look them up in the call of a layer or of a model of your own, and train that\Z"
+    )
+    with pytest.raises(NotConvertible, match=told):
+        pruned(call)
+
+
+def test_prune_keeps_constants_that_were_not_read_early() -> None:
+    large = tf.fill([50, 4], 0.5)
+    counts = tf.fill([200], 3)
+
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        times = tf.cast(tf.reduce_sum(counts), tf.float32)
+        return inputs["age"] * tf.reduce_sum(large) * times
+
+    assert run(pruned(call), age_values=[2.0]) == [2.0 * 100.0 * 600.0]

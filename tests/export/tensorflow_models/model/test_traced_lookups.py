@@ -1,0 +1,689 @@
+"""Lookups of small traced calls, and the features that they become."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bundle.format.manifest import CrossedIds, CrossKey, HashIds, Unknown, VocabularyIds
+from export.errors import NotConvertible, UsageError
+from export.front_end.specs import TableFacts
+from export.graphs.loading import tf
+from export.graphs.tensors import input_spec
+from export.recipe.schema import InputPart
+from export.tensorflow_models.frameworks.placeholders import tables_unallocated
+from export.tensorflow_models.graph.pruning import TracedCall
+from export.tensorflow_models.lookups.records import Lookup, NoRule
+from export.tensorflow_models.model.traced_lookups import resolve_lookups
+from tests.export.tensorflow_models.graph.traced_calls import trace
+
+ITEMS = TableFacts("items", "items", 8, 4)
+CONFIG = object()
+INPUTS = {
+    "item": InputPart(dtype="int64"),
+    "other": InputPart(dtype="int64"),
+    "short": InputPart(dtype="int32"),
+    "age": InputPart(dtype="float32"),
+    "one": InputPart(dtype="int64", shape=(1,)),
+    "pair": InputPart(dtype="int64", shape=(2,)),
+    "quad": InputPart(dtype="int64", shape=(4,)),
+    "table": InputPart(dtype="int64", shape=(2, 3)),
+    "text": InputPart(dtype="string"),
+    "word": InputPart(dtype="string"),
+    "bag": InputPart(dtype="int64", kind="ragged"),
+    "another": InputPart(dtype="int64", kind="ragged"),
+    "bag_weights": InputPart(dtype="float32", kind="ragged", weights_for="bag"),
+    "loads": InputPart(dtype="float32", kind="ragged"),
+    "tags": InputPart(dtype="int64", kind="sparse"),
+}
+
+LookUp = Callable[[Any], Lookup]
+"""Makes a lookup of the inputs of a call, by their names."""
+
+
+def resolve(look_up: LookUp) -> list[Lookup]:
+    """Returns the resolved lookups of a call that has one lookup."""
+    made: list[Lookup] = []
+
+    def call(features: Any) -> dict[str, Any]:
+        made.append(look_up(features))
+        return {"nothing": tf.zeros([])}
+
+    traced = trace(call, **{name: input_spec(part) for name, part in INPUTS.items()})
+    whole = TracedCall(traced.function, traced.inputs, {}, traced.results, INPUTS, made)
+    return resolve_lookups(whole, made)
+
+
+def of(*ids: Any, **how: Any) -> Lookup:
+    """Returns a lookup in a table that cannot stay inside a tower; `how` are its other fields."""
+    length = how.get("length")
+    shape = [None, 4] if length is None else [None, length, 4]
+    activation = tf.compat.v1.placeholder(tf.float32, shape)
+    fields = {"table": ITEMS, "variable": object(), "config": CONFIG, **how}
+    return Lookup("looked", ids=ids, activation=activation, **fields)
+
+
+def variable(**attributes: Any) -> Any:
+    """Returns the variable of a table that may stay inside a tower."""
+    with tables_unallocated():
+        made = tf.Variable(tf.zeros([8, 4]))
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
+
+def gathered(ids: Any, **how: Any) -> Lookup:
+    """Returns a lookup by `tf.gather`, which may stay inside a tower."""
+    return replace(of(ids, **how), gather=True)
+
+
+def sequence(ids: Any, length: int, **how: Any) -> Lookup:
+    return of(ids, kind="sequence", length=length, **how)
+
+
+def bag(ids: Any, **how: Any) -> Lookup:
+    """Returns the sum of the rows of ragged ids."""
+    return of(ids, **{"kind": "bag", "encoding": "ragged", "combiner": "sum", **how})
+
+
+def ragged(values: Any, splits: Any) -> Any:
+    return tf.RaggedTensor.from_row_splits(values, splits, validate=False)
+
+
+def hashed(text: Any) -> Any:
+    return tf.strings.to_hash_bucket_fast(text, 8)
+
+
+def told(lookup: Lookup) -> dict[str, Any]:
+    """Returns what is special about the feature of a lookup."""
+    feature = lookup.feature
+    assert feature is not None
+    assert feature.config is CONFIG
+    entry = feature.entry.model_dump(exclude_defaults=True)
+    assert entry.pop("role") == "context"
+    own = {
+        "weights": feature.weights,
+        "ids_max": feature.ids_max,
+        "keys": feature.keys,
+        "has_rule": feature.has_rule,
+        "has_unknown": feature.has_unknown,
+    }
+    own = {name: value for name, value in own.items() if value}
+    dtype = {} if feature.ids_dtype == "int64" else {"ids_dtype": feature.ids_dtype}
+    table = {} if entry.pop("table") == "items" else {"table": "none"}
+    return {**entry, **own, **dtype, **table}
+
+
+FIFTH = {"operations": ({"do": "remainder", "by": 5},)}
+BELOW_3 = {"operations": ({"do": "remainder", "by": 5}, {"do": "add", "by": -3})}
+HASHED = {"buckets": 3}
+CROSS = CrossedIds(buckets=9, keys=(CrossKey(dtype="int64"), CrossKey(dtype="int64")))
+PADDED_CROSS = CrossedIds(
+    buckets=9, keys=(CrossKey(dtype="int64"), CrossKey(dtype="int64", padding=-1))
+)
+
+
+@pytest.mark.parametrize(
+    ("look_up", "feature"),
+    [
+        pytest.param(
+            lambda each: of(each["short"]),
+            {"kind": "single", "inputs": ("short",), "ids_dtype": "int32"},
+            id="ids of 32 bits",
+        ),
+        pytest.param(
+            lambda each: of(each["one"], length=1),
+            {"kind": "single", "inputs": ("one",)},
+            id="one id with a dimension",
+        ),
+        pytest.param(
+            lambda each: sequence(each["pair"], 2, filler_row=6, max_norm=2.0),
+            {"kind": "sequence", "inputs": ("pair",), "length": 2, "filler_row": 6},
+            id="sequence",
+        ),
+        pytest.param(
+            lambda each: gathered(tf.reshape(each["pair"] % 5, [-1])),
+            {
+                "kind": "sequence",
+                "inputs": ("pair",),
+                "length": 2,
+                "ids": FIFTH,
+                "has_rule": True,
+            },
+            id="flattened ids",
+        ),
+        pytest.param(
+            lambda each: gathered(each["pair"][:, 1]),
+            {"kind": "single", "inputs": ("pair",), "place": 1, "places": 2},
+            id="one of two ids",
+        ),
+        pytest.param(
+            lambda each: of(tf.cast(each["age"], tf.int64)),
+            {
+                "kind": "single",
+                "inputs": ("age",),
+                "cast": {"of": "float32", "to": "int64"},
+                "ids_dtype": "float32",
+            },
+            id="cast numbers",
+        ),
+        pytest.param(
+            lambda each: bag(each["bag"] % 5, max_norm=2.0, empty_row=3, ids_max=7, length=9),
+            {
+                "kind": "bag",
+                "inputs": ("bag",),
+                "combiner": "sum",
+                "encoding": "ragged",
+                "max_norm": 2.0,
+                "empty_row": 3,
+                "ids": FIFTH,
+                "has_rule": True,
+            },
+            id="bag",
+        ),
+        pytest.param(
+            lambda each: bag(each["bag"], weights=each["bag_weights"]),
+            {
+                "kind": "bag",
+                "inputs": ("bag",),
+                "combiner": "sum",
+                "encoding": "ragged",
+                "weighted": True,
+                "weights": "bag_weights",
+            },
+            id="weighted bag",
+        ),
+        pytest.param(
+            lambda each: bag(each["tags"], encoding="sparse"),
+            {"kind": "bag", "inputs": ("tags",), "combiner": "sum"},
+            id="sparse bag",
+        ),
+        pytest.param(
+            lambda each: bag(each["table"], encoding="dense"),
+            {"kind": "bag", "inputs": ("table",), "combiner": "sum", "ids_max": 6},
+            id="dense bag",
+        ),
+        pytest.param(
+            lambda each: bag(hashed(tf.strings.split(each["text"])), ids_max=3),
+            {
+                "kind": "bag",
+                "inputs": ("text",),
+                "combiner": "sum",
+                "encoding": "ragged",
+                "ids": {"split": "whitespace", "length": 3, "ids": {"buckets": 8}},
+                "has_rule": True,
+                "ids_dtype": "string",
+            },
+            id="words of a text",
+        ),
+        pytest.param(
+            lambda each: of(
+                tf.strings.lower(each["text"]),
+                rule=VocabularyIds(vocabulary="v"),
+                keys=(("a", "b"),),
+                unknown=Unknown(rule="row", row=2),
+                padding="",
+            ),
+            {
+                "kind": "single",
+                "inputs": ("text",),
+                "ids": {"steps": ({"do": "lower"},), "ids": {"vocabulary": "v"}},
+                "keys": (("a", "b"),),
+                "unknown": {"rule": "row", "row": 2},
+                "padding": "",
+                "has_rule": True,
+                "has_unknown": True,
+                "ids_dtype": "string",
+            },
+            id="words in lower case",
+        ),
+        pytest.param(
+            lambda each: of(
+                tf.strings.strip(tf.strings.upper(each["text"])), rule=HashIds(buckets=3)
+            ),
+            {
+                "kind": "single",
+                "inputs": ("text",),
+                "ids": {"steps": ({"do": "upper"}, {"do": "strip"}), "ids": HASHED},
+                "has_rule": True,
+                "ids_dtype": "string",
+            },
+            id="stripped words",
+        ),
+        pytest.param(
+            lambda each: sequence(
+                hashed(tf.strings.join([each["text"], each["word"]], "-"))[:, None], 1
+            ),
+            {
+                "kind": "single",
+                "inputs": ("text", "word"),
+                "ids": {
+                    "keys": ({"dtype": "string"}, {"dtype": "string"}),
+                    "texts": ("", "-", ""),
+                    "ids": {"buckets": 8},
+                },
+                "has_rule": True,
+                "ids_dtype": "string",
+            },
+            id="joined words",
+        ),
+        pytest.param(
+            lambda each: of(each["item"], each["other"] % 5, rule=CROSS),
+            {
+                "kind": "single",
+                "inputs": ("item", "other"),
+                "ids": {
+                    "keys": ({"dtype": "int64"}, {"dtype": "int64", "ids": FIFTH, "rows": 5}),
+                    "buckets": 9,
+                },
+                "has_rule": True,
+            },
+            id="cross",
+        ),
+        pytest.param(
+            lambda each: of(each["item"], each["other"], rule=PADDED_CROSS),
+            {
+                "kind": "single",
+                "inputs": ("item", "other"),
+                "ids": {
+                    "keys": ({"dtype": "int64"}, {"dtype": "int64", "padding": -1}),
+                    "buckets": 9,
+                },
+                "has_rule": True,
+            },
+            id="cross of unchanged inputs",
+        ),
+        pytest.param(
+            lambda each: of(each["item"] - 3, each["other"], rule=PADDED_CROSS),
+            {
+                "kind": "single",
+                "inputs": ("item", "other"),
+                "ids": {
+                    "keys": (
+                        {
+                            "dtype": "int64",
+                            "ids": {"operations": ({"do": "add", "by": -3},)},
+                        },
+                        {"dtype": "int64", "padding": -1},
+                    ),
+                    "buckets": 9,
+                },
+                "has_rule": True,
+            },
+            id="cross with padding of another input",
+        ),
+        pytest.param(
+            lambda each: of(each["item"], padding=-1),
+            {"kind": "single", "inputs": ("item",), "padding": -1},
+            id="padding",
+        ),
+        pytest.param(
+            lambda each: of(each["item"] % 5, padding=-1),
+            {"kind": "single", "inputs": ("item",), "ids": FIFTH, "has_rule": True},
+            id="padding that no id is",
+        ),
+        pytest.param(
+            lambda each: of(each["item"] % 5, rule=HashIds(buckets=3), padding=-1),
+            {
+                "kind": "single",
+                "inputs": ("item",),
+                "ids": {"rules": (FIFTH, HASHED)},
+                "has_rule": True,
+            },
+            id="hash of computed ids",
+        ),
+        pytest.param(
+            lambda each: of(tf.cast(each["item"], tf.int32), rule=HashIds(buckets=3)),
+            {
+                "kind": "single",
+                "inputs": ("item",),
+                "ids": HASHED,
+                "cast": {"of": "int64", "to": "int32"},
+                "has_rule": True,
+            },
+            id="hash of cast ids",
+        ),
+        pytest.param(
+            lambda each: of(each["item"], variable=None, table=TableFacts("", "", 8, 8)),
+            {"kind": "single", "inputs": ("item",), "indicator": 8, "table": "none"},
+            id="indicator",
+        ),
+        pytest.param(
+            lambda each: of(each["item"], variable=None, table=TableFacts("", "", 8, 1)),
+            {
+                "kind": "single",
+                "inputs": ("item",),
+                "indicator": 8,
+                "ordinal": True,
+                "table": "none",
+            },
+            id="ordinal",
+        ),
+        pytest.param(
+            lambda each: of(each["item"], variable=variable(from_end=True)),
+            {"kind": "single", "inputs": ("item",), "from_end": True},
+            id="from the end",
+        ),
+        pytest.param(
+            lambda each: of(each["item"] % 5 - 3, variable=variable(from_end=True)),
+            {
+                "kind": "single",
+                "inputs": ("item",),
+                "ids": BELOW_3,
+                "from_end": True,
+                "has_rule": True,
+            },
+            id="computed from the end",
+        ),
+        pytest.param(
+            lambda each: of(each["item"] % 5 - 3, variable=variable()),
+            {"kind": "single", "inputs": ("item",), "ids": BELOW_3, "has_rule": True},
+            id="computed and not from the end",
+        ),
+        pytest.param(
+            lambda each: of(each["item"] % 5, variable=variable(from_end=True)),
+            {"kind": "single", "inputs": ("item",), "ids": FIFTH, "has_rule": True},
+            id="computed and never negative",
+        ),
+        pytest.param(
+            lambda each: of(
+                each["item"], variable=variable(from_end=True), rule=HashIds(buckets=3)
+            ),
+            {"kind": "single", "inputs": ("item",), "ids": HASHED, "has_rule": True},
+            id="hash that is never negative",
+        ),
+    ],
+)
+def test_lookup_of_an_input_becomes_one_feature(look_up: LookUp, feature: dict[str, Any]) -> None:
+    (lookup,) = resolve(look_up)
+    assert told(lookup) == feature
+    assert lookup.no_rule is None
+
+
+def test_feature_has_the_encoding_of_its_lookup() -> None:
+    lookups = [
+        resolve(lambda each: bag(each["bag"])),
+        resolve(lambda each: bag(each["tags"], encoding="sparse")),
+        resolve(lambda each: of(each["item"])),
+    ]
+    features = [lookup.feature for (lookup,) in lookups]
+    assert [feature and feature.encoding for feature in features] == ["ragged", "sparse", "dense"]
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [
+        pytest.param(
+            lambda each: sequence(tf.stack([each["item"], each["other"] % 5], 1), 2), id="sequence"
+        ),
+        pytest.param(
+            lambda each: gathered(
+                tf.reshape(tf.stack([each["item"], each["other"] % 5], 1), [-1]),
+            ),
+            id="flattened",
+        ),
+    ],
+)
+def test_lookup_of_several_inputs_becomes_a_feature_of_each(look_up: LookUp) -> None:
+    lookups = resolve(look_up)
+    assert list(map(told, lookups)) == [
+        {"kind": "single", "inputs": ("item",)},
+        {"kind": "single", "inputs": ("other",), "ids": FIFTH, "has_rule": True},
+    ]
+    assert [each.activation.shape.as_list() for each in lookups] == [[None, 4], [None, 4]]
+
+
+LINE = r"\(test_traced_lookups\.py:\d+\)"
+SEPARATE = (
+    "let callers send what is looked up as a separate input, or compute it from one input by "
+    "constants (sums, products, quotients, remainders, limits), hashes, vocabularies or buckets"
+)
+DENSE_ROWS = (
+    "make the rows dense by tf.reduce_sum or tf.reduce_mean with axis=1, or by "
+    "to_tensor(shape=[None, LENGTH]), right after the lookup"
+)
+
+
+def squared(each: Any, **how: Any) -> Lookup:
+    """Returns a lookup of ids that no rule describes."""
+    return of(each["item"] * each["item"], **how)
+
+
+@pytest.mark.parametrize(
+    ("look_up", "why", "cure"),
+    [
+        pytest.param(
+            lambda each: squared(each, gather=True),
+            rf"computed by operation 'mul' \(Mul\) {LINE} of the model",
+            SEPARATE,
+            id="gather",
+        ),
+        pytest.param(
+            lambda each: squared(each, variable=variable()),
+            rf"computed by operation 'mul' \(Mul\) {LINE} of the model",
+            SEPARATE,
+            id="lookup",
+        ),
+        pytest.param(
+            lambda each: gathered(tf.concat([each["item"], each["other"]], 0)),
+            rf"computed by operation 'concat' \(ConcatV2\) {LINE} of the model",
+            SEPARATE,
+            id="ids of two inputs after each other",
+        ),
+        pytest.param(
+            lambda each: gathered(
+                tf.reshape(
+                    tf.stack([each["item"], each["item"] * each["other"]], 1),
+                    [-1],
+                )
+            ),
+            rf"computed by operation 'mul' \(Mul\) {LINE} of the model",
+            SEPARATE,
+            id="one of two ids",
+        ),
+        pytest.param(
+            lambda each: gathered(tf.reshape(each["quad"], [-1, 2]), kind="sequence", length=2),
+            r"those of input 'quad', \(4,\) in each example, in a tensor of shape \(None, 2\)",
+            "keep each example's ids together",
+            id="sequences of parts of an example",
+        ),
+        pytest.param(
+            lambda each: gathered(tf.reshape(each["pair"], [-1, 1]), length=1),
+            r"those of input 'pair', \(2,\) in each example, in a tensor of shape \(None, 1\)",
+            "keep each example's ids together",
+            id="single ids of an example with two",
+        ),
+        pytest.param(
+            lambda each: gathered(each["bag"].values),
+            "those of input 'bag', whose ragged rows it reads",
+            DENSE_ROWS,
+            id="values of ragged rows",
+        ),
+        pytest.param(
+            lambda each: bag(each["bag"], weights=each["bag_weights"] * 2.0, variable=variable()),
+            rf"looked up with weights that are computed by operation 'Mul' \(Mul\) {LINE} of the "
+            "model",
+            "give it an input of weights",
+            id="computed weights",
+        ),
+    ],
+)
+def test_lookup_that_no_rule_describes_stays_inside_and_says_why(
+    look_up: LookUp, why: str, cure: str
+) -> None:
+    (lookup,) = resolve(look_up)
+    assert lookup.feature is None
+    assert isinstance(lookup.no_rule, NoRule)
+    assert re.fullmatch(why, lookup.no_rule.why)
+    assert lookup.no_rule.cure == cure
+
+
+UNCHANGED = "give its lookup an unchanged input"
+IN_FRONT = "ids of feature 'looked' are computed in front of a column that has a rule of its own, "
+NO_PADDING = (
+    "and may be -1, which it takes for no id; compute a value that never is, e.g. a remainder, or "
+    "give the column the unchanged input"
+)
+
+
+@pytest.mark.parametrize(
+    ("look_up", "why", "cure"),
+    [
+        pytest.param(
+            lambda each: squared(each, variable=variable(mod=True)),
+            rf"computed by operation 'mul' \(Mul\) {LINE} of the model",
+            SEPARATE,
+            id="partitions by remainder",
+        ),
+        pytest.param(
+            lambda each: squared(
+                each,
+                variable=variable(),
+                rule=VocabularyIds(vocabulary="v"),
+                keys=((1, 2),),
+            ),
+            rf"computed by operation 'mul' \(Mul\) {LINE} of the model",
+            SEPARATE,
+            id="vocabulary",
+        ),
+        pytest.param(
+            lambda each: of(
+                each["item"], each["other"] * each["other"], rule=CROSS, variable=variable()
+            ),
+            rf"computed by operation 'mul' \(Mul\) {LINE} of the model",
+            SEPARATE,
+            id="cross",
+        ),
+        pytest.param(
+            lambda each: sequence(tf.tile(hashed(each["text"] + each["word"])[:, None], [1, 2]), 2),
+            rf"computed by operation 'Tile' \(Tile\) {LINE} of the model",
+            SEPARATE,
+            id="joined words twice",
+        ),
+        pytest.param(
+            lambda each: sequence(
+                tf.strings.lower(each["text"])[:, None], 1, rule=HashIds(buckets=3)
+            ),
+            rf"computed by operation 'StringLower' \(StringLower\) {LINE} of the model",
+            SEPARATE,
+            id="sequence of words in lower case",
+        ),
+        pytest.param(
+            lambda each: of(tf.strings.strip(each["text"]), rule=HashIds(buckets=3), padding=""),
+            rf"computed by operation 'StringStrip' \(StringStrip\) {LINE} of the model",
+            SEPARATE,
+            id="stripped words that may become padding",
+        ),
+        pytest.param(
+            lambda each: bag(ragged(each["bag"].values, each["bag"].row_splits * 2)),
+            rf"computed by operation 'mul' \(Mul\) {LINE} of the model",
+            UNCHANGED,
+            id="computed splits",
+        ),
+        pytest.param(
+            lambda each: bag(ragged(each["bag"].values, each["another"].row_splits)),
+            "put together from inputs another and bag",
+            UNCHANGED,
+            id="splits of another input",
+        ),
+        pytest.param(
+            lambda each: bag(ragged(each["tags"].values, each["tags"].dense_shape)),
+            r"computed by 'tags' \(extent\) of the model",
+            UNCHANGED,
+            id="splits that are no splits",
+        ),
+        pytest.param(
+            lambda each: bag(ragged(each["item"], each["bag"].row_splits)),
+            "computed by 'item' of the model",
+            UNCHANGED,
+            id="rows of dense ids",
+        ),
+        pytest.param(
+            lambda each: of(each["bag"].values),
+            "those of input 'bag', whose ragged rows it reads",
+            DENSE_ROWS,
+            id="values of ragged rows",
+        ),
+        pytest.param(
+            lambda each: sequence(tf.reshape(each["quad"], [-1, 2]), 2),
+            r"those of input 'quad', \(4,\) in each example, in a tensor of shape \(None, 2\)",
+            "keep each example's ids together",
+            id="sequences of parts of an example",
+        ),
+    ],
+)
+def test_lookup_that_can_neither_leave_nor_stay_is_refused(
+    look_up: LookUp, why: str, cure: str
+) -> None:
+    told = (
+        rf"ids of feature 'looked' are {why}, not an unchanged input; {re.escape(cure)}; your own "
+        r"rule from id to row can be stated in the recipe's features\.<input>\.ids"
+    )
+    with pytest.raises(NotConvertible, match=rf"\A{told}\Z"):
+        resolve(look_up)
+
+
+@pytest.mark.parametrize(
+    ("look_up", "error", "message"),
+    [
+        pytest.param(
+            lambda each: of(each["age"]),
+            NotConvertible,
+            "input 'age' is float32, and feature 'looked' takes it as ids",
+            id="numbers",
+        ),
+        pytest.param(
+            lambda each: of(each["text"]),
+            NotConvertible,
+            "input 'text' is string, and feature 'looked' takes it as ids",
+            id="texts",
+        ),
+        pytest.param(
+            lambda each: bag(each["bag"], weights=each["loads"]),
+            UsageError,
+            "input 'loads' holds the weights of 'bag' in feature 'looked'; write "
+            'inputs.loads.weights_for = "bag"',
+            id="undeclared weights",
+        ),
+        pytest.param(
+            lambda each: bag(each["bag"], weights=each["bag_weights"] * 2.0),
+            NotConvertible,
+            "weights of feature 'looked' are computed by operation 'Mul' (Mul) LINE of the model, "
+            "not an unchanged input; give the model an input that holds them",
+            id="computed weights",
+        ),
+        pytest.param(
+            lambda each: of(each["item"] % 5 - 3, rule=HashIds(buckets=3), padding=-1),
+            NotConvertible,
+            IN_FRONT + NO_PADDING,
+            id="padding that a hashed id may be",
+        ),
+        pytest.param(
+            lambda each: of(each["item"], each["other"] % 5 - 3, rule=PADDED_CROSS),
+            NotConvertible,
+            IN_FRONT + NO_PADDING,
+            id="padding that a crossed id may be",
+        ),
+        pytest.param(
+            lambda each: of(
+                each["item"],
+                tf.cast(tf.cast(each["age"], tf.int64) % 5, tf.int64),
+                rule=CROSS,
+            ),
+            NotConvertible,
+            f"{IN_FRONT.strip(', ')}, which no rule describes together; give the column the "
+            "unchanged input",
+            id="cross of cast numbers",
+        ),
+    ],
+)
+def test_lookup_that_does_not_fit_its_input_is_refused(
+    look_up: LookUp, error: type[Exception], message: str
+) -> None:
+    expected = re.escape(message).replace("LINE", LINE)
+    with pytest.raises(error, match=rf"\A{expected}\Z"):
+        resolve(look_up)
