@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,16 @@ from bundle.features.columns import Column
 from bundle.format.manifest import HashIds
 from export.front_end.specs import FeatureSpec
 from export.graphs.loading import tf
+from export.graphs.tensors import input_spec
+from export.recipe.schema import InputPart
+from export.tensorflow_models.graph.pruning import TracedCall
+from export.tensorflow_models.model.looked_up_numbers import replace_looked_up_numbers
 from export.tensorflow_models.model.tracing import trace_towers
 from export.towers.compiled import why_not_compiled
 from export.towers.prepared_towers import arrange_towers
 from export.verify.examples import Examples
 from tests.export.parity_checks import check_parity, check_self_contained
+from tests.export.tensorflow_models.graph.traced_calls import trace
 from tests.export.traced_models import (
     IDS,
     MODELS,
@@ -87,6 +93,186 @@ def test_hashes_that_a_tower_reads_as_numbers_are_computed_by_the_service(tmp_pa
     assert isinstance(numbers, FeatureSpec)
     assert (numbers.entry.ordinal, numbers.rule) == (True, HashIds(buckets=10))
     check_parity(made, tmp_path)
+
+
+WORD = InputPart(dtype="string")
+WORDS = InputPart(dtype="string", shape=(3,))
+BAG = InputPart(dtype="string", kind="ragged")
+EXACT_MAX = 1 << 24
+"""The largest number of integers that float32 holds exactly."""
+
+
+def numbers_of(
+    compute: Callable[[Any], Any], values: Any = (), **parts: InputPart
+) -> tuple[list[dict[str, Any]], Any]:
+    """Returns the features that numbers become, and the result for their values.
+
+    Args:
+      compute: Computes the result of a call from its inputs.
+      values: Of the features.
+      parts: The inputs.
+    """
+    types = {name: input_spec(part) for name, part in parts.items()}
+    traced = trace(lambda inputs: {"result": compute(inputs)}, **types)
+    call = TracedCall(traced.function, traced.inputs, {}, traced.results, parts, [])
+    replaced = replace_looked_up_numbers(call, list(traced.results.values()))
+    told = [feature.entry.model_dump(exclude_defaults=True) for _, feature in replaced]
+    if not values:
+        return told, None
+    feeds = [lookup.activation for lookup, _ in replaced]
+    found = traced.function.prune(feeds, traced.results)(*map(tf.constant, values))
+    return told, found["result"].numpy().tolist()
+
+
+def hashed(words: Any, buckets: int = 10) -> Any:
+    return tf.strings.to_hash_bucket_fast(words, buckets)
+
+
+def list_of_words(default: int) -> Any:
+    keys = tf.constant(["a", "b", "c"])
+    positions = tf.constant([0, 1, 2], tf.int64)
+    return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, positions), default)
+
+
+WITH_OTHERS = list_of_words(0)
+"""Gives other words position 0."""
+WITHOUT_OTHERS = list_of_words(-1)
+
+
+def ordinal(name: str, rows: int, **how: Any) -> dict[str, Any]:
+    """Returns what is special about the feature of a number."""
+    own = {"kind": "single", "table": "", "role": "context", "inputs": (name,)}
+    return {**own, "indicator": rows, "ordinal": True, **how}
+
+
+HASHED = {"ids": {"buckets": 10}}
+
+
+def test_number_of_a_word_is_read_as_a_feature_of_one_number() -> None:
+    told, found = numbers_of(
+        lambda inputs: tf.cast(hashed(inputs["word"]), tf.float32) * 2.0,
+        [[[3.0], [5.0]]],
+        word=WORD,
+    )
+    assert told == [ordinal("word", 10, **HASHED)]
+    assert found == [6.0, 10.0]
+
+
+def test_numbers_of_several_words_are_read_as_a_sequence() -> None:
+    told, found = numbers_of(
+        lambda inputs: tf.cast(hashed(inputs["words"]), tf.float32),
+        [[[[3.0], [5.0], [7.0]]]],
+        words=WORDS,
+    )
+    assert told == [ordinal("words", 10, kind="sequence", length=3, **HASHED)]
+    assert found == [[3.0, 5.0, 7.0]]
+
+
+def test_numbers_behind_one_that_is_a_feature_are_none() -> None:
+    told, found = numbers_of(
+        lambda inputs: tf.cast(tf.cast(hashed(inputs["word"]), tf.int32) % 5, tf.float32),
+        [[[3.0]]],
+        word=WORD,
+    )
+    assert [feature["indicator"] for feature in told] == [5]
+    assert found == [3.0]
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        pytest.param(lambda numbers: tf.cast(numbers[:, 1], tf.float32), id="one of several"),
+        pytest.param(
+            lambda numbers: tf.cast(tf.reduce_max(numbers, 1), tf.float32), id="the largest"
+        ),
+    ],
+)
+def test_numbers_are_features_where_those_computed_from_them_are_not(
+    compute: Callable[[Any], Any],
+) -> None:
+    told, found = numbers_of(
+        lambda inputs: compute(hashed(inputs["words"])), [[[[3.0], [7.0], [5.0]]]], words=WORDS
+    )
+    assert told == [ordinal("words", 10, kind="sequence", length=3, **HASHED)]
+    assert found == [7.0]
+
+
+def test_number_that_several_results_read_is_one_feature() -> None:
+    def compute(inputs: Any) -> Any:
+        number = hashed(inputs["word"])
+        return tf.cast(number, tf.float32) + tf.cast(number > 3, tf.float32)
+
+    told, found = numbers_of(compute, [[[3.0], [4.0]]], word=WORD)
+    assert told == [ordinal("word", 10, **HASHED)]
+    assert found == [3.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("part", "values", "result"),
+    [(WORD, [[2.0]], [2.0]), (WORDS, [[[2.0], [0.0], [1.0]]], [[2.0, 0.0, 1.0]])],
+    ids=["single", "several"],
+)
+def test_numbers_of_unknown_shape_have_that_of_their_input(
+    part: InputPart, values: Any, result: Any
+) -> None:
+    def compute(inputs: Any) -> Any:
+        numbers = tf.raw_ops.LookupTableFindV2(
+            table_handle=WITH_OTHERS.resource_handle,
+            keys=inputs["word"],
+            default_value=tf.constant(0, tf.int64),
+        )
+        assert numbers.shape.rank is None
+        return tf.cast(numbers, tf.float32)
+
+    told, found = numbers_of(compute, [values], word=part)
+    assert [feature["indicator"] for feature in told] == [3]
+    assert found == result
+
+
+@pytest.mark.parametrize(
+    ("compute", "rows"),
+    [
+        pytest.param(lambda word: hashed(word, 1), None, id="one bucket"),
+        pytest.param(lambda word: hashed(word, 2), 2, id="two buckets"),
+        pytest.param(lambda word: hashed(word, EXACT_MAX), EXACT_MAX, id="exact"),
+        pytest.param(lambda word: hashed(word, EXACT_MAX + 1), None, id="beyond float32"),
+        pytest.param(WITH_OTHERS.lookup, 3, id="a list with a row of others"),
+        pytest.param(WITHOUT_OTHERS.lookup, None, id="a list without a row of others"),
+        pytest.param(
+            lambda word: hashed(tf.strings.as_string(WITHOUT_OTHERS.lookup(word)), 7),
+            7,
+            id="hash of a list",
+        ),
+    ],
+)
+def test_number_becomes_a_feature_if_every_word_has_one_that_is_exact(
+    compute: Callable[[Any], Any], rows: int | None
+) -> None:
+    told, _ = numbers_of(lambda inputs: tf.cast(compute(inputs["word"]), tf.float32), word=WORD)
+    assert [feature["indicator"] for feature in told] == ([] if rows is None else [rows])
+
+
+@pytest.mark.parametrize(
+    "compute",
+    [
+        pytest.param(lambda inputs: tf.cast(inputs["item"] % 9, tf.float32), id="no word"),
+        pytest.param(
+            lambda inputs: tf.cast(hashed(inputs["bag"].values), tf.float32), id="ragged words"
+        ),
+    ],
+)
+def test_numbers_of_no_dense_words_are_no_features(compute: Callable[[Any], Any]) -> None:
+    parts = {"item": InputPart(dtype="int64"), "bag": BAG}
+    assert numbers_of(compute, **parts) == ([], None)
+
+
+def test_numbers_of_two_inputs_are_features_of_the_one_that_holds_words() -> None:
+    told, _ = numbers_of(
+        lambda inputs: tf.cast(hashed(inputs["word"]) * inputs["item"], tf.float32),
+        item=InputPart(dtype="int64"),
+        word=WORD,
+    )
+    assert told == [ordinal("word", 10, **HASHED)]
 
 
 def test_tower_with_a_table_that_no_rule_describes_names_the_line_and_a_remedy() -> None:

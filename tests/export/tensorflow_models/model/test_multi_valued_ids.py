@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from export.front_end.specs import TableFacts
 from export.graphs.loading import tf
-from export.tensorflow_models.model.multi_valued_ids import flattened_from
+from export.tensorflow_models.lookups.records import Lookup
+from export.tensorflow_models.model.multi_valued_ids import by_example, columns_of, flattened_from
 from tests.export.tensorflow_models.graph.traced_calls import ids, trace
 
 
@@ -21,12 +23,69 @@ from tests.export.tensorflow_models.graph.traced_calls import ids, trace
         pytest.param(lambda features: tf.reshape(features["table"], [-1]), 6, id="a matrix"),
         pytest.param(lambda features: tf.reshape(features["one"], [-1]), 1, id="one"),
         pytest.param(lambda features: features["pair"][:, 0], 1, id="without a reshape"),
+        pytest.param(lambda features: tf.reshape(features["open"], [-1]), 1, id="of any length"),
     ],
 )
 def test_flattened_ids_had_as_many_values_per_example_as_their_input(
     flattened: Callable[[Any], Any], size: int
 ) -> None:
     traced = trace(
-        lambda features: {"ids": flattened(features)}, one=ids(), pair=ids(2), table=ids(2, 3)
+        lambda features: {"ids": flattened(features)},
+        one=ids(),
+        pair=ids(2),
+        table=ids(2, 3),
+        open=tf.TensorSpec([None, None], tf.int64),
     )
     assert flattened_from(traced.results["ids"]) == size
+
+
+Change = Callable[[Lookup], list[Lookup]]
+
+
+def changed(change: Change, shape: list[int | None], rows: list[Any]) -> tuple[list[Lookup], Any]:
+    """Returns what lookups replace one with an activation of a shape, and what it then gives.
+
+    Args:
+      change: Replaces a lookup.
+      shape: Of its activation.
+      rows: What each of the new lookups gives.
+    """
+    made: list[Lookup] = []
+
+    def call(features: Any) -> dict[str, Any]:
+        activation = tf.compat.v1.placeholder(tf.float32, shape)
+        table = TableFacts("items", "items", 9, 2)
+        made.append(Lookup("looked", table, None, (features["pair"],), activation=activation))
+        return {"rows": activation * 1.0}
+
+    traced = trace(call, pair=ids(2))
+    lookups = change(made[0])
+    function = traced.function.prune([each.activation for each in lookups], traced.results)
+    (found,) = function(*map(tf.constant, rows)).values()
+    return lookups, found.numpy().tolist()
+
+
+A = [1.0, 10.0]
+B = [2.0, 20.0]
+C = [3.0, 30.0]
+D = [4.0, 40.0]
+
+
+def test_lookup_of_flattened_ids_becomes_a_sequence_of_each_example() -> None:
+    (lookup,), found = changed(lambda one: [by_example(one, 2)], [None, 2], [[[A, B], [C, D]]])
+    assert found == [A, B, C, D]
+    assert (lookup.kind, lookup.length) == ("sequence", 2)
+    assert lookup.activation.shape.as_list() == [None, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("shape", "rows"),
+    [([None, 2, 2], [[A, B], [C, D]]), ([None, 2], [A, B, C, D])],
+    ids=["a sequence", "flattened"],
+)
+def test_lookup_of_several_ids_becomes_one_of_each_position(
+    shape: list[int | None], rows: Any
+) -> None:
+    lookups, found = changed(lambda one: columns_of(one, 2), shape, [[A, C], [B, D]])
+    assert found == rows
+    assert [(each.kind, each.length) for each in lookups] == [("single", None)] * 2

@@ -1,0 +1,180 @@
+"""Names of features and vocabularies of traced models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bundle.format.manifest import (
+    ChainedIds,
+    CrossedIds,
+    CrossKey,
+    HashIds,
+    JoinedIds,
+    TowerInput,
+    VocabularyIds,
+)
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TowerSpec
+from export.tensorflow_models.model.feature_names import traced_name, with_bundle_names
+from tests.export.traced_features import dense, embedded
+
+CROSS = CrossedIds(buckets=9, keys=(CrossKey(dtype="int64"), CrossKey(dtype="int64")))
+UNNAMED = VocabularyIds(vocabulary="unnamed")
+A = ("a", "b")
+B = ("c", "d", "e")
+
+
+def test_traced_names_tell_features_apart() -> None:
+    names: dict[FeatureSpec, str] = {}
+    features = [
+        embedded("", "items", inputs=("item",)),
+        embedded("", "users", inputs=("item",)),
+        embedded("", "items", inputs=("item",), kind="bag", combiner="mean"),
+        embedded("", "items", inputs=("item",), kind="bag", combiner="mean", max_norm=1.0),
+        embedded("", "items", inputs=("item",), kind="bag", combiner="mean", max_norm=2.0),
+        embedded("", "items", inputs=("item",), padding=3),
+        embedded("", "items", inputs=("pair",), place=1, places=2),
+        embedded("", "items", inputs=("pair",), place=0, places=2),
+        embedded("", "items", inputs=("a", "b"), ids=CROSS),
+        embedded("", "", inputs=("item",), indicator=4),
+    ]
+    found = [traced_name(each, names) for each in features]
+    assert found == [
+        "item@items",
+        "item@users",
+        "item@items.mean",
+        "item@items.2",
+        "item@items.3",
+        "item@items.single",
+        "pair[1]@items",
+        "pair[0]@items",
+        "a*b@items",
+        "item@indicator",
+    ]
+    again = embedded("", "users", inputs=("item",))
+    assert traced_name(again, names) == "item@users"
+    assert len(names) == len(features)
+
+
+def model(*features: FeatureSpec | DenseSpec, tower: tuple[str, ...] = ()) -> ModelSpec:
+    """Returns a model of features, of which a tower takes some, by their traced names."""
+    inputs = tuple(
+        TowerInput(name=f"input_{place}", feature=name, dtype="float32", shape=(None, 4))
+        for place, name in enumerate(tower)
+    )
+    spec = TowerSpec("tower", "query", "", (), {}, inputs, (), "result")
+    return ModelSpec({}, {each.name: each for each in features}, {"tower": spec})
+
+
+def test_feature_has_the_name_of_an_input_that_nothing_else_reads() -> None:
+    named = with_bundle_names(
+        model(
+            embedded("item@items", "items", inputs=("item",)),
+            embedded("user@users", "users", inputs=("user",)),
+            dense("user@values", "int64", (), inputs=("user",), take="values"),
+            dense("age@values", "float32", (), inputs=("age",), take="values"),
+            tower=("age@values", "user@users", "item@items", "other"),
+        ),
+        [],
+    )
+    assert {name: (each.name, each.entry.inputs) for name, each in named.features.items()} == {
+        "item": ("item", ()),
+        "user@users": ("user@users", ("user",)),
+        "user@values": ("user@values", ("user",)),
+        "age": ("age", ()),
+    }
+    taken = [(each.name, each.feature) for each in named.towers["tower"].inputs]
+    assert taken == [
+        ("age", "age"),
+        ("user_users", "user@users"),
+        ("item", "item"),
+        ("other", "other"),
+    ]
+
+
+def test_cross_has_the_name_of_its_inputs_once() -> None:
+    named = with_bundle_names(
+        model(
+            embedded("a@items", "items", inputs=("a",)),
+            embedded("a*b@items", "items", inputs=("a", "b"), ids=CROSS),
+            embedded("a*b@users", "users", inputs=("a", "b"), ids=CROSS),
+        ),
+        [],
+    )
+    assert {name: each.entry.inputs for name, each in named.features.items()} == {
+        "a@items": ("a",),
+        "a*b": ("a", "b"),
+        "a*b@users": ("a", "b"),
+    }
+
+
+def test_cross_of_one_input_keeps_that_input() -> None:
+    one = CrossedIds(buckets=9, keys=(CrossKey(dtype="int64"),))
+    feature = embedded("a@items", "items", inputs=("a",))
+    entry = feature.entry.model_copy(update={"ids": one})
+    named = with_bundle_names(model(FeatureSpec("a@items", entry, has_rule=True)), [])
+    assert named.features["a"].entry.inputs == ("a",)
+
+
+def vocabularies(*features: FeatureSpec | DenseSpec, recipe: tuple[str, ...] = ()) -> Any:
+    """Returns the keys of the vocabularies of a model, by name."""
+    return with_bundle_names(model(*features), recipe).vocabularies
+
+
+def word(name: str, *keys: Any, ids: Any = UNNAMED, **how: Any) -> FeatureSpec:
+    return embedded(f"{name}@items", "items", inputs=(name,), ids=ids, keys=keys, **how)
+
+
+def test_equal_vocabularies_share_the_name_of_the_first_input() -> None:
+    found = vocabularies(
+        dense("age@values", "float32", (), inputs=("age",), take="values"),
+        embedded("user@users", "users", inputs=("user",)),
+        embedded("hashed@items", "items", inputs=("hashed",), ids=HashIds(buckets=3)),
+        word("title", A),
+        word("word", A),
+        word("tag", B),
+    )
+    assert found == {"title": A, "tag": B}
+
+
+def test_vocabulary_gets_a_number_if_the_recipe_has_its_name() -> None:
+    assert vocabularies(word("title", A), recipe=("title", "tag")) == {"title_2": A}
+
+
+def test_two_vocabularies_of_one_input_are_numbered() -> None:
+    chain = ChainedIds(rules=(UNNAMED, VocabularyIds(vocabulary="second")))
+    assert vocabularies(word("title", A, B, ids=chain)) == {"title": A, "title_2": B}
+
+
+def test_vocabularies_of_a_cross_have_the_names_of_their_inputs() -> None:
+    cross = CrossedIds(
+        buckets=9,
+        keys=(
+            CrossKey(dtype="int64"),
+            CrossKey(dtype="string", ids=UNNAMED, rows=3),
+            CrossKey(dtype="string", ids=UNNAMED, rows=4),
+        ),
+    )
+    crossed = embedded("x", "items", inputs=("item", "title", "tag"), ids=cross, keys=(A, B))
+    assert vocabularies(crossed) == {"title": A, "tag": B}
+
+
+@pytest.mark.parametrize(
+    ("ids", "keys", "expected"),
+    [
+        (UNNAMED, (A, B), {"title": A, "title_tag": B}),
+        (HashIds(buckets=3), (A,), {"title": A}),
+    ],
+    ids=["vocabulary", "hash"],
+)
+def test_vocabulary_of_joined_words_has_the_names_of_all_inputs(
+    ids: Any, keys: Any, expected: Any
+) -> None:
+    joined = JoinedIds(
+        keys=(CrossKey(dtype="string", ids=UNNAMED, rows=3), CrossKey(dtype="string")),
+        texts=("", "-", ""),
+        ids=ids,
+    )
+    feature = embedded("x", "items", inputs=("title", "tag"), ids=joined, keys=keys)
+    assert vocabularies(feature) == expected
