@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.indexes import SearchCosts
-from runtime.exact import VectorBlock, exact_scores, normalised, rank_exactly
+from runtime.exact import VectorBlock, exact_scores, rank_exactly
 from runtime.scann import ScannIndex
 
 if TYPE_CHECKING:  # faiss is loaded where an index has codes
@@ -58,9 +58,7 @@ def measure_costs(
       parameters: Of the tree.
     """
     queries = np.ascontiguousarray(queries[:_ROUNDS], np.float32)
-    if index.distance == "cosine":
-        queries = normalised(queries)
-    parts = _Parts(index, vectors, parameters["num_leaves"])
+    parts = SearchParts(index, vectors, parameters["num_leaves"])
     searches = parts.searches()
     if codes is not None:
         searches |= parts.scans(codes)
@@ -70,7 +68,7 @@ def measure_costs(
     return SearchCosts(cached=parts.cached, **costs)
 
 
-class _Parts:
+class SearchParts:
     """The parts of searches of one index, each for few vectors and for many.
 
     Attributes:
@@ -78,6 +76,13 @@ class _Parts:
     """
 
     def __init__(self, index: ScannIndex, vectors: Vectors, leaves: int) -> None:
+        """Chooses the vectors and the leaves of each part.
+
+        Args:
+          index: The tree.
+          vectors: [size, dim] float32.
+          leaves: Of the tree.
+        """
         self._index = index
         self._vectors = vectors
         size, dim = vectors.shape

@@ -404,10 +404,10 @@ def _tasks(
     rows_max = way.segment_rows or segments.segment_rows(
         row_bytes(dtype, spec.dim), way.segment_bytes
     )
-    if (
-        way.segment_rows is None
-    ):  # whole rounds of the lanes: only the last block of the table is cut within one
-        rows_max -= rows_max % spec.layout.lanes if rows_max > spec.layout.lanes else 0
+    if way.segment_rows is None:
+        # Whole rounds of the lanes: only the last block of the table is cut within one.
+        whole_rounds = rows_max - rows_max % spec.layout.lanes
+        rows_max = whole_rounds or rows_max
     if entry.array is not None:
         rows_max = whole_chunks(rows_max, entry.array)
     count = ceil_div(spec.rows, rows_max)
@@ -419,11 +419,7 @@ def _tasks(
     tasks = []
     for number, part in enumerate(segments.cut(spec.rows, rows_max)):
         first, end = stored_range(spec.layout, part.first, part.rows)
-        held = (
-            [piece for band in stored.within(bands, first, end - first) for piece in band.slices]
-            if bands
-            else []
-        )
+        held = [piece for band in stored.within(bands, first, end - first) for piece in band.slices]
         file = paths.table_segment(spec.name, number, count)
         tasks.append(
             TableTask(

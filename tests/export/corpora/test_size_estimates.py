@@ -97,3 +97,44 @@ def test_forecast_of_more_candidates_than_positions_have_bits_for_is_rejected(
     told = "corpora.movies: its files hold 11 candidates or more; a corpus may have at most 10"
     with pytest.raises(NotConvertible, match=told):
         forecast_index("movies", PART, corpus(tmp_path, 8, 3), DIM, 2)
+
+
+@pytest.mark.parametrize(
+    ("size", "dim", "part", "encoders", "disk_bytes", "build_bytes", "load_bytes"),
+    [
+        # By brute force: 64 bytes each, and as many again.
+        (3000, 16, {}, 2, 384_000, 384_000, 384_000),
+        (0, 16, {}, 2, 128, 128, 128),
+        # Of a million, 100 000 are the sample; two processes of 640 MiB encode the others.
+        (None, 16, {}, 2, 88_000_000, 1_342_177_280, 24_000_000),
+        (None, 16, {}, 1, 88_000_000, 671_088_640, 24_000_000),
+        # All are the sample, of which training holds eight copies.
+        (90_000, 16, {"kind": "tree_ah"}, 2, 7_920_000, 46_080_000, 2_160_000),
+        # The sample is a hundred for each leaf.
+        (None, 16, {"parameters": {"num_leaves": 2000}}, 0, 88_000_000, 102_400_000, 24_000_000),
+        (None, 1, {}, 0, 14_000_000, 16_000_000, 10_000_000),  # 16 bytes for each id
+        (None, 9, {"partitions": 20}, 2, 54_000_000, 18_000_000, 18_000_000),  # the codes, twice
+    ],
+)
+def test_forecast_is_the_largest_of_what_each_step_of_the_build_holds(
+    tmp_path: Path,
+    size: int | None,
+    dim: int,
+    part: dict[str, object],
+    encoders: int,
+    disk_bytes: int,
+    build_bytes: int,
+    load_bytes: int,
+) -> None:
+    files = [CorpusFile(tmp_path / "movies.csv", "csv", False)]
+    if size is not None:
+        files = corpus(tmp_path, size)
+    index = PART.model_copy(update=part)
+    found = forecast_index("movies", index, files, dim, encoders)
+    assert found.candidates == size
+    assert (found.disk_bytes, found.build_bytes, found.load_bytes) == (
+        disk_bytes,
+        build_bytes,
+        load_bytes,
+    )
+    assert found.partitions == index.partitions

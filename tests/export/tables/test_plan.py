@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -10,13 +11,24 @@ import h5py
 import numpy as np
 import pytest
 
+from bundle.format.manifest import segments_bytes
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
+from export.checkpoint.inventory.specs import (
+    Inventory,
+    RefusedTable,
+    StatedTable,
+    Statements,
+    TableSpec,
+)
+from export.checkpoint.layouts import Plain
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.variables import Entry, Listing, Slice
-from export.errors import CheckpointError, DestinationError, NotConvertible
+from export.errors import CheckpointError, DestinationError, NotConvertible, UsageError
 from export.jobs.space import check_plan_fits
-from export.tables.plan import UPLOADS, Writing, plan_tables
+from export.tables import plan as planning
+from export.tables.conversions import ErrorLimits
+from export.tables.plan import UPLOADS, Writing, check_exportable, plan_tables, rest_tasks
+from export.tables.tasks import WORKER_BYTES
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
 
@@ -199,3 +211,223 @@ def test_check_space_counts_unpacked_arrays(
     free(monkeypatch, plan.bytes + plan.unpacked_bytes - 1)
     with pytest.raises(DestinationError, match="1 B more; free some"):
         check_plan_fits(plan, tmp_path)
+
+
+MIB = 1 << 20
+BLOCKS = 2 * MIB
+CONVERTING = 14 * MIB
+
+
+def test_plan_tells_what_it_would_read_and_write(tmp_path: Path) -> None:
+    cut = [[(0, 6), (0, -1)], [(6, 4), (0, -1)]]
+    given = opened(
+        tmp_path,
+        {"a": values(10), "b": values(3), "c": values(6).astype(np.float64)},
+        boxes={"a": cut},
+    )
+    ways = {"a": Writing(4), "b": Writing(link=True)}
+    plan = plan_tables(*given, tmp_path / "out", writing=ways, workers=2)
+    said = given.inventory.table("a").note
+    assert said.startswith("saved by TF1 in slices")
+    layout = {"layout": "plain", "stated": False, "dim": 4, "dtype": "float32"}
+    copied = layout | {"linked": False}
+    assert plan.to_json() == {
+        "checkpoint": "ckpt-1",
+        "tables": {
+            "a": copied
+            | {"key": "a", "rows": 10, "bytes": 160, "slices": 2, "segments": 3, "note": said},
+            "b": layout
+            | {"key": "b", "rows": 3, "bytes": 48, "slices": 1, "segments": 1, "note": ""}
+            | {"linked": True},
+            "c": copied
+            | {"key": "c", "rows": 6, "bytes": 96, "slices": 1, "segments": 1}
+            | {"note": "its rows are converted from float64 to float32"},
+        },
+        "read_bytes": 160 + 192,
+        "written_bytes": 160 + 96,
+        "linked_bytes": 48,
+        "unpacked_bytes": 0,
+        "local_bytes": 160 + 96,
+        "left_out_bytes": 0,
+        "files": 3 + 1 + 1,
+        "tasks": 3 + 1,
+        "workers": 2,
+        "peak_memory_bytes": 2 * (WORKER_BYTES + BLOCKS) + CONVERTING,
+    }
+    assert plan.notes == (
+        f"table a: {said}",
+        "table c: its rows are converted from float64 to float32",
+    )
+    assert plan.moved_bytes == 160 + 96
+    assert [len(task.slices) for task in plan.tasks] == [1, 2, 1, 1]
+
+
+def test_plan_tables_says_of_each_how_it_is_written(tmp_path: Path) -> None:
+    given = opened(tmp_path, {"a": values(4), "b": values(3).astype(np.float64)})
+    limits = ErrorLimits(max_abs=0.5)
+    plan = plan_tables(
+        *given,
+        tmp_path,
+        writing={"a": Writing(dtype="int8", limits=limits), "b": Writing(dtype="float32")},
+    )
+    first, second = plan.tables
+    assert (first.dtype, first.limits, first.streamed) == ("int8", limits, False)
+    assert (first.bytes, first.segments, first.notes) == (4 * (4 + 4), 1, "")
+    assert [task.scales for task in plan.tasks] == ["tables/a/scales-00000-of-00001.bin", None]
+    assert (second.dtype, second.notes) == ("float32", "")  # as it was asked for
+
+
+def table(name: str, rows: int = 3, dim: int = 2, dtype: str = "float32") -> TableSpec:
+    stored = (rows, dim)
+    return TableSpec(name, "k", rows, dim, dtype, Plain(), stored, "named", "", 1, 1, 24)
+
+
+@pytest.mark.parametrize(
+    ("spec", "way", "problem"),
+    [
+        (table("a", dtype="int32"), Writing(), "table 'a' holds int32 values; if they are an emb"),
+        (table("a", dtype="bool"), Writing(dtype="float32"), "table 'a' holds bool values"),
+        (table("a b"), Writing(), r"table 'a b' cannot be called so .* --table NAME=a b"),
+        (table("a", rows=0), Writing(), r"table 'a' of shape \[0, 2\] holds nothing"),
+        (table("a", dim=0), Writing(), r"table 'a' of shape \[3, 0\] holds nothing"),
+    ],
+)
+def test_check_exportable_refuses_what_cannot_be_in_a_bundle(
+    spec: TableSpec, way: Writing, problem: str
+) -> None:
+    check_exportable(table("a", rows=1, dim=1))
+    check_exportable(table("a", dtype="int32"), Writing(dtype="float32"))
+    with pytest.raises(NotConvertible, match=problem):
+        check_exportable(spec, way)
+
+
+def test_plan_tables_checks_each_before_it_is_planned(tmp_path: Path) -> None:
+    checkpoint, inventory = opened(tmp_path, {"a": values(4)})
+    renamed = replace(inventory, tables=(replace(inventory.tables[0], name="a b"),))
+    with pytest.raises(NotConvertible, match="table 'a b' cannot be called so in a bundle"):
+        plan_tables(checkpoint, renamed, tmp_path)
+
+
+def test_plan_tables_that_metadata_names_but_cannot_be_exported_are_refused_unless_left_out(
+    tmp_path: Path,
+) -> None:
+    checkpoint, inventory = opened(tmp_path, {"a": values(4)})
+    partly = replace(inventory, refused=(RefusedTable("b", "b", "it has three axes"),))
+    with pytest.raises(
+        NotConvertible, match=r"'b' in checkpoint ckpt-1 cannot be exp.* three axes"
+    ):
+        plan_tables(checkpoint, partly, tmp_path)
+    assert len(plan_tables(checkpoint, partly, tmp_path, tables=["a"]).tables) == 1
+
+    none = replace(inventory, tables=())
+    with pytest.raises(NotConvertible, match="no table is recognized in checkpoint ckpt-1; "):
+        plan_tables(checkpoint, none, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"crc32c": None}, "its storage keeps no checksums"),
+        ({"file": "s3://bucket/data"}, "the checkpoint is not on this machine's disks"),
+    ],
+)
+def test_plan_tables_that_cannot_be_linked_from_their_storage_are_copied(
+    tmp_path: Path, changed: dict[str, Any], why: str
+) -> None:
+    checkpoint, inventory = opened(tmp_path, {"a": values(4)})
+    entry = checkpoint.entries["a"]
+    moved = entry._replace(slices=(entry.slices[0]._replace(**changed),))
+    checkpoint = Checkpoint(checkpoint.prefix, Listing("crc32c:00000000", {"a": moved}))
+    plan = plan_tables(checkpoint, inventory, tmp_path, writing={"a": Writing(link=True)})
+    assert plan.tables[0].notes == f"it is copied, not linked: {why}"
+    assert (len(plan.tasks), plan.linked_bytes) == (1, 0)
+
+
+def test_plan_tables_of_an_array_are_copied_from_its_chunks_and_need_all_of_them(
+    tmp_path: Path,
+) -> None:
+    checkpoint, inventory = chunked(tmp_path, 60, 8)
+    plan = plan_tables(checkpoint, inventory, tmp_path, writing={"user": Writing(link=True)})
+    assert plan.tables[0].notes == "it is copied, not linked: its values lie in encoded chunks"
+    assert (len(plan.tasks), plan.tasks[0].slices, plan.rest) == (1, (), ())
+
+    entry = checkpoint.entries["user/embeddings"]
+    assert entry.array is not None
+    lost = entry._replace(array=entry.array._replace(absent=2))
+    partly = Checkpoint(checkpoint.prefix, Listing("", {"user/embeddings": lost}))
+    with pytest.raises(CheckpointError, match="table 'user': 2 of its chunks are not stored"):
+        plan_tables(partly, inventory, tmp_path)
+
+
+def test_plan_tables_of_more_segments_than_are_written_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "SEGMENTS_MAX", 5)
+    given = opened(tmp_path, {"a": values(10)})
+    assert len(plan_tables(*given, tmp_path, writing={"a": Writing(2)}).tasks) == 5
+    with pytest.raises(
+        UsageError, match="'a' of 10 rows would become 10 files of 1 rows; at most 5 are written"
+    ):
+        plan_tables(*given, tmp_path, writing={"a": Writing(1)})
+
+
+def test_plan_tables_as_large_as_readers_of_a_manifest_take_are_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = opened(tmp_path, {"a": values(10)})
+    way = {"a": Writing(4, dtype="int8")}  # three segments, with scales
+    monkeypatch.setattr(planning, "MANIFEST_BYTES_MAX", segments_bytes(6, 6))
+    assert len(plan_tables(*given, tmp_path, writing=way).tasks) == 3
+    monkeypatch.setattr(planning, "MANIFEST_BYTES_MAX", segments_bytes(6, 6) - 1)
+    with pytest.raises(NotConvertible, match=r"6 checksums, .* of the 80 bytes .* and 6 segments"):
+        plan_tables(*given, tmp_path, writing=way)
+
+
+def on_cores(directory: Path, rows: int, **how: Any) -> Any:
+    """Plans a table on 4 cores, of 16 rows each."""
+    write_bundle(directory / "ckpt-1", {"t": values(64)})
+    checkpoint = open_checkpoint(directory / "ckpt-1")
+    layout = StatedTable(key="t", kind="sparse_core", rows=rows, dim=4, cores=4)
+    inventory = recognise(checkpoint, Statements(layouts={"t": layout}))
+    return plan_tables(checkpoint, inventory, directory, writing={"t": Writing(**how)})
+
+
+@pytest.mark.parametrize(
+    ("how", "rows"),
+    [
+        ({"segment_bytes": 10 * 16}, [8] * 7 + [4]),  # whole rounds of the cores
+        ({"segment_bytes": 4 * 16}, [4] * 15),
+        ({"segment_bytes": 3 * 16}, [3] * 20),  # less than a round
+        ({"segment_rows": 10}, [10] * 6),
+        ({}, [60]),
+    ],
+)
+def test_plan_tables_on_cores_are_cut_where_a_round_of_rows_ends(
+    tmp_path: Path, how: dict[str, int], rows: list[int]
+) -> None:
+    assert [task.rows for task in on_cores(tmp_path, 60, **how).tasks] == rows
+
+
+def test_plan_tables_reads_the_rows_of_a_variable_that_no_table_takes(tmp_path: Path) -> None:
+    plan = on_cores(tmp_path, 58)
+    (rest,) = plan.rest
+    assert rest.ranges == ((15, 16), (31, 32), (46, 48), (62, 64))
+    assert (rest.step, rest.key, rest.columns, rest.itemsize) == ("rest of t 00000", "t", 4, 4)
+    assert (rest.bytes, plan.read_bytes, plan.moved_bytes) == (6 * 16, 64 * 16, 64 * 16)
+    assert on_cores(tmp_path, 64).rest == ()
+
+
+def test_rest_tasks_are_cut_into_batches_and_know_the_slices_that_they_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "REST_BYTES", 5 * 16)
+    parts = [[(0, 12), (0, -1)], [(12, 5), (0, -1)], [(17, 5), (0, -1)]]
+    checkpoint, _ = opened(tmp_path, {"a": values(22)}, boxes={"a": parts})
+    tasks = rest_tasks(checkpoint.entries["a"], [(0, 3), (10, 22)], 64)
+    assert [task.ranges for task in tasks] == [((0, 3), (10, 12)), ((12, 17),), ((17, 22),)]
+    assert [[part.starts[0] for part in task.slices] for task in tasks] == [[0], [12], [17]]
+    assert [task.step for task in tasks] == [f"rest of a {number:05d}" for number in range(3)]
+    assert {task.block_bytes for task in tasks} == {32}
+
+    monkeypatch.setattr(planning, "REST_BYTES", 1)
+    assert len(rest_tasks(checkpoint.entries["a"], [(0, 3)], 64)) == 3  # a row each
