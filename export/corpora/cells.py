@@ -90,7 +90,7 @@ class Cells:
                 "is no integer, which was expected",
             )
         try:
-            values: NDArray[np.int64] = self.array.cast(pa.int64()).to_numpy(zero_copy_only=False)
+            values: NDArray[np.int64] = self.array.cast(pa.int64()).to_numpy()
         except pa.ArrowInvalid:
             beyond = [not -(1 << 63) <= int(value) < 1 << 63 for value in self.array.to_pylist()]
             self.refuse(pa.array(beyond), "is beyond int64")
@@ -104,7 +104,7 @@ class Cells:
         if self.is_text:
             wrong = pc.invert(pc.match_substring_regex(self.array, NUMBER))
             self.refuse(wrong, "is no finite number, which was expected")
-        wide = self.array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        wide = self.array.cast(pa.float64(), safe=False).to_numpy()
         with np.errstate(over="ignore"):
             values: NDArray[np.float32] = wide.astype(np.float32)
         self.refuse(pa.array(~np.isfinite(values)), "is no finite float32, which was expected")
@@ -168,7 +168,7 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
     counts = (
         pc.fill_null(pc.list_value_length(array), 0) if lists else array.is_valid().cast(pa.int64())
     )
-    lengths = counts.to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = counts.to_numpy().astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum(lengths)]) if lists or not lengths.all() else None
     flat = Cells(
         array.flatten() if lists else array.drop_null(),

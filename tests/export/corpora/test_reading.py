@@ -11,6 +11,7 @@ import pytest
 
 from bundle.format.manifest import (
     BucketIds,
+    Cast,
     CrossedIds,
     CrossKey,
     DenseFeature,
@@ -25,8 +26,8 @@ from tests.export.corpora.example_files import masked, record, write_examples
 from tests.export.corpora.written import held
 
 
-def _embedded(kind: str, ids: Any = None) -> EmbeddedFeature:
-    how: Any = {"bag": {"combiner": "sum"}, "sequence": {"length": 4}}.get(kind, {})
+def _embedded(kind: str, ids: Any = None, **more: Any) -> EmbeddedFeature:
+    how: Any = {"bag": {"combiner": "sum"}, "sequence": {"length": 4}}.get(kind, {}) | more
     return EmbeddedFeature.model_validate(
         {"kind": kind, "table": "movies", "role": "candidate", "ids": ids or IdentityIds(), **how}
     )
@@ -43,7 +44,10 @@ FEATURES: dict[str, Feature] = {
     "genres": _embedded("bag", HashIds(buckets=10)),
     "cast": _embedded("sequence"),
     "decade": _embedded("single", BucketIds(boundaries=(1990.0, 2000.0))),
+    "hour": _embedded("single", cast=Cast(of="float32", to="int64", rounding="down")),
+    "code": _embedded("single", cast=Cast(of="int64", to="int32")),
     "year": DenseFeature(kind="dense", role="candidate"),
+    "words": DenseFeature(kind="dense", role="candidate", take="padded", shape=(2,)),
     "rated": DenseFeature(kind="dense", role="candidate", dtype="int64", default=7),
     "label": DenseFeature(kind="dense", role="candidate", dtype="string"),
     "place": DenseFeature(kind="dense", role="candidate", shape=(2,)),
@@ -104,6 +108,27 @@ def test_corpus_csv_becomes_the_columns_that_a_client_would_send(tmp_path: Path)
         "feature rated": [[3], []],
         "feature place": [[0.5, 1], [2, -300]],
     }
+
+
+def test_corpus_ids_that_the_model_casts_are_what_it_casts_them_from(tmp_path: Path) -> None:
+    text = "id,hour,code\n1,0.5,7\n2,23,-8\n"
+    written = _read_text(tmp_path, text, features={"hour": "hour", "code": "code"})
+    assert written["feature hour"] == [[0.5], [23]]
+    assert written["feature code"] == [[7], [-8]]
+    with pytest.raises(NotConvertible, match=r"row 1: '0\.5' is no integer"):
+        _read_text(tmp_path, text, features={"code": "hour"})
+
+
+def test_corpus_list_that_the_model_pads_may_be_shorter(tmp_path: Path) -> None:
+    text = "id,words\n1,0.5|1\n2,\n3,2\n"
+    written = _read_text(tmp_path, text, features={"words": "words"})
+    assert written["feature words"] == [[0.5, 1], [], [2]]
+
+
+def test_corpus_integers_beyond_those_that_floats_hold_become_the_nearest(tmp_path: Path) -> None:
+    columns = {"id": [1, 2], "year": [(1 << 53) + 1, 1 << 62]}
+    written = _read_columns(tmp_path, columns, features={"year": "year"})
+    assert written["feature year"] == [[float(1 << 53)], [float(1 << 62)]]
 
 
 def test_corpus_list_that_is_empty_is_left_to_the_default(tmp_path: Path) -> None:
@@ -176,6 +201,7 @@ def test_corpus_parquet_takes_lists_and_dictionaries(tmp_path: Path) -> None:
         ("year", ["1990", "1e39"], "row 2: '1e39' is no finite float32"),
         ("place", ["1|2", "1"], "row 2 has 1 values; a feature of shape (2,) takes 2"),
         ("place", ["1|2", ""], "row 2 has 0 values; a feature of shape (2,) takes 2"),
+        ("words", ["1|2", "1|2|3"], "row 2 has 3 values; a feature of shape (2,) takes 2 at most"),
         ("span", ["1|2", "", "1"], "row 3 has 1 values; a feature of shape (2,) takes 2"),
         (
             "movie",
@@ -275,7 +301,8 @@ HUGE = (1 << 62).to_bytes(8, "little")
         (
             [{"id": [1]}, {"id": [2, 3]}],
             {},
-            "column 'id', record 2: '[2, 3]' holds several values; one was",
+            "column 'id', record 2: '[2, 3]' holds several values; one was expected; if records "
+            "hold many candidates, say prebatched = true",
         ),
         ([{"id": [1]}] * 2, {}, "id 1 stands in record 1 of a.tfrecord and record 2 of a.tfrecord"),
         (
@@ -343,3 +370,11 @@ def test_corpus_files_that_are_damaged_or_do_not_fit_are_refused(
         _read(tmp_path, file="*.*", **part)
 
     assert problem in str(refusal.value)
+
+
+def test_several_values_of_a_candidate_in_a_batched_record_have_no_other_cure(
+    tmp_path: Path,
+) -> None:
+    write_examples(tmp_path / "a.tfrecord", [{"id": [1, 2], "y": [3, 4, 5, 6]}])
+    with pytest.raises(NotConvertible, match=r"holds several values; one was expected$"):
+        _read(tmp_path, file="a.tfrecord", prebatched=True, features={"rated": "y"})
