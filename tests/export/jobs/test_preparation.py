@@ -1,0 +1,168 @@
+"""What a recipe names is looked for before its checkpoint and its model are opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bundle.format.manifest import (
+    DenseFeature,
+    EmbeddedFeature,
+    Feature,
+    HashIds,
+    VocabularyIds,
+)
+from export.errors import CheckpointError, UsageError
+from export.jobs.preparation import Prepared, prepare
+from export.recipe.schema import ExportJob
+from export.recipe.settings import ExportSettings
+
+CORPUS = {"file": "movies.csv", "id": "id"}
+INDEX = {"corpus": "movies", "query_tower": "query", "candidate_tower": "candidate"}
+QUERY = {"query": {"role": "query"}}
+TOWERS = QUERY | {"candidate": {"role": "candidate"}, "ranking": {"role": "ranking"}}
+FILES = ("movies.csv", "names.txt", "examples.jsonl")
+
+
+def prepared(folder: Path, **sections: Any) -> None:
+    """Prepares a recipe beside whose files there is no checkpoint."""
+    for name in FILES:
+        (folder / name).write_text("1\n")
+    page: dict[str, Any] = {
+        "model": "movies",
+        "checkpoint": {"path": "ckpt"},
+        "code": {"factory": "model.py:build"},
+        "inputs": {},
+        "towers": TOWERS,
+        "output": {"root": "bundles"},
+        "corpora": {"movies": CORPUS},
+        "indexes": {"movies": INDEX},
+    }
+    prepare(ExportJob.model_validate(page | sections), folder, ExportSettings())
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {},
+        {"corpora": {}, "indexes": {}},
+        {"verify": {"examples": "examples.jsonl"}},
+        {
+            "verify": {"examples": "examples.jsonl"},
+            "indexes": {"movies": INDEX | {"recall": {"value": 0.9, "of_tables": 0.8}}},
+        },
+        {"indexes": {"movies": INDEX | {"recall": {"k": 5, "queries": 10}}}},
+        {"vocabularies": {"names": {"file": "names.txt"}}},
+        {"corpora": {"movies": CORPUS | {"filters": ["year"]}}},
+        {"contexts": {"users": CORPUS}},
+    ],
+)
+def test_recipe_whose_files_are_there_is_prepared_up_to_its_checkpoint(
+    tmp_path: Path, sections: dict[str, Any]
+) -> None:
+    with pytest.raises(CheckpointError, match="ckpt"):
+        prepared(tmp_path, **sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "problem"),
+    [
+        (
+            {"indexes": {"movies": INDEX | {"recall": {"value": 0.9, "of_tables": 0.8}}}},
+            "indexes.movies.recall.of_tables is a limit, which needs real queries: name a file of "
+            "raw examples as verify.examples, or leave the limit out; recall on invented queries "
+            "stops nothing",
+        ),
+        (
+            {"indexes": {"movies": INDEX | {"corpus": "films"}}},
+            "indexes.movies.corpus names 'films'; the recipe has movies",
+        ),
+        ({"corpora": {}}, "indexes.movies.corpus names 'movies'; the recipe has no corpora"),
+        (
+            {"indexes": {"movies": INDEX | {"query_tower": "gone"}}},
+            "indexes.movies.query_tower names 'gone'; the recipe's towers with role = 'query': "
+            "query",
+        ),
+        (
+            {"indexes": {"movies": INDEX | {"candidate_tower": "ranking"}}},
+            "indexes.movies.candidate_tower names 'ranking'; the recipe's towers with role = "
+            "'candidate': candidate",
+        ),
+        (
+            {"towers": QUERY},
+            "indexes.movies.candidate_tower names 'candidate'; the recipe's towers with role = "
+            "'candidate': none",
+        ),
+        (
+            {"vocabularies": {"names": {"file": "no.txt"}}},
+            "vocabularies.names.file: file FOLDER/no.txt does not exist",
+        ),
+        (
+            {"verify": {"examples": "no.jsonl"}},
+            "verify.examples: file FOLDER/no.jsonl does not exist",
+        ),
+        (
+            {"corpora": {"movies": CORPUS | {"file": "no.csv"}}},
+            "corpora.movies.file: FOLDER/no.csv does not exist, or is a directory or pattern "
+            "without files",
+        ),
+        (
+            {"contexts": {"users": CORPUS | {"file": "no.csv"}}},
+            "contexts.users.file: FOLDER/no.csv does not exist, or is a directory or pattern "
+            "without files",
+        ),
+        (
+            {"contexts": {"users": CORPUS | {"filters": ["year"]}}},
+            "contexts.users.filters: only a corpus has filters; leave it out",
+        ),
+    ],
+)
+def test_recipe_that_names_what_is_not_there_is_refused_first(
+    tmp_path: Path, sections: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(UsageError) as refusal:
+        prepared(tmp_path, **sections)
+    assert str(refusal.value) == problem.replace("FOLDER", str(tmp_path))
+
+
+def warnings(entries: dict[str, Feature]) -> tuple[str, ...]:
+    """Returns the warnings of a job that has these features."""
+    nothing: Any = None
+    return Prepared(
+        job=nothing,
+        base=nothing,
+        checkpoint=nothing,
+        inventory=nothing,
+        traced=nothing,
+        entries=entries,
+        also_stored=(),
+        destination=nothing,
+        version=1,
+        splits={},
+        plan=nothing,
+        forecasts={},
+    ).warnings
+
+
+def looked_up(vocabulary: str, first_row: int, table: str = "movies") -> EmbeddedFeature:
+    ids = VocabularyIds(vocabulary=vocabulary, first_row=first_row)
+    return EmbeddedFeature(kind="single", table=table, role="context", ids=ids)
+
+
+def test_features_that_read_a_table_from_different_rows_on_are_warned_of() -> None:
+    hashed = EmbeddedFeature(kind="single", table="movies", role="context", ids=HashIds(buckets=3))
+    alike: dict[str, Feature] = {
+        "seen": looked_up("ids", 1),
+        "liked": looked_up("ids", 1),
+        "named": looked_up("names", 0),
+        "user": looked_up("ids", 0, "users"),
+        "hashed": hashed,
+        "age": DenseFeature(kind="dense", role="context"),
+    }
+    assert warnings(alike) == ()
+    assert warnings(alike | {"wrong": looked_up("ids", 0)}) == (
+        "features 'seen' and 'wrong' read table 'movies' by vocabulary 'ids' from rows 1 and 0 on "
+        "(first_row): one is likely wrong, which verify.expected would tell",
+    )
