@@ -216,6 +216,11 @@ def test_measure_again_takes_the_queries_that_judged_the_setting(tmp_path: Path)
     assert (found.queries, found.chosen_on) == (7, 0)
     assert found.value == pytest.approx(3 / 7)
 
+    recall = recall.model_copy(update={"queries": 1, "chosen_on": 1})
+    page = page.model_copy(update={"recall": recall})
+    found = measure_again(tmp_path, "movies", page, sent, queries, path)
+    assert (found.queries, found.chosen_on, found.value) == (1, 1, 0)
+
 
 def test_recall_of_tables_may_be_just_what_the_recipe_asks_for(tmp_path: Path) -> None:
     vectors = np.random.default_rng(2).standard_normal((40, 4)).astype(np.float32)
