@@ -11,13 +11,27 @@ import numpy as np
 import pytest
 
 from bundle.arithmetic import ceil_div
-from bundle.format.manifest import PaddingCheck
+from bundle.format.manifest import (
+    DenseFeature,
+    EmbeddedFeature,
+    Feature,
+    PaddingCheck,
+    TableCheck,
+    TowerInput,
+)
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.layouts import SparseCore, stored_rows
 from export.checkpoint.reader import open_checkpoint
 from export.errors import NotConvertible, VerificationFailed
-from export.verify.stated_layouts import check_padding, judge_layouts
+from export.front_end.specs import TowerSpec
+from export.verify.stated_layouts import (
+    StatedLayout,
+    check_padding,
+    judge_layouts,
+    tables_behind,
+    with_layouts,
+)
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
 Values = np.ndarray[Any, Any]
@@ -187,3 +201,95 @@ def test_judge_layouts_stated_layout_is_published_if_it_is_verified_or_accepted(
     assert judge_layouts(checkpoint, inventory, ["other"], (), False, "do this") == {}
     with pytest.raises(VerificationFailed, match=r"'t0': the layout .* is stated.*do this"):
         judge_layouts(checkpoint, inventory, names, ("other",), False, "do this")
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (1, "table 't0': the layout of the rows is stated, and nothing in the checkpoint "),
+        (2, "tables 't0', 't1': the layouts of the rows are stated, and nothing in the che"),
+        (8, "tables 't0', 't1', 't2', 't3', 't4', 't5', 't6', 't7': the layouts of the"),
+        (9, "tables 't0', 't1', 't2', 't3', 't4', 't5', 't6', 't7', ...: the layouts of the"),
+    ],
+)
+def test_judge_layouts_lists_some_of_the_tables_that_nothing_verifies(
+    tmp_path: Path, count: int, told: str
+) -> None:
+    variables, layouts = stack_of("zeros", [9] * count, accumulator=False)
+    write_bundle(tmp_path / "ckpt", variables)
+    checkpoint = open_checkpoint(tmp_path)
+    inventory = recognise(checkpoint, Statements(layouts=layouts))
+    with pytest.raises(VerificationFailed) as failure:
+        judge_layouts(checkpoint, inventory, list(layouts), (), False, "do this")
+    assert str(failure.value).startswith(told)
+    assert str(failure.value).endswith("finds it; do this; nothing is published")
+
+
+def test_layouts_are_told_with_what_was_compared_of_each_table() -> None:
+    checks = {name: TableCheck(rows_compared=5, rows=9) for name in ("stated", "recorded")}
+    padding = PaddingCheck(rows=3)
+    told = with_layouts(checks, {"stated": StatedLayout("accepted", padding)})
+    update = {"stated_layout": "accepted", "padding": padding}
+    assert told == {
+        "stated": checks["stated"].model_copy(update=update),
+        "recorded": checks["recorded"],
+    }
+
+
+def read_by(name: str, *features: str, outputs: tuple[str, ...]) -> TowerSpec:
+    inputs = tuple(
+        TowerInput(name=each, feature=each, dtype="float32", shape=(None, 2)) for each in features
+    )
+    return TowerSpec(name, "ranking", "", (), dict.fromkeys(outputs), inputs, (), outputs[0])
+
+
+@pytest.mark.parametrize(
+    ("expected", "tables"),
+    [
+        ([], set()),
+        (["vector"], {"users"}),
+        (["rank.click"], {"users", "movies"}),
+        (["click", "vector"], {"users", "movies"}),
+        (["query.click", "rank.vector", "other"], set()),
+        (["number"], set()),
+    ],
+)
+def test_tables_behind_recorded_outputs_are_those_that_their_towers_read(
+    expected: list[str], tables: set[str]
+) -> None:
+    features: dict[str, Feature] = {
+        name: EmbeddedFeature(kind="single", table=f"{name}s", role="context")
+        for name in ("user", "movie")
+    }
+    features["age"] = DenseFeature(kind="dense", role="context")
+    towers = {
+        "query": read_by("query", "user", outputs=("vector",)),
+        "rank": read_by("rank", "user", "movie", "age", outputs=("click", "buy")),
+        "plain": read_by("plain", "age", outputs=("number",)),
+    }
+    assert tables_behind(expected, towers, features) == tables
+
+
+def test_check_padding_of_cores_is_read_at_both_ends_of_some(tmp_path: Path) -> None:
+    """Of 40 cores, 16 are looked at, evenly spread, and those where the last round of rows ends."""
+    cores = 40
+    core_rows = 200
+    rows = 3 * cores + 21  # 21 cores hold 4 rows, the others 3
+    layout = SparseCore(cores, core_rows, 0, 0)
+    at = stored_rows(layout, np.arange(rows))
+    stored = np.zeros((cores * core_rows, 2), np.float32)
+    stored[at] = np.random.default_rng(3).standard_normal((rows, 2))
+    stated = StatedTable(key="stack", kind="sparse_core", rows=rows, dim=2, cores=cores)
+    found = checked(tmp_path, {"stack": stored}, {"t": stated})
+    looked_at = {int(each) for each in np.linspace(0, 39, 16)} | {20, 21}
+    assert found == {"t": PaddingCheck(rows=64 * len(looked_at))}
+
+    for lane, offset in ((20, 4), (21, 3), (39, core_rows - 1), (0, 4 + 31)):
+        trained = stored.copy()
+        trained[lane * core_rows + offset] = 7
+        with pytest.raises(NotConvertible, match=rf"of {64 * len(looked_at)} of these rows, "):
+            checked(tmp_path, {"stack": trained}, {"t": stated})
+    for lane, offset in ((1, 4), (20, 4 + 32), (20, core_rows - 33)):
+        trained = stored.copy()
+        trained[lane * core_rows + offset] = 7
+        checked(tmp_path, {"stack": trained}, {"t": stated})
