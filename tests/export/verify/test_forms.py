@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from bundle.format.manifest import TowerForm, TowerInput, TowerOutput, TowerPart
 from export.errors import VerificationFailed
 from export.front_end.specs import TowerSpec
-from export.verify.forms import OpenForm, largest_difference, run
+from export.verify.forms import OpenForm, compare, largest_difference, run
+from runtime.errors import InvalidInput
 from runtime.tower import Tensor
 
 Array = NDArray[Any]
@@ -102,3 +103,121 @@ def test_difference_is_allowed_by_the_parity_rule_or_the_limit_of_the_recipe(
     rule = "the_limit = 0.5" if limit else r"\|d\| <= 1e-05 \+ 1e-05 \* \|y\|"
     with pytest.raises(VerificationFailed, match=f"example 1 is .*1 of 2 values break {rule}"):
         largest_difference("here", found, original, limit, "the_limit")
+
+
+def opened(
+    precision: str = "f32", limit: float | None = None, half: str = "", network: Any = None
+) -> OpenForm:
+    """Returns a form of a tower with one output, `score`."""
+    form = TowerForm(kind="litert", precision=precision, path="x", max_abs_error={})  # type: ignore[arg-type]
+    entry = part("candidate", ["item"], network or Network("score", lambda item: item)).entry
+    return OpenForm("here", replace(SPEC, half=half), entry, form, limit, network)
+
+
+@pytest.mark.parametrize(
+    ("form", "limit", "broken"),
+    [
+        (opened(), None, "|d| <= 1e-05 + 1e-05 * |y|: it would not answer as the model does"),
+        (
+            opened("int8"),
+            0.5,
+            "towers.ranking.max_abs_error.int8 = 0.5: raise it, or leave 'int8' out of the tower's "
+            "precisions",
+        ),
+        (
+            opened("f32"),
+            0.5,
+            "towers.ranking.max_abs_error.f32 = 0.5: raise it, or where its tables are converted, "
+            "choose a dtype that loses less",
+        ),
+        (
+            opened(half="bfloat16"),
+            None,
+            "|d| <= 1e-05 + 1e-05 * |y|: it computes in bfloat16, which LiteRT does not run and "
+            "programs round differently: let the factory build the model under the policy "
+            "'float32' (its weights are float32 either way), or set "
+            "towers.ranking.max_abs_error.f32 to what may differ",
+        ),
+        (
+            opened("int8", half="bfloat16"),
+            0.5,
+            "towers.ranking.max_abs_error.int8 = 0.5: raise it, or leave 'int8' out of the tower's "
+            "precisions",
+        ),
+    ],
+)
+def test_output_beyond_its_limit_is_told_with_the_cure(
+    form: OpenForm, limit: float | None, broken: str
+) -> None:
+    original = np.array([1, 2, 3], np.float32)
+    assert form.check("score", original, original, limit) == 0
+    with pytest.raises(VerificationFailed) as failure:
+        form.check("score", original + np.array([0, 2, 1], np.float32), original, limit)
+    assert str(failure.value) == (
+        "here, output 'score': example 1 is 4, the original model gives 2; 2 of 3 values break "
+        f"{broken}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "own"),
+    [
+        (opened("f32", 0.5), None),
+        (opened("f32", 0.5, half="bfloat16"), 0.5),
+        (opened("int8", 0.5), 0.5),
+        (opened("bf16", 0.5, half="bfloat16"), 0.5),
+    ],
+)
+def test_limit_of_float32_is_for_converted_tables_unless_the_tower_computes_in_half(
+    form: OpenForm, own: float | None
+) -> None:
+    assert form.own_limit == own
+
+
+def test_worst_value_is_named_by_its_example_and_element() -> None:
+    original = np.zeros((2, 2, 3))
+    found = original.copy()
+    found[0, 1, 2] = 3
+    found[1, 0, 2] = -4
+    told = r"here: example 1, element \[0, 2\], is -4, the original model gives 0; 2 of 12 values"
+    with pytest.raises(VerificationFailed, match=told):
+        largest_difference("here", found, original, 0.5, "the_limit")
+    found[0, 0, 1] = np.nan
+    with pytest.raises(VerificationFailed, match=r"example 0, element \[0, 1\], is nan, .*3 of 12"):
+        largest_difference("here", found, original, 0.5, "the_limit")
+    with pytest.raises(
+        VerificationFailed, match=r"here: shape \(2, 2\); the original model gives \(2, 2, 3\)"
+    ):
+        largest_difference("here", found[..., 0], original, 0.5, "the_limit")
+    assert largest_difference("here", found[:0], original[:0], 0.5, "the_limit") == 0
+
+
+def test_compare_runs_all_examples_at_once_and_the_first_alone() -> None:
+    def compute(item: Array) -> Array:
+        return item + (np.float32(0.25) if len(item) == 1 else np.float32(0.125))
+
+    network = Network("score", compute)
+    inner = Network("inner", lambda item: item * 2)
+    items = np.array([1, 2, 3], np.float32)
+    original = {"score": items}
+    form = opened(limit=0.5, network=network)
+    chain = [replace(opened(network=inner), entry=part("candidate", ["item"], inner).entry), form]
+    whole, errors = compare(chain, {"item": items}, original)
+    assert network.batches == [3, 1]
+    assert whole["score"].tolist() == [1.125, 2.125, 3.125]
+    assert errors == {"score": 0.25}
+
+    with pytest.raises(VerificationFailed, match=r"example 0 is 1\.125, .*3 of 3 values break"):
+        compare(chain, {"item": items}, original, own_rows=True)
+    limited = opened("int8", 0.2, network=network)
+    with pytest.raises(VerificationFailed, match=r"example 0 is 1\.25, .*1 of 1 values break"):
+        compare([limited], {"item": items}, original, own_rows=True)
+
+
+def test_part_that_cannot_compute_is_named_with_its_batch() -> None:
+    def fail(user: Array) -> Array:
+        raise InvalidInput(f"{len(user)} are too many")
+
+    chain = [part("context", ["user"], Network("score", fail))]
+    with pytest.raises(VerificationFailed, match="score, batch of 2: 2 are too many"):
+        run(chain, {"user": np.arange(6, dtype=np.float32)}, 6, candidates=3)
