@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from bundle.format import paths
-from export.corpora.indexes import build_index
+from bundle.format.indexes import Codes
+from bundle.format.manifest import AttributeIndex, Corpus
+from export.corpora.indexes import build_index, choose, has_codes, index_steps
 from export.corpora.recall import recall_of_cold_users, recall_of_tables
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
 from export.recipe.schema import IndexPart
@@ -374,3 +377,168 @@ def test_partitions_that_cannot_be_built_are_refused(
 def test_invalid_number_of_partitions_is_rejected(partitions: object) -> None:
     with pytest.raises(ValidationError, match="partitions"):
         _part(partitions=partitions)
+
+
+TREE = {"leaves_to_search": 1, "dimensions_per_block": 2, "reorder": 10}
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "kind", "parameters"),
+    [
+        ({}, 19_999, "brute_force", {}),
+        ({}, 20_000, "tree_ah", TREE | {"num_leaves": 141}),
+        ({"partitions": 2}, 39_999, "tree_ah", TREE | {"num_leaves": 141}),
+        ({"partitions": 2}, 39_998, "brute_force", {}),
+        ({"kind": "brute_force"}, 50_000, "brute_force", {}),
+        ({"kind": "tree_ah"}, 100, "tree_ah", TREE | {"num_leaves": 10}),
+        ({"kind": "tree_ah", "k": 7}, 1, "tree_ah", TREE | {"num_leaves": 1, "reorder": 7}),
+        # Of three, three and one.
+        ({"kind": "tree_ah", "partitions": 3}, 7, "tree_ah", TREE | {"num_leaves": 1}),
+        (
+            {"kind": "tree_ah", "parameters": {"num_leaves": 3, "reorder": 50}},
+            100,
+            "tree_ah",
+            TREE | {"num_leaves": 3, "reorder": 50},
+        ),
+        ({"partitions": 3}, 3, "brute_force", {}),
+    ],
+)
+def test_choose_takes_a_tree_of_about_the_square_root_for_many_candidates(
+    changes: dict[str, Any], size: int, kind: str, parameters: dict[str, int]
+) -> None:
+    assert choose(_part(**changes), "movies", size) == (kind, parameters)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "problem"),
+    [
+        ({"partitions": 4}, 3, "indexes.movies.partitions is 4; there are only 3 candidates"),
+        ({}, 0, "indexes.movies.partitions is 1; there are only 0 candidates"),
+        (
+            {"parameters": {"reorder": 3, "leafs": 3, "aaa": 1}},
+            9,
+            "indexes.movies.parameters: unknown key 'aaa'; known: num_leaves, leaves_to_search, "
+            "dimensions_per_block, reorder",
+        ),
+        (
+            {"partitions": 2, "parameters": {"reorder": 3}},
+            9,
+            "indexes.movies.parameters are of a tree, but 5 candidates are searched by brute "
+            "force; leave them out or set kind = 'tree_ah'",
+        ),
+    ],
+)
+def test_choose_refuses_what_no_index_can_be(
+    changes: dict[str, Any], size: int, problem: str
+) -> None:
+    with pytest.raises(UsageError) as refusal:
+        choose(_part(**changes), "movies", size)
+    assert str(refusal.value) == problem
+
+
+def settings_of(base: Path, queries: Vectors, vectors: Vectors, **changes: Any) -> set[Any]:
+    """Returns the leaves and the reordering of all settings that a tree of 10 leaves tries."""
+    parameters = {"num_leaves": 10} | changes.pop("parameters", {})
+    part = _part(kind="tree_ah", parameters=parameters, **changes)
+    index = build_index(_stage(base, vectors), "movies", part, queries, representative=False)
+    tried = [point.parameters for point in index.curve]
+    found = {(each["leaves_to_search"], each["reorder"]) for each in tried}
+    assert len(found) == len(tried)
+    return found
+
+
+def test_settings_are_tried_by_rising_cost_until_two_beyond_the_first_that_reaches_the_target(
+    tmp_path: Path,
+) -> None:
+    vectors = _clustered(300, 16, 10, seed=1)
+    queries = _clustered(40, 16, 10, seed=2)
+    few = settings_of(tmp_path / "few", queries, vectors, value=0.1)
+    assert few == {(leaves, reorder) for leaves in (1, 2, 4) for reorder in (20, 50, 150, 300)}
+    scattered = np.random.default_rng(3).standard_normal((300, 16)).astype(np.float32)
+    every = settings_of(tmp_path / "all", scattered[:40] * -1, scattered, value=1.0, k=3)
+    assert every == {(leaves, each) for leaves in (1, 2, 4, 6, 10) for each in (6, 15, 45, 135)}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "tried"),
+    [
+        ({"leaves_to_search": 3}, {(3, 20), (3, 50), (3, 150), (3, 300)}),
+        ({"reorder": 70}, {(1, 70), (2, 70), (4, 70)}),
+        ({"leaves_to_search": 3, "reorder": 70}, {(3, 70)}),
+    ],
+)
+def test_settings_of_the_recipe_are_not_chosen(
+    tmp_path: Path, parameters: dict[str, int], tried: set[tuple[int, int]]
+) -> None:
+    vectors = _clustered(300, 16, 10, seed=1)
+    queries = _clustered(40, 16, 10, seed=2)
+    found = settings_of(tmp_path, queries, vectors, value=0.1, parameters=parameters)
+    assert found == tried
+
+
+@pytest.mark.parametrize(
+    ("size", "k", "deeper"), [(1000, 10, [100]), (999, 10, []), (1000, 99, [100]), (1000, 100, [])]
+)
+def test_deeper_searches_are_of_at_most_a_tenth_of_the_candidates(
+    tmp_path: Path, size: int, k: int, deeper: list[int]
+) -> None:
+    vectors = _clustered(size, 16, 10, seed=1)
+    part = _part(kind="tree_ah", k=k, value=0.1, parameters={"num_leaves": 4})
+    index = build_index(_stage(tmp_path, vectors), "movies", part, vectors[:9])
+    assert [depth.k for depth in index.depths] == deeper
+
+
+def test_recall_below_the_target_tells_which_queries_chose_the_setting(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(3).standard_normal((300, 16)).astype(np.float32)
+    part = _part(kind="tree_ah", value=0.99, parameters={"num_leaves": 10, "leaves_to_search": 1})
+    with pytest.raises(VerificationFailed) as failure:
+        build_index(_stage(tmp_path, vectors), "movies", part, -vectors[:40])
+    assert re.fullmatch(
+        r"index 'movies': recall@10 is 0\.\d{4} on 20 queries \(with \{'leaves_to_search': 1, "
+        r"'reorder': \d+\}, chosen on 20 other queries, where it is 0\.\d{4}\), the recipe asks "
+        r"for 0\.99; .*",
+        str(failure.value),
+    )
+
+
+def test_files_that_another_number_of_partitions_left_are_removed(tmp_path: Path) -> None:
+    vectors = _clustered(300, 8, 5, seed=1)
+    directory = _stage(tmp_path, vectors) / paths.index_directory("movies")
+    build_index(tmp_path, "movies", _part(), vectors[:5])
+    assert any(each.is_file() for each in directory.iterdir())
+    build_index(tmp_path, "movies", _part(partitions=2), vectors[:5])
+    assert sorted(each.name for each in directory.iterdir()) == [
+        "partition-00000-of-00002",
+        "partition-00001-of-00002",
+    ]
+
+
+def test_steps_of_an_index_are_those_of_its_partitions_and_codes(tmp_path: Path) -> None:
+    vectors = _clustered(300, 8, 5, seed=1)
+    index = build_index(_stage(tmp_path, vectors), "movies", _part(partitions=2), vectors[:5])
+    assert index.vectors == "indexes/movies/vectors.bin"
+    built = [f"built indexes/movies/scann/partition-0000{number}-of-00002" for number in (0, 1)]
+    assert index_steps(index) == (*built, "indexes/movies/scann")
+    coded = index.model_copy(update={"codes": Codes.of("movies")})
+    assert index_steps(coded) == (*built, "indexes/movies/scann", paths.index_codes("movies"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "filters", "coded"),
+    [("tree_ah", ["year"], True), ("tree_ah", [], False), ("brute_force", ["year"], False)],
+)
+def test_trees_of_corpora_with_filters_have_codes(
+    kind: Any, filters: list[str], coded: bool
+) -> None:
+    filtered = AttributeIndex(
+        values=paths.attribute_values("movies", 0), rows=paths.attribute_rows("movies", 0)
+    )
+    corpus = Corpus(
+        file=paths.corpus_store("movies"),
+        size=3,
+        id_dtype="int64",
+        features=(),
+        attributes=dict.fromkeys(filters, "int64"),
+        filters=dict.fromkeys(filters, filtered),
+    )
+    assert has_codes(kind, corpus) is coded

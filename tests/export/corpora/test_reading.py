@@ -27,7 +27,8 @@ from tests.export.corpora.written import held
 
 
 def _embedded(kind: str, ids: Any = None, **more: Any) -> EmbeddedFeature:
-    how: Any = {"bag": {"combiner": "sum"}, "sequence": {"length": 4}}.get(kind, {}) | more
+    of_kind: dict[str, Any] = {"bag": {"combiner": "sum"}, "sequence": {"length": 4}}
+    how = of_kind.get(kind, {}) | more
     return EmbeddedFeature.model_validate(
         {"kind": kind, "table": "movies", "role": "candidate", "ids": ids or IdentityIds(), **how}
     )

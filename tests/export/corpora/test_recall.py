@@ -92,8 +92,9 @@ class Finds:
 
     def measured_by(self, exact: ExactNeighbors, **how: Any) -> list[float]:
         """Returns the share that each query found."""
-        found: list[float] = exact.measure(cast(ScannIndex, self), how.pop("setting", {}), **how)
-        return found.shares.tolist()  # type: ignore[attr-defined]
+        measured = exact.measure(cast(ScannIndex, self), how.pop("setting", {}), **how)
+        shares: list[float] = measured.shares.tolist()
+        return shares
 
 
 def neighbors(
@@ -132,7 +133,7 @@ def test_found_candidate_is_right_if_it_is_as_near_as_the_last_of_the_true_ones(
     [
         ("dot_product", [[5, 0], [4, 9], [3, 0]], 1, 2),
         ("cosine", [[1, 0], [1, 1], [100, 101]], 1, 2),
-        ("squared_l2", [[1, 0], [1, 1], [9, 0]], 1, 2),
+        ("squared_l2", [[1, 0], [1, 1], [-2, 0]], 1, 2),
     ],
 )
 def test_found_candidates_are_scored_by_the_distance_of_the_index(

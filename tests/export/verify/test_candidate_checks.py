@@ -63,6 +63,11 @@ ROWS: list[Cells] = [
 ]
 
 
+def part_of(kind: Any, **fields: Any) -> Any:
+    """Returns a part of a manifest, without what the checks do not read."""
+    return kind.model_construct(**fields)
+
+
 def nothing(_tower: str, _examples: Examples) -> NDArray[Any]:
     raise AssertionError("no index is compared")
 
@@ -96,9 +101,7 @@ class Held:
     def check(self, **more: Any) -> None:
         original = more.pop("original", nothing)
         limits = more.pop("limits", {})
-        page = Manifest.model_construct(
-            corpora={}, contexts={}, indexes={}, towers={}, features=FEATURES
-        )
+        page = part_of(Manifest, corpora={}, contexts={}, indexes={}, towers={}, features=FEATURES)
         update = {self.section: {"items": self.corpus}, **more}
         check_candidates(
             self.root, page.model_copy(update=update), self.job(limits), self.folder, original
@@ -224,9 +227,9 @@ def with_index(held: Held, vectors: NDArray[np.float32]) -> dict[str, Any]:
     vectors.astype("<f4").tofile(held.root / file)
     read = TowerInput(name="place", feature="place", dtype="float32", shape=(None, 2))
     output = TowerOutput(name="vector", dtype="float32", shape=(None, 2))
-    tower = Tower.model_construct(inputs=(read,), outputs=(output,), result="vector")
-    index = Index.model_construct(
-        corpus="items", candidate_tower="item", dim=2, vectors=file, directory="x"
+    tower = part_of(Tower, inputs=(read,), outputs=(output,), result="vector")
+    index = part_of(
+        Index, corpus="items", candidate_tower="item", dim=2, vectors=file, directory="x"
     )
     return {"indexes": {"nearest": index}, "towers": {"item": tower}}
 
@@ -235,7 +238,8 @@ def original(tower: str, examples: Examples) -> NDArray[Any]:
     """Gives the vectors of the candidates by the feature that the tower reads."""
     assert (tower, list(examples.columns), examples.n) == ("item", ["place"], 12)
     rows = examples.columns["place"].values.reshape(-1, 2)[:, 0]
-    return VECTORS[(rows - 0.25).astype(int)].astype(np.float64)
+    vectors: NDArray[Any] = VECTORS[(rows - 0.25).astype(int)].astype(np.float64)
+    return vectors
 
 
 @pytest.mark.parametrize(

@@ -106,10 +106,10 @@ def test_difference_is_allowed_by_the_parity_rule_or_the_limit_of_the_recipe(
 
 
 def opened(
-    precision: str = "f32", limit: float | None = None, half: str = "", network: Any = None
+    precision: Any = "f32", limit: float | None = None, half: str = "", network: Any = None
 ) -> OpenForm:
     """Returns a form of a tower with one output, `score`."""
-    form = TowerForm(kind="litert", precision=precision, path="x", max_abs_error={})  # type: ignore[arg-type]
+    form = TowerForm(kind="litert", precision=precision, path="x", max_abs_error={})
     entry = part("candidate", ["item"], network or Network("score", lambda item: item)).entry
     return OpenForm("here", replace(SPEC, half=half), entry, form, limit, network)
 
