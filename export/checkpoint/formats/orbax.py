@@ -104,8 +104,7 @@ def find_orbax(path: Location) -> OrbaxPlace | None:
         if _is_complete(place):
             return place
         unfinished.append(place.directory)
-    if here is None:
-        unfinished += [child for child in _children(path) if _UNFINISHED in child.name]
+    unfinished += [child for child in _children(path) if _UNFINISHED in child.name]
     if unfinished:
         raise CheckpointError(
             f"Orbax checkpoint {unfinished[0]} is not complete: it is being saved, or the save was "

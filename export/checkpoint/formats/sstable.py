@@ -77,7 +77,7 @@ def _handle(data: bytes, at: int) -> tuple[int, int]:
 def _block(data: bytes, offset: int, size: int) -> bytes:
     """Returns the entries of a block, without its restart points, after checking its crc."""
     body = len(data) - FOOTER_BYTES
-    if offset > body or size > body - offset - TRAILER_BYTES:
+    if size > body - offset - TRAILER_BYTES:
         raise Malformed(
             f"a block of {size} bytes at byte {offset} lies outside the file of {len(data)} bytes"
         )

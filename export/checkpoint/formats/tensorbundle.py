@@ -127,11 +127,11 @@ def string_bytes(text: bytes) -> tuple[bytes, int]:
 def read_string(data: bytes, crc32c: int) -> bytes | None:
     """Returns a string scalar as it lies in a data file; None: it does not match its checksums."""
     try:
-        length, at = read_varint(data, 0)
+        _, at = read_varint(data, 0)
     except Malformed:
         return None
     text = data[at + 4 :]
-    return text if len(text) == length and string_bytes(text) == (data, crc32c) else None
+    return text if string_bytes(text) == (data, crc32c) else None
 
 
 def file_problems(entries: Mapping[str, Entry]) -> Iterator[str]:

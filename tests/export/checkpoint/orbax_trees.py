@@ -50,7 +50,9 @@ def write_item(
                 grid = {"name": "regular", "configuration": {"chunk_shape": chunks}}
                 metadata |= {"data_type": values.dtype.name, "chunk_grid": grid}
             else:
-                metadata |= {"chunks": chunks, "dtype": values.dtype.str}
+                custom = values.dtype.kind == "V"  # bfloat16
+                dtype = values.dtype.name if custom else values.dtype.str
+                metadata |= {"chunks": chunks, "dtype": dtype}
             base = {"driver": "file", "path": f"{directory}/"}
             driver = "zarr3" if zarr3 else "zarr"
             spec = {"driver": driver, "metadata": metadata, "create": True}

@@ -33,6 +33,12 @@ def test_slice_key_escapes_the_end_of_a_name() -> None:
     assert slice_key("a\x00b", []) == b"\x00" + b"a\x00\xffb\x00\x01" + b"\x00"
 
 
+@pytest.mark.parametrize(("axes", "encoded"), [(1, "0101"), (200, "01c8"), (300, "02012c")])
+def test_slice_key_tells_the_number_of_axes(axes: int, encoded: str) -> None:
+    key = slice_key("v", [(0, 1)] * axes)
+    assert key == b"\x00v\x00\x01" + bytes.fromhex(encoded) + b"\x80\x81" * axes
+
+
 def test_slice_keys_are_in_the_order_of_their_starts() -> None:
     keys = [slice_key("v", [(start, 1)]) for start in (0, 1, 63, 64, 8191, 8192, 1 << 40)]
     assert all(first < second for first, second in pairwise(keys))

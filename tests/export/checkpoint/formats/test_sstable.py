@@ -50,6 +50,15 @@ def test_table_that_the_exporter_writes_is_read_again(pairs: list[Pair]) -> None
     assert read_table(write_table(pairs)) == pairs
 
 
+@pytest.mark.parametrize("pairs", [[], PAIRS[:1], PAIRS])
+def test_table_is_written_as_the_format_has_it(pairs: list[Pair]) -> None:
+    """One block of the pairs, in which every key is a restart point."""
+    data = block(pairs, interval=1)
+    handle = varint(0) + varint(len(data) - TRAILER_BYTES)
+    index = [(pairs[-1][0], handle)] if pairs else []
+    assert write_table(pairs) == joined(data, block(index, interval=1))
+
+
 def test_block_of_restart_points_alone_holds_nothing() -> None:
     assert read_table(table_of(sealed(restarts()), block([(b"a", b"1")]))) == [(b"a", b"1")]
 
@@ -115,6 +124,35 @@ def test_keys_that_share_prefixes_unfold_to_a_multiple_of_the_file() -> None:
     assert read_table(data) == pairs
     with pytest.raises(Malformed, match="or 16 times the file"):
         read_table(sharing(34)[0])
+
+
+def test_keys_unfold_to_the_allowance_and_no_further() -> None:
+    prefix = b"k" * (KEY_BYTES_MAX - 10)
+
+    def unfolding(last_bytes: int, value_bytes: int) -> tuple[bytes, list[Pair], int]:
+        keys = [prefix + b"%02d" % number for number in range(33)]
+        pairs = [(key, b"") for key in keys]
+        pairs.append((b"l" * last_bytes, bytes(value_bytes)))
+        data = table_of(block(pairs, interval=100))
+        unfolded = sum(len(key) for key, _ in pairs)
+        # The keys of the index block unfold as well: one byte.
+        left = EXPANSION_FLOOR_BYTES + EXPANSION_MAX * len(data) - 1 - unfolded
+        return data, pairs, left
+
+    # A byte of the value adds 16 bytes to the allowance, and one of the key takes one of them.
+    missing = -unfolding(200, 4000)[2]
+    more_key_bytes = -missing % 16
+    value_bytes = 4000 + (missing - 15 * more_key_bytes) // 16
+    data, pairs, left = unfolding(200 + more_key_bytes, value_bytes)
+    assert left == 0
+    assert read_table(data) == pairs
+    with pytest.raises(Malformed, match="or 16 times the file"):
+        read_table(unfolding(len(pairs[-1][0]), len(pairs[-1][1]) - 1)[0])
+
+
+def test_footer_alone_is_malformed() -> None:
+    with pytest.raises(Malformed, match="a block of 0 bytes at byte 0 lies outside the file of 48"):
+        read_table(bytes(40) + write_table([])[-8:])
 
 
 @pytest.mark.parametrize("cut", [1, 40, 48, 60])

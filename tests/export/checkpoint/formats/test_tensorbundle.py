@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from export.checkpoint.formats import tensorbundle
+from export.checkpoint.formats.sstable import read_table
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 from tests.export.checkpoint.tensor_bundles import (
@@ -18,6 +20,7 @@ from tests.export.checkpoint.tensor_bundles import (
     slice_key,
     slice_proto,
     table,
+    text_data,
     write_bundle,
 )
 
@@ -59,6 +62,7 @@ def stored(box: Any, shape: tuple[int, ...]) -> Pair:
                 (entry(1, (10, 4), 900, 160, 0), "was cut short"),
                 (entry(1, (10, 4), 1 << 62, 160, 0), "was cut short"),
                 (entry(1, (10, 4), (1 << 64) - 8, 160, 0), "at byte -8"),
+                (entry(1, (10, 4), 0, 160, 0, shard=1), "data file 1 of 1"),
                 (entry(1, (10, 4), 0, 160, 0, shard=7), "data file 7 of 1"),
                 (field(1, 1) + field(2, field(3, 1)), "without a rank"),
                 (b"\x08", "no BundleEntryProto"),
@@ -70,6 +74,13 @@ def stored(box: Any, shape: tuple[int, ...]) -> Pair:
         ([sliced((10,), [(8, 4)]), stored([(8, 4)], (4,))], "does not fit"),
         ([sliced((10,), [(0, 4)]), stored([(0, 4)], (5,))], "does not fit"),
         ([sliced((10,), [(1, -1)]), stored([(1, -1)], (10,))], "does not fit"),
+        ([sliced((10,), [(-1, 4)]), stored([(-1, 4)], (4,))], "does not fit"),
+        (
+            [sliced((10,), [(0, 4)]), (slice_key("v", [(0, 4)]), entry(3, (4,), 0, 16, 0))],
+            r"'v' of shape \(10,\) lists a slice at \(0,\) of shape \(4,\) and stores one of "
+            r"shape \(4,\), int32, which does not fit",
+        ),
+        ([(b"\xff", entry(1, (4,), 0, 16, 0))], "can't decode byte 0xff"),
         (
             [sliced((10,), [(0, 10)], [(0, 10)]), stored([(0, 10)], (10,))],
             "does not hold, or lists it twice",
@@ -111,9 +122,141 @@ def test_read_index_table_without_header_is_refused(tmp_path: Path) -> None:
 
 def test_read_index_missing_data_file_is_named(tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", {"a": np.zeros(3), "b": np.zeros(3)}, files=2)
-    Path(tmp_path / "c.data-00001-of-00002").unlink()
-    with pytest.raises(CheckpointError, match=r"c\.data-00001-of-00002"):
+    file = tmp_path / "c.data-00001-of-00002"
+    file.unlink()
+    with pytest.raises(CheckpointError) as error:
         open_checkpoint(tmp_path / "c")
+    told = (
+        f"data file {file} cannot be read: No such file or directory; copy all files of the "
+        "checkpoint"
+    )
+    assert str(error.value) == told
+    entries = tensorbundle.read_index(tmp_path / "c").entries
+    file.write_bytes(bytes(25))  # it may come while the error is written
+    assert list(tensorbundle.file_problems(entries)) == [told]
+
+
+def test_read_index_of_a_newer_writer_for_this_reader_is_read(tmp_path: Path) -> None:
+    prefix = write_index(tmp_path / "c", head=header(min_consumer=1))
+    assert dict(open_checkpoint(prefix).entries) == {}
+
+
+def test_read_index_without_data_files_holds_no_variables(tmp_path: Path) -> None:
+    prefix = write_index(tmp_path / "c", head=header(0))
+    assert dict(open_checkpoint(prefix).entries) == {}
+    prefix = write_index(tmp_path / "c", (b"v", entry(1, (4,), 0, 16, 0)), head=header(0))
+    with pytest.raises(CheckpointError, match="a variable lies in data file 0 of 0"):
+        open_checkpoint(prefix)
+
+
+def test_read_index_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as error:
+        tensorbundle.read_index(tmp_path / "c")
+    told = f"checkpoint index {tmp_path / 'c.index'} cannot be read: No such file or directory"
+    assert str(error.value) == told
+
+
+def test_read_index_has_a_limit_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefix = write_index(tmp_path / "c", (b"v", entry(1, (4,), 0, 16, 0)))
+    size = (tmp_path / "c.index").stat().st_size
+    monkeypatch.setattr(tensorbundle, "INDEX_BYTES_MAX", size)
+    assert list(open_checkpoint(prefix).entries) == ["v"]
+    monkeypatch.setattr(tensorbundle, "INDEX_BYTES_MAX", size - 1)
+    with pytest.raises(CheckpointError) as error:
+        open_checkpoint(prefix)
+    assert str(error.value) == (
+        f"checkpoint index {prefix}.index has {size} bytes; at most {size - 1} are read"
+    )
+
+
+def test_read_index_tells_eight_axes_of_an_impossible_shape(tmp_path: Path) -> None:
+    shape = (-1, 2, 3, 4, 5, 6, 7, 8, 9)
+    with pytest.raises(CheckpointError) as error:
+        open_checkpoint(write_index(tmp_path / "c", (b"v", entry(1, shape, 0, 4, 0))))
+    assert str(error.value) == (
+        f"checkpoint index {tmp_path / 'c.index'}: a shape of (-1, 2, 3, 4, 5, 6, 7, 8), which "
+        "nothing can have; copy the checkpoint anew or take an older one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("places", "size", "told"),
+    [
+        ({"v": (0, 16), "w": (16, 8)}, 24, ""),
+        ({"v": (0, 16), "w": (16, 8)}, 23, "'w' ends at byte 24"),
+        ({"v": (8, 16), "w": (0, 8)}, 23, "'v' ends at byte 24"),
+        ({"v": (8, 16), "w": (16, 8)}, 23, "'v' ends at byte 24"),
+        ({"v": (0, 16), "w": (8, 8)}, 24, ""),
+        ({"v": (0, 16), "w": (4, 8)}, 23, "its variables claim 24: they cannot all lie in it"),
+        ({"v": (0, 0), "w": (99, 0)}, 1, ""),
+    ],
+)
+def test_data_file_must_hold_its_variables(
+    tmp_path: Path, places: dict[str, tuple[int, int]], size: int, told: str
+) -> None:
+    pairs = [
+        (name.encode(), entry(1, (count // 4,), offset, count, 0))
+        for name, (offset, count) in places.items()
+    ]
+    prefix = write_index(tmp_path / "c", *pairs, data=bytes(size))
+    found = open_checkpoint(prefix, complete=False)
+    if not told:
+        assert found.problems == ()
+        return
+    (problem,) = found.problems
+    assert problem.startswith(f"data file {prefix}.data-00000-of-00001 has {size} bytes, ")
+    assert told in problem
+
+
+VARIABLES: dict[str, np.ndarray[Any, Any] | bytes] = {
+    "whole": np.arange(12, dtype=np.float32).reshape(4, 3),
+    "cut": np.arange(200, dtype=np.int64).reshape(100, 2),
+    "text": b"words",
+}
+BOXES = {"cut": [[(0, 70), (0, -1)], [(70, 30), (0, 1)], [(70, 30), (1, 1)]]}
+
+
+def test_index_is_written_as_it_was_read(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", VARIABLES, boxes=BOXES, files=2)
+    read = tensorbundle.read_index(tmp_path / "c")
+    before = (tmp_path / "c.index").read_bytes()
+
+    tensorbundle.write_index(tmp_path / "c", read.entries, 2)
+    after = (tmp_path / "c.index").read_bytes()
+    # A slice of all columns is declared with their number.
+    key = slice_key("cut", BOXES["cut"][0])
+    written = dict(read_table(before))
+    proto = written.pop(key)
+    assert dict(read_table(after))[slice_key("cut", [(0, 70), (0, 2)])] == proto
+    del written[b"cut"]
+    assert written.items() <= dict(read_table(after)).items()
+    assert len(read_table(after)) == len(read_table(before))
+    assert dict(tensorbundle.read_index(tmp_path / "c").entries) == dict(read.entries)
+
+
+def test_index_of_what_it_cannot_say_is_not_written(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", {"v": np.zeros(3)})
+    whole = tensorbundle.read_index(tmp_path / "c").entries["v"]
+    (part,) = whole.slices
+    told = f"bytes 1 of {part.file} have no crc32c, or the file is none of the checkpoint's"
+    for changed in (part._replace(crc32c=None), part._replace(file="elsewhere")):
+        with pytest.raises(ValueError, match=r"have no crc32c, or the file is none") as error:
+            tensorbundle.write_index(tmp_path / "d", {"v": whole._replace(slices=(changed,))}, 1)
+        assert str(error.value) == told.replace(part.file, changed.file)
+    with pytest.raises(ValueError, match="float4 is no dtype of an index"):
+        tensorbundle.write_index(tmp_path / "c", {"v": whole._replace(dtype="float4")}, 1)
+
+
+@pytest.mark.parametrize("count", [0, 1, 127, 128, 300])
+def test_string_is_stored_with_its_length_and_checksums(count: int) -> None:
+    text = np.random.default_rng(0).bytes(count)
+    assert tensorbundle.string_bytes(text) == text_data(text)
+    data, crc = text_data(text)
+    assert tensorbundle.read_string(data, crc) == text
+    assert tensorbundle.read_string(data, crc ^ 1) is None
+    assert tensorbundle.read_string(data + b"\0", crc) is None
+    assert tensorbundle.read_string(data[:-1], crc) is None
+    assert tensorbundle.read_string(b"\xff" * 11, crc) is None
 
 
 def test_read_index_empty_variable_past_the_end_and_unknown_dtype_are_listed(
