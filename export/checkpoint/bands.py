@@ -80,9 +80,7 @@ def bands(slices: Sequence[Slice], dim: int, first: int, rows: int) -> list[Band
     for low, high in pairwise(cuts):
         here = [each for each in here if _end(each[2]) > low]
         while taken < len(waiting) and waiting[taken].starts[0] <= low:
-            insort(
-                here, (waiting[taken].starts[1], taken, waiting[taken]), key=lambda each: each[:2]
-            )
+            insort(here, (waiting[taken].starts[1], taken, waiting[taken]))
             taken += 1
         _check_columns([part for _, _, part in here], dim, low)
         result.append(Band(low, high - low, tuple(part for _, _, part in here)))

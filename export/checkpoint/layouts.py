@@ -174,7 +174,7 @@ class StoredOrder:
         self._lanes = layout.lanes
         self._lane_at = np.argsort(layout.bases(), kind="stable")
         held = (rows - self._lane_at + self._lanes - 1) // self._lanes
-        self._starts: NDArray[np.int64] = np.concatenate([[0], np.cumsum(np.maximum(held, 0))])
+        self._starts: NDArray[np.int64] = np.concatenate([[0], np.cumsum(held)])
         self._place_of_lane = np.argsort(self._lane_at)
 
     def rows_at(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:

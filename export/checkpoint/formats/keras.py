@@ -185,12 +185,13 @@ def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry
     itemsize = NUMPY_DTYPES[dtype].itemsize
     status = file.stat()
     count = math.prod(shape) * itemsize
-    if dataset.offset >= 0:
-        if start + dataset.offset + count > status.st_size or dataset.stored_bytes != count:
+    offset = dataset.offset if count else 0  # HDF5 stores nothing of an empty dataset
+    if offset >= 0:
+        if start + offset + count > status.st_size or dataset.stored_bytes != count:
             raise CheckpointError(f"{file} is cut short: {key!r} lies behind its end; copy it anew")
         where = (
             str(file),
-            start + dataset.offset,
+            start + offset,
             count,
             None,
             (0,) * len(shape),

@@ -100,7 +100,7 @@ def _files_of(index: Location) -> list[Location]:
         raise CheckpointError(f"{index} is no index of safetensors: {problem}") from problem
     files = []
     for name in names:
-        file = index.with_name(name)
+        file = index.parent / name
         if "/" in name or not file.is_file():
             raise CheckpointError(
                 f"{index} names {name!r}, which is not beside it; copy all files of the checkpoint"
@@ -124,12 +124,14 @@ def _header_of(file: Location, stamp: Stamp) -> bytes:
 def _tensors_of(file: Location, header: bytes) -> dict[str, Any]:
     try:
         tensors = orjson.loads(header)
-        tensors.pop("__metadata__", None)
-    except (ValueError, AttributeError) as problem:
+        if not isinstance(tensors, dict):
+            raise ValueError("it is no JSON object")
+    except ValueError as problem:
         raise CheckpointError(
             f"{file}: its header is damaged: {problem}; copy the file anew"
         ) from problem
-    return dict(tensors)
+    tensors.pop("__metadata__", None)
+    return tensors
 
 
 def _entry(file: Location, stamp: Stamp, name: str, tensor: Any, data_start: int) -> Entry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import cache
 from pathlib import Path
@@ -12,9 +13,18 @@ import numpy as np
 import pytest
 
 from bundle.arithmetic import ceil_div
-from export.checkpoint.datafiles import REQUEST_BYTES, REQUESTS, DataFiles
+from export.checkpoint import datafiles
+from export.checkpoint.datafiles import (
+    REQUEST_BYTES,
+    REQUESTS,
+    DataFiles,
+    check_unchanged,
+    stamps_of,
+)
+from export.checkpoint.variables import Slice
 from export.errors import CheckpointError
 from object_store.remote_path import RemotePath
+from object_store.stamps import local_stamp
 from tests.e2e.process import until
 from tests.object_store.memory_stores import CountedStore
 
@@ -104,3 +114,130 @@ def test_closed_files_make_no_further_requests(file: RemotePath) -> None:
 
     until(lambda: not fetching())
     assert CountedStore.requests[file.parent.name] <= REQUESTS
+    buffer = np.empty(1, np.uint8)
+    with files:
+        files.read_into(held, 4 * REQUESTS - 1, buffer)
+    assert buffer.tobytes() == content()[4 * REQUESTS - 1 :][:1]
+
+
+def open_files(directory: Path) -> list[str]:
+    """Returns the names of the files of a directory that this process holds open."""
+    links = (os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink())
+    return sorted(Path(link).name for link in links if Path(link).parent == directory)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    """A file of this machine that holds 26 letters."""
+    (tmp_path / "data").write_bytes(LETTERS)
+    return tmp_path / "data"
+
+
+LETTERS = b"abcdefghijklmnopqrstuvwxyz"
+
+
+def test_files_are_opened_once_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datafiles, "OPEN_FILES_MAX", 2)
+    for name in "abc":
+        (tmp_path / name).write_text(f"file {name}")
+    with DataFiles() as files:
+        for name, held in [("a", "a"), ("a", "a"), ("b", "ab"), ("c", "bc"), ("a", "ac")]:
+            assert read(files, tmp_path / name, 5, 1) == name.encode()
+            assert open_files(tmp_path) == list(held)
+    assert open_files(tmp_path) == []
+
+
+def test_prefetch_of_a_file_of_this_machine_does_nothing(local: Path) -> None:
+    with DataFiles() as files:
+        files.prefetch(str(local), 0, 5)
+        assert not fetching()
+        assert open_files(local.parent) == []
+
+
+def test_file_is_read_on_where_the_system_reads_less(
+    local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda handle, to, at: whole(handle, [to[0][:3]], at))
+    with DataFiles() as files:
+        assert read(files, local, 2, 10) == LETTERS[2:12]
+        assert read(files, local, 25, 1) == b"z"
+        with pytest.raises(CheckpointError) as error:
+            read(files, local, 20, 7)
+    assert str(error.value) == (
+        f"data file {local} ends before byte 27: it was cut short; copy it anew"
+    )
+
+
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        (OSError(5, "Input/output error"), "Input/output error"),
+        (OSError("the disk is gone"), "the disk is gone"),
+        (None, "no bytes were read, though the file is long enough"),
+    ],
+)
+def test_file_that_cannot_be_read_is_an_error_with_its_byte(
+    local: Path, monkeypatch: pytest.MonkeyPatch, problem: OSError | None, told: str
+) -> None:
+    whole = os.preadv
+    reads = []
+
+    def failing(handle: int, to: Any, at: int) -> int:
+        reads.append(at)
+        if len(reads) == 1:
+            return whole(handle, [to[0][:3]], at)
+        if problem is not None:
+            raise problem
+        return 0
+
+    monkeypatch.setattr(os, "preadv", failing)
+    with DataFiles() as files, pytest.raises(CheckpointError) as error:
+        read(files, local, 2, 24)
+    assert str(error.value) == (
+        f"data file {local} cannot be read at byte 5: {told}; once it can, run again: it resumes"
+    )
+
+
+def test_file_that_changed_is_not_read_or_kept_open(local: Path) -> None:
+    stamps = {str(local): local_stamp(local.stat())}
+    check_unchanged(stamps)
+    with DataFiles(stamps) as files:
+        assert read(files, local, 0, 3) == b"abc"
+    local.write_bytes(LETTERS * 2)
+    told = (
+        f"data file {local} changed while it was read; export a checkpoint that is complete and "
+        "that nothing writes to"
+    )
+    with DataFiles(stamps) as files:
+        with pytest.raises(CheckpointError) as error:
+            read(files, local, 0, 3)
+        assert str(error.value) == told
+        assert open_files(local.parent) == []
+    with pytest.raises(CheckpointError) as error:
+        check_unchanged(stamps)
+    assert str(error.value) == told
+    local.unlink()
+    with pytest.raises(CheckpointError) as error:
+        check_unchanged(stamps)
+    assert str(error.value) == (
+        f"data file {local} cannot be looked at any more: No such file or directory; did its "
+        "training job delete it?"
+    )
+    with DataFiles() as files, pytest.raises(CheckpointError) as error:
+        read(files, local, 0, 3)
+    assert str(error.value) == (
+        f"data file {local} is gone; did its training job delete the checkpoint? Keep more of them "
+        "(max_to_keep)"
+    )
+
+
+def test_stamps_are_those_of_the_slices_that_have_one(local: Path) -> None:
+    stamp = local_stamp(local.stat())
+    slices = [
+        Slice(file, 0, 4, None, (0,), (1,), given)
+        for file, given in (("a", stamp), ("b", None), ("a", stamp))
+    ]
+    assert stamps_of(slices) == {"a": stamp}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from export.checkpoint.formats.dumps import list_dump
+from export.checkpoint.formats.dumps import is_dump, list_dump
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
@@ -83,6 +84,89 @@ def test_file_that_only_has_a_name_of_dumps_is_no_table(
     assert len(recognise(open_checkpoint(tmp_path)).tables) == 1
 
 
+def test_directory_without_a_dumped_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError) as error:
+        list_dump(tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path} holds no dumped table: neither `<table>-key` and `<table>-weight`, as "
+        "sok.dump writes them, nor `<table>_keys.file` and `<table>_values.file`, as SOK 1 does, "
+        "nor `key` and `emb_vector`, nor `embedding_collection_0`, as HugeCTR does"
+    )
+
+
+@pytest.mark.parametrize(("suffix", "other"), [("key", "weight"), ("weight", "key")])
+def test_lone_file_of_the_size_of_a_head_is_half_a_table(
+    tmp_path: Path, suffix: str, other: str
+) -> None:
+    (tmp_path / f"t-{suffix}").write_bytes(head(0 if suffix == "key" else 1, 1)[:-1])
+    assert not is_dump(tmp_path)
+    (tmp_path / f"t-{suffix}").write_bytes(head(0 if suffix == "key" else 1, 1))
+    assert is_dump(tmp_path)
+    with pytest.raises(CheckpointError) as error:
+        list_dump(tmp_path)
+    missing = f"dump file {tmp_path / f't-{other}'} is missing, which SOK writes; copy it anew"
+    assert str(error.value) == missing
+
+
+def test_dumps_of_several_writers_are_those_of_the_first(tmp_path: Path) -> None:
+    dump_files.hugectr_dump(tmp_path / "h", IDS, ROWS)
+    collection_dump(tmp_path, [(IDS, ROWS)])
+    listing = list_dump(tmp_path)
+    assert (listing.storage.kind, sorted(listing.entries)) == ("HugeCTR", ["h/emb_vector", "h/key"])
+    dump_files.saver_dump(tmp_path, "s", IDS, ROWS)
+    listing = list_dump(tmp_path)
+    assert (listing.storage.kind, sorted(listing.entries)) == (
+        "SOK",
+        ["s_keys.file", "s_values.file"],
+    )
+    dump_files.sok_dump(tmp_path, "t", IDS, ROWS)
+    listing = list_dump(tmp_path)
+    assert sorted(each.name for each in listing.storage.dumped.values()) == ["s", "t"]
+
+
+def test_files_of_a_dump_are_listed_where_their_values_lie(tmp_path: Path) -> None:
+    dump_files.sok_dump(tmp_path, "t", IDS, ROWS, m=ROWS + 1, v=ROWS + 2)
+    listing = list_dump(tmp_path)
+    assert re.fullmatch("sha256:[0-9a-f]{64}", listing.fingerprint)
+    assert list(listing.entries) == ["t-weight", "t-key", "t-Adam-m", "t-Adam-v"]
+    (table,) = listing.storage.dumped.values()
+    assert list(table.slots) == ["Adam-m", "Adam-v"]
+    for entry, dtype, shape, count in (
+        (table.vectors, "float32", (4, 5), 80),
+        (table.keys, "int64", (4,), 32),
+        (table.slots["Adam-v"], "float32", (4, 5), 80),
+    ):
+        assert (entry.dtype, entry.shape) == (dtype, shape)
+        (part,) = entry.slices
+        assert (part.offset, part.bytes, part.crc32c) == (296, count, None)
+        assert (part.starts, part.shape) == ((0,) * len(shape), shape)
+
+
+def test_dump_of_hugectr_without_slots_has_no_heads(tmp_path: Path) -> None:
+    dump_files.hugectr_dump(tmp_path, IDS, ROWS)
+    (table,) = list_dump(tmp_path).storage.dumped.values()
+    assert table.name == tmp_path.name
+    assert [part.offset for part in (*table.keys.slices, *table.vectors.slices)] == [0, 0]
+    (tmp_path / "slot_id").write_bytes(bytes(32))
+    (tmp_path / "emb_vector").unlink()
+    with pytest.raises(CheckpointError, match=r"emb_vector is missing, which HugeCTR writes"):
+        list_dump(tmp_path)
+    (tmp_path / "slot_id").unlink()
+    assert not is_dump(tmp_path)
+
+
+def test_collections_are_told_apart_by_their_numbers(tmp_path: Path) -> None:
+    collection_dump(tmp_path, [(IDS, ROWS), (IDS[:2], ROWS[:2, :3])], collection=1)
+    collection_dump(tmp_path, [(IDS, ROWS + 1)])
+    checkpoint = open_checkpoint(tmp_path)
+    assert {table.name: table.vectors.shape for table in checkpoint.storage.dumped.values()} == {
+        "collection_0_table_0": (4, 5),
+        "collection_1_table_0": (4, 5),
+        "collection_1_table_1": (2, 3),
+    }
+    np.testing.assert_array_equal(checkpoint.read_all("embedding_collection_0/weight0"), ROWS + 1)
+
+
 def test_dump_that_is_written_anew_has_another_fingerprint(tmp_path: Path) -> None:
     first = list_dump(WRITERS["SOK"](tmp_path)).fingerprint
     (tmp_path / "t-key").rename(tmp_path / "aside")
@@ -105,6 +189,7 @@ def _meta(
         ("SOK", "t-key", lambda data: data[:-8], "cannot share evenly"),
         ("SOK", "t-key", lambda data: data[:296], "holds no key"),
         ("SOK", "t-key", lambda data: data[:100], "has 100 bytes, SOK's head alone 296"),
+        ("SOK", "t-weight", lambda data: data[:296], "holds 0 values, which 4 keys cannot share"),
         ("SOK", "t-weight", lambda _: None, "t-weight is missing"),
         ("SOK", "t-key", lambda _: None, "t-key is missing"),
         (
@@ -140,7 +225,28 @@ def _meta(
             lambda _: _meta(2, 1, (0,), (4,), (5,)),
             "(2 tables, key type 1, which is 52 b",
         ),
+        ("collection", "meta_data", lambda _: _meta(0, 1, (), (), ()), "(0 tables, key type 1"),
+        ("collection", "meta_data", lambda _: _meta(1, -1, (0,), (4,), (5,)), "key type -1"),
         ("collection", "meta_data", lambda _: _meta(1, 2, (0,), (4,), (5,)), "key type 2"),
+        (
+            "collection",
+            "meta_data",
+            lambda _: _meta(1 << 16, 1, (9,) * 65536, (4,) * 65536, (5,) * 65536),
+            "lists tables 9, 9, 9, 9, 9, 9, 9, 9, not all from 0",
+        ),
+        (
+            "collection",
+            "meta_data",
+            lambda _: _meta(65537, 1, (9,) * 65537, (4,) * 65537, (5,) * 65537),
+            "(65537 tables, key type 1, which is 1048612 bytes)",
+        ),
+        ("collection", "key0", lambda _: None, "key0 is missing"),
+        (
+            "collection",
+            "weight0",
+            lambda data: file_head(2, 1) + data[128:],
+            "begins vectors of table 0 (kind 2, table 1)",
+        ),
         (
             "collection",
             "meta_data",

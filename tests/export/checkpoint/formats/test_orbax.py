@@ -388,6 +388,21 @@ def test_array_is_listed_with_the_memory_that_reading_it_takes(tmp_path: Path, d
     assert entry.array.file == str(tmp_path / "c/manifest.ocdbt")
 
 
+def test_array_in_a_directory_of_its_own_is_read(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    where = {"driver": "file", "path": f"{tmp_path}/c/a/"}
+    metadata = {"shape": TABLE.shape, "chunks": [8, 3], "dtype": "<f4"}
+    spec = {"driver": "zarr", "metadata": metadata, "kvstore": where, "create": True}
+    tensorstore.open(spec).result().write(TABLE).result()
+    leaf = {"key_metadata": [{"key": "a"}], "value_metadata": {"value_type": "jax.Array"}}
+    (tmp_path / "c/_METADATA").write_text(json.dumps({"tree_metadata": {"a": leaf}}))
+    checkpoint = open_checkpoint(tmp_path / "c")
+    entry = checkpoint.entries["a"]
+    assert entry.array is not None
+    assert entry.array.file == str(tmp_path / "c/a/.zarray")
+    np.testing.assert_array_equal(checkpoint.read("a", 3, 9), TABLE[3:12])
+
+
 def test_leaves_of_any_name_are_read_with_and_without_the_tree(tmp_path: Path) -> None:
     write_item(tmp_path / "ckpt", {"a": TABLE, '}}, "κ.x': TABLE, "none": None})
     assert sorted(open_checkpoint(tmp_path / "ckpt").entries) == ["a", '}}, "κ.x']

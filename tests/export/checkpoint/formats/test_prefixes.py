@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from export.checkpoint.formats.prefixes import find_prefix
+from export.checkpoint.formats.sstable import MAGIC
 from export.errors import CheckpointError
+from object_store.remote_path import RemotePath
 from tests.export.checkpoint.tensor_bundles import table, write_bundle
+from tests.object_store.memory_stores import uploaded
 
 
 def write(prefix: Path) -> Path:
@@ -72,9 +75,82 @@ def test_find_prefix_state_file_that_names_nothing_is_refused(
         find_prefix(tmp_path)
 
 
+def test_find_prefix_state_file_lists_at_most_five_checkpoints(tmp_path: Path) -> None:
+    state(tmp_path, 'model_checkpoint_path: "ckpt-9"')
+    told = f"state file {tmp_path / 'checkpoint'} names 'ckpt-9', which is not there "
+    with pytest.raises(CheckpointError) as error:
+        find_prefix(tmp_path)
+    assert str(error.value) == f"{told}(complete beside it: none); give a prefix"
+    for number in range(6):
+        write(tmp_path / f"ckpt-{number}")
+    with pytest.raises(CheckpointError) as error:
+        find_prefix(tmp_path)
+    present = "ckpt-1, ckpt-2, ckpt-3, ckpt-4, ckpt-5"
+    assert str(error.value) == f"{told}(complete beside it: {present}); give a prefix"
+
+
+@pytest.mark.parametrize("text", ["\0", 'all_model_checkpoint_paths: "ckpt-7"'])
+def test_find_prefix_state_file_without_a_path_is_refused(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "ckpt-7")
+    state(tmp_path, text)
+    with pytest.raises(CheckpointError) as error:
+        find_prefix(tmp_path)
+    assert str(error.value) == (
+        f"state file {tmp_path / 'checkpoint'} names no model_checkpoint_path; give the "
+        "checkpoint's prefix instead"
+    )
+
+
+def test_find_prefix_state_file_may_hold_fields_that_are_not_known(tmp_path: Path) -> None:
+    write(tmp_path / "ckpt-7")
+    state(tmp_path, 'model_checkpoint_path: "ckpt-7"\nlast_seen: { at: 1.5 }\n')
+    assert find_prefix(tmp_path) == tmp_path / "ckpt-7"
+
+
+def test_find_prefix_state_file_of_an_unfinished_save_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "ckpt-7_temp").mkdir()
+    state(tmp_path, 'model_checkpoint_path: "ckpt-7"')
+    with pytest.raises(CheckpointError) as error:
+        find_prefix(tmp_path)
+    assert str(error.value) == (
+        f"checkpoint {tmp_path / 'ckpt-7'} is not complete: ckpt-7_temp is there, its .index is "
+        "not, so it is being saved or the save was interrupted; wait for it, or take an older one"
+    )
+
+
+def test_find_prefix_state_file_may_name_a_url(tmp_path: Path) -> None:
+    write(tmp_path / "made/ckpt-7")
+    store = uploaded(tmp_path / "made", RemotePath(f"memory://{tmp_path}/store"))
+    state(tmp_path, f'model_checkpoint_path: "{store.url}/ckpt-7"')
+    assert find_prefix(tmp_path) == store / "ckpt-7"
+
+
+def test_find_prefix_of_a_saved_model_is_that_of_its_variables(tmp_path: Path) -> None:
+    write(tmp_path / "variables/variables")
+    (tmp_path / "saved_model.pb").write_bytes(b"")
+    assert find_prefix(tmp_path) == tmp_path / "variables/variables"
+
+
+@pytest.mark.parametrize("name", ["manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA"])
+def test_find_prefix_of_a_part_of_orbax_says_what_to_give(tmp_path: Path, name: str) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / name).write_bytes(b"")
+    told = "it holds no tree of arrays; give the directory of a step, or of all steps"
+    with pytest.raises(CheckpointError) as error:
+        find_prefix(tmp_path / "made")
+    assert str(error.value) == f"{tmp_path / 'made'} is an Orbax checkpoint: {told}"
+
+    store = uploaded(tmp_path / "made", RemotePath(f"memory://{tmp_path}/store"))
+    told = "it is read from this machine's disks only; copy it there first"
+    with pytest.raises(CheckpointError) as error:
+        find_prefix(store)
+    assert str(error.value) == f"{store} is an Orbax checkpoint: {told}"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "what"),
     [
+        ("sorted", MAGIC, "V1 checkpoint"),
         ("weights.h5", b"\x89HDF\r\n\x1a\n", "a file of Keras"),
         ("model.keras", b"PK\x03\x04rest", "a file of Keras"),
         ("model.ckpt", table([(b"", b"")]), "V1 checkpoint"),
@@ -112,7 +188,19 @@ def test_find_prefix_of_another_file_names_its_format(
         (["ckpt-1.index"], "ckpt-2", "beside it: ckpt-1"),
         (["saved_model.pb"], "", "holds no checkpoint; .*saved_model.pb is a graph"),
         (["variables/variables.index"], "", "no file named `checkpoint`"),
-        ([], "no/where", "does not exist"),
+        (["ckpt-1_temp"], "", "no file named `checkpoint`"),
+        (["ckpt-1_temp"], "ckpt-1", "ckpt-1 does not exist$"),
+        (["old.index/part"], "", "no file named `checkpoint`"),
+        (["x.h5/part", "y.meta/part"], "", "no file named `checkpoint`"),
+        (["x.h5"], "", "holds no checkpoint; .*x.h5 is no checkpoint; give a directory"),
+        (["x.hdf5"], "", "holds no checkpoint; .*x.hdf5 is no checkpoint; give a directory"),
+        (["x.keras"], "", "holds no checkpoint; .*x.keras is no checkpoint; give a directory"),
+        (["x.txt"], "", "no file named `checkpoint`"),
+        ([f"c{n}.index" for n in range(6)], "d", "exist; beside it: c1, c2, c3, c4, c5$"),
+        (["ckpt-1.index"], "ckpt-2.index", "ckpt-2.index does not exist; beside it: ckpt-1$"),
+        (["ckpt-1.index/part"], "ckpt-1.index/ckpt", "ckpt does not exist$"),
+        (["notes"], "ckpt-1", "ckpt-1 does not exist$"),
+        ([], "no/where", "where does not exist$"),
         ([], "a\0b", "does not exist"),
         ([], "x" * 5000, "read"),
         (["sub/notes"], "sub", "no file named `checkpoint`"),
