@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from export.graphs.functions import fill
 from export.graphs.internals import variable_class
-from export.graphs.loading import tf
-from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow
-from tests.export.tensorflow_models.graph.traced_calls import numbers, tower_of, trace
+from export.graphs.loading import load_tensorflow, tf
+from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow, named
+from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, texts, tower_of, trace
 
+load_tensorflow()
 SIDES = {"user": CONTEXT, "item": CANDIDATE}
 
 
@@ -68,3 +71,256 @@ def test_fill_gives_values_to_uninitialized_variables_only() -> None:
     fill([trained, empty])
     assert trained.numpy().tolist() == [7.0]
     assert empty.numpy().shape == (2, 3)
+
+
+Call = Callable[[Mapping[str, Any]], Any]
+
+
+def flow_of(call: Call, **inputs: Any) -> DataFlow:
+    """Returns the flow of a call whose inputs are the user's, but for those of an item."""
+    traced = trace(lambda given: {"score": call(given)}, **inputs)
+    return DataFlow(
+        tower_of(traced), {name: SIDES.get(name.partition("_")[0], CONTEXT) for name in inputs}
+    )
+
+
+def test_per_of_constants_is_nothing_and_control_inputs_count() -> None:
+    def call(given: Mapping[str, Any]) -> Any:
+        checked = tf.debugging.Assert(tf.reduce_all(given["item"] < 9), ["too large"])
+        with tf.control_dependencies([checked]):
+            return tf.identity(given["user"], name="after") + tf.constant([1.0], name="one")
+
+    flow = flow_of(call, user=numbers(2), item=numbers(2))
+    assert flow.per(tensor(flow, "one")) == 0
+    assert flow.per(tensor(flow, "after")) == CONTEXT
+
+    def guarded(given: Mapping[str, Any]) -> Any:
+        with tf.control_dependencies([given["item"] * 2]):
+            return tf.identity(given["user"], name="after")
+
+    flow = flow_of(guarded, user=numbers(2), item=numbers(2))
+    assert flow.per(tensor(flow, "after")) == CONTEXT | CANDIDATE
+
+
+def test_upstream_of_values_ends_at_shapes() -> None:
+    def call(given: Mapping[str, Any]) -> Any:
+        hidden = tf.nn.relu(given["user"], name="hidden")
+        rows = tf.shape(hidden, name="rows")[0]
+        return tf.reshape(given["item"], [rows, 2]) * 2.0
+
+    flow = flow_of(call, user=numbers(2), item=numbers(2))
+    for values, expected in ((False, True), (True, False)):
+        operations, reached = flow.upstream([flow.outputs["score"]], (), values=values)
+        names = {operation.name for operation in operations}
+        assert ("hidden" in names) is expected
+        assert "rows" in names
+        assert len(reached) == 1 + expected
+    # What depends on no input is left out.
+    assert not any(operation.type == "Const" for operation in operations)
+
+
+def test_upstream_lists_each_operation_once() -> None:
+    def call(given: Mapping[str, Any]) -> Any:
+        hidden = tf.nn.relu(given["user"], name="hidden")
+        return tf.add(hidden * hidden, hidden)
+
+    flow = flow_of(call, user=numbers(2))
+    operations, _ = flow.upstream([flow.outputs["score"]], ())
+    assert sorted(operation.type for operation in operations) == ["AddV2", "Mul", "Relu"]
+
+
+IMAGE = (4, 6, 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "inputs", "cost"),
+    [
+        pytest.param(
+            lambda given: tf.matmul(given["user"], tf.ones([3, 5])), [numbers(3)], 15, id="product"
+        ),
+        pytest.param(
+            lambda given: tf.matmul(given["user"], tf.ones([2, 5]), transpose_a=True),
+            [tf.TensorSpec([2, None], tf.float32)],
+            2 * 5,
+            id="product of a transposed matrix",
+        ),
+        pytest.param(
+            lambda given: tf.matmul(given["user"], given["user_1"]),
+            [numbers(2, 3), numbers(3, 5)],
+            2 * 3 * 5,
+            id="products of batches",
+        ),
+        pytest.param(
+            lambda given: tf.matmul(given["user"], given["user_1"], transpose_a=True),
+            [numbers(3, 2), numbers(3, 5)],
+            2 * 3 * 5,
+            id="products of transposed batches",
+        ),
+        pytest.param(
+            lambda given: tf.einsum("bij,bjk->bik", given["user"], given["user_1"]),
+            [numbers(2, 3), numbers(3, 5)],
+            2 * 3 * 5,
+            id="einsum",
+        ),
+        pytest.param(
+            lambda given: tf.einsum("...ij,jk->...ik", given["user"], tf.ones([3, 5])),
+            [numbers(7, 2, 3)],
+            2 * 3 * 5,
+            id="einsum without the names of its first axes",
+        ),
+        pytest.param(
+            lambda given: tf.nn.conv2d(given["user"], tf.ones([2, 2, 3, 5]), 1, "VALID"),
+            [numbers(*IMAGE)],
+            3 * 5 * 5 * (2 * 2 * 3),
+            id="convolution",
+        ),
+        pytest.param(
+            lambda given: tf.nn.depthwise_conv2d(
+                given["user"], tf.ones([2, 2, 3, 1]), [1, 1, 1, 1], "VALID"
+            ),
+            [numbers(*IMAGE)],
+            3 * 5 * 3 * (2 * 2 * 3),
+            id="convolution of each channel",
+        ),
+        pytest.param(lambda given: tf.nn.relu(given["user"]), [numbers(7)], 7, id="elements"),
+        pytest.param(lambda given: tf.reduce_sum(given["user"], 1), [numbers(7)], 7, id="sum"),
+        pytest.param(lambda given: tf.reduce_sum(given["user"], 1), [ids(7)], 1, id="integers"),
+        pytest.param(lambda given: tf.nn.relu(given["user"]), [numbers()], 1, id="one number"),
+    ],
+)
+def test_cost_is_the_multiply_adds_of_an_example(call: Call, inputs: list[Any], cost: int) -> None:
+    flow = flow_of(call, **dict(zip(("user", "user_1"), inputs, strict=False)))
+    operations, _ = flow.upstream([flow.outputs["score"]], ())
+    # The last one; the others only move values.
+    assert flow.cost(operations[:1]) == cost
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: tf.broadcast_to(x, [5, 4]),
+        lambda x: tf.cast(x, "int32"),
+        lambda x: tf.concat([x, x], 1),
+        lambda x: tf.ensure_shape(x, [None, 4]),
+        lambda x: tf.expand_dims(x, 1),
+        lambda x: tf.fill([2, 2], x[0, 0]),
+        lambda x: tf.gather(x, [0, 1], axis=1),
+        tf.identity,
+        tf.ones_like,
+        lambda x: tf.stack([x, x]),
+        lambda x: tf.range(tf.shape(x)[0]),
+        lambda x: tf.reshape(x, [-1, 2]),
+        tf.shape,
+        lambda x: tf.slice(x, [0, 0], [-1, 2]),
+        lambda x: tf.split(x, 2, axis=1)[0],
+        lambda x: tf.split(x, [1, 3], axis=1)[0],
+        lambda x: tf.squeeze(x[:, :1], 1),
+        tf.stop_gradient,
+        lambda x: x[:, 1:],
+        lambda x: tf.tile(x, [1, 2]),
+        tf.transpose,
+        lambda x: tf.unstack(x, axis=1)[0],
+        tf.zeros_like,
+        tf.size,
+        lambda x: tf.reduce_prod(tf.shape(x)),
+    ],
+)
+def test_operations_that_only_move_values_cost_nothing(call: Callable[[Any], Any]) -> None:
+    flow = flow_of(lambda given: call(given["user"]), user=numbers(4))
+    operations, _ = flow.upstream([flow.outputs["score"]], ())
+    assert flow.cost(operations) == 0
+
+
+def test_loop_costs_more_than_any_layer() -> None:
+    def call(given: Mapping[str, Any]) -> Any:
+        return tf.while_loop(
+            lambda number, _: number < 3,
+            lambda number, values: (number + 1, values * 2),
+            (0, given["user"]),
+        )[1]
+
+    flow = flow_of(call, user=numbers(4))
+    operations, _ = flow.upstream([flow.outputs["score"]], ())
+    assert flow.cost(operations) == 100_000
+    assert not flow.loops
+
+
+def test_loop_of_tf1_is_told() -> None:
+    def call(given: Mapping[str, Any]) -> Any:
+        frame = tf.raw_ops.Enter(data=given["user"], frame_name="loop")
+        return tf.ensure_shape(tf.raw_ops.Exit(data=frame), [None, 4])
+
+    assert flow_of(call, user=numbers(4)).loops
+
+
+def test_rows_are_of_dtypes_and_shapes_that_can_be_handed_over() -> None:
+    def call(given: Mapping[str, Any]) -> Any:
+        user = given["user"]
+        made = {
+            "float": tf.nn.relu(user, name="float"),
+            "int32": tf.cast(user, "int32", name="int32"),
+            "int64": tf.cast(user, "int64", name="int64"),
+            "number": tf.reduce_sum(user, 1, name="number"),
+            "double": tf.cast(user, "float64", name="double"),
+            "bool": tf.greater(user, 0.0, name="bool"),
+            "text": tf.strings.as_string(user, name="text"),
+            "scalar": tf.reduce_sum(user, name="scalar"),
+            "fixed": tf.slice(user, [0, 0], [2, 2], name="fixed"),
+            "turned": tf.transpose(user, name="turned"),
+            "open": tf.reshape(user, [tf.shape(user)[0], -1], name="open"),
+            "parameter": tf.constant([[1.0]], name="parameter"),
+        }
+        with tf.control_dependencies(list(made.values())):
+            return tf.identity(user)
+
+    flow = flow_of(call, user=numbers(2))
+    names = ("float", "int32", "int64", "number", "double", "bool", "text", "scalar", "fixed")
+    held = {
+        name
+        for name in (*names, "turned", "open", "parameter")
+        if tensor(flow, name).name in flow.rows
+    }
+    assert held == {"float", "int32", "int64", "number"}
+
+
+def test_rows_are_told_for_inputs_of_any_dtype() -> None:
+    def call(given: Mapping[str, Any]) -> Any:
+        known = tf.strings.to_number(given["user_text"], name="known")
+        added = tf.add(given["user_id"], 1, name="added")
+        part = tf.reduce_sum(given["user_open"], 1, name="part")
+        return known + tf.cast(added, "float32") + part
+
+    flow = flow_of(call, user_text=texts(), user_id=ids(), user_open=numbers(None))
+    assert {tensor(flow, name).name for name in ("known", "added", "part")} <= flow.rows
+
+
+@pytest.mark.parametrize(
+    ("call", "holds"),
+    [
+        pytest.param(lambda x: x + 1.0, True, id="numbers of each example"),
+        pytest.param(lambda x: x / 0.0, True, id="no numbers"),
+        pytest.param(lambda x: tf.cumsum(x, 0), False, id="numbers of those before"),
+        pytest.param(lambda x: x[::-1], False, id="another order"),
+        pytest.param(lambda x: tf.concat([x, x], 0), False, id="twice as many"),
+        pytest.param(lambda x: x[1:], False, id="one less"),
+        pytest.param(lambda x: tf.range(tf.shape(x)[0]), False, id="numbers of places"),
+        pytest.param(lambda x: x + tf.cast(tf.shape(x)[0], "float32"), False, id="how many"),
+        pytest.param(lambda x: x * 1e6 + tf.reduce_mean(x), True, id="almost the same"),
+        pytest.param(lambda x: x * 1e2 + tf.reduce_mean(x), False, id="not the same"),
+    ],
+)
+def test_tensor_holds_rows_where_each_example_alone_makes_its_row(
+    call: Callable[[Any], Any], holds: bool
+) -> None:
+    flow = flow_of(lambda given: call(given["user"]), user=numbers(3))
+    assert (flow.outputs["score"].name in flow.rows) is holds
+
+
+def test_operation_is_named_with_its_type(flow: DataFlow) -> None:
+    assert named(flow.graph.get_operation_by_name("user_layer")) == "'user_layer' (Relu)"
+
+
+def test_fill_takes_values_of_a_tenth() -> None:
+    large = variable_class()(shape=[1000], dtype=tf.float32)
+    fill([large])
+    assert 0.08 < np.std(large.numpy()) < 0.12

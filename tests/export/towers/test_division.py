@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 
 from export.front_end.interface import TracedTower
-from export.graphs.loading import tf
+from export.graphs.loading import load_tensorflow, tf
 from export.towers.bfloat16 import in_bfloat16
 from export.towers.division import Split, split_tower
 from tests.export.ranking_parts import (
@@ -21,6 +22,8 @@ from tests.export.ranking_parts import (
 )
 from tests.export.tensorflow_models.graph.traced_calls import numbers, tower_of, trace
 from tests.export.traced_models import IDS, RAGGED
+
+load_tensorflow()
 
 
 def split(tower: TracedTower) -> Split:
@@ -252,3 +255,292 @@ def test_split_tower_with_nothing_to_split_stays_whole_and_notes_why(
     found = split(traced(function, ["click", "like"]))
     assert found.parts == ()
     assert note in found.notes[0]
+
+
+Call = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+def tower_from(call: Call, **inputs: int) -> TracedTower:
+    """Returns a tower over inputs of so many columns; `user` and `age` are the context's."""
+    return tower_of(trace(call, **{name: numbers(width) for name, width in inputs.items()}))
+
+
+def described(found: Split) -> list[tuple[str, str, list[str], list[str]]]:
+    """Returns name, side, and the names of what is taken and given, of each part."""
+    return [
+        (
+            part.spec.name,
+            part.spec.per,
+            [each.feature or each.tensor for each in part.spec.inputs],
+            [each.name for each in part.spec.outputs],
+        )
+        for part in found.parts
+    ]
+
+
+def test_split_tower_with_one_output_twice_stays_whole() -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        score = tf.reduce_sum(given["user"] @ matrix(16, 16), 1) + given["item"][:, 0]
+        return {"click": score, "like": score}
+
+    found = split(tower_from(call, user=16, item=8))
+    assert found == Split(notes=("tower 'tower' is not split: two of its outputs are the same",))
+
+
+def test_split_tower_with_a_loop_of_tf1_stays_whole() -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        frame = tf.raw_ops.Enter(data=given["user"], frame_name="loop")
+        return {"score": tf.ensure_shape(tf.raw_ops.Exit(data=frame), [None, 4])[:, 0]}
+
+    found = split(tower_from(call, user=4, item=8))
+    assert found == Split(notes=("tower 'tower' is not split: a loop of TF1 goes through it",))
+
+
+def test_split_tower_that_cannot_run_on_synthetic_examples_stays_whole_and_notes_why() -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        large = tf.debugging.Assert(tf.reduce_all(given["user"] > 100.0), ["too small"])
+        with tf.control_dependencies([large]):
+            return {"score": given["user"][:, 0] + given["item"][:, 0]}
+
+    found = split(tower_from(call, user=4, item=8))
+    assert found.parts == ()
+    (note,) = found.notes
+    start = "tower 'tower' is not split: it could not run on synthetic examples: "
+    assert note.startswith(start)
+    assert len(note) == len(start) + 200
+
+
+def test_split_tower_without_a_context_has_nothing_to_say_of_it() -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        return {"score": (tf.nn.relu(given["item"] @ matrix(8, 64)) @ matrix(64, 1))[:, 0]}
+
+    assert split(tower_from(call, item=8)) == Split()
+
+
+def test_split_tower_whose_layers_of_the_context_are_all_small_notes_that() -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        first = tf.nn.relu(given["user"] @ matrix(12, 12))
+        second = tf.nn.relu(given["age"] @ matrix(12, 13))
+        item = tf.reduce_sum(given["item"], 1, keepdims=True)
+        return {"score": tf.reduce_sum(first * item, 1) + tf.reduce_sum(second * item, 1)}
+
+    found = split(tower_from(call, user=12, age=12, item=8))
+    assert found == Split(notes=("tower 'tower' has no context part: none is large",))
+
+
+def heads_tower(first: int, second: int) -> TracedTower:
+    """Two outputs over a large layer of the item, with own layers of so many multiply-adds."""
+
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        shared = given["item"] @ matrix(8, 64)
+        return {
+            "click": tf.reduce_max(shared[:, : first // 4] @ matrix(first // 4, 4), 1),
+            "like": tf.reduce_max(shared[:, : second // 4] @ matrix(second // 4, 4), 1),
+        }
+
+    return tower_from(call, item=8)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts"),
+    [
+        # The maximum of four numbers costs four.
+        pytest.param(
+            (252, 252),
+            [
+                ("trunk", ["item"], ["trunk_0"]),
+                ("head-click", ["trunk_0"], ["click"]),
+                ("head-like", ["trunk_0"], ["like"]),
+            ],
+            id="both are as large as pays",
+        ),
+        pytest.param(
+            (252, 248),
+            [("trunk", ["item"], ["trunk_0", "like"]), ("head-click", ["trunk_0"], ["click"])],
+            id="one is smaller",
+        ),
+        pytest.param((248, 248), [], id="both are smaller"),
+    ],
+)
+def test_split_tower_gives_an_output_its_own_part_where_that_saves_256_multiply_adds(
+    sizes: tuple[int, int], parts: list[Any]
+) -> None:
+    tower = heads_tower(*sizes)
+    found = split(tower)
+    assert described(found) == [(name, "candidate", takes, gives) for name, takes, gives in parts]
+    assert found.notes == ()
+    if parts:
+        assert_parts_compute_the_tower(tower, 1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "parts"),
+    [(15, ["head-a", "head-b", "head-c"]), (16, ["trunk", "head-c"])],
+)
+def test_split_tower_computes_what_others_almost_give_after_them(
+    columns: int, parts: list[str]
+) -> None:
+    """The third output needs only the first ones, and a layer of 16 columns by so many."""
+
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        first = given["item"] @ matrix(8, 64)
+        second = given["item"] @ matrix(8, 48)
+        pair = tf.concat([first, second], 1)[:, :16]
+        return {"a": first, "b": second, "c": pair @ matrix(16, columns)}
+
+    tower = tower_from(call, item=8)
+    found = split(tower)
+    assert [part.spec.name for part in found.parts] == parts
+    assert_parts_compute_the_tower(tower, 1)
+
+
+def test_split_tower_hands_outputs_of_the_context_over_by_their_names() -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        user = tf.nn.relu(given["user"] @ matrix(16, 32))
+        both = tf.reduce_sum(user * given["item"], 1)
+        return {"context_0": both, "loyal": tf.reduce_sum(user, 1), "user": user}
+
+    tower = tower_from(call, user=16, item=32)
+    found = split(tower)
+    assert described(found) == [
+        ("context", "context", ["user"], ["loyal", "user"]),
+        ("candidate", "candidate", ["item", "user"], ["context_0"]),
+    ]
+    assert_parts_compute_the_tower(tower, 4)
+
+
+def test_split_tower_names_what_it_hands_over_apart_from_the_outputs() -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        first = tf.nn.relu(given["user"] @ matrix(16, 32))
+        second = tf.nn.relu(given["user"] @ matrix(16, 16))
+        both = tf.reduce_sum(first[:, :8] * given["item"] * second[:, :8], 1)
+        return {"context_0": both, "context_2": both * 2.0}
+
+    tower = tower_from(call, user=16, item=8)
+    (context, candidate) = split(tower).parts
+    assert [each.name for each in context.spec.outputs] == ["context_1", "context_3"]
+    assert [each.name for each in candidate.spec.outputs] == ["context_0", "context_2"]
+    assert {each.dtype for each in context.spec.outputs} == {"float32"}
+    assert_parts_compute_the_tower(tower, 4)
+
+
+def test_split_tower_keeps_outputs_together_that_would_repeat_what_they_share() -> None:
+    """What they share lies sideways, so that no tensor of it holds a row for each candidate."""
+
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        sideways = tf.nn.relu(matrix(64, 8) @ tf.transpose(given["item"]))
+        own = [matrix(8, 64), matrix(7, 64)]
+        found = [tf.reduce_sum(tf.transpose(each @ sideways), 1) for each in own]
+        user = tf.reduce_sum(given["user"] @ matrix(16, 16), 1)
+        return {"click": found[0] + user, "like": found[1] + user}
+
+    tower = tower_from(call, user=16, item=8)
+    found = split(tower)
+    assert described(found) == [
+        ("context", "context", ["user"], ["context_0"]),
+        ("candidate", "candidate", ["item", "context_0"], ["click", "like"]),
+    ]
+    assert found.notes == (
+        "the outputs of tower 'tower' stay together: apart they would repeat what they share, "
+        "since no tensor between them holds a row for each candidate",
+    )
+    assert_parts_compute_the_tower(tower, 4)
+
+
+def test_split_tower_that_mixes_contexts_notes_where() -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        user = tf.nn.relu(given["user"])
+        mixed = tf.subtract(user, tf.reduce_mean(user, 0, keepdims=True, name="mean"))
+        return {"score": tf.reduce_sum(mixed @ matrix(16, 16) * given["item"], 1)}
+
+    found = split(tower_from(call, user=16, item=16))
+    assert found == Split(
+        notes=(
+            "tower 'tower' has no context part: operation 'mean' (Mean) does not compute a "
+            "separate row for each context",
+        )
+    )
+
+
+def divided(call: Call, **inputs: int) -> bool:
+    """Returns whether layers over both sides are divided, by what parts hand over."""
+    tower = tower_from(call, **inputs)
+    found = split(tower)
+    if found.parts:
+        assert_parts_compute_the_tower(tower, 4)
+    return any(part.spec.per == "context" for part in found.parts)
+
+
+def layer(given: Mapping[str, Any], *names: str) -> Any:
+    joined = tf.concat([given[name] for name in names], 1)
+    return joined @ matrix(joined.shape[1], 16)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "expected"),
+    [
+        pytest.param(lambda given: layer(given, "user", "item"), True, id="two inputs"),
+        pytest.param(
+            lambda given: (
+                tf.identity(tf.identity(tf.concat([given["user"], given["item"]], 1)))
+                @ matrix(72, 16)
+            ),
+            True,
+            id="a join that only passes on",
+        ),
+        pytest.param(
+            lambda given: layer(given, "item", "user", "item", "user"), True, id="several of each"
+        ),
+        pytest.param(
+            lambda given: (
+                tf.concat([given["user"], given["item"]], 1)
+                @ (matrix(72, 16) * given["item"][0, 0])
+            ),
+            False,
+            id="weights that depend on an input",
+        ),
+        pytest.param(
+            lambda given: tf.transpose(
+                tf.matmul(
+                    tf.transpose(matrix(72, 16)),
+                    tf.concat([given["user"], given["item"]], 1),
+                    transpose_b=True,
+                )
+            ),
+            False,
+            id="a layer on the other side",
+        ),
+        pytest.param(
+            lambda given: tf.nn.relu(tf.concat([given["user"], given["item"]], 1)) @ matrix(72, 16),
+            False,
+            id="something between",
+        ),
+        pytest.param(
+            lambda given: tf.matmul(
+                tf.stack([given["user"][:, :8], given["item"]], 1)[:, 0], matrix(8, 16)
+            ),
+            False,
+            id="no join",
+        ),
+    ],
+)
+def test_split_tower_divides_layers_that_join_both_sides(
+    hidden: Callable[[Mapping[str, Any]], Any], expected: bool
+) -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        return {"score": (tf.nn.relu(hidden(given)) @ matrix(16, 1))[:, 0]}
+
+    assert divided(call, user=64, item=8) is expected
+
+
+def test_split_tower_divides_no_layer_over_the_context_alone() -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        user = tf.nn.relu(layer(given, "user", "age"))
+        return {"score": tf.reduce_sum(user[:, :8] * given["item"], 1)}
+
+    tower = tower_from(call, user=64, age=2, item=8)
+    (context, candidate) = split(tower).parts
+    types = [each.type for each in context.function.graph.get_operations()]
+    assert types.count("MatMul") == 1
+    assert [each.name for each in candidate.spec.inputs] == ["item", "context_0"]
+    assert_parts_compute_the_tower(tower, 4)
