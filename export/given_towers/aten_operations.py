@@ -190,7 +190,9 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     ),
     "permute": tf.transpose,
     "select": _select,
-    "slice": lambda values, dim=0, *bounds: _select(values, dim, slice(*bounds)),
+    "slice": lambda values, dim=0, start=None, end=None, step=1: _select(
+        values, dim, slice(start, end, step)
+    ),
     "split_with_sizes": lambda values, sizes, dim=0: tf.split(values, sizes, axis=dim),
     "squeeze": tf.squeeze,
     "unsqueeze": tf.expand_dims,

@@ -13,7 +13,7 @@ import pytest
 from export.errors import NotConvertible
 from export.given_towers.exported_graphs import ExportedGraphTower
 from export.graphs.loading import tf
-from tests.export.given_towers.graphs import extract
+from tests.export.given_towers.graphs import extract, operation, write_graph
 
 CASES = (
     "attended",
@@ -161,3 +161,100 @@ def test_damaged_file_is_refused(size: int, written: Path, tmp_path: Path) -> No
     (tmp_path / "cross.npz").write_bytes((written / "cross.npz").read_bytes()[:size])
     with pytest.raises(NotConvertible, match=r"cross\.npz: cannot be read"):
         ExportedGraphTower(tmp_path / "cross.npz")
+
+
+def doubled(folder: Path, found: Any, wanted: Any, *, dtype: str = "float32") -> Path:
+    """Writes a tower that doubles its input, with what PyTorch is said to have computed."""
+    graph = {
+        "weights": ["two"],
+        "inputs": {"x": "p_x"},
+        "operations": [operation("twice", "mul", {"result": "p_x"}, {"result": "two"})],
+        "outputs": {"": "twice"},
+    }
+    arrays = {
+        "examples__x": np.array(found, dtype),
+        "results__": np.array(wanted, dtype),
+        "weights__two": np.array(2, dtype),
+    }
+    write_graph(folder / "tower.npz", graph, **arrays)
+    return folder / "tower.npz"
+
+
+@pytest.mark.parametrize(
+    ("computed", "wanted"),
+    [
+        ([1.0, 50.0], [2.0, 100.009]),
+        ([1.0, 50.0], [2.009, 100.0]),
+        # Numbers that are almost zero may differ as those of a thousandth do.
+        ([0.0, 0.0], [0.9e-7, 0.0]),
+    ],
+)
+def test_difference_of_a_ten_thousandth_of_the_largest_result_is_allowed(
+    computed: list[float], wanted: list[float], tmp_path: Path
+) -> None:
+    tower = ExportedGraphTower(doubled(tmp_path, computed, wanted))
+    assert tower.inputs["x"].shape.as_list() == [None]
+    assert tower.inputs["x"].dtype == tf.float32
+    assert tower({"x": tf.constant([3.0])}).numpy().tolist() == [6]
+
+
+@pytest.mark.parametrize(
+    ("computed", "wanted"),
+    [
+        ([1.0, 50.0], [2.0, 100.011]),
+        ([1.0, 50.0], [2.011, 100.0]),
+        ([0.0, 0.0], [1.1e-7, 0.0]),
+        ([1.0], [float("nan")]),
+        ([float("nan")], [2.0]),
+    ],
+)
+def test_larger_difference_is_refused(
+    computed: list[float], wanted: list[float], tmp_path: Path
+) -> None:
+    with pytest.raises(NotConvertible) as caught:
+        ExportedGraphTower(doubled(tmp_path, computed, wanted))
+    assert "the result differs from PyTorch's by " in str(caught.value)
+    assert "at most 0.0001 of it was expected" in str(caught.value)
+
+
+def test_tower_of_no_examples_is_not_compared(tmp_path: Path) -> None:
+    assert ExportedGraphTower(doubled(tmp_path, [], [])).inputs.keys() == {"x"}
+
+
+def test_dtypes_and_lists_of_results_are_arguments(tmp_path: Path) -> None:
+    graph = {
+        "weights": [],
+        "inputs": {"x": "p_x"},
+        "operations": [
+            operation("whole", "_to_copy", {"result": "p_x"}, dtype={"dtype": "int64"}),
+            operation("both", "cat", [{"result": "whole"}, {"result": "whole"}], dim=0),
+        ],
+        "outputs": {"twice": "both", "once": "whole"},
+    }
+    arrays = {
+        "examples__x": np.array([1.5, 2.0], np.float32),
+        "results__twice": np.array([1, 2, 1, 2]),
+        "results__once": np.array([1, 2]),
+    }
+    write_graph(tmp_path / "tower.npz", graph, **arrays)
+    found = ExportedGraphTower(tmp_path / "tower.npz")({"x": tf.constant([7.9])})
+    assert {name: value.numpy().tolist() for name, value in found.items()} == {
+        "twice": [7, 7],
+        "once": [7],
+    }
+
+
+def test_reason_of_a_library_is_cut_to_200_letters(tmp_path: Path) -> None:
+    graph = {
+        "weights": [],
+        "inputs": {"x": "p_x"},
+        "operations": [operation("broken", "view", {"result": "p_x"}, ["no size " * 99])],
+        "outputs": {"": "broken"},
+    }
+    arrays = {"examples__x": np.ones(3, np.float32), "results__": np.ones(3, np.float32)}
+    write_graph(tmp_path / "tower.npz", graph, **arrays)
+    with pytest.raises(NotConvertible) as caught:
+        ExportedGraphTower(tmp_path / "tower.npz")
+    before, _, reason = str(caught.value).partition(" has no counterpart with these arguments: ")
+    assert before.endswith("operation 'broken' (view) of PyTorch")
+    assert len(reason) == 200

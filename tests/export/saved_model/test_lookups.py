@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -305,11 +306,14 @@ def test_single_of_crossed_ids_is_one_row(encoding: str) -> None:
     assert found.numpy().tolist() == [row(0), row(0)]
 
 
-def test_single_of_joined_ids_is_one_row() -> None:
+@pytest.mark.parametrize("inputs", [("left",), ("left", "right")])
+def test_single_of_joined_ids_is_one_row(inputs: tuple[str, ...]) -> None:
     joined = manifest.JoinedIds(
-        texts=("", "-", ""), keys=(key(), key()), ids=manifest.HashIds(buckets=1)
+        texts=("id-",) * len(inputs) + ("",),
+        keys=(key(),) * len(inputs),
+        ids=manifest.HashIds(buckets=1),
     )
-    joining = spec(ids=joined, inputs=("left", "right"))
+    joining = spec(ids=joined, inputs=inputs)
     found = looked_up(joining, {"left": ids(1, 2), "right": ids(3, 4)})
     assert found.numpy().tolist() == [row(0), row(0)]
 
@@ -448,3 +452,48 @@ def test_ids_that_are_also_read_as_they_are_cannot_have_another_dtype(take: str)
 def test_lengths_of_ids_do_not_matter_to_their_dtype() -> None:
     model = model_of(STATED, numbers(take="lengths"))
     assert sent_dtype("user", model, job_with(NAMES)) == "string"
+
+
+def test_tower_needs_the_inputs_of_its_features_and_their_weights() -> None:
+    bags = bag("ragged", weights="weight", weighted=True)
+    other = FeatureSpec("movie", feature(inputs=("movie",), table="movies"))
+    read = {"user": bags, "movie": other}
+    taken = tuple(
+        TowerInput(name=name, feature=name, dtype="float32", shape=(None, 2)) for name in read
+    )
+    tower_spec = TowerSpec(
+        name="tower",
+        role="query",
+        call="",
+        call_inputs=(),
+        keys={"given": None},
+        inputs=taken[:1],
+        outputs=(),
+        result="given",
+    )
+    declared = {
+        "weight": {"dtype": "float32", "kind": "ragged", "weights_for": "user"},
+        "movie": {"dtype": "int64"},
+        "user": {"dtype": "int64", "kind": "ragged"},
+        "unread": {"dtype": "int64"},
+    }
+    features = {"user": {"ids": {"kind": "hash", "dtype": "string"}}}
+    job = recipe("model.py:build", declared, {"tower": {"role": "query"}}, {"features": features})
+    model = ModelSpec({}, read, {"tower": tower_spec})
+    original: Any = NoLayers()
+
+    def parts(*inputs: TowerInput) -> dict[str, Any]:
+        tower = TracedTower(replace(tower_spec, inputs=inputs), None, ())
+        traced = PartitionedModel(model, (tower,), original)
+        lookups = Lookups(job, traced, {}, TABLES, {}, lambda *_: None)
+        return {name: (part.dtype, part.kind) for name, part in lookups.parts(tower).items()}
+
+    user = {"weight": ("float32", "ragged"), "user": ("string", "ragged")}
+    movie = {"movie": ("int64", "dense")}
+    assert parts(*taken[:1]) == user
+    assert parts(*taken[1:]) == movie
+    assert list(parts(*taken).items()) == [
+        ("weight", user["weight"]),
+        ("movie", movie["movie"]),
+        ("user", user["user"]),
+    ]

@@ -80,6 +80,7 @@ def test_variables_are_copied_behind_each_other_in_the_order_of_their_keys() -> 
     plan = plan_variables(Path("/out"), variables, BUDGET_BYTES, link=False)
     assert [(task.step[-4:], task.bytes) for task in plan.tasks] == [("at 0", 40), ("t 40", 24)]
     assert {key: entry.slices[0].offset for key, entry in plan.large.items()} == {"a": 0, "b": 40}
+    assert {entry.slices[0].starts for entry in plan.large.values()} == {(0, 0)}
     assert plan.end == 64
 
 
