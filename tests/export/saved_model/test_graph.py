@@ -180,6 +180,15 @@ def test_vocabulary_of_the_model_finds_the_rows_of_its_keys(
     assert len(graph.module.vocabularies) == 1
 
 
+@pytest.mark.parametrize(("keys", "dtype"), [((7,), "int64"), (("a",), "string")])
+def test_vocabulary_of_one_key_has_the_dtype_of_that(keys: Any, dtype: str) -> None:
+    rule = manifest.VocabularyIds(vocabulary="known")
+    listed = replace(feature("user", table="users", ids=rule), keys=(keys,))
+    graph = built((tower("rank", "user"),), (listed,), {"user": {"dtype": dtype}})
+    (vocabulary,) = graph.module.vocabularies
+    assert vocabulary.key_dtype == tf.as_dtype(dtype)
+
+
 def test_object_graph_lists_each_variable_by_its_key(graph: InlineGraph, tmp_path: Path) -> None:
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
