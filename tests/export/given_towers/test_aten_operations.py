@@ -147,7 +147,7 @@ def test_normalization_by_statistics_of_training() -> None:
     variance = floats(3.0, 99.0)
     name = "_native_batch_norm_legit_no_training"
     (found,) = computed(name, values, scale, shift, mean, variance, 0.1, 1.0)
-    np.testing.assert_allclose(found, [[0.5, 0], [2.5, 2]], rtol=1e-6)
+    np.testing.assert_allclose(found, np.array([[0.5, 0], [2.5, 2]]), rtol=1e-6)
     with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):
         computed(name, values[None], scale, shift, mean, variance, 0.1, 1.0)
 
@@ -210,14 +210,15 @@ def test_norm_of_another_order_is_refused() -> None:
 def test_sizes_of_an_open_batch_are_tensors_and_others_numbers() -> None:
     sizes: list[Any] = []
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32)], autograph=False)
-    def viewed(values: Any) -> Any:
+    def view(values: Any) -> Any:
         batch = computed("sym_size", values, 0)
         sizes.extend([batch, computed("sym_size", values, 1)])
         flat = computed("view", values, [batch * 3])
         repeated = computed("expand", values[:, None], [batch, 2, -1])
         return flat, repeated, computed("view", values, [batch, 3, 1])
 
+    spec = tf.TensorSpec([None, 3], tf.float32)
+    viewed = tf.function(view, input_signature=[spec], autograph=False)
     flat, repeated, apart = viewed(COUNT)
     assert tf.is_tensor(sizes[0])
     assert sizes[1] == 3

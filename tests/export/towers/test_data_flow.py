@@ -290,7 +290,9 @@ def test_rows_are_told_for_inputs_of_any_dtype() -> None:
         part = tf.reduce_sum(given["user_open"], 1, name="part")
         return known + tf.cast(added, "float32") + part
 
-    flow = flow_of(call, user_text=texts(), user_id=ids(), user_open=numbers(None))
+    flow = flow_of(
+        call, user_text=texts(), user_id=ids(), user_open=tf.TensorSpec([None, None], tf.float32)
+    )
     assert {tensor(flow, name).name for name in ("known", "added", "part")} <= flow.rows
 
 
