@@ -1,18 +1,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import h5py
 import numpy as np
 import pytest
 import tensorstore
 
-from export.checkpoint.formats.arrays import WINDOW_BYTES, ArrayRows, held_bytes
+from export.checkpoint.formats import arrays
+from export.checkpoint.formats.arrays import WINDOW_BYTES, ArrayRows, decoder_of, held_bytes
+from export.checkpoint.source_sums import SourceSum
 from export.checkpoint.variables import ArrayStore
 from export.errors import CheckpointError
 from export.tables.tasks import DECODER_BYTES
@@ -205,6 +209,167 @@ def test_stored_checksums_find_rows_that_were_overwritten(tmp_path: Path, form: 
     store = store._replace(stamp=None)
     assert ArrayRows(store).stored_sums(140, 280) != before
     assert ArrayRows(store).stored_sums(0, 140) == head
+
+
+def sum_of(name: str, first: int, stored: list[bytes]) -> tuple[SourceSum, ...]:
+    data = b"".join(stored)
+    crc = google_crc32c.value(data)
+    return (SourceSum(file=name, slice_offset=first, bytes=len(data), crc32c=crc),)
+
+
+@pytest.mark.parametrize("piece_bytes", [1000, 7 * 4 * DIM, 1 << 20])
+@pytest.mark.parametrize("form", ["zarr2_raw", "zarr3_plain"])
+def test_stored_checksums_are_of_the_chunks_that_hold_rows(
+    tmp_path: Path, form: str, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrays, "_STORED_BYTES", piece_bytes)
+    store = write(tmp_path / "a", FORMS[form](80, 7), values_of(80))  # the last chunk is padded
+    name = "{}.0" if form == "zarr2_raw" else "c/{}/0"
+    chunks = [(tmp_path / "a" / name.format(number)).read_bytes() for number in range(12)]
+    assert {len(chunk) for chunk in chunks} == {7 * 4 * DIM}
+    rows = ArrayRows(store)
+    for first, end, held in (
+        (0, 80, chunks),
+        (7, 14, chunks[1:2]),
+        (6, 15, chunks[:3]),
+        (70, 78, chunks[10:]),
+        (7, 7, []),
+    ):
+        assert rows.stored_sums(first, end) == sum_of("a", first, held)
+    read(rows, 30, 4)
+    read(rows, 20, 5)
+    assert rows.sums() == sum_of("a", 20, chunks[2:5])
+    assert rows.damaged() is None
+
+
+def test_stored_checksums_of_a_dataset_are_of_its_chunks(tmp_path: Path) -> None:
+    values = values_of(80)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("t", data=values, chunks=(32, 100))
+    spec = {"driver": "hdf5", "path": str(tmp_path / "a.h5"), "member": None, "dataset": "t"}
+    padded = np.zeros((96, 300), np.float32)
+    padded[:80, :DIM] = values
+    chunks = [
+        padded[row : row + 32, column : column + 100].tobytes()
+        for row in (0, 32, 64)
+        for column in (0, 100, 200)
+    ]
+    with ArrayRows(ArrayStore(json.dumps(spec), (32, 100))) as rows:
+        assert rows.stored_sums(0, 80) == sum_of("t", 0, chunks)
+        assert rows.stored_sums(32, 64) == sum_of("t", 32, chunks[3:6])
+        assert rows.stored_sums(31, 33) == sum_of("t", 31, chunks[:6])
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunk", "itemsize", "held"),
+    [
+        ((), (), 4, 8),
+        ((3,), (2,), 8, 2 * 32),
+        ((10, 6), (5, 4), 4, 2 * 320),
+        ((100, 256), (70, 256), 4, 2 * 143_360),
+        ((1 << 20, 256), (1 << 12, 256), 4, 32 << 20),
+        ((1 << 16, 256), (1 << 15, 256), 4, 64 << 20),
+        ((7, 3), (7, 3), 0, 0),
+    ],
+)
+def test_rows_of_an_array_take_two_copies_of_a_window(
+    shape: tuple[int, ...], chunk: tuple[int, ...], itemsize: int, held: int
+) -> None:
+    assert held_bytes(shape, chunk, itemsize) == held
+
+
+def test_decoder_is_the_library_with_its_version() -> None:
+    zarr = ArrayStore(json.dumps({"driver": "zarr"}), ())
+    dataset = ArrayStore(json.dumps({"driver": "hdf5"}), ())
+    assert re.fullmatch(r"tensorstore \d+\.\d+\.\d+", decoder_of(zarr))
+    assert decoder_of(dataset) == f"h5py {h5py.__version__}"
+
+
+def test_array_without_some_of_its_chunks_is_not_opened(tmp_path: Path) -> None:
+    store = write(tmp_path, FORMS["zarr2_raw"](80, 7), values_of(80))._replace(absent=3)
+    with pytest.raises(CheckpointError) as error:
+        ArrayRows(store)
+    assert str(error.value) == (
+        f"3 of its chunks are not stored ({store.file}): they were lost, or held only zeros, which "
+        "Orbax left out of zarr 3 arrays before version 0.10 and which look the same; restore the "
+        "checkpoint with the training program and save it with Orbax 0.10 or later"
+    )
+
+
+def test_rows_behind_the_last_one_are_refused(tmp_path: Path) -> None:
+    rows = ArrayRows(write(tmp_path / "a", FORMS["zarr2_raw"](80, 7), values_of(80)))
+    np.testing.assert_array_equal(read(rows, 78, 2), values_of(80)[78:])
+    with pytest.raises(CheckpointError) as error:
+        read(rows, 78, 3)
+    assert str(error.value) == (
+        "array 'a' has 80 rows, none at 80: the checkpoint changed; read one that is complete"
+    )
+
+
+def test_ranges_of_an_array_are_read_one_after_the_other(tmp_path: Path) -> None:
+    rows = ArrayRows(write(tmp_path, FORMS["zarr2_raw"](80, 7), values_of(80)))
+    found = np.empty((9, 4 * DIM), np.uint8)
+    rows.read_each([(70, 3), (0, 1), (5, 5)], found)
+    expected = np.concatenate(
+        [values_of(80)[first:end] for first, end in ((70, 73), (0, 1), (5, 10))]
+    )
+    np.testing.assert_array_equal(found.view(np.float32), expected)
+
+
+@pytest.mark.parametrize("change", ["added", "removed"])
+def test_files_beside_an_array_may_not_come_or_go_while_it_is_read(
+    tmp_path: Path, change: str
+) -> None:
+    store = write(tmp_path / "a", FORMS["zarr2_raw"](80, 7), values_of(80))
+    file = tmp_path / "a" / ("0.1" if change == "added" else "11.0")
+    rows = ArrayRows(store)
+    read(rows, 0, 7)
+    if change == "added":
+        file.write_bytes(b"")
+    else:
+        file.unlink()
+    with pytest.raises(CheckpointError) as error, rows:
+        pass
+    assert str(error.value) == (
+        f"data file {file} changed while it was read; export a checkpoint that is complete and "
+        "that nothing writes to"
+    )
+
+
+def test_error_while_an_array_is_read_is_not_replaced_by_another(tmp_path: Path) -> None:
+    store = write(tmp_path / "a", FORMS["zarr2_raw"](80, 7), values_of(80))
+    rows = ArrayRows(store)
+    (tmp_path / "a/0.0").unlink()
+    with pytest.raises(KeyError, match="the reader's own"), rows:
+        raise KeyError("the reader's own")
+
+
+def test_files_beside_a_dataset_may_change_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("t", data=values_of(80), chunks=(32, DIM))
+    spec = {"driver": "hdf5", "path": str(path), "member": None, "dataset": "t"}
+    store = ArrayStore(json.dumps(spec), (32, DIM), file=str(path), stamp=local_stamp(path.stat()))
+    with ArrayRows(store) as rows:
+        (tmp_path / "notes").write_text("written meanwhile")
+        np.testing.assert_array_equal(read(rows, 3, 40), values_of(80)[3:43])
+    rows = ArrayRows(store)
+    os.utime(path, (1, 1))
+    with pytest.raises(CheckpointError, match=r"a\.h5 changed while it was read"), rows:
+        pass
+
+
+def test_reason_why_an_array_cannot_be_read_is_shortened(tmp_path: Path) -> None:
+    directory = tmp_path.joinpath("x" * 200, "y" * 200, "a")
+    directory.parent.mkdir(parents=True)
+    store = write(directory, FORMS["zarr2_raw"](80, 7), values_of(80))
+    (directory / "0.0").unlink()
+    with pytest.raises(CheckpointError) as error:
+        read(ArrayRows(store), 0, 7)
+    told = str(error.value).removeprefix("array 'a' cannot be read: ")
+    reason = told.removesuffix("; it is damaged or incomplete, copy the checkpoint anew")
+    assert len(reason) == 400
+    assert "tensorstore_spec" not in reason
 
 
 @pytest.mark.parametrize("options", [{"compression": "gzip"}, {"shuffle": True}])
