@@ -1,0 +1,107 @@
+"""What several rules find together: names, slot variables, the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from export.checkpoint.inventory.findings import Findings, Found, table_spec
+from export.checkpoint.layouts import Mod, Plain
+from export.checkpoint.reader import open_checkpoint
+from tests.export.checkpoint.tensor_bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
+
+TABLE = np.zeros((8, 3), np.float32)
+KEYS = [f"v{number}" for number in range(6)]
+
+
+def findings(directory: Path, **more: Any) -> Findings:
+    write_bundle(directory / "c", dict.fromkeys(KEYS, TABLE) | more)
+    return Findings(open_checkpoint(directory))
+
+
+def found(findings: Findings, name: str, key: str, longer: str) -> Found:
+    spec = table_spec(name, findings.checkpoint.entries[key], "Keras Embedding", "")
+    return Found(spec, longer)
+
+
+def names(findings: Findings) -> dict[str, str]:
+    assert all(table.name == name for name, table in findings.tables.items())
+    return {name: table.key for name, table in findings.tables.items()}
+
+
+def test_tables_of_one_name_take_their_longer_names(tmp_path: Path) -> None:
+    held = findings(tmp_path)
+    held.add_tables([found(held, "a", "v0", "x.a"), found(held, "b", "v1", "x.b")])
+    assert names(held) == {"a": "v0", "b": "v1"}
+    held.add_tables([found(held, "a", "v2", "y.a"), found(held, "c", "v3", "y.c")])
+    assert names(held) == {"a": "v0", "b": "v1", "y.a": "v2", "c": "v3"}
+    held.add_tables([found(held, "d", "v4", "y.d"), found(held, "d", "v5", "z.d")])
+    assert names(held) == {
+        "a": "v0", "b": "v1", "y.a": "v2", "c": "v3", "y.d": "v4", "z.d": "v5",
+    }  # fmt: skip
+
+
+def test_table_never_takes_the_place_of_another(tmp_path: Path) -> None:
+    held = findings(tmp_path)
+    held.add_tables(
+        [
+            found(held, "a", "v0", "a"),
+            found(held, "v2", "v1", "x"),
+        ]
+    )
+    held.add_tables([found(held, "a", "v3", "a")])
+    assert names(held) == {"a": "v0", "v2": "v1", "v3": "v3"}
+    held.add_tables([found(held, "a", "v2", "a")])
+    assert names(held) == {"a": "v0", "v2": "v1", "v3": "v3", "v2'": "v2"}
+
+
+def test_inventory_sorts_what_was_found(tmp_path: Path) -> None:
+    held = findings(tmp_path, text=b"words", small=np.zeros(2, np.int64))
+    held.add_tables([found(held, "z", "v0", "z"), found(held, "a", "v1", "a")])
+    held.refuse("y", "v2", "for a reason")
+    held.refuse("b", "v5", "for another")
+    held.add_slot("m", "v4", "v0")
+    held.add_slot("gone", "none", "v0")
+    held.add_slot("l", "v3", "v0")
+    sorted_out = held.inventory(7)
+    assert [table.name for table in sorted_out.tables] == ["a", "z"]
+    assert [[slot.name for slot in table.slots] for table in sorted_out.tables] == [[], ["l", "m"]]
+    assert [each.name for each in sorted_out.refused] == ["b", "y"]
+    assert [slot.key for slot in sorted_out.slots] == ["v3", "v4"]
+    assert sorted_out.slot_bytes == 2 * TABLE.nbytes
+    assert [entry.key for entry in sorted_out.dense] == ["small"]
+    assert (sorted_out.step, sorted_out.objects, sorted_out.storage) == (7, False, "TensorFlow")
+    assert held.taken() == {"v0", "v1", "v2", "v3", "v4", "v5"}
+
+
+def test_slot_variables_of_no_table_are_listed_alone(tmp_path: Path) -> None:
+    held = findings(tmp_path)
+    held.add_slot("m", "v4", "v0")
+    sorted_out = held.inventory()
+    assert ([slot.of for slot in sorted_out.slots], sorted_out.step) == (["v0"], None)
+    assert [entry.key for entry in sorted_out.dense] == ["v0", "v1", "v2", "v3", "v5"]
+
+
+def test_paths_are_those_of_the_object_graph(tmp_path: Path) -> None:
+    held = findings(tmp_path / "names")
+    assert (held.paths_by_key, held.keys_by_path) == ({}, {})
+    graph = object_graph(
+        node({"a": 1, "b": 2, "long": 3}), node(key="k" + SUFFIX), node({"x": 1}), node(key="gone")
+    )
+    write_bundle(tmp_path / "objects/c", {"k" + SUFFIX: TABLE, GRAPH: graph})
+    held = Findings(open_checkpoint(tmp_path / "objects"))
+    assert held.paths_by_key["k" + SUFFIX] == "a"
+    assert held.keys_by_path == {"a": "k" + SUFFIX}
+    assert held.inventory().objects
+
+
+def test_table_takes_the_whole_variable_unless_it_says_otherwise(tmp_path: Path) -> None:
+    entry = findings(tmp_path).checkpoint.entries["v0"]
+    whole = table_spec("a", entry, "named", "p")
+    assert (whole.rows, whole.dim, whole.stored, whole.bytes) == (8, 3, (8, 3), 96)
+    assert (whole.layout, whole.path, whole.slices, whole.files) == (Plain(), "p", 1, 1)
+    part = table_spec("a", entry, "named", "", rows=5, dim=2, layout=Mod((0, 3)), note="n")
+    assert (part.rows, part.dim, part.stored, part.bytes) == (5, 2, (8, 3), 40)
+    assert (part.layout, part.note) == (Mod((0, 3)), "n")

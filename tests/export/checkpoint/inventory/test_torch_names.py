@@ -1,0 +1,95 @@
+"""What the names of a PyTorch state dict tell."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import pytest
+
+from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Inventory
+from export.checkpoint.reader import open_checkpoint
+
+
+def inventory(directory: Path, *names: str, shape: tuple[int, ...] = (4, 2)) -> Inventory:
+    """Returns what is found in a file of float32 tensors of one shape."""
+    size = 4 * shape[0] * shape[-1]
+    tensors = {
+        name: {"dtype": "F32", "shape": shape, "data_offsets": [size * at, size * at + size]}
+        for at, name in enumerate(names)
+    }
+    header = json.dumps(tensors).encode()
+    content = struct.pack("<Q", len(header)) + header + bytes(size * len(names))
+    (directory / "a.safetensors").write_bytes(content)
+    return recognise(open_checkpoint(directory / "a.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("ebc.embedding_bags.users.weight", "users"),
+        ("model.sparse.ec.embeddings.items.weight", "items"),
+        ("embedding_bags.users.weight", "users"),
+    ],
+)
+def test_table_of_torchrec_is_recognised_by_its_module(tmp_path: Path, key: str, name: str) -> None:
+    (table,) = inventory(tmp_path, key, "over.linear.weight").tables
+    assert (table.name, table.key, table.origin) == (name, key, "TorchRec")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "users.weight",
+        "ebc.embedding_bags.users.bias",
+        "my_embeddings.users.weight",
+        "embeddings.weight",
+    ],
+)
+def test_weight_of_another_module_is_a_candidate(tmp_path: Path, key: str) -> None:
+    found = inventory(tmp_path, key)
+    assert (found.tables, [entry.key for entry in found.candidates]) == ((), [key])
+
+
+def test_table_has_two_axes(tmp_path: Path) -> None:
+    found = inventory(tmp_path, "embedding_bags.users.weight", shape=(4, 1, 2))
+    assert found.tables == ()
+
+
+def test_tables_of_one_name_are_called_by_their_modules(tmp_path: Path) -> None:
+    keys = ["a.embeddings.users.weight", "b.embedding_bags.users.weight"]
+    assert [table.name for table in inventory(tmp_path, *keys).tables] == [
+        "a.embeddings.users",
+        "b.embedding_bags.users",
+    ]
+
+
+USERS = "model.ebc.embedding_bags.users.weight"
+
+
+@pytest.mark.parametrize(
+    ("state", "name", "of"),
+    [
+        (f"optim.state.{USERS}.exp_avg", "exp_avg", USERS),
+        (f"optimizer.state.{USERS}.users.momentum1", "users.momentum1", USERS),
+        (f"optimizers.0.state.{USERS}.exp_avg", "exp_avg", USERS),
+        ("fused_optimizer.state.ebc.embedding_bags.users.weight.exp_avg", "exp_avg", USERS),
+        ("optim.state.other.weight.exp_avg", "exp_avg", ""),
+        ("optim.state.exp_avg", "exp_avg", ""),
+    ],
+)
+def test_state_of_an_optimizer_is_of_the_variable_that_it_repeats(
+    tmp_path: Path, state: str, name: str, of: str
+) -> None:
+    found = inventory(tmp_path, USERS, state)
+    assert [(slot.name, slot.key, slot.of) for slot in found.slots] == [(name, state, of)]
+    assert [table.key for table in found.tables] == [USERS]
+
+
+def test_state_that_is_called_like_a_table_is_none(tmp_path: Path) -> None:
+    state = "optim.state.ebc.embedding_bags.users.weight"
+    found = inventory(tmp_path, USERS, state)
+    assert [table.key for table in found.tables] == [USERS]
+    assert [slot.key for slot in found.slots] == [state]
