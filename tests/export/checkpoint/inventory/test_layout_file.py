@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from export.checkpoint.inventory import layout_file
 from export.checkpoint.inventory.layout_file import read_layouts
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import STATED_NOTE, Inventory, StatedTable, Statements
@@ -141,10 +142,30 @@ def test_embedding_spec_whose_stack_is_not_one_variable_is_refused(tmp_path: Pat
         ("l.toml", "tables = 3", "tables: "),
         ("l.toml", b"\xff", "docs/reference/checkpoints.md"),
         ("l.json", '{"tables": {"a": {}, "a": {}}}', "'a' stands there twice"),
+        ("l.json", '{"tables": {"b": {}, "a": {}, "a": {}}}', "'a' stands there twice"),
+        ("l.json", "[1]", "docs/reference/checkpoints.md"),
+        (
+            "l.toml",
+            "[tables.a]\nkey = 'k'\nkind = 'sparse_core'\ncores = 3\nrows = 3",
+            "needs 'rows', 'dim' and 'cores'",
+        ),
+        (
+            "l.toml",
+            "[tables.a]\nkey = 'k'\nkind = 'mod'\noffset = 3\ncores = 3",
+            "'cores' is no key of a table of kind 'mod'",
+        ),
         ("l.yaml", "tables: {}", "ends in '.yaml'; .toml, .json"),
         ("l.pb", b"\x0a\xff", "no EmbeddingSpecProto"),
         ("l.textproto", "stacked_table_specs {", "protobuf's text format"),
         ("l.textproto", SPEC_TEXT.replace("num_sparsecores: 8", ""), "1920 rows on 0 cores"),
+        ("l.textproto", SPEC_TEXT.replace("1920", "0"), "of 0 rows on 8 cores"),
+        ("l.textproto", SPEC_TEXT.replace("1920", "1921"), "of 1921 rows on 8 cores"),
+        ("l.textproto", SPEC_TEXT.replace("1920", "-1920"), "of -1920 rows on 8 cores"),
+        (
+            "l.textproto",
+            SPEC_TEXT.replace('stack_name: "users_items"', ""),
+            "stack '' of 1920 rows on 8 cores",
+        ),
         ("l.textproto", SPEC_TEXT.replace('"items"', '"users"'), "'users' twice"),
         ("l.textproto", SPEC_TEXT.replace('table_name: "items";', ""), "without table_name"),
     ],
@@ -226,3 +247,45 @@ def test_table_of_slices_keeps_its_note_under_another_name(tmp_path: Path) -> No
     write_bundle(tmp_path / "c", {"u/embeddings": STACK[:9]}, boxes={"u/embeddings": boxes})
     (table,) = recognise(open_checkpoint(tmp_path), {"users": "u"}).tables
     assert (table.name, "--mod NAME says so" in table.note) == ("users", True)
+
+
+def test_layout_file_in_json_is_read(tmp_path: Path) -> None:
+    text = '{"tables": {"a": {"key": "k", "kind": "mod", "partitions": 3}, "b": {"key": "k", '
+    text += '"kind": "sparse_core", "rows": 1, "dim": 1, "cores": 1, "rotation": 2}}}'
+    found = read_layouts(written(tmp_path, "l.json", text))
+    assert dict(found) == {
+        "a": StatedTable(key="k", kind="mod", partitions=3),
+        "b": StatedTable(key="k", kind="sparse_core", rows=1, dim=1, cores=1, rotation=2),
+    }
+
+
+@pytest.mark.parametrize("name", ["s.textproto", "s.pbtxt", "s.txtpb", "s.pb", "s.binpb"])
+def test_embedding_spec_is_read_by_its_suffix(tmp_path: Path, name: str) -> None:
+    text = name in ("s.textproto", "s.pbtxt", "s.txtpb")
+    found = read_layouts(written(tmp_path, name, SPEC_TEXT if text else spec_bytes()))
+    assert {key: (table.key, table.rows, table.core_rows) for key, table in found.items()} == {
+        "users": ("users_items", 1000, 240),
+        "items": ("users_items", 503, 240),
+    }
+
+
+def test_stack_may_have_one_row_on_one_core(tmp_path: Path) -> None:
+    text = SPEC_TEXT.replace("1920", "1").replace("num_sparsecores: 8", "num_sparsecores: 1")
+    found = read_layouts(written(tmp_path, "s.pbtxt", text))
+    assert (found["users"].cores, found["users"].core_rows) == (1, 1)
+
+
+def test_layout_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, "l.toml", TOML)
+    size = path.stat().st_size
+    monkeypatch.setattr(layout_file, "FILE_BYTES_MAX", size)
+    assert len(read_layouts(path)) == 4
+    monkeypatch.setattr(layout_file, "FILE_BYTES_MAX", size - 1)
+    with pytest.raises(UsageError) as error:
+        read_layouts(path)
+    assert str(error.value) == f"layout file {path} has more than {size - 1} bytes"
+    with pytest.raises(UsageError) as error:
+        read_layouts(tmp_path / "none.toml")
+    assert str(error.value) == (
+        f"layout file {tmp_path / 'none.toml'} cannot be read: No such file or directory"
+    )

@@ -50,7 +50,16 @@ def test_layers_of_one_name_are_distinguished_by_their_paths(tmp_path: Path) -> 
         ("optimizer.opt_state.0.nu.user.embedding.value", "nu", "params.user.embedding"),
         ("optimizer_variables.adam.user_embedding_momentum", "momentum", "params.user.embedding"),
         ("optimizer_variables.adam.other_embedding_momentum", "other_embedding_momentum", ""),
+        (
+            "optimizer_variables.adam.user_embedding_momentum.value",
+            "momentum",
+            "params.user.embedding",
+        ),
         ("opt_state.hidden", "hidden", ""),
+        ("opt_state.0.count.value", "count", ""),
+        ("opt_state.user.embedding", "user", "params.user.embedding"),
+        ("opt.mu.embedding", "mu", "params.user.embedding"),
+        ("state.opt_states.mu.other.embedding", "other", "params.user.embedding"),
     ],
 )
 def test_state_of_an_optimizer_is_a_slot_though_it_has_the_shape_of_tables(
@@ -118,3 +127,89 @@ def test_step_is_the_programs_own_or_else_its_optimizers(
     leaves = {path: np.array(count) for path, count in counts.items()}
     write_item(tmp_path / "ckpt", leaves)
     assert recognise(open_checkpoint(tmp_path / "ckpt")).step == step
+
+
+def test_state_of_a_tail_that_several_weights_have_is_of_none(tmp_path: Path) -> None:
+    weights = ["params.user.embedding", "params.item.embedding.value", "head.kernel"]
+    states = ["opt_state.mu.embedding", "opt_state.mu.item.embedding", "opt_state.mu.head.kernel"]
+    found = found_in(tmp_path, *weights, *states)
+    assert [(slot.key, slot.name, slot.of) for slot in found.slots] == [
+        ("opt_state.mu.embedding", "embedding", ""),
+        ("opt_state.mu.head.kernel", "mu", "head.kernel"),
+        ("opt_state.mu.item.embedding", "mu", "params.item.embedding.value"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("leaves", "tables"),
+    [
+        ({"params.embedding": (20, 4)}, ["params"]),
+        ({"params.user.embedding": (20,)}, []),
+        ({"params.user.embedding": (4, 5, 4)}, []),
+        ({"params.user.embeddings": (20, 1)}, ["user"]),
+        ({"params.user.my_embedding": (20, 4)}, []),
+        ({"params.user.embedding.scale": (20, 4)}, []),
+        ({"embedding.value": (20, 4)}, ["embedding"]),
+    ],
+)
+def test_leaf_of_a_table_has_rows_and_columns(
+    tmp_path: Path, leaves: dict[str, tuple[int, ...]], tables: list[str]
+) -> None:
+    write_item(
+        tmp_path / "ckpt", {path: np.zeros(shape, np.float32) for path, shape in leaves.items()}
+    )
+    found = recognise(open_checkpoint(tmp_path / "ckpt"))
+    assert [table.name for table in found.tables] == tables
+
+
+@pytest.mark.parametrize(
+    ("path", "stack"),
+    [
+        ("sc_embedding_variables.users.table", "users"),
+        ("model.sc_embedding_variables.value.users.table", "users"),
+        ("embed.embedding_table.a.b.table", "a.b"),
+        ("var:users:table", "users"),
+        ("emb.var:users:table", "users"),
+        ("embedding.users.table", "users"),
+        ("embeddings.users.table", ""),
+        ("embedding.users.tables", ""),
+        ("table", ""),
+    ],
+)
+def test_stack_is_refused_by_its_path(tmp_path: Path, path: str, stack: str) -> None:
+    found = found_in(tmp_path, path)
+    assert [(each.name, each.key) for each in found.refused] == ([(stack, path)] if stack else [])
+    assert [entry.key for entry in found.candidates] == ([] if stack else [path])
+
+
+def test_stack_that_is_no_matrix_is_no_table(tmp_path: Path) -> None:
+    path = "sc_embedding_variables.users.table"
+    write_item(tmp_path / "ckpt", {path: TABLE[0]})
+    found = recognise(open_checkpoint(tmp_path / "ckpt"))
+    assert (found.refused, [entry.key for entry in found.dense]) == ((), [path])
+
+
+@pytest.mark.parametrize(
+    ("counts", "step"),
+    [
+        ({"global_step": 4}, 4),
+        ({"step.value": 4}, 4),
+        ({"iteration": 4}, None),
+        ({"optimizer_variables.adam.iteration": 5, "opt_state.count": 6}, 5),
+        ({"a.count": 6, "opt_state.iteration": 5}, 5),
+        ({"steps": 3}, None),
+        ({"a.b.step": 3, "ab.step": 4}, 4),
+        ({"a.step": 3, "global_step": 4}, 3),
+    ],
+)
+def test_step_is_the_shortest_of_the_leaves_that_are_called_so(
+    tmp_path: Path, counts: dict[str, int], step: int | None
+) -> None:
+    write_item(tmp_path / "ckpt", {path: np.array(count) for path, count in counts.items()})
+    assert recognise(open_checkpoint(tmp_path / "ckpt")).step == step
+
+
+def test_step_is_a_single_integer(tmp_path: Path) -> None:
+    leaves = {"step": np.array([3]), "a.step": np.float32(4), "a.b.step": np.array(5, np.int32)}
+    write_item(tmp_path / "ckpt", leaves)
+    assert recognise(open_checkpoint(tmp_path / "ckpt")).step == 5

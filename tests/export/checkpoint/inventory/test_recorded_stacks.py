@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from export.checkpoint.inventory import recorded_stacks
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.layouts import SparseCore
@@ -84,3 +85,37 @@ def test_damaged_layout_of_a_checkpoint_without_stacks_is_not_read(tmp_path: Pat
     (tmp_path / "7" / "spec" / "proto.pbtxt").write_text(SPEC_TEXT[:-2])
     found = recognise(open_checkpoint(tmp_path / "7"))
     assert [table.name for table in found.tables] == ["user"]
+
+
+def test_stack_that_two_items_hold_needs_a_layout_file(tmp_path: Path) -> None:
+    root = step(tmp_path, SPEC_TEXT)
+    write_item(root / "7" / "copy", LEAVES)
+    found = recognise(open_checkpoint(root))
+    assert (found.tables, [each.name for each in found.refused]) == ((), ["users_items"] * 2)
+
+
+def test_recorded_layouts_of_several_items_are_taken_together(tmp_path: Path) -> None:
+    root = step(tmp_path, SPEC_TEXT.replace("users_items", "others"))
+    (root / "7/more").mkdir()
+    (root / "7/more/proto.pbtxt").write_text(SPEC_TEXT)
+    found = recognise(open_checkpoint(root))
+    assert [table.name for table in found.tables] == ["items", "users"]
+
+
+def test_recorded_layout_is_read_up_to_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = open_checkpoint(step(tmp_path, SPEC_TEXT))
+    monkeypatch.setattr(recorded_stacks, "FILE_BYTES_MAX", len(SPEC_TEXT))
+    assert len(recognise(checkpoint).tables) == 2
+    monkeypatch.setattr(recorded_stacks, "FILE_BYTES_MAX", len(SPEC_TEXT) - 1)
+    file = tmp_path / "7/embedding_spec/proto.pbtxt"
+    with pytest.raises(CheckpointError) as error:
+        recognise(checkpoint)
+    assert str(error.value) == f"{file} has more than {len(SPEC_TEXT) - 1} bytes"
+    file.unlink()
+    file.mkdir()
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError) as error:
+        recognise(checkpoint)
+    assert str(error.value) == f"{file} cannot be read: Is a directory"

@@ -8,9 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from export.checkpoint.formats.coding import Malformed
+from export.checkpoint.inventory.findings import table_spec
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.specs import Inventory
+from export.checkpoint.inventory.sparsecore import (
+    CORES_MAX,
+    LayoutContradiction,
+    SavedLayout,
+    check_stack,
+    parse_table_layouts,
+)
+from export.checkpoint.inventory.specs import Inventory, TableSpec
+from export.checkpoint.layouts import Plain, SparseCore
 from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.variables import Entry
 from export.errors import CheckpointError, NotConvertible
 from tests.export.checkpoint.tensor_bundles import (
     GRAPH,
@@ -136,6 +147,136 @@ def test_recognise_layouts_that_contradict_the_stack_are_refused(
     write(tmp_path, USERS | change, ITEMS)
     with pytest.raises(CheckpointError, match=what):
         opened(tmp_path)
+
+
+def table(
+    name: str = "t",
+    *,
+    rows: int = 8,
+    dim: int = 3,
+    stored: tuple[int, int] = (32, 4),
+    layout: SparseCore | Plain | None = None,
+    **changed: int,
+) -> TableSpec:
+    """Returns a table of 8 rows on 4 cores of 8 rows each, or with other numbers."""
+    numbers = {"cores": 4, "core_rows": 8, "offset": 0, "rotation": 0} | changed
+    entry = Entry("v", "float32", stored, ())
+    return table_spec(
+        name, entry, "named", "", rows=rows, dim=dim, layout=layout or SparseCore(**numbers)
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (table(), ""),
+        (table(rows=32, dim=4), ""),
+        (table(rows=1, dim=1, rotation=3, offset=7), ""),
+        (table(offset=6), ""),
+        (table(rows=99, layout=Plain()), ""),
+        (table(cores=1, core_rows=32), ""),
+        (table(cores=32, core_rows=1, rotation=31), ""),
+        (
+            table(cores=CORES_MAX, core_rows=1, stored=(CORES_MAX, 4), rotation=CORES_MAX - 1),
+            "",
+        ),
+        (
+            table(cores=CORES_MAX + 1, core_rows=1, stored=(CORES_MAX + 1, 4)),
+            "table 't' lies on 1048577 cores of 1 rows each; expected were 1 to 1048576 cores and "
+            "1 row or more",
+        ),
+        (
+            table(cores=0),
+            "table 't' lies on 0 cores of 8 rows each; expected were 1 to 1048576 cores and 1 row "
+            "or more",
+        ),
+        (
+            table(core_rows=0),
+            "table 't' lies on 4 cores of 0 rows each; expected were 1 to 1048576 cores and 1 row "
+            "or more",
+        ),
+        (
+            table(stored=(33, 4)),
+            "table 't' lies on 4 cores of 8 rows each, which makes 32 rows; its variable has 33",
+        ),
+        (
+            table(rows=0),
+            "table 't' has the shape [0, 3]; expected were 1 row or more and 1 to 4 columns",
+        ),
+        (
+            table(dim=0),
+            "table 't' has the shape [8, 0]; expected were 1 row or more and 1 to 4 columns",
+        ),
+        (
+            table(dim=5),
+            "table 't' has the shape [8, 5]; expected were 1 row or more and 1 to 4 columns",
+        ),
+        (
+            table(rotation=-1),
+            "table 't' is rotated by -1; expected was 0 to 3, less than its cores",
+        ),
+        (table(rotation=4), "table 't' is rotated by 4; expected was 0 to 3, less than its cores"),
+        (table(offset=-1), "table 't' takes rows -1 to 1 of each core's shard, which has 8"),
+        (table(offset=7), "table 't' takes rows 7 to 9 of each core's shard, which has 8"),
+        (table(rows=33), "table 't' takes rows 0 to 9 of each core's shard, which has 8"),
+    ],
+)
+def test_table_fits_its_variable(spec: TableSpec, told: str) -> None:
+    if not told:
+        check_stack([spec])
+        return
+    with pytest.raises(LayoutContradiction) as error:
+        check_stack([spec])
+    assert str(error.value) == told
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        (table("u", offset=2), ""),
+        (table("u", offset=1), "tables 't' and 'u' overlap: both hold row 1 of each core's shard"),
+        (table("u"), "tables 't' and 'u' overlap: both hold row 0 of each core's shard"),
+        (table("a"), "tables 'a' and 't' overlap: both hold row 0 of each core's shard"),
+        (
+            table("u", cores=8, core_rows=4, offset=2),
+            "tables 't' and 'u' of one stack have 4 and 8 cores",
+        ),
+        (table("u", rows=99, layout=Plain()), ""),
+    ],
+)
+def test_tables_of_a_stack_lie_side_by_side(second: TableSpec, told: str) -> None:
+    if not told:
+        check_stack([second, table()])
+        return
+    with pytest.raises(LayoutContradiction) as error:
+        check_stack([second, table()])
+    assert str(error.value) == told
+
+
+def test_saved_layout_is_decoded() -> None:
+    users, items = parse_table_layouts(table_layout(**USERS) + table_layout(**ITEMS))
+    assert users == SavedLayout("users", "it_ems_users", 50, 5, SparseCore(4, 32, 0, 0))
+    assert items == SavedLayout("it_ems", "it_ems_users", 30, 7, SparseCore(4, 32, 16, 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"name": ""}, "a layout of table '' in stack 'it_ems_users'; both need a name"),
+        ({"stack": ""}, "a layout of table 'users' in stack ''; both need a name"),
+        ({"shape": (5,)}, "table 'users' has the shape (5,), not [rows, columns]"),
+        (
+            {"shape": (1, 2, 3, 4, 5)},
+            "table 'users' has the shape (1, 2, 3, 4), not [rows, columns]",
+        ),
+    ],
+)
+def test_saved_layout_without_names_or_shape_is_malformed(
+    change: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(Malformed) as error:
+        parse_table_layouts(table_layout(**USERS | change))
+    assert str(error.value) == told
 
 
 @pytest.mark.parametrize("change", [{"offset": 13}, {"offset": 24}, {"shape": (30, 8)}])
