@@ -160,7 +160,7 @@ class Evaluator:
             found = handler(equation, *arguments)
         except ExportError:
             raise
-        except (ValueError, TypeError, tf.errors.OpError) as problem:
+        except (ValueError, TypeError, NotImplementedError, tf.errors.OpError) as problem:
             message = " ".join(str(problem).split())
             raise equation.refused(f"TensorFlow refuses it: {message[:200]}") from problem
         results = found if isinstance(found, list) else [found]

@@ -225,15 +225,10 @@ def _expanded(mask: Any, is_slice: list[bool]) -> Any:
 
 
 def _filling(equation: Equation, dtype: Any) -> Any:
-    """Returns what JAX gives for a place outside the array."""
+    """Returns what JAX gives for a place outside the array: `lax.gather` states it for each
+    dtype.
+    """
     given = equation.params["fill_value"]
-    if given is None:
-        if dtype.is_floating:
-            given = np.nan
-        elif dtype == tf.bool:
-            given = True
-        else:
-            given = dtype.max if dtype.is_unsigned else dtype.min
     return tf.constant(np.asarray(given).astype(dtype.as_numpy_dtype))
 
 

@@ -176,7 +176,7 @@ class TestAttention:
             self.VALUE,
         )
         # Four times the score by the root of four.
-        np.testing.assert_allclose(found, [[[6], [7.6]]], rtol=1e-6)
+        np.testing.assert_allclose(found, np.array([[[6], [7.6]]]), rtol=1e-6)
 
     def test_mask_of_booleans_excludes_keys(self) -> None:
         mask = tf.constant([[True, False], [False, False]])

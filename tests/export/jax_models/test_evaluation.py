@@ -92,6 +92,11 @@ def test_operation_without_counterpart_names_the_line_and_a_remedy(primitive: st
     assert remedy in message
 
 
+def test_size_that_is_no_sum_of_batches_is_refused_with_its_line() -> None:
+    with pytest.raises(NotConvertible, match=r"\(test_evaluation\.py:\d+\): TensorFlow refuses it"):
+        evaluated(lambda x: x[::2] * 2, VALUES)
+
+
 def test_random_numbers_without_effect_are_left_out() -> None:
     def function(x: Any) -> Any:
         jax.random.normal(jax.random.key(0), (4,))

@@ -73,3 +73,63 @@ def test_loop_whose_steps_depend_on_inputs_is_refused() -> None:
             lambda x: lax.while_loop(lambda y: y.sum() < 9, lambda y: y + 1, x),
             np.ones((2, 3), np.float32),
         )
+
+
+def counted(x: Any, steps: int) -> Any:
+    return lax.fori_loop(0, steps, lambda i, y: y + 1, x)
+
+
+def counted_while(x: Any, steps: int) -> Any:
+    found = lax.while_loop(
+        lambda state: state[0] < steps, lambda state: (state[0] + 1, state[1] + 1), (0, x)
+    )
+    return found[1]
+
+
+BRANCHES = [lambda y: y, lambda y: y + 1, lambda y: y * 3]
+EDGES: dict[str, Callable[[Any], Any]] = {
+    "map": lambda x: lax.map(lambda row: row * 2, x.T),
+    "scan that emits constants": lambda x: lax.scan(
+        lambda carry, y: (carry + x[:, 0], (y * 2, carry)), x[:, 1], jnp.arange(3.0)
+    ),
+    "scan of nothing but a number of steps": lambda x: lax.scan(
+        lambda carry, _: (carry * 2, carry.sum()), x, None, length=3
+    ),
+    "scan of constants from the end": lambda x: lax.scan(
+        lambda carry, y: (carry + y, y), x[:, 0], jnp.arange(3.0), reverse=True
+    ),
+    "switch of a constant below 0": lambda x: lax.switch(jnp.array(-2), BRANCHES, x),
+    "switch of a constant": lambda x: lax.switch(jnp.array(1), BRANCHES, x),
+    "switch of a constant beyond the last": lambda x: lax.switch(jnp.array(7), BRANCHES, x),
+    "cond of a constant": lambda x: lax.cond(jnp.array(False), jnp.sin, jnp.cos, x),
+    "while without a step": lambda x: counted_while(x, 0),
+    "while of one step": lambda x: counted_while(x, 1),
+}
+
+
+def test_ends_of_loops_and_branches() -> None:
+    check_all(EDGES, np.arange(1, 11, dtype=np.float32).reshape(2, 5))
+
+
+@pytest.mark.parametrize("first", [-3.0, 0.0, 1.0, 2.0, 9.0])
+def test_branch_is_chosen_by_a_computed_number(first: float) -> None:
+    def branched(x: Any) -> Any:
+        number = x[0, 0].astype(int)
+        return {
+            "three": lax.switch(number, BRANCHES, x),
+            "two": lax.switch(number, BRANCHES[1:], x),
+            "one": lax.switch(number, BRANCHES[2:], x),
+            "cond": lax.cond(number > 0, *BRANCHES[1:], x),
+        }
+
+    check_all({"branched": branched}, np.array([[first, 5.0]], np.float32))
+
+
+@pytest.mark.parametrize(("loop", "name"), [(counted, "scan"), (counted_while, "while")])
+def test_loop_of_512_steps_is_the_longest(loop: Callable[[Any, int], Any], name: str) -> None:
+    values = np.ones((2, 3), np.float32)
+    (found,) = evaluated(lambda x: loop(x, 512), values)
+    np.testing.assert_array_equal(found, values + 512)
+    reason = "a loop of 513 steps; loops of up to 512" if name == "scan" else "more than 512 steps"
+    with pytest.raises(Exception, match=f"{name} .*{reason}"):
+        evaluated(lambda x: loop(x, 513), values)

@@ -48,6 +48,12 @@ OF_VALUES: dict[str, Callable[[Any, Any], Any]] = {
     ),
     "vmap of jnp.take": jax.vmap(jnp.take),
     "one id for each example": lambda x, ids: x[jnp.arange(x.shape[0]), ids[:, 0]],
+    "constant columns at the end and outside": lambda x, ids: jnp.take(
+        x, jnp.array([3, 4, -4, -5]), axis=1
+    ),
+    "constant columns outside, clipped": lambda x, ids: jnp.take(
+        x, jnp.array([3, 4, -4, -5]), axis=1, mode="clip"
+    ),
     "one id for all": lambda x, ids: x[:, ids[0, 0]],
 }
 OF_CONSTANTS: dict[str, Callable[[Any], Any]] = {
@@ -146,7 +152,16 @@ SHAPES_OF_GATHERS: dict[str, Callable[[Any, Any], Any]] = {
     "the first number": lambda x, ids: x[0, 0],
     "examples by ids": lambda x, ids: x[ids % 3],
     "examples in another order": lambda x, ids: jnp.take(x, ids[0] % 3, axis=0),
-    "windows of columns": lambda x, ids: jnp.stack([x, x], 1)[:, 1:, jnp.array([0, 2])],
+    "constant columns at the end and outside": lambda x, ids: jnp.take(
+        x, jnp.array([3, 4, -4, -5]), axis=1
+    ),
+    "constant columns outside, clipped": lambda x, ids: jnp.take(
+        x, jnp.array([3, 4, -4, -5]), axis=1, mode="clip"
+    ),
+    "one id for all": lambda x, ids: x[:, ids[0, 1] % 4],
+    "one id for all, beyond the end": lambda x, ids: x.at[:, ids[2, 3]].get(mode="clip"),
+    "two ids for all": lambda x, ids: jnp.asarray(CUBE)[ids[0, 1] % 2, :, ids[0, 2] % 4] + x[0, :3],
+    "windows of columns": lambda x, ids: jnp.stack([x, -x, x + 1], 1)[:, 1:, jnp.array([0, 2])],
     "windows of two axes": lambda x, ids: jnp.asarray(CUBE)[1:, jnp.array([0, 2]), 1:3],
 }
 SCATTERS: dict[str, Callable[[Any, Any], Any]] = {
@@ -169,6 +184,28 @@ SCATTERS: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize("functions", [SHAPES_OF_GATHERS, SCATTERS], ids=["gathers", "scatters"])
 def test_axes_and_ends_of_arrays(functions: dict[str, Callable[..., Any]]) -> None:
     check_all(functions, np.arange(1, 13, dtype=np.float32).reshape(3, 4), EDGES)
+
+
+PARTS_OF_ROWS: dict[str, Callable[[Any, Any], Any]] = {
+    "the first columns": lambda x, ids: jax.vmap(
+        lambda row: jax.lax.dynamic_slice(jnp.asarray(TABLE), (row, 0), (1, 2))
+    )(ids[:, 0]),
+    "two rows": lambda x, ids: jax.vmap(
+        lambda row: jax.lax.dynamic_slice(jnp.asarray(TABLE), (row, 0), (2, 3))
+    )(ids[:, 0]),
+    "two numbers": lambda x, ids: jax.vmap(
+        lambda row: jax.lax.dynamic_slice(jnp.asarray(TABLE[:, 0]), (row,), (2,))
+    )(ids[:, 0]),
+    "columns of each": lambda x, ids: jax.vmap(
+        lambda row, start: jax.lax.dynamic_slice(row, (start,), (2,))
+    )(x, ids[:, 0]),
+}
+
+
+@pytest.mark.parametrize("case", PARTS_OF_ROWS)
+def test_reading_parts_of_rows_by_ids_is_refused(case: str) -> None:
+    with pytest.raises(Exception, match=r"gather.*it reads parts of rows by ids; use jnp\.take"):
+        evaluated(PARTS_OF_ROWS[case], np.ones((3, 4), np.float32), EDGES)
 
 
 def read_unwrapped(table: Any, ids: Any) -> Any:

@@ -11,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.export.jax_models.evaluated import DTYPES, EXAMPLES, check_same, evaluated
+from tests.export.jax_models.evaluated import (
+    DTYPES,
+    EXAMPLES,
+    check_all,
+    check_same,
+    evaluated,
+)
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -118,3 +124,91 @@ def test_convolution_in_groups_is_refused() -> None:
             ),
             numbers((2, 8, 4), 1),
         )
+
+
+AXES = {
+    "bij,jk->bik": ((3, 4), (4, 2)),
+    "bij,kj->bik": ((3, 4), (2, 4)),
+    "bij,ij->b": ((3, 4), (3, 4)),
+    "bij,ji->b": ((3, 4), (4, 3)),
+    "bij,ik->bjk": ((3, 4), (3, 2)),
+    "bij,jkl->bikl": ((3, 4), (4, 2, 5)),
+    "bij,j->bi": ((3, 4), (4,)),
+    "bij,i->bj": ((3, 4), (3,)),
+    "bi,bi->i": ((4,), None),
+    "bi,bj->ij": ((4,), None),
+    "bij,bkj->bik": ((3, 4), None),
+    "bij,bij->bi": ((3, 4), None),
+    "bij,bkl->bijkl": ((3, 4), None),
+}
+"""Formulas, and the sizes of an example and of weights; None: two batches."""
+
+
+def product_of(formula: str, seed: int) -> Any:
+    """Returns a function of two arrays that writes the formula both ways round."""
+    left, right = AXES[formula]
+    first, rest = formula.split(",")
+    second, result = rest.split("->")
+    turned = f"{second},{first}->{result}"
+    weights = None if right is None else numbers(right, seed)
+
+    def product(x: Any, y: Any) -> Any:
+        size = int(np.prod(left))
+        a = x[:, :size].reshape(-1, *left)
+        b = y[:, :size].reshape(-1, *left) if weights is None else weights
+        return jnp.einsum(formula, a, b), jnp.einsum(turned, b, a)
+
+    return product
+
+
+def test_products_over_any_axes() -> None:
+    functions = {formula: product_of(formula, place) for place, formula in enumerate(AXES)}
+    functions["a vector by a matrix"] = lambda x, y: x[0, :4] @ numbers((4, 3), 1)
+    functions["a matrix by a vector"] = lambda x, y: numbers((3, 4), 1) @ x[0, :4]
+    functions["two vectors"] = lambda x, y: x[0] @ y[0]
+    check_all(functions, numbers((3, 12), 8), numbers((3, 12), 9))
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "inputs with holes": {"lhs_dilation": (2,), "padding": [(0, 0)]},
+    "groups of the batch": {"batch_group_count": 2},
+    "padding below nothing": {"padding": [(-1, 0)]},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_convolution_without_a_counterpart_is_refused(case: str) -> None:
+    how = {"padding": "VALID", **REFUSED[case]}
+    kernel = numbers((3, 4, 6), 2)
+    remedy = "slice the inputs instead" if "nothing" in case else "feature_group_count=1"
+
+    def function(x: Any) -> Any:
+        order = ("WNC", "WIO", "WNC") if "batch" in case else ("NWC", "WIO", "NWC")
+        inputs = jnp.broadcast_to(x[0, :, None], (8, 2, 4)) if "batch" in case else x
+        return lax.conv_general_dilated(inputs, kernel, (1,), dimension_numbers=order, **how)
+
+    with pytest.raises(Exception, match=rf"conv_general_dilated.*{remedy}"):
+        evaluated(function, numbers((2, 8, 4), 1))
+
+
+def test_convolution_over_three_axes_is_refused() -> None:
+    kernel = numbers((2, 2, 2, 4, 5), 2)
+    order = ("NDHWC", "DHWIO", "NDHWC")
+    with pytest.raises(Exception, match=r"conv_general_dilated.*over one or two axes"):
+        evaluated(
+            lambda x: lax.conv_general_dilated(
+                x, kernel, (1, 1, 1), "VALID", dimension_numbers=order
+            ),
+            numbers((2, 3, 3, 3, 4), 1),
+        )
+
+
+def test_convolution_of_images_with_the_batch_last() -> None:
+    kernel = numbers((2, 3, 4, 5), 3)
+    order = ("NHWC", "HWIO", "HWNC")
+    check_same(
+        lambda x: lax.conv_general_dilated(
+            x, kernel, (1, 2), [(1, 0), (0, 2)], dimension_numbers=order
+        ),
+        numbers((2, 6, 5, 4), 4),
+    )

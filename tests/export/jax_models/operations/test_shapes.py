@@ -74,3 +74,72 @@ def test_reshape_of_examples_without_values() -> None:
     check_same(
         lambda x: x[:, :0].reshape(x.shape[0], 0, 3).sum((1, 2)), np.ones((2, 4), np.float32)
     )
+
+
+def pairs(x: Any) -> Any:
+    """Returns a number for each pair of examples."""
+    return x[:, 0] @ x[:, 0].T
+
+
+def start_of(x: Any) -> Any:
+    return x[0, 0, 0].astype(int)
+
+
+EDGES: dict[str, Callable[[Any], Any]] = {
+    "a new last axis beside two of the batch": lambda x: pairs(x)[..., None] * jnp.arange(3.0),
+    "new axes around two of the batch": lambda x: (
+        pairs(x)[None, :, None, :] * jnp.ones((2, 1, 2, 1))
+    ),
+    "a new axis between": lambda x: x[:, None] * jnp.arange(1.0, 3.0)[:, None, None],
+    "a row beside the batch": lambda x: x + jnp.arange(4.0),
+    "a column beside the batch": lambda x: x + jnp.arange(3.0)[:, None],
+    "all but the first": lambda x: x[:, 1:],
+    "all but the last": lambda x: x[:, :, :-1],
+    "the first two": lambda x: x[:, :2],
+    "every second": lambda x: x[:, ::2],
+    "every second from the second": lambda x: x[:, :, 1::2],
+    "the last example": lambda x: x[-1:],
+    "a part from a start": lambda x: lax.dynamic_slice(x, (0, 1, 2), (1, 2, 2)),
+    "a part from a start beyond the end": lambda x: lax.dynamic_slice(x, (0, 2, 3), (1, 2, 2)),
+    "a part from a computed start": lambda x: lax.dynamic_slice_in_dim(x, start_of(x), 2, axis=1),
+    "a part from a start below 0": lambda x: lax.dynamic_slice_in_dim(x, -start_of(x), 2, axis=2),
+    "another part at a computed start": lambda x: lax.dynamic_update_slice_in_dim(
+        x, x[:, :, :2] * 2, start_of(x), 2
+    ),
+    "another part below 0": lambda x: lax.dynamic_update_slice_in_dim(
+        x, x[:, :, :2] * 2, -start_of(x) - 9, 2
+    ),
+    "another example": lambda x: lax.dynamic_update_slice_in_dim(x, x[:1] * 2, 1, 0),
+    "stack in front": lambda x: jnp.stack([x, -x]),
+    "unstack of examples' parts": lambda x: jnp.unstack(x, axis=2)[3],
+    "split at a place": lambda x: jnp.split(x, [1], axis=1)[1],
+    "padding between examples": lambda x: lax.pad(
+        x, x.dtype.type(7), ((0, 0, 1), (0, 0, 0), (0, 0, 0))
+    ),
+    "padding between and cut": lambda x: lax.pad(
+        x, x.dtype.type(7), ((0, 0, 0), (-1, 2, 1), (1, -2, 2))
+    ),
+    "padding less in front": lambda x: lax.pad(
+        x, x.dtype.type(7), ((0, 0, 0), (-1, 0, 0), (0, 0, 0))
+    ),
+    "places over several axes": lambda x: (
+        lax.broadcasted_iota(jnp.int32, (*x.shape[:1], 3, 4), 0) + x.astype(int)
+    ),
+    "places over the middle axis": lambda x: (
+        lax.broadcasted_iota(jnp.int32, (*x.shape[:1], 3, 4), 1) + x.astype(int)
+    ),
+    "joined in the middle": lambda x: x.reshape(x.shape[0], 2, 6),
+    "joined with the batch": lambda x: x.reshape(-1, 2),
+    "pairs in a row": lambda x: pairs(x).reshape(-1),
+    "pairs with an axis of one": lambda x: pairs(x).reshape(x.shape[0], 1, x.shape[0]),
+    "twice the batch": lambda x: jnp.concatenate([x, x]).reshape(2, x.shape[0], 12),
+    "turned twice": lambda x: jnp.flip(x, (1, 2)),
+    "tiles of examples": lambda x: jnp.tile(x, (2, 1, 2)),
+    "without axes of one": lambda x: jnp.squeeze(x[:, :1, None, :1], (1, 2)),
+    "the size of the batch": lambda x: x * x.shape[0] + (x.shape[0] * 2 + 1),
+}
+
+
+def test_ends_and_starts_of_arrays() -> None:
+    values = np.arange(2, 38, dtype=np.float32).reshape(3, 3, 4)
+    check_all(EDGES, values)
