@@ -65,8 +65,15 @@ COUNT = floats([0.0, 1.0, 2.0], [3.0, 4.0, 5.0])
         ),
         (("einsum", "ij,j->i", [COUNT, floats(1.0, 2.0, 3.0)]), [8, 26]),
         (
-            ("layer_norm", floats([1.0, 3.0]), [2], floats(2.0, 2.0), floats(1.0, 1.0), 0.0),
-            [[-1, 3]],
+            (
+                "layer_norm",
+                floats([1.0, 3.0], [2.0, 10.0]),
+                [2],
+                floats(2.0, 2.0),
+                floats(1.0, 1.0),
+                0.0,
+            ),
+            [[-1, 3], [-1, 3]],
         ),
         (
             ("layer_norm", floats([[1.0], [3.0]]), [2, 1], None, None, 3.0),
@@ -95,6 +102,7 @@ COUNT = floats([0.0, 1.0, 2.0], [3.0, 4.0, 5.0])
         (("embedding", COUNT, integers(1, 0), -1, False), [[3, 4, 5], [0, 1, 2]]),
         (("gather", COUNT, 1, integers([2], [0])), [[2], [3]]),
         (("index", COUNT, [integers(1, -1)]), [[3, 4, 5], [3, 4, 5]]),
+        (("index", COUNT, [integers(1, -2), None]), [[3, 4, 5], [0, 1, 2]]),
         (("index", COUNT, [None, integers(2, -3)]), [[2, 0], [5, 3]]),
         (("index", COUNT, [integers(0, 1), integers(2, -1)]), [2, 5]),
         (("index", COUNT[None], [None, integers(1, 0), integers(0, 2)]), [[3, 2]]),

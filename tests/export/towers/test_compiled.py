@@ -103,7 +103,7 @@ def test_weights_of_int8_are_smaller(tmp_path: Path) -> None:
     sizes = {}
     for precision in ("f32", "int8"):
         path = tmp_path / precision
-        assert compile_tower(tmp_path / "saved_model", precision, path) == ""  # type: ignore[arg-type]
+        assert compile_tower(tmp_path / "saved_model", precision, path) == ""
         sizes[precision] = path.stat().st_size
     assert sizes["f32"] > 4 * 256 * 256
     assert sizes["int8"] < sizes["f32"] / 2

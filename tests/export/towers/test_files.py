@@ -77,7 +77,8 @@ def test_tower_and_its_parts_have_every_precision(stage: Staging) -> None:
     kinds = [("saved_model", "f32"), ("litert", "f32"), ("litert", "int8"), ("saved_model", "bf16")]
     assert [form[:2] for form in forms_of(entry)] == kinds
     assert [part.name for part in entry.parts] == ["context", "candidate"]
-    for each in (entry, *entry.parts):
+    written: list[manifest.Tower | manifest.TowerPart] = [entry, *entry.parts]
+    for each in written:
         assert [form[:2] for form in forms_of(each)] == kinds
         paths = [path for *_, path in forms_of(each)]
         assert len(set(paths)) == 4
