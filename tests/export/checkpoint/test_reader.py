@@ -134,7 +134,7 @@ def test_rows_are_read_from_files_that_stay_open_or_are_closed(tmp_path: Path) -
 
 
 def test_damaged_rows_are_found_only_where_a_whole_slice_is_read(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "c", {"number": np.float32(1), "v": VALUES}, lead=b"")
+    write_bundle(tmp_path / "c", {"number": np.array(1, np.float32), "v": VALUES}, lead=b"")
     data = tmp_path / "c.data-00000-of-00001"
     content = bytearray(data.read_bytes())
     content[3] ^= 1

@@ -210,6 +210,10 @@ def test_step_is_the_shortest_of_the_leaves_that_are_called_so(
 
 
 def test_step_is_a_single_integer(tmp_path: Path) -> None:
-    leaves = {"step": np.array([3]), "a.step": np.float32(4), "a.b.step": np.array(5, np.int32)}
+    leaves = {
+        "step": np.array([3]),
+        "a.step": np.array(4, np.float32),
+        "a.b.step": np.array(5, np.int32),
+    }
     write_item(tmp_path / "ckpt", leaves)
     assert recognise(open_checkpoint(tmp_path / "ckpt")).step == 5
