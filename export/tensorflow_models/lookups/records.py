@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -123,7 +124,7 @@ def table_name(name: str, what: str) -> str:
     Raises:
       NotConvertible: it cannot be a name.
     """
-    made = "".join(letter if letter.isalnum() or letter in "_.-" else "_" for letter in name)
+    made = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
     if not paths.is_name(made):
         raise NotConvertible(
             f"{what} {name!r} cannot be a name in a bundle: begin with a letter or digit"
