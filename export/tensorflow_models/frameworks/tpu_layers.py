@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from export.graphs.loading import load_tensorflow
 from export.tensorflow_models.frameworks.hook_points import LAYER_TABLES, TPU_METHODS
 from export.tensorflow_models.frameworks.hooks import Answer, Hooks
 
@@ -23,7 +22,6 @@ def make_layers_on_cpu(hooks: Hooks, create: TakeTables) -> None:
     """Makes every embedding layer of the mid-level API create its tables by `create` and run on a
     CPU.
     """
-    load_tensorflow()
     from tensorflow.python.distribute import distribute_lib
     from tensorflow.python.tpu import tpu_embedding_base, tpu_embedding_for_serving
 

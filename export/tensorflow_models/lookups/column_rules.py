@@ -70,8 +70,8 @@ def _vocabulary(column: Any) -> ResolvedIds:
         oov_buckets=oov,
         oov_first_row=len(known) if oov else 0,
     )
-    default = -1 if oov or column.default_value is None else int(column.default_value)
-    unknown = Unknown() if default < 0 else Unknown(rule="row", row=default)
+    default = column.default_value
+    unknown = Unknown() if default is None or default < 0 else Unknown(rule="row", row=int(default))
     return ResolvedIds(_input(column.key), rule, unknown, (known,))
 
 
@@ -134,7 +134,7 @@ def _normalised(
     call = CallGraph({number.name: Source("number", "dense")}, captured)
     made = function.outputs[0]
     size = math.prod(shape)
-    steps = [buckets.find(Values(made, at, size), call, len(boundaries) + 1) for at in range(size)]
+    steps = [buckets.find(Values(made, at, size), call, None) for at in range(size)]
     rules = [each.rule for each in steps if each is not None and isinstance(each.rule, BucketIds)]
     places = [each.source.place or 0 for each in steps if each is not None]
     return rules if places == list(range(size)) else None

@@ -18,7 +18,7 @@ from typing import Any
 from export.errors import NotConvertible
 from export.front_end.specs import Encoding, Kind, TableFacts
 from export.graphs.internals import untracked, with_paths
-from export.graphs.loading import load_tensorflow, tf
+from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hook_points import LAYER_LOOKUP
 from export.tensorflow_models.frameworks.hooks import Hooks, copy_of
 from export.tensorflow_models.frameworks.placeholders import remember_line
@@ -75,7 +75,6 @@ def original_lookup() -> Original:
     """Returns a copy of TensorFlow's own lookup that keeps working while the original is replaced;
     call it before.
     """
-    load_tensorflow()
     _, _, lookup = LAYER_LOOKUP.find() or (None, None, None)
     original: Original = copy_of(lookup)
     return original

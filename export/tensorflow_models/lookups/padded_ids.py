@@ -61,8 +61,7 @@ class PaddedIds:
         """Returns `made`, the padded ids; for words with a length, numbers that a service computes
         instead.
         """
-        integers = isinstance(made, tf.Tensor) and ids.dtype.is_integer and ids.ragged_rank == 1
-        words = words_of(ids) if integers and default in (None, 0) else None
+        words = words_of(ids) if ids.dtype.is_integer and default in (None, 0) else None
         if words is None:
             return made
         count = row_count(words)

@@ -97,9 +97,7 @@ def dense_rows(rows: Any, length: int | None, default: Any = None) -> Any:
         if length is None
         else tf.constant(length, tf.int64)
     )
-    filler = (
-        tf.zeros(rows.shape[2:], rows.dtype) if default is None else tf.cast(default, rows.dtype)
-    )
+    filler = tf.cast(0 if default is None else default, rows.dtype)
     values = tf.concat([tf.broadcast_to(filler, [1, *rows.shape[2:]]), rows.values], 0)
     places = tf.range(width)
     taken = tf.expand_dims(rows.row_starts() + 1, 1) + places

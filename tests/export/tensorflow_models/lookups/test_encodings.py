@@ -5,32 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from export.graphs.loading import tf
-from export.tensorflow_models.frameworks.hooks import Hooks
-from export.tensorflow_models.lookups.encodings import intercept_encodings
 from export.tensorflow_models.lookups.feature_columns import WIDTH_MAX
+from export.tensorflow_models.lookups.interception import lookups_intercepted
 from export.tensorflow_models.lookups.records import Lookup
-from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, texts, trace
+from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, texts
+from tests.export.tensorflow_models.lookups.interceptions import Intercepted, intercept
 
 Call = Callable[[Any], Any]
 COLORS = ["red", "blue"]
 
 
+INPUTS = {
+    "item": ids(),
+    "one": ids(1),
+    "nested": ids(1, 1),
+    "pair": ids(2),
+    "city": texts(),
+    "age": numbers(),
+    "tags": tf.RaggedTensorSpec([None, None], tf.string, ragged_rank=1),
+    "words": tf.SparseTensorSpec([None, None], tf.string),
+}
+
+
+def encoded(call: Call) -> Intercepted:
+    """Intercepts the encodings in a function of inputs."""
+    return intercept(lambda _, features: call(features), **INPUTS)
+
+
 def computed_by_the_service(call: Call) -> list[Lookup]:
     """Returns the lookups that replace encodings in a function of inputs."""
-    taken: list[Lookup] = []
-
-    def answer(lookup: Lookup) -> Any:
-        taken.append(lookup)
-        return tf.compat.v1.placeholder(tf.float32, lookup.shape)
-
-    inputs = {"item": ids(), "pair": ids(2), "city": texts(), "age": numbers()}
-    with Hooks() as hooks:
-        intercept_encodings(hooks, answer)
-        trace(lambda features: {"encoded": call(features)}, **inputs)
-    return taken
+    return encoded(call).combined
 
 
 def one_hot(depth: int, **how: Any) -> Any:
@@ -39,6 +47,18 @@ def one_hot(depth: int, **how: Any) -> Any:
 
 def multi_hot(depth: int) -> Any:
     return tf.keras.layers.CategoryEncoding(depth, output_mode="multi_hot")
+
+
+def count(depth: int) -> Any:
+    return tf.keras.layers.CategoryEncoding(depth, output_mode="count")
+
+
+def colors(mode: str) -> Any:
+    return tf.keras.layers.StringLookup(vocabulary=COLORS, output_mode=mode)
+
+
+def inside_a_function(call: Call) -> Call:
+    return tf.function(call, autograph=False)  # type: ignore[no-any-return]
 
 
 def crossed(features: Any) -> Any:
@@ -60,6 +80,16 @@ def crossed(features: Any) -> Any:
             id="strings",
         ),
         pytest.param(lambda features: multi_hot(7)(features["pair"]), 7, "bag", id="several"),
+        pytest.param(lambda features: count(7)(features["pair"]), 7, "bag", id="counted"),
+        pytest.param(
+            lambda features: count(9)(features["one"] % 9), 9, "single", id="counted alone"
+        ),
+        pytest.param(
+            lambda features: one_hot(9)(tf.cast(features["item"] % 9, tf.float32)),
+            9,
+            "single",
+            id="rule as floats",
+        ),
         pytest.param(
             lambda features: one_hot(9)(features["pair"][:, 1] % 9), 9, "single", id="one of two"
         ),
@@ -88,7 +118,74 @@ def test_encoding_of_ids_that_a_rule_describes_is_left_to_the_service(
             lambda features: one_hot(9, sparse=True)(features["item"] % 9), id="sparse result"
         ),
         pytest.param(lambda features: one_hot(WIDTH_MAX + 1)(features["item"] % 9), id="too wide"),
+        pytest.param(lambda features: multi_hot(9)(features["item"] % 9), id="batch as one bag"),
+        pytest.param(lambda features: one_hot(9)(features["age"]), id="floats"),
+        pytest.param(
+            lambda features: one_hot(9)(tf.cast(features["age"], tf.float64)), id="other floats"
+        ),
+        pytest.param(lambda features: colors("multi_hot")(features["tags"]), id="ragged strings"),
+        pytest.param(lambda features: colors("multi_hot")(features["words"]), id="sparse strings"),
+        pytest.param(
+            inside_a_function(lambda features: one_hot(9)(features["item"] % 9)),
+            id="inside a function of TensorFlow",
+        ),
     ],
 )
 def test_encoding_that_no_rule_describes_or_a_tower_can_compute_stays(call: Call) -> None:
     assert computed_by_the_service(call) == []
+
+
+def test_words_of_texts_are_counted_by_the_service() -> None:
+    layer = tf.keras.layers.TextVectorization(vocabulary=COLORS, output_mode="count")
+    (lookup,) = computed_by_the_service(lambda features: layer(features["city"]))
+    assert (lookup.table.rows, lookup.kind, lookup.encoding) == (3, "bag", "ragged")
+    assert lookup.combiner == "sum"
+    assert isinstance(lookup.ids[0], tf.RaggedTensor)
+
+
+@pytest.mark.parametrize(
+    ("call", "counts", "result"),
+    [
+        pytest.param(
+            lambda features: multi_hot(3)(features["pair"]), [0, 2, 1], [0, 1, 1], id="multi_hot"
+        ),
+        pytest.param(lambda features: count(3)(features["pair"]), [0, 2, 1], [0, 2, 1], id="count"),
+    ],
+)
+def test_tower_makes_the_encoding_of_the_counts_of_ids(
+    call: Call, counts: list[float], result: list[float]
+) -> None:
+    np.testing.assert_array_equal(encoded(call).run([counts]), [result])
+
+
+def test_tower_weighs_the_counts_of_words() -> None:
+    layer = tf.keras.layers.TextVectorization(
+        vocabulary=COLORS, idf_weights=[0.5, 2.0], output_mode="tf_idf"
+    )
+    found = encoded(lambda features: layer(features["city"]))
+    # A word that is not in the vocabulary has the mean weight, 1.25.
+    np.testing.assert_array_equal(found.run([[2, 1, 3]]), [[2.5, 0.5, 6]])
+
+
+@pytest.mark.parametrize("call", [one_hot, multi_hot])
+def test_encoding_of_one_id_is_what_the_service_returns(call: Any) -> None:
+    found = encoded(lambda features: call(9)(features["one"] % 9))
+    assert "Minimum" not in found.operations
+    assert found.run([[0, 0, 1, 0, 0, 0, 0, 0, 0]]).tolist() == [[0, 0, 1, 0, 0, 0, 0, 0, 0]]
+
+
+def test_encoding_has_the_type_of_its_layer() -> None:
+    found = encoded(lambda features: one_hot(9, dtype="float16")(features["item"] % 9))
+    assert found.result.dtype == tf.float16
+
+
+@pytest.mark.parametrize("name", ["pair", "nested"])
+def test_encoding_that_keras_refuses_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="maximum supported output rank is 2"):
+        encoded(lambda features: one_hot(9)(features[name] % 9))
+
+
+def test_encoding_of_a_model_that_is_called_while_it_is_built_is_that_of_keras() -> None:
+    with lookups_intercepted(lambda _: None, lambda _: None, lambda _: None):
+        found = multi_hot(3)(tf.constant([[1, 1], [0, 2]]))
+    np.testing.assert_array_equal(found, [[0, 1, 0], [1, 0, 1]])

@@ -1,32 +1,56 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from bundle.format.manifest import (
+    BucketIds,
+    CrossedIds,
+    CrossKey,
+    IdentityIds,
+    Unknown,
+    VocabularyIds,
+)
 from export.errors import NotConvertible
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hooks import Hooks
-from export.tensorflow_models.lookups.feature_columns import intercept_columns, no_lengths
+from export.tensorflow_models.lookups.feature_columns import (
+    WIDTH_MAX,
+    intercept_columns,
+    no_lengths,
+)
 from export.tensorflow_models.lookups.records import Lookup
+from tests.export.tensorflow_models.lookups.interceptions import intercept
 
 fc = tf.feature_column
 v1 = tf.compat.v1
 
 
-def dense(dtype: Any, *shape: int) -> Any:
+def dense(dtype: Any, *shape: int | None) -> Any:
     return tf.TensorSpec([None, *shape], dtype)
 
 
 SPARSE = tf.SparseTensorSpec([None, None], tf.int64)
 
 
-def by_column(columns: list[Any], inputs: dict[str, Any], layer: Any = None) -> dict[str, Lookup]:
+def by_column(
+    columns: list[Any],
+    inputs: dict[str, Any],
+    layer: Any = None,
+    *,
+    taken: list[Lookup] | None = None,
+) -> dict[str, Lookup]:
+    """Returns the lookups of columns by their names; all of them go to `taken`, too."""
     found: dict[str, Lookup] = {}
 
     def answer(lookup: Lookup) -> Any:
         found[lookup.path] = lookup
+        if taken is not None:
+            taken.append(lookup)
         return v1.placeholder(tf.float32, lookup.shape)
 
     with Hooks() as hooks:
@@ -141,3 +165,233 @@ def test_columns_intercepted_sequence_without_a_length_is_refused() -> None:
     )
     with pytest.raises(NotConvertible, match="declare input 'seen' as dense"):
         by_column([], {"seen": SPARSE}, layer)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "length", "encoding", "padding"),
+    [
+        (dense(tf.int64), "single", None, "dense", -1),
+        (dense(tf.int64, 1), "single", None, "dense", -1),
+        (dense(tf.int64, 2), "bag", None, "dense", -1),
+        (SPARSE, "bag", None, "sparse", None),
+    ],
+)
+def test_columns_intercepted_ids_are_one_or_a_bag(
+    spec: Any, kind: str, length: int | None, encoding: str, padding: int | None
+) -> None:
+    found = by_column([embedded(identity("ids"), combiner="sqrtn")], {"ids": spec})["ids_embedding"]
+    assert (found.kind, found.length, found.encoding, found.padding) == (
+        kind,
+        length,
+        encoding,
+        padding,
+    )
+    assert found.combiner == (None if kind == "single" else "sqrtn")
+    assert (found.table.rows, found.table.dim) == (9, 4)
+
+
+def test_columns_intercepted_missing_string_is_empty() -> None:
+    column = fc.categorical_column_with_hash_bucket("city", 5)
+    found = by_column([embedded(column)], {"city": dense(tf.string, 2)})
+    assert found["city_embedding"].padding == ""
+
+
+@pytest.mark.parametrize("spec", [dense(tf.int64, 1), SPARSE])
+def test_columns_intercepted_weights_make_a_bag(spec: Any) -> None:
+    column = embedded(fc.weighted_categorical_column(identity("ids"), "w"))
+    weights = (
+        tf.SparseTensorSpec([None, None], tf.float32) if spec is SPARSE else dense(tf.float32, 1)
+    )
+    (found,) = by_column([column], {"ids": spec, "w": weights}).values()
+    assert found.kind == "bag"
+    assert found.weights is not None
+    assert found.weights.dtype == tf.float32
+
+
+def test_columns_intercepted_unsafe_lookup_without_weights_is_a_bag() -> None:
+    column = embedded(identity("ids"), use_safe_embedding_lookup=False)
+    assert by_column([column], {"ids": SPARSE})["ids_embedding"].weights is None
+
+
+@pytest.mark.parametrize(("oov", "default"), [(0, -1), (0, 0), (0, 1), (2, -1)])
+@pytest.mark.parametrize(("keys", "dtype"), [(["x", "y", "z"], tf.string), ([7, 5, 3], tf.int64)])
+def test_columns_intercepted_vocabulary_has_rows_for_other_keys(
+    oov: int, default: int, keys: list[Any], dtype: Any
+) -> None:
+    column = fc.categorical_column_with_vocabulary_list(
+        "kind", keys, num_oov_buckets=oov, default_value=default
+    )
+    found = by_column([embedded(column)], {"kind": dense(dtype)})["kind_embedding"]
+    assert found.keys == (tuple(keys),)
+    first_row = 3 if oov else 0
+    assert found.rule == VocabularyIds(vocabulary="kind", oov_buckets=oov, oov_first_row=first_row)
+    assert found.unknown == (Unknown() if default < 0 else Unknown(rule="row", row=default))
+
+
+@pytest.mark.parametrize(("default", "unknown"), [(None, None), (3, Unknown(rule="row", row=3))])
+def test_columns_intercepted_identity_states_the_row_of_others(
+    default: int | None, unknown: Unknown | None
+) -> None:
+    column = fc.categorical_column_with_identity("ids", 9, default)
+    found = by_column([embedded(column)], {"ids": dense(tf.int64)})["ids_embedding"]
+    assert (found.rule, found.unknown) == (None, unknown)
+
+
+def test_columns_intercepted_compressed_vocabulary_is_refused(tmp_path: Path) -> None:
+    column = fc.categorical_column_with_vocabulary_file(
+        "kind", str(tmp_path / "keys"), 3, file_format="tfrecord_gzip"
+    )
+    message = "is a TFRecord file; write it as text, one key per line"
+    with pytest.raises(NotConvertible, match=message):
+        by_column([embedded(column)], {"kind": dense(tf.string)})
+
+
+def bucketized(combiner: str = "mean", **how: Any) -> Any:
+    numbers = fc.numeric_column("ages", 2, **how)
+    return embedded(fc.bucketized_column(numbers, [1.0, 2.0]), combiner=combiner)
+
+
+@pytest.mark.parametrize("normalizer", [None, lambda number: number / 2])
+def test_columns_intercepted_buckets_of_each_number_follow_those_before(normalizer: Any) -> None:
+    taken: list[Lookup] = []
+    column = bucketized(normalizer_fn=normalizer)
+    by_column([column], {"ages": dense(tf.float32, 2)}, taken=taken)
+    boundaries = (1.0, 2.0) if normalizer is None else (2.0, 4.0)
+    assert [each.rule for each in taken] == [
+        BucketIds(boundaries=boundaries, first_row=0),
+        BucketIds(boundaries=boundaries, first_row=3),
+    ]
+    assert [each.ids[0].shape.as_list() for each in taken] == [[None], [None]]
+    assert {each.table.rows for each in taken} == {6}
+
+
+def test_columns_intercepted_normalizer_of_one_number_gives_its_buckets() -> None:
+    number = fc.numeric_column("age", normalizer_fn=lambda number: number - 1)
+    column = embedded(fc.bucketized_column(number, [1.0]))
+    found = by_column([column], {"age": dense(tf.float32)})["age_bucketized_embedding"]
+    assert found.rule == BucketIds(boundaries=(2.0,))
+
+
+def test_columns_intercepted_normalizer_that_mixes_numbers_is_refused() -> None:
+    column = bucketized(normalizer_fn=lambda numbers: tf.reverse(numbers, [1]))
+    with pytest.raises(NotConvertible, match="leave normalizer_fn out"):
+        by_column([column], {"ages": dense(tf.float32, 2)})
+
+
+@pytest.mark.parametrize(
+    ("combiner", "divisor"), [("sum", 1), ("mean", 2), ("sqrtn", math.sqrt(2))]
+)
+def test_columns_intercepted_rows_of_several_numbers_are_combined(
+    combiner: str, divisor: float
+) -> None:
+    layer = tf.keras.layers.DenseFeatures([bucketized(combiner)])
+    found = intercept(lambda _, features: layer(features), ages=dense(tf.float32, 2))
+    result = found.run([[1, 2, 3, 4]], [[10, 20, 30, 40]])
+    expected = np.array([[11, 22, 33, 44]]) / divisor
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+def test_columns_intercepted_indicator_is_as_wide_as_a_service_supports() -> None:
+    hashed = fc.categorical_column_with_hash_bucket("ids", WIDTH_MAX, tf.int64)
+    found = by_column([fc.indicator_column(hashed)], {"ids": dense(tf.int64)})
+    assert found["ids_indicator"].shape == (None, WIDTH_MAX)
+
+
+def test_columns_intercepted_indicator_of_buckets_stays_in_the_tower() -> None:
+    column = fc.indicator_column(fc.bucketized_column(fc.numeric_column("age"), [1.0]))
+    assert by_column([column], {"age": dense(tf.float32)}) == {}
+
+
+@pytest.mark.filterwarnings("ignore:`layer.add_variable` is deprecated")
+def test_columns_intercepted_linear_model_reads_a_weight_per_id() -> None:
+    found = by_column(
+        [],
+        {"ids": dense(tf.int64, 2)},
+        lambda features: v1.feature_column.linear_model(
+            features, [identity("ids")], units=3, sparse_combiner="mean"
+        ),
+    )["ids"]
+    assert (found.table.rows, found.table.dim, found.combiner) == (9, 3, "mean")
+
+
+def test_columns_intercepted_while_building_have_no_lengths() -> None:
+    lengths = no_lengths(tf.ones([3, 5]))
+    assert lengths.dtype == tf.int64
+    assert lengths.numpy().tolist() == [0, 0, 0]
+
+
+CITY = {"city": dense(tf.string, 1), "ids": dense(tf.int64, 1), "seen": SPARSE}
+
+
+def cross(keys: list[Any], **how: Any) -> Lookup:
+    columns = [embedded(fc.crossed_column(keys, 50, **how))]
+    (found,) = by_column(columns, {**CITY, "age": dense(tf.float32)}).values()
+    return found
+
+
+def test_columns_intercepted_cross_of_inputs_has_their_types() -> None:
+    found = cross(["city", "ids"], hash_key=7)
+    assert found.rule == CrossedIds(
+        keys=(CrossKey(dtype="string"), CrossKey(dtype="int64")), buckets=50, hash_key=7
+    )
+    assert (found.kind, found.encoding, found.padding) == ("bag", "dense", None)
+    assert len(found.ids) == 2
+
+
+def test_columns_intercepted_cross_has_the_hash_key_of_tensorflow() -> None:
+    rule = cross(["city", "ids"]).rule
+    assert isinstance(rule, CrossedIds)
+    assert rule.hash_key == 0xDECAFCAFFE
+
+
+def test_columns_intercepted_cross_takes_sparse_keys_first() -> None:
+    found = cross(["city", "seen", identity("ids")])
+    assert found.rule == CrossedIds(
+        keys=(
+            CrossKey(dtype="int64"),
+            CrossKey(dtype="int64", padding=-1),
+            CrossKey(dtype="string"),
+        ),
+        buckets=50,
+    )
+    assert found.encoding == "sparse"
+
+
+def test_columns_intercepted_cross_of_columns_has_their_rules() -> None:
+    listed = fc.categorical_column_with_vocabulary_list("city", ["x", "y"], num_oov_buckets=1)
+    known = fc.categorical_column_with_identity("seen", 9, 3)
+    bucket = fc.bucketized_column(fc.numeric_column("age"), [1.0])
+    found = cross([listed, known, bucket])
+    assert found.rule == CrossedIds(
+        keys=(
+            CrossKey(
+                dtype="string",
+                padding="",
+                ids=VocabularyIds(vocabulary="city", oov_buckets=1, oov_first_row=2),
+                rows=3,
+            ),
+            CrossKey(dtype="int64", ids=IdentityIds(), rows=9, unknown_row=3),
+            CrossKey(dtype="float32", ids=BucketIds(boundaries=(1.0,))),
+        ),
+        buckets=50,
+    )
+    assert found.keys == (("x", "y"),)
+
+
+def test_columns_intercepted_nested_crosses_are_one() -> None:
+    nested = fc.crossed_column(["city", "ids"], 7)
+    assert len(cross([nested, "seen"]).ids) == 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape"),
+    [
+        (dense(tf.int64, 2, 3), r"a dense tensor of shape \[None, 2, 3\]; \[batch\] or"),
+        (dense(tf.int64, None), r"a dense tensor of shape \[None, None\]; \[batch\] or"),
+        (tf.TensorSpec(None, tf.int64), "a dense tensor of shape None; "),
+    ],
+)
+def test_columns_intercepted_dense_ids_of_another_shape_are_refused(spec: Any, shape: str) -> None:
+    column = embedded(identity("ids"))
+    with pytest.raises(NotConvertible, match=f"'ids_embedding' was given {shape}"):
+        by_column([column], {"ids": spec})

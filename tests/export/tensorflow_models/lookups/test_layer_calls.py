@@ -10,8 +10,16 @@ import pytest
 from export.errors import NotConvertible
 from export.front_end.specs import TableFacts
 from export.graphs.loading import tf
-from export.tensorflow_models.lookups.embedding_layers import describe_lookups, table_facts
+from export.tensorflow_models.frameworks.hooks import Hooks
+from export.tensorflow_models.frameworks.placeholders import line_of_variable
+from export.tensorflow_models.lookups.embedding_layers import (
+    describe_lookups,
+    intercept_layers,
+    original_lookup,
+    table_facts,
+)
 from export.tensorflow_models.lookups.records import Lookup
+from tests.export.tensorflow_models.lookups.interceptions import table_of
 
 E = tf.tpu.experimental.embedding
 TABLE = E.TableConfig(9, 4, name="items", combiner="sum")
@@ -88,6 +96,7 @@ def test_ids_become_one_id_a_bag_or_a_sequence(
 def test_weights_of_a_bag_are_those_of_its_ids(kind: Any, how: dict[str, Any]) -> None:
     lookup = describe(kind(), kind(dtype=tf.float32), **how)
     assert lookup.kind == "bag"
+    assert lookup.weights is not None
     assert lookup.weights.dtype == tf.float32
 
 
@@ -186,6 +195,48 @@ def test_features_that_are_not_those_of_the_configuration_are_refused() -> None:
     ids = [tf.ragged.constant([[1]]), tf.ragged.constant([[2]])]
     with pytest.raises(TypeError, match="don't have the same sequence type"):
         describe_lookups(ids, None, {TABLE: VARIABLE}, config)
+
+
+def serving_layer() -> Any:
+    layer = E.TPUEmbeddingForServing({"item": E.FeatureConfig(TABLE)}, None)
+    layer.build()
+    return layer
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_layer_reads_the_tables_that_the_exporter_makes(tracked: bool) -> None:
+    table = table_of()
+    facts: list[TableFacts] = []
+    lookups: list[Lookup] = []
+
+    def make_table(stated: TableFacts) -> Any:
+        facts.append(stated)
+        return table
+
+    def answer(lookup: Lookup) -> Any:
+        lookups.append(lookup)
+        return tf.constant([[7.0]])
+
+    with Hooks() as hooks:
+        intercept_layers(hooks, make_table, answer, tracked=tracked)
+        layer = serving_layer()
+        found = layer({"item": tf.ragged.constant([[1, 2]])})
+    assert found["item"].numpy().tolist() == [[7]]
+    assert facts == [TableFacts("items", "items", 9, 4)]
+    assert [each.variable for each in lookups] == [table]
+    assert line_of_variable(table).startswith("test_layer_calls.py:")
+    parts = tf.train.TrackableView(layer).descendants()
+    assert any(each is table for each in parts) == tracked
+
+
+def test_original_lookup_works_while_it_is_replaced() -> None:
+    original = original_lookup()
+    config = E.FeatureConfig(TABLE)
+    table = tf.constant([[1.0, 2, 3, 4], [10, 20, 30, 40]])
+    with Hooks() as hooks:
+        intercept_layers(hooks, lambda _: None, lambda _: None, tracked=False)
+        found = original(tf.ragged.constant([[0, 1, 1]]), None, {TABLE: table}, config)
+    assert found.numpy().tolist() == [[21, 42, 63, 84]]
 
 
 def test_table_without_a_name_is_refused() -> None:

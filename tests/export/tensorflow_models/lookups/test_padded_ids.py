@@ -74,8 +74,9 @@ def with_oov(first: int, oov_first: int) -> Ids:
     return ids
 
 
-def test_words_of_a_length_are_padded_by_the_service() -> None:
-    found = intercept(lambda _, features: padded(features, shape=[None, 3]), title=texts())
+@pytest.mark.parametrize("how", [{}, {"default_value": 0}])
+def test_words_of_a_length_are_padded_by_the_service(how: dict[str, Any]) -> None:
+    found = intercept(lambda _, features: padded(features, shape=[None, 3], **how), title=texts())
     (numbers,) = found.combined
     assert (numbers.kind, numbers.encoding, numbers.length) == ("sequence", "ragged", 3)
     assert (numbers.table.rows, numbers.table.dim, numbers.variable) == (9, 1, None)
@@ -88,7 +89,9 @@ def test_words_of_a_length_are_padded_by_the_service() -> None:
     [
         pytest.param(from_one, {}, id="no length"),
         pytest.param(from_one, {"shape": [None, 3], "default_value": 5}, id="other padding"),
-        pytest.param(lambda words: tf.cast(from_one(words), tf.float32), {}, id="floats"),
+        pytest.param(
+            lambda words: tf.cast(from_one(words), tf.float32), {"shape": [None, 3]}, id="floats"
+        ),
         pytest.param(lambda words: from_one(words) ** 2, {"shape": [None, 3]}, id="no rule"),
         pytest.param(
             lambda words: hashed(words, (1 << 24) + 1), {"shape": [None, 3]}, id="no exact float"
@@ -106,6 +109,12 @@ def test_as_many_rows_as_floats_count_exactly_are_padded_by_the_service() -> Non
         title=texts(),
     )
     assert [each.table.rows for each in found.combined] == [1 << 24]
+
+
+def test_words_inside_a_function_of_tensorflow_are_padded_in_the_tower() -> None:
+    inside = tf.function(lambda title: padded({"title": title}, shape=[None, 3]), autograph=False)
+    found = intercept(lambda _, features: inside(features["title"]), title=texts())
+    assert found.combined == []
 
 
 def test_ids_that_are_no_words_are_padded_in_the_tower() -> None:

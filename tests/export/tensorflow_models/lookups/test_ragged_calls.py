@@ -10,6 +10,7 @@ import pytest
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.placeholders import answer_gathers
+from export.tensorflow_models.lookups.interception import lookups_intercepted
 from export.tensorflow_models.lookups.ragged import dense_rows, look_up_ragged_by_row
 from export.tensorflow_models.lookups.records import Lookup
 from tests.export.tensorflow_models.lookups.interceptions import (
@@ -100,6 +101,18 @@ def test_rows_that_are_read_in_another_way_become_no_bag(call: Call) -> None:
 
 def test_rows_become_a_bag_only_where_a_service_looks_them_up() -> None:
     assert intercept(summed(axis=1), ids=RAGGED, gathers=False).combined == []
+
+
+@pytest.mark.parametrize("how", [{"axis": 1}, {"batch_dims": 1}])
+def test_rows_along_other_axes_are_no_lookup(how: dict[str, Any]) -> None:
+    found = intercept(lambda table, features: tf.gather(table, features["ids"], **how), ids=RAGGED)
+    assert (found.combined, found.gathered) == ([], [])
+
+
+def test_ragged_values_that_a_model_sums_while_it_is_built_are_those_of_tensorflow() -> None:
+    with lookups_intercepted(lambda _: None, lambda _: None, lambda _: None):
+        found = tf.reduce_sum(tf.ragged.constant([[1.0, 2.0], []]), axis=1)
+    np.testing.assert_array_equal(found, [3, 0])
 
 
 def test_rows_of_ids_in_several_ragged_dimensions_become_no_bag() -> None:
@@ -203,6 +216,14 @@ def test_dense_rows_are_padded_behind_each_examples_own(
     np.testing.assert_array_equal(found, expected, strict=False)
 
 
+def test_dense_rows_of_a_known_number_of_examples_keep_it() -> None:
+    function = tf.compat.v1.wrap_function(
+        lambda given: dense_rows(given, None),
+        [tf.RaggedTensorSpec([5, None, 2], tf.float32, ragged_rank=1)],
+    )
+    assert function.outputs[0].shape.as_list() == [5, None, 2]
+
+
 def test_dense_rows_of_empty_examples_are_empty() -> None:
     empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0, 2]), tf.constant([0, 0], tf.int64))
     function = tf.compat.v1.wrap_function(
@@ -229,7 +250,8 @@ def by_row(call: Call) -> tuple[Any, int]:
     with Hooks() as hooks:
         answer_gathers(hooks, gather)
         look_up_ragged_by_row(hooks)
-        return call(table, {"ids": IDS}), len(reads)
+        found = call(table, {"ids": IDS})
+    return found, len(reads)
 
 
 def test_reference_reads_single_rows_of_ragged_ids() -> None:
