@@ -168,10 +168,10 @@ def test_measure_compares_as_many_neighbors_as_it_is_told_but_no_more_than_there
 
 
 def test_measured_searches_take_some_time_which_is_told_in_seconds(tmp_path: Path) -> None:
-    exact = neighbors(tmp_path, np.ones((2000, 2)), [1, 0], 2)
+    exact = neighbors(tmp_path, np.ones((200_000, 2)), [1, 0], 2)
     measured = exact.measure(cast(ScannIndex, Finds(0, 1)), {})
     assert 0 < measured.search_s < MINUTE_S
-    assert 0 < exact.search_s() < MINUTE_S
+    assert 1e-5 < exact.search_s() < MINUTE_S  # no machine reads 1.6 MB any faster
 
 
 def test_neighbors_of_queries_that_are_no_numbers_are_refused(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from tests.export.traced_features import dense, embedded
 from tests.export.verify.small_reference import AGE, ROWS, USER, job_of, reference_of
 
 BAGS = Column(
-    np.array([1, 99, 2, 4]), np.array([0, 3, 3, 4]), np.array([0.5, 0.25, 2, 1], np.float32)
+    np.array([0, 99, 2, 4]), np.array([0, 3, 3, 4]), np.array([0.5, 0.25, 2, 1], np.float32)
 )
 EXAMPLES = {
     "user": Column(np.array([3, 12, 0])),
@@ -43,7 +43,7 @@ def test_ids_become_rows_and_weights_inputs_of_their_own(tmp_path: Path) -> None
     assert list(reference.inputs.columns) == ["age", "seen", "seen_weights", "user"]
     assert given(reference, "user") == ([3, -1, 0], [0, 1, 2, 3], None)
     # A bag leaves unknown ids out, and their weights.
-    assert given(reference, "seen") == ([1, 2, 4], [0, 2, 2, 3], [0.5, 2, 1])
+    assert given(reference, "seen") == ([0, 2, 4], [0, 2, 2, 3], [0.5, 2, 1])
     assert given(reference, "seen_weights") == ([0.5, 2, 1], [0, 2, 2, 3], [0.5, 2, 1])
     assert given(reference, "age") == ([0.5, 1.5, 2.5], None, None)
     assert reference.inputs.padding == {}
@@ -81,9 +81,9 @@ def test_unknown_ids_that_read_a_row_are_that_row(
 
 
 def test_unknown_ids_of_a_bag_that_read_a_row_stay_in_it(tmp_path: Path) -> None:
-    stated = {"seen": {"unknown": {"rule": "row", "row": 0}}}
+    stated = {"seen": {"unknown": {"rule": "row", "row": 9}}}
     reference = reference_of(tmp_path, EXAMPLES, 3, features=stated)
-    assert given(reference, "seen") == ([1, 0, 2, 4], [0, 3, 3, 4], [0.5, 0.25, 2, 1])
+    assert given(reference, "seen") == ([0, 9, 2, 4], [0, 3, 3, 4], [0.5, 0.25, 2, 1])
 
 
 NAMES: dict[str, Any] = {
