@@ -5,12 +5,25 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from rich.console import Console
 
-from export.checkpoint.inventory.specs import STATED_NOTE
+from export.checkpoint.inventory.specs import (
+    STATED_NOTE,
+    Duplicate,
+    Inventory,
+    RefusedTable,
+    SlotSpec,
+    TableSpec,
+)
+from export.checkpoint.layouts import Mod, Plain, SparseCore
+from export.checkpoint.variables import Entry, Slice
+from export.cli.inspect import inventory_json, inventory_table
 from tests.export.checkpoint.tensor_bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
 from tests.export.commands import Command
 from tests.export.traced_models import TracedCheckpoint
@@ -118,3 +131,124 @@ def test_inspect_lists_tables_and_imports_no_tensorflow(movies: TracedCheckpoint
         "genres/all": (9, 4),
     }
     assert done.stderr == ""
+
+
+def table(name: str, rows: int = 3, **changes: Any) -> TableSpec:
+    spec = TableSpec(
+        name, f"{name}/k", rows, 2, "float32", Plain(), (rows, 2), "named", "", 1, 1, 8 * rows
+    )
+    return replace(spec, **changes)
+
+
+def inventory(**parts: Any) -> Inventory:
+    given: dict[str, Any] = {"tables": (), "refused": (), "slots": (), "dense": ()}
+    return Inventory("ckpt-7", "crc32c:0", True, 7, **(given | parts))
+
+
+def lines_of(held: Inventory, problems: tuple[str, ...] = ()) -> list[str]:
+    """Returns the lines that a terminal shows, without the frames of tables."""
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(inventory_table(held, problems))
+    lines = (" ".join(line.replace("│", " ").split()) for line in shown.get().splitlines())
+    return [line for line in lines if line and set(line) != {"─"}]
+
+
+@pytest.mark.parametrize(
+    ("parts", "first"),
+    [
+        ({}, "checkpoint ckpt-7, step 7, saved as objects, crc32c:0"),
+        ({"step": 0}, "checkpoint ckpt-7, step 0, saved as objects, crc32c:0"),
+        ({"step": None}, "checkpoint ckpt-7, no step recorded, saved as objects, crc32c:0"),
+        ({"objects": False}, "checkpoint ckpt-7, step 7, saved by names, crc32c:0"),
+        ({"storage": "Orbax"}, "checkpoint ckpt-7, step 7, saved by Orbax, crc32c:0"),
+    ],
+)
+def test_report_begins_with_what_saved_the_checkpoint(parts: dict[str, Any], first: str) -> None:
+    assert lines_of(replace(inventory(), **parts)) == [
+        first,
+        "all data files are there",
+        "no table is recognized",
+    ]
+
+
+def test_report_tells_every_part_of_an_inventory() -> None:
+    slots = tuple(SlotSpec(name, f"a/{name}", "a/k", 24) for name in ("m", "v"))
+    cores = SparseCore(8, 240, 0, 0)
+    held = inventory(
+        tables=(
+            table("a", slots=slots, note="seen"),
+            table("b[/]", slices=3, files=2, layout=Mod((0, 2))),
+            table("c", layout=cores),
+            table("d", layout=replace(cores, offset=16)),
+            table("e", layout=replace(cores, rotation=4)),
+        ),
+        refused=(RefusedTable("x", "x/k", "it has three axes"),),
+        slots=slots[:1],
+        dense=(
+            Entry("bias", "float32", (9,), (Slice("f", 0, 36, 0, (0,), (9,)),)),
+            Entry("kernel", "float32", (4, 2), (Slice("f", 0, 32, 0, (0, 0), (4, 2)),)),
+            Entry("wide", "int64", (90,), (Slice("f", 0, 720, 0, (0,), (90,)),)),
+        ),
+        duplicates=(Duplicate("copy", "a/k", 24),),
+    )
+    assert lines_of(held, ("file f is gone",)) == [
+        "checkpoint ckpt-7, step 7, saved as objects, crc32c:0",
+        "incomplete: file f is gone",
+        "tables",
+        "table rows dim dtype size layout slices slots origin",
+        "a 3 2 float32 24 B plain 1 m, v named",
+        "b[/] 3 2 float32 24 B mod 2 3 in 2 files named",
+        "c 3 2 float32 24 B sparse core 8 x 240 1 named",
+        "d 3 2 float32 24 B sparse core 8 x 240, offset 16, rotation 0 1 named",
+        "e 3 2 float32 24 B sparse core 8 x 240, offset 0, rotation 4 1 named",
+        "stored twice, read once: copy is a/k",
+        "note: table a: seen",
+        "not exported: x: it has three axes",
+        "left out: 1 optimizer variable, which saves 24 B",
+        "might be tables (1); --table NAME=KEY names one",
+        "variable shape dtype size",
+        "kernel [4, 2] float32 32 B",
+        "other variables (2)",
+        "variable shape dtype size",
+        "wide [90] int64 720 B",
+        "bias [9] float32 36 B",
+    ]
+    page = inventory_json(held, ["file f is gone"])
+    assert (page["complete"], page["saved_by"], page["candidates"]) == (
+        False,
+        "objects",
+        ["kernel"],
+    )
+    assert page["slots"] == [{"name": "m", "key": "a/m", "of": "a/k", "bytes": 24}]
+    assert (page["tables"]["a"]["slots"], page["tables"]["a"]["note"]) == (["m", "v"], "seen")
+    assert inventory_json(replace(held, objects=False))["saved_by"] == "names"
+    assert inventory_json(held)["complete"]
+
+
+def test_report_lists_the_largest_of_many_tables_and_some_of_many_lines() -> None:
+    tables = tuple(table(f"t{number:03}", number + 1, note="n") for number in range(101))
+    shown = lines_of(inventory(tables=tables))
+    assert "tables (101), the largest" in shown
+    listed = [line.split()[0] for line in shown if line.startswith("t") and line[1:4].isdigit()]
+    assert listed == [spec.name for spec in tables[1:]]
+    notes = [f"note: table t{number:03}: n" for number in range(20)]
+    place = shown.index(notes[0])
+    assert shown[place : place + 21] == [*notes, "... and 81 more; --json lists all"]
+
+    shown = lines_of(inventory(tables=tables[:100]))
+    assert "tables" in shown
+    shown = lines_of(inventory(tables=tables[:20]))
+    assert not [line for line in shown if line.startswith("...")]
+
+
+@pytest.mark.parametrize(
+    ("count", "title"),
+    [(20, "other variables (20)"), (21, "other variables (21), the first 20; --json lists all")],
+)
+def test_report_lists_some_of_many_variables(count: int, title: str) -> None:
+    part = Slice("f", 0, 36, 0, (0,), (9,))
+    dense = tuple(Entry(f"v{number:02}", "float32", (9,), (part,)) for number in range(count))
+    shown = lines_of(inventory(dense=dense))
+    place = shown.index(title)
+    assert [line.split()[0] for line in shown[place + 2 :]] == [each.key for each in dense[:20]]

@@ -21,17 +21,19 @@ def zeros(rows: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("writing", "slots", "total"),
+    ("writing", "slots", "segments", "total"),
     [
         (
             {},
             False,
+            "1",
             "1.6 KiB read, 1.6 KiB written, 2 files, 2 tasks on 2 workers with at most "
             "260.0 MiB of memory",
         ),
         (
             {"user": Writing(5, streamed=True)},
             True,
+            "20",
             "1.6 KiB read, 1.6 KiB written (at most 608 B on the local disk at a time), 21 files, "
             "21 tasks on 2 workers with at most 260.0 MiB of memory; 1.6 KiB of slot variables "
             "left out",
@@ -39,13 +41,14 @@ def zeros(rows: int) -> np.ndarray[Any, Any]:
         (
             {"user": Writing(link=True)},
             False,
+            "1, linked",
             "48 B read, 48 B written, 1.6 KiB linked, 2 files, 1 task on 2 workers with at most "
             "130.0 MiB of memory",
         ),
     ],
 )
 def test_plan_table_ends_with_its_totals(
-    tmp_path: Path, writing: dict[str, Writing], slots: bool, total: str
+    tmp_path: Path, writing: dict[str, Writing], slots: bool, segments: str, total: str
 ) -> None:
     variables = {"user/embeddings": zeros(100), "city/embeddings": zeros(3)}
     if slots:
@@ -57,4 +60,7 @@ def test_plan_table_ends_with_its_totals(
     console = Console(width=200)
     with console.capture() as shown:
         console.print(plan_table(plan, ["seen"]))
-    assert shown.get().splitlines()[-2:] == ["note: seen", total]
+    lines = shown.get().splitlines()
+    assert lines[-2:] == ["note: seen", total]
+    (user,) = [" ".join(line.split()) for line in lines if "user" in line]
+    assert user == f"user 100 4 float32 1.6 KiB plain 1 {segments}"

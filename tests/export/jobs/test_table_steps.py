@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -20,10 +21,15 @@ from bundle.tables.reader import TableReader
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError, DestinationError, UsageError, VerificationFailed
+from export.jobs import table_steps
+from export.jobs.destinations import Destination
 from export.jobs.executors import LocalExecutor
-from export.jobs.table_steps import SMALL_JOB_BYTES, copy_tables, executor_of
+from export.jobs.table_steps import SMALL_JOB_BYTES, copy_tables, executor_of, plan_copy
 from export.recipe.settings import ExportSettings
+from export.tables.conversions import ErrorLimits
 from export.tables.plan import ExportPlan, Writing, plan_tables
+from object_store.remote_path import RemotePath
 from tests.export.checkpoint.dump_files import sok_dump
 from tests.export.checkpoint.orbax_trees import write_item
 from tests.export.checkpoint.tensor_bundles import write_bundle
@@ -214,3 +220,98 @@ def test_small_job_runs_in_this_process_unless_workers_are_set(
         executor = executor_of(settings, stage, sizes, memory_bytes=1, sources=())
     # Several processes would take longer to start than to copy all but the largest segment.
     assert executor == LocalExecutor(expected)
+
+
+def planned(
+    directory: Path,
+    store: RemotePath | None,
+    read_again: tuple[str, ...] = (),
+    staged: Path | None = None,
+    **writing: Writing,
+) -> ExportPlan:
+    """Plans two tables of 40 rows, of 32 bytes each."""
+    write_bundle(directory / "ckpt", dict.fromkeys("ab", BEFORE))
+    checkpoint = open_checkpoint(directory / "ckpt")
+    inventory = recognise(checkpoint, {name: name for name in "ab"})
+    return plan_copy(
+        checkpoint,
+        inventory,
+        Destination(directory, store),
+        staged or directory / "staged",
+        {name: writing.get(name, Writing()) for name in "ab"},
+        ExportSettings(workers=3, budget_bytes=16 << 20),
+        read_again,
+    )
+
+
+def test_plan_copy_streams_to_a_store_what_no_later_step_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_steps, "STREAMED_SEGMENT_BYTES", 10 * 32)
+    plan = planned(tmp_path, RemotePath("memory://bundles"), ("b",))
+    assert [(table.streamed, table.segments) for table in plan.tables] == [(True, 4), (False, 4)]
+    plan = planned(tmp_path, None, ("b",))
+    assert [(table.streamed, table.segments) for table in plan.tables] == [(False, 1), (False, 1)]
+    assert plan.workers == 3
+
+
+def test_plan_copy_refuses_what_its_destination_cannot_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = Writing(link=True)
+    with pytest.raises(UsageError, match="tables cannot be linked into memory://bundles"):
+        planned(tmp_path, RemotePath("memory://bundles"), a=link)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2559))
+    with pytest.raises(DestinationError, match=r"the tables need 2\.5 KiB: 1 B more"):
+        planned(tmp_path, None)
+
+
+def copied(directory: Path, moved: Callable[[int], None], **writing: Writing) -> None:
+    """Copies the two tables."""
+    with Staging(directory, "m", 1) as stage:
+        plan = planned(directory, None, staged=stage.directory, **writing)
+        copy_tables(plan, stage, SETTINGS, moved)
+
+
+def test_copy_tables_refuses_converted_rows_that_break_a_limit(tmp_path: Path) -> None:
+    def writing(limit: float) -> Writing:
+        return Writing(dtype="int8", limits=ErrorLimits(max_abs=limit))
+
+    copied(tmp_path, [].append, a=writing(2))
+    with pytest.raises(VerificationFailed, match="table 'a': max_abs_error of its converted rows"):
+        copied(tmp_path, [].append, a=writing(0.5))
+
+
+def test_copy_tables_of_a_file_that_changes_after_its_last_row_was_read_is_refused(
+    tmp_path: Path,
+) -> None:
+    moved_bytes = 0
+
+    def moved(more: int) -> None:
+        nonlocal moved_bytes
+        moved_bytes += more
+        if moved_bytes == 2 * BEFORE.nbytes:
+            os.utime(tmp_path / "ckpt.data-00000-of-00001", (5, 5))
+
+    with pytest.raises(CheckpointError, match="data-00000-of-00001 changed while it was read"):
+        copied(tmp_path, moved)
+
+
+def test_tables_of_a_damaged_slice_are_copied_again_by_the_next_run(tmp_path: Path) -> None:
+    bundle(tmp_path, BEFORE)
+    data = tmp_path / "ckpt.data-00000-of-00001"
+    right = data.read_bytes()
+    status = data.stat()
+
+    def overwrite_data(content: bytes) -> None:
+        data.write_bytes(content)
+        os.utime(data, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+    overwrite_data(right[:200] + bytes([right[200] ^ 1]) + right[201:])
+    with pytest.raises(
+        CheckpointError,
+        match=r"rows 0 to 40 of .* do not match .*; the tables are copied again by the next run",
+    ):
+        Run(tmp_path, tmp_path / "out")
+    overwrite_data(right)
+    np.testing.assert_array_equal(Run(tmp_path, tmp_path / "out").rows, BEFORE)

@@ -248,6 +248,7 @@ def original(tower: str, examples: Examples) -> NDArray[Any]:
         (0.9e-5, {}, False),
         (1.5e-4, {}, True),  # 1e-5, and 1e-5 of 13
         (0.4, {"f32": 0.5}, False),
+        (0.5, {"f32": 0.5}, False),
         (0.6, {"f32": 0.5}, True),
         (np.nan, {"f32": 0.5}, True),
     ],

@@ -87,6 +87,7 @@ def test_part_of_a_context_runs_once_for_the_candidates_that_share_it(
         (-1000.0, 1.0e-2, None, True),
         (-1000.0, 1.1e-2, None, False),
         (1000.0, 0.4, 0.5, True),
+        (1000.0, 0.5, 0.5, True),
         (0.0, 0.6, 0.5, False),
         (0.0, np.nan, 0.5, False),
     ],
