@@ -265,7 +265,7 @@ def _check(checkpoint: Checkpoint, key: str, table: _Padding) -> PaddingCheck:
         _check_untouched(table, slot.name, _read(checkpoint, slot.key, table.padding))
         slots.append(slot.name)
     last = _read(checkpoint, key, table.last)
-    if last.dtype.kind != "i" and np.isnan(last.astype(np.float32)).all(axis=1).any():
+    if np.isnan(last.astype(np.float32)).all(axis=1).any():
         raise _contradiction(table, "rows before them hold nothing but NaN, as padding does")
 
     # Without slot variables, random padding and a single row look like rows of a table.

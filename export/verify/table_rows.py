@@ -297,7 +297,7 @@ def _wrongly_converted(
         return np.asarray(np.abs(read - exact) > steps * _HALF_STEP + _TINY)
     stored = read.astype(_FLOATS[dtype])
     wrong = ~np.isfinite(read) | (stored.astype(np.float32) != read)
-    with np.errstate(over="ignore"):  # beyond the largest value
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond the largest value
         for end in (-np.inf, np.inf):
             beside = np.nextafter(stored, stored.dtype.type(end)).astype(np.float64)
             nearer = np.abs(read - exact) - np.abs(beside - exact)

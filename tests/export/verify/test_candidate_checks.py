@@ -54,7 +54,8 @@ ROWS: list[Cells] = [
     {
         "id": [50 - row],
         "tags": [[], ["a"], ["b", "c"]][row % 3],
-        "studio": [] if row == 3 else [f"s{row % 4}"],
+        # Row 6 has the separator of lists in a single value.
+        "studio": {3: [], 6: ["s|2"]}.get(row, [f"s{row % 4}"]),
         "year": [] if row == 2 else [1990.1 + row],
         "place": [row + 0.25, -1.0],
         "title": [f"Zoë {row}"],

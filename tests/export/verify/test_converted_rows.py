@@ -122,3 +122,69 @@ def test_verify_tables_refuses_a_damaged_scale_in_full_and_an_error_recorded_too
         VerificationFailed, match=r"scales-00002-of-00004.bin' does not match its digests"
     ):
         verify(tmp_path, table)
+
+
+def test_verify_tables_int8_rows_of_zeros_and_of_almost_nothing_are_zeros(tmp_path: Path) -> None:
+    values = np.zeros((5000, DIM), np.float32)
+    values[1] = 1e-37
+    values[2] = -1e-44
+    values[3] = VALUES[3]
+    table = copied(planned(tmp_path, values, "int8"))
+    verify(tmp_path, table)
+    alter(tmp_path / "out" / table.segments[0].file, 0)
+    verify(tmp_path, table, 4999)  # it has no scale
+    alter(tmp_path / "out" / table.segments[0].file, 3 * DIM)
+    with pytest.raises(VerificationFailed, match=r"row 3 is not what .* as int8, .*column 0"):
+        verify(tmp_path, table, 4999)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "trained", "stored", "right"),
+    [
+        ("bfloat16", 1.00390625, 1.0, True),  # between 1 and 1.0078125, ties to even
+        ("bfloat16", 1.00390625, 1.0078125, False),
+        ("bfloat16", 1.01171875, 1.015625, True),
+        ("bfloat16", 1.01171875, 1.0078125, False),
+        ("bfloat16", -1.00390625, -1.0078125, False),
+        ("float16", 65519, 65504, True),  # the largest
+        ("float16", 65519, np.inf, False),
+        ("float16", 65519, 65472, False),
+        ("float16", 1 + 2**-11, 1, True),
+        ("float16", 1 + 2**-11, 1 + 2**-10, False),
+        ("float16", 1, np.nan, False),
+        ("float16", 0, 2**-24, False),
+    ],
+)
+def test_verify_tables_takes_the_nearest_value_alone_with_ties_to_even(
+    tmp_path: Path, dtype: str, trained: float, stored: float, right: bool
+) -> None:
+    values = np.zeros((5000, DIM), np.float32)
+    values[4, 2] = trained
+    table = copied(planned(tmp_path, values, dtype))
+    kind: Any = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}[dtype]
+    path = tmp_path / "out" / table.segments[0].file
+    rows = np.fromfile(path, "<u2").reshape(-1, DIM)
+    rows[4, 2] = np.array(stored, kind).view(np.uint16)
+    rows.tofile(path)
+    if right:
+        verify(tmp_path, table, 4999)
+        return
+    with pytest.raises(VerificationFailed, match=f"row 4 is not .* as {dtype}, first in column 2"):
+        verify(tmp_path, table, 4999)
+
+
+@pytest.mark.parametrize(("share", "right"), [(1 - 5e-7, True), (1 - 2e-6, False)])
+def test_verify_tables_holds_rows_to_the_recorded_error(
+    tmp_path: Path, share: float, right: bool
+) -> None:
+    table = copied(planned(tmp_path, VALUES, "float16"))
+    assert table.error is not None
+    error = table.error.model_copy(update={"max_abs": table.error.max_abs * share})
+    less = table.model_copy(update={"error": error})
+    if right:
+        verify(tmp_path, less)
+        return
+    apart = np.abs(VALUES.astype(np.float16).astype(np.float64) - VALUES).max(axis=1)
+    told = f"row {apart.argmax()} lies {apart.max():.6g} from the checkpoint, the manifest tells"
+    with pytest.raises(VerificationFailed, match=told):
+        verify(tmp_path, less)

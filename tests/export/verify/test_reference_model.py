@@ -182,6 +182,6 @@ def test_rows_of_a_dumped_table_are_read_by_key(tmp_path: Path) -> None:
     )
     reference_results(reference, "second")
     read = original.called[0][1].read_rows
-    # A row holds its own number.
-    assert read("users", np.array([5, 7, 70, 90])).tolist() == [[9, 9], [0, 0], [0, 0], [2, 2]]
-    assert read("movies", np.array([0, 7])).tolist() == [[0, 0], [7, 7]]
+    # A row holds its own number, from 1 on.
+    assert read("users", np.array([5, 7, 70, 90])).tolist() == [[10, 10], [0, 0], [1, 1], [3, 3]]
+    assert read("movies", np.array([0, 7])).tolist() == [[1, 1], [8, 8]]

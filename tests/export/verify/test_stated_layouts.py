@@ -24,15 +24,17 @@ from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.layouts import SparseCore, stored_rows
 from export.checkpoint.reader import open_checkpoint
 from export.errors import NotConvertible, VerificationFailed
-from export.front_end.specs import TowerSpec
+from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
 from export.verify.stated_layouts import (
     StatedLayout,
     check_padding,
     judge_layouts,
+    judge_recipe,
     tables_behind,
     with_layouts,
 )
 from tests.export.checkpoint.tensor_bundles import write_bundle
+from tests.export.verify.small_reference import job_of
 
 Values = np.ndarray[Any, Any]
 CORES = 8
@@ -293,3 +295,43 @@ def test_check_padding_of_cores_is_read_at_both_ends_of_some(tmp_path: Path) -> 
         trained = stored.copy()
         trained[lane * core_rows + offset] = 7
         checked(tmp_path, {"stack": trained}, {"t": stated})
+
+
+def test_check_padding_that_repeats_a_single_row_is_contradicted(tmp_path: Path) -> None:
+    variables, layouts = stack_of("random", [236], accumulator=False)
+    assert checked(tmp_path, variables, layouts) == {"t0": PaddingCheck(rows=0)}
+    layout = SparseCore(CORES, len(variables["stack"]) // CORES, 0, 0)
+    first, second = stored_rows(layout, np.array([236, 250]))
+    variables["stack"][first] = variables["stack"][second]
+    with pytest.raises(NotConvertible, match="of 20 of these rows, 2 are alike and the others"):
+        checked(tmp_path, variables, layouts)
+
+
+@pytest.mark.parametrize("row", [200, 7 * 8])
+def test_check_padding_rows_of_nothing_but_nan_at_the_end_of_a_table_are_contradicted(
+    tmp_path: Path, row: int
+) -> None:
+    variables, layouts = stack_of("zeros", [201], accumulator=True)
+    layout = SparseCore(CORES, len(variables["stack"]) // CORES, 0, 0)
+    (at,) = stored_rows(layout, np.array([row]))
+    variables["stack"][at, :7] = np.nan
+    checked(tmp_path, variables, layouts)
+    variables["stack"][at] = np.nan
+    with pytest.raises(NotConvertible, match="rows before them hold nothing but NaN, as padding"):
+        checked(tmp_path, variables, layouts)
+
+
+def test_judge_recipe_takes_a_stated_layout_that_the_recipe_accepts(tmp_path: Path) -> None:
+    variables, layouts = stack_of("zeros", [200], accumulator=False)
+    write_bundle(tmp_path / "ckpt", variables)
+    checkpoint = open_checkpoint(tmp_path)
+    inventory = recognise(checkpoint, Statements(layouts=layouts))
+    model = ModelSpec({"t0": TableFacts("t0", "t0", 200, 8)}, {}, {})
+
+    def judged(said: str) -> dict[str, StatedLayout]:
+        job = job_of(verify={"stated_layouts": said})
+        return judge_recipe(job, checkpoint, inventory, model, {})
+
+    assert judged("accept") == {"t0": StatedLayout("accepted", PaddingCheck(rows=56))}
+    with pytest.raises(VerificationFailed, match=r"accept the statement with verify\.stated_lay"):
+        judged("verify")

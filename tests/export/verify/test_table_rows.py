@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,11 +12,14 @@ import google_crc32c
 import h5py
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from bundle.format.manifest import Segment, Table, TableSource
+from bundle.tables.reader import TableReader
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import VerificationFailed
-from export.verify.table_rows import verify_tables
+from export.verify import table_rows
+from export.verify.table_rows import read_rows, verify_tables
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
 ROWS = 5000
@@ -240,3 +245,157 @@ def test_verify_tables_a_value_that_is_no_number_equals_any_other_such_value(
         return
     with pytest.raises(VerificationFailed, match=r"row 0 differs .* first in column 1"):
         verify_tables(checkpoint, tmp_path, {"t": table}, 1)
+
+
+class Noting(TableReader):
+    """Notes which rows are read at a time, and how much of its file is in memory by then."""
+
+    def __init__(self, root: Path, table: Table) -> None:
+        super().__init__(root, table)
+        self.blocks: list[list[int]] = []
+        self.resident_kib: list[int] = []
+        self.watched = False
+        self._file = root / table.segments[0].file
+
+    def gather(
+        self, rows: NDArray[np.int64], out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        self.blocks.append(rows.tolist())
+        if self.watched:
+            self.resident_kib.append(resident_kib(self._file))
+        return super().gather(rows, out)
+
+    @property
+    def rows_read(self) -> list[int]:
+        return [row for block in self.blocks for row in block]
+
+
+def resident_kib(file: Path) -> int:
+    """Returns how much of a file's maps is in the memory of this process."""
+    maps = Path("/proc/self/smaps").read_text().split(f" {file}\n")[1:]
+    return sum(int(each.split("Rss:")[1].split()[0]) for each in maps)
+
+
+def noted(
+    pair: Pair, rows: int | None, table: Table | None = None, *, watched: bool = False
+) -> Noting:
+    """Compares a table that is opened elsewhere; returns its reader."""
+    table = table or pair.table
+    reader = Noting(pair.root, table)
+    reader.watched = watched
+    elsewhere = pair.root / "nothing"
+    checks = verify_tables(
+        pair.checkpoint, elsewhere, {"t": table}, rows, open_table=lambda _: reader
+    )
+    assert checks["t"].rows_compared == len(reader.rows_read)
+    return reader
+
+
+@pytest.mark.parametrize("rows", [None, ROWS, 2 * ROWS])
+def test_verify_tables_reads_all_rows_in_their_order_a_block_at_a_time(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, rows: int | None
+) -> None:
+    monkeypatch.setattr(table_rows, "_BLOCK_BYTES", 12 * 700 + 11)
+    reader = noted(pair, rows)
+    assert reader.rows_read == list(range(ROWS))
+    assert [len(block) for block in reader.blocks] == [700] * 7 + [100]
+
+
+def test_verify_tables_elsewhere_compares_no_digests_again(pair: Pair) -> None:
+    wrong = tuple(
+        segment.model_copy(update={"crc32c": 1, "blocks": (1,)}) for segment in pair.table.segments
+    )
+    table = pair.table.model_copy(update={"segments": wrong})
+    assert len(noted(pair, None, table).rows_read) == ROWS
+    with pytest.raises(VerificationFailed, match="segment 's0' does not match its digests"):
+        check(pair, None, segments=wrong)
+
+
+@pytest.mark.parametrize(("rows", "groups"), [(1, 1), (15, 1), (16, 1), (64, 4), (4096, 256)])
+def test_verify_tables_elsewhere_reads_groups_of_neighbors(
+    pair: Pair, rows: int, groups: int
+) -> None:
+    reader = noted(pair, rows)
+    for block in reader.blocks:
+        assert block == sorted(set(block))
+        assert len(block) <= 1024
+        runs = np.split(np.array(block), np.flatnonzero(np.diff(block) != 1) + 1)
+        assert all(len(run) >= 16 or run[-1] == ROWS - 1 for run in runs)
+    found = sum(len(block) for block in reader.blocks)
+    assert groups * 8 < found <= groups * 16 or groups == 1
+    assert len(reader.blocks) >= max(1, groups // 64)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 20, 101, 1000, ROWS - 1])
+def test_verify_tables_samples_as_many_different_rows_as_it_is_told(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    readers: list[Noting] = []
+
+    def opened(root: Path, table: Table) -> Noting:
+        readers.append(Noting(root, table))
+        return readers[-1]
+
+    monkeypatch.setattr(table_rows, "TableReader", opened)
+    assert check(pair, rows).rows_compared == rows
+    (reader,) = readers
+    found = reader.rows_read
+    assert len(set(found)) == rows
+    assert max(len(block) for block in reader.blocks) <= 128
+    edges = {0, 1233, 1234, 2999, 3000, ROWS - 1}
+    assert len(edges & set(found)) == len(edges) or rows // 2 < len(edges)
+    widest = max(np.diff(sorted({0, ROWS - 1, *found})))
+    assert widest <= 2 * math.ceil(ROWS / max(1, rows - len(edges))) or rows < 4
+    # Edges are read with the chunks that were just read, so no block lies far before another.
+    firsts = [min(block) for block in reader.blocks]
+    assert all(later > first - 128 * ROWS / rows - 1 for first, later in pairwise(firsts))
+
+
+def test_verify_tables_lets_go_of_the_pages_that_it_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_rows, "_BLOCK_BYTES", 64 << 10)
+    values = np.zeros((16_384, 64), np.float32)
+    write_bundle(tmp_path / "ckpt", {"t": values})
+    values.tofile(tmp_path / "s")
+    segment = Segment(file="s", first_row=0, rows=len(values), crc32c=0, blocks=())
+    source = TableSource(layout="plain", key="t")
+    table = Table(rows=len(values), dim=64, dtype="float32", segments=(segment,), source=source)
+    reader = noted(Pair(open_checkpoint(tmp_path), tmp_path, table), len(values), watched=True)
+    assert len(reader.blocks) == 64
+    assert max(reader.resident_kib) < 1024
+    assert resident_kib(tmp_path / "s") == 0
+    assert f"{tmp_path / 's'}\n" not in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.parametrize("rows", [[5, 3, 4, 9, 0], [7, 7], [4999], []])
+@pytest.mark.parametrize("chunk_rows", [None, 700])
+def test_read_rows_gives_rows_in_the_order_in_which_they_are_named(
+    pair: Pair, chunk_rows: int | None, rows: list[int]
+) -> None:
+    checkpoint = pair.checkpoint
+    if chunk_rows is not None:
+        checkpoint = in_chunks(pair, chunk_rows).checkpoint
+    found = read_rows(checkpoint, pair.table.source, np.array(rows, np.int64))
+    np.testing.assert_array_equal(found, VALUES[rows])
+    assert found.dtype == np.float32
+
+
+def test_read_rows_of_partitions_finds_each_in_its_lane(pair: Pair) -> None:
+    source = TableSource(layout="mod", key="t", starts=(0, 2500))
+    rows = np.array([3, 0, 4999, 2])
+    found = read_rows(pair.checkpoint, source, rows)
+    np.testing.assert_array_equal(found, VALUES[[2501, 0, 4999, 1]])
+
+
+def test_verify_tables_of_a_variable_of_another_shape_says_what_both_are(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "ckpt", {"t": VALUES.reshape(-1)})
+    segment = Segment(file="s0", first_row=0, rows=ROWS, crc32c=0, blocks=())
+    source = TableSource(layout="plain", key="t")
+    table = Table(rows=ROWS, dim=DIM, dtype="float32", segments=(segment,), source=source)
+    with pytest.raises(VerificationFailed) as failure:
+        verify_tables(open_checkpoint(tmp_path), tmp_path, {"t": table})
+    assert str(failure.value) == (
+        f"table 't' is of float32 [5000, 3] in the bundle, float32 [15000] in checkpoint "
+        f"{tmp_path / 'ckpt'}"
+    )

@@ -1,0 +1,118 @@
+"""Which checks a bundle gets, what they tell, and how failures of its readers are told."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pytest
+
+from bundle.errors import FormatError, NotCommitted
+from bundle.format.manifest import Manifest, Segment, Table, TableCheck, TableSource
+from bundle.storage.catalog import read_manifest
+from export.checkpoint.reader import open_checkpoint
+from export.errors import ExportError, UsageError, VerificationFailed
+from export.verify.checks import (
+    OF_BUNDLE,
+    OF_MODEL,
+    Findings,
+    Subject,
+    check_bundle,
+    told_as_failures,
+)
+from export.verify.stated_layouts import StatedLayout
+from tests.export.checkpoint.tensor_bundles import write_bundle
+
+GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind", "told"),
+    [
+        (NotCommitted("no manifest"), UsageError, "no manifest"),
+        (FormatError("it is torn"), VerificationFailed, "it is torn"),
+        (
+            OSError(errno.EIO, "Input/output error", "rows.bin"),
+            VerificationFailed,
+            "rows.bin: Input/output error",
+        ),
+        (OSError("gone"), VerificationFailed, "a file: gone"),
+    ],
+)
+def test_what_a_reader_of_the_bundle_refuses_is_a_failed_check(
+    problem: Exception, kind: type[ExportError], told: str
+) -> None:
+    with pytest.raises(kind) as failure, told_as_failures():
+        raise problem
+    assert str(failure.value) == told
+
+
+def test_bundle_alone_is_checked_without_a_checkpoint_and_a_model() -> None:
+    manifest = read_manifest(GOLDEN)
+    found = check_bundle(Subject(GOLDEN, manifest), (*OF_BUNDLE, *OF_MODEL))
+    listed = {str(file.path) for file in manifest.files}
+    listed |= {str(each.file) for table in manifest.tables.values() for each in table.segments}
+    listed |= {str(each.file) for table in manifest.tables.values() for each in table.scales}
+    assert found.files == len(listed)
+    assert found.bytes == sum((GOLDEN / file).stat().st_size for file in listed)
+    assert (found.tables, found.examples, found.recall, found.unlisted) == ({}, 0, {}, ())
+    assert set(found.opened) >= {
+        "table users",
+        "tower query, saved_model f32",
+        "tower query, litert f32",
+        "corpus movies",
+        "index movies",
+    }
+    assert check_bundle(Subject(GOLDEN, manifest), ()) == Findings()
+
+
+VALUES = np.arange(40, dtype=np.float32).reshape(20, 2)
+
+
+def tables_of(directory: Path, rows: int | None, **changes: Any) -> Subject:
+    """Returns a bundle of two tables of 20 rows as it is compared with its checkpoint."""
+    write_bundle(directory / "ckpt", dict.fromkeys("ab", VALUES))
+    tables = {}
+    for name in "ab":
+        data = VALUES.tobytes()
+        (directory / name).write_bytes(data)
+        crc = google_crc32c.value(data)
+        segment = Segment(file=name, first_row=0, rows=20, crc32c=crc, blocks=(crc,))
+        source = TableSource(layout="plain", key=name)
+        tables[name] = Table(rows=20, dim=2, dtype="float32", segments=(segment,), source=source)
+    construct: Any = Manifest.model_construct
+    manifest = construct(tables=tables, keys={})
+    return Subject(directory, manifest, open_checkpoint(directory), rows, **changes)
+
+
+@pytest.mark.parametrize(
+    ("rows", "compared"), [(5, (5, 0)), (19, (19, 0)), (20, (20, 20)), (None, (20, 20))]
+)
+def test_rows_of_linked_tables_are_compared_all_or_none(
+    tmp_path: Path, rows: int | None, compared: tuple[int, int]
+) -> None:
+    """A link is the checkpoint's own file: only a comparison of all rows with their digest tells
+    anything.
+    """
+    judged = {"a": StatedLayout("accepted")}
+    subject = tables_of(tmp_path, rows, linked={"b"}, judged=judged)
+    first, second = compared
+    assert check_bundle(subject, ["rows"]).tables == {
+        "a": TableCheck(rows_compared=first, rows=20, stated_layout="accepted"),
+        "b": TableCheck(rows_compared=second, rows=20),
+    }
+
+
+def test_failed_table_names_the_steps_that_make_it(tmp_path: Path) -> None:
+    def steps_of(name: str) -> Sequence[str]:
+        return [f"rows of {name}"]
+
+    subject = tables_of(tmp_path, None, steps_of=steps_of)
+    (tmp_path / "b").write_bytes((VALUES + 1).tobytes())
+    with pytest.raises(VerificationFailed, match="table 'b': row 0 differs") as failure:
+        check_bundle(subject, ["rows"])
+    assert failure.value.steps == ("rows of b",)
