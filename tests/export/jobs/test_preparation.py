@@ -16,6 +16,7 @@ from bundle.format.manifest import (
 )
 from export.errors import CheckpointError, UsageError
 from export.jobs.preparation import Prepared, prepare
+from export.jobs.saved_model_job import prepare_inline
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
 
@@ -26,7 +27,7 @@ TOWERS = QUERY | {"candidate": {"role": "candidate"}, "ranking": {"role": "ranki
 FILES = ("movies.csv", "names.txt", "examples.jsonl")
 
 
-def prepared(folder: Path, **sections: Any) -> None:
+def prepared(folder: Path, *, inline: bool = False, **sections: Any) -> None:
     """Prepares a recipe beside whose files there is no checkpoint."""
     for name in FILES:
         (folder / name).write_text("1\n")
@@ -40,7 +41,11 @@ def prepared(folder: Path, **sections: Any) -> None:
         "corpora": {"movies": CORPUS},
         "indexes": {"movies": INDEX},
     }
-    prepare(ExportJob.model_validate(page | sections), folder, ExportSettings())
+    job = ExportJob.model_validate(page | sections)
+    if inline:
+        prepare_inline(job, folder, ExportSettings())
+    else:
+        prepare(job, folder, ExportSettings())
 
 
 @pytest.mark.parametrize(
@@ -166,3 +171,36 @@ def test_features_that_read_a_table_from_different_rows_on_are_warned_of() -> No
         "features 'seen' and 'wrong' read table 'movies' by vocabulary 'ids' from rows 1 and 0 on "
         "(first_row): one is likely wrong, which verify.expected would tell",
     )
+
+
+@pytest.mark.parametrize(
+    "table", [{}, {"key": "k", "mod": True, "segment_rows": 5}, {"segment_rows": 5}]
+)
+def test_self_contained_saved_model_takes_tables_as_they_were_trained(
+    tmp_path: Path, table: dict[str, Any]
+) -> None:
+    with pytest.raises(CheckpointError, match="ckpt"):
+        prepared(tmp_path, inline=True, tables={"users": table})
+
+
+@pytest.mark.parametrize(
+    ("sections", "problem"),
+    [
+        (
+            {"tables": {"users": {"key": "k", "unavailable": "error", "dtype": "int8"}}},
+            "tables.users.dtype is for bundles; a self-contained SavedModel holds tables as they "
+            "were trained: leave it out",
+        ),
+        (
+            {"output": {"root": "s3://bucket/models"}},
+            "output.root is s3://bucket/models; a self-contained SavedModel is written to a path "
+            "of this machine: give one, and send the directory with your store's own tool",
+        ),
+    ],
+)
+def test_self_contained_saved_model_of_what_only_bundles_have_is_refused(
+    tmp_path: Path, sections: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(UsageError) as refusal:
+        prepared(tmp_path, inline=True, **sections)
+    assert str(refusal.value) == problem

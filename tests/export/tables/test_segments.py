@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,21 @@ import pytest
 
 from benchmarks.exporter.big_checkpoints import write_plain
 from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.source_sums import SourceSum
 from export.errors import CheckpointError, DestinationError
-from export.tables.plan import ExportPlan, Writing, plan_tables
-from export.tables.segments import check_sources, copy_rows, manifest_table, sources_of
+from export.tables.plan import ExportPlan, Writing, plan_tables, rest_tasks
+from export.tables.segments import (
+    Receipt,
+    carry_out,
+    check_sources,
+    copy_rows,
+    is_written,
+    manifest_table,
+    read_sources,
+    sources_of,
+)
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
 ROWS = 101
@@ -159,3 +171,131 @@ def test_copy_rows_table_of_512_mib_needs_little_memory_and_no_tensorflow(tmp_pa
         segment.unlink()
     assert told["grown"] < min(150 << 20, told["planned"])
     assert told["before"] > 10 << 20
+
+
+def test_receipt_lists_the_files_that_its_task_wrote_alone(tmp_path: Path) -> None:
+    plan = planned(tmp_path, segment_rows=60)
+    (first, second) = plan.tasks
+    receipt = copy_rows(second)
+    (file,) = receipt.files(second)
+    assert (file.path, file.bytes) == ("tables/t/rows-00001-of-00002.bin", 41 * DIM * 4)
+    assert file.crc32c == google_crc32c.value(VALUES[60:].tobytes())
+    # Other tasks fill the file, too.
+    assert receipt.files(replace(second, offset=0)) == []
+
+    as_int8 = replace(first, written_dtype="int8", scales="scales.bin")
+    rows, scales = copy_rows(as_int8).files(as_int8)
+    assert (rows.path, rows.bytes) == (first.file, 60 * DIM)
+    assert (scales.path, scales.bytes) == ("scales.bin", 60 * 4)
+
+
+def padded(directory: Path) -> ExportPlan:
+    """Plans the first 40 rows of a variable of 101 in slices."""
+    write_bundle(directory / "ckpt", {"t": VALUES}, boxes={"t": CUTS["bricks"]})
+    checkpoint = open_checkpoint(directory)
+    layout = StatedTable(key="t", kind="plain", rows=40)
+    inventory = recognise(checkpoint, Statements(layouts={"t": layout}))
+    return plan_tables(checkpoint, inventory, directory / "out", writing={"t": Writing(16)})
+
+
+def in_order(receipt: Receipt) -> tuple[SourceSum, ...]:
+    """Returns the sums of a receipt in the order of files and offsets."""
+    return tuple(sorted(receipt.sources, key=lambda each: (each.file, each.slice_offset)))
+
+
+@pytest.mark.parametrize("block_bytes", [1, 7 * DIM * 4, 1 << 20])
+def test_rows_that_no_table_takes_are_summed_and_complete_the_slices(
+    tmp_path: Path, block_bytes: int
+) -> None:
+    plan = padded(tmp_path)
+    (rest,) = plan.rest
+    assert rest.ranges == ((40, 101),)
+    tasks = [replace(task, block_bytes=block_bytes) for task in plan.work]
+    receipts = [carry_out(task) for task in tasks]
+    assert [receipt.table for receipt in receipts] == ["t", "t", "t", ""]
+    assert (receipts[-1].segment, receipts[-1].key) == (None, "t")
+    check_sources(sources_of(plan), receipts)
+    for task, receipt in zip(tasks, receipts, strict=True):
+        assert read_sources(task) == in_order(receipt)
+
+    with pytest.raises(CheckpointError) as failure:
+        check_sources(sources_of(plan), receipts[:-1])
+    # Of rows 20 to 101, three columns of 4 bytes, those before row 40.
+    assert str(failure.value) == (
+        "table 't' ('t'): 240 of the 972 bytes from byte 1 on of "
+        f"{tmp_path / 'ckpt.data-00000-of-00001'} were read; run the export again"
+    )
+
+
+def test_rows_that_no_table_takes_are_checked_with_their_slices(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "ckpt", {"t": VALUES})
+    entry = open_checkpoint(tmp_path).entries["t"]
+    (task,) = rest_tasks(entry, [(0, ROWS)], 64)
+    carry_out(task)
+    damage(tmp_path, 500, "ckpt.data-00000-of-00001")
+    with pytest.raises(CheckpointError) as failure:
+        carry_out(task)
+    file = tmp_path / "ckpt.data-00000-of-00001"
+    assert str(failure.value) == (
+        f"variable 't' ('t'): rows 0 to 101 of the stored variable do not match their checksum in "
+        f"data file {file} (bytes 1 to {1 + VALUES.nbytes}): the checkpoint is damaged; copy it "
+        "anew or take an older one"
+    )
+
+
+def test_read_sources_of_partitions_sums_the_rows_of_each_lane(tmp_path: Path) -> None:
+    boxes = {"t": [[(0, 51), (0, -1)], [(51, 50), (0, -1)]]}
+    write_bundle(tmp_path / "ckpt", {"t": VALUES}, boxes=boxes)
+    checkpoint = open_checkpoint(tmp_path)
+    inventory = recognise(checkpoint, Statements({"t": "t"}, ("t",)))
+    plan = plan_tables(checkpoint, inventory, tmp_path / "out", writing={"t": Writing(30)})
+    receipts = [copy_rows(task) for task in plan.tasks]
+    check_sources(sources_of(plan), receipts)
+    for task, receipt in zip(plan.tasks, receipts, strict=True):
+        small = replace(task, block_bytes=1)
+        assert read_sources(small) == in_order(receipt)
+    written = b"".join((tmp_path / "out" / task.file).read_bytes() for task in plan.tasks)
+    rows = np.array([row // 2 + 51 * (row % 2) for row in range(ROWS)])
+    assert written == VALUES[rows].tobytes()
+
+
+def test_copy_rows_of_slices_that_leave_a_gap_is_refused(tmp_path: Path) -> None:
+    (task,) = planned(tmp_path, "rows").tasks
+    with pytest.raises(CheckpointError, match=r"table 't' \('t'\): .* row 0.*; save the che"):
+        copy_rows(replace(task, slices=task.slices[1:]))
+    assert not list((tmp_path / "out").rglob("*.bin"))
+
+
+def test_segment_of_a_file_that_several_tasks_fill_is_known_by_its_checksum(
+    tmp_path: Path,
+) -> None:
+    first, second = planned(tmp_path, segment_rows=60).tasks
+    shared = tmp_path / "out" / "all.bin"
+    shared.parent.mkdir(parents=True)
+    shared.write_bytes(bytes(VALUES.nbytes + 3))
+    tasks = [replace(first, file="all.bin", offset=3)]
+    tasks.append(replace(second, file="all.bin", offset=3 + first.bytes))
+    receipts = [copy_rows(task) for task in tasks]
+    assert shared.read_bytes()[3:] == VALUES.tobytes()
+    segments = [receipt.segment for receipt in receipts]
+    assert [segment.offset for segment in segments if segment] == [3, 3 + first.bytes]
+    data = bytearray(shared.read_bytes())
+    data[-1] ^= 1
+    shared.write_bytes(data)
+    known = [
+        is_written(task, segment)
+        for task, segment in zip(tasks, segments, strict=True)
+        if segment is not None
+    ]
+    assert known == [True, False]
+
+
+def test_manifest_table_takes_the_receipts_of_its_own_tasks(tmp_path: Path) -> None:
+    plan = planned(tmp_path, segment_rows=60)
+    receipts = [copy_rows(task) for task in reversed(plan.tasks)]
+    others = [receipt.model_copy(update={"table": "other"}) for receipt in receipts]
+    rest = receipts[0].model_copy(update={"segment": None})
+    page = manifest_table(plan.tables[0], [*others, rest, *receipts])
+    assert [segment.first_row for segment in page.segments] == [0, 60]
+    assert (page.error, page.scales) == (None, ())
+    assert (page.source.key, page.source.layout, page.source.stated) == ("t", "plain", False)
