@@ -128,7 +128,7 @@ class Tensor:
     """A tensor that is pickled as PyTorch does."""
 
     def __init__(
-        self, shape: Sequence[int], strides: Sequence[int], first: int = 0, parameter: bool = False
+        self, shape: Sequence[int], strides: Sequence[int], first: Any = 0, parameter: bool = False
     ) -> None:
         self.view = (first, tuple(shape), tuple(strides))
         self.parameter = parameter
