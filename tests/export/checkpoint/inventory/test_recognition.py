@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 
@@ -121,6 +122,61 @@ def test_recognise_step_is_a_single_integer(
 ) -> None:
     found = inventory(tmp_path, [node({"step": 1}), node(key="s" + SUFFIX)], {"s" + SUFFIX: value})
     assert found.step == step
+
+
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        ({"step": np.array(3), "global_step": np.array(4), "count": np.array(5)}, 3),
+        ({"step": np.float32(3), "global_step": np.array(4), "count": np.array(5)}, 4),
+        ({"global_step": np.array(4, np.int32)}, 4),
+        ({"count": np.array(5), "other": np.array(6)}, 6),
+        ({"count": np.array(8), "other": np.array(6)}, 8),
+        ({"count": np.array(8), "older": np.array(9)}, 9),
+        ({"slotless": np.array(9)}, None),
+        ({"count": np.array(True)}, None),
+        ({}, None),
+    ],
+)
+def test_recognise_step_of_the_program_or_else_the_largest_count_of_its_optimizers(
+    tmp_path: Path, values: dict[str, Any], step: int | None
+) -> None:
+    names = ["step", "global_step", "count", "other", "older", "slotless", "state"]
+    places = {name: number for number, name in enumerate(names, 5)}
+    nodes = [
+        node({"step": 5, "global_step": 6, **{f"o{number}": number for number in range(1, 5)}}),
+        node({"_iterations": places["count"]}),
+        node({"_iterations": places["other"]}),
+        node({"iter": places["older"]}, slots=[(places["state"], "m", places["state"])]),
+        node({"iter": places["slotless"]}),
+        *(node(key=name + SUFFIX) for name in names),
+    ]
+    held = {name + SUFFIX: value for name, value in values.items()}
+    assert inventory(tmp_path, nodes, {**held, "state" + SUFFIX: TABLE}).step == step
+
+
+def test_recognise_step_of_names_alone_is_the_global_step(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "c", {"step": np.array(3), "global_step": np.array(4)})
+    assert recognise(open_checkpoint(tmp_path)).step == 4
+
+
+@pytest.mark.parametrize(
+    ("counts", "step"),
+    [
+        ({"optimizer/vars/0": 4, "optimizer/vars/1": 5}, 4),
+        ({"optimizer/inner_optimizer/vars/0": 4, "optimizer/vars/0": 0}, 4),
+        ({"optimizer_weights/iteration:0": 4}, 4),
+        ({"optimizer_weights/Adam/iterations": 4}, 4),
+        ({"layers/dense/vars/0": 4, "global_step": 5}, None),
+    ],
+)
+def test_recognise_step_of_a_keras_file_is_what_its_optimizer_counted(
+    tmp_path: Path, counts: dict[str, int], step: int | None
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for key, count in counts.items():
+            file[key] = np.int64(count)
+    assert recognise(open_checkpoint(tmp_path / "a.h5")).step == step
 
 
 def test_unknown_table_is_refused_with_the_variables_that_may_be_meant(tmp_path: Path) -> None:
