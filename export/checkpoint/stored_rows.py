@@ -74,9 +74,7 @@ class SliceRows:
         for band in bands.within(self._bands, first, len(rows)):
             here = rows[band.first - first : band.end - first]
             if len(band.slices) == 1:
-                self._read(
-                    bands.source_range(band.slices[0], band.first, band.rows), here.reshape(-1)
-                )
+                self._read(bands.source_range(band.slices[0], band.first, band.rows), here.ravel())
                 continue
             for part in band.slices:
                 source = bands.source_range(part, band.first, band.rows)
@@ -109,7 +107,7 @@ class SliceRows:
             if first + count > band.end or len(band.slices) > 1:
                 self.read_into(first, here)
             else:
-                self._read(bands.source_range(band.slices[0], first, count), here.reshape(-1))
+                self._read(bands.source_range(band.slices[0], first, count), here.ravel())
 
     def pieces(self, bytes_max: Callable[[], int]) -> Iterator[tuple[Bytes, int]]:
         """Yields the bytes of all rows, if they are undivided, wherever rows end, each piece with
@@ -187,13 +185,15 @@ class SliceRows:
         """Returns the crc32c of the run that a range continues; 0, that of no bytes, where it
         begins one.
         """
-        return self._runs.get((id(source.slice), source.offset), (0, 0))[1]
+        run = self._runs.get((id(source.slice), source.offset))
+        return 0 if run is None else run[1]
 
     def _add(self, source: SourceRange, crc: int) -> None:
         """Notes the crc32c of the run that now ends with a range."""
         which = id(source.slice)
         self._parts[which] = source.slice
-        start, _ = self._runs.pop((which, source.offset), (source.offset, 0))
+        run = self._runs.pop((which, source.offset), None)
+        start = source.offset if run is None else run[0]
         self._runs[which, source.offset + source.bytes] = start, crc
 
 

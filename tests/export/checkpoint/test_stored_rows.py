@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -125,6 +126,17 @@ def test_ranges_of_rows_are_fetched_from_a_store_at_the_same_time(tmp_path: Path
         rows.read_each([(30, 1), (3, 2), (7, 3)], buffer)
     expected = np.concatenate([VALUES[30:31], VALUES[3:5], VALUES[7:10]])
     np.testing.assert_array_equal(buffer.view(np.float32), expected)
+
+
+def test_files_are_closed_at_the_end(tmp_path: Path) -> None:
+    def are_open() -> bool:
+        links = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+        return str(tmp_path / "data") in links
+
+    with opened(slices_in(tmp_path / "data", WHOLE)) as rows:
+        read(rows, 0, 1)
+        assert are_open()
+    assert not are_open()
 
 
 def test_slices_that_overlap_in_the_rows_are_refused(tmp_path: Path) -> None:
