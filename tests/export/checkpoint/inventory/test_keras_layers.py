@@ -89,3 +89,66 @@ def test_table_without_a_name_is_called_by_its_place_among_the_embeddings(
 ) -> None:
     layers = [layer("Embedding", "user"), layer("Dense", "d"), layer("Embedding", "item")]
     assert tables_of(tmp_path, {f"{path}/vars/0": "" for path in paths}, layers) == tables
+
+
+@pytest.mark.parametrize(
+    ("key", "slot"),
+    [
+        ("optimizer/vars/3", "3"),
+        ("model/optimizer/vars/3", "3"),
+        ("optimizer/user_momentum", "user_momentum"),
+        ("optimizer_weights/Adam/user/embeddings:0", "Adam/user/embeddings"),
+    ],
+)
+def test_variable_of_an_optimizer_is_a_slot(tmp_path: Path, key: str, slot: str) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file[key] = TABLE
+        file["layers/embedding/vars/0"] = TABLE
+    found = recognise(open_checkpoint(tmp_path / "a.h5"))
+    assert [(each.name, each.key, each.of) for each in found.slots] == [(slot, key, "")]
+    assert [table.name for table in found.tables] == ["embedding"]
+    assert found.dense == ()
+
+
+@pytest.mark.parametrize("values", [TABLE[0], TABLE[:0], TABLE.astype(np.int32), TABLE[None]])
+def test_values_that_no_table_has_are_none(tmp_path: Path, values: Any) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["layers/embedding/vars/0"] = values
+    assert recognise(open_checkpoint(tmp_path / "a.h5")).tables == ()
+
+
+@pytest.mark.parametrize(("depth", "tables"), [(1, ["user"]), (31, ["user"]), (32, [])])
+def test_layers_of_nested_models_are_followed_to_a_depth(
+    tmp_path: Path, depth: int, tables: list[str]
+) -> None:
+    inner = layer("Embedding", "user")
+    for number in range(depth):
+        inner = layer("Functional", f"m{number}", inner)
+    assert tables_of(tmp_path, {"layers/lookup/vars/0": "user"}, [inner]) == tables
+
+
+@pytest.mark.parametrize(
+    ("weights", "tables"),
+    [
+        ({"a/user/vars/0": "embedding", "b/user/vars/0": "embedding"}, ["a.user", "b.user"]),
+        ({"a/user/embeddings": "", "b/user/embeddings:0": ""}, ["a.user", "b.user"]),
+        ({"a/user/embeddings:0": ""}, ["user"]),
+        ({"user/embeddings": ""}, ["user"]),
+        ({"embeddings": ""}, []),
+        ({"user/my_embeddings": ""}, []),
+    ],
+)
+def test_tables_of_one_name_are_called_by_their_paths(
+    tmp_path: Path, weights: dict[str, str], tables: list[str]
+) -> None:
+    assert tables_of(tmp_path, weights, []) == tables
+
+
+@pytest.mark.parametrize("config", ["3", "[]", '{"config": 3}', '{"config": {"layers": 3}}'])
+def test_configuration_without_layers_names_no_class(tmp_path: Path, config: str) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["layers/embedding/vars/0"] = TABLE
+        file.attrs["model_config"] = config
+    assert [each.name for each in recognise(open_checkpoint(tmp_path / "a.h5")).tables] == [
+        "embedding"
+    ]
