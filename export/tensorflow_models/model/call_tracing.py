@@ -75,8 +75,7 @@ def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
 
 def zeros(lookup: Lookup) -> Any:
     """Returns zeros of a lookup's shape: while the model is built, nothing reads the values."""
-    activation = tf.zeros([batch_size(lookup.ids[0]), *lookup.shape[1:]])
-    return activation if tf.executing_eagerly() else tf.ensure_shape(activation, lookup.shape)
+    return tf.zeros([batch_size(lookup.ids[0]), *lookup.shape[1:]])
 
 
 def trace_call(
@@ -118,7 +117,7 @@ def trace_call(
         recorder.graph = tf.compat.v1.get_default_graph()
         given.update(_with_row_lengths(inputs, parts, lengths))
         with tf.variable_creator_scope(create_variable):
-            return converted(dict(given))
+            return _without_placeholders(converted(dict(given)))
 
     eagerly = tf.config.functions_run_eagerly()
     # tf.functions inside the call become part of the one graph.
@@ -143,6 +142,17 @@ def trace_call(
     return TracedCall(
         function, given, lengths, function.structured_outputs, parts, recorder.lookups
     )
+
+
+def _without_placeholders(result: Any) -> Any:
+    """Returns the result of a call with copies of what is a placeholder itself: only what reads a
+    lookup's placeholder can read something else in its place.
+    """
+    if isinstance(result, Mapping):
+        return {name: _without_placeholders(part) for name, part in result.items()}
+    if tf.is_symbolic_tensor(result) and result.op.type == "Placeholder":
+        return tf.identity(result)
+    return result
 
 
 def _check_casts(graph: Any, given: Mapping[str, Any]) -> None:

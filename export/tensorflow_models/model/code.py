@@ -191,5 +191,5 @@ def _user_errors(reference: str, folder: Path, doing: str) -> Iterator[None]:
 
 
 def _hides_package(folder: Path, name: str) -> bool:
-    own = Path(__file__).resolve().parents[1]  # in a checkout of rowcast these are its own packages
+    own = Path(__file__).resolve().parents[3]  # in a checkout of rowcast these are its own packages
     return folder != own and ((folder / f"{name}.py").is_file() or (folder / name).is_dir())

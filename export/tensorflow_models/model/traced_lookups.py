@@ -102,7 +102,7 @@ def _resolve_per_id(
         return [_resolved(whole, parts, call, known)]
     several = _columns(lookup, size, parts, call)
     if not isinstance(several, NoRule):
-        columns = columns_of(by_example(lookup, size) if flat and size > 1 else lookup, size)
+        columns = columns_of(lookup, size)
         return [
             _resolved(each, parts, call, [ids]) for each, ids in zip(columns, several, strict=True)
         ]

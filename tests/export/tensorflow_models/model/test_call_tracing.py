@@ -15,7 +15,8 @@ from export.graphs.loading import tf
 from export.recipe.schema import InputPart
 from export.tensorflow_models.frameworks.placeholders import tables_unallocated
 from export.tensorflow_models.graph.pruning import TracedCall
-from export.tensorflow_models.model.call_tracing import resolve_call, trace_call
+from export.tensorflow_models.lookups.records import of_table
+from export.tensorflow_models.model.call_tracing import resolve_call, trace_call, zeros
 
 ITEM = InputPart(dtype="int64")
 AGE = InputPart(dtype="float32")
@@ -261,6 +262,31 @@ def table(rows: int = 50) -> Any:
         return tf.Variable(tf.zeros([rows, 4]), name="items")
 
 
+@pytest.mark.parametrize(("length", "shape"), [(None, [4]), (2, [2, 4])])
+@pytest.mark.parametrize(
+    "ids",
+    [tf.constant([[1, 2], [3, 4], [5, 6]]), tf.ragged.constant([[1], [], [2, 3]])],
+    ids=["dense", "ragged"],
+)
+def test_zeros_have_the_shape_of_a_lookup(ids: Any, length: int | None, shape: list[int]) -> None:
+    found = zeros(of_table(table(), ids, length=length))
+    assert found.shape.as_list() == [3, *shape]
+    assert not np.any(found)
+
+
+@pytest.mark.parametrize(("length", "shape"), [(None, [4]), (2, [2, 4])])
+@pytest.mark.parametrize("ids", [ITEM, BAG], ids=["dense", "ragged"])
+def test_zeros_in_a_graph_have_any_batch(
+    ids: InputPart, length: int | None, shape: list[int]
+) -> None:
+    looked_up = table()
+
+    def score(inputs: Mapping[str, Any]) -> Any:
+        return zeros(of_table(looked_up, inputs["ids"], length=length))
+
+    assert traced(score, ids=ids).result.shape.as_list() == [None, *shape]
+
+
 def test_trace_call_records_a_gather_with_its_line() -> None:
     items = table()
 
@@ -273,7 +299,7 @@ def test_trace_call_records_a_gather_with_its_line() -> None:
     assert lookup.variable is items
     assert lookup.ids[0] is found.inputs["item"]
     assert lookup.line.endswith(f"test_call_tracing.py:{score.__code__.co_firstlineno + 1}")
-    assert lookup.activation is found.result
+    assert lookup.activation is found.result.op.inputs[0]
     assert found.result.shape.as_list() == [None, 4]
 
 
@@ -285,6 +311,53 @@ def test_trace_call_records_a_gather_of_one_id_with_a_dimension_as_single() -> N
     assert (lookup.kind, lookup.length) == ("single", 1)
     assert lookup.activation.shape.as_list() == [None, 4]
     assert found.result.shape.as_list() == [None, 1, 4]
+
+
+def test_trace_call_records_a_bag_that_cannot_stay_in_the_graph() -> None:
+    items = table()
+
+    def score(inputs: Mapping[str, Any]) -> Any:
+        return tf.nn.safe_embedding_lookup_sparse(items, inputs["tags"], combiner="sum")
+
+    (lookup,) = traced(score, tags=TAGS).lookups
+    assert (lookup.gather, lookup.kind, lookup.combiner) == (False, "bag", "sum")
+
+
+IDS = InputPart(dtype="int64", shape=(3,))
+SEQUENCE = tf.feature_column.sequence_categorical_column_with_identity("ids", 9)
+
+
+def sequence_of(ids: Any) -> Any:
+    """Returns the rows of ids by a sequence column, and the number of ids of each example."""
+    column = tf.feature_column.embedding_column(SEQUENCE, 4)
+    return tf.keras.experimental.SequenceFeatures([column])({"ids": ids})
+
+
+def test_trace_call_takes_the_lengths_of_a_sequence_column_as_an_input() -> None:
+    def score(inputs: Mapping[str, Any]) -> Any:
+        rows, lengths = sequence_of(inputs["ids"])
+        again, _ = sequence_of(inputs["ids"])
+        return rows + again, lengths
+
+    found = traced(score, ids=IDS)
+    assert list(found.lengths) == ["ids"]
+    _, lengths = found.result
+    fetches = {"lengths": lengths}
+    function = found.function.prune([found.lengths["ids"], found.inputs["ids"]], fetches)
+    result = function(tf.constant([2, 0, 5], tf.int64), tf.zeros([3, 3], tf.int64))
+    assert result["lengths"].numpy().tolist() == [2, 0, 3]
+
+
+def test_trace_call_of_a_sequence_column_of_computed_ids_is_refused() -> None:
+    def score(inputs: Mapping[str, Any]) -> Any:
+        return sequence_of(inputs["ids"] + 1)[0]
+
+    told = (
+        r"\Aa sequence column reads ids that the model computes \(test_call_tracing\.py:\d+\); "
+        r"give it an unchanged input\Z"
+    )
+    with pytest.raises(NotConvertible, match=told):
+        traced(score, ids=IDS)
 
 
 def test_trace_call_leaves_a_gather_inside_a_condition_to_the_model() -> None:

@@ -118,6 +118,19 @@ def told(lookup: Lookup) -> dict[str, Any]:
     return {**entry, **own, **dtype, **table}
 
 
+LISTED = tf.lookup.StaticHashTable(
+    tf.lookup.KeyValueTensorInitializer(tf.constant(["a", "b"]), tf.constant([0, 1], tf.int64)),
+    -1,
+)
+"""Gives other words row -1."""
+WORDS = {
+    "kind": "single",
+    "inputs": ("text",),
+    "ids": {"vocabulary": "vocabulary"},
+    "keys": (("a", "b"),),
+    "has_rule": True,
+    "ids_dtype": "string",
+}
 FIFTH = {"operations": ({"do": "remainder", "by": 5},)}
 BELOW_3 = {"operations": ({"do": "remainder", "by": 5}, {"do": "add", "by": -3})}
 HASHED = {"buckets": 3}
@@ -198,7 +211,7 @@ PADDED_CROSS = CrossedIds(
             id="weighted bag",
         ),
         pytest.param(
-            lambda each: bag(each["tags"], encoding="sparse"),
+            lambda each: bag(each["tags"], encoding="sparse", ids_max=7),
             {"kind": "bag", "inputs": ("tags",), "combiner": "sum"},
             id="sparse bag",
         ),
@@ -388,6 +401,16 @@ PADDED_CROSS = CrossedIds(
             lambda each: of(each["item"] % 5, variable=variable(from_end=True)),
             {"kind": "single", "inputs": ("item",), "ids": FIFTH, "has_rule": True},
             id="computed and never negative",
+        ),
+        pytest.param(
+            lambda each: of(LISTED.lookup(each["text"])),
+            WORDS,
+            id="list of words",
+        ),
+        pytest.param(
+            lambda each: of(LISTED.lookup(each["text"]), variable=variable(from_end=True)),
+            {**WORDS, "has_unknown": True, "unknown": {"rule": "row", "row": 7}},
+            id="list of words from the end",
         ),
         pytest.param(
             lambda each: of(
