@@ -4,8 +4,8 @@ replace it.
 TensorFlow restores from local files only. For a checkpoint in an object store, that is a local copy
 of everything that the reference model may restore (`reference/model.py`): all
 variables except the tables that left the towers, tables that are too large to be restored, and slot
-variables. The data files of the copy are sparse: they have their full length and hold these
-variables at their offsets. With moving averages, a separate index in which the entry of each
+variables. The data files of the copy are sparse: they hold these variables at their offsets, and
+gaps in the place of others. With moving averages, a separate index in which the entry of each
 variable is that of its average.
 """
 

@@ -103,11 +103,10 @@ def _can_be_inlined(lookup: Lookup, job: ExportJob) -> bool:
     name = lookup.feature.reads[0]
     ruled = name in job.features and bool({"ids", "unknown"} & job.features[name].model_fields_set)
     # Inside a tower the `mod` strategy would read other rows.
-    spread = getattr(lookup.variable, "mod", False)
     return (
         lookup.gather
         and lookup.feature.plain
-        and not (ruled or spread or lookup.table.name in job.tables)
+        and not (ruled or lookup.variable.mod or lookup.table.name in job.tables)
     )
 
 

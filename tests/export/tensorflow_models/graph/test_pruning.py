@@ -364,6 +364,23 @@ def test_prune_pads_the_values_of_ragged_inputs_and_takes_their_lengths() -> Non
     assert run(tower, **values) == [2.5, 606.0]
 
 
+def test_prune_pads_weights_with_lengths_of_their_own_as_an_input() -> None:
+    def call(inputs: Any, lookups: Lookups) -> Any:
+        lookups.lengths_of("bag")
+        rows = tf.RaggedTensor.from_row_lengths(
+            inputs["bag_weights"].values, lookups.lengths_of("bag_weights"), validate=False
+        )
+        return tf.reduce_sum(rows, 1)
+
+    tower = pruned(call)
+    assert {each.feature: each.shape for each in tower.spec.inputs} == {
+        "bag_weights@padded": (None, 3),
+        "bag_weights@lengths": (None,),
+    }
+    values = {"bag_weights_padded": [[1.0, 2.0, 9.0]], "bag_weights_lengths": [2]}
+    assert run(tower, **values) == [3.0]
+
+
 @pytest.mark.parametrize(
     ("compute", "inputs", "what"),
     [

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import Duplicate, RefusedTable, SlotSpec, Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.variables import Listing, Storage
-from export.front_end.specs import ModelSpec, TableFacts
+from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
+from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.placeholders import FIRST_VALUE_BYTES
-from export.tensorflow_models.model.dense_copy import local_prefix
+from export.tensorflow_models.model.dense_copy import local_prefix, restored_bytes_max
 from object_store.remote_path import RemotePath
+from tests.export.checkpoint import single_tables
 from tests.export.checkpoint.tensor_bundles import write_bundle
 from tests.export.traced_models import one_table_recipe
 from tests.object_store.memory_stores import uploaded
@@ -27,6 +31,12 @@ VARIABLES = {
     "large/embeddings": np.zeros((ROWS, 1024), np.float32),
     "out/kernel": SMALL[:3],
 }
+
+
+def with_limit(inline_bytes_max: int) -> ExportJob:
+    job = one_table_recipe("build")
+    code = job.code.model_copy(update={"inline_bytes_max": inline_bytes_max})
+    return job.model_copy(update={"code": code})
 
 
 @pytest.mark.parametrize(
@@ -44,10 +54,7 @@ def test_copy_of_a_checkpoint_in_a_store_lacks_what_the_reference_never_restores
     store = uploaded(tmp_path / "c", RemotePath(f"counted://{tmp_path.name}"))
     checkpoint = open_checkpoint(store / "ckpt-1")
     model = ModelSpec({"user": TableFacts("user", "user", 20, 3)}, {}, {})
-    job = one_table_recipe("build")
-    job = job.model_copy(
-        update={"code": job.code.model_copy(update={"inline_bytes_max": inline_bytes_max})}
-    )
+    job = with_limit(inline_bytes_max)
 
     prefix = local_prefix(checkpoint, recognise(checkpoint), model, job, tmp_path / "copy")
 
@@ -63,6 +70,106 @@ def test_copy_of_a_checkpoint_in_a_store_lacks_what_the_reference_never_restores
             assert data[place].count(0) == len(data[place])
     stored = prefix.with_name("ckpt-1.data-00000-of-00001").stat().st_blocks * 512
     assert ("large/embeddings" in copied) == (stored > FIRST_VALUE_BYTES)
+
+
+def test_checkpoint_on_a_local_disk_is_its_own_copy(tmp_path: Path) -> None:
+    write_bundle(tmp_path / "ckpt-1", {"out/kernel": SMALL})
+    job = one_table_recipe("build")
+    model = ModelSpec({}, {}, {})
+    checkpoint = open_checkpoint(tmp_path / "ckpt-1")
+    prefix = local_prefix(checkpoint, recognise(checkpoint), model, job, tmp_path / "copy")
+    assert prefix == tmp_path / "ckpt-1"
+
+    other = open_checkpoint(single_tables.orbax(tmp_path / "orbax"))
+    averages = Storage(kind="Orbax", averages={"a": "b"})
+    listing = Listing(other.fingerprint, other.entries, averages)
+    other = Checkpoint(other.prefix, listing, other.name)
+    prefix = local_prefix(other, recognise(other), model, job, tmp_path / "copy")
+    assert prefix == other.prefix
+    assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("inline_bytes_max", "largest", "expected"), [(10, (), 10), (10, (4, 20), 20), (30, (20,), 30)]
+)
+def test_tables_are_restored_up_to_the_limit_or_the_largest_variable_of_a_tower(
+    inline_bytes_max: int, largest: tuple[int, ...], expected: int
+) -> None:
+    towers = {
+        str(size): TowerSpec("", "query", "", (), {}, (), (), "", largest_bytes=size)
+        for size in largest
+    }
+    job = with_limit(inline_bytes_max)
+    assert restored_bytes_max(job, ModelSpec({}, {}, towers)) == expected
+
+
+def test_copy_of_a_checkpoint_in_a_store_lacks_tables_that_are_held_twice(tmp_path: Path) -> None:
+    """Copies of a table that left the towers, and large ones of others."""
+    large = np.zeros((ROWS, 1024), np.float32) + 1
+    variables = {
+        "user/embeddings": SMALL,
+        "user again": SMALL + 1,
+        "inside/embeddings": SMALL + 2,
+        "inside again": SMALL + 3,
+        "large again": large,
+        "refused": large,
+        "refused and small": SMALL + 4,
+    }
+    write_bundle(tmp_path / "c/ckpt-1", variables)
+    store = uploaded(tmp_path / "c", RemotePath(f"counted://{tmp_path.name}"))
+    checkpoint = open_checkpoint(store / "ckpt-1")
+    inventory = replace(
+        recognise(checkpoint, Statements({"user": "user/embeddings"})),
+        duplicates=(
+            Duplicate("user again", "user/embeddings", 0),
+            Duplicate("inside again", "inside/embeddings", 0),
+            Duplicate("large again", "inside/embeddings", 0),
+        ),
+        refused=(
+            RefusedTable("a", "refused", ""),
+            RefusedTable("b", "refused and small", ""),
+            RefusedTable("c", "not there", ""),
+        ),
+    )
+    model = ModelSpec({"user": TableFacts("user", "user", 20, 3)}, {}, {})
+    prefix = local_prefix(checkpoint, inventory, model, with_limit(0), tmp_path / "copy")
+
+    data = prefix.with_name("ckpt-1.data-00000-of-00001").read_bytes()
+    copied = set()
+    for key, entry in checkpoint.entries.items():
+        (part,) = entry.slices
+        if any(data[part.offset : part.offset + part.bytes]):
+            copied.add(key)
+    assert copied == {"inside/embeddings", "inside again", "refused and small"}
+
+
+def test_copy_of_moving_averages_in_a_store_is_read_in_the_places_of_their_variables(
+    tmp_path: Path,
+) -> None:
+    variables = {
+        "out/bias": SMALL[6],
+        "out/kernel": SMALL[:3],
+        "out/kernel/average": SMALL[3:6],
+        "user/embeddings": SMALL,
+    }
+    write_bundle(tmp_path / "c/ckpt-1", variables, files=2)
+    store = uploaded(tmp_path / "c", RemotePath(f"counted://{tmp_path.name}"))
+    opened = open_checkpoint(store / "ckpt-1")
+    averages = {"out/kernel": "out/kernel/average"}
+    listing = Listing(opened.fingerprint, opened.entries, Storage(averages=averages))
+    checkpoint = Checkpoint(opened.prefix, listing, opened.name)
+    inventory = replace(
+        recognise(checkpoint, Statements({"user": "user/embeddings"})),
+        # As where the averages are those of an optimizer.
+        slots=(SlotSpec("average", "out/kernel/average", "out/kernel", 36),),
+    )
+    model = ModelSpec({"user": TableFacts("user", "user", 20, 3)}, {}, {})
+
+    for _ in range(2):  # a run that resumes finds what the last one wrote
+        prefix = local_prefix(checkpoint, inventory, model, with_limit(0), tmp_path / "copy")
+        read = open_checkpoint(prefix, complete=False)
+        np.testing.assert_array_equal(read.read_all("out/kernel"), SMALL[3:6])
+        np.testing.assert_array_equal(read.read_all("out/bias"), SMALL[6])
 
 
 def test_variables_with_moving_averages_are_those_of_the_averages_in_every_run(

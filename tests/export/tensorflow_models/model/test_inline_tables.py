@@ -104,8 +104,9 @@ def test_tables_of_plain_gathers_stay_whatever_their_size_if_all_shall() -> None
     shared = table(1000)
     leaving = [look_up(shared), look_up(shared, HASHED)]
     no_rule = computed(shared)
-    found = find_inline_lookups([large, *leaving, no_rule], [], job(), True)
-    assert found == ({large, no_rule}, ())
+    beside = computed(large.variable)
+    found = find_inline_lookups([large, beside, *leaving, no_rule], [], job(), True)
+    assert found == ({large, beside, no_rule}, ())
 
 
 def test_table_of_computed_ids_stays_with_a_note_and_is_restored() -> None:

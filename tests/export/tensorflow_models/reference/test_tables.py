@@ -1,0 +1,229 @@
+"""Tables of a reference model: rows come from the checkpoint when a model asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from export.front_end.specs import TableFacts
+from export.graphs.loading import tf
+from export.tensorflow_models.frameworks.placeholders import FIRST_VALUE_BYTES
+from export.tensorflow_models.reference.tables import ReferenceTables
+
+ITEMS = TableFacts("items", "items", 4, 2)
+ROWS = np.array([[1, 10, 99], [2, 20, 99], [3, 30, 99], [4, 40, 99]], np.float32)
+"""A third column belongs to another table of the same stack."""
+ZEROS = [0.0, 0.0]
+
+
+class Model(tf.Module):  # type: ignore[misc]
+    """Gathers rows of one table."""
+
+    def __init__(self, rows: int = 4, dtype: Any = None) -> None:
+        super().__init__()
+        self.items = tf.Variable(tf.ones([rows, 2], dtype or tf.float32), name="variable")
+
+    def __call__(self, ids: Any) -> Any:
+        return tf.gather(self.items, ids)
+
+
+def reference(inline_bytes_max: int = 0, **tables: TableFacts) -> tuple[ReferenceTables, list[Any]]:
+    """Returns the tables of a reference model, and a list of the rows that were read."""
+    read: list[Any] = []
+
+    def rows(table: str, wanted: NDArray[np.int64]) -> NDArray[np.float32]:
+        read.append((table, wanted.tolist()))
+        return ROWS[wanted].copy()
+
+    return ReferenceTables(tables or {"items": ITEMS}, rows, inline_bytes_max), read
+
+
+def test_gather_reads_rows_of_the_checkpoint_and_zeros_outside() -> None:
+    tables, read = reference()
+    with tables.answering():
+        model = Model()
+        tables.know(model)
+        found = model(tf.constant([[3, 0], [-1, 4], [3, 3]], tf.int64))
+    assert found.numpy().tolist() == [
+        [[4, 40], [1, 10]],
+        [ZEROS, ZEROS],
+        [[4, 40], [4, 40]],
+    ]
+    assert read == [("items", [0, 3])]
+
+
+def test_gather_of_a_table_in_half_precision_is_in_its_dtype() -> None:
+    tables, _ = reference()
+    with tables.answering():
+        model = Model(dtype=tf.bfloat16)
+        tables.know(model)
+        found = model(tf.constant([2]))
+    assert found.dtype == tf.bfloat16
+    assert found.numpy().tolist() == [[3, 30]]
+
+
+def test_gather_while_the_model_is_built_is_zeros() -> None:
+    tables, read = reference()
+    with tables.answering():
+        found = Model(dtype=tf.bfloat16)(tf.constant([[3, 0]], tf.int64))
+    assert found.dtype == tf.bfloat16
+    assert found.numpy().tolist() == [[ZEROS, ZEROS]]
+    assert not read
+
+
+def test_gather_in_a_graph_reads_rows_when_it_runs() -> None:
+    tables, read = reference()
+    with tables.answering():
+        model = Model()
+        tables.know(model)
+        shapes = []
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 2], tf.int64)])  # type: ignore[untyped-decorator]
+        def call(ids: Any) -> Any:
+            found = model(ids)
+            shapes.append(found.shape.as_list())
+            return found
+
+        found = call(tf.constant([[1, 9]], tf.int64))
+    assert shapes == [[None, 2, 2]]
+    assert found.numpy().tolist() == [[[2, 20], ZEROS]]
+    assert read == [("items", [1])]
+
+
+def test_gather_in_a_graph_while_the_model_is_built_is_that_of_tensorflow() -> None:
+    tables, _ = reference()
+    with tables.answering():
+        model = Model()
+        spec = tf.TensorSpec([None], tf.int64)
+        made = tf.function(model).get_concrete_function(spec)
+        assert made.structured_outputs.shape.as_list() == [None, 2]
+        assert "ResourceGather" in {each.type for each in made.graph.get_operations()}
+
+
+@pytest.mark.parametrize(("inline_bytes_max", "restored"), [(31, False), (32, True)])
+def test_table_that_is_no_feature_is_restored_up_to_the_limit(
+    inline_bytes_max: int, restored: bool
+) -> None:
+    tables, read = reference(inline_bytes_max, other=TableFacts("other", "other", 4, 2))
+    with tables.answering():
+        model = Model()  # 32 bytes
+        tables.know(model)
+        assert model.items.restored is restored
+        model.items.assign(ROWS[:, :2])
+        found = model(tf.constant([[3], [0]]))
+    assert found.numpy().tolist() == ([[[4, 40]], [[1, 10]]] if restored else [[ZEROS], [ZEROS]])
+    assert not read
+
+
+def test_table_that_is_a_feature_is_not_restored_whatever_its_size() -> None:
+    tables, _ = reference(FIRST_VALUE_BYTES)
+    with tables.answering():
+        model = Model()
+        tables.know(model)
+        assert model.items.restored is False
+
+
+def test_table_is_found_by_its_path_or_the_name_of_its_variable() -> None:
+    stored = TableFacts("things", "variable", 4, 2)
+    tables, read = reference(things=stored)
+    with tables.answering():
+        model = Model()
+        # No object of the model holds it.
+        outside = tf.Variable(tf.ones([4, 2]), name="variable")
+        tables.know(model)
+        model(tf.constant([1]))
+        found = tf.gather(outside, tf.constant([2]))
+    assert found.numpy().tolist() == [[3, 30]]
+    assert read == [("things", [2])]
+
+
+def test_table_that_is_made_after_the_model_was_built_is_found() -> None:
+    tables, read = reference()
+    with tables.answering():
+        model = tf.Module()
+        tables.know(model)
+        model.items = tf.Variable(tf.ones([4, 2]), name="later")
+        found = tf.gather(model.items, tf.constant([1]))
+    assert found.numpy().tolist() == [[2, 20]]
+    assert read == [("items", [1])]
+
+
+E = tf.tpu.experimental.embedding
+
+
+class Layered(tf.Module):  # type: ignore[misc]
+    """Looks ids up by the embedding layer of TensorFlow, as on a CPU."""
+
+    def __init__(self, length: int = 0) -> None:
+        super().__init__()
+        table = E.TableConfig(4, 2, name="items", combiner="sum")
+        self.config = E.FeatureConfig(table, max_sequence_length=length)
+        self.embedding = E.TPUEmbeddingForServing({"item": self.config}, E.SGD())
+
+    def __call__(self, ids: Any) -> Any:
+        self.embedding.build()
+        (table,) = self.embedding.embedding_tables.values()
+        return E.serving_embedding_lookup(
+            {"item": ids}, None, {self.config.table: table}, {"item": self.config}
+        )["item"]
+
+
+RAGGED = tf.ragged.constant([[3, 0], [], [1], []], dtype=tf.int64)
+
+
+@pytest.mark.parametrize(
+    ("ids", "length", "rows"),
+    [
+        pytest.param(tf.constant([3, 9], tf.int64), 0, [[4, 40], ZEROS], id="single"),
+        pytest.param(RAGGED, 0, [[5, 50], ZEROS, [2, 20], ZEROS], id="ragged"),
+        pytest.param(RAGGED.to_sparse(), 0, [[5, 50], ZEROS, [2, 20], ZEROS], id="sparse"),
+        pytest.param(
+            RAGGED,
+            2,
+            [[[4, 40], [1, 10]], [ZEROS, ZEROS], [[2, 20], ZEROS], [ZEROS, ZEROS]],
+            id="sequence",
+        ),
+    ],
+)
+def test_embedding_layer_combines_rows_of_the_checkpoint_for_every_example(
+    ids: Any, length: int, rows: Any
+) -> None:
+    tables, _ = reference()
+    with tables.answering():
+        model = Layered(length)
+        built = model(ids)
+        tables.know(model)
+        found = model(ids)
+    assert np.count_nonzero(built) == 0
+    assert built.shape == found.shape
+    assert found.numpy().tolist() == rows
+
+
+def test_embedding_layer_of_a_table_that_no_tower_needs_gives_zeros() -> None:
+    tables, read = reference(other=TableFacts("other", "other", 4, 2))
+    with tables.answering():
+        model = Layered()
+        ids = tf.constant([3, 1], tf.int64)
+        model(ids)
+        tables.know(model)
+        assert model(ids).numpy().tolist() == [ZEROS, ZEROS]
+    assert not read
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [tf.nn.embedding_lookup_sparse, tf.nn.safe_embedding_lookup_sparse],
+    ids=["plain", "safe"],
+)
+def test_sparse_lookup_has_rows_of_empty_examples_at_the_end(look_up: Callable[..., Any]) -> None:
+    tables, _ = reference()
+    with tables.answering():
+        model = Model()
+        tables.know(model)
+        bags = RAGGED.to_sparse()
+        found = look_up(model.items, bags, None, combiner="sum")
+    assert found.numpy().tolist() == [[5, 50], ZEROS, [2, 20], ZEROS]
