@@ -148,3 +148,17 @@ def test_activation_of_a_sequence_is_refused() -> None:
     message = refused({"user": feature("user", output_shape=(32, 10, 4))})
     assert "one vector for each example" in message
     assert "jnp.take" in message
+
+
+def test_table_of_one_row_and_one_column_is_read() -> None:
+    small = table(vocabulary_size=1, embedding_dim=1)
+    found = read_feature_specs({"user": feature("user", table_spec=small)}).tables["users"]
+    assert (found.rows, found.dim) == (1, 1)
+
+
+@pytest.mark.parametrize("name", [3, ""])
+def test_name_that_is_no_text_is_refused(name: Any) -> None:
+    message = refused([{"name": name, "table_spec": table()}])
+    assert message == f"feature_specs[0].name is {name!r}; a name was expected"
+    message = refused([feature("user", table_spec=table(name))])
+    assert message == f"feature_specs[0].table_spec.name is {name!r}; a name was expected"

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from export.jax_models.functions import Calls, build_functions, path_of
+from export.errors import NotConvertible, UsageError
+from export.graphs.loading import load_tensorflow, tf
+from export.jax_models.functions import Calls, JaxFunctions, build_functions, path_of
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.model.tracing import trace_towers
+from tests.export.traced_models import recipe
 
 jax = pytest.importorskip("jax")
 
+load_tensorflow()
 LARGE = """
 import jax
 import jax.numpy as jnp
@@ -65,3 +71,139 @@ def test_table_of_two_terabytes_is_cut_out_and_takes_no_memory(tmp_path: Path) -
     assert (table.rows, table.dim) == (2 * 10**9, 256)
     (tower,) = traced.towers
     assert [variable.shape.as_list() for variable in tower.variables] == [[256, 1]]
+
+
+MODEL = """
+import jax
+import jax.numpy as jnp
+
+
+def score(parameters, inputs):
+    return inputs["x"] @ parameters["w"] + parameters["b"]
+
+
+def total(parameters, inputs):
+    return {"total": score(parameters, inputs).sum(1), "ids": inputs["id"] + 1}
+
+
+def shape(*sizes):
+    return jax.ShapeDtypeStruct(sizes, jnp.float32)
+
+
+SHAPES = {"w": shape(2, 3), "b": shape(3)}
+KEYS = {**SHAPES, "dropout": jax.eval_shape(lambda: jax.random.key(0))}
+TABLE = {"name": "users", "vocabulary_size": 9, "embedding_dim": 2, "combiner": "sum"}
+SPECS = {"user": {"table_spec": TABLE}}
+
+
+def of_user(parameters, inputs):
+    return inputs["user"] @ parameters["w"]
+
+
+def build():
+    return RETURNED
+"""
+
+
+def functions_of(
+    folder: Path, returned: str, call: str = "score", inputs: dict[str, Any] | None = None
+) -> JaxFunctions:
+    """Reads a model file whose factory returns an expression."""
+    (folder / "model.py").write_text(MODEL.replace("RETURNED", returned))
+    towers = {"rank": {"role": "ranking", "call": call}}
+    return build_functions(recipe("model.py:build", inputs or {}, towers), folder)
+
+
+def refused(folder: Path, returned: str, call: str = "score") -> str:
+    with pytest.raises((NotConvertible, UsageError)) as caught:
+        functions_of(folder, returned, call)
+    return str(caught.value)
+
+
+SCORE = "{'score': score}"
+
+
+@pytest.mark.parametrize(
+    ("returned", "reason"),
+    [
+        ("SHAPES", "returned a dict, and the checkpoint is Orbax's"),
+        ("(SHAPES,)", "returned a tuple, and the checkpoint is Orbax's"),
+        (f"(SHAPES, {SCORE}, SPECS, 4)", "returned a tuple, and the checkpoint is Orbax's"),
+        (f"[SHAPES, {SCORE}]", "returned a list, and the checkpoint is Orbax's"),
+        ("(SHAPES, [score])", "returned a list beside its shapes"),
+        ("(SHAPES, {'score': score, 'w': 3})", "returned a dict beside its shapes"),
+        (f"({{'w': 1.0}}, {SCORE})", "returned a float among the parameters, which takes memory"),
+        (f"({{}}, {SCORE})", "returned no parameters"),
+        (
+            "(SHAPES, {'a': score, 'b': total})",
+            "towers.rank.call is 'score'; factory model.py:build returned the functions 'a', 'b'",
+        ),
+        (f"(SHAPES, {SCORE}, {{}})", "returned no feature specification"),
+    ],
+)
+def test_other_results_of_a_factory_are_refused(returned: str, reason: str, tmp_path: Path) -> None:
+    assert reason in refused(tmp_path, returned)
+
+
+def test_one_function_needs_no_name(tmp_path: Path) -> None:
+    model = functions_of(tmp_path, "(SHAPES, score)", call="")
+    assert list(model.functions) == [""]
+    assert model.specs is None
+    assert list(model.leaves) == ["b", "w"]
+
+
+def test_keys_of_random_numbers_have_no_variable(tmp_path: Path) -> None:
+    model = functions_of(tmp_path, f"(KEYS, {SCORE})")
+    assert list(model.leaves) == ["b", "dropout", "w"]
+    assert list(model.variables) == ["b", "w"]
+    assert model.variables["w"].shape.as_list() == [2, 3]
+    assert model.variables["w"].trainable
+
+
+def test_calls_are_the_functions_by_their_names_and_nothing_else(tmp_path: Path) -> None:
+    calls = Calls(functions_of(tmp_path, "(KEYS, {'score': score, 'total': total})"))
+    with pytest.raises(AttributeError, match="other"):
+        _ = calls.other
+    model = functions_of(tmp_path, "(KEYS, {'score': score, 'total': total})")
+    model.variables["w"].assign(np.arange(6, dtype=np.float32).reshape(2, 3))
+    model.variables["b"].assign([1.0, 2.0, 3.0])
+    sent = {"x": tf.constant([[1.0, 2.0], [0.0, 0.0]]), "id": tf.constant([4, 5])}
+    calls = Calls(model)
+    assert calls.score(sent).numpy().tolist() == [[7, 11, 15], [1, 2, 3]]
+    found = calls.total(sent)
+    assert found["total"].numpy().tolist() == [33, 6]
+    assert found["ids"].numpy().tolist() == [5, 6]
+
+
+def test_call_of_the_only_function_is_that_of_the_model(tmp_path: Path) -> None:
+    model = functions_of(tmp_path, "(SHAPES, score)", call="")
+    model.variables["w"].assign(tf.ones([2, 3]))
+    model.variables["b"].assign(tf.zeros([3]))
+    assert Calls(model)({"x": tf.constant([[1.0, 2.0]])}).numpy().tolist() == [[3, 3, 3]]
+
+
+def test_input_that_is_no_array_is_refused(tmp_path: Path) -> None:
+    ragged = tf.ragged.constant([[1.0], []])
+    calls = Calls(functions_of(tmp_path, f"(SHAPES, {SCORE})"))
+    with pytest.raises(NotConvertible) as caught:
+        calls.score({"x": ragged})
+    assert str(caught.value).startswith("input 'x' is RaggedTensor, and a function of JAX takes")
+    assert str(caught.value).endswith(
+        "let the factory return its specification among feature_specs"
+    )
+    specified = Calls(functions_of(tmp_path, "(SHAPES, {'score': of_user}, SPECS)"))
+    with pytest.raises(NotConvertible, match=r"among feature_specs \(it has user\)$"):
+        specified.score({"x": ragged})
+
+
+def test_activation_that_a_call_is_not_given_is_named(tmp_path: Path) -> None:
+    calls = Calls(functions_of(tmp_path, "(SHAPES, {'score': of_user}, SPECS)"))
+    with pytest.raises(NotConvertible) as caught:
+        calls.score({"x": tf.constant([[1.0, 2.0]])})
+    assert "The call was given no activation of user, which feature_specs describe" in str(
+        caught.value
+    )
+    plain = Calls(functions_of(tmp_path, f"(SHAPES, {SCORE})"))
+    with pytest.raises(NotConvertible) as caught:
+        plain.score({"y": tf.constant([[1.0, 2.0]])})
+    assert "no activation" not in str(caught.value)
