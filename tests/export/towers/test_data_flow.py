@@ -182,6 +182,14 @@ IMAGE = (4, 6, 3)
             3 * 5 * 3 * (2 * 2 * 3),
             id="convolution of each channel",
         ),
+        pytest.param(
+            lambda given: tf.matmul(
+                tf.reshape(given["user"], [tf.shape(given["user"])[0], -1]), tf.ones([3, 5])
+            ),
+            [numbers(3)],
+            5,
+            id="product of an unknown width",
+        ),
         pytest.param(lambda given: tf.nn.relu(given["user"]), [numbers(7)], 7, id="elements"),
         pytest.param(lambda given: tf.reduce_sum(given["user"], 1), [numbers(7)], 7, id="sum"),
         pytest.param(lambda given: tf.reduce_sum(given["user"], 1), [ids(7)], 1, id="integers"),
@@ -305,6 +313,13 @@ def test_rows_are_told_for_inputs_of_any_dtype() -> None:
         pytest.param(lambda x: x[::-1], False, id="another order"),
         pytest.param(lambda x: tf.concat([x, x], 0), False, id="twice as many"),
         pytest.param(lambda x: x[1:], False, id="one less"),
+        pytest.param(tf.sqrt, True, id="roots, some of them no numbers"),
+        pytest.param(lambda x: x[:6], False, id="the first six"),
+        pytest.param(
+            lambda x: tf.concat([x * 1e5, tf.zeros_like(x) + tf.reduce_mean(x)], 1),
+            True,
+            id="others in what is small beside the rest",
+        ),
         pytest.param(lambda x: tf.range(tf.shape(x)[0]), False, id="numbers of places"),
         pytest.param(lambda x: x + tf.cast(tf.shape(x)[0], "float32"), False, id="how many"),
         pytest.param(lambda x: x * 1e6 + tf.reduce_mean(x), True, id="almost the same"),
@@ -316,6 +331,32 @@ def test_tensor_holds_rows_where_each_example_alone_makes_its_row(
 ) -> None:
     flow = flow_of(lambda given: call(given["user"]), user=numbers(3))
     assert (flow.outputs["score"].name in flow.rows) is holds
+
+
+def test_synthetic_ids_are_two_different_ones() -> None:
+    """The rows of a table of two rows are read, and another order of them is told apart."""
+
+    def call(given: Mapping[str, Any]) -> Any:
+        table = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        named_id = tf.strings.to_number(given["user_text"], tf.int64)
+        rows = [
+            tf.gather(table, each, name=name)
+            for name, each in (("by_id", given["user_id"]), ("by_text", named_id))
+        ]
+        turned = [tf.reverse(each, [0], name=f"turned_{place}") for place, each in enumerate(rows)]
+        return tf.add_n([*rows, *turned])
+
+    flow = flow_of(call, user_id=ids(), user_text=texts())
+    names = ("by_id", "by_text", "turned_0", "turned_1")
+    held = {name for name in names if tensor(flow, name).name in flow.rows}
+    assert held == {"by_id", "by_text"}
+
+
+def test_rows_are_told_before_the_weights_are_read() -> None:
+    kernel = variable_class()(shape=[3, 2], dtype=tf.float32, name="kernel")
+    flow = flow_of(lambda given: given["user"] @ kernel, user=numbers(3))
+    assert flow.outputs["score"].name in flow.rows
+    assert kernel.is_initialized()
 
 
 def test_operation_is_named_with_its_type(flow: DataFlow) -> None:

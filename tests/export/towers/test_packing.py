@@ -192,6 +192,12 @@ TURNED = MANY[::-1]
             id="the longer run at the end",
         ),
         pytest.param(
+            lambda given: in_order(TURNED)({**given, "c0": -given["c0"]}),
+            TURNED,
+            [2],
+            id="all but the last",
+        ),
+        pytest.param(
             lambda given: in_order(TURNED)({**given, "c1": -given["c1"]}),
             [*TURNED[:7], "c0", "c1"],
             [3],
