@@ -96,11 +96,7 @@ def _remedy(problem: Exception) -> str:
             "; the batch has no fixed size: let sizes come from the inputs (x.shape[0], or -1 in "
             "a reshape) and not from a constant"
         )
-    if kind in (
-        "TracerArrayConversionError",
-        "ConcretizationTypeError",
-        "TracerBoolConversionError",
-    ):
+    if kind in _WITHOUT_VALUES:
         return "; a function is traced without values: use jnp.where or jax.lax.cond"
     if kind == "KeyError":
         return "; it is given the inputs that the recipe declares"

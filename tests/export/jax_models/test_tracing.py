@@ -78,3 +78,51 @@ def test_other_release_of_jax_is_refused() -> None:
     check_release(f"{SUPPORTED}.7")
     with pytest.raises(NotConvertible, match=rf"supports jax {SUPPORTED}; found 0\.9\.0: install"):
         check_release("0.9.0")
+
+
+@pytest.mark.parametrize(
+    ("function", "kind"),
+    [
+        (lambda x: np.asarray(x), "TracerArrayConversionError"),  # noqa: PLW0108 as users write it
+        (lambda x: float(x[0, 0]), "ConcretizationTypeError"),
+        (lambda x: x if x[0, 0] > 0 else -x, "TracerBoolConversionError"),
+        (lambda x: [x, -x][x[0, 0].astype(int)], "TracerIntegerConversionError"),
+    ],
+)
+def test_code_that_needs_values_is_refused_with_a_remedy(function: Any, kind: str) -> None:
+    with pytest.raises(NotConvertible) as caught:
+        traced(lambda p, inputs: function(inputs["x"]), [None, 2])
+    message = str(caught.value)
+    assert message.startswith(f"the call raised {kind} (test_tracing.py:")
+    assert message.endswith("; a function is traced without values: use jnp.where or jax.lax.cond")
+
+
+def test_other_error_is_told_without_a_remedy_and_cut() -> None:
+    def failing(_parameters: Any, _inputs: Any) -> Any:
+        raise ValueError("no such  thing " * 99)
+
+    with pytest.raises(NotConvertible) as caught:
+        traced(failing, [None, 2])
+    before, _, reason = str(caught.value).partition("): ")
+    assert before.startswith("the call raised ValueError (test_tracing.py:")
+    assert reason == ("no such thing " * 99)[:300]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "narrow"), [(tf.int64, "int32"), (tf.float64, "float32"), (tf.uint64, "uint32")]
+)
+def test_input_of_64_bits_is_refused_with_the_narrow_dtype(dtype: Any, narrow: str) -> None:
+    message = f"write {narrow} as inputs.x.dtype, or begin the model file"
+    with pytest.raises(NotConvertible, match=message):
+        traced(lambda p, inputs: inputs["x"], [None], dtype)
+    with jax.enable_x64(True):
+        assert traced(lambda p, inputs: inputs["x"], [None], dtype).jaxpr.in_avals
+
+
+def test_trace_takes_the_batch_and_sizes_of_each_input() -> None:
+    found = traced(lambda p, inputs: {"y": inputs["x"] @ p["table"].T}, [None, 4])
+    (table, given) = found.jaxpr.in_avals
+    assert table.shape == (10, 4)
+    assert str(given.shape) == "(b, 4)"
+    assert str(found.jaxpr.out_avals[0].shape) == "(b, 10)"
+    assert jax.tree.unflatten(found.structure, [7]) == {"y": 7}
