@@ -15,6 +15,12 @@ import pytest
 
 from bundle.storage import catalog
 from bundle.tables.reader import TableReader
+from export.checkpoint.inventory.specs import Statements
+from export.errors import ExportError, NotConvertible, UsageError
+from export.jobs.destinations import Destination
+from export.jobs.tables_job import PreparedTables, TablesJob, prepare_tables
+from export.recipe.settings import ExportSettings
+from export.tables.plan import Writing
 from tests.export.checkpoint.tensor_bundles import (
     GRAPH,
     SUFFIX,
@@ -241,3 +247,85 @@ def test_tables_of_a_checkpoint_that_was_saved_anew_after_a_kill_are_copied_agai
         write_bundle(tmp_path / "c", {"user/embeddings": values})
         assert forked.run(run, tmp_path / "output", **dies) == status
     np.testing.assert_array_equal(bundle(tmp_path / "out")["rows"]["user"], TABLE + 1)
+
+
+def prepared(directory: Path, variables: dict[str, Any], **job: Any) -> PreparedTables:
+    """Prepares the tables of a checkpoint."""
+    write_bundle(directory / "ckpt-1", variables)
+    destination = Destination(directory / "out", None)
+    return prepare_tables(
+        directory / "ckpt-1", destination, TablesJob(**job), ExportSettings(workers=1)
+    )
+
+
+def zeros(rows: int, dim: int = 2) -> np.ndarray[Any, Any]:
+    return np.zeros((rows, dim), np.float32)
+
+
+USER: dict[str, Any] = {"user/embeddings": zeros(5)}
+
+
+def test_prepare_tables_notes_variables_that_may_be_tables_from_the_size_of_the_least_on(
+    tmp_path: Path,
+) -> None:
+    others = {"b": zeros(5), "a": zeros(5), "large": zeros(9, 3), "small": zeros(3, 3)}
+    found = prepared(tmp_path, USER | others)
+    assert found.wanted == ("user",)
+    assert found.notes == (
+        "not exported, since the checkpoint does not say whether it is a table: large [9, 3], "
+        "a [5, 2], b [5, 2]; --table NAME=KEY exports one",
+    )
+    assert (found.version, found.plan.bytes) == (1, 40)
+    assert prepared(tmp_path, USER | others, names=("user",)).notes == ()
+    assert prepared(tmp_path, USER | {"small": zeros(4)}).notes == ()
+
+
+@pytest.mark.parametrize(("count", "told"), [(8, "v7 [9, 2]; --"), (9, "v7 [9, 2] and 1 more; --")])
+def test_prepare_tables_notes_some_of_many_variables(tmp_path: Path, count: int, told: str) -> None:
+    others = {f"v{number}": zeros(9) for number in range(count)}
+    (note,) = prepared(tmp_path, USER | others).notes
+    assert "v0 [9, 2], v1 [9, 2], v2 [9, 2]" in note
+    assert f"{told}table NAME=KEY exports one" in note
+
+
+def test_prepare_tables_leaves_out_what_cannot_be_exported_unless_it_is_named(
+    tmp_path: Path,
+) -> None:
+    variables = USER | {"ids/embeddings": np.zeros((3, 2), np.int64)}
+    named = Statements({"ids": "ids/embeddings"})
+    with pytest.raises(NotConvertible, match="'ids' holds int64 values"):
+        prepared(tmp_path, variables, said=named)
+    found = prepared(tmp_path, variables, said=named, dtypes=(("ids", "float32"),))
+    assert found.wanted == ("ids", "user")
+    assert [table.dtype for table in found.plan.tables] == ["float32", "float32"]
+    half = prepared(tmp_path, USER, how=Writing(dtype="bfloat16"))
+    assert [table.dtype for table in half.plan.tables] == ["bfloat16"]
+
+
+@pytest.mark.parametrize(
+    ("job", "kind", "problem"),
+    [
+        ({"model": "a b"}, UsageError, "--model 'a b' is no name: letters, digits"),
+        (
+            {"dtypes": (("users", "int8"),)},
+            UsageError,
+            "--dtype users=...: no table of that name is exported; these are: user",
+        ),
+        ({"names": ("users",)}, NotConvertible, "has no table 'users'"),
+    ],
+)
+def test_prepare_tables_of_what_is_not_there_is_refused(
+    tmp_path: Path, job: dict[str, Any], kind: type[ExportError], problem: str
+) -> None:
+    with pytest.raises(kind, match=problem):
+        prepared(tmp_path, USER, **job)
+
+
+def test_prepare_tables_of_a_checkpoint_without_any_lists_what_may_be_meant(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(
+        NotConvertible, match=r"checkpoint ckpt-1: no table is identified; name a variable .* a \[5"
+    ):
+        prepared(tmp_path, {"a": zeros(5)})
+    assert prepared(tmp_path, USER, version=7).version == 7

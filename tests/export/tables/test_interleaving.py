@@ -66,3 +66,34 @@ def test_stripes_of_many_lanes_are_short_and_hold_every_row_once(
             assert np.isnan(restored[first : first + len(rows)]).all()
             restored[first : first + len(rows)] = rows
     np.testing.assert_array_equal(restored, table)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 7])
+@pytest.mark.parametrize(("first", "rows"), [(0, 1), (0, 40), (5, 23), (13, 7), (39, 1)])
+@pytest.mark.parametrize("dim", [2, 3])
+def test_stripes_of_any_lanes_hold_every_row_of_a_segment_once(
+    tmp_path: Path, lanes: int, first: int, rows: int, dim: int
+) -> None:
+    table = np.arange(40 * 3, dtype=np.float32).reshape(40, 3)
+    lane_rows = 40 // lanes + 1
+    variable = np.full((lanes * lane_rows, 3), np.nan, np.float32)
+    for row in range(40):
+        variable[row % lanes * lane_rows + row // lanes] = table[row]
+    write_bundle(tmp_path / "ckpt", {"t": variable})
+    stated = StatedTable(key="t", kind="sparse_core", rows=40, dim=dim, cores=lanes)
+    checkpoint = open_checkpoint(tmp_path)
+    inventory = recognise(checkpoint, Statements(layouts={"t": stated}))
+    (task,) = plan_tables(checkpoint, inventory, tmp_path / "out").tasks
+    for block_bytes in (1, 12, 24, 36, 84, 150, 1 << 20):
+        part = replace(task, first_row=first, rows=rows, block_bytes=block_bytes)
+        found: dict[int, list[float]] = {}
+        with open_rows(part) as stored:
+            for start, stripe in stripes_of(stored, part):
+                values = stripe.view(np.float32)
+                assert len(values) * 12 <= max(12, block_bytes)
+                for place, value in enumerate(values.tolist()):
+                    assert start + place not in found
+                    found[start + place] = value
+        assert list(found) == sorted(found) or lanes > 1
+        expected = {row: table[row, :dim].tolist() for row in range(first, first + rows)}
+        assert found == expected

@@ -399,3 +399,26 @@ def test_verify_tables_of_a_variable_of_another_shape_says_what_both_are(tmp_pat
         f"table 't' is of float32 [5000, 3] in the bundle, float32 [15000] in checkpoint "
         f"{tmp_path / 'ckpt'}"
     )
+
+
+@pytest.mark.parametrize(
+    ("changed", "right"),
+    [
+        ({}, True),
+        ({"blocks": ()}, True),  # a linked segment has none
+        ({"crc32c": 1}, False),
+        ({"crc32c": 1, "blocks": ()}, False),
+        ({"blocks": (1,)}, False),
+    ],
+)
+def test_verify_tables_in_full_compares_the_digests_that_a_segment_has(
+    pair: Pair, changed: dict[str, Any], right: bool
+) -> None:
+    first, second = pair.table.segments
+    segments = (first, second.model_copy(update=changed))
+    if right:
+        assert check(pair, None, segments=segments).rows_compared == ROWS
+        return
+    with pytest.raises(VerificationFailed, match="segment 's1' does not match its digests"):
+        check(pair, None, segments=segments)
+    assert check(pair, 100, segments=segments).rows_compared == 100
