@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from export.recipe.schema import VocabularyRule, read_recipe
+from export.errors import UsageError
+from export.recipe.schema import CorpusPart, VocabularyRule, name_of_call, read_recipe
 
 RECIPE = """
 model = "movielens"
@@ -50,3 +51,92 @@ def test_recipe_of_the_docs_is_a_valid_one(tmp_path: Path) -> None:
 def test_vocabulary_rule_with_oov_buckets_requires_their_first_row() -> None:
     with pytest.raises(ValidationError, match="'oov_buckets' requires 'oov_first_row'"):
         VocabularyRule(kind="vocabulary", vocabulary="names", oov_buckets=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("verfy = {}", "unknown key 'verfy'; did you mean 'verify'?"),
+        (
+            "towers.other = { role = 'query', rolle = 1 }",
+            "unknown key 'towers.other.rolle'; did you mean 'role'?",
+        ),
+        (
+            "zzz = 1",
+            "unknown key 'zzz'; known here: checkpoint, code, contexts, corpora, features, "
+            "indexes, inputs, model, output, tables, towers, verify, vocabularies",
+        ),
+        (
+            "verify.zzz = 1",
+            "unknown key 'verify.zzz'; known here: count, examples, expected, labels, rows, "
+            "stated_layouts",
+        ),
+        (
+            "vocabularies.names = { file = 'f', zzz = 1 }",
+            "unknown key 'vocabularies.names.zzz'; known here: dtype, file",
+        ),
+        # What is beside the key of a rule depends on its kind.
+        (
+            "features.user_id.ids = { kind = 'hash', zzz = 1 }",
+            "unknown key 'features.user_id.ids.hash.zzz'",
+        ),
+        ("vocabularies.names = {}", "key 'vocabularies.names.file' is missing"),
+        (
+            "verify.count = 0",
+            "verify.count: Input should be greater than 0 (got 0)",
+        ),
+        (
+            "features.user_id.ids = { kind = 'vocabulary', vocabulary = 'v', oov_buckets = 1 }",
+            "features.user_id.ids.vocabulary: 'oov_buckets' requires 'oov_first_row' (got "
+            "{'kind': 'vocabulary', 'vocabulary': 'v', 'oov_buckets': 1})",
+        ),
+        # A misspelled key is also missing.
+        ("vocabularies.names = { fil = 'f' }", "unknown key 'vocabularies.names.fil'; did you "),
+    ],
+)
+def test_first_mistake_of_a_recipe_is_told_with_its_key(
+    tmp_path: Path, text: str, problem: str
+) -> None:
+    with pytest.raises(UsageError) as refusal:
+        read_recipe(write(tmp_path, f"{text}\n{RECIPE}"))
+    told = str(refusal.value)
+    assert told.startswith(f"recipe {tmp_path / 'recipe.toml'}: {problem}")
+    if not problem.endswith("did you "):
+        assert told.endswith(problem)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"a = = 1", "cannot be read as TOML: "),
+        (b"\xff\xfe", "cannot be read: it is not UTF-8 text; a TOML file was expected"),
+        (b"a = " + b"[" * 100_000, "cannot be read: it is nested too deeply"),
+        (None, "does not exist"),
+    ],
+)
+def test_file_that_is_no_recipe_is_told(
+    tmp_path: Path, content: bytes | None, problem: str
+) -> None:
+    path = tmp_path / "recipe.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError) as refusal:
+        read_recipe(path)
+    assert str(refusal.value).startswith(f"recipe {path} {problem}")
+    with pytest.raises(UsageError, match=r"cannot be read: Is a directory$"):
+        read_recipe(tmp_path)
+
+
+def test_corpus_stores_what_requests_filter_by_among_its_attributes() -> None:
+    part = CorpusPart(file="f", id="id", attributes=("a", "b"), filters=("b", "c"))
+    assert (part.stored.attributes, part.stored.filters) == (("a", "b", "c"), ())
+
+
+def test_name_of_a_call_is_its_path_or_the_model_itself() -> None:
+    assert (name_of_call("rank"), name_of_call("")) == ("call 'rank'", "the model's call")
+
+
+def test_vocabulary_rule_of_buckets_may_begin_at_row_0() -> None:
+    rule = VocabularyRule(kind="vocabulary", vocabulary="v", oov_buckets=2, oov_first_row=0)
+    assert rule.oov_first_row == 0
+    assert VocabularyRule(kind="vocabulary", vocabulary="v").oov_first_row is None

@@ -15,10 +15,11 @@ from export.recipe.schema import ExportJob
 from export.tensorflow_models.model.weights import TrainedModel
 from export.verify.examples import Examples
 from export.verify.made_examples import make_examples
-from export.verify.parity import check_towers
+from export.verify.parity import check_towers, with_empty_bags
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results, reference_results
 from tests.export.traced_models import MODELS, TracedCheckpoint, one_table_recipe, save_and_trace
+from tests.export.verify.small_reference import reference_of as small_reference
 from tests.export.written_towers import Written, write_towers
 
 
@@ -193,3 +194,26 @@ def test_finite_results_of_a_model_with_a_square_root_use_nonnegative_numbers_or
         asked.examples.columns["age"].values, np.abs(reference.examples.columns["age"].values)
     )
     assert np.isfinite(expected["tower"]["result"]).all()
+
+
+def test_cold_users_are_the_examples_with_empty_bags_of_their_tower(tmp_path: Path) -> None:
+    bags = Column(np.array([1, 2, 4]), np.array([0, 1, 3]), np.array([1, 2, 3], np.float32))
+    examples = {"user": Column(np.array([3, 1])), "seen": bags, "age": Column(np.ones(2))}
+    reference = small_reference(tmp_path, examples, 2)
+    assert with_empty_bags(reference, "first") is None
+    cold = with_empty_bags(reference, "second")
+    assert cold is not None
+    columns = cold.examples.columns
+    assert (columns["user"], columns["age"]) == (examples["user"], examples["age"])
+    seen = columns["seen"]
+    assert seen.offsets is not None
+    assert seen.weights is not None
+    assert (seen.values.size, seen.offsets.tolist(), seen.weights.size) == (0, [0, 0, 0], 0)
+    assert cold.examples.n == 2
+
+    plain = dict(examples, seen=Column(bags.values, bags.offsets))
+    cold = with_empty_bags(replace(reference, examples=Examples(2, plain)), "second")
+    assert cold is not None
+    assert cold.examples.columns["seen"].weights is None
+    left_out = {name: examples[name] for name in ("user", "age")}
+    assert with_empty_bags(replace(reference, examples=Examples(2, left_out)), "second") is None

@@ -167,7 +167,9 @@ def test_verify_tables_large_sample_needs_no_memory_for_the_rows_of_the_table(
     assert peak < rows  # one number per row of the table would take eight times as much
 
 
-@pytest.mark.parametrize(("rows", "dim"), [(4990, 3), (5000, 2), (1, 1), (1300, 3)])
+@pytest.mark.parametrize(
+    ("rows", "dim"), [(4990, 3), (5000, 2), (1, 1), (1300, 3), (1234, 3), (900, 3)]
+)
 @pytest.mark.parametrize("compared", [None, 50])
 def test_verify_tables_padding_of_a_plain_variable_is_no_part_of_the_table(
     tmp_path: Path, rows: int, dim: int, compared: int | None
