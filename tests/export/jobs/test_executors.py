@@ -20,7 +20,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError, ExportError
 from export.graphs.loading import load_tensorflow
 from export.jobs.attempts import ATTEMPTS_MAX
-from export.jobs.executors import LocalExecutor
+from export.jobs.executors import LocalExecutor, encoder_count, worker_count
 from export.tables.plan import plan_tables
 from tests.export import task_functions
 from tests.export.checkpoint.tensor_bundles import write_bundle
@@ -137,3 +137,23 @@ def read_within(reader: int, limit_s: float) -> bytes:
     """Reads what comes next; b"" when every writer is gone."""
     assert select.select([reader], [], [], limit_s)[0], "a worker lives on"
     return os.read(reader, 1000)
+
+
+@pytest.mark.parametrize(
+    ("cores", "wanted", "workers", "encoders"),
+    [(2, 0, 2, 2), (4, 0, 4, 4), (9, 0, 9, 4), (9, 6, 6, 6), (2, 1, 1, 1)],
+)
+def test_setting_of_0_means_a_worker_per_core_and_at_most_4_encoders(
+    monkeypatch: pytest.MonkeyPatch, cores: int, wanted: int, workers: int, encoders: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert (worker_count(wanted), encoder_count(wanted)) == (workers, encoders)
+
+
+@pytest.mark.parametrize(("workers", "tasks"), [(1, 3), (4, 1)])
+def test_one_worker_or_one_task_runs_in_this_process(workers: int, tasks: int) -> None:
+    def where(_: int) -> int:
+        return os.getpid()
+
+    assert LocalExecutor(workers).run(where, range(tasks)) == [os.getpid()] * tasks
+    assert LocalExecutor(workers).run(where, []) == []
