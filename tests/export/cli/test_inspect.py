@@ -221,7 +221,25 @@ def test_report_tells_every_part_of_an_inventory() -> None:
         ["kernel"],
     )
     assert page["slots"] == [{"name": "m", "key": "a/m", "of": "a/k", "bytes": 24}]
-    assert (page["tables"]["a"]["slots"], page["tables"]["a"]["note"]) == (["m", "v"], "seen")
+    assert page["tables"]["a"] == {
+        "key": "a/k",
+        "rows": 3,
+        "dim": 2,
+        "dtype": "float32",
+        "layout": {"kind": "plain"},
+        "stored": (3, 2),
+        "origin": "named",
+        "path": "",
+        "slices": 1,
+        "files": 1,
+        "bytes": 24,
+        "slots": ["m", "v"],
+        "note": "seen",
+        "keys": None,
+        "stated": False,
+    }
+    keyed = inventory_json(inventory(tables=(table("a", keys="ids"),)))
+    assert keyed["tables"]["a"]["keys"] == "ids"
     assert inventory_json(replace(held, objects=False))["saved_by"] == "names"
     assert inventory_json(held)["complete"]
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from bundle.errors import DigestMismatch
+from export.jobs import streamed_rows
 from export.jobs.streamed_rows import StreamedTable
 from object_store.remote_path import RemotePath
-from tests.bundles.tables import write_int8_table, write_table
+from tests.bundles.tables import write_int8_table, write_linked_table, write_table
 from tests.object_store.memory_stores import CountedStore, uploaded
 
 ROWS = 5000
@@ -73,3 +74,34 @@ def test_streamed_rows_of_an_object_that_was_cut_short_are_an_error(
     np.testing.assert_array_equal(streamed.gather(np.array([ROWS - 2])), VALUES[-2:-1])
     with pytest.raises(DigestMismatch, match="has 63 of 64 bytes from row 4999 on"):
         streamed.gather(np.array([ROWS - 1]))
+
+
+def test_streamed_rows_amid_other_bytes_of_an_object_are_found(
+    tmp_path: Path, store: RemotePath
+) -> None:
+    table = write_linked_table(tmp_path, "t", VALUES, [1000])
+    uploaded(tmp_path, store)
+    streamed = StreamedTable(table, store.__truediv__)
+    wanted = np.array([999, 1000, 0, ROWS - 1])
+    np.testing.assert_array_equal(streamed.gather(wanted), VALUES[wanted])
+    assert (streamed.rows, streamed.dim, streamed.dtype) == (ROWS, DIM, "float32")
+    assert streamed.gather(np.empty(0, np.int64)).shape == (0, DIM)
+
+
+def test_streamed_rows_are_read_in_ranges_that_end_at_the_same_places(
+    tmp_path: Path, store: RemotePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streamed_rows, "_RANGE_BYTES", 10 * 4 * DIM)
+    table = write_table(tmp_path, "t", VALUES, "float32", [])
+    uploaded(tmp_path, store)
+    streamed = StreamedTable(table, store.__truediv__)
+
+    def requests(first: int, end: int) -> int:
+        before = CountedStore.requests[tmp_path.name]
+        rows = np.arange(first, end)
+        np.testing.assert_array_equal(streamed.gather(rows), VALUES[rows])
+        return CountedStore.requests[tmp_path.name] - before
+
+    assert requests(0, 10) == requests(20, 30) == 1
+    assert requests(0, 11) == requests(5, 15) == 2
+    assert requests(0, 100) == 10

@@ -137,3 +137,25 @@ def test_write_key_indexes_passes_over_tables_without_keys(tmp_path: Path) -> No
     checkpoint = open_checkpoint(tmp_path / "ckpt")
     with Staging(tmp_path, "tables", 1) as stage:
         assert write_key_indexes(checkpoint, recognise(checkpoint, {"t": "t"}).tables, stage) == {}
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32", "int64", "uint64"])
+def test_write_key_indexes_takes_0_as_a_key(tmp_path: Path, dtype: str) -> None:
+    keys = np.array([5, 0, 3], dtype)
+    sok_dump(tmp_path / "dump", "t", keys, np.zeros((3, 2), np.float32))
+    checkpoint = open_checkpoint(tmp_path / "dump")
+    with Staging(tmp_path, "tables", 1) as stage:
+        (entry,) = write_key_indexes(checkpoint, recognise(checkpoint).tables, stage).values()
+        index = KeyIndex(stage.directory / entry.file, 3)
+        assert index.find(np.array([0, 3, 5])).tolist() == [1, 2, 0]
+
+
+def test_write_key_indexes_of_a_file_that_another_dump_replaced_is_refused(tmp_path: Path) -> None:
+    checkpoint = dumped(tmp_path, [7, 5, 9])
+    (path,) = (tmp_path / "dump").glob("*-key*")
+    os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS))
+    with (
+        pytest.raises(CheckpointError, match="t-key changed while it was read"),
+        Staging(tmp_path, "tables", 1) as stage,
+    ):
+        write_key_indexes(checkpoint, recognise(checkpoint).tables, stage)
