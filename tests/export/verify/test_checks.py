@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from bundle.format.manifest import Manifest, Segment, Table, TableCheck, TableSo
 from bundle.storage.catalog import read_manifest
 from export.checkpoint.reader import open_checkpoint
 from export.errors import ExportError, UsageError, VerificationFailed
+from export.tables.dumped import SAMPLED_BLOCKS, SAMPLED_KEYS
 from export.verify.checks import (
     OF_BUNDLE,
     OF_MODEL,
@@ -26,6 +29,7 @@ from export.verify.checks import (
 )
 from export.verify.stated_layouts import StatedLayout
 from tests.export.checkpoint.tensor_bundles import write_bundle
+from tests.export.tables.test_key_indexes import dumped, indexed
 
 GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
 
@@ -116,3 +120,44 @@ def test_failed_table_names_the_steps_that_make_it(tmp_path: Path) -> None:
     with pytest.raises(VerificationFailed, match="table 'b': row 0 differs") as failure:
         check_bundle(subject, ["rows"])
     assert failure.value.steps == ("rows of b",)
+
+
+def test_damaged_file_of_a_bundle_fails_the_check_of_files(tmp_path: Path) -> None:
+    bundle = Path(shutil.copytree(GOLDEN, tmp_path / "1"))
+    subject = Subject(bundle, read_manifest(bundle))
+    check_bundle(subject, ["files"])
+    vectors = bundle / subject.manifest.indexes["movies"].vectors
+    data = bytearray(vectors.read_bytes())
+    data[5] ^= 1
+    vectors.write_bytes(data)
+    with pytest.raises(VerificationFailed, match=r"indexes/movies/vectors\.bin"):
+        check_bundle(subject, ["files"])
+
+
+@pytest.mark.parametrize(("rows", "fails"), [(5, False), (None, True)])
+def test_keys_of_a_table_are_compared_some_or_all_as_its_rows_are(
+    tmp_path: Path, rows: int | None, fails: bool
+) -> None:
+    count = 3 * SAMPLED_KEYS * SAMPLED_BLOCKS
+    keys = np.arange(count) * 2
+    tables, entries = indexed(tmp_path, keys)
+    values = np.zeros((count, 2), np.float32)
+    values.tofile(tmp_path / "bundle" / "rows")
+    crc = google_crc32c.value(values.tobytes())
+    segment = Segment(file="rows", first_row=0, rows=count, crc32c=crc, blocks=(crc,))
+    table = Table(
+        rows=count, dim=2, dtype="float32", segments=(segment,), source=tables["t"].source
+    )
+    construct: Any = Manifest.model_construct
+    manifest = construct(tables={"t": table}, keys=entries)
+    keys[SAMPLED_KEYS] += 1  # right behind those of the first sample
+    subject = Subject(tmp_path / "bundle", manifest, dumped(tmp_path, keys), rows)
+    if fails:
+        with pytest.raises(VerificationFailed, match=f"of the dump is row {SAMPLED_KEYS} there"):
+            check_bundle(subject, ["rows"])
+    else:
+        check_bundle(subject, ["rows"])
+    keys[0] += 1
+    subject = replace(subject, checkpoint=dumped(tmp_path, keys))
+    with pytest.raises(VerificationFailed, match="of the dump is row 0 there and row -1 by"):
+        check_bundle(subject, ["rows"])
