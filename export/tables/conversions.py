@@ -275,8 +275,7 @@ def _quantised(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[n
     scales[scales < _TINY_SCALE] = 0
     stored = values / scales[:, np.newaxis]
     np.rint(stored, out=stored)
-    if not scales.all():
-        stored[scales == 0] = 0
+    stored[scales == 0] = 0
     return stored.astype(np.int8), scales
 
 

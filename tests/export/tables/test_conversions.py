@@ -18,6 +18,7 @@ from export.tables.conversions import (
     ErrorSums,
     read_dtypes,
     table_error,
+    written_dtype,
 )
 
 READ: dict[str, Any] = {
@@ -81,10 +82,13 @@ def test_int8_rows_are_nearest_to_their_scale(source: str, dim: int) -> None:
 
 
 def test_int8_row_too_small_for_a_scale_becomes_zeros() -> None:
-    values = np.array([[1e-44, 0], [1e-36, -1e-37], [0, 0], [127, -9], [1, -2]], np.float32)
+    least = 127 * 2.0**-126  # whose scale is the least that has full precision
+    values = np.array(
+        [[1e-44, 0], [1e-36, -1e-37], [0, 0], [127, -9], [1, -2], [least, 0]], np.float32
+    )
     stored, scales, error = converted(values, "float32", "int8")
-    assert stored.tolist() == [[0, 0], [0, 0], [0, 0], [127, -9], [64, -127]]
-    assert scales.tolist() == [0, 0, 0, 1, np.float32(2) / np.float32(127)]
+    assert stored.tolist() == [[0, 0], [0, 0], [0, 0], [127, -9], [64, -127], [127, 0]]
+    assert scales.tolist() == [0, 0, 0, 1, np.float32(2) / np.float32(127), 2.0**-126]
     assert error.cosine_min == 0
 
 
@@ -99,6 +103,8 @@ def test_error_is_that_of_all_rows_as_they_are_read(source: str, target: str) ->
     lengths = np.linalg.norm(exact, axis=1) * np.linalg.norm(read, axis=1)
     alike = np.where(exact.any(axis=1), 0.0, 1.0)
     np.divide((exact * read).sum(axis=1), lengths, out=alike, where=lengths > 0)
+    assert sums.cosine_min <= 1
+    assert sums.cosines <= sums.rows == len(values)
     error = table_error(source, 5, [sums])
     assert error.source_dtype == source
     assert error.max_abs == pytest.approx(np.abs(read - exact).max(), rel=1e-6)
@@ -173,3 +179,90 @@ def test_read_dtypes_of_all_tables_and_of_some(
 def test_read_dtypes_that_no_bundle_holds_are_named_with_those_it_does(asked: str) -> None:
     with pytest.raises(UsageError, match=f"--dtype '{asked}' was given; .* one of .*int8"):
         read_dtypes(["float32", asked])
+
+
+def test_rows_that_lose_nothing_have_a_cosine_of_1_at_most() -> None:
+    values = np.random.default_rng(0).standard_normal((500, 7)).astype(np.float32)
+    _, _, error = converted(values, "float32", "float32")
+    assert (error.max_abs, error.squares) == (0, 0)
+    assert error.cosine_min == pytest.approx(1, abs=1e-6)
+    assert error.cosines <= error.rows
+    for row in values:
+        _, _, error = converted(row[np.newaxis], "float32", "float32")
+        assert error.cosine_min <= 1
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "dtype"),
+    [
+        ("float32", None, "float32"),
+        ("float16", None, "float16"),
+        ("bfloat16", None, "bfloat16"),
+        ("float64", None, "float32"),
+        ("float64", "int8", "int8"),
+        ("int64", "float32", "float32"),
+        ("int32", "bfloat16", "bfloat16"),
+    ],
+)
+def test_table_is_written_as_it_is_stored_or_as_it_was_asked_for(
+    stored: str, asked: str | None, dtype: str
+) -> None:
+    assert written_dtype("t", stored, asked) == dtype
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "problem"),
+    [
+        (
+            "int64",
+            None,
+            "table 't' holds int64 values; if they are an embedding, say what they become: --dtype "
+            "t=float32 (in a recipe: tables.t.dtype)",
+        ),
+        (
+            "uint8",
+            None,
+            "table 't' holds uint8 values; exported are float32, bfloat16, float16, float64, "
+            "int32, int64; cast the variable and save the checkpoint anew",
+        ),
+        (
+            "int16",
+            "float32",
+            "table 't' holds int16 values; exported are float32, bfloat16, float16, float64, "
+            "int32, int64; cast the variable and save the checkpoint anew",
+        ),
+    ],
+)
+def test_values_that_are_no_embedding_are_refused(
+    stored: str, asked: str | None, problem: str
+) -> None:
+    with pytest.raises(NotConvertible) as refusal:
+        written_dtype("t", stored, asked)
+    assert str(refusal.value) == problem
+
+
+def test_limits_bind_converted_tables_alone_and_each_on_its_own() -> None:
+    ErrorLimits(0, 0, 1).check("t", None)
+    error = TableError(
+        source_dtype="float32", max_abs=0.06, rms=0.01, cosine_min=0.99, cosine_mean=1
+    )
+    ErrorLimits().check("t", error)
+    for limits in (ErrorLimits(max_abs=0.06), ErrorLimits(rms=0.01), ErrorLimits(cosine_min=0.99)):
+        limits.check("t", error)
+
+
+@pytest.mark.parametrize(
+    ("source", "value", "apart"),
+    [
+        ("int32", (1 << 24) + 1, 1),  # which float32 does not hold
+        ("int64", -(1 << 24) - 1, 1),
+        ("int64", 1 << 53, 0),  # the largest that float64 holds with all before it
+        ("float64", 1 + 2**-30, 2**-30),
+    ],
+)
+def test_error_of_wide_values_is_that_of_their_exact_difference(
+    source: str, value: float, apart: float
+) -> None:
+    _, _, error = converted(np.array([[value, 0]], NUMPY_DTYPES[source]), source, "float32")
+    assert error.max_abs == apart
+    assert error.squares == apart**2
