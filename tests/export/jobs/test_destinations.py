@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 
 from bundle.storage import catalog, integrity
+from export.errors import DestinationError
+from export.jobs.destinations import Destination, open_destination
 from export.tables.plan import UPLOADS
 from object_store.locations import located
 from object_store.remote_path import RemotePath
@@ -412,3 +414,48 @@ def test_tables_to_a_url_stages_in_the_scratch_directory(
     page = command("tables", checkpoint, store, "--table", "a=t1", "--json").json
     assert page["bundle"] == f"{store}/tables/1"
     assert len(list((tmp_path / ".rowcast-scratch").iterdir())) == 1
+
+
+def test_destination_names_where_versions_lie_and_are_staged(
+    tmp_path: Path, store: RemotePath
+) -> None:
+    here = Destination(tmp_path, None)
+    assert here.place("m", 3) == tmp_path / "m" / "3"
+    assert here.staging("m", 3) == tmp_path / "m" / ".staging-3"
+    there = Destination(tmp_path, store)
+    assert there.place("m", 3) == store / "m" / "3"
+    assert there.staging("m", 3) == tmp_path / "m" / ".staging-3"
+
+
+def test_open_destination_stages_each_store_in_a_directory_of_its_own(tmp_path: Path) -> None:
+    opened = open_destination("a/../b", tmp_path, tmp_path / "scratch")
+    assert opened == Destination(tmp_path / "b", None)
+    url = "memory://bucket/some/" + "long" * 10
+    opened = open_destination(url, tmp_path, tmp_path / "scratch")
+    digest = hashlib.sha256(url.encode()).hexdigest()[:8]
+    readable = "memory-bucket-some-longlonglonglonglongl"
+    assert opened.root == tmp_path / "scratch" / f"{readable}-{digest}"
+    assert opened.store == located(url)
+
+
+def test_next_version_of_a_store_follows_the_newest_that_is_committed(store: RemotePath) -> None:
+    destination = Destination(Path("scratch"), store)
+    assert destination.next_version("m") == 1
+    for path in ("m/2/objects.json", "m/10/manifest.json", "m/12/started", "m/x/objects.json"):
+        (store / path).write(b"{}")
+    assert destination.next_version("m") == 11
+    (store / "m/11/objects.json").write(b"{}")
+    assert destination.next_version("m") == 12  # which a run that did not end began
+    assert destination.next_version("other") == 1
+
+
+def test_next_version_of_a_store_that_cannot_be_listed_is_an_error(
+    store: RemotePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: RemotePath) -> dict[str, object]:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(RemotePath, "listing", fail)
+    with pytest.raises(DestinationError) as failure:
+        Destination(Path("scratch"), store).next_version("m")
+    assert str(failure.value) == f"destination {store} cannot be listed: Input/output error"
