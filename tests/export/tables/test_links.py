@@ -4,6 +4,8 @@ the way.
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, DestinationError, VerificationFailed
 from export.jobs.destinations import open_destination
-from export.tables.links import link_files
+from export.tables.links import link_file, link_files
 from export.tables.plan import ExportPlan, Writing, plan_tables
 from export.tables.segments import manifest_table
 from export.verify.table_rows import verify_tables
@@ -160,3 +162,47 @@ def test_refuse_links_to_another_filesystem_is_a_destination_error(tmp_path: Pat
     open_destination(str(tmp_path / "not" / "yet"), tmp_path, tmp_path).refuse_links(plan)
     with pytest.raises(DestinationError, match="different filesystems"):
         open_destination(str(elsewhere / "rowcast-none"), tmp_path, tmp_path).refuse_links(plan)
+
+
+def test_link_file_names_the_reason_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    data.write_bytes(b"x")
+    link = tmp_path / "out" / "links" / "0"
+
+    def refused(number: int) -> str:
+        def fail(_source: str, _link: Path) -> None:
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as patch, pytest.raises(DestinationError) as refusal:
+            patch.setattr(os, "link", fail)
+            link_file(str(data), link, "copy it instead")
+        return str(refusal.value)
+
+    told = f"data file {data} cannot be linked as {link}: "
+    assert refused(errno.EXDEV) == (f"{told}they are on different filesystems; copy it instead")
+    assert refused(errno.EMLINK) == (
+        f"{told}it has as many links as the filesystem allows; copy it instead"
+    )
+    assert refused(errno.EIO) == f"{told}{os.strerror(errno.EIO)}; copy it instead"
+    with pytest.raises(DestinationError) as refusal:
+        link_file("s3://bucket/data", link, "copy it instead")
+    assert str(refusal.value) == (
+        "data file s3://bucket/data cannot be linked: it lies in an object store; copy it instead"
+    )
+    link_file(str(data), link, "copy it instead")
+    assert link.samefile(data)
+
+
+def test_plan_tables_linked_slices_lie_where_the_checkpoint_has_them(tmp_path: Path) -> None:
+    plan = planned(tmp_path, "rows")
+    (table,) = plan.tables
+    page = manifest_table(table, (), plan.links)
+    entry = open_checkpoint(tmp_path).entries["t"]
+    parts = sorted(entry.slices, key=lambda part: part.starts[0])
+    assert [
+        (segment.offset, segment.first_row, segment.rows, segment.crc32c)
+        for segment in page.segments
+    ] == [(part.offset, part.starts[0], part.shape[0], part.crc32c) for part in parts]
+    assert {segment.file for segment in page.segments} == set(plan.links.values())
