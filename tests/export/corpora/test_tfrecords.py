@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from export.corpora import tfrecords
 from export.corpora.tfrecords import read_examples
+from export.errors import NotConvertible, UsageError
 from export.graphs.loading import load_tensorflow
-from tests.export.corpora.example_files import example
+from tests.export.corpora.example_files import example, write_examples
 
 NAMES = ["id", "tags", "score", "title", "gone"]
 PLAIN: list[dict[str, Any]] = [
@@ -49,3 +51,65 @@ def test_read_examples_of_tensorflows_own_writer_gives_what_it_wrote(
         "title": [["Zoë"], [""], ["x"]],
         "gone": [[], [], []],
     }
+
+
+def _batches(path: Path, batched_by: str | None = None) -> list[list[int]]:
+    """Returns the record of each candidate, batch by batch."""
+    return [
+        list(batch.records) for batch in read_examples(path, False, ["id"], batched_by, path.name)
+    ]
+
+
+def test_read_examples_holds_as_many_records_as_fit_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_examples(tmp_path / "a.tfrecord", [{"id": [number]} for number in range(7)])
+    assert _batches(path) == [[0, 1, 2, 3, 4, 5, 6]]
+    with monkeypatch.context() as patch:
+        patch.setattr(tfrecords, "BATCH_CANDIDATES", 3)
+        assert _batches(path) == [[0, 1, 2], [3, 4, 5], [6]]
+        patch.setattr(tfrecords, "BATCH_CANDIDATES", 7)
+        assert _batches(path) == [[0, 1, 2, 3, 4, 5, 6]]
+    size = len(example({"id": [1]}))
+    for batch_bytes, expected in (
+        (1, [[0], [1], [2], [3], [4], [5], [6]]),
+        (2 * size, [[0, 1], [2, 3], [4, 5], [6]]),
+        (2 * size + 1, [[0, 1, 2], [3, 4, 5], [6]]),
+    ):
+        monkeypatch.setattr(tfrecords, "BATCH_BYTES", batch_bytes)
+        assert _batches(path) == expected
+
+
+def test_read_examples_counts_the_candidates_of_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [{"id": [1, 2]}, {"id": [3]}, {"id": [4, 5]}]
+    path = write_examples(tmp_path / "a.tfrecord", records)
+    monkeypatch.setattr(tfrecords, "BATCH_CANDIDATES", 3)
+    assert _batches(path, "id") == [[0, 0, 1], [2, 2]]
+    monkeypatch.setattr(tfrecords, "BATCH_CANDIDATES", 1)
+    assert _batches(path, "id") == [[0, 0], [1], [2, 2]]
+
+
+def test_read_examples_takes_a_record_of_the_largest_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_examples(tmp_path / "a.tfrecord", [{"id": [1]}])
+    size = len(example({"id": [1]}))
+    monkeypatch.setattr(tfrecords, "RECORD_BYTES_MAX", size)
+    assert _batches(path) == [[0]]
+    monkeypatch.setattr(tfrecords, "RECORD_BYTES_MAX", size - 1)
+    with pytest.raises(UsageError) as refusal:
+        _batches(path)
+    assert str(refusal.value) == (
+        f"a.tfrecord, record 1 claims {size} bytes; at most {size - 1} are taken"
+    )
+
+
+def test_read_examples_of_other_lists_tells_both_kinds(tmp_path: Path) -> None:
+    path = write_examples(tmp_path / "a.tfrecord", [{"id": ["a"]}, {"id": []}, {"id": [0.5]}])
+    with pytest.raises(NotConvertible) as refusal:
+        _batches(path)
+    assert str(refusal.value) == (
+        "a.tfrecord, record 3, column 'id' is a float list, the records above hold bytes lists"
+    )

@@ -175,9 +175,10 @@ def test_link_file_names_the_reason_and_the_remedy(
         def fail(_source: str, _link: Path) -> None:
             raise OSError(number, os.strerror(number))
 
-        with monkeypatch.context() as patch, pytest.raises(DestinationError) as refusal:
+        with monkeypatch.context() as patch:
             patch.setattr(os, "link", fail)
-            link_file(str(data), link, "copy it instead")
+            with pytest.raises(DestinationError) as refusal:
+                link_file(str(data), link, "copy it instead")
         return str(refusal.value)
 
     told = f"data file {data} cannot be linked as {link}: "
