@@ -107,12 +107,12 @@ def line_of_early(values: NDArray[Any]) -> str:
     """Returns the user's line that read rows of `early_rows` found in a float32
     constant; else "".
     """
-    found = (
-        values[(values >= _EARLY) & (values < 2 * _EARLY)]
-        if values.dtype == np.float32
-        else np.empty(0)
-    )
-    place = int((float(found.flat[0]) / _EARLY - 1) * 2.0**23) if found.size else len(_EARLY_LINES)
+    if values.dtype != np.float32:
+        return ""
+    found = values[(values >= _EARLY) & (values < 2 * _EARLY)]
+    if not found.size:
+        return ""
+    place = int((float(found.flat[0]) / _EARLY - 1) * 2.0**23)
     return _EARLY_LINES[place] if place < len(_EARLY_LINES) else ""
 
 

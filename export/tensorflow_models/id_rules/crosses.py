@@ -61,8 +61,9 @@ def _crossed(ids: Any, call: CallGraph) -> ResolvedIds | None:
     if not isinstance(made, Values) or made.type != "SparseToDense":
         return None
     cross = made.tensor.op.inputs[2].op
-    if cross.type != "SparseCross" or not cross.get_attr("hashed_output") or cross.get_attr("N"):
+    if cross.type != "SparseCross":
         return None
+    # Sparse inputs have indices, of another shape.
     if cross.get_attr("num_buckets") < 1 or any(
         each.shape[1:].as_list() != [1] for each in cross.inputs
     ):
@@ -188,12 +189,11 @@ def _key(values: Any, call: CallGraph) -> Key | None:
 def _text_key(values: Any, call: CallGraph) -> Key | None:
     """Returns the input, the changes and the rule of values computed from changed texts."""
     text = find_changed(values, call, None, find_chain)
-    entry = None if text is None else key_of(text[0], CrossKey(dtype="string"))
-    return (
-        None
-        if text is None or entry is None
-        else Key(text[0], entry.model_copy(update={"steps": text[1]}))
-    )
+    if text is None:
+        return None
+    found, steps = text
+    entry = key_of(found, CrossKey(dtype="string"))
+    return None if entry is None else Key(found, entry.model_copy(update={"steps": steps}))
 
 
 def crossed_by(before: Sequence[ResolvedIds], after: ResolvedIds) -> ResolvedIds | None:

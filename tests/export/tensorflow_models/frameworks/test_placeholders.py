@@ -1,14 +1,27 @@
 from __future__ import annotations
 
+import operator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from export.graphs.loading import tf
+from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.placeholders import (
     FIRST_VALUE_BYTES,
+    answer_gathers,
     early_rows,
+    give_value,
     line_of_early,
+    line_of_variable,
+    placeholder_class,
+    placeholder_of,
     restoring_up_to,
+    shape_and_dtype,
+    table_of_layer,
     tables_unallocated,
 )
 
@@ -36,6 +49,7 @@ def test_large_matrix_has_its_initial_value_only_up_to_the_limit(
         large = twos(*LARGE)
         large.read_value()
     assert bool(large.is_initialized()) == has_value
+    assert not has_value or float(large[0, 0]) == 2
 
 
 def test_rows_that_were_read_early_name_the_line_that_read_them() -> None:
@@ -47,7 +61,8 @@ def test_rows_that_were_read_early_name_the_line_that_read_them() -> None:
     files, lines = zip(*(line_of_early(each).split(":") for each in reads), strict=True)
     assert {file.rpartition("/")[2] for file in files} == {"test_placeholders.py"}
     assert np.diff(list(map(int, lines))).tolist() == [1, 1]
-    beside = np.concatenate([np.array([0, 1, -1], np.float32), reads[2]])
+    others = np.array([0, 1, -1, 2.5 * 2.0**-120], np.float32)
+    beside = np.concatenate([others, reads[2][:1]])
     assert line_of_early(beside) == line_of_early(reads[2])
 
 
@@ -55,3 +70,160 @@ def test_numbers_that_are_no_early_rows_name_no_line() -> None:
     early = early_rows([1], tf.float32).numpy()
     for others in (early * 2, early / 2, -early, early.astype(np.float64), early[:0]):
         assert line_of_early(others) == ""
+
+
+def variable_of(**how: Any) -> Any:
+    """Creates a variable as a model does while no table is allocated."""
+    with tables_unallocated():
+        return tf.Variable(**how)
+
+
+def test_only_float_matrices_are_placeholders() -> None:
+    open_shape = tf.TensorShape([None, 3])
+    with tables_unallocated() as tables:
+        made = [
+            tf.Variable(tf.zeros([2, 3])),
+            tf.Variable(lambda: tf.zeros([2, 3], tf.bfloat16)),
+            tf.Variable(np.zeros((2, 3))),
+        ]
+        others = [
+            tf.Variable(tf.zeros([2])),
+            tf.Variable(tf.zeros([2, 3, 4])),
+            tf.Variable([[1, 2]]),
+            tf.Variable(tf.zeros([2, 3]), shape=open_shape),
+        ]
+    assert [id(each) for each in tables] == [id(each) for each in made]
+    assert [each.dtype for each in made] == [tf.float32, tf.bfloat16, tf.float64]
+    assert not any(isinstance(each, placeholder_class()) for each in others)
+    assert {line_of_variable(each).partition(":")[0] for each in (*made, *others)} == {
+        "test_placeholders.py"
+    }
+
+
+def test_placeholder_keeps_what_the_model_states_of_it() -> None:
+    made = variable_of(
+        initial_value=tf.ones([2, 3]),
+        name="table",
+        trainable=False,
+        constraint=tf.abs,
+        aggregation=tf.VariableAggregation.SUM,
+        synchronization=tf.VariableSynchronization.ON_READ,
+    )
+    assert made.name == "table:0"
+    assert (made.from_end, made.mod) == (False, False)
+    assert not made.trainable
+    assert made.constraint is tf.abs
+    assert made.aggregation == tf.VariableAggregation.SUM
+    assert made.synchronization == tf.VariableSynchronization.ON_READ
+
+
+@pytest.mark.parametrize(
+    ("stated", "shape", "dtype"),
+    [
+        ({"initial_value": [[1.0, 2]]}, [1, 2], tf.float32),
+        ({"initial_value": [[1, 2]], "dtype": tf.float16}, [1, 2], tf.float16),
+        ({"initial_value": np.zeros((2, 3))}, [2, 3], tf.float64),
+        ({"initial_value": lambda: [[1.0]]}, [1, 1], tf.float32),
+        ({"initial_value": np.zeros((2, 3)), "shape": [2, None]}, [2, None], tf.float64),
+        ({"initial_value": None, "shape": [2], "dtype": "int32"}, [2], tf.int32),
+    ],
+)
+def test_shape_and_type_of_a_variable_are_stated_or_those_of_its_value(
+    stated: dict[str, Any], shape: list[int], dtype: Any
+) -> None:
+    assert shape_and_dtype(stated) == (tf.TensorShape(shape), dtype)
+
+
+def test_error_of_an_initial_value_is_that_of_tensorflow() -> None:
+    def wrong() -> Any:
+        raise ZeroDivisionError("of the model")
+
+    with pytest.raises(ZeroDivisionError, match="of the model"):
+        variable_of(initial_value=wrong)
+
+
+def test_value_that_a_model_assigned_stays_when_it_is_read() -> None:
+    made = variable_of(initial_value=tf.ones([2, 3]))
+    made.assign(tf.fill([2, 3], 5.0))
+    assert made.numpy().tolist() == [[5] * 3] * 2
+
+
+def test_matrix_without_an_initial_value_is_read_as_zeros() -> None:
+    made = placeholder_class()(shape=[2, 3], dtype=tf.float16, name="table")
+    assert made.numpy().tolist() == [[0] * 3] * 2
+
+
+def test_other_variables_are_given_no_value() -> None:
+    plain = tf.Variable([[1.0]])
+    give_value(plain)
+    assert plain.numpy().tolist() == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("stated", "limit", "saved"),
+    [
+        (None, 24, True),
+        (None, 23, False),
+        (True, 0, True),
+        (False, 24, False),
+    ],
+)
+def test_table_is_saved_and_restored_up_to_the_limit_or_as_stated(
+    stated: bool | None, limit: int, saved: bool, tmp_path: Path
+) -> None:
+    made = variable_of(initial_value=tf.ones([2, 3]))
+    made.restored = stated
+    made.assign(tf.fill([2, 3], 5.0))
+    with Hooks() as hooks:
+        hooks.set_attribute(placeholder_class(), "restored_bytes_max", limit)
+        checkpoint = tf.train.Checkpoint(table=made)
+        prefix = checkpoint.write(str(tmp_path / "model"))
+        made.assign(tf.zeros([2, 3]))
+        checkpoint.read(prefix)
+    held = [name for name, _ in tf.train.list_variables(prefix) if name.startswith("table")]
+    assert bool(held) == saved
+    assert float(made.numpy()[0, 0]) == (5 if saved else 0)
+
+
+def test_limit_for_restoring_is_at_least_that_for_first_values() -> None:
+    before = placeholder_class().restored_bytes_max
+    with restoring_up_to(FIRST_VALUE_BYTES - 1):
+        assert placeholder_class().restored_bytes_max == FIRST_VALUE_BYTES
+    with restoring_up_to(FIRST_VALUE_BYTES + 1):
+        assert placeholder_class().restored_bytes_max == FIRST_VALUE_BYTES + 1
+    assert placeholder_class().restored_bytes_max == before
+
+
+def test_gather_is_redirected_unless_nothing_takes_it() -> None:
+    made = variable_of(initial_value=tf.ones([2, 3]))
+    taken: list[Any] = []
+
+    def gather(variable: Any, ids: Any) -> Any:
+        taken.append(variable)
+        return tf.constant([7.0]) if int(ids[0]) else None
+
+    with Hooks() as hooks:
+        answer_gathers(hooks, gather)
+        assert tf.gather(made, [1]).numpy().tolist() == [7]
+        device = made.device
+        assert not operator.eq(device, made.device)
+        made.read_value()
+        assert tf.gather(made, [0]).numpy().tolist() == [[1] * 3]
+    assert [id(each) for each in taken] == [id(made)] * 2
+    assert tf.gather(made, [1]).numpy().tolist() == [[1] * 3]
+    assert made.device == str(made.handle.device)
+
+
+def test_table_of_a_lookup_is_a_placeholder_alone_or_in_a_list() -> None:
+    made = variable_of(initial_value=tf.ones([2, 3]))
+    plain = tf.Variable(tf.ones([2, 3]))
+    wrapped = SimpleNamespace(value=made)
+    for table in (made, [made], (made,), wrapped, [wrapped]):
+        assert placeholder_of(table) is made
+    for other in ([made, made], [], plain, [plain], tf.ones([2, 3]), None):
+        assert placeholder_of(other) is None
+
+
+def test_table_of_a_layer_that_is_not_built_is_none() -> None:
+    assert table_of_layer(SimpleNamespace()) is None
+    assert table_of_layer(SimpleNamespace(_embeddings=SimpleNamespace(value=7))) == 7

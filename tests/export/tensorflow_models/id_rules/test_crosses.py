@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bundle.format.manifest import (
+    Cast,
     ChainedIds,
     ComputedIds,
     CrossedIds,
@@ -15,8 +16,10 @@ from bundle.format.manifest import (
     IdOperation,
     JoinedIds,
     TextStep,
+    VocabularyIds,
 )
 from export.graphs.loading import tf
+from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_rules import crosses
 from export.tensorflow_models.id_rules.chains import WRAPPED
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
@@ -118,6 +121,12 @@ def test_joined_strings_are_a_rule_of_their_inputs(
         ),
         pytest.param(
             lambda features: tf.strings.join(
+                [features["city"], tf.strings.as_string(features["item"], width=1)]
+            ),
+            id="numbers of a width",
+        ),
+        pytest.param(
+            lambda features: tf.strings.join(
                 [features["city"], tf.strings.as_string(tf.cast(features["item"], tf.float32))]
             ),
             id="fractions",
@@ -176,6 +185,7 @@ def test_strings_that_are_joined_in_other_ways_have_no_rule(join: Join) -> None:
             CrossKey(dtype="string", steps=(TextStep(do="lower"),)),
         ),
         (lambda f: tf.strings.as_string(f["item"]), CrossKey(dtype="int64")),
+        (lambda f: tf.strings.as_string(f["item"], width=0), CrossKey(dtype="int64")),
         (
             lambda f: tf.strings.as_string(f["item"] % 9),
             CrossKey(dtype="int64", ids=NINE, rows=9),
@@ -238,3 +248,60 @@ def test_cross_of_one_value_of_each_of_several_inputs_is_a_rule(
         assert resolved.rule == CrossedIds(keys=keys, buckets=buckets, hash_key=7)
     else:
         assert resolved is None
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(
+            lambda features: tf.sparse.to_dense(tf.sparse.from_dense(features["items"])),
+            id="no cross",
+        ),
+        pytest.param(
+            lambda features: tf.sparse.to_dense(
+                tf.sparse.cross_hashed([features["words"], features["one"]], 30)
+            ),
+            id="sparse input",
+        ),
+    ],
+)
+def test_other_sparse_values_have_no_rule(call: Join) -> None:
+    words = tf.SparseTensorSpec([None, None], tf.string)
+    traced = trace(lambda features: {"ids": call(features)}, **INPUTS, words=words)
+    assert crosses.find(traced.results["ids"], traced.calls, 30) is None
+
+
+def resolved(name: str, *keys: tuple[str, ...], **how: Any) -> ResolvedIds:
+    return ResolvedIds(Source(name, "dense"), keys=keys, **how)
+
+
+LISTED = VocabularyIds(vocabulary="vocabulary")
+CROSSED = resolved(
+    "city",
+    ("x", "y"),
+    rule=CrossedIds(
+        keys=(CrossKey(dtype="int64"), CrossKey(dtype="string", ids=LISTED)), buckets=50
+    ),
+)
+
+
+def test_cross_of_computed_values_has_their_rules_and_vocabularies() -> None:
+    computed = resolved("item", rule=NINE)
+    listed = resolved("kind", ("p",), rule=LISTED)
+    plain = resolved("city")
+    first = crosses.crossed_by([computed, plain], CROSSED)
+    assert first is not None
+    assert isinstance(first.rule, CrossedIds)
+    assert first.rule.keys == (
+        CrossKey(dtype="int64", ids=NINE, rows=9),
+        CrossKey(dtype="string", ids=LISTED),
+    )
+    assert first.keys == (("x", "y"),)
+    second = crosses.crossed_by([listed, plain], CROSSED)
+    assert second is not None
+    assert second.keys == (("p",), ("x", "y"))
+
+
+def test_cross_of_numbers_that_are_cast_has_no_rule() -> None:
+    cast = resolved("age", cast=Cast(of="float32", to="int64"))
+    assert crosses.crossed_by([cast, resolved("city")], CROSSED) is None

@@ -17,6 +17,7 @@ Change = Callable[[Any], Any]
 ROWS = 50
 HASH = HashIds(buckets=ROWS)
 LOWER = TextStep(do="lower")
+MARKS = " !\"#$%&'()*+,-./"
 TAGS = tf.RaggedTensorSpec([None, None], tf.string)
 INPUTS = {"title": texts(), "other": texts(), "pair": texts(2), "tags": TAGS}
 
@@ -69,6 +70,8 @@ def replaced(pattern: str, by: str, **how: Any) -> Change:
         # Letters beyond ASCII, patterns of several characters, and parts of what was found.
         (lambda f: tf.strings.lower(f["title"], encoding="utf-8"), None),
         (replaced("[\u00e9]", "e"), None),
+        (replaced("[a-\u00e9]", "x"), None),
+        (replaced("[ -/]", "x"), [TextStep(do="replace_any", what=MARKS, by="x")]),
         (replaced("[a]", "a"), None),
         (replaced("[a]", "\u00e9"), None),
         (replaced("[a]", r"\0"), None),
