@@ -98,7 +98,7 @@ def state_mod(found: Findings, name: str) -> None:
     Raises:
       NotConvertible: there is no such table, or its slices are not what that strategy makes.
     """
-    table = found.tables[name] if name in found.tables else found.inventory().table(name)
+    table = found.inventory().table(name)
     if not isinstance(table.layout, Plain) or (table.rows, table.dim) != table.stored:
         raise NotConvertible(
             f"--mod {name}: the table has the layout {table.layout.kind}, which is not TF1's"

@@ -28,6 +28,15 @@ LAYOUTS: list[tuple[Layout, int, list[int]]] = [
 """Layouts, the rows of a table, and the stored row of each, by hand."""
 
 
+@pytest.mark.parametrize(
+    ("layout", "bases"),
+    [(Plain(), [0]), (Mod((0, 3, 5)), [0, 3, 5]), (CORES, [12, 22, 32, 2])],
+)
+def test_each_lane_begins_at_its_base(layout: Layout, bases: list[int]) -> None:
+    assert layout.bases().tolist() == bases
+    assert layout.lanes == len(bases)
+
+
 @pytest.mark.parametrize(("layout", "rows", "stored"), LAYOUTS)
 def test_each_row_has_its_stored_row(layout: Layout, rows: int, stored: list[int]) -> None:
     assert stored_rows(layout, np.arange(rows)).tolist() == stored

@@ -313,8 +313,9 @@ def test_stack_is_no_slot_variable(tmp_path: Path) -> None:
     assert "has no variable 'Adam'" in refused(tmp_path, variables, layout(mine=stack("Adam")))
 
 
-def test_stack_of_several_variables_lists_eight_of_them(tmp_path: Path) -> None:
-    keys = [f"a/users_items/{number}" for number in range(9)]
+@pytest.mark.parametrize("count", [2, 9])
+def test_stack_of_several_variables_lists_eight_of_them(tmp_path: Path, count: int) -> None:
+    keys = [f"a/users_items/{number}" for number in range(count)]
     told = refused(tmp_path, dict.fromkeys(keys, TABLE), layout(mine=stack("users_items")))
     assert told == (
         f"table 'mine': several variables are called 'users_items': {', '.join(keys[:8])}; write "
