@@ -115,3 +115,115 @@ def test_listed_state_that_is_named_after_its_variable_is_of_it(tmp_path: Path) 
         ("m", keys[3], keys[0]),
         ("Adam/m/dense/kernel", keys[4], ""),
     ]
+
+
+@pytest.mark.parametrize(
+    ("full_name", "values", "slot", "of"),
+    [
+        ("adafactor/user_embeddings_v", TABLE, "v", 0),
+        ("adafactor/user_embeddings_v_row", TABLE, "v_row", 0),
+        ("user_embeddings_v", TABLE, "v", 0),
+        ("adafactor/user_embeddings_v", TABLE[:4], "adafactor/user_embeddings_v", None),
+        ("adafactor/user_embeddings", TABLE, "adafactor/user_embeddings", None),
+        ("adafactor/dense_kernel_v", TABLE, "adafactor/dense_kernel_v", None),
+        ("adafactor/item_embeddings_v", TABLE, "adafactor/item_embeddings_v", None),
+        ("v" + "_" * 31, TABLE, "v" + "_" * 31, None),
+        ("adafactor/user_embeddings" + "_" * 32, TABLE, "_" * 31, 0),
+        (
+            "adafactor/user_embeddings" + "_" * 33,
+            TABLE,
+            "adafactor/user_embeddings" + "_" * 33,
+            None,
+        ),
+    ],
+)
+def test_state_that_keras_3_names_after_a_variable_that_it_trains_is_of_it(
+    tmp_path: Path, full_name: str, values: np.ndarray[Any, Any], slot: str, of: int | None
+) -> None:
+    """As Adafactor names it, which keeps its states in no list: `<optimizer>/<variable>_<slot>`; a
+    name that two variables have tells nothing.
+    """
+    names = ["user/embeddings", "dense/kernel", "dense/kernel", "item/embeddings"]
+    keys = [f"v{number}{SUFFIX}" for number in range(5)]
+    graph = object_graph(
+        node({"optimizer": 1, "item": 8}),
+        node({"_iterations": 2, "_variables": 3, "_trainable_variables": 4}),
+        node(key="n" + SUFFIX, full_name="iterations"),
+        node({"0": 2, "1": 9}),
+        node({"0": 5, "1": 6, "2": 7}),
+        *(
+            node(key=key, full_name=name)
+            for key, name in zip(keys, [*names, full_name], strict=True)
+        ),
+    )
+    variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
+    variables |= {keys[4]: values, "n" + SUFFIX: np.array(7), GRAPH: graph}
+    write_bundle(tmp_path / "c", variables)
+    found = recognise(open_checkpoint(tmp_path))
+    assert [(each.name, each.key, each.of) for each in found.slots] == [
+        (slot, keys[4], "" if of is None else keys[of])
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "slot", "of"),
+    [(0, "m", True), (31, "m", True), (32, "", False)],
+)
+def test_state_is_named_after_its_variable_behind_some_scopes(
+    tmp_path: Path, scopes: int, slot: str, of: bool
+) -> None:
+    name = "s/" * scopes + "m/user/embeddings"
+    keys = [f"v{number}{SUFFIX}" for number in range(2)]
+    graph = object_graph(
+        node({"optimizer": 1, "user": 4}),
+        node({"_iterations": 2, "_variables": 3}),
+        node(key="n" + SUFFIX),
+        node({"0": 2, "1": 5}),
+        node(key=keys[0], full_name="user/embeddings"),
+        node(key=keys[1], full_name=name),
+    )
+    variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
+    write_bundle(tmp_path / "c", variables | {"n" + SUFFIX: np.array(7), GRAPH: graph})
+    found = recognise(open_checkpoint(tmp_path))
+    assert [(each.name, each.of) for each in found.slots] == [(slot or name, keys[0] if of else "")]
+
+
+@pytest.mark.parametrize(
+    ("key", "slot", "of"),
+    [
+        ("scope/emb/Adam", "Adam", "scope/emb"),
+        ("scope/emb/Adagrad_2", "Adagrad_2", "scope/emb"),
+        ("scope/emb/adam_v", "adam_v", "scope/emb"),
+        ("scope/emb/ExponentialMovingAverage", "ExponentialMovingAverage", "scope/emb"),
+        ("scope/emb/AdagradMomentum/Accumulator", "AdagradMomentum/Accumulator", "scope/emb"),
+        ("x/Adam_1/scope/emb/vhat", "vhat", "scope/emb"),
+        ("s/" * 31 + "scope/emb/Adam", "Adam", "scope/emb"),
+        ("s/" * 32 + "scope/emb/Adam", "", ""),
+    ],
+)
+def test_named_slot_is_of_the_variable_in_its_name(
+    tmp_path: Path, key: str, slot: str, of: str
+) -> None:
+    write_bundle(tmp_path / "c", {"scope/emb": TABLE, key: TABLE})
+    found = recognise(open_checkpoint(tmp_path)).slots
+    assert [(each.name, each.of) for each in found] == ([(slot, of)] if slot else [])
+
+
+def test_list_of_states_belongs_to_the_first_optimizer_that_has_it(tmp_path: Path) -> None:
+    keys = [f"v{number}{SUFFIX}" for number in range(2)]
+    graph = object_graph(
+        node({"first": 1, "second": 2, "user": 7}),
+        node({"_iterations": 3, "_variables": 4, "_trainable_variables": 5, "_momentums": 6}),
+        node({"_iterations": 3, "_variables": 4}),
+        node(key="n" + SUFFIX),
+        node({"0": 3, "1": 8}),
+        node({"0": 7}),
+        node({"0": 8}),
+        *(node(key=key) for key in keys),
+    )
+    variables: dict[str, Any] = dict.fromkeys(keys, TABLE)
+    write_bundle(tmp_path / "c", variables | {"n" + SUFFIX: np.array(7), GRAPH: graph})
+    found = recognise(open_checkpoint(tmp_path))
+    assert [(each.name, each.key, each.of) for each in found.slots] == [
+        ("momentums", keys[1], keys[0])
+    ]
