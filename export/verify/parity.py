@@ -8,7 +8,7 @@ weights, compiled arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -187,11 +187,11 @@ def _check_shared(chain: Sequence[OpenForm], results: Values, whole: Values) -> 
                 )
 
 
-def _chains(parts: Sequence[TowerPart]) -> Iterator[tuple[TowerForm, ...]]:
-    """Yields the combinations of forms in which a service may run parts: by SavedModels, or
-    compiled where it can.
+def _chains(parts: Sequence[TowerPart]) -> list[tuple[TowerForm, ...]]:
+    """Returns the combinations of forms in which a service may run parts, each once: by
+    SavedModels, or compiled where it can.
     """
-    found = set()
+    chains: dict[tuple[str, ...], tuple[TowerForm, ...]] = {}
     precisions = {form.precision for part in parts for form in part.forms}
     for precision in sorted(precisions, key=lambda each: each != "f32"):
         for kinds in (("saved_model", "litert"), ("litert", "saved_model")):
@@ -199,7 +199,6 @@ def _chains(parts: Sequence[TowerPart]) -> Iterator[tuple[TowerForm, ...]]:
                 find_form(part.forms, *((kind, precision) for kind in kinds)) for part in parts
             )
             whole = tuple(form for form in chain if form is not None)
-            files = tuple(form.path for form in whole)
-            if len(whole) == len(parts) and files not in found:
-                found.add(files)
-                yield whole
+            if len(whole) == len(parts):
+                chains.setdefault(tuple(form.path for form in whole), whole)
+    return list(chains.values())

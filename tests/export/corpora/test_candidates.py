@@ -11,11 +11,11 @@ from bundle.format import manifest, paths
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, Unknown
 from bundle.stores.reader import CandidateStore
 from bundle.tables.reader import SegmentWriter, TableReader
-from export.corpora import candidates
+from export.corpora import candidates, files
 from export.corpora.candidates import write_vectors
 from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
-from export.errors import NotConvertible
+from export.errors import DestinationError, NotConvertible
 from export.recipe.schema import CorpusPart
 from tests.export.corpora.written import write
 from tests.runtime.tower_files import write_tower_files
@@ -204,3 +204,66 @@ def test_more_candidates_than_positions_have_bits_for_are_rejected(
     reader = CorpusReader(locate_corpus(tmp_path, "movies", PART), "movies", PART, _features())
     contexts = candidates.write_store(tmp_path, "users.arrow", reader, searched=False)
     assert contexts.size == 4
+
+
+def test_store_that_cannot_be_written_is_a_destination_error(tmp_path: Path) -> None:
+    _csv(tmp_path, 4)
+    (tmp_path / "bundle").write_text("a file")
+    with pytest.raises(DestinationError) as refusal:
+        write(tmp_path / "bundle", PART, _features(), tmp_path)
+    assert str(refusal.value) == (
+        "store 'corpora/movies/store.arrow' cannot be written: Not a directory; free some space, "
+        "then run again"
+    )
+
+
+def test_filter_that_cannot_be_written_is_a_destination_error(tmp_path: Path) -> None:
+    _csv(tmp_path, 4)
+    corpus = write(tmp_path / "bundle", PART, _features(), tmp_path)
+    entry = candidates.write_filter(tmp_path / "bundle", "movies", 0, corpus, "year")
+    assert (tmp_path / "bundle" / entry.values).is_file()
+    assert (tmp_path / "bundle" / entry.rows).is_file()
+    (tmp_path / "bundle" / paths.attribute_values("movies", 1)).parent.write_text("a file")
+    with pytest.raises(DestinationError, match="filter 'year' of corpus 'movies' cannot be wri"):
+        candidates.write_filter(tmp_path / "bundle", "movies", 1, corpus, "year")
+
+
+def test_write_store_tells_how_many_candidates_it_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_READ_BYTES", 64)
+    _csv(tmp_path, 50)
+    monkeypatch.setattr(candidates, "CANDIDATES_MAX", 50)  # as many as positions have bits for
+    reader = CorpusReader(locate_corpus(tmp_path, "movies", PART), "movies", PART, _features())
+    moved: list[int] = []
+    corpus = candidates.write_store(tmp_path, "movies.arrow", reader, moved.append)
+    assert (corpus.size, sum(moved)) == (50, 50)
+    assert len(moved) > 3
+
+
+def test_write_vectors_tells_how_many_candidates_it_embedded(
+    towers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "BATCH_CANDIDATES", 3)
+    source = _stage(tmp_path, towers, [f"{movie},1999" for movie in range(8)])
+    features = _features()
+    corpus = write(tmp_path, PART, features, source.parent)
+    reader = _reader(tmp_path, features)
+    moved: list[int] = []
+    aside = tmp_path / "aside.bin"
+    dim = write_vectors(
+        tmp_path, "nearest", "movies", corpus, _tower(), reader, moved.append, aside
+    )
+    assert (dim, moved) == (8, [3, 3, 2])
+    assert aside.stat().st_size == 8 * 8 * 4
+    assert not (tmp_path / paths.index_vectors("nearest")).exists()
+    aside.unlink()
+    aside.mkdir()
+    with pytest.raises(DestinationError, match=r"vectors 'indexes/nearest/vectors\.bin' cannot be"):
+        write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), reader, aside=aside)
+
+
+def _csv(directory: Path, rows: int) -> None:
+    """Writes the file of a corpus."""
+    lines = "".join(f"{row},{row}\n" for row in range(rows))
+    (directory / "movies.csv").write_text("id,year\n" + lines)

@@ -20,6 +20,7 @@ from bundle.format.manifest import (
     HashIds,
     IdentityIds,
 )
+from export.corpora import files
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusPart
 from tests.export.corpora.example_files import masked, record, write_examples
@@ -336,6 +337,7 @@ HUGE = (1 << 62).to_bytes(8, "little")
         ([{"id": [1]}, b"\xff\xff\xff"], {}, "record 2 is no tf.train.Example"),
         (b"\x01\x02", {}, "record 1 is cut short in its length"),
         (record(b"") * 2 + record(b"abc")[:-5], {}, "record 3 is cut short; copy the file again"),
+        (record(b"abc")[:-1], {}, "record 1 is cut short; copy the file again"),
         (
             record(b"")[:8] + bytes(8),
             {},
@@ -379,3 +381,54 @@ def test_several_values_of_a_candidate_in_a_batched_record_have_no_other_cure(
     write_examples(tmp_path / "a.tfrecord", [{"id": [1, 2], "y": [3, 4, 5, 6]}])
     with pytest.raises(NotConvertible, match=r"holds several values; one was expected$"):
         _read(tmp_path, file="a.tfrecord", prebatched=True, features={"rated": "y"})
+
+
+def test_corpus_id_that_stands_twice_is_found_in_any_batch_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_READ_BYTES", 64)
+    rows = [f"{row:06}".lstrip("0") for row in range(1000, 1100)]
+    assert _read_text(tmp_path, "id\n" + "\n".join(rows) + "\n")["ids"] == [*range(1000, 1100)]
+    rows[89] = rows[2]
+    with pytest.raises(NotConvertible) as refusal:
+        _read_text(tmp_path, "id\n" + "\n".join(rows) + "\n")
+    assert str(refusal.value) == (
+        "corpus 'movies', column 'id': id 1002 stands in row 3 of movies.csv and row 90 of "
+        "movies.csv; ids must be distinct"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["1", "", "-7"], [1, None, -7]),
+        (["1", "2.5", ""], [1.0, 2.5, None]),
+        (["1", "9223372036854775808", "2"], [1.0, 9223372036854775808.0, 2.0]),
+        (["1", "2e3", ".5"], [1.0, 2000.0, 0.5]),
+        (["1", "x", "2.5"], ["1", "x", "2.5"]),
+        (["01", "2", "3"], [1.0, 2.0, 3.0]),
+        (["", "", ""], [None, None, None]),
+    ],
+)
+@pytest.mark.parametrize("read_bytes", [24, 1 << 20])
+def test_corpus_attribute_has_the_narrowest_type_that_holds_all_of_its_text(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cells: list[str],
+    values: list[Any],
+    read_bytes: int,
+) -> None:
+    monkeypatch.setattr(files, "_READ_BYTES", read_bytes)
+    rows = "".join(f"{row},{cell}\n" for row, cell in enumerate(cells))
+    written = _read_text(tmp_path, "id,note\n" + rows, attributes=("note",))
+    assert written["note"] == values
+    assert [type(value) for value in written["note"]] == [type(value) for value in values]
+
+
+def test_corpus_file_that_is_gone_is_told(tmp_path: Path) -> None:
+    part = CorpusPart(file="movies.csv", id="id")
+    for kind in ("csv", "parquet", "tfrecord"):
+        gone = files.CorpusFile(tmp_path / f"movies.{kind}", kind, False)
+        with pytest.raises(UsageError) as refusal:
+            list(files.read_batches(gone, "movies", part, ["id"]))
+        assert str(refusal.value) == f"corpus 'movies', movies.{kind} does not exist"

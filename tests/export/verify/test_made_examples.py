@@ -327,3 +327,16 @@ def test_made_texts_have_up_to_seven_words_of_the_vocabulary_and_others() -> Non
     texts = [text.split() for text in column.values]
     assert [len(text) for text in texts] == list(range(8)) * (COUNT // 8)
     assert {word for text in texts for word in text} == {"x", "X!", "ann", "bob", "cid", "dot"}
+
+
+def test_made_ids_of_a_hash_that_are_numbers_too_are_below_their_limit() -> None:
+    bag = embedded(
+        "ids",
+        "t",
+        kind="bag",
+        combiner="sum",
+        inputs=("x",),
+        ids=manifest.HashIds(buckets=ROWS),
+    )
+    read = dense("numbers", "int64", (2,), below=6, inputs=("x",))
+    assert set(columns_of(bag, read)["x"].values.tolist()) == set(range(6))
