@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import subprocess
 import sys
 
@@ -8,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from export.cli.terminal import SENTENCE_CHARS_MAX, Shown, sentence
+from export.cli.terminal import SENTENCE_CHARS_MAX, Shown, kept_clean, print_report, sentence
 
 NOISE = """
 import os, sys
@@ -72,3 +73,36 @@ def test_names_cannot_control_the_terminal() -> None:
     )
     told = sentence("x" * 10**6 + "cure")
     assert (len(told), told[-4:]) == (SENTENCE_CHARS_MAX + 5, "cure")
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (SENTENCE_CHARS_MAX, "x" * SENTENCE_CHARS_MAX),
+        (SENTENCE_CHARS_MAX + 1, "x" * 4000 + " ... " + "x" * 4000),
+    ],
+)
+def test_middle_of_a_sentence_that_is_too_long_is_left_out(count: int, told: str) -> None:
+    assert sentence("x" * count) == told
+
+
+def test_report_is_printed_as_json_or_as_a_table_of_a_fixed_width(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_report({"path": "a\udcff", "rows": 3}, "unused", True)
+    assert capsys.readouterr().out == '{\n  "path": "a\\udcff",\n  "rows": 3\n}\n'
+    print_report({}, Text("word " * 60), False)
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert 150 < len(first) <= 160
+    assert rest
+
+
+def test_kept_clean_gives_the_streams_back(capfd: pytest.CaptureFixture[str]) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    with kept_clean():
+        os.write(1, b"native result\n")
+    os.write(1, b"out\n")
+    os.write(2, b"err\n")
+    assert set(os.listdir("/proc/self/fd")) == before
+    shown = capfd.readouterr()
+    assert (shown.out, shown.err) == ("out\n", "err\n")
