@@ -5,6 +5,7 @@ verified.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,23 @@ from bundle.features.columns import Column
 from bundle.features.reader import open_features
 from bundle.storage import catalog
 from export.checkpoint.formats.dumps import list_dump
-from export.errors import CheckpointError
-from export.tables.dumped import BLOCK_KEYS, SAMPLED_BLOCKS, SAMPLED_KEYS, KeyFile
+from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.variables import DumpedTable
+from export.errors import CheckpointError, UsageError
+from export.tables.dumped import (
+    BLOCK_KEYS,
+    SAMPLED_BLOCKS,
+    SAMPLED_KEYS,
+    KeyFile,
+    open_dumps,
+    vectors_key,
+    with_dumps,
+)
 from tests.export.checkpoint.dump_files import sok_dump
+from tests.export.checkpoint.tensor_bundles import write_bundle
 from tests.export.commands import Command
 from tests.export.movies_job import visible
+from tests.export.verify.small_reference import job_of
 
 RANDOM = np.random.default_rng(4)
 IDS = np.unique(RANDOM.integers(0, 2**62, 3000))
@@ -165,3 +178,83 @@ def test_keys_that_were_cut_short_since_are_an_error(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(CheckpointError, match=f"{path.name} cannot be read: No such file"):
         file.read(0, 1)
+
+
+def dumps(directory: Path, **tables: Any) -> dict[str, DumpedTable]:
+    """Opens the dumped tables of a recipe."""
+    return open_dumps(job_of(tables=tables), directory)
+
+
+def write_dump(directory: Path, *names: str) -> None:
+    for name in names:
+        sok_dump(directory, name, np.array([7, 5], np.int64), np.ones((2, 3), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("held", "part", "name"),
+    [
+        (["users", "users_0", "other"], {}, "users"),
+        (["users_0", "other"], {}, "users_0"),
+        (["other"], {}, "other"),
+        (["users", "other"], {"key": "other"}, "other"),
+    ],
+)
+def test_dumped_table_is_the_named_one_that_of_its_name_or_the_only_one(
+    tmp_path: Path, held: list[str], part: dict[str, str], name: str
+) -> None:
+    write_dump(tmp_path / "dump", *held)
+    found = dumps(tmp_path, users={"dump": "dump"} | part, plain={"segment_rows": 5})
+    assert {table: dumped.name for table, dumped in found.items()} == {"users": name}
+
+
+@pytest.mark.parametrize(
+    ("part", "problem"),
+    [
+        (
+            {},
+            "tables.users: dump ROOT/dump has no table 'users'; it has films, movies "
+            "(tables.users.key names it)",
+        ),
+        (
+            {"key": "movie"},
+            "tables.users: dump ROOT/dump has no table 'movie'; did you mean 'movies'? "
+            "(tables.users.key names it)",
+        ),
+        ({"dump": "gone"}, "tables.users.dump: ROOT/gone is not a directory"),
+        (
+            {"dump": "s3://bucket/dump"},
+            "tables.users.dump: s3://bucket/dump is a URL; bring the dump to a disk of this "
+            "machine",
+        ),
+    ],
+)
+def test_dumped_table_that_is_not_there_is_refused(
+    tmp_path: Path, part: dict[str, str], problem: str
+) -> None:
+    write_dump(tmp_path / "dump", "films", "movies")
+    with pytest.raises(UsageError) as refusal:
+        dumps(tmp_path, users={"dump": "dump"} | part)
+    assert str(refusal.value) == problem.replace("ROOT", str(tmp_path))
+
+
+def test_checkpoint_with_dumps_holds_their_variables_under_keys_of_their_own(
+    tmp_path: Path,
+) -> None:
+    write_bundle(tmp_path / "ckpt", {"t": np.ones((2, 2), np.float32)})
+    write_dump(tmp_path / "dump", "movies")
+    checkpoint = open_checkpoint(tmp_path / "ckpt")
+    assert with_dumps(checkpoint, {}) is checkpoint
+    assert vectors_key(checkpoint, "users") is None
+
+    joined = with_dumps(checkpoint, dumps(tmp_path, users={"dump": "dump"}))
+    own = set(joined.entries) - set(checkpoint.entries)
+    assert len(own) == 2
+    assert all(key.startswith("tables.users.dump/") for key in own)
+    key = vectors_key(joined, "users")
+    assert key is not None
+    assert joined.read_all(key).tolist() == [[1, 1, 1]] * 2
+    assert joined.storage.dumped[key].name == "users"
+    assert joined.storage.dumped[key].keys.key in own
+    assert vectors_key(joined, "user") is None
+    assert joined.fingerprint.startswith(f"{checkpoint.fingerprint}+crc32c:")
+    assert (joined.prefix, joined.name) == (checkpoint.prefix, checkpoint.name)
