@@ -7,10 +7,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from bundle.format.manifest import Segment, Table, TableError, TableSource
 from bundle.storage.catalog import read_manifest
 from bundle.storage.integrity import check_files
+from export.verify.table_effects import TrainedRows, converted, trained_tables
 from tests.export.checkpoint.tensor_bundles import write_bundle
 from tests.export.commands import Command, refused
 from tests.export.movies_job import Recipe, changed, export, values_of, write_project
@@ -110,3 +114,40 @@ def test_run_whose_limits_do_not_fit_its_converted_tables_publishes_nothing(
     for key, value in changes.items():
         converting = changed(converting, key, value)
     refused(command, write_project(tmp_path, converting), code, *told)
+
+
+def table(name: str, error: TableError | None = None) -> Table:
+    segment = Segment(file=name, first_row=0, rows=5, crc32c=0, blocks=(0,))
+    source = TableSource(layout="plain", key=name)
+    dtype: Any = "float32" if error is None else "float16"
+    return Table(rows=5, dim=2, dtype=dtype, segments=(segment,), source=source, error=error)
+
+
+def test_trained_rows_are_those_of_the_checkpoint_for_any_rows_that_are_asked_for() -> None:
+    asked: list[tuple[str, list[int]]] = []
+
+    def read_rows(name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        asked.append((name, rows.tolist()))
+        found: NDArray[Any] = rows[:, np.newaxis] + np.array([[10, 20, 99]])
+        return found  # the last column is padding
+
+    reader = TrainedRows("users", table("users"), read_rows)
+    rows = np.array([3, -1, 0, 3])
+    expected = [[13, 23], [0, 0], [10, 20], [13, 23]]
+    assert reader.take(rows).tolist() == expected
+    assert asked == [("users", [0, 3])]
+    out = np.full((4, 2), 7, np.float32)
+    assert reader.take(rows, out) is out
+    assert out.tolist() == expected
+    assert (reader.rows, reader.dim, reader.dtype) == (5, 2, "float32")
+    reader.release()
+    reader.close()
+
+
+def test_trained_rows_are_read_of_converted_tables_alone() -> None:
+    error = TableError(
+        source_dtype="float32", max_abs=0.1, rms=0.1, cosine_min=0.9, cosine_mean=0.99
+    )
+    tables = {"users": table("users"), "movies": table("movies", error)}
+    assert converted(tables) == {"movies"}
+    assert list(trained_tables(tables, lambda _name, _rows: np.zeros((0, 2)))) == ["movies"]
