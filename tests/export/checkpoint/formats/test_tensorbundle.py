@@ -219,6 +219,15 @@ BOXES = {"cut": [[(0, 70), (0, -1)], [(70, 30), (0, 1)], [(70, 30), (1, 1)]]}
 def test_index_is_written_as_it_was_read(tmp_path: Path) -> None:
     write_bundle(tmp_path / "c", VARIABLES, boxes=BOXES, files=2)
     read = tensorbundle.read_index(tmp_path / "c")
+    places = {
+        key: [(part.starts, part.shape) for part in each.slices]
+        for key, each in read.entries.items()
+    }
+    assert places == {
+        "whole": [((0, 0), (4, 3))],
+        "cut": [((0, 0), (70, 2)), ((70, 0), (30, 1)), ((70, 1), (30, 1))],
+        "text": [((), ())],
+    }
     before = (tmp_path / "c.index").read_bytes()
 
     tensorbundle.write_index(tmp_path / "c", read.entries, 2)
