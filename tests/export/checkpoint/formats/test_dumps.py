@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Callable
@@ -153,6 +154,16 @@ def test_dump_of_hugectr_without_slots_has_no_heads(tmp_path: Path) -> None:
         list_dump(tmp_path)
     (tmp_path / "slot_id").unlink()
     assert not is_dump(tmp_path)
+
+
+def test_file_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+    name = os.fsdecode(b"t\xff")
+    dump_files.saver_dump(tmp_path, name, IDS, ROWS)
+    with pytest.raises(CheckpointError) as error:
+        list_dump(tmp_path)
+    assert str(error.value) == (
+        f"dump file '{tmp_path}/t\\udcff_keys.file' has a name that is no UTF-8 text; rename it"
+    )
 
 
 def test_collections_are_told_apart_by_their_numbers(tmp_path: Path) -> None:

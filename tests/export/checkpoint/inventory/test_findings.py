@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from export.checkpoint.inventory.findings import Findings, Found, table_spec
 from export.checkpoint.layouts import Mod, Plain
 from export.checkpoint.reader import open_checkpoint
+from export.errors import NotConvertible
 from tests.export.checkpoint.tensor_bundles import GRAPH, SUFFIX, node, object_graph, write_bundle
 
 TABLE = np.zeros((8, 3), np.float32)
@@ -41,6 +43,27 @@ def test_tables_of_one_name_take_their_longer_names(tmp_path: Path) -> None:
     assert names(held) == {
         "a": "v0", "b": "v1", "y.a": "v2", "c": "v3", "y.d": "v4", "z.d": "v5",
     }  # fmt: skip
+
+
+def test_tables_of_a_name_that_is_taken_take_their_longer_names(tmp_path: Path) -> None:
+    held = findings(tmp_path)
+    held.add_tables([found(held, "a", "v0", "x.a")])
+    held.add_tables([found(held, "a", "v1", "y.a"), found(held, "a", "v2", "z.a")])
+    assert names(held) == {"a": "v0", "y.a": "v1", "z.a": "v2"}
+
+
+def test_table_that_is_refused_says_why(tmp_path: Path) -> None:
+    held = findings(tmp_path)
+    held.add_tables([found(held, "a", "v0", "x.a")])
+    held.refuse("b", "v1", "for a reason")
+    held.refuse("c", "v2", "for another")
+    inventory = held.inventory()
+    assert inventory.table("a").key == "v0"
+    with pytest.raises(NotConvertible) as error:
+        inventory.table("c")
+    assert str(error.value) == "table 'c' in checkpoint c cannot be exported: for another"
+    with pytest.raises(NotConvertible, match="checkpoint c has no table 'd'"):
+        inventory.table("d")
 
 
 def test_table_never_takes_the_place_of_another(tmp_path: Path) -> None:
