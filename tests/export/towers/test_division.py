@@ -328,6 +328,54 @@ def test_split_tower_whose_layers_of_the_context_are_all_small_notes_that() -> N
     assert found == Split(notes=("tower 'tower' has no context part: none is large",))
 
 
+def test_split_tower_notes_no_cost_of_256_multiply_adds_as_too_small() -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        first = given["user"] @ matrix(8, 16)
+        second = given["age"] @ matrix(8, 16)
+        item = tf.reduce_sum(given["item"], 1, keepdims=True)
+        return {"score": tf.reduce_sum(first * item, 1) + tf.reduce_sum(second * item, 1)}
+
+    found = split(tower_from(call, user=8, age=8, item=8))
+    assert found.notes == ("tower 'tower' has no context part: none is large",)
+
+
+def test_split_tower_of_one_output_has_one_part_of_candidates() -> None:
+    found = split(two_sided_tower(32, 64, turned=False))
+    assert [part.spec.name for part in found.parts] == ["context", "candidate"]
+    assert found.parts[1].cost == 8 * 64 + 64 + 64 + 64
+
+
+def test_split_tower_computes_cheap_outputs_beside_the_expensive_one() -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        cheap = tf.reduce_sum(given["item"], 1)
+        large = tf.nn.relu(given["item"] @ matrix(8, 64)) @ matrix(64, 1)
+        return {"click": large[:, 0], "cheap": cheap, "twice": cheap * 2.0}
+
+    tower = tower_from(call, item=8)
+    assert described(split(tower)) == [
+        ("trunk", "candidate", ["item"], ["cheap", "twice"]),
+        ("head-click", "candidate", ["item"], ["click"]),
+    ]
+    assert_parts_compute_the_tower(tower, 1)
+
+
+def test_split_tower_hands_the_last_layer_of_a_context_to_every_part() -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        user = tf.nn.relu(tf.nn.relu(given["user"] @ matrix(16, 24)) @ matrix(24, 32))
+        both = tf.nn.relu(user + given["item"] @ matrix(8, 32))
+        heads = {"a": matrix(32, 32), "b": tf.transpose(matrix(32, 32))}
+        return {name: tf.reduce_max(both @ kernel + user, 1) for name, kernel in heads.items()}
+
+    tower = tower_from(call, user=16, item=8)
+    assert described(split(tower)) == [
+        ("context", "context", ["user"], ["context_0"]),
+        ("trunk", "candidate", ["item", "context_0"], ["trunk_0"]),
+        ("head-a", "candidate", ["context_0", "trunk_0"], ["a"]),
+        ("head-b", "candidate", ["context_0", "trunk_0"], ["b"]),
+    ]
+    assert_parts_compute_the_tower(tower, 4)
+
+
 def heads_tower(first: int, second: int) -> TracedTower:
     """Two outputs over a large layer of the item, with own layers of so many multiply-adds."""
 
