@@ -1,0 +1,65 @@
+"""Which towers are split into parts, and what is packed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bundle.format import manifest
+from export.front_end.interface import PartitionedModel, TracedTower
+from export.front_end.specs import ModelSpec
+from export.graphs.loading import load_tensorflow, tf
+from export.towers.prepared_towers import arrange_towers
+from tests.export.tensorflow_models.graph.traced_calls import numbers, tower_of, trace
+from tests.export.traced_features import dense
+from tests.export.traced_models import recipe
+
+load_tensorflow()
+USERS = [f"u{number}" for number in range(9)]
+
+
+def tower(role: Any) -> TracedTower:
+    """Returns a tower with a layer over nine features of the context."""
+    kernel = tf.Variable(tf.random.normal([36, 16], seed=1))
+
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        user = tf.nn.relu(tf.concat([given[name] for name in USERS], 1) @ kernel)
+        return {"score": tf.reduce_sum(user * given["item"], 1)}
+
+    made = tower_of(trace(call, **dict.fromkeys(USERS, numbers(4)), item=numbers(16)))
+    return replace(made, spec=replace(made.spec, role=role))
+
+
+@pytest.mark.parametrize(
+    ("role", "split", "parts"),
+    [
+        ("ranking", True, ["context", "candidate"]),
+        ("ranking", False, None),
+        ("query", True, None),
+    ],
+)
+def test_ranking_towers_are_split_unless_the_recipe_says_otherwise(
+    role: str, split: bool, parts: list[str] | None
+) -> None:
+    made = tower(role)
+    specs = {name: dense(name, "float32", (4,)) for name in [*USERS, "item"]}
+    features: dict[str, manifest.Feature] = {name: each.entry for name, each in specs.items()}
+    features["item"] = features["item"].model_copy(update={"role": "candidate"})
+    original: Any = None
+    model = PartitionedModel(ModelSpec({}, specs, {"tower": made.spec}), (made,), original)
+    job = recipe("model.py:build", {}, {"tower": {"role": role, "split": split}})
+    arranged, splits = arrange_towers(model, job, features)
+    (packed,) = arranged.towers
+    taken = [each.name for each in packed.spec.inputs]
+    assert taken == ["packed_float32"]
+    assert arranged.spec.towers == {"tower": packed.spec}
+    if parts is None:
+        assert splits == {}
+        return
+    found = splits["tower"].parts
+    assert [part.spec.name for part in found] == parts
+    assert [each.name for each in found[0].spec.inputs] == ["packed_float32"]
+    assert splits["tower"].notes == ()
