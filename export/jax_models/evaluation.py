@@ -24,7 +24,7 @@ from export.jax_models.operations import (
     reductions,
     shapes,
 )
-from export.jax_models.values import Sizes, Value, constant, is_static
+from export.jax_models.values import Shape, Sizes, Value, constant, is_static
 
 OPERATIONS: dict[str, Handler] = {
     **elementwise.OPERATIONS,
@@ -165,7 +165,7 @@ class Evaluator:
             raise equation.refused(f"TensorFlow refuses it: {message[:200]}") from problem
         results = found if isinstance(found, list) else [found]
         return [
-            result if isinstance(result, Value) else Value(shape, result)
+            result if isinstance(result, Value) else Value(shape, _sized(result, shape))
             for result, shape in zip(results, equation.shapes, strict=True)
         ]
 
@@ -191,6 +191,12 @@ class Evaluator:
             line,
             evaluate,
         )
+
+
+def _sized(tensor: Any, shape: Shape) -> Any:
+    """Tells TensorFlow the sizes that JAX knows, as of `x[:1]`: one of size 1 may be repeated."""
+    tensor.set_shape([int(size) if is_static(size) else None for size in shape])
+    return tensor
 
 
 def _consts(inner: Any) -> Sequence[Any]:

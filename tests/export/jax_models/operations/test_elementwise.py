@@ -194,3 +194,41 @@ def test_a_row_that_is_added_is_not_repeated_in_the_graph() -> None:
     row = np.ones((4,), np.float32)
     (found,) = evaluated(lambda x: x + jnp.broadcast_to(row, (2, 4)), values)
     np.testing.assert_array_equal(found, values + row)
+
+
+HALVES = np.array([[-2.5, -1.5, -0.5, 0.5], [1.5, 2.5, 3.0, 8.0]], np.float32)
+OF_HALVES: dict[str, Callable[..., Any]] = {
+    "round to even": jnp.round,
+    "round away from zero": lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO),
+    "remainder": lambda x: x % 2.0,
+    "floor_divide": lambda x: x // 2.0,
+    "remainder of integers": lambda x: x.astype(int) % 3,
+    "floor_divide of integers": lambda x: x.astype(int) // -3,
+    "powers": lambda x: [lax.integer_pow(x, exponent) for exponent in (0, 1, 2, 3, 4, -1, -2)],
+    "cube root": lax.cbrt,
+    "exp2": jnp.exp2,
+    "where one condition": lambda x: jnp.where(x[0, 0] > 0, x, -x),
+    "where one other condition": lambda x: jnp.where(x[1, 0] > 0, x, -x),
+    "one case of three": lambda x: lax.select_n(x[1, 3].astype(int) // 4, x, -x, x * 2),
+    "cases of three": lambda x: lax.select_n(abs(x.astype(int)) % 3, x, -x, x * 2),
+    "float32 as it is": lambda x: lax.reduce_precision(x + 0.001, 8, 23),
+    "as bfloat16": lambda x: lax.reduce_precision(x + 0.001, 8, 7),
+    "integers of numbers": lambda x: x.astype(jnp.int8),
+    "integers beyond their range": lambda x: (x * 100).astype(jnp.int8),
+    "unsigned integers": lambda x: x.astype(jnp.uint8),
+    "numbers of booleans": lambda x: (x > 0).astype(jnp.float32),
+    "booleans": lambda x: ~(x > 0),
+    "bits": lambda x: ~x.astype(int),
+    "quotients of integers": lambda x: lax.div(x.astype(int) * 7, 2),
+    "remainders of integers": lambda x: lax.rem(x.astype(int) * 7, 4),
+    "clamp": lambda x: lax.clamp(jnp.float32(-1), x, jnp.float32(2)),
+}
+
+
+def test_halves_and_whole_numbers() -> None:
+    check_all(OF_HALVES, HALVES)
+
+
+def test_rounding_to_other_numbers_of_bits_is_refused() -> None:
+    with pytest.raises(Exception, match=r"reduce_precision.*rounds to \(5, 10\); use the dtypes"):
+        evaluated(lambda x: lax.reduce_precision(x, 5, 10), HALVES)

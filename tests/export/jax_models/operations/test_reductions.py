@@ -72,3 +72,28 @@ def test_sort_by_several_keys_is_refused() -> None:
     values = np.ones((2, 3), np.float32)
     with pytest.raises(Exception, match=r"JAX operation sort.*several keys; sort by one"):
         evaluated(lambda x: lax.sort((x, x), num_keys=2), values)
+
+
+EDGES: dict[str, Callable[[Any], Any]] = {
+    "sum of a repeated row": lambda x: jnp.broadcast_to(x[:1], (5, *x.shape[1:])).sum(0),
+    "sum of repeated columns": lambda x: jnp.broadcast_to(x[:, :1], (x.shape[0], 3, 4)).sum(1),
+    "sum of an axis of one": lambda x: x[:, :1].sum(1),
+    "product of a repeated row": lambda x: jnp.broadcast_to(x[:, :1], x.shape).prod(1),
+    "sum over two axes": lambda x: x.sum((0, 2)),
+    "cumsum": lambda x: jnp.cumsum(x, axis=2),
+    "cumsum from the end": lambda x: lax.cumsum(x, axis=1, reverse=True),
+    "argmax of the first axis": lambda x: jnp.argmax(x, axis=0),
+    "top_k of the middle axis": lambda x: lax.top_k(x, 2, axis=1),
+    "top_k of the last axis": lambda x: lax.top_k(x, 3, axis=-1),
+    "sort of the middle axis": lambda x: jnp.sort(x, axis=1),
+    "argsort of the middle axis": lambda x: jnp.argsort(x, axis=1),
+    "sort of two by the middle axis": lambda x: lax.sort((x, -x), dimension=1, num_keys=1),
+}
+
+
+def test_axes_of_reductions() -> None:
+    values = np.array(
+        [[[3, 1, 2, 0], [9, 8, 7, 6], [1, 1, 5, 4]], [[0, 2, 4, 6], [5, 3, 1, 7], [2, 9, 8, 1]]],
+        np.float32,
+    )
+    check_all(EDGES, values)

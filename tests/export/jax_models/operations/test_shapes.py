@@ -136,6 +136,11 @@ EDGES: dict[str, Callable[[Any], Any]] = {
     "turned twice": lambda x: jnp.flip(x, (1, 2)),
     "tiles of examples": lambda x: jnp.tile(x, (2, 1, 2)),
     "without axes of one": lambda x: jnp.squeeze(x[:, :1, None, :1], (1, 2)),
+    "the first example for each": lambda x: jnp.broadcast_to(x[:1], x.shape),
+    "the first example five times": lambda x: jnp.repeat(x[:1], 5, axis=0),
+    "the first example beside each": lambda x: jnp.concatenate(
+        [x, jnp.broadcast_to(x[:1], x.shape)], axis=1
+    ),
     "the size of the batch": lambda x: x * x.shape[0] + (x.shape[0] * 2 + 1),
 }
 
