@@ -189,3 +189,26 @@ def test_chunks_of_a_stack_are_those_of_devices_with_whole_cores(
     assert f"8 SparseCores by feature_specs, and stored in {chunks} chunks of rows" in refused(
         specs_of(), stored
     )
+
+
+THREE: dict[str, dict[str, Any]] = {
+    "movies": {"stack_vocab_size": 320},
+    "users": {"stack_vocab_size": 320},
+    "genres": {
+        "stack_name": "movies_users",
+        "stack_vocab_size": 320,
+        "row_offset_in_shard": 32,
+    },
+}
+
+
+def test_three_tables_of_a_stack_imply_its_cores_together(checkpoint: Checkpoint) -> None:
+    changes = {name: dict(changed) for name, changed in THREE.items()}
+    message = refused(specs_of(**changes), checkpoint)
+    assert "stack 'movies_users' of table 'users' has 320 rows by feature_specs, and 256" in message
+
+
+def test_two_of_three_tables_of_a_stack_imply_no_cores(checkpoint: Checkpoint) -> None:
+    changes = {name: dict(changed) for name, changed in THREE.items()}
+    message = refused(specs_of(only=("users", "genres"), **changes), checkpoint)
+    assert "table 'users' in stack 'movies_users', and none of their stacks has two" in message
