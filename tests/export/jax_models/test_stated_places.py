@@ -32,8 +32,9 @@ def specs_of(
     """Returns the ranker's specifications; of a table, `changes` replace its place's fields."""
     tables = ranker.table_specs(prepared)
     for name, changed in changes.items():
-        stack_rows = changed.pop("stack_vocab_size", None)
-        tables[name]["setting_in_stack"].update(changed)
+        place = dict(changed)
+        stack_rows = place.pop("stack_vocab_size", None)
+        tables[name]["setting_in_stack"].update(place)
         if stack_rows is not None:
             tables[name]["stacked_table_spec"] = {"stack_vocab_size": stack_rows}
     return read_feature_specs(
@@ -191,24 +192,16 @@ def test_chunks_of_a_stack_are_those_of_devices_with_whole_cores(
     )
 
 
-THREE: dict[str, dict[str, Any]] = {
-    "movies": {"stack_vocab_size": 320},
-    "users": {"stack_vocab_size": 320},
-    "genres": {
-        "stack_name": "movies_users",
-        "stack_vocab_size": 320,
-        "row_offset_in_shard": 32,
-    },
-}
+LARGER = {"stack_vocab_size": 320}
+THIRD = {"stack_name": "movies_users", "row_offset_in_shard": 32, **LARGER}
 
 
 def test_three_tables_of_a_stack_imply_its_cores_together(checkpoint: Checkpoint) -> None:
-    changes = {name: dict(changed) for name, changed in THREE.items()}
-    message = refused(specs_of(**changes), checkpoint)
+    message = refused(specs_of(movies=LARGER, users=LARGER, genres=THIRD), checkpoint)
     assert "stack 'movies_users' of table 'users' has 320 rows by feature_specs, and 256" in message
 
 
 def test_two_of_three_tables_of_a_stack_imply_no_cores(checkpoint: Checkpoint) -> None:
-    changes = {name: dict(changed) for name, changed in THREE.items()}
-    message = refused(specs_of(only=("users", "genres"), **changes), checkpoint)
+    specs = specs_of(only=("users", "genres"), users=LARGER, genres=THIRD)
+    message = refused(specs, checkpoint)
     assert "table 'users' in stack 'movies_users', and none of their stacks has two" in message
