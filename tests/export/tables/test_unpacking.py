@@ -38,6 +38,7 @@ def test_array_that_lacks_chunks_is_refused() -> None:
         (Plain(), 16, False),
         (Plain(), 7, True),
         (Plain(), 9, True),
+        (Plain(), 12, True),
         (Plain(), 19, True),
         (Plain(), 20, False),  # a single segment
         (Plain(), 21, False),
@@ -64,7 +65,7 @@ def test_array_is_decoded_into_files_of_whole_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "segment_rows", lambda row_bytes: 160 // row_bytes)
-    unpacked, tasks = unpack(ENTRY, 3, tmp_path, 64)
+    unpacked, tasks = unpack(ENTRY, 3, tmp_path, 1 << 30)
     files = [f"unpacked/00003/rows-0000{number}.bin" for number in range(3)]
     assert unpacked.array is None
     assert unpacked.slices == (
@@ -81,7 +82,7 @@ def test_array_is_decoded_into_files_of_whole_chunks(
         # Rows are bytes, whatever they hold.
         assert (task.dim, task.dtype, task.written_dtype) == (16, "int8", "int8")
         assert (task.stored, task.array, task.slices) == ((20, 16), ARRAY, ())
-        assert (task.key, task.table, task.block_bytes) == ("k", "", 32)
+        assert (task.key, task.table, task.block_bytes) == ("k", "", 1 << 20)
         assert task.as_stored
 
 

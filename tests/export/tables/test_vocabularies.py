@@ -9,7 +9,12 @@ import pytest
 
 from bundle.tables.vocabularies import Vocabulary
 from export.errors import UsageError
-from export.tables.vocabularies import write_vocabulary
+from export.tables.vocabularies import (
+    as_array,
+    read_keys,
+    write_model_vocabulary,
+    write_vocabulary,
+)
 
 
 def test_vocabulary_of_integers_gives_each_line_its_row(tmp_path: Path) -> None:
@@ -49,3 +54,28 @@ def test_invalid_vocabulary_is_refused(
     with pytest.raises(UsageError, match=words):
         write_vocabulary(tmp_path / "keys.txt", dtype, tmp_path / "keys.arrow")  # type: ignore[arg-type]
     assert not (tmp_path / "keys.arrow").exists()
+
+
+def test_vocabulary_of_the_model_gives_each_key_its_row(tmp_path: Path) -> None:
+    for keys, wanted in (([7, -5, 31], [31, 8, 7]), (["b", "7"], ["7", "8", "b"])):
+        path = tmp_path / str(keys[0]) / "keys.arrow"
+        assert write_model_vocabulary("names", keys, path) == len(keys)
+        kind = object if isinstance(keys[0], str) else np.int64
+        found = Vocabulary.open(path).find("f", np.array(wanted, kind))
+        assert found.tolist() == [len(keys) - 1, -1, 0]
+    with pytest.raises(UsageError) as refusal:
+        write_model_vocabulary("names", [1, 2, 1], tmp_path / "twice.arrow")
+    assert str(refusal.value).startswith("vocabulary 'names' of the model: id 1 comes twice")
+
+
+def test_keys_of_a_model_are_strings_if_one_of_them_is() -> None:
+    assert as_array(["a", "b"]).dtype == object
+    assert as_array([1, 2]).dtype == np.int64
+    assert as_array(["1", "2"]).tolist() == ["1", "2"]
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_last_line_of_a_vocabulary_need_not_end(tmp_path: Path, end: str) -> None:
+    (tmp_path / "keys.txt").write_text(f"31\n7{end}")
+    assert read_keys(tmp_path / "keys.txt", "int64").tolist() == [31, 7]
+    assert read_keys(tmp_path / "keys.txt", "string").tolist() == ["31", "7"]
