@@ -81,7 +81,21 @@ def test_run_records_in_the_manifest_what_was_verified(expected: Facts, undistur
     assert all(
         check["rows_compared"] == check["rows"] for check in page["verification"]["tables"].values()
     )
-    assert page["indexes"]["movies"]["recall"]["value"] == 1.0
+    index = page["indexes"]["movies"]
+    recall = index["recall"]
+    assert (recall["value"], recall["k"], recall["queries"]) == (1.0, 10, 24)
+    assert (recall["target"], recall["representative"]) == (0.95, False)
+    assert (index["codes"], index["recall_of_tables"]) == (None, None)
+    assert index["vectors"] == "indexes/movies/vectors.bin"
+    assert page["provenance"]["model_code"] == "two_towers.py:build_movies"
+    on_disk = {
+        file.relative_to(undisturbed).as_posix()
+        for file in undisturbed.rglob("*")
+        if file.is_file()
+    }
+    listed = {str(file.path) for file in catalog.read_manifest(undisturbed).files}
+    segments = {part["file"] for table in page["tables"].values() for part in table["segments"]}
+    assert on_disk == listed | segments | {"manifest.json"}
     errors = {
         (name, form["kind"], form["precision"]): max(form["max_abs_error"].values())
         for name, tower in page["towers"].items()
