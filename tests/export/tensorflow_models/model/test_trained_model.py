@@ -17,9 +17,11 @@ from export.checkpoint.variables import Entry, Listing, Storage
 from export.errors import CheckpointError
 from export.graphs.loading import tf
 from export.graphs.walks import resource
+from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.frameworks.placeholders import remember_line, tables_unallocated
 from export.tensorflow_models.model.object_paths import Place
 from export.tensorflow_models.model.weights import TrainedModel, path_steps
+from tests.export.checkpoint.tensor_bundles import write_bundle
 
 
 class Block(tf.Module):  # type: ignore[misc]
@@ -122,6 +124,16 @@ def test_find_weights_of_a_variable_that_no_object_holds_says_so(tmp_path: Path)
         "checkpoint PREFIX: hidden:0 [4] is not in the checkpoint. tf.train.Checkpoint saves only "
         "what a model holds as attributes, not layers in lists and dicts of Keras 3."
     )
+
+
+def test_find_weights_takes_partitions_of_what_is_no_table(tmp_path: Path) -> None:
+    values = np.arange(4, dtype=np.float32)
+    write_bundle(tmp_path / "names", {"bias": values}, boxes={"bias": [[(0, 2)], [(2, 2)]]})
+    bias = tf.Variable(tf.zeros([4]))
+    root = NamedGraph(None, "model.py:build", {"bias": bias})
+    trained = TrainedModel(root, open_checkpoint(tmp_path / "names"), "")
+    trained.restore_weights([bias])
+    assert bias.numpy().tolist() == [0, 1, 2, 3]
 
 
 def test_find_weights_in_a_file_of_keras_of_a_variable_that_keras_does_not_track() -> None:

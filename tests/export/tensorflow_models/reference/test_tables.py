@@ -214,6 +214,36 @@ def test_embedding_layer_of_a_table_that_no_tower_needs_gives_zeros() -> None:
     assert not read
 
 
+class OwnTable(tf.Module):  # type: ignore[misc]
+    """Looks ids up by the function of embedding layers, in a variable of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = tf.Variable(tf.ones([4, 2]))
+        self.config = E.FeatureConfig(E.TableConfig(4, 2, name="items", combiner="sum"))
+
+    def __call__(self, ids: Any) -> Any:
+        tables = {self.config.table: self.kept}
+        return E.serving_embedding_lookup(ids, None, tables, self.config)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [("items", [[5, 50], ZEROS, [2, 20], ZEROS]), ("other", [ZEROS] * 4)],
+    ids=["a feature", "no feature"],
+)
+def test_lookup_in_a_variable_of_the_model_has_the_name_of_its_configuration(
+    name: str, rows: Any
+) -> None:
+    tables, read = reference(**{name: TableFacts(name, name, 4, 2)})
+    with tables.answering():
+        model = OwnTable()
+        model(RAGGED)
+        tables.know(model)
+        assert model(RAGGED).numpy().tolist() == rows
+    assert {table for table, _ in read} == ({"items"} if name == "items" else set())
+
+
 @pytest.mark.parametrize(
     "look_up",
     [tf.nn.embedding_lookup_sparse, tf.nn.safe_embedding_lookup_sparse],
