@@ -235,7 +235,8 @@ class OwnTable(tf.Module):  # type: ignore[misc]
 def test_lookup_in_a_variable_of_the_model_has_the_name_of_its_configuration(
     name: str, rows: Any
 ) -> None:
-    tables, read = reference(**{name: TableFacts(name, name, 4, 2)})
+    known: dict[str, Any] = {name: TableFacts(name, name, 4, 2)}
+    tables, read = reference(**known)
     with tables.answering():
         model = OwnTable()
         model(RAGGED)
