@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from bundle.format.manifest import (
@@ -16,21 +19,33 @@ from bundle.format.manifest import (
     Unknown,
     VocabularyIds,
 )
+from export.graphs.loading import tf
+from export.tensorflow_models.graph.input_paths import Values
 from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_rules.chains import (
     WRAPPED,
+    find_chain,
     followed_by,
     links_before,
     may_be_none,
     row_count,
 )
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from tests.export.tensorflow_models.graph.traced_calls import ids as input_ids
+from tests.export.tensorflow_models.graph.traced_calls import trace
 
 SOURCE = Source("x", "dense")
 HASH = HashIds(buckets=50, first_row=3)
+FIFTY = HashIds(buckets=50)
 NINE = ComputedIds(operations=(IdOperation(do="remainder", by=9),))
 SHIFTED = ComputedIds(operations=(IdOperation(do="remainder", by=9), IdOperation(do="add", by=-1)))
 LARGER = ComputedIds(operations=(IdOperation(do="at_least", by=0),))
+
+
+def up_to(last: int) -> ComputedIds:
+    return ComputedIds(operations=(*LARGER.operations, IdOperation(do="at_most", by=last)))
+
+
 BUCKETS = BucketIds(boundaries=(1.0, 2.0))
 LISTED = VocabularyIds(vocabulary="v", first_row=2)
 SPREAD = VocabularyIds(vocabulary="v", first_row=2, oov_buckets=4, oov_first_row=9)
@@ -126,6 +141,8 @@ def test_ids_whose_rule_gives_minus_one_may_be_none(found: ResolvedIds, expected
         (ids(NINE), 9),
         (ids(SHIFTED), None),
         (ids(LARGER), None),
+        (ids(up_to(1 << 62)), None),
+        (ids(up_to((1 << 62) - 1)), 1 << 62),
         (ids(), None),
         (ids(BUCKETS), None),
         (ids(LISTED), 5),
@@ -142,3 +159,48 @@ def test_row_count_is_one_more_than_the_last_row_of_a_rule(
     found: ResolvedIds, rows: int | None
 ) -> None:
     assert row_count(found) == rows
+
+
+def hashed(integers: Any) -> Any:
+    return tf.strings.to_hash_bucket_fast(tf.strings.as_string(integers), 50)
+
+
+def found(call: Callable[[Any], Any]) -> ResolvedIds | Values:
+    """Follows what a function of inputs returns back to them."""
+    inputs = {"item": input_ids(), "pair": input_ids(2)}
+    traced = trace(lambda features: {"ids": call(features)}, **inputs)
+    return find_chain(Values(traced.results["ids"]), traced.calls, 50)
+
+
+@pytest.mark.parametrize(
+    ("call", "rule", "place"),
+    [
+        (lambda features: features["item"] % 9, NINE, None),
+        (lambda features: hashed(features["item"] % 9), chain(NINE, FIFTY), None),
+        (lambda features: hashed(features["item"] % 9) % 9, chain(NINE, FIFTY, NINE), None),
+        (lambda features: hashed((features["pair"] % 9)[:, 1]), chain(NINE, FIFTY), 1),
+    ],
+)
+def test_rules_are_followed_back_to_an_input(
+    call: Callable[[Any], Any], rule: IdRule, place: int | None
+) -> None:
+    resolved = found(call)
+    assert isinstance(resolved, ResolvedIds)
+    assert resolved.rule == rule
+    assert (resolved.source.name, resolved.source.place) == (
+        "item" if place is None else "pair",
+        place,
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda features: features["item"] ** 2,
+        lambda features: hashed(features["item"] ** 2),
+        lambda features: hashed(features["item"]) ** 2,
+        lambda features: hashed(features["item"] + features["pair"][:, 1]),
+    ],
+)
+def test_values_that_no_rules_compute_are_returned(call: Callable[[Any], Any]) -> None:
+    assert isinstance(found(call), Values)
