@@ -101,8 +101,7 @@ class FeatureSpec:
         """Whether its rows are the unchanged ids of a dense integer input."""
         computed = self.has_rule or self.has_unknown or self.entry.cast is not None
         integers = self.encoding == "dense" and self.ids_dtype in ("int32", "int64")
-        whole = len(self.reads) == 1 and self.entry.place is None
-        return integers and whole and not computed
+        return integers and self.entry.place is None and not computed
 
     def padding_of(self, name: str) -> int | str | None:
         """Returns the padding of one of its inputs."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -192,3 +193,116 @@ def test_describe_features_of_a_cross_states_role_and_default_by_input() -> None
         ("candidate", None),
     ]
     assert (entry.role, entry.default) == ("candidate", None)
+
+
+def stored(name: str) -> dict[str, Any]:
+    return {"contexts": {"c": {"file": "c.csv", "id": "id", "features": {name: "column"}}}}
+
+
+def test_describe_features_of_a_context_store_belong_to_the_context() -> None:
+    assert describe_features(MODEL, job(**stored("user")))["user"].role == "context"
+    stated = stored("user") | {"features": {"user": {"role": "candidate"}}}
+    message = "contexts.c.features.user: features.user.role states that it belongs to a candidate"
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        describe_features(MODEL, job(**stated))
+
+
+KEYED = {"features": {"user": {"ids": {"kind": "keyed"}}}}
+DUMPED = {"tables": {"users": {"dump": "dump"}}}
+
+
+def test_describe_features_keyed_ids_are_those_of_the_dump() -> None:
+    model = ModelSpec(MODEL.tables, {"user": embedded("user", "users")}, {})
+    user = describe_features(model, job(**KEYED, **DUMPED))["user"]
+    assert isinstance(user, manifest.EmbeddedFeature)
+    assert user.ids == manifest.KeyedIds(keys="users")
+
+
+@pytest.mark.parametrize(
+    ("own", "parts", "message"),
+    [
+        (
+            {},
+            KEYED,
+            "features.user.ids: table 'users' has no keys; name the dump that has them as "
+            "tables.users.dump",
+        ),
+        (
+            {},
+            DUMPED,
+            "features.user.ids: rows of table 'users', a dump, are found by key; write ids = "
+            '{ kind = "keyed" }',
+        ),
+        (
+            {"ids": manifest.HashIds(buckets=10)},
+            DUMPED,
+            "features.user.ids: rows of table 'users', a dump, are found by key; but the model "
+            "makes rows of it (hash)",
+        ),
+        (
+            {"place": 0, "places": 2},
+            {"features": {"user": {"ids": {"kind": "hash"}}}},
+            "features.user.ids: the model takes ids out of this input by their places, and each "
+            "may have a rule of its own; let the model make rows of them, or give each an input "
+            "of its own",
+        ),
+    ],
+)
+def test_describe_features_ids_that_do_not_fit_the_table_are_refused(
+    own: dict[str, Any], parts: dict[str, Any], message: str
+) -> None:
+    model = ModelSpec(MODEL.tables, {"user": embedded("user", "users", **own)}, {})
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
+        describe_features(model, job(**parts))
+
+
+def test_describe_features_input_with_one_reader_without_a_rule_takes_a_stated_one() -> None:
+    features = {
+        "user": embedded("user", "users"),
+        "hashed": embedded("hashed", "users", inputs=("user",), ids=manifest.HashIds(buckets=10)),
+    }
+    stated = {"user": {"ids": {"kind": "hash", "buckets": 9}, "unknown": {"rule": "refuse"}}}
+    entries = describe_features(ModelSpec(MODEL.tables, features, {}), job(features=stated))
+    user = entries["user"]
+    hashed = entries["hashed"]
+    assert isinstance(user, manifest.EmbeddedFeature)
+    assert isinstance(hashed, manifest.EmbeddedFeature)
+    assert (user.ids, hashed.ids) == (
+        manifest.HashIds(buckets=9),
+        manifest.HashIds(buckets=10),
+    )
+    assert user.unknown == manifest.Unknown(rule="refuse")
+
+
+@pytest.mark.parametrize(("first", "buckets", "fits"), [(8, 2, True), (8, 3, False)])
+def test_describe_features_rows_of_other_keys_are_among_those_of_the_table(
+    first: int, buckets: int, fits: bool
+) -> None:
+    rule = {
+        "kind": "vocabulary",
+        "vocabulary": "names",
+        "oov_first_row": first,
+        "oov_buckets": buckets,
+    }
+    stated = job(features={"user": {"ids": rule}}, **VOCABULARIES)
+    if fits:
+        user = describe_features(MODEL, stated)["user"]
+        assert isinstance(user, manifest.EmbeddedFeature)
+        assert user.ids == manifest.VocabularyIds(
+            vocabulary="names", oov_buckets=2, oov_first_row=8
+        )
+        return
+    message = "features.user.ids.oov_buckets reaches row 10, table 'users' has 10 rows"
+    with pytest.raises(UsageError, match=message):
+        describe_features(MODEL, stated)
+
+
+def test_describe_features_only_stated_rules_are_compared_with_the_models() -> None:
+    own: dict[str, Any] = {
+        "ids": manifest.HashIds(buckets=10),
+        "unknown": manifest.Unknown(rule="refuse"),
+    }
+    model = ModelSpec(MODEL.tables, {"user": embedded("user", "users", **own)}, {})
+    user = describe_features(model, job(features={"user": {"default": 3}}))["user"]
+    assert isinstance(user, manifest.EmbeddedFeature)
+    assert (user.ids, user.unknown, user.default) == (own["ids"], own["unknown"], 3)

@@ -6,7 +6,8 @@ import pytest
 
 from bundle.format.manifest import TowerInput, TowerOutput
 from export.errors import UsageError
-from export.front_end.roles import input_roles
+from export.front_end.manifest_features import describe_features
+from export.front_end.roles import check_candidate_inputs, input_roles
 from export.front_end.specs import ModelSpec, TowerSpec
 from export.recipe.schema import ExportJob
 from tests.export.traced_features import dense
@@ -70,3 +71,18 @@ def test_input_roles_that_conflict_must_be_stated() -> None:
         input_roles(MODEL, job(corpora={"items": both}))
     stated = job(corpora={"items": both}, features={"user": {"role": "candidate"}})
     assert input_roles(MODEL, stated)["user"] == "candidate"
+
+
+def test_ranking_tower_reads_an_input_of_a_candidate() -> None:
+    entries = describe_features(MODEL, job())
+    check_candidate_inputs(MODEL, entries)
+    name = next(name for name, tower in MODEL.towers.items() if tower.role == "ranking")
+    of_contexts = {
+        each: entry.model_copy(update={"role": "context"}) for each, entry in entries.items()
+    }
+    message = (
+        f"towers.{name}: all inputs of this ranking tower belong to the context, so every "
+        "candidate would get the same score"
+    )
+    with pytest.raises(UsageError, match=message):
+        check_candidate_inputs(MODEL, of_contexts)

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from bundle.format.manifest import CrossedIds, CrossKey, HashIds, TowerInput, TowerOutput
+from bundle.format.manifest import (
+    CrossedIds,
+    CrossKey,
+    HashIds,
+    TowerInput,
+    TowerOutput,
+    VocabularyIds,
+)
 from export.front_end.specs import FeatureSpec, ModelSpec, TableFacts, TowerSpec
 from tests.export.traced_features import dense, embedded
 
@@ -90,3 +97,24 @@ def test_half_cure_names_the_dtype_of_a_tower_in_half_precision() -> None:
     assert one.half_cure == ""
     half = TowerSpec(**{**vars(one), "half": "bfloat16"})
     assert half.half_cure.startswith("it computes in bfloat16")
+
+
+def test_feature_of_one_place_of_an_input_is_not_plain() -> None:
+    assert not embedded("user", "users", place=1, places=2).plain
+
+
+def test_model_knows_its_own_vocabularies_and_paddings() -> None:
+    rule = VocabularyIds(vocabulary="kinds")
+    own = ModelSpec(
+        {},
+        {
+            "kind": embedded("kind", "users", ids=rule, keys=(("a", "b"),)),
+            "user": embedded("user", "users", padding=7),
+            "plain": embedded("plain", "users"),
+            "age": dense("age", "float32", ()),
+        },
+        {},
+    )
+    assert own.vocabularies == {"kinds": ("a", "b")}
+    paddings = {name: own.padding_of(name) for name in ("user", "plain", "age", "other")}
+    assert paddings == {"user": 7, "plain": None, "age": None, "other": None}

@@ -51,6 +51,19 @@ def test_needed_follows_control_inputs() -> None:
     }
 
 
+def test_needed_follows_control_inputs_without_outputs() -> None:
+    def call(features: Any) -> dict[str, Any]:
+        check = tf.raw_ops.Assert(condition=features["b"][0] > 0, data=[features["c"]])
+        with tf.control_dependencies([check]):
+            return {"score": tf.identity(features["a"])}
+
+    traced = trace(call, a=numbers(), b=numbers(), c=numbers())
+    found = needed([traced.results["score"]], [])
+    names = {tensor.name for tensor in found.placeholders}
+    assert names == {tensor.name for tensor in traced.inputs.values()}
+    assert "Assert" in {operation.type for operation in found.operations}
+
+
 def test_identifiers_are_valid_and_distinct() -> None:
     assert [identifier(name) for name in ("a b", "7", "", "class", "_x")] == [
         "a_b",
