@@ -64,7 +64,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         lost: str = "",
         part: bytes = bytes(32),
         shape: Any = (4, 2),
-        dtype: str = "torch.float32",
+        dtype: Any = "torch.float32",
         **changed: Any,
     ) -> Path:
         # The class pickles a tuple that begins with the dtype, under the attribute `state` here.
@@ -278,6 +278,47 @@ def test_part_whose_values_do_not_lie_where_it_says_is_refused(
     told = "its values do not lie where its directory says; copy the file anew"
     with pytest.raises(CheckpointError, match=told):
         open_checkpoint(write(part=bytes(part)))
+
+
+def test_part_whose_values_end_behind_it_is_refused(write: Write) -> None:
+    part = bytearray(zipped(Tensor((4, 2), (2, 1))))
+    start = part.rindex(b"PK\3\4")
+    behind = len(part) - part.rindex(VALUES.tobytes())
+    part[start + 28 : start + 30] = (behind - 31).to_bytes(2, "little")  # bytes of its extra field
+    with pytest.raises(CheckpointError, match="its values do not lie where its directory says"):
+        open_checkpoint(write(part=bytes(part)))
+
+
+class Size(tuple[int, ...]):
+    """A shape of PyTorch."""
+
+    __slots__ = ()
+    __module__ = "torch"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Size, (tuple(self),)
+
+
+class Dtype:
+    """A dtype of PyTorch, which is pickled by its name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.__module__ = "torch"
+
+    def __reduce__(self) -> str:
+        return self.name
+
+
+def test_sizes_and_dtypes_are_pickled_as_objects_of_pytorch(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dtype = Dtype("float32")
+    monkeypatch.setattr(sys.modules["torch"], "Size", Size, raising=False)
+    monkeypatch.setattr(sys.modules["torch"], "float32", dtype, raising=False)
+    directory = write(part=zipped(Tensor((4, 2), (2, 1))), shape=Size((4, 2)), dtype=dtype)
+    checkpoint = open_checkpoint(directory)
+    np.testing.assert_array_equal(checkpoint.read_all("t"), VALUES)
 
 
 @pytest.mark.parametrize("less", [1, 10])
