@@ -323,6 +323,26 @@ def test_trace_call_records_a_bag_that_cannot_stay_in_the_graph() -> None:
     assert (lookup.gather, lookup.kind, lookup.combiner) == (False, "bag", "sum")
 
 
+def test_trace_call_gives_zeros_where_only_shapes_are_asked_for() -> None:
+    items = table()
+    shapes = []
+
+    def looked_up(ids: Any) -> Any:
+        return tf.nn.safe_embedding_lookup_sparse(items, ids, combiner="sum")
+
+    def score(inputs: Mapping[str, Any]) -> Any:
+        with tf.init_scope():
+            rows = looked_up(tf.sparse.from_dense([[1, 2], [3, 0]]))
+            shapes.append(rows.shape.as_list())
+        with tf.__internal__.FuncGraph("keras_scratch_graph").as_default():
+            rows = looked_up(tf.compat.v1.sparse_placeholder(tf.int64, [None, None]))
+            shapes.append(rows.shape.as_list())
+        return inputs["age"]
+
+    assert traced(score, age=AGE).lookups == []
+    assert shapes == [[2, 4], [None, 4]]
+
+
 IDS = InputPart(dtype="int64", shape=(3,))
 SEQUENCE = tf.feature_column.sequence_categorical_column_with_identity("ids", 9)
 

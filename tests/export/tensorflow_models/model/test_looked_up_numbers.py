@@ -117,6 +117,9 @@ def numbers_of(
     call = TracedCall(traced.function, traced.inputs, {}, traced.results, parts, [])
     replaced = replace_looked_up_numbers(call, list(traced.results.values()))
     told = [feature.entry.model_dump(exclude_defaults=True) for _, feature in replaced]
+    for lookup, _ in replaced:
+        lengths = [] if lookup.length is None else [lookup.length]
+        assert lookup.activation.shape.as_list() == [None, *lengths, 1]
     if not values:
         return told, None
     feeds = [lookup.activation for lookup, _ in replaced]
@@ -264,6 +267,18 @@ def test_number_becomes_a_feature_if_every_word_has_one_that_is_exact(
 def test_numbers_of_no_dense_words_are_no_features(compute: Callable[[Any], Any]) -> None:
     parts = {"item": InputPart(dtype="int64"), "bag": BAG}
     assert numbers_of(compute, **parts) == ([], None)
+
+
+def test_number_of_one_of_several_words_in_a_tensor_of_unknown_shape_is_no_feature() -> None:
+    def compute(inputs: Any) -> Any:
+        numbers = tf.raw_ops.LookupTableFindV2(
+            table_handle=WITH_OTHERS.resource_handle,
+            keys=inputs["words"][:, 1],
+            default_value=tf.constant(0, tf.int64),
+        )
+        return tf.cast(numbers, tf.float32)
+
+    assert numbers_of(compute, words=WORDS) == ([], None)
 
 
 def test_numbers_of_two_inputs_are_features_of_the_one_that_holds_words() -> None:
