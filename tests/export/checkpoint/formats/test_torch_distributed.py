@@ -24,7 +24,13 @@ from export.errors import CheckpointError
 
 METADATA = "torch.distributed.checkpoint.metadata"
 FILESYSTEM = "torch.distributed.checkpoint.filesystem"
-PACKAGES = ("torch", "torch._utils", "torch.distributed", "torch.distributed.checkpoint")
+PACKAGES = (
+    "torch",
+    "torch._utils",
+    "torch.storage",
+    "torch.distributed",
+    "torch.distributed.checkpoint",
+)
 CLASSES = {
     "BytesStorageMetadata": METADATA,
     "Metadata": METADATA,
@@ -56,6 +62,9 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         vars(instance).update(attributes)
         return instance
 
+    for storage in (FloatStorage, UntypedStorage):
+        place = sys.modules[storage.__module__]
+        monkeypatch.setattr(place, storage.__name__, storage, raising=False)
     for name in ("_rebuild_tensor_v2", "_rebuild_parameter"):
         rebuild = type(name, (), {"__module__": "torch._utils"})
         monkeypatch.setattr(sys.modules["torch._utils"], name, rebuild, raising=False)
@@ -140,9 +149,23 @@ class Tensor:
         return utils._rebuild_tensor_v2, (Storage(), *self.view, False, OrderedDict())
 
 
+class FloatStorage:
+    """The class of a storage, which a pickle names."""
+
+    __module__ = "torch"
+
+
+class UntypedStorage:
+    """The class of a storage of bytes."""
+
+    __module__ = "torch.storage"
+
+
 class Pickler(pickle.Pickler):
+    kind: type = FloatStorage
+
     def persistent_id(self, saved: Any) -> Any:
-        return ("storage", "FloatStorage", "0", "cpu", 8) if isinstance(saved, Storage) else None
+        return ("storage", self.kind, "0", "cpu", 8) if isinstance(saved, Storage) else None
 
 
 def pickled(saved: Any) -> bytes:
@@ -187,6 +210,14 @@ def test_values_of_a_part_are_read_where_they_lie(
     (piece,) = checkpoint.entries["t"].slices
     assert (piece.crc32, piece.crc32c) == (zlib.crc32(VALUES.tobytes()), None)
     assert (piece.starts, piece.shape, piece.bytes) == ((0,) * len(shape), shape, 32)
+
+
+def test_storage_of_bytes_holds_values_as_well(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Pickler, "kind", UntypedStorage)
+    checkpoint = open_checkpoint(write(part=zipped(Tensor((4, 2), (2, 1)))))
+    np.testing.assert_array_equal(checkpoint.read_all("t"), VALUES)
 
 
 def test_tensor_without_rows_needs_no_part(write: Write) -> None:

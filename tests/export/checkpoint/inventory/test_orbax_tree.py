@@ -107,6 +107,12 @@ def test_slot_of_a_stack_is_called_as_its_path_says(tmp_path: Path, slot: str, n
     assert [refused.name for refused in found.refused] == ["users"]
 
 
+def test_stack_under_any_name_is_told_by_its_slot_variables(tmp_path: Path) -> None:
+    found = found_in(tmp_path, "head.users.table", "head.users.slot.0", "head.items.table")
+    assert [(each.name, each.key) for each in found.refused] == [("users", "head.users.table")]
+    assert [entry.key for entry in found.candidates] == ["head.items.table"]
+
+
 def test_slot_without_its_stack_is_any_matrix(tmp_path: Path) -> None:
     found = found_in(tmp_path, "head.slot.0")
     assert (found.slots, [entry.key for entry in found.candidates]) == ((), ["head.slot.0"])
