@@ -37,6 +37,7 @@ from tests.export.tensorflow_models.graph.traced_calls import trace
 SOURCE = Source("x", "dense")
 HASH = HashIds(buckets=50, first_row=3)
 FIFTY = HashIds(buckets=50)
+ONE_LATER = HashIds(buckets=50, first_row=1)
 NINE = ComputedIds(operations=(IdOperation(do="remainder", by=9),))
 SHIFTED = ComputedIds(operations=(IdOperation(do="remainder", by=9), IdOperation(do="add", by=-1)))
 LARGER = ComputedIds(operations=(IdOperation(do="at_least", by=0),))
@@ -176,6 +177,8 @@ def found(call: Callable[[Any], Any]) -> ResolvedIds | Values:
     ("call", "rule", "place"),
     [
         (lambda features: features["item"] % 9, NINE, None),
+        (lambda features: hashed(features["item"]) + 0, FIFTY, None),
+        (lambda features: hashed(features["item"]) + 1, ONE_LATER, None),
         (lambda features: hashed(features["item"] % 9), chain(NINE, FIFTY), None),
         (lambda features: hashed(features["item"] % 9) % 9, chain(NINE, FIFTY, NINE), None),
         (lambda features: hashed((features["pair"] % 9)[:, 1]), chain(NINE, FIFTY), 1),

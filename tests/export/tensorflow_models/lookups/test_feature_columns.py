@@ -395,3 +395,21 @@ def test_columns_intercepted_dense_ids_of_another_shape_are_refused(spec: Any, s
     column = embedded(identity("ids"))
     with pytest.raises(NotConvertible, match=f"'ids_embedding' was given {shape}"):
         by_column([column], {"ids": spec})
+
+
+@pytest.mark.filterwarnings("ignore:.*is deprecated")
+def test_columns_intercepted_shared_columns_of_tf1_read_one_table() -> None:
+    keys = ("seen", "liked")
+    with tf.Graph().as_default():
+        shared = v1.feature_column.shared_embedding_columns([identity(key) for key in keys], 4)
+    alone = v1.feature_column.embedding_column(identity("ids"), 4)
+    found = by_column(
+        [],
+        {key: dense(tf.int64, 2) for key in (*keys, "ids")},
+        lambda features: v1.feature_column.input_layer(features, [*shared, alone]),
+    )
+    assert len(found) == 3
+    assert len({id(each.variable) for each in found.values()}) == 2
+    seen, liked = (each for name, each in found.items() if "shared" in name)
+    assert seen.variable is liked.variable
+    assert (seen.table.rows, seen.table.dim) == (9, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from typing import Any
 
@@ -227,6 +228,25 @@ def test_layer_reads_the_tables_that_the_exporter_makes(tracked: bool) -> None:
     assert line_of_variable(table).startswith("test_layer_calls.py:")
     parts = tf.train.TrackableView(layer).descendants()
     assert any(each is table for each in parts) == tracked
+
+
+def test_layer_that_only_tpus_have_reads_its_tables_on_a_cpu() -> None:
+    kind = importlib.import_module("tensorflow.python.tpu.tpu_embedding_v1").TPUEmbeddingV0
+    made: list[Any] = []
+
+    def make_table(_: TableFacts) -> Any:
+        made.append(table_of())
+        return made[-1]
+
+    with Hooks() as hooks:
+        intercept_layers(hooks, make_table, lambda _: tf.constant([[7.0]]), tracked=True)
+        layer = kind({"item": E.FeatureConfig(TABLE)}, None)
+        found = layer({"item": tf.ragged.constant([[1, 2]])})
+        layer.build()
+        tables = layer.embedding_tables
+    assert found["item"].numpy().tolist() == [[7]]
+    assert len(made) == 1
+    assert [id(each) for each in tables.values()] == [id(made[0])]
 
 
 def test_original_lookup_works_while_it_is_replaced() -> None:
