@@ -66,7 +66,7 @@ def test_read_from_a_store_requests_each_byte_once_in_bounded_requests(file: Rem
     ("name", "offset", "stamped", "what"),
     [
         ("none", 0, False, "is gone"),
-        ("data", BYTES - 3, False, "ends before byte"),
+        ("data", BYTES - 3, False, f"data ends before byte {BYTES + 7}: it was cut short"),
         ("data", 0, True, "changed while"),
     ],
 )
@@ -232,6 +232,14 @@ def test_file_that_changed_is_not_read_or_kept_open(local: Path) -> None:
     assert str(error.value) == (
         f"data file {local} is gone; did its training job delete the checkpoint? Keep more of them "
         "(max_to_keep)"
+    )
+
+
+def test_read_behind_the_end_of_a_file_is_an_error(local: Path) -> None:
+    with DataFiles() as files, pytest.raises(CheckpointError) as error:
+        read(files, local, 30, 2)
+    assert str(error.value) == (
+        f"data file {local} ends before byte 32: it was cut short; copy it anew"
     )
 
 
