@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -69,7 +69,8 @@ def list_dump(directory: Path) -> Listing:
         names it.
       OSError: it cannot be read.
     """
-    listed = [_sok_table(directory, name) for name in sorted({*_sok_tables(directory)})]
+    names = sorted({*_sok_tables(directory)})
+    listed = [_sok_table(directory, name, names) for name in names]
     listed += [_saved_table(directory, name) for name in sorted({*_saved_tables(directory)})]
     kind: StorageKind = "SOK" if listed else "HugeCTR"
     listed = listed or [
@@ -145,14 +146,19 @@ class _Values(NamedTuple):
     size: int
 
 
-def _sok_table(directory: Path, name: str) -> DumpedTable:
+def _sok_table(directory: Path, name: str, names: Sequence[str]) -> DumpedTable:
     keys = _sok_values(directory / f"{name}-key", 0)
     vectors = _sok_values(directory / f"{name}-weight", 1)
-    beside = sorted(
-        path for path in directory.iterdir() if path.name.startswith(f"{name}-") and path.is_file()
-    )
-    slots = [path for path in beside if path not in (keys.path, vectors.path)]
-    held = {path.name.removeprefix(f"{name}-"): _sok_values(path, 2) for path in slots}
+    # Files of a table `t-2` are no slots of `t`.
+    others = tuple(f"{other}-" for other in names if other.startswith(f"{name}-"))
+    held = {
+        path.name.removeprefix(f"{name}-"): _sok_values(path, 2)
+        for path in sorted(directory.iterdir())
+        if path.name.startswith(f"{name}-")
+        and not path.name.startswith(others)
+        and path not in (keys.path, vectors.path)
+        and path.is_file()
+    }
     return _table(directory, name, keys, vectors, held)
 
 

@@ -143,6 +143,14 @@ def test_files_of_a_dump_are_listed_where_their_values_lie(tmp_path: Path) -> No
         assert (part.starts, part.shape) == ((0,) * len(shape), shape)
 
 
+def test_name_of_a_dumped_table_may_begin_with_that_of_another(tmp_path: Path) -> None:
+    dump_files.sok_dump(tmp_path, "t", IDS, ROWS, m=ROWS + 1)
+    dump_files.sok_dump(tmp_path, "t-2", IDS[:2], ROWS[:2], v=ROWS[:2] + 1)
+    found = list_dump(tmp_path).storage.dumped.values()
+    slots = {table.name: [entry.key for entry in table.slots.values()] for table in found}
+    assert slots == {"t": ["t-Adam-m"], "t-2": ["t-2-Adam-v"]}
+
+
 def test_dump_of_hugectr_without_slots_has_no_heads(tmp_path: Path) -> None:
     dump_files.hugectr_dump(tmp_path, IDS, ROWS)
     (table,) = list_dump(tmp_path).storage.dumped.values()
