@@ -84,12 +84,14 @@ class MidLevel(tf.Module):
             E.SGD(0.1),
         )
         self.layer.build()
+        self.returns_more = layer is E.TPUEmbeddingV2
         self.kernel = tf.Variable(tf.random.normal([16, 3]), name="kernel")
 
     def __call__(self, features):
         weights = {"item": None, "bag": features["weights"], "recent": None}
         found = self.layer({name: features[name] for name in weights}, weights)
-        found = found[0] if isinstance(found, tuple) else found
+        if self.returns_more:
+            found, _partitioned = found
         recent = tf.reshape(found["recent"], [-1, 8])
         return tf.concat([found["item"], found["bag"], recent], 1) @ self.kernel
 

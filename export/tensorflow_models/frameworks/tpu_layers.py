@@ -43,8 +43,8 @@ def make_layers_on_cpu(hooks: Hooks, create: TakeTables) -> None:
     def look_up(_: Any, layer: Any, features: Any, weights: Any = None) -> Any:
         lookup = tpu_embedding_for_serving.cpu_embedding_lookup
         found = lookup(features, weights, tables(None, layer), layer._feature_config)
-        # The second generation returns more.
-        return (found, {}) if hasattr(layer, "embedding_layouts") else found
+        # The second generation returns more. Only its class is asked: it has no layouts on a CPU.
+        return (found, {}) if hasattr(type(layer), "embedding_layouts") else found
 
     for point in LAYER_TABLES:
         hooks.replace(point, lambda _, layer: create(layer._table_config))
