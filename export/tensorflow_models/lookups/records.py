@@ -127,7 +127,8 @@ def table_name(name: str, what: str) -> str:
     made = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
     if not paths.is_name(made):
         raise NotConvertible(
-            f"{what} {name!r} cannot be a name in a bundle: begin with a letter or digit"
+            f"{what} {name!r} cannot be a name in a bundle: begin with a letter or digit, and use "
+            "at most 128 characters"
         )
     return made
 

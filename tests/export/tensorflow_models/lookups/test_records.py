@@ -37,9 +37,12 @@ def test_name_in_a_bundle_keeps_what_a_file_name_may_have(name: str, made: str) 
     assert table_name(name, "table") == made
 
 
-@pytest.mark.parametrize("name", ["_users", ".users", "/users", "-users", ""])
-def test_name_that_begins_with_a_mark_is_refused(name: str) -> None:
-    message = f"table {name!r} cannot be a name in a bundle: begin with a letter or digit"
+@pytest.mark.parametrize("name", ["_users", ".users", "/users", "-users", "", "a" * 129])
+def test_name_that_begins_with_a_mark_or_is_too_long_is_refused(name: str) -> None:
+    message = (
+        f"table {name!r} cannot be a name in a bundle: begin with a letter or digit, and use at "
+        "most 128 characters"
+    )
     with pytest.raises(NotConvertible, match=f"^{re.escape(message)}$"):
         table_name(name, "table")
 
