@@ -62,7 +62,9 @@ def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split
         rows = flow.rows
     # operations raise many types of errors on unsuitable examples
     except Exception as problem:  # noqa: BLE001
-        raised = " ".join(str(problem).split())[:200]
+        # TensorFlow gives the reason last, after the frames of its graph.
+        reason = str(problem).rpartition("\n\n")[2].partition("\n\t [[")[0]
+        raised = " ".join(reason.split())[:200]
         return Split(
             notes=(
                 f"tower {name!r} is not split: it could not run on synthetic examples: {raised}",
