@@ -241,6 +241,12 @@ def test_stored_checksums_are_of_the_chunks_that_hold_rows(
     assert rows.sums() == sum_of("a", 20, chunks[2:5])
 
 
+def test_stored_checksums_of_chunks_of_one_row_are_of_those_of_the_rows(tmp_path: Path) -> None:
+    store = write(tmp_path / "a", FORMS["zarr2_raw"](4, 1), values_of(4))
+    chunks = [(tmp_path / "a" / f"{number}.0").read_bytes() for number in range(4)]
+    assert ArrayRows(store).stored_sums(1, 3) == sum_of("a", 1, chunks[1:3])
+
+
 def test_stored_checksums_of_a_dataset_are_of_its_chunks(tmp_path: Path) -> None:
     values = values_of(80)
     with h5py.File(tmp_path / "a.h5", "w") as file:
