@@ -283,3 +283,11 @@ def test_keras_layer_with_lora_weights_is_refused(tmp_path: Path) -> None:
     assert [table.name for table in found.tables] == ["user"]
     found = layers(tmp_path, ["user", "_embeddings"], key, lora_kernel_a=A)
     assert [table.name for table in found.tables] == ["user"]
+
+
+def test_variable_that_two_objects_hold_is_one_table(tmp_path: Path) -> None:
+    key = f"layer/embeddings{SUFFIX}"
+    nodes = [node({"layer": 1, "again": 2}), node({"embeddings": 3}), node({"embeddings": 4})]
+    nodes += [node(key=key), node(key=key)]
+    found = inventory(tmp_path, nodes, {key: TABLE})
+    assert [table.key for table in found.tables] == [key]
