@@ -210,6 +210,13 @@ def test_made_ids_of_which_no_row_is_computed_are_replaced_by_others(
     assert set(column.values.tolist()) == set(range(ROWS))
 
 
+def test_made_ids_of_which_only_large_ones_have_rows_are_replaced_by_those() -> None:
+    computed = rule(("divide", 1 << 27), ("add", -5))
+    spec = embedded("f", "t", ids=computed, ids_dtype="int32")
+    column, _ = made(spec, computed)
+    assert 5 << 27 <= column.values.min() < column.values.max() < 1 << 31
+
+
 def test_made_numbers_of_which_no_row_is_computed_are_replaced_by_others() -> None:
     cast = manifest.Cast(of="float32", to="int64", rounding="down")
     computed = rule(("multiply", 3))
