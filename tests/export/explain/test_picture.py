@@ -198,3 +198,17 @@ def test_short_lines_stand_beside_each_other_but_for_the_first() -> None:
     shown = texts_of(replace(drawing, features=(apart,)))
     assert "i" * 28 in shown
     assert "unknown: none" in shown
+
+
+def test_part_of_a_tower_is_told_in_36_letters() -> None:
+    drawing = drawn(1, 1)
+    (tower,) = drawing.towers
+    parts = (
+        replace(tower.parts[0], name=f"{tower.name}/{'p' * 15}", takes=()),
+        replace(tower.parts[0], name=f"{tower.name}/{'q' * 16}", takes=()),
+    )
+    shown = texts_of(replace(drawing, features=(), towers=(replace(tower, parts=parts),)))
+    assert [text for text in shown if "once" in text] == [
+        f"{'p' * 15} · once per candidate",
+        f"{'q' * 16} · once per candida…",
+    ]
