@@ -70,7 +70,14 @@ def test_tree_index_records_how_deep_to_search_for_larger_k(tmp_path: Path, dist
     assert [depth.k for depth in index.depths] == [100, 1000]
     loaded = ScannIndex.load(base / index.directory, distance, vectors)
     exact, _ = ExactIndex(vectors, distance).search(queries, 1000)
+    leaves = index.parameters["leaves_to_search"]
+    reorder = index.parameters["reorder"]
     for depth in index.depths:
+        # Each k is ten times the one before.
+        assert leaves <= depth.leaves_to_search <= 10 * leaves
+        assert reorder <= depth.reorder <= 18 * reorder
+        leaves = depth.leaves_to_search
+        reorder = depth.reorder
         found, _ = loaded.search(queries, depth.k, depth.leaves_to_search, depth.reorder)
         hits = sum(
             len({*mine} & {*right[: depth.k]}) for mine, right in zip(found, exact, strict=True)
