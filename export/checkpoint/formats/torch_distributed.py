@@ -40,7 +40,6 @@ _DAMAGE = (
     struct.error,
     EOFError,
     KeyError,
-    NotImplementedError,
     RuntimeError,
     ValueError,
 )

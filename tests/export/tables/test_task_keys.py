@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.layouts import Plain
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import ArrayStore, Slice
 from export.tables.plan import Writing, plan_tables
@@ -20,24 +19,10 @@ from export.tables.tasks import RestTask, TableTask
 from object_store.stamps import Stamp
 from tests.export.checkpoint.dump_files import sok_dump
 from tests.export.checkpoint.tensor_bundles import write_bundle
+from tests.export.tables.test_tasks import TASK as SMALL_TASK
 
 PART = Slice("/a/data", 8, 400, 7, (0, 0), (20, 5))
-TASK = TableTask(
-    table="t",
-    dim=5,
-    key="k",
-    dtype="float32",
-    first_row=10,
-    rows=4,
-    layout=Plain(),
-    stored=(20, 5),
-    slices=(PART,),
-    array=None,
-    written_dtype="float32",
-    directory="/out",
-    file="rows.bin",
-    block_bytes=1000,
-)
+TASK = replace(SMALL_TASK, slices=(PART,), directory="/out")
 REST = RestTask("rest", "k", 5, 4, ((0, 3),), (PART,), 1000)
 STAMP = Stamp(400, "etag")
 
