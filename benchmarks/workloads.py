@@ -39,13 +39,17 @@ VOCABULARIES = (
 # fmt: on
 """Rows of the 26 tables of R at scale 1."""
 CORPUS = 1_000_000
+CORPUS_MIN = 10_000
+"""At any scale. Training is not deterministic: among fewer vectors, the recall of one setting
+varies by several hundredths.
+"""
 USERS = 100_000
 CLUSTERS = 1000
 SUPER_CLUSTERS = 30
 HISTORY = 50
 K = 100
 RECALL = 0.95
-GIVEN_RECALL = 0.93
+GIVEN_RECALL = 0.9
 """Recall with parameters that another index needed for `RECALL`: training is not deterministic, and
 the other index chose and measured on halves of the queries.
 """
@@ -129,7 +133,7 @@ def write_retrieval(
     parameters: Mapping[str, Any] | None = None,
 ) -> RetrievalWorkload:
     """Writes Q under `root` as the model's version 1, its index measured at recall@100 of at least
-    0.95, or 0.93 with given parameters.
+    0.95, or 0.9 with given parameters.
 
     Args:
       root: Directory of the bundles.
@@ -139,7 +143,7 @@ def write_retrieval(
     """
     random = np.random.default_rng(21)
     items, clusters = _items(
-        random, max(2000, round(CORPUS * scale)), max(SUPER_CLUSTERS, round(CLUSTERS * scale))
+        random, max(CORPUS_MIN, round(CORPUS * scale)), max(SUPER_CLUSTERS, round(CLUSTERS * scale))
     )
     users = (random.standard_normal((max(100, round(USERS * scale)), ITEM_DIM)) * 0.05).astype(
         np.float32
@@ -174,7 +178,7 @@ def write_retrieval(
         )
         # The candidate tower returns its row: the table is the vectors.
         vectors_file = place / paths.index_vectors("items")
-        vectors_file.parent.mkdir(parents=True)
+        vectors_file.parent.mkdir(parents=True, exist_ok=True)
         items.astype("<f4").tofile(vectors_file)
         vectors = _query_vectors(place, tables, features, towers["query"], queried, histories)
         written = write_manifest(

@@ -74,8 +74,8 @@ def test_workload_retrieval_is_a_whole_bundle_with_a_tree(retrieval: RetrievalWo
     index = manifest.indexes["items"]
     assert (index.kind, index.recall.k) == ("tree_ah", 100)
     assert index.recall.value >= GIVEN_RECALL, "the fixture's run compares two checkouts"
-    assert manifest.corpora["items"].size == 2000
-    items = np.fromfile(retrieval.directory / index.vectors, "<f4").reshape(2000, 64)
+    assert manifest.corpora["items"].size == 10_000
+    items = np.fromfile(retrieval.directory / index.vectors, "<f4").reshape(10_000, 64)
     found, scores = ScannIndex.load(
         retrieval.directory / index.directory, "dot_product", items
     ).search(retrieval.vectors[:1], 100)
@@ -87,6 +87,6 @@ def test_workload_retrieval_queries_lie_among_the_items(retrieval: RetrievalWork
     items = np.fromfile(
         retrieval.directory / read_manifest(retrieval.directory).indexes["items"].vectors, "<f4"
     )
-    means = items.reshape(2000, 64)[retrieval.histories].mean(axis=1)
+    means = items.reshape(10_000, 64)[retrieval.histories].mean(axis=1)
     directions = means / np.linalg.norm(means, axis=1, keepdims=True)
     assert np.einsum("ij,ij->i", directions, retrieval.vectors).mean() > 0.8
