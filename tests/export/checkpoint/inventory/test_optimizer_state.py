@@ -83,6 +83,20 @@ def test_listed_state_of_no_variable_is_named_by_its_name_or_else_its_number(
     ]
 
 
+def test_state_of_an_optimizer_that_lists_none_is_found_by_its_slots(tmp_path: Path) -> None:
+    """An optimizer of a user's own may count its iterations, and keep no list of its states."""
+    keys = [f"v{number}{SUFFIX}" for number in range(3)]
+    graph = object_graph(
+        node({"optimizer": 1, "user": 3}),
+        node({"_iterations": 2}, slots=[(3, "m", 4)]),
+        *(node(key=key) for key in keys),
+    )
+    variables: dict[str, Any] = {keys[0]: np.array(7), keys[1]: TABLE, keys[2]: TABLE}
+    write_bundle(tmp_path / "c", variables | {GRAPH: graph})
+    found = recognise(open_checkpoint(tmp_path))
+    assert [(each.name, each.key, each.of) for each in found.slots] == [("m", keys[2], keys[1])]
+
+
 def test_powers_of_adam_are_its_own_and_other_scalars_are_not(tmp_path: Path) -> None:
     names = ["beta1_power", "t/beta2_power_1", "global_step", "temperature"]
     variables = dict.fromkeys(names, np.array(1.0))
