@@ -199,7 +199,7 @@ def _cost(operation: Any) -> int:
         return _LOOP_COST
     if operation.type in _MOVING:
         return 0
-    made = max((_numbers(tensor) for tensor in operation.outputs), default=0)
+    made = max(_numbers(tensor) for tensor in operation.outputs)
     if operation.type == "Einsum":
         return _einsum_cost(operation)
     if operation.type.startswith(("Conv", "DepthwiseConv")):
