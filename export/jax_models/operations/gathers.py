@@ -14,6 +14,14 @@ from export.jax_models.values import Parameter, Size, Value, constant, is_static
 
 _AS_IS = "use jnp.take, indexing by whole rows, or jnp.take_along_axis"
 """The remedy for indexing that has no counterpart."""
+_MOVES_INSIDE = {
+    "gather": ("CLIP", "PROMISE_IN_BOUNDS"),
+    "scatter": ("CLIP",),
+    "scatter-add": ("CLIP",),
+}
+"""Modes in which JAX moves a place outside an array to its edge. In the others, a gather reads the
+filling there, and a scatter changes nothing.
+"""
 
 
 def _gather(equation: Equation, operand: Value, indices: Value) -> Any:
@@ -78,6 +86,17 @@ def _is(value: Value, number: int) -> bool:
 
 def _one_window(equation: Equation, operand: Value, start: Value) -> Any:
     """Reads one window, as `x[:, 3]` and `x[:, -4:]` do."""
+    sizes = equation.params["slice_sizes"]
+    axes = equation.params["dimension_numbers"].start_index_map
+    limits = [operand.shape[axis] - sizes[axis] + 1 for axis in axes]
+    _, is_inside = _inside(equation, start, _places(equation, start), limits)
+    found = _window_moved_inside(equation, operand, start)
+    if is_inside is None:
+        return found
+    return tf.where(is_inside, found, _filling(equation, found.dtype))
+
+
+def _window_moved_inside(equation: Equation, operand: Value, start: Value) -> Any:
     numbers = equation.params["dimension_numbers"]
     sizes = equation.params["slice_sizes"]
     if start.known is not None:
@@ -212,7 +231,7 @@ def _inside(equation: Equation, indices: Value, places: Any, limits: list[Size])
             return places, None
     last = tf.cast(tf.stack(equation.sizes.vector(limits)) - 1, places.dtype)
     inside = tf.clip_by_value(places, tf.zeros_like(last), last)
-    if equation.params["mode"].name != "FILL_OR_DROP":
+    if equation.params["mode"].name in _MOVES_INSIDE[equation.primitive]:
         return inside, None
     return inside, tf.reduce_all(tf.equal(places, inside), -1)
 
@@ -247,13 +266,18 @@ def _scatter(equation: Equation, operand: Value, indices: Value, updates: Value)
     if one_place:
         update = tf.expand_dims(equation.sizes.full(updates), axes[0])
         start = indices.tensor[0]
-        return replace_part(equation, operand, Part(update, axes[0], start, 1))
-    if not _are_distinct(equation, indices):
+        replaced = replace_part(equation, operand, Part(update, axes[0], start, 1))
+        limits = [operand.shape[axes[0]]]
+        _, is_inside = _inside(equation, indices, _places(equation, indices), limits)
+        if is_inside is None:
+            return replaced
+        return tf.where(is_inside, replaced, equation.sizes.full(operand))
+    rows = _scattered_rows(equation, operand, indices, updates)
+    if not _are_distinct(equation, operand, indices):
         raise equation.refused(
             "ids that may be equal replace rows, and JAX does not say which of them stays; "
             "pass unique_indices=True, or use jnp.where"
         )
-    rows = _scattered_rows(equation, operand, indices, updates)
     whole = equation.sizes.full(operand)
     shape = tf.shape(whole)
     replacements = tf.scatter_nd(rows.places, rows.values, shape)
@@ -262,21 +286,25 @@ def _scatter(equation: Equation, operand: Value, indices: Value, updates: Value)
     return tf.where(is_replaced, replacements, whole)
 
 
-def _are_distinct(equation: Equation, indices: Value) -> bool:
+def _are_distinct(equation: Equation, operand: Value, indices: Value) -> bool:
     if indices.known is None:
         return bool(equation.params["unique_indices"])
-    rows = indices.known.reshape(-1, indices.known.shape[-1])
+    places = indices.known
+    if equation.params["mode"].name == "CLIP":  # which makes places outside equal
+        axes = equation.params["dimension_numbers"].scatter_dims_to_operand_dims
+        places = places.clip(0, [operand.shape[axis] - 1 for axis in axes])
+    rows = places.reshape(-1, places.shape[-1])
     return len(np.unique(rows, axis=0)) == len(rows)
 
 
 @dataclass(frozen=True)
 class _ScatteredRows:
-    """Rows that change an array, those outside it moved to its edge as zeros.
+    """Rows that change an array; those outside it that change nothing are at its edge, as zeros.
 
     Attributes:
       places: [..., axes] integers.
       values: [..., *shape of a row].
-      is_inside: a mask that repeats to the shape of `values`.
+      is_inside: a mask of the rows that change it, which repeats to the shape of `values`.
     """
 
     places: Any
@@ -299,14 +327,17 @@ def _scattered_rows(
     if not all(is_static(limit) for limit in limits):
         raise equation.refused("it changes rows of the batch; change an axis of a fixed size")
 
-    places = _places(equation, indices)
-    last = tf.constant(np.array(limits) - 1, places.dtype)
-    inside = tf.clip_by_value(places, tf.zeros_like(last), last)
-    is_inside = tf.reduce_all(tf.equal(places, inside), -1)
+    places, is_inside = _inside(equation, indices, _places(equation, indices), limits)
+    if is_inside is None:
+        is_inside = tf.constant(True)
     for _ in row_axes:
         is_inside = tf.expand_dims(is_inside, -1)
     rows = equation.sizes.full(updates)
-    return _ScatteredRows(inside, tf.where(is_inside, rows, tf.zeros_like(rows)), is_inside)
+    rows = tf.where(is_inside, rows, tf.zeros_like(rows))
+    if not ids_rank:  # one row, as `x.at[3, 1].set(row)` changes; TensorFlow takes a list of them
+        places = tf.expand_dims(places, 0)
+        rows = tf.expand_dims(rows, 0)
+    return _ScatteredRows(places, rows, is_inside)
 
 
 OPERATIONS: dict[str, Handler] = {

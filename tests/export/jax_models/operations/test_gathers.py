@@ -109,6 +109,12 @@ def test_replacing_rows_by_constant_ids_that_are_equal_is_refused() -> None:
         evaluated(lambda x: jnp.zeros((6, 2)).at[jnp.array([3, 3])].set(x[:1, :2]), numbers(1, 3))
 
 
+def test_replacing_rows_by_constant_ids_that_clipping_makes_equal_is_refused() -> None:
+    ids = jnp.array([5, 9])
+    with pytest.raises(Exception, match=r"JAX operation scatter.*unique_indices=True"):
+        evaluated(lambda x: jnp.zeros((6, 4)).at[ids].set(x[:1], mode="clip"), numbers(1, 3))
+
+
 def test_replacing_rows_by_different_ids() -> None:
     ids = np.array([[4], [0], [9]], np.int32)  # the last is outside
     check_same(
@@ -160,6 +166,15 @@ SHAPES_OF_GATHERS: dict[str, Callable[[Any, Any], Any]] = {
     ),
     "one id for all": lambda x, ids: x[:, ids[0, 1] % 4],
     "one id for all, beyond the end": lambda x, ids: x.at[:, ids[2, 3]].get(mode="clip"),
+    "filled column": lambda x, ids: x.at[:, 9].get(mode="fill", fill_value=3.0),
+    "filled column ahead": lambda x, ids: x.at[:, -9].get(mode="fill"),
+    "one id for all, filled": lambda x, ids: x.at[:, ids[2, 3]].get(mode="fill", fill_value=3.0),
+    "one id for all, not filled": lambda x, ids: x.at[:, ids[1, 3]].get(mode="fill"),
+    "the first example, filled": lambda x, ids: x.at[0].get(mode="fill"),
+    "two ids for all, one filled": lambda x, ids: (
+        jnp.asarray(TABLE).at[ids[0, 1], ids[0, 3]].get(mode="fill", fill_value=3.0) + x[0]
+    ),
+    "one id for all, promised": lambda x, ids: x.at[:, ids[2, 3]].get(mode="promise_in_bounds"),
     "two ids for all": lambda x, ids: jnp.asarray(CUBE)[ids[0, 1] % 2, :, ids[0, 2] % 4] + x[0, :3],
     "windows of columns": lambda x, ids: jnp.stack([x, -x, x + 1], 1)[:, 1:, jnp.array([0, 2])],
     "windows of two axes": lambda x, ids: jnp.asarray(CUBE)[1:, jnp.array([0, 2]), 1:3],
@@ -177,6 +192,31 @@ SCATTERS: dict[str, Callable[[Any, Any], Any]] = {
     ),
     "replace numbers": lambda x, ids: (
         jnp.ones((6, 4)).at[jnp.array([5, 5, 2]), jnp.array([0, 1, 3])].set(x[0, :3])
+    ),
+    "replace no column outside": lambda x, ids: x.at[:, 9].set(5.0),
+    "replace no column ahead": lambda x, ids: x.at[:, -9].set(5.0),
+    "replace a column outside, clipped": lambda x, ids: x.at[:, 9].set(5.0, mode="clip"),
+    "replace no column by an id outside": lambda x, ids: x.at[:, ids[2, 3]].set(x[:, 0]),
+    "replace a column by an id": lambda x, ids: x.at[:, ids[1, 3]].set(x[:, 0]),
+    "replace a column by an id outside, clipped": lambda x, ids: x.at[:, ids[2, 3]].set(
+        x[:, 0], mode="clip"
+    ),
+    "replace no example outside": lambda x, ids: x.at[ids[2, 3]].set(5.0),
+    "replace a number": lambda x, ids: jnp.ones((6, 4)).at[1, 2].set(x[0, 0]),
+    "replace a number from the end": lambda x, ids: jnp.ones((6, 4)).at[-1, -2].set(x[0, 0]),
+    "replace no number outside": lambda x, ids: jnp.ones((6, 4)).at[1, 4].set(x[0, 0]),
+    "replace a number by ids": lambda x, ids: (
+        jnp.ones((6, 4)).at[ids[0, 1], ids[1, 3]].set(x[0, 0])
+    ),
+    "replace a row of two axes": lambda x, ids: jnp.ones((6, 6, 4)).at[1, 2].set(x[0]),
+    "replace rows outside, clipped": lambda x, ids: (
+        jnp.ones((6, 4)).at[jnp.array([2, 9])].set(jnp.outer(jnp.arange(2.0), x[0]), mode="clip")
+    ),
+    "add to a number": lambda x, ids: jnp.ones((6, 4)).at[1, 2].add(x[0, 0]),
+    "add to a row": lambda x, ids: jnp.ones((6, 4)).at[1].add(x[0]),
+    "add to no row outside": lambda x, ids: jnp.ones((6, 4)).at[6].add(x[0]),
+    "add to rows outside, clipped": lambda x, ids: (
+        jnp.ones((6, 4)).at[ids[:, 3]].add(x, mode="clip")
     ),
 }
 
