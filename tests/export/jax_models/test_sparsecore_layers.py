@@ -116,6 +116,25 @@ def build_with_other_specs():
     from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
 
     return build_with(embed, specs_of_objects(combiner="sum"), feature_specs())
+
+
+def build_with_layer_alone_prepared():
+    from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
+
+    return build_with(embed, specs_of_objects(), specs_of_objects(stacked_table_spec=None))
+
+
+def build_with_layer_not_prepared():
+    from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
+
+    return build_with(embed, specs_of_objects(stacked_table_spec=None), feature_specs())
+
+
+def build_with_another_stack():
+    from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
+
+    own = specs_of_objects(stacked_table_spec={"stack_vocab_size": 512})
+    return build_with(embed, own, feature_specs())
 """
 
 
@@ -190,6 +209,21 @@ def test_layer_with_another_combiner_is_refused(folder: Path) -> None:
     assert "between SparseCoreEmbed and feature_specs: combiner 'sum' and " in message
 
 
+@pytest.mark.parametrize("specs", ["layer_alone_prepared", "layer_not_prepared"])
+def test_layer_may_be_prepared_for_training_or_not(folder: Path, specs: str) -> None:
+    (folder / "model.py").write_text(ranker.model_file(prepared=True, more=MODEL))
+    job = job_of(f"build_with_{specs}")
+    traced = bundle_job.prepare(job, folder, ExportSettings()).traced
+    assert set(traced.spec.tables) == set(ranker.TABLES)
+
+
+def test_layer_with_another_place_in_the_stack_is_refused(folder: Path) -> None:
+    (folder / "model.py").write_text(ranker.model_file(prepared=True, more=MODEL))
+    message = refused(folder, job_of("build_with_another_stack"))
+    assert "between SparseCoreEmbed and feature_specs: the place in its stack" in message
+    assert "stack_rows=512" in message
+
+
 def test_feature_of_the_layer_that_the_recipe_lacks_is_named(folder: Path) -> None:
     inputs = ranker.recipe()["inputs"]
     del inputs["liked"]
@@ -223,3 +257,14 @@ def test_error_of_the_model_is_told_though_a_layer_was_moved(folder: Path) -> No
     failing = "\ndef build_failing():\n    raise ValueError('no such file')\n"
     (folder / "model.py").write_text(page + imported + failing)
     assert "calling it raised ValueError: no such file" in refused(folder, job_of("build_failing"))
+
+
+@pytest.mark.parametrize("imported", ["", "import jax_tpu_embedding.sparsecore.utils.utils\n"])
+def test_failing_factory_is_called_once(
+    folder: Path, capsys: pytest.CaptureFixture[str], imported: str
+) -> None:
+    page = (folder / "model.py").read_text()
+    failing = "\ndef build_failing():\n    print('builds')\n    raise ValueError('no such file')\n"
+    (folder / "model.py").write_text(f"{page}\n{imported}{failing}")
+    assert "calling it raised ValueError: no such file" in refused(folder, job_of("build_failing"))
+    assert capsys.readouterr().out == "builds\n"
