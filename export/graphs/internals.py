@@ -123,5 +123,5 @@ def frozen_graph(function: Any) -> tuple[Any, dict[str, str], dict[str, str]]:
 
 
 def is_keras_3_layer(layer: Any) -> bool:
-    """Returns whether a layer is of Keras 3, or derives from one."""
+    """Returns whether an object is a layer or model of Keras 3, or derives from one."""
     return any(kind.__module__.startswith("keras.src.layers") for kind in type(layer).__mro__)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from export.errors import NotConvertible, UsageError
+from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import tf
 from export.jax_models.evaluation import Evaluator
 from export.jax_models.feature_specs import FeatureSpecs, read_feature_specs
@@ -15,7 +16,6 @@ from export.jax_models.sparsecore_layers import build_with_layers, layers_given
 from export.jax_models.tracing import BATCH, TracedFunction, trace
 from export.jax_models.values import Parameter, Value
 from export.recipe.schema import ExportJob, name_of_call
-from export.tensorflow_models.frameworks.keras_saving import is_keras_3_model
 from export.tensorflow_models.frameworks.named_graphs import without_memory
 from export.tensorflow_models.lookups.activations import Activations, plan_activations
 from export.tensorflow_models.model.code import load_factory
@@ -156,7 +156,7 @@ def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
     load_jax()
     reference = job.code.factory
     made = build_with_layers(load_factory(reference, base))
-    if is_keras_3_model(made):
+    if is_keras_3_layer(made):
         raise NotConvertible(
             f"factory {reference} returned a model of Keras, and the checkpoint does not have the "
             "names of its variables (RecML's KerasTrainer, for one, saves lists): "

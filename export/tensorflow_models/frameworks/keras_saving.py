@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import moved
 
 
@@ -82,8 +81,3 @@ def saved_values(model: Any, path: str) -> SavedValues:
         for name, value in written.items()
     }
     return SavedValues(values, frozenset(groups))
-
-
-def is_keras_3_model(root: Any) -> bool:
-    """Returns whether an object is a model or a layer of Keras 3."""
-    return "keras" in sys.modules and is_keras_3_layer(root)

@@ -21,12 +21,9 @@ from export.checkpoint.formats.orbax import KERAS_ITEM, KERAS_TREES
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import NUMPY_DTYPES
 from export.errors import CheckpointError
+from export.graphs.internals import is_keras_3_layer
 from export.graphs.walks import resource
-from export.tensorflow_models.frameworks.keras_saving import (
-    all_layers,
-    is_keras_3_model,
-    saved_values,
-)
+from export.tensorflow_models.frameworks.keras_saving import all_layers, saved_values
 from export.tensorflow_models.frameworks.placeholders import line_of_variable
 from export.tensorflow_models.model.object_paths import Place
 from export.user_lines import at_line
@@ -64,7 +61,7 @@ def find_keras_variables(root: Any, checkpoint: Checkpoint, object_path: str) ->
     Raises:
       CheckpointError: the factory returned no model of Keras 3; or names are ambiguous.
     """
-    if not is_keras_3_model(root):
+    if not is_keras_3_layer(root):
         raise CheckpointError(
             f"checkpoint {checkpoint.prefix} was saved by Keras, whose files are read into a model "
             f"of Keras 3; the factory returned a {type(root).__name__}: return the keras.Model "
