@@ -90,7 +90,9 @@ def _selected(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds 
         if not isinstance(found, ResolvedIds):
             return None
         if found.rule is None and _is_bounds_check(condition, found, call, rows, inside):
-            return replace(found, unknown=row_of_unknown(row, rows))
+            # No rule describes two rows: one of ids below the table, one of those beyond it.
+            unknown = row_of_unknown(row, rows)
+            return replace(found, unknown=unknown) if found.unknown in (None, unknown) else None
         mask = _mask(condition, found, call) if row == 0 and not inside else None
         if (
             mask is not None
@@ -174,8 +176,8 @@ def _is_bounds_check(
         if len(part.inputs) != 2 or not has_same_source(part.inputs[0], found, call):
             return False
         limits[part.type] = call.number(part.inputs[1])
-    if rows is None:
-        return False
+    if rows is None or (call.from_end and lower not in limits):
+        return False  # counted from the table's end, ids below 0 have rows of their own
     comparison = "NotEqual" if inside else "Equal"
     one = limits[comparison] if list(limits) == [comparison] else None
     beyond = one is not None and not 0 <= one < rows

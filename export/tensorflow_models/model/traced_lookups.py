@@ -195,7 +195,7 @@ def _resolved(
         cast=made.cast,
         filler_row=lookup.filler_row,
         ordinal=lookup.variable is None and lookup.table.dim < lookup.table.rows,
-        from_end=counted_from_end and (rule is None or _may_be_negative(rule)),
+        from_end=counted_from_end and _may_be_negative(rule, first.unknown),
     )
     dense_bag = lookup.encoding == "dense" and lookup.kind == "bag"
     feature = FeatureSpec(
@@ -213,7 +213,9 @@ def _resolved(
     return replace(lookup, feature=feature)
 
 
-def _may_be_negative(rule: IdRule) -> bool:
+def _may_be_negative(rule: IdRule | None, unknown: Unknown | None) -> bool:
+    if rule is None:
+        return unknown is None  # else the model gives ids below 0 the row of unknown ids
     return isinstance(rule, ComputedIds) and reach_of(rule)[0] < 0
 
 

@@ -274,6 +274,7 @@ def inside(values: Any, first: Any = 0, end: Any = ROWS) -> Any:
             ),
             7,
         ),
+        (lambda f: tf.where(f["x"] < 0, int64(7), tf.where(f["x"] >= ROWS, int64(7), f["x"])), 7),
         # A row that the table lacks is none of unknown ids.
         (lambda f: tf.where(f["x"] >= 0, f["x"], int64(ROWS)), None),
         (lambda f: tf.where(f["x"] >= 0, f["x"], int64(-1)), None),
@@ -301,6 +302,19 @@ def test_row_of_ids_outside_the_table_is_that_of_unknown_ids(
         (lambda f: tf.where(tf.not_equal(f["x"], 0), f["x"], int64(7)), ROWS),
         (lambda f: tf.where(tf.not_equal(f["x"], ROWS - 1), f["x"], int64(7)), ROWS),
         (lambda f: tf.where(tf.not_equal(f["x"], f["y"]), f["x"], int64(7)), ROWS),
+        # Ids below the table have another row than those beyond it.
+        (
+            lambda f: tf.where(
+                f["x"] < 0, int64(0), tf.where(f["x"] >= ROWS, int64(ROWS - 1), f["x"])
+            ),
+            ROWS,
+        ),
+        (
+            lambda f: tf.where(
+                f["x"] < ROWS, tf.where(f["x"] < 0, int64(0), f["x"]), int64(ROWS - 1)
+            ),
+            ROWS,
+        ),
         # -0.5 is outside, and is cast to 0, which is not.
         (lambda f: tf.where(inside(f["number"]), tf.cast(f["number"], tf.int32), 7), ROWS),
         (
@@ -360,6 +374,29 @@ def test_keys_of_a_vocabulary_have_the_rows_of_its_table(
 )
 def test_lookup_in_another_table_has_no_rule(change: Change) -> None:
     assert not isinstance(found(change, ROWS), ResolvedIds)
+
+
+@pytest.mark.parametrize(
+    ("change", "row"),
+    [
+        pytest.param(lambda x: tf.where(inside(x), x, int64(7)), 7, id="both ends"),
+        pytest.param(lambda x: tf.where(x < 0, int64(7), x), 7, id="lower end"),
+        # These leave ids below 0, which have rows.
+        pytest.param(lambda x: tf.where(x < ROWS, x, int64(7)), None, id="upper end"),
+        pytest.param(lambda x: tf.where(tf.equal(x, -1), int64(7), x), None, id="-1"),
+    ],
+)
+def test_row_of_ids_outside_a_table_that_counts_from_its_end(
+    change: Change, row: int | None
+) -> None:
+    traced = trace(lambda features: {"ids": change(features["x"])}, x=ids())
+    call = replace(traced.calls, from_end=True)
+    resolved = find_ids(Values(traced.results["ids"]), call, ROWS)
+    if row is None:
+        assert not isinstance(resolved, ResolvedIds)
+    else:
+        assert isinstance(resolved, ResolvedIds)
+        assert resolved.unknown == Unknown(rule="row", row=row)
 
 
 @pytest.mark.parametrize(

@@ -382,6 +382,19 @@ PADDED_CROSS = CrossedIds(
             id="from the end",
         ),
         pytest.param(
+            lambda each: of(
+                tf.where(each["item"] < 0, tf.constant(7, tf.int64), each["item"]),
+                variable=variable(from_end=True),
+            ),
+            {
+                "kind": "single",
+                "inputs": ("item",),
+                "has_unknown": True,
+                "unknown": {"rule": "row", "row": 7},
+            },
+            id="not from the end",
+        ),
+        pytest.param(
             lambda each: of(each["item"] % 5 - 3, variable=variable(from_end=True)),
             {
                 "kind": "single",
