@@ -8,6 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+ID_DTYPES = frozenset({"int32", "int64"})
+"""The integers that ids are computed in."""
 PYTHON_CODE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 """Operations that run Python code: tf.py_function, tf.numpy_function."""
 
@@ -27,16 +31,18 @@ _SAME_VALUES = frozenset(
 
 
 def keeps_values(operation: Any) -> bool:
-    """Returns whether an operation keeps all values of its first input; casts among integers or
-    among floats do.
+    """Returns whether an operation keeps all values of its first input; casts among floats, among
+    int32 and int64, and to wider integers do.
     """
     if operation.type != "Cast":
         return operation.type in _SAME_VALUES and bool(operation.inputs)
     before = operation.inputs[0].dtype
     after = operation.outputs[0].dtype
-    return bool(
-        (before.is_integer and after.is_integer) or (before.is_floating and after.is_floating)
-    )
+    if not (before.is_integer and after.is_integer):
+        return bool(before.is_floating and after.is_floating)
+    # Narrow and unsigned integers wrap around at values that ids have.
+    both_of_ids = {before.name, after.name} <= ID_DTYPES
+    return both_of_ids or np.can_cast(before.as_numpy_dtype, after.as_numpy_dtype)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.format.manifest import BucketIds
+from bundle.format.manifest import BucketIds, ChainedIds
+from export.graphs.walks import ID_DTYPES
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, run
 from export.tensorflow_models.graph.origins import Source
+from export.tensorflow_models.id_rules.integers import WRAPPED, may_wrap
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 
 STEPS_MAX = 1 << 16
@@ -33,6 +35,8 @@ _NEIGHBORS = 64
 """Numbers on each side of a step that are tested too; with series, only they may have the
 neighboring row.
 """
+_TRIED = 1 << 14
+"""Numbers spread over all those of a type that are tested too."""
 _WHOLE_MAX = 1 << 24
 """Integers up to here are exact in float32."""
 
@@ -52,7 +56,8 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
     chain = _chain(values, call) if values.tensor.dtype.is_integer else None
     if chain is None:
         return None
-    steps, source, dtype = chain
+    steps, source, sent = chain
+    dtype = sent.tensor.dtype
     # Arithmetic of integers has its own rules.
     searched = any(each.type in {"Bucketize", *SEARCHES} for each in steps)
     if dtype.name != "float32" and not (dtype.name in ("int32", "int64") and searched):
@@ -68,18 +73,22 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
     boundaries = _buckets(
         row, dtype.as_numpy_dtype, exact=not any(each.type in SERIES for each in steps)
     )
-    return None if boundaries is None else ResolvedIds(source, boundaries)
+    if boundaries is None:
+        return None
+    if may_wrap(sent, call):
+        return ResolvedIds(source, ChainedIds(rules=(WRAPPED, boundaries)))
+    return ResolvedIds(source, boundaries)
 
 
-def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Source, Any] | None:
+def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Source, Values] | None:
     """Returns operations in the order in which they run, and the input of the first
-    with its dtype.
+    with the values that it takes.
     """
     steps: list[Values] = []
     while True:
         found = call.origin(values)
         if isinstance(found, Source):
-            return (steps[::-1], found, values.tensor.dtype) if steps else None
+            return (steps[::-1], found, values) if steps else None
         taken = _taken(found, call)
         if taken is None:
             return None
@@ -97,13 +106,19 @@ def _taken(values: Values, call: CallGraph) -> Values | None:
         return values.of_tensor(values.tensor.op.inputs[1]) if one else None
     numbers = [call.number(each) for each in inputs]
     open_ = [place for place, each in enumerate(numbers) if each is None]
-    if len(open_) != 1:
+    if len(open_) != 1 or (kind == "Cast" and not _is_cast_to_numbers(values)):
         return None
     (place,) = open_
     beside = numbers[1 - place] if len(inputs) == 2 else None
     known = kind in _ALONE | _WITH_ANY or (kind == "ClipByValue" and place == 0)
     scaled = kind == "Mul" or (kind in _SCALED and place == 0)
     return inputs[place] if known or (scaled and beside != 0) else None
+
+
+def _is_cast_to_numbers(values: Values) -> bool:
+    """Returns whether a cast keeps the order of numbers: bools and narrow integers do not."""
+    dtype = values.tensor.dtype
+    return bool(dtype.is_floating or dtype.name in ID_DTYPES)
 
 
 def _computed(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
@@ -147,11 +162,8 @@ def _buckets(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
     first, last = row(number(ends)).tolist()
     if abs(last - first) > STEPS_MAX or min(first, last) < -1:
         return None
-    if not real and row(np.array([np.iinfo(dtype).min, np.iinfo(dtype).max])).tolist() != [
-        first,
-        last,
-    ]:
-        return None  # a step lies beyond what float32 distinguishes
+    if not real and not _is_constant_beyond(row, np.iinfo(dtype), first, last):
+        return None
     sign = -1 if last < first else 1
 
     def rising(keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -172,11 +184,22 @@ def _buckets(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
     )
 
 
+def _is_constant_beyond(row: Any, limits: Any, first: int, last: int) -> bool:
+    """Returns whether integers that float32 may not distinguish have the first and the last row:
+    no step is among them, and no sum or product of them that wraps around has another row.
+    """
+    spacing = (1 << limits.bits) // _TRIED - 1  # odd: products with powers of two differ, too
+    tried = limits.min + spacing * np.arange(_TRIED)
+    below = tried[tried < -_WHOLE_MAX]
+    above = np.append(tried[tried > _WHOLE_MAX], limits.max)
+    return bool(np.all(row(below) == first) and np.all(row(above) == last))
+
+
 def _rises(row: Any, steps: NDArray[np.int64], ends: NDArray[np.int64], exact: bool) -> bool:
     """Returns whether rows never fall, overall and close to each step."""
     steps = np.sort(steps)
     near = (np.unique(steps)[:, np.newaxis] + np.arange(-_NEIGHBORS, _NEIGHBORS + 1)).reshape(-1)
-    tried = np.linspace(ends[0], ends[1], 1 << 14).astype(np.int64)
+    tried = np.linspace(ends[0], ends[1], _TRIED).astype(np.int64)
     tried = np.union1d(tried, near) if exact else np.setdiff1d(tried, near)
     tried = np.clip(tried, ends[0], ends[1])
     return bool(

@@ -15,18 +15,16 @@ from bundle.format.manifest import (
     ChainedIds,
     ComputedIds,
     HashIds,
-    IdOperation,
     TextIds,
     VocabularyIds,
 )
 from export.graphs.walks import keeps_values
 from export.id_rules.operations import links_of
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
-from export.tensorflow_models.id_rules.integers import reach_of
+from export.tensorflow_models.id_rules.integers import WRAPPED, reach_of
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 from export.tensorflow_models.id_rules.rules import find_ids, find_ids_after
 
-WRAPPED = ComputedIds(operations=(IdOperation(do="int32"),))
 _TRIED_MAX = 64
 """Maximum number of tensors at which a split is tried."""
 

@@ -23,16 +23,12 @@ from export.graphs.walks import needed
 from export.id_rules.operations import links_of
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
 from export.tensorflow_models.graph.origins import Source
-from export.tensorflow_models.id_rules.chains import (
-    WRAPPED,
-    chained,
-    find_chain,
-    links_before,
-    row_count,
-)
+from export.tensorflow_models.id_rules.chains import chained, find_chain, links_before, row_count
+from export.tensorflow_models.id_rules.integers import WRAPPED, is_decimal
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 from export.tensorflow_models.id_rules.rules import find_ids_after
 from export.tensorflow_models.id_rules.texts import CHANGES, find_changed
+from export.tensorflow_models.id_rules.vocabularies import text_of
 
 _JOINS = ("StringJoin", "Add", "ReduceJoin")
 
@@ -127,7 +123,8 @@ def _parts(strings: Any, call: CallGraph) -> list[str | Key | None] | None:
     """Returns the texts and keys that strings are joined from; None for a key that is not known."""
     held = call.constant(strings)
     if held is not None:
-        return [held.flat[0].decode()] if held.size == 1 else None
+        text = text_of(held.flat[0]) if held.size == 1 else None
+        return None if text is None else [text]
     made = call.origin(Values(strings))
     if isinstance(made, Values) and made.type in _JOINS:
         separator = made.tensor.op.get_attr("separator").decode() if made.type != "Add" else ""
@@ -140,8 +137,7 @@ def _parts(strings: Any, call: CallGraph) -> list[str | Key | None] | None:
         return found or None
     if isinstance(made, Values) and made.type == "AsString":
         whole = made.tensor.op.inputs[0]
-        plain = made.tensor.op.get_attr("width") <= 0 and whole.dtype.is_integer
-        return [_key(whole, call)] if plain and per_example(whole) == 1 else None
+        return [_key(whole, call)] if is_decimal(made) and per_example(whole) == 1 else None
     known = isinstance(made, Source) or made.type in CHANGES
     return [_key(strings, call)] if known and per_example(strings) == 1 else None
 

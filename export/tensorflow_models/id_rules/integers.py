@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Literal
 
 from bundle.format.manifest import Cast, ComputedIds, IdOperation
+from export.graphs.walks import ID_DTYPES
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
@@ -28,6 +29,9 @@ _ROUNDED: dict[str, Rounding] = {
 }
 _LIMITS = {bits: (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (32, 64)}
 
+WRAPPED = ComputedIds(operations=(IdOperation(do="int32"),))
+"""A cast of int64 to int32."""
+
 Steps = tuple[IdOperation, ...]
 
 
@@ -37,14 +41,10 @@ def find_integer(values: Values, call: CallGraph) -> ResolvedIds | None:
     """
     found = call.origin(values)
     if isinstance(found, Source):
-        wraps = Cast(of="int64", to="int32") if _may_wrap(values, call) else None
+        wraps = Cast(of="int64", to="int32") if may_wrap(values, call) else None
         return ResolvedIds(found, cast=wraps)
     to = found.tensor.dtype.name
-    if (
-        found.type != "Cast"
-        or to not in ("int32", "int64")
-        or not found.inputs[0].tensor.dtype.is_floating
-    ):
+    if found.type != "Cast" or to not in ID_DTYPES or not found.inputs[0].tensor.dtype.is_floating:
         return None
     number = call.origin(found.inputs[0])
     rounding: Rounding = "toward_zero"
@@ -68,10 +68,10 @@ def find(values: Values, call: CallGraph, _rows: int | None) -> ResolvedIds | No
         if (
             isinstance(last, Source)
             or last.type not in OPERATIONS
-            or not last.tensor.dtype.is_integer
+            or last.tensor.dtype.name not in ID_DTYPES
         ):
             return None
-        if _may_wrap(values, call):
+        if may_wrap(values, call):
             steps.append((None, 32))
         numbers = [call.number(each) for each in last.inputs]
         operations = _operations(
@@ -111,15 +111,19 @@ def find_raw(values: Values, call: CallGraph) -> ResolvedIds | None:
     texts = call.origin(values)
     if isinstance(texts, Source):
         return ResolvedIds(texts)
-    decimal = texts.type == "AsString" and texts.tensor.op.get_attr("width") <= 0
-    return (
-        find_integer(texts.inputs[0], call)
-        if decimal and texts.inputs[0].tensor.dtype.is_integer
-        else None
-    )
+    return find_integer(texts.inputs[0], call) if is_decimal(texts) else None
 
 
-def _may_wrap(values: Values, call: CallGraph) -> bool:
+def is_decimal(texts: Values) -> bool:
+    """Returns whether texts are integers in decimal, without spaces, zeros or signs in front."""
+    if texts.type != "AsString" or not texts.inputs[0].tensor.dtype.is_integer:
+        return False
+    operation = texts.tensor.op
+    # The fill is a flag of C's printf, which has an effect without a width, too.
+    return bool(operation.get_attr("width") <= 0 and operation.get_attr("fill") == b"")
+
+
+def may_wrap(values: Values, call: CallGraph) -> bool:
     """Returns whether a cast to fewer bits may have changed integers since they were computed."""
     while (before := call.before(values)) is not None:
         if before.tensor.dtype.size > values.tensor.dtype.size:

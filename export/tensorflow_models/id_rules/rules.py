@@ -16,12 +16,13 @@ from bundle.format.manifest import (
     HashIds,
     VocabularyIds,
 )
+from export.graphs.walks import ID_DTYPES
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_rules import buckets, hashes, integers, vocabularies
 from export.tensorflow_models.id_rules.integers import find_integer, has_same_source
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
-from export.tensorflow_models.id_rules.vocabularies import row_of_unknown, rows_beyond
+from export.tensorflow_models.id_rules.vocabularies import row_of_unknown, rows_beyond, text_of
 
 
 class RuleModule(Protocol):
@@ -135,7 +136,7 @@ def _mask(condition: Values, found: ResolvedIds, call: CallGraph) -> int | str |
         return None
     one = value.flat[0]
     if isinstance(one, bytes):
-        return one.decode()
+        return text_of(one)
     return int(one) if value.dtype.kind in "iu" else None
 
 
@@ -147,7 +148,8 @@ def _cast_to_float_and_back(
     """
     number = call.origin(values.inputs[0])
     if (
-        isinstance(number, Source)
+        values.tensor.dtype.name not in ID_DTYPES
+        or isinstance(number, Source)
         or number.type != "Cast"
         or not number.inputs[0].tensor.dtype.is_integer
     ):

@@ -7,15 +7,14 @@ Source: TensorFlow 2.20: lookup tables, as in the layers StringLookup and Intege
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from bundle.format.manifest import ComputedIds, HashIds, Unknown, VocabularyIds
+from bundle.tables.id_values import DECIMAL
 from export.errors import NotConvertible
-from export.front_end.specs import Keys
 from export.graphs.loading import tf
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.id_rules.integers import find_raw
@@ -52,16 +51,16 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
         ) from problem
     order = np.argsort(positions.numpy())
     places = positions.numpy()[order]
-    if not places.size or not np.array_equal(places, np.arange(places[0], places[0] + places.size)):
+    if not places.size or places[0] < 0:
         return None
-    ordered = keys.numpy()[order].tolist()
-    if not keys_dtype.is_integer and isinstance(
-        call.origin(ids), Values
-    ):  # decimal strings of integers
-        if any(str(_integer(key)).encode() != key for key in ordered):
-            return None
-        ordered = list(map(_integer, ordered))
-    known: Keys = tuple(key.decode() if isinstance(key, bytes) else key for key in ordered)
+    if not np.array_equal(places, np.arange(places[0], places[0] + places.size)):
+        return None
+    are_decimal = not keys_dtype.is_integer and isinstance(call.origin(ids), Values)
+    known: tuple[Any, ...] = tuple(
+        _as_sent(key, are_decimal) for key in keys.numpy()[order].tolist()
+    )
+    if None in known:
+        return None
     rule = VocabularyIds(vocabulary=_UNNAMED, first_row=int(places[0]))
     if call.from_end and rows is not None and beyond < 0:
         beyond += rows
@@ -92,8 +91,24 @@ def rows_beyond(found: ResolvedIds, listed: ResolvedIds) -> dict[str, Any] | Non
     return None
 
 
-def _integer(text: bytes) -> int | None:
-    return int(text) if re.fullmatch(rb"-?[0-9]{1,19}", text) else None
+def text_of(data: bytes) -> str | None:
+    """Returns a text in UTF-8; None for other bytes, which no request can hold."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _as_sent(key: int | bytes, is_decimal: bool) -> int | str | None:
+    """Returns the id that a key belongs to; None for what no request can hold."""
+    if isinstance(key, int):
+        return key
+    text = text_of(key)
+    if text is None or not is_decimal:
+        return text
+    number = int(text) if DECIMAL.fullmatch(text) else 1 << 63
+    is_printed_so = str(number) == text and -(1 << 63) <= number < 1 << 63
+    return number if is_printed_so else None
 
 
 def row_of_unknown(row: float, rows: int | None) -> Unknown | None:

@@ -23,13 +23,13 @@ from export.graphs.loading import tf
 from export.tensorflow_models.graph.input_paths import Values
 from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_rules.chains import (
-    WRAPPED,
     find_chain,
     followed_by,
     links_before,
     may_be_none,
     row_count,
 )
+from export.tensorflow_models.id_rules.integers import WRAPPED
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 from tests.export.tensorflow_models.graph.traced_calls import ids as input_ids
 from tests.export.tensorflow_models.graph.traced_calls import trace

@@ -21,7 +21,7 @@ from bundle.format.manifest import (
 from export.graphs.loading import tf
 from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_rules import crosses
-from export.tensorflow_models.id_rules.chains import WRAPPED
+from export.tensorflow_models.id_rules.integers import WRAPPED
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, texts, trace
 

@@ -57,9 +57,11 @@ def strongly_hashed(values: Any) -> Any:
     return tf.strings.to_hash_bucket_strong(values, 4, [1, 2])
 
 
-def table_of(keys: list[Any], positions: list[int], default: int = -1) -> Any:
+def table_of(
+    keys: list[str] | list[bytes] | list[int], positions: list[int], default: int = -1
+) -> Any:
     initial = tf.lookup.KeyValueTensorInitializer(
-        tf.constant(keys, tf.string if isinstance(keys[0], str) else tf.int64),
+        tf.constant(keys, tf.int64 if isinstance(keys[0], int) else tf.string),
         tf.constant(positions, tf.int64),
     )
     return tf.lookup.StaticHashTable(initial, default)
@@ -70,8 +72,13 @@ DEFAULT_3 = table_of([10, 20, 30], [6, 7, 8], 3)
 CITIES = table_of(["red", "blue"], [4, 5])
 DECIMALS = table_of(["10", "-20"], [0, 1])
 NOT_DECIMAL = table_of(["10", "020"], [0, 1])
+MINUS_0 = table_of(["10", "-0"], [0, 1])
 EMPTY = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, -1)
 WITH_A_GAP = table_of([10, 20], [0, 2])
+FROM_MINUS_1 = table_of(["", "red"], [-1, 0])
+LATIN_1 = table_of([b"\xe9", b"red"], [0, 1])
+DECIMALS_OF_64_BITS = table_of([str(-(1 << 63)), str((1 << 63) - 1)], [0, 1])
+OF_65_BITS = table_of([str(1 << 63), "1"], [0, 1])
 
 
 def computed(*steps: tuple[str, int | None]) -> ComputedIds:
@@ -113,6 +120,14 @@ def found(change: Change, rows: int | None) -> ResolvedIds | Values:
             ROWS,
             HashIds(buckets=ROWS),
             TO_INT32,
+        ),
+        # Neither copies nor casts to more bits wrap around.
+        (lambda f: hashed(tf.identity(f["x"])), ROWS, HashIds(buckets=ROWS), None),
+        (
+            lambda f: hashed(tf.cast(tf.reshape(f["small"], [-1]), tf.int64)),
+            ROWS,
+            HashIds(buckets=ROWS),
+            None,
         ),
         # One operand is a constant: which, matters to differences.
         (lambda f: 10 + f["x"], ROWS, computed(("add", 10)), None),
@@ -198,10 +213,11 @@ def test_computation_within_a_rule_is_that_rule(
         ),
         (lambda f: f["number"] + 1.0, None),
         (lambda f: tf.nn.relu(f["x"]), ROWS),
-        (lambda f: tf.cast(f["number"], tf.int16), ROWS),
         # Strings that are not the decimals of integers.
         (lambda f: hashed(f["number"]), ROWS),
         (lambda f: hashed(tf.strings.as_string(f["x"], width=3)), ROWS),
+        (lambda f: hashed(tf.strings.as_string(f["x"], fill="+")), ROWS),
+        (lambda f: hashed(tf.strings.as_string(f["x"], fill=" ")), ROWS),
         (lambda f: hashed(tf.strings.lower(f["city"])), ROWS),
         # Masks of another row, of other ids, or of a comparison that is no equality.
         (lambda f: tf.where(tf.equal(f["x"], 5), int64(1), hashed(f["x"])), ROWS),
@@ -225,6 +241,8 @@ def test_computation_within_a_rule_is_that_rule(
             ),
             ROWS,
         ),
+        # No request holds a string that is not in UTF-8.
+        (lambda f: tf.where(tf.equal(f["city"], b"\xe9"), int64(0), hashed(f["city"])), ROWS),
         # 2 ** 32 + 5 is not 5 until it is cast, nor is 5.5 before it is rounded.
         (
             lambda f: tf.where(tf.equal(f["x"], 5), int64(0), hashed(tf.cast(f["x"], tf.int32))),
@@ -247,6 +265,33 @@ def test_computation_within_a_rule_is_that_rule(
 def test_computation_beyond_every_rule_has_none(change: Change, rows: int | None) -> None:
     resolved = found(change, rows)
     assert not isinstance(resolved, ResolvedIds) or isinstance(resolved.rule, BucketIds)
+
+
+@pytest.mark.parametrize("dtype", [tf.int8, tf.uint8, tf.int16, tf.uint16, tf.uint32])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda f, narrow: narrow(f["x"]), id="row"),
+        pytest.param(lambda f, narrow: narrow(f["x"]) + 1, id="sum"),
+        pytest.param(lambda f, narrow: hashed(narrow(f["x"])), id="hash"),
+        pytest.param(lambda f, narrow: LISTED.lookup(narrow(f["x"])), id="vocabulary"),
+        pytest.param(lambda f, narrow: narrow(f["number"]), id="number"),
+        pytest.param(lambda f, narrow: narrow(f["number"] * 0.5), id="product of a number"),
+        pytest.param(lambda f, narrow: narrow(tf.cast(f["x"], tf.float32)), id="float and back"),
+    ],
+)
+def test_integers_that_wrap_around_at_few_bits_have_no_rule(change: Any, dtype: Any) -> None:
+    def narrow(values: Any) -> Any:
+        return tf.cast(tf.cast(values, dtype), tf.int64)
+
+    resolved = found(lambda features: change(features, narrow), 1 << 8)
+    assert not isinstance(resolved, ResolvedIds)
+
+
+@pytest.mark.parametrize("dtype", [tf.int8, tf.uint8, tf.int16, tf.uint16, tf.uint32])
+def test_arithmetic_of_few_bits_has_no_rule(dtype: Any) -> None:
+    resolved = found(lambda f: tf.cast(tf.cast(f["x"], dtype) * 3, tf.int64), ROWS)
+    assert not isinstance(resolved, ResolvedIds)
 
 
 def inside(values: Any, first: Any = 0, end: Any = ROWS) -> Any:
@@ -332,11 +377,40 @@ def test_row_of_other_ids_is_not_that_of_unknown_ids(change: Change, rows: int |
 
 
 @pytest.mark.parametrize(
+    ("change", "row"),
+    [
+        pytest.param(lambda x: tf.where(inside(x), x, int64(7)), 7, id="both ends"),
+        pytest.param(lambda x: tf.where(x < 0, int64(7), x), 7, id="lower end"),
+        # These leave ids below 0, which have rows.
+        pytest.param(lambda x: tf.where(x < ROWS, x, int64(7)), None, id="upper end"),
+        pytest.param(lambda x: tf.where(tf.equal(x, -1), int64(7), x), None, id="-1"),
+    ],
+)
+def test_row_of_ids_outside_a_table_that_counts_from_its_end(
+    change: Change, row: int | None
+) -> None:
+    traced = trace(lambda features: {"ids": change(features["x"])}, x=ids())
+    call = replace(traced.calls, from_end=True)
+    resolved = find_ids(Values(traced.results["ids"]), call, ROWS)
+    if row is None:
+        assert not isinstance(resolved, ResolvedIds)
+    else:
+        assert isinstance(resolved, ResolvedIds)
+        assert resolved.unknown == Unknown(rule="row", row=row)
+
+
+@pytest.mark.parametrize(
     ("change", "keys", "first_row", "cast"),
     [
         (lambda f: LISTED.lookup(f["x"]), (10, 20, 30), 6, None),
         (lambda f: CITIES.lookup(f["city"]), ("red", "blue"), 4, None),
         (lambda f: DECIMALS.lookup(tf.strings.as_string(f["x"])), (10, -20), 0, None),
+        (
+            lambda f: DECIMALS_OF_64_BITS.lookup(tf.strings.as_string(f["x"])),
+            (-(1 << 63), (1 << 63) - 1),
+            0,
+            None,
+        ),
         (
             lambda f: LISTED.lookup(tf.cast(f["number"], tf.int64)),
             (10, 20, 30),
@@ -360,9 +434,20 @@ def test_keys_of_a_vocabulary_have_the_rows_of_its_table(
     [
         pytest.param(lambda f: LISTED.lookup(f["x"] * f["x"]), id="computed keys"),
         pytest.param(lambda f: WITH_A_GAP.lookup(f["x"]), id="a gap"),
+        pytest.param(lambda f: FROM_MINUS_1.lookup(f["city"]), id="a position below 0"),
+        pytest.param(lambda f: LATIN_1.lookup(f["city"]), id="a key that is not in UTF-8"),
+        pytest.param(
+            lambda f: OF_65_BITS.lookup(tf.strings.as_string(f["x"])), id="a key beyond int64"
+        ),
         pytest.param(lambda f: EMPTY.lookup(f["x"]), id="no keys"),
         pytest.param(
             lambda f: NOT_DECIMAL.lookup(tf.strings.as_string(f["x"])), id="a leading zero"
+        ),
+        pytest.param(
+            lambda f: MINUS_0.lookup(tf.strings.as_string(f["x"])), id="a minus sign of 0"
+        ),
+        pytest.param(
+            lambda f: DECIMALS.lookup(tf.strings.as_string(f["x"], fill="+")), id="a plus sign"
         ),
         pytest.param(
             lambda f: tf.raw_ops.LookupTableFindV2(
@@ -374,29 +459,6 @@ def test_keys_of_a_vocabulary_have_the_rows_of_its_table(
 )
 def test_lookup_in_another_table_has_no_rule(change: Change) -> None:
     assert not isinstance(found(change, ROWS), ResolvedIds)
-
-
-@pytest.mark.parametrize(
-    ("change", "row"),
-    [
-        pytest.param(lambda x: tf.where(inside(x), x, int64(7)), 7, id="both ends"),
-        pytest.param(lambda x: tf.where(x < 0, int64(7), x), 7, id="lower end"),
-        # These leave ids below 0, which have rows.
-        pytest.param(lambda x: tf.where(x < ROWS, x, int64(7)), None, id="upper end"),
-        pytest.param(lambda x: tf.where(tf.equal(x, -1), int64(7), x), None, id="-1"),
-    ],
-)
-def test_row_of_ids_outside_a_table_that_counts_from_its_end(
-    change: Change, row: int | None
-) -> None:
-    traced = trace(lambda features: {"ids": change(features["x"])}, x=ids())
-    call = replace(traced.calls, from_end=True)
-    resolved = find_ids(Values(traced.results["ids"]), call, ROWS)
-    if row is None:
-        assert not isinstance(resolved, ResolvedIds)
-    else:
-        assert isinstance(resolved, ResolvedIds)
-        assert resolved.unknown == Unknown(rule="row", row=row)
 
 
 @pytest.mark.parametrize(
@@ -514,6 +576,20 @@ def searched(sorted_: list[list[float]], values: Any) -> Any:
             None,
         ),
         (lambda f: tf.raw_ops.Bucketize(input=f["number"] ** 3.0, boundaries=[1.0]), None),
+        # A flag is 1 of numbers on both sides of 0.
+        (
+            lambda f: tf.raw_ops.Bucketize(
+                input=tf.cast(tf.cast(f["x"], tf.bool), tf.int32), boundaries=[0.5]
+            ),
+            None,
+        ),
+        # A product that wraps around, and is compared with a number.
+        (
+            lambda f: tf.raw_ops.Bucketize(
+                input=tf.raw_ops.Mul(x=f["small"], y=3), boundaries=[1.0]
+            ),
+            None,
+        ),
         (
             lambda f: tf.raw_ops.Bucketize(input=f["number"] + f["other_number"], boundaries=[1.0]),
             None,
