@@ -1,0 +1,41 @@
+"""JAX is imported when a model needs it, on CPUs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from export.errors import NotConvertible
+from export.jax_models.loading import SUPPORTED, check_release, load_jax
+
+
+def test_other_release_of_jax_is_refused() -> None:
+    check_release(f"{SUPPORTED}.7")
+    with pytest.raises(NotConvertible, match=rf"supports jax {SUPPORTED}; found 0\.9\.0: install"):
+        check_release("0.9.0")
+
+
+def test_missing_jax_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(NotConvertible, match=r"models in JAX need JAX: .*'\.\[export,jax\]'"):
+        load_jax()
+
+
+@pytest.mark.parametrize(("stated", "platforms"), [({}, "cpu"), ({"JAX_PLATFORMS": ""}, "")])
+def test_jax_runs_on_cpus_unless_the_environment_says_otherwise(
+    stated: dict[str, str], platforms: str
+) -> None:
+    pytest.importorskip("jax")
+    code = "from export.jax_models.loading import jax; print(jax.config.jax_platforms or '')"
+    others = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**others, **stated},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{platforms}\n"
