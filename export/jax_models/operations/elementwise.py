@@ -75,8 +75,11 @@ def _round(equation: Equation, operand: Value) -> Value:
     tensor = operand.tensor
     if to_even:
         return Value(equation.shape, tf.round(tensor))
-    away_from_zero = tf.sign(tensor) * tf.floor(tf.abs(tensor) + 0.5)
-    return Value(equation.shape, away_from_zero)
+    size = tf.abs(tensor)
+    below = tf.floor(size)
+    # Not the floor of `size + 0.5`, which is itself rounded.
+    from_half = tf.cast(size - below >= 0.5, tensor.dtype)
+    return Value(equation.shape, tf.sign(tensor) * (below + from_half))
 
 
 def _select(which: Any, *cases: Any) -> Any:

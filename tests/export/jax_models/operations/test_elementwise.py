@@ -229,6 +229,15 @@ def test_halves_and_whole_numbers() -> None:
     check_all(OF_HALVES, HALVES)
 
 
+def test_rounding_away_from_zero_next_to_halves_and_of_large_numbers() -> None:
+    values = [[0.49999997, -0.49999997], [8388609, -8388611], [np.inf, -np.inf], [1.5, np.nan]]
+    away = OF_HALVES["round away from zero"]
+    np.testing.assert_array_equal(
+        evaluated(away, np.array(values, np.float32))[0],
+        [[0, 0], [8388609, -8388611], [np.inf, -np.inf], [2, np.nan]],
+    )
+
+
 def test_rounding_to_other_numbers_of_bits_is_refused() -> None:
     with pytest.raises(Exception, match=r"reduce_precision.*rounds to \(5, 10\); use the dtypes"):
         evaluated(lambda x: lax.reduce_precision(x, 5, 10), HALVES)
