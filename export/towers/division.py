@@ -4,8 +4,9 @@ each output.
 Each part is a function. `context` computes, once per context, what depends on context features
 only; `trunk` computes, per candidate, what two or more outputs need; what only one output needs is
 a part named after it. A part that would save almost nothing is merged into those that read its
-results. Layers over both sides are divided first
- (export/towers/divided_layers.py).
+results. Before that, computations on the context take their sizes from it
+(export/towers/batch_sizes.py), and layers over both sides are divided
+(export/towers/divided_layers.py).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bundle.format import manifest
 from bundle.format.towers import Per
 from export.front_end.interface import TracedTower
 from export.graphs.functions import narrowed, type_of
+from export.towers.batch_sizes import take_sizes_from_context
 from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow, named
 from export.towers.divided_layers import divide_layers
 from export.towers.parts import TracedPart
@@ -55,10 +57,10 @@ def split_tower(tower: TracedTower, roles: Mapping[str, manifest.Role]) -> Split
         each.name: CONTEXT if roles[each.feature] == "context" else CANDIDATE
         for each in tower.spec.inputs
     }
-    flow = DataFlow(divide_layers(tower, per), per)
-    if flow.loops:
+    if DataFlow(tower, per).loops:
         return Split(notes=(f"tower {name!r} is not split: a loop of TF1 goes through it",))
     try:
+        flow = DataFlow(divide_layers(take_sizes_from_context(tower, per), per), per)
         rows = flow.rows
     # operations raise many types of errors on unsuitable examples
     except Exception as problem:  # noqa: BLE001

@@ -278,6 +278,52 @@ def described(found: Split) -> list[tuple[str, str, list[str], list[str]]]:
     ]
 
 
+def recurrent(given: Mapping[str, Any], state: Any) -> dict[str, Any]:
+    """Returns the score of an item beside what a small network makes of the user and a state."""
+    for _ in range(2):
+        state = tf.tanh(given["user"] @ matrix(16, 16) + state @ matrix(16, 16))
+    return {"score": tf.reduce_sum(state, 1) + tf.reduce_sum(given["item"] @ matrix(8, 16), 1)}
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        pytest.param(lambda given: tf.shape(given["item"])[0], id="an input"),
+        pytest.param(lambda given: tf.shape(given["item"], tf.int64)[0], id="int64"),
+        pytest.param(lambda given: tf.shape(tf.cast(given["item"][:, 0], tf.int32))[0], id="inner"),
+    ],
+)
+def test_split_tower_whose_context_takes_the_batch_size_of_an_item_runs_once_for_each_context(
+    batch: Callable[[Mapping[str, Any]], Any],
+) -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        rows = tf.fill(tf.stack([batch(given), 16]), 0.5)
+        score = recurrent(given, rows)["score"]
+        return {"score": score + given["age"][:, 0]}
+
+    tower = tower_from(call, item=8, user=16, age=1)
+    assert described(split(tower)) == [
+        ("context", "context", ["user", "age"], ["context_0"]),
+        ("candidate", "candidate", ["item", "age", "context_0"], ["score"]),
+    ]
+    assert_parts_compute_the_tower(tower, 4)
+
+
+def test_split_tower_leaves_a_size_that_is_not_the_batch_size() -> None:
+    def call(given: Mapping[str, Any]) -> dict[str, Any]:
+        numbers_of_items = tf.reshape(given["item"], [-1])
+        rows = tf.zeros([tf.shape(numbers_of_items)[0] // 8, 16])
+        return recurrent(given, rows)
+
+    tower = tower_from(call, item=8, user=16)
+    # The products of the user alone are the context's; the sums with a state are not.
+    assert described(split(tower)) == [
+        ("context", "context", ["user"], ["context_0", "context_1"]),
+        ("candidate", "candidate", ["item", "context_0", "context_1"], ["score"]),
+    ]
+    assert_parts_compute_the_tower(tower, 4)
+
+
 def test_split_tower_with_one_output_twice_stays_whole() -> None:
     def call(given: Mapping[str, Any]) -> dict[str, Any]:
         score = tf.reduce_sum(given["user"] @ matrix(16, 16), 1) + given["item"][:, 0]

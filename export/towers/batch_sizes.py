@@ -1,0 +1,72 @@
+"""Takes the batch size from the context where only the context is computed.
+
+All inputs of a tower have one batch size, and a model reads it from any of them: a function of JAX
+from whichever input is first by name. Where that input belongs to the candidate, whatever starts
+from zeros or is repeated to the batch, such as a recurrent network over a history, would count as
+the candidate's, and run once for each candidate instead of once for each context.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from export.front_end.interface import TracedTower
+from export.graphs.loading import tf
+from export.towers.data_flow import CANDIDATE, CONTEXT, DataFlow
+from export.towers.rewriting import GraphRewriter
+
+
+def take_sizes_from_context(tower: TracedTower, per: Mapping[str, int]) -> TracedTower:
+    """Returns a tower whose computations on the context take no size from a candidate's tensor.
+
+    Args:
+      tower: as traced, with one input for each feature.
+      per: CONTEXT, CANDIDATE or both for each input by name.
+    """
+    rewriting = GraphRewriter(tower)
+    flow = DataFlow(rewriting.tower, per)
+    misplaced = _misplaced_shapes(flow)
+    if not misplaced:
+        return tower
+    smallest = min(
+        (each for each in rewriting.inputs if flow.per(each) == CONTEXT),
+        key=lambda each: math.prod(size or 1 for size in each.shape[1:]),
+    )
+    for operation in misplaced:
+        old = operation.outputs[0]
+        with rewriting.graph.as_default():
+            batch = tf.shape(smallest, out_type=old.dtype)[:1]
+            others = tf.constant(operation.inputs[0].shape.as_list()[1:], old.dtype)
+            new = tf.concat([batch, others], axis=0)
+        rewriting.put(old, new)
+    return rewriting.finished()
+
+
+def _misplaced_shapes(flow: DataFlow) -> list[Any]:
+    """Returns the shapes of the candidate's tensors that computations on the context alone need."""
+    misplaced: dict[str, Any] = {}
+    # Of each tensor: the side that its values come from, and if it has none, the shapes it needs.
+    sides: dict[str, int] = {}
+    shapes_of: dict[str, dict[str, Any]] = {}
+    for operation in flow.graph.get_operations():  # in the order of creation
+        side = 0
+        shapes: dict[str, Any] = {}
+        if operation.type == "Shape":
+            if flow.per(operation.inputs[0]) == CANDIDATE:
+                shapes[operation.name] = operation
+        else:
+            for tensor in operation.inputs:
+                side |= sides.get(tensor.name, 0)
+                shapes |= shapes_of.get(tensor.name, {})
+        if side == CONTEXT:
+            misplaced |= shapes
+        for tensor in operation.outputs:
+            sides[tensor.name] = flow.per(tensor) if tensor.name in flow.inputs else side
+            if not sides[tensor.name]:
+                shapes_of[tensor.name] = shapes
+    if not misplaced:
+        return []
+    # Only these are known to have one row for each example.
+    return [each for each in misplaced.values() if each.inputs[0].name in flow.rows]
