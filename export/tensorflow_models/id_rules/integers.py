@@ -140,16 +140,18 @@ def _operations(kind: str, numbers: Sequence[int | None]) -> Steps | None:
     first = numbers[0] is None
     if len(given) != len(numbers) - 1 or any(abs(each) > _LIMITS[64][1] for each in given):
         return None
-    by = given[0] if given else 0
     done: list[tuple[str, int | None]] = []
-    if kind == "Sub":
-        done = [("add", -by)] if first else [("multiply", -1), ("add", by)]
-    elif kind == "ClipByValue":
-        done = [("at_most", given[1]), ("at_least", by)] if first else []
-    elif kind in _OF_ONE:
+    if kind in _OF_ONE:
         done = [_OF_ONE[kind]]
-    elif kind in _EITHER_WAY or (first and by > 0):
-        done = [((_EITHER_WAY | _BY_POSITIVE)[kind], by)]
+    elif kind == "ClipByValue":
+        smallest, largest = given
+        done = [("at_most", largest), ("at_least", smallest)] if first else []
+    else:
+        (by,) = given
+        if kind == "Sub":
+            done = [("add", -by)] if first else [("multiply", -1), ("add", by)]
+        elif kind in _EITHER_WAY or (first and by > 0):
+            done = [((_EITHER_WAY | _BY_POSITIVE)[kind], by)]
     return tuple(IdOperation.model_validate({"do": do, "by": by}) for do, by in done) or None
 
 

@@ -30,6 +30,8 @@ INT64 = (-(1 << 63), (1 << 63) - 1)
         ([("at_most", 1), ("truncated_remainder", 10)], (-9, 9)),
         ([("remainder", 10), ("multiply", 3)], (0, 27)),
         ([("remainder", 10), ("multiply", -3)], (-27, 0)),
+        ([("remainder", 10), ("add", -7), ("multiply", 3)], (-21, 6)),
+        ([("remainder", 10), ("add", -7), ("multiply", -3)], (-6, 21)),
         ([("remainder", 10), ("add", -5), ("divide", 2)], (-3, 2)),
         ([("remainder", 10), ("add", -7), ("absolute", None)], (0, 7)),
         ([("remainder", 10), ("add", -2), ("absolute", None)], (0, 7)),

@@ -4,6 +4,7 @@ would give other rows than the model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ from bundle.format.manifest import (
 )
 from export.graphs.loading import tf
 from export.tensorflow_models.graph.input_paths import Values
+from export.tensorflow_models.id_rules.buckets import STEPS_MAX
 from export.tensorflow_models.id_rules.chains import find_chain
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 from export.tensorflow_models.id_rules.rules import find_ids
@@ -108,6 +110,8 @@ def found(change: Change, rows: int | None) -> ResolvedIds | Values:
         (lambda f: f["small"] + 1, None, computed(("add", 1), WRAP), None),
         (lambda f: f["small"] - 1, None, computed(("add", -1), WRAP), None),
         (lambda f: f["small"] % 9 + 1, None, computed(("remainder", 9), ("add", 1)), None),
+        (lambda f: tf.minimum(f["small"], 9), None, computed(("at_most", 9)), None),
+        (lambda f: tf.maximum(f["small"], 9), None, computed(("at_least", 9)), None),
         (lambda f: tf.cast(f["x"] + 1, tf.int32), None, computed(("add", 1), WRAP), None),
         (lambda f: tf.cast(f["x"] + 1, tf.int32), ROWS, computed(("add", 1)), None),
         (lambda f: tf.cast(f["x"] % 9, tf.int32), None, computed(("remainder", 9)), None),
@@ -135,6 +139,8 @@ def found(change: Change, rows: int | None) -> ResolvedIds | Values:
         (lambda f: 10 - f["x"], ROWS, computed(("multiply", -1), ("add", 10)), None),
         (lambda f: 10 * f["x"], ROWS, computed(("multiply", 10)), None),
         (lambda f: f["x"] // 10, ROWS, computed(("divide", 10)), None),
+        (lambda f: f["x"] // 1, ROWS, computed(("divide", 1)), None),
+        (lambda f: f["x"] + tf.int64.max, ROWS, computed(("add", (1 << 63) - 1)), None),
         (lambda f: -f["x"], ROWS, computed(("multiply", -1)), None),
         (lambda f: tf.abs(f["x"]), ROWS, computed(("absolute", None)), None),
         (
@@ -530,6 +536,80 @@ def test_ids_outside_a_vocabulary_are_spread_over_rows(
         assert isinstance(resolved.rule, VocabularyIds)
         spread = resolved.rule
         assert (spread.oov_buckets, spread.oov_first_row, spread.oov_hash) == rule
+
+
+def bucketized(numbers: Any, *boundaries: float) -> Any:
+    return tf.raw_ops.Bucketize(input=numbers, boundaries=list(boundaries))
+
+
+@pytest.mark.parametrize(
+    ("change", "rows", "rule"),
+    [
+        # A number falls as another rises: its neighbor is the first below a boundary.
+        (
+            lambda f: bucketized(-f["number"], 1.0, 2.0),
+            ROWS,
+            BucketIds(boundaries=(-1.9999998807907104, -0.9999999403953552), falling=True),
+        ),
+        (
+            lambda f: 2 - bucketized(f["number"], 1.0, 2.0),
+            ROWS,
+            BucketIds(boundaries=(1.0, 2.0), falling=True),
+        ),
+        # Rows begin at any number; for another rule, they need not be rows of a table.
+        (
+            lambda f: tf.clip_by_value(tf.cast(f["number"] * 2.0, tf.int32), 100_000, 100_002),
+            None,
+            BucketIds(boundaries=(50_000.5, 50_001.0), first_row=100_000),
+        ),
+        (
+            lambda f: bucketized(f["number"], 1.0) - 1,
+            None,
+            BucketIds(boundaries=(1.0,), first_row=-1),
+        ),
+        (lambda f: bucketized(f["number"], 1.0) - 2, None, None),
+        (lambda f: bucketized(f["number"], 1.0) - 2, ROWS, BucketIds(boundaries=(), first_row=-1)),
+        # Numbers beyond the integers.
+        (
+            lambda f: bucketized(tf.cast(tf.cast(f["number"] * 1e9, tf.int32), tf.float32), 1e9),
+            ROWS,
+            BucketIds(boundaries=(1.0,)),
+        ),
+        # A cast to int32 before buckets wraps around.
+        (
+            lambda f: bucketized(tf.cast(f["x"], tf.int32), 1.0, 20.0),
+            ROWS,
+            ChainedIds(rules=(computed(WRAP), BucketIds(boundaries=(1.0, 20.0)))),
+        ),
+    ],
+)
+def test_buckets_begin_with_the_row_of_the_smallest_number(
+    change: Change, rows: int | None, rule: IdRule | None
+) -> None:
+    resolved = found(change, rows)
+    assert (resolved.rule if isinstance(resolved, ResolvedIds) else None) == rule
+
+
+@pytest.mark.parametrize(
+    ("steps", "described"),
+    [pytest.param(STEPS_MAX, True, marks=pytest.mark.slow), (STEPS_MAX + 1, False)],
+)
+def test_buckets_have_at_most_as_many_steps_as_fit_a_manifest(steps: int, described: bool) -> None:
+    resolved = found(
+        lambda f: tf.clip_by_value(tf.cast(f["number"] * 2.0, tf.int32), 0, steps), 2 * STEPS_MAX
+    )
+    assert isinstance(resolved, ResolvedIds) == described
+
+
+def test_buckets_of_a_logarithm_begin_near_its_steps() -> None:
+    resolved = found(
+        lambda f: tf.cast(tf.math.log(tf.maximum(f["number"], 1.0)) * 3.0, tf.int32), ROWS
+    )
+    assert isinstance(resolved, ResolvedIds)
+    assert isinstance(resolved.rule, BucketIds)
+    # TensorFlow's logarithm is not monotonic within a few numbers of a step.
+    steps = [math.exp(row / 3) for row in range(1, ROWS + 1)]
+    assert resolved.rule.boundaries == pytest.approx(steps, rel=1e-5)
 
 
 def searched(sorted_: list[list[float]], values: Any) -> Any:
