@@ -245,7 +245,10 @@ def _combined_rule(known: list[ResolvedIds], lookup: Lookup) -> ResolvedIds:
     own = ResolvedIds(known[0].source, lookup.rule, lookup.unknown, lookup.keys)
     if own == ResolvedIds(own.source):
         return known[0]
-    if all(each.rule is None and each.cast is None for each in known):
+    plain = [each.rule is None and each.cast is None for each in known]
+    # One feature has one row of unknown ids.
+    alike = [each.unknown in (None, own.unknown) for each in known]
+    if all(plain) and all(alike):
         return own
     crossed = isinstance(own.rule, CrossedIds)
     paddings = (

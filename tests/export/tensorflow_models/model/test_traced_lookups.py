@@ -395,6 +395,19 @@ PADDED_CROSS = CrossedIds(
             id="not from the end",
         ),
         pytest.param(
+            lambda each: of(
+                tf.where(each["item"] < 0, tf.constant(7, tf.int64), each["item"]),
+                unknown=Unknown(rule="row", row=7),
+            ),
+            {
+                "kind": "single",
+                "inputs": ("item",),
+                "has_unknown": True,
+                "unknown": {"rule": "row", "row": 7},
+            },
+            id="one row of unknown ids, stated twice",
+        ),
+        pytest.param(
             lambda each: of(each["item"] % 5 - 3, variable=variable(from_end=True)),
             {
                 "kind": "single",
@@ -703,6 +716,16 @@ def test_lookup_that_can_neither_leave_nor_stay_is_refused(
             NotConvertible,
             IN_FRONT + NO_PADDING,
             id="padding that a crossed id may be",
+        ),
+        pytest.param(
+            lambda each: of(
+                tf.where(each["item"] < 0, tf.constant(7, tf.int64), each["item"]),
+                unknown=Unknown(rule="row", row=3),
+            ),
+            NotConvertible,
+            f"{IN_FRONT.strip(', ')}, which no rule describes together; give the column the "
+            "unchanged input",
+            id="two rows of unknown ids",
         ),
         pytest.param(
             lambda each: of(
