@@ -7,6 +7,7 @@ line.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -170,12 +171,13 @@ class Evaluator:
         ]
 
     def _call(self, equation: Equation, arguments: Sequence[Value]) -> list[Value]:
-        whole = _WHOLE_CALLS.get(equation.params.get("name", ""))
+        inner = equation.params[CALLS[equation.primitive]]
+        jaxpr = getattr(inner, "jaxpr", inner)
+        whole = _whole_call(equation.params.get("name", ""), jaxpr)
         known = all(value.known is not None for value in arguments)
         if whole is not None and not known and equation.dtype.is_integer:
             return self._handle(whole, equation, arguments)
-        inner = equation.params[CALLS[equation.primitive]]
-        return equation.evaluate(getattr(inner, "jaxpr", inner), _consts(inner), arguments)
+        return equation.evaluate(jaxpr, _consts(inner), arguments)
 
     def _equation(self, eqn: Any, line: str) -> Equation:
         def evaluate(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Value]) -> list[Value]:
@@ -191,6 +193,17 @@ class Evaluator:
             line,
             evaluate,
         )
+
+
+def _whole_call(name: str, jaxpr: Any) -> Handler | None:
+    """Returns the operation that a called function of `jax.numpy` is; None for any other function,
+    such as one of the user's with the same name.
+    """
+    handler = _WHOLE_CALLS.get(name)
+    if handler is None:
+        return None
+    function = inspect.unwrap(getattr(jax.numpy, name))
+    return handler if jaxpr.debug_info.func_filename == function.__code__.co_filename else None
 
 
 def _sized(tensor: Any, shape: Shape) -> Any:

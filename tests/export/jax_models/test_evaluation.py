@@ -124,6 +124,33 @@ def test_attention_with_a_mask() -> None:
     check_same(attention, VALUES)
 
 
+@jax.jit  # type: ignore[untyped-decorator]
+def remainder(ids: Any, count: int) -> Any:
+    return jnp.where(ids < 0, 0, ids % count)
+
+
+@jax.jit  # type: ignore[untyped-decorator]
+def floor_divide(ids: Any, size: int) -> Any:
+    return jnp.maximum(ids, 0) // size + 1
+
+
+def test_users_function_with_the_name_of_one_of_jax_is_evaluated_as_it_is() -> None:
+    ids = np.array([[-4, -1], [0, 5], [7, 8]], np.int32)
+    (found,) = evaluated(lambda x: remainder(x, 7), ids)
+    np.testing.assert_array_equal(found, [[0, 0], [0, 5], [0, 1]])
+    (found,) = evaluated(lambda x: floor_divide(x, 4), ids)
+    np.testing.assert_array_equal(found, [[1, 1], [1, 2], [2, 3]])
+
+
+def test_remainder_and_quotient_of_integers_are_one_operation_each() -> None:
+    """Rules of ids are found by them."""
+    ids = np.array([[-4, -1], [0, 5], [7, 8]], np.int32)
+    function = graph_of(lambda x: [x % 7, jax.vmap(lambda row: row // 4)(x)], ids)
+    types = [each.type for each in function.get_concrete_function().graph.get_operations()]
+    assert {"FloorMod", "FloorDiv"} <= set(types)
+    assert not {"Select", "SelectV2", "TruncateMod", "TruncateDiv"} & set(types)
+
+
 WITHOUT_FLOATS = {
     "and",
     "dim_as_value",
