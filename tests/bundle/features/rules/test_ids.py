@@ -21,10 +21,14 @@ from bundle.format.manifest import (
     IdOperation,
     VocabularyIds,
 )
-from bundle.tables.vocabularies import IntegerKeys, Vocabulary
+from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from tests.bundle.features.readers import objects
 
-VOCABULARIES = {"v": Vocabulary(IntegerKeys(np.arange(10)))}
+VOCABULARIES = {
+    "v": Vocabulary(IntegerKeys(np.arange(10))),
+    "tens": Vocabulary(IntegerKeys(np.array([10, 20, 30]))),
+    "letters": Vocabulary(StringKeys(["x", "y"])),
+}
 SMALLEST = -(1 << 63)
 
 
@@ -114,6 +118,98 @@ def test_invalid_id_is_rejected_with_the_name_of_the_feature(
     with pytest.raises(FeatureError, match=told) as problem:
         rows(rule, values)
     assert len(str(problem.value)) < 300
+
+
+HASHED_999 = HashIds(buckets=999, first_row=1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "values", "expected"),
+    [
+        # Those of tf.strings.to_hash_bucket_fast and _strong.
+        (HashIds(buckets=1000), np.array([5, -7]), [971, 62]),
+        (HashIds(buckets=1000), objects("a", "", "5", "\u00e9"), [939, 263, 971, 25]),
+        (HashIds(buckets=1000, key=(1, 2)), objects("a", "", "5", "\u00e9"), [646, 435, 233, 591]),
+        # Those of the layer Hashing, with 1000 bins and a mask.
+        (HASHED_999.model_copy(update={"mask": 5}), np.array([5, -7, 6]), [0, 30, 714]),
+        (HASHED_999.model_copy(update={"mask": "a"}), objects("a", "b"), [0, 938]),
+        # Those of the layer IntegerLookup, with 4 rows for other ids and a mask.
+        (
+            VocabularyIds(
+                vocabulary="tens",
+                first_row=5,
+                oov_buckets=4,
+                oov_first_row=1,
+                oov_hash="modulo",
+                mask=-1,
+            ),
+            np.array([10, 20, 30, -1, 7, 8, -7, 100]),
+            [5, 6, 7, 0, 4, 1, 2, 1],
+        ),
+        # Those of the layer StringLookup, with 3 rows for other ids and a mask.
+        (
+            VocabularyIds(
+                vocabulary="letters", first_row=4, oov_buckets=3, oov_first_row=1, mask=""
+            ),
+            objects("x", "y", "", "a", "b", "\u00e9"),
+            [4, 5, 0, 1, 2, 2],
+        ),
+        # A mask that the vocabulary holds, too, and no rows for other ids.
+        (
+            VocabularyIds(vocabulary="letters", first_row=4, mask="y"),
+            objects("x", "y", "a"),
+            [4, 0, -1],
+        ),
+    ],
+)
+def test_rows_are_those_of_tensorflow_and_keras(
+    rule: OneInput, values: NDArray[Any], expected: list[int]
+) -> None:
+    assert rows(rule, values, 1000).tolist() == expected
+
+
+SMALLEST_32 = -(1 << 31)
+
+
+@pytest.mark.parametrize(
+    ("entry", "values", "expected"),
+    [
+        # Numbers beyond the integers become the smallest, as on x86-64.
+        (
+            Cast(of="float32", to="int32"),
+            np.array([2.0**31 - 128, 2.0**31, -(2.0**31), -(2.0**31) - 256, 1e30], np.float32),
+            [(1 << 31) - 128, *[SMALLEST_32] * 4],
+        ),
+        (
+            Cast(of="float32", to="int64"),
+            np.array([2.0**31, 2.0**63 - 2.0**39, 2.0**63, -(2.0**63), -1e30], np.float32),
+            [1 << 31, (1 << 63) - (1 << 39), *[SMALLEST] * 3],
+        ),
+        *(
+            (
+                Cast(of="float32", to="int32", rounding=rounding),
+                np.array([-2.5, -1.5, -0.5, -0.0, 0.5, 1.5, 2.5], np.float32),
+                expected,
+            )
+            for rounding, expected in (
+                ("toward_zero", [-2, -1, 0, 0, 0, 1, 2]),
+                ("down", [-3, -2, -1, 0, 0, 1, 2]),
+                ("up", [-2, -1, 0, 0, 1, 2, 3]),
+                ("half_even", [-2, -2, 0, 0, 0, 2, 2]),
+            )
+        ),
+        (
+            Cast(of="int64", to="int32"),
+            np.array([5, (1 << 32) + 5, (1 << 31) - 1, 1 << 31, SMALLEST]),
+            [5, 5, (1 << 31) - 1, SMALLEST_32, 0],
+        ),
+        (Cast(of="int64", to="int32"), objects("4294967301"), [5]),
+    ],
+)
+def test_cast_gives_the_integers_of_tensorflow(
+    entry: Cast, values: NDArray[Any], expected: list[int]
+) -> None:
+    assert cast(entry, "f", values).tolist() == expected
 
 
 @pytest.mark.parametrize("values", [objects("a"), np.array([np.nan], np.float32)])
