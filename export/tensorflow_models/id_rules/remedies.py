@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from export.graphs.walks import PYTHON_CODE, needed
+from export.graphs.walks import ID_DTYPES, PYTHON_CODE, needed
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_rules.buckets import SEARCHES, SERIES
@@ -43,6 +43,9 @@ def cure_of(values: Values) -> str:
     """Returns what to change about an operation that no rule describes."""
     if values.type != "ReadVariableOp" and (words := cure_of_words(values.tensor)):
         return words
+    dtype = values.tensor.dtype
+    if values.type == "Cast" and dtype.is_integer and dtype.name not in ID_DTYPES:
+        return "cast them to tf.int32 or tf.int64, since narrow integers wrap around"
     return next(
         (cure for operations, cure in _CURES.items() if values.type in operations), _SEPARATE
     )

@@ -179,6 +179,7 @@ def test_ids_of_known_rules_are_computed_in_a_self_contained_saved_model(
         ("squared", {}, r"(Mul) LINE.*code.inline_bytes_max.*sums, prod"),
         ("python", {}, r"(EagerPyFunc) LINE.*TensorFlow's own operations"),
         ("weak", {}, r"(StringToHashBucket) LINE"),
+        ("narrow", {}, r"(Cast) LINE of the model.*cast them to tf.int32 or tf.int64"),
         ("multiplied", {}, r"(Mul) LINE.*let callers send what is looked up"),
         ("variable", {}, r"(ReadVariableOp) LINE.*make a constant of the variable"),
         ("unguarded", {}, r"(Log) LINE.*let the number only rise, or only fall, .*tf.maximum"),
