@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from export.graphs.elementwise import ELEMENTWISE, function_of
 from export.graphs.loading import tf
 from export.jax_models.equations import Equation, Handler
@@ -126,12 +128,24 @@ def _convert(equation: Equation, operand: Value) -> Value:
     if tensor.dtype == equation.dtype:
         return operand
     if tensor.dtype.is_floating and equation.dtype.is_integer:
-        # TensorFlow's result for values beyond the range is undefined; JAX's is the nearest one.
-        limits = (equation.dtype.min, equation.dtype.max)
-        finite = tf.where(tf.math.is_nan(tensor), tf.zeros_like(tensor), tensor)
-        wide = tf.cast(finite, tf.float64)
-        return Value(equation.shape, tf.cast(tf.clip_by_value(wide, *limits), equation.dtype))
+        return Value(equation.shape, _nearest_integers(tensor, equation.dtype))
     return Value(equation.shape, tf.cast(tensor, equation.dtype))
+
+
+def _nearest_integers(tensor: Any, dtype: Any) -> Any:
+    """Truncates numbers as JAX does: NaN becomes 0, and a number beyond the range the nearest
+    integer, where TensorFlow's result is undefined.
+    """
+    if tensor.dtype in (tf.bfloat16, tf.float16):
+        tensor = tf.cast(tensor, tf.float32)
+    # LiteRT has no limits of float64, and float32 does not hold the largest integer, but the next.
+    as_float = tensor.dtype.as_numpy_dtype
+    above = as_float(dtype.max + 1)
+    inside = tf.minimum(tensor, np.nextafter(above, as_float(0)))
+    inside = tf.maximum(inside, as_float(dtype.min))
+    finite = tf.where(tf.math.is_nan(tensor), tf.zeros_like(tensor), inside)
+    integers = tf.cast(finite, dtype)
+    return tf.where(tensor >= above, tf.constant(dtype.max, dtype), integers)
 
 
 def _same(_equation: Equation, operand: Value) -> Value:

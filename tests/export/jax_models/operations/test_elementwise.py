@@ -8,11 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ai_edge_litert.interpreter import Interpreter
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.export.jax_models.evaluated import DTYPES, EXAMPLES, check_all, check_same, evaluated
+from export.graphs.loading import tf
+from tests.export.jax_models.evaluated import (
+    DTYPES,
+    EXAMPLES,
+    check_all,
+    evaluated,
+    graph_of,
+)
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -184,9 +192,36 @@ def test_of_bfloat16(shape: tuple[int, ...], seed: int) -> None:
     check_all(OF_BFLOAT16, numbers(shape, seed).astype(jnp.bfloat16))
 
 
+BEYOND_INTEGERS = np.array(
+    [1e20, -1e20, np.inf, -np.inf, np.nan, 7.9, -7.9, 2**31, 2**31 - 128, -(2**31), 255.9, 256],
+    np.float32,
+)
+
+
 def test_numbers_beyond_integers_become_the_nearest_ones() -> None:
-    values = np.array([1e20, -1e20, np.nan, 7.9, -7.9], np.float32)
-    check_same(lambda x: x.astype(jnp.int32), values)
+    check_all(
+        {
+            "int32": lambda x: x.astype(jnp.int32),
+            "int8": lambda x: x.astype(jnp.int8),
+            "uint8": lambda x: x.astype(jnp.uint8),
+            "of bfloat16": lambda x: x.astype(jnp.bfloat16).astype(jnp.int32),
+            "of float16": lambda x: x.astype(jnp.float16).astype(jnp.int32),
+        },
+        BEYOND_INTEGERS,
+    )
+
+
+def test_numbers_beyond_integers_become_the_nearest_ones_in_litert() -> None:
+    graph = graph_of(lambda x: x.astype(jnp.int32), BEYOND_INTEGERS).get_concrete_function()
+    model = tf.lite.TFLiteConverter.from_concrete_functions([graph]).convert()
+    interpreter = Interpreter(model_content=model)
+    position = interpreter.get_input_details()[0]["index"]
+    interpreter.resize_tensor_input(position, BEYOND_INTEGERS.shape)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(position, BEYOND_INTEGERS)
+    interpreter.invoke()
+    found = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
+    np.testing.assert_array_equal(found, jnp.asarray(BEYOND_INTEGERS).astype(jnp.int32))
 
 
 def test_a_row_that_is_added_is_not_repeated_in_the_graph() -> None:
