@@ -42,11 +42,33 @@ def _for_booleans(of_booleans: str, of_integers: str) -> Callable[..., Any]:
     return operation
 
 
+def _with_zeros(
+    operation: Callable[..., Any], left: Any, right: Any, by_zero: Callable[[Any], Any]
+) -> Any:
+    """Divides integers as JAX does also where the divisor is 0, which TensorFlow refuses.
+
+    Args:
+      operation: of integers and divisors that are not 0.
+      left, right: integers.
+      by_zero: what JAX makes of `left` where the divisor is 0.
+    """
+    known = tf.get_static_value(right)
+    if known is not None and np.all(known):
+        return operation(left, right)
+    is_zero = tf.equal(right, 0)
+    found = operation(left, tf.where(is_zero, tf.ones_like(right), right))
+    return tf.where(is_zero, by_zero(left), found)
+
+
 def _divide(left: Any, right: Any) -> Any:
-    return tf.truediv(left, right) if left.dtype.is_floating else tf.truncatediv(left, right)
+    if left.dtype.is_floating:
+        return tf.truediv(left, right)
+    return _with_zeros(tf.truncatediv, left, right, lambda each: ~tf.zeros_like(each))
 
 
 def _remainder(left: Any, right: Any) -> Any:
+    if left.dtype.is_integer:
+        return _with_zeros(tf.truncatemod, left, right, tf.identity)
     # TensorFlow has it for float32 and float64 only.
     if left.dtype not in (tf.bfloat16, tf.float16):
         return tf.truncatemod(left, right)
@@ -199,10 +221,20 @@ def floor_mod(equation: Equation, left: Value, right: Value) -> Value:
     one.
     """
     divisor = tf.cast(right.tensor, equation.dtype)
-    return Value(equation.shape, tf.math.floormod(left.tensor, divisor))
+    found = _with_zeros(tf.math.floormod, left.tensor, divisor, tf.zeros_like)
+    return Value(equation.shape, found)
 
 
 def floor_divide(equation: Equation, left: Value, right: Value) -> Value:
     """Computes `//` of integers, as `floor_mod`."""
     divisor = tf.cast(right.tensor, equation.dtype)
-    return Value(equation.shape, tf.math.floordiv(left.tensor, divisor))
+
+    def by_zero(each: Any) -> Any:
+        quotient = ~tf.zeros_like(each)
+        if each.dtype.is_unsigned:
+            return quotient
+        # JAX rounds -1 down where the remainder, which is `each`, is not 0.
+        return quotient - tf.cast(tf.not_equal(each, 0), each.dtype)
+
+    found = _with_zeros(tf.math.floordiv, left.tensor, divisor, by_zero)
+    return Value(equation.shape, found)

@@ -273,6 +273,27 @@ def test_rounding_away_from_zero_next_to_halves_and_of_large_numbers() -> None:
     )
 
 
+BY_ZERO: dict[str, Callable[[Any, Any], Any]] = {
+    "remainder": lambda x, y: x % y,
+    "floor_divide": lambda x, y: x // y,
+    "quotient": lax.div,
+    "rest": lax.rem,
+    "guarded": lambda x, y: jnp.where(y == 0, 9, x // y),
+    "of all by one": lambda x, y: x // y[:1],
+    "of one by all": lambda x, y: x[:1] % y,
+    "by a constant": lambda x, y: x // jnp.array([0, 2, -2]),
+    "by zero": lambda x, y: lax.div(x, jnp.zeros_like(x)),
+}
+
+
+def test_integers_are_divided_by_zero_as_jax_does() -> None:
+    left = np.array([[7, 0, 5], [-7, 0, -5], [1, 2, 3]], np.int32)
+    right = np.array([[0, 0, 2], [0, 3, -2], [1, 0, 3]], np.int32)
+    check_all(BY_ZERO, left, right)
+    of_unsigned = {name: BY_ZERO[name] for name in ("remainder", "floor_divide", "quotient")}
+    check_all(of_unsigned, abs(left).astype(np.uint32), abs(right).astype(np.uint32))
+
+
 def test_rounding_to_other_numbers_of_bits_is_refused() -> None:
     with pytest.raises(Exception, match=r"reduce_precision.*rounds to \(5, 10\); use the dtypes"):
         evaluated(lambda x: lax.reduce_precision(x, 5, 10), HALVES)
