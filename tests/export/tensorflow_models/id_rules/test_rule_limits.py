@@ -643,6 +643,7 @@ def searched(sorted_: list[list[float]], values: Any) -> Any:
         # No step within what float32 distinguishes, several sequences, numbers of 64 bits, and
         # operations that are not known to be monotonic.
         (lambda f: tf.raw_ops.Bucketize(input=f["x"], boundaries=[2.0**25]), None),
+        (lambda f: tf.raw_ops.Bucketize(input=f["x"], boundaries=[-(2.0**25)]), None),
         (
             lambda f: tf.reshape(
                 searched([[1.0, 2.0], [1.0, 2.0]], tf.reshape(f["number"], [2, -1])), [-1]
@@ -663,7 +664,13 @@ def searched(sorted_: list[list[float]], values: Any) -> Any:
             ),
             None,
         ),
-        # A product that wraps around, and is compared with a number.
+        # Products that wrap around, and are compared with a number.
+        (
+            lambda f: tf.raw_ops.Bucketize(
+                input=tf.raw_ops.Mul(x=f["small"], y=1000), boundaries=[1.0]
+            ),
+            None,
+        ),
         (
             lambda f: tf.raw_ops.Bucketize(
                 input=tf.raw_ops.Mul(x=f["small"], y=3), boundaries=[1.0]
@@ -708,6 +715,10 @@ def test_buckets_begin_at_the_steps_of_what_is_known_to_rise_or_fall(
         (
             lambda flat: tf.where(tf.equal(flat, 5), int64(0), hashed(flat)),
             HashIds(buckets=ROWS, mask=5),
+        ),
+        (
+            lambda flat: tf.searchsorted(tf.constant([1, 2], tf.int64), flat, side="right"),
+            BucketIds(boundaries=(1.0, 2.0)),
         ),
         # Constants of one value, and others: which values they belong to is not known.
         (lambda flat: tf.where(tf.constant([True]), flat, hashed(flat)), None),
