@@ -17,6 +17,29 @@ from tests.bundle.features.readers import STORED, column, open_reader
 from tests.bundles.tables import write_table
 
 
+def test_hashes_of_several_features_read_the_rows_of_each(tmp_path: Path) -> None:
+    rules = {
+        "plain": entries.HashIds(buckets=9),
+        "shifted": entries.HashIds(buckets=4, first_row=20),
+        "keyed": entries.HashIds(buckets=5, first_row=40, key=(1, 2)),
+    }
+    features = {
+        name: entries.EmbeddedFeature(kind="single", table="t", role="context", ids=rule)
+        for name, rule in rules.items()
+    }
+    reader = open_reader(tmp_path, **features)
+    sent = {
+        "plain": column("a", "b"),
+        "shifted": column(5, -7),
+        "keyed": column(5, -7),
+    }
+    found = reader.activations(list(reader), sent, 2)
+    # Buckets of tf.strings.to_hash_bucket_fast and _strong.
+    rows = {"plain": [3, 1], "shifted": [20 + 3, 20 + 2], "keyed": [40 + 3, 40 + 2]}
+    for name, expected in rows.items():
+        assert (found[name].values == STORED[expected]).all()
+
+
 def test_write_of_several_features_fills_their_columns_from_ids_alone(tmp_path: Path) -> None:
     stored = {
         f"t{number}": np.random.default_rng(number).standard_normal((9, number + 1))
