@@ -60,10 +60,15 @@ def _with_zeros(
     return tf.where(is_zero, by_zero(left), found)
 
 
+def _quotient_by_zero(left: Any) -> Any:
+    dtype = left.dtype
+    return tf.constant(dtype.max if dtype.is_unsigned else -1, dtype)  # every bit is set
+
+
 def _divide(left: Any, right: Any) -> Any:
     if left.dtype.is_floating:
         return tf.truediv(left, right)
-    return _with_zeros(tf.truncatediv, left, right, lambda each: ~tf.zeros_like(each))
+    return _with_zeros(tf.truncatediv, left, right, _quotient_by_zero)
 
 
 def _remainder(left: Any, right: Any) -> Any:
@@ -230,7 +235,7 @@ def floor_divide(equation: Equation, left: Value, right: Value) -> Value:
     divisor = tf.cast(right.tensor, equation.dtype)
 
     def by_zero(each: Any) -> Any:
-        quotient = ~tf.zeros_like(each)
+        quotient = _quotient_by_zero(each)
         if each.dtype.is_unsigned:
             return quotient
         # JAX rounds -1 down where the remainder, which is `each`, is not 0.
