@@ -359,6 +359,17 @@ def test_rows_are_told_before_the_weights_are_read() -> None:
     assert kernel.is_initialized()
 
 
+@pytest.mark.parametrize("disabled", [False, True])
+def test_rows_leave_the_optimizer_of_graphs_as_it_was(flow: DataFlow, disabled: bool) -> None:
+    optimizer = tf.config.optimizer
+    optimizer.set_experimental_options({"disable_meta_optimizer": disabled})
+    try:
+        assert flow.rows
+        assert optimizer.get_experimental_options()["disable_meta_optimizer"] is disabled
+    finally:
+        optimizer.set_experimental_options({"disable_meta_optimizer": False})
+
+
 def test_operation_is_named_with_its_type(flow: DataFlow) -> None:
     assert named(flow.graph.get_operation_by_name("user_layer")) == "'user_layer' (Relu)"
 
