@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from types import ModuleType
 
@@ -33,3 +35,18 @@ def test_versions_include_a_module_whose_distribution_has_another_name(
     module.__version__ = "2.20.0"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "unlisted", module)
     assert steps.versions(("unlisted", "absent")) == {"unlisted": "2.20.0"}
+
+
+def test_tensorflow_is_loaded_for_cpus_and_with_tf_keras() -> None:
+    names = ("CUDA_VISIBLE_DEVICES", "KERAS_BACKEND", "TF_USE_LEGACY_KERAS", "TF_CPP_MIN_LOG_LEVEL")
+    code = (
+        "import os, sys; from export.graphs.loading import load_tensorflow; load_tensorflow(); "
+        f"print(*(os.environ[name] for name in {names}), 'tensorflow' in sys.modules)"
+    )
+    stated = {"CUDA_VISIBLE_DEVICES": "0", "KERAS_BACKEND": "jax"}
+    others = {name: value for name, value in os.environ.items() if name not in names}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, env={**others, **stated}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["-1", "tensorflow", "1", "3", "True"]
