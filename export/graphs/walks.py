@@ -35,7 +35,7 @@ def keeps_values(operation: Any) -> bool:
     int32 and int64, and to wider integers do.
     """
     if operation.type != "Cast":
-        return operation.type in _SAME_VALUES and bool(operation.inputs)
+        return operation.type in _SAME_VALUES
     before = operation.inputs[0].dtype
     after = operation.outputs[0].dtype
     if not (before.is_integer and after.is_integer):
