@@ -18,11 +18,12 @@ from export.errors import UsageError
 from export.front_end.interface import PartitionedModel
 from export.front_end.manifest_features import describe_features
 from export.front_end.roles import check_candidate_inputs
+from export.front_end.specs import ModelSpec
 from export.front_end_choice import open_job
 from export.jobs.destinations import Destination, open_destination
 from export.jobs.executors import encoder_count
 from export.jobs.table_steps import plan_copy
-from export.recipe.schema import ExportJob, IndexPart, TablePart
+from export.recipe.schema import ExportJob, FeaturePart, IndexPart, TablePart
 from export.recipe.settings import ExportSettings
 from export.tables.conversions import ErrorLimits
 from export.tables.plan import ExportPlan, Writing
@@ -160,6 +161,7 @@ def prepare(
     traced = opened.traced
     check_rankings(traced.spec)
     check_candidate_inputs(traced.spec, opened.entries)
+    _check_corpus_features(job, traced.spec)
     check_formulas(job, traced.spec)
     writing = {
         table.name: _writing(job.tables.get(table.name, TablePart()), job.output.tables == "link")
@@ -277,3 +279,21 @@ def _check_indexes(job: ExportJob) -> None:
                     f"indexes.{name}.{role}_tower names {tower!r}; the recipe's towers with role = "
                     f"{role!r}: {known}"
                 )
+
+
+def _check_corpus_features(job: ExportJob, model: ModelSpec) -> None:
+    """Checks that a corpus has all that the candidate towers over it need."""
+    for name, part in job.indexes.items():
+        corpus = job.corpora[part.corpus]
+        inputs = model.read_by(model.towers[part.candidate_tower])
+        missing = [
+            each
+            for each in inputs
+            if each not in corpus.features and job.features.get(each, FeaturePart()).default is None
+        ]
+        if missing:
+            raise UsageError(
+                f"corpora.{part.corpus}.features has no column for {', '.join(missing)}, which "
+                f"tower {part.candidate_tower!r} of index {name!r} reads; add it, as in features = "
+                f'{{ {missing[0]} = "COLUMN" }}, or set features.{missing[0]}.default'
+            )

@@ -81,6 +81,13 @@ from tests.export.movies_job import Recipe, changed, write_project
         ("corpora.movies.id", "id", "movies.csv has no column 'id'; it has movieId"),
         ("corpora.movies.attributes", ["titel"], "movies.csv has no column 'titel'"),
         (
+            "corpora.movies.features",
+            {"genres": "genres", "year": "year"},
+            "corpora.movies.features has no column for movie_id, which tower 'candidate' of index "
+            "'movies' reads; add it, as in features = { movie_id = \"COLUMN\" }, or set "
+            "features.movie_id.default",
+        ),
+        (
             "corpora.movies.filters",
             ["genre"],
             "movies.csv has no column 'genre'; it has movieId, title, genres",
