@@ -1,8 +1,8 @@
-"""The parity check: every form of every tower, and of its parts, must answer as the reference model
-does.
+"""The parity check: every form of every tower, and of its parts, must return what the reference
+model returns.
 
 The reference model takes ids; a written tower takes activations from the bundle's own tables, by
-the service's own reader. So what agrees here is the whole path of an answer: ids, rows, combiner,
+the service's own reader. So what agrees here is the whole path of a response: ids, rows, combiner,
 weights, compiled arithmetic.
 """
 
@@ -21,6 +21,8 @@ from bundle.features.reader import FeatureReader
 from bundle.format.manifest import Tower, TowerForm, TowerPart
 from export.errors import VerificationFailed
 from export.front_end.interface import Results
+from export.front_end.specs import DenseSpec
+from export.recipe.schema import FeaturePart
 from export.verify.forms import OpenForm, Values, allowed, compare, open_form, run
 from export.verify.rankings import check_effects, order_effects
 from export.verify.reference_inputs import Reference
@@ -56,7 +58,7 @@ def with_empty_bags(reference: Reference, tower: str) -> Reference | None:
       tower: The query tower, whose bags are emptied.
 
     Returns:
-      None: the tower has no bags.
+      None: the tower has no bags that may be empty.
     """
     examples = reference.examples
     read = reference.model.read_by(reference.model.towers[tower])
@@ -64,13 +66,24 @@ def with_empty_bags(reference: Reference, tower: str) -> Reference | None:
     emptied = {}
     for name in read:
         column = examples.columns.get(name)
-        if column is not None and column.offsets is not None:
+        if column is not None and column.offsets is not None and _may_be_empty(reference, name):
             weights = None if column.weights is None else column.weights[:0]
             emptied[name] = Column(column.values[:0], nothing, weights)
     if not emptied:
         return None
     cold = replace(examples, columns={**examples.columns, **emptied})
     return replace(reference, examples=cold)
+
+
+def _may_be_empty(reference: Reference, name: str) -> bool:
+    """Returns whether a request may send nothing in an input: not where a tower also takes its
+    values as they are, such as the mask of a padded history, and there is no default.
+    """
+    as_sent = any(
+        isinstance(spec, DenseSpec) and spec.entry.take == "values"
+        for spec in reference.model.inputs[name]
+    )
+    return not as_sent or reference.job.features.get(name, FeaturePart()).default is not None
 
 
 def check_towers(

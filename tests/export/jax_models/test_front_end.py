@@ -63,6 +63,14 @@ def build():
     return shapes(), {"query": query}
 
 
+def candidate(parameters, inputs):
+    return parameters["genres"][inputs["item"]][:, :3]
+
+
+def build_two_towers():
+    return shapes(), {"query": query, "candidate": candidate}
+
+
 def build_arrays():
     return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes()), {"query": query}
 
@@ -180,6 +188,40 @@ def published(folder: Path) -> Manifest:
     prepared = bundle_job.prepare(job_of(), folder, ExportSettings())
     bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
     return read_manifest(folder / "bundles" / "plain" / "1")
+
+
+def test_index_whose_queries_take_the_mask_of_a_padded_history_is_published(
+    folder: Path,
+) -> None:
+    rows = "".join(f"{row}\n" for row in range(GENRES))
+    (folder / "items.csv").write_text(f"item\n{rows}")
+    job = job_of()
+    changes = {
+        "model": "two_towers",
+        "code": {"factory": "model.py:build_two_towers"},
+        "inputs": {**job.model_dump()["inputs"], "item": {"dtype": "int32"}},
+        "towers": {
+            "query": {"role": "query", "call": "query", "outputs": {"vector": "vector"}},
+            "candidate": {"role": "candidate", "call": "candidate"},
+        },
+        "corpora": {"items": {"file": "items.csv", "id": "item", "features": {"item": "item"}}},
+        "indexes": {
+            "items": {
+                "corpus": "items",
+                "query_tower": "query",
+                "candidate_tower": "candidate",
+                "recall": {"k": 5},
+            }
+        },
+    }
+    prepared = bundle_job.prepare(job_of(**changes), folder, ExportSettings())
+    bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
+
+    manifest = read_manifest(folder / "bundles" / "two_towers" / "1")
+    index = manifest.indexes["items"]
+    assert index.recall.value == 1
+    # Nobody can send an empty history: three genres are the mask's, too.
+    assert index.recall_of_cold_users is None
 
 
 def refused(folder: Path, **changes: Any) -> str:
