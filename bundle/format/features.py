@@ -194,7 +194,8 @@ class EmbeddedFeature(StrictModel):
             raise ValueError("an 'indicator' has at most 65536 rows, but for an 'ordinal'")
         if self.ordinal and (self.indicator is None or self.kind == "bag"):
             raise ValueError("'ordinal' belongs to an indicator that is no bag")
-        if self.from_end and not isinstance(self.ids, IdentityIds | ComputedIds):
+        last = self.ids.rules[-1] if isinstance(self.ids, ChainedIds) else self.ids
+        if self.from_end and not isinstance(last, IdentityIds | ComputedIds):
             raise ValueError("'from_end' belongs to ids that are integers, or are computed of one")
         return self
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.format.manifest import BucketIds, ChainedIds
+from bundle.format.manifest import BucketIds, ChainedIds, ComputedIds, IdOperation
 from export.graphs.walks import ID_DTYPES
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, run
 from export.tensorflow_models.graph.origins import Source
@@ -63,21 +63,29 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
     if dtype.name != "float32" and not (dtype.name in ("int32", "int64") and searched):
         return None
 
+    # Rows below 0 are counted from the table's end, and buckets begin at -1: they are raised by as
+    # many rows, and lowered behind the buckets.
+    below = rows if rows is not None and call.from_end else 0
+
     def row(numbers: Numbers) -> NDArray[np.int64]:
         found: Numbers = numbers.astype(dtype.as_numpy_dtype)
         for each in steps:
             found = _computed(each, call, found)
         whole: NDArray[np.int64] = found.astype(np.int64)
-        return whole if rows is None else np.clip(whole, -1, rows)
+        return whole if rows is None else np.clip(whole, -1 - below, rows) + below
 
-    boundaries = _buckets(
+    buckets = _buckets(
         row, dtype.as_numpy_dtype, exact=not any(each.type in SERIES for each in steps)
     )
-    if boundaries is None:
+    if buckets is None:
         return None
-    if may_wrap(sent, call):
-        return ResolvedIds(source, ChainedIds(rules=(WRAPPED, boundaries)))
-    return ResolvedIds(source, boundaries)
+    rules: list[Any] = [WRAPPED] if may_wrap(sent, call) else []
+    if not below or buckets.first_row >= below:
+        rules += [buckets.model_copy(update={"first_row": buckets.first_row - below})]
+    else:
+        lowered = IdOperation(do="add", by=-below)
+        rules += [buckets, ComputedIds(operations=(lowered,))]
+    return ResolvedIds(source, rules[0] if len(rules) == 1 else ChainedIds(rules=tuple(rules)))
 
 
 def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Source, Values] | None:

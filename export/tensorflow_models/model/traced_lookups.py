@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from bundle.format.manifest import (
+    ChainedIds,
     ComputedIds,
     CrossedIds,
     EmbeddedFeature,
@@ -216,7 +217,8 @@ def _resolved(
 def _may_be_negative(rule: IdRule | None, unknown: Unknown | None) -> bool:
     if rule is None:
         return unknown is None  # else the model gives ids below 0 the row of unknown ids
-    return isinstance(rule, ComputedIds) and reach_of(rule)[0] < 0
+    last = rule.rules[-1] if isinstance(rule, ChainedIds) else rule
+    return isinstance(last, ComputedIds) and reach_of(last)[0] < 0
 
 
 def _from_changed_text(lookup: Lookup, call: CallGraph) -> ResolvedIds | None:

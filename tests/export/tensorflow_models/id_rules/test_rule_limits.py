@@ -569,6 +569,11 @@ def bucketized(numbers: Any, *boundaries: float) -> Any:
         ),
         (lambda f: bucketized(f["number"], 1.0) - 2, None, None),
         (lambda f: bucketized(f["number"], 1.0) - 2, ROWS, BucketIds(boundaries=(), first_row=-1)),
+        (
+            lambda f: bucketized(f["number"], 1.0) - 1,
+            ROWS,
+            BucketIds(boundaries=(1.0,), first_row=-1),
+        ),
         # Numbers beyond the integers.
         (
             lambda f: bucketized(tf.cast(tf.cast(f["number"] * 1e9, tf.int32), tf.float32), 1e9),
@@ -588,6 +593,35 @@ def test_buckets_begin_with_the_row_of_the_smallest_number(
 ) -> None:
     resolved = found(change, rows)
     assert (resolved.rule if isinstance(resolved, ResolvedIds) else None) == rule
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        pytest.param(
+            lambda f: bucketized(f["number"], 1.0, 2.0, 3.0) - 2,
+            ChainedIds(
+                rules=(BucketIds(boundaries=(1.0, 2.0, 3.0), first_row=1), computed(("add", -3)))
+            ),
+            id="rows below 0",
+        ),
+        pytest.param(
+            lambda f: bucketized(f["number"], 1.0, 2.0) - 5,
+            ChainedIds(rules=(BucketIds(boundaries=(2.0,), first_row=-1), computed(("add", -3)))),
+            id="rows below the table",
+        ),
+        pytest.param(
+            lambda f: bucketized(f["number"], 1.0, 2.0),
+            BucketIds(boundaries=(1.0, 2.0)),
+            id="no row below 0",
+        ),
+    ],
+)
+def test_buckets_of_a_table_that_counts_from_its_end(change: Change, rule: IdRule) -> None:
+    traced = trace(lambda features: {"ids": change(features)}, number=numbers())
+    resolved = find_ids(Values(traced.results["ids"]), replace(traced.calls, from_end=True), 3)
+    assert isinstance(resolved, ResolvedIds)
+    assert resolved.rule == rule
 
 
 @pytest.mark.parametrize(

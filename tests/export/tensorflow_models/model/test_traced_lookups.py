@@ -419,6 +419,18 @@ PADDED_CROSS = CrossedIds(
             id="computed from the end",
         ),
         pytest.param(
+            lambda each: of(hashed(each["text"]) - 1, variable=variable(from_end=True)),
+            {
+                "kind": "single",
+                "inputs": ("text",),
+                "ids": {"rules": ({"buckets": 8}, {"operations": ({"do": "add", "by": -1},)})},
+                "from_end": True,
+                "has_rule": True,
+                "ids_dtype": "string",
+            },
+            id="chain from the end",
+        ),
+        pytest.param(
             lambda each: of(each["item"] % 5 - 3, variable=variable()),
             {"kind": "single", "inputs": ("item",), "ids": BELOW_3, "has_rule": True},
             id="computed and not from the end",
