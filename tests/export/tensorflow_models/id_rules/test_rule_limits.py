@@ -81,6 +81,7 @@ FROM_MINUS_1 = table_of(["", "red"], [-1, 0])
 LATIN_1 = table_of([b"\xe9", b"red"], [0, 1])
 DECIMALS_OF_64_BITS = table_of([str(-(1 << 63)), str((1 << 63) - 1)], [0, 1])
 OF_65_BITS = table_of([str(1 << 63), "1"], [0, 1])
+OF_65_BITS_BELOW_0 = table_of([str(-(1 << 63) - 1), "1"], [0, 1])
 
 
 def computed(*steps: tuple[str, int | None]) -> ComputedIds:
@@ -445,6 +446,10 @@ def test_keys_of_a_vocabulary_have_the_rows_of_its_table(
         pytest.param(
             lambda f: OF_65_BITS.lookup(tf.strings.as_string(f["x"])), id="a key beyond int64"
         ),
+        pytest.param(
+            lambda f: OF_65_BITS_BELOW_0.lookup(tf.strings.as_string(f["x"])),
+            id="a key below int64",
+        ),
         pytest.param(lambda f: EMPTY.lookup(f["x"]), id="no keys"),
         pytest.param(
             lambda f: NOT_DECIMAL.lookup(tf.strings.as_string(f["x"])), id="a leading zero"
@@ -474,6 +479,7 @@ def test_lookup_in_another_table_has_no_rule(change: Change) -> None:
         (-1, True, 9, 8),
         (-1, True, None, None),
         (1, True, 9, 1),
+        (0, True, 9, 0),
         (8, False, 9, 8),
         (9, False, 9, None),
         (0, False, None, 0),
