@@ -274,7 +274,7 @@ class CorpusPart(Part):
     """Column of the id of the candidate: integers or strings, unique, without nulls."""
     features: dict[str, str] = {}
     """Name of each feature and the column that holds its value, in the form in which a client sends
-    it.
+    it. The candidate tower of an index needs each of its inputs here, or a default of it.
     """
     attributes: tuple[str, ...] = ()
     """Columns that are returned with results on request."""
