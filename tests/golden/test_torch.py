@@ -106,6 +106,16 @@ def test_save_that_did_not_finish_is_refused(written: Path, tmp_path: Path) -> N
         open_checkpoint(case)
 
 
+def test_rows_that_a_planner_spread_over_cores_are_not_taken_for_rows_in_order(
+    written: Path,
+) -> None:
+    with pytest.raises(
+        CheckpointError,
+        match=r"planner_data\['sparsecore'\] \(dict of num_sc_per_device, world_size\).*order",
+    ):
+        open_checkpoint(written / "torch_sparsecore")
+
+
 def test_file_that_an_index_names_and_that_is_not_there_is_named(
     written: Path, tmp_path: Path
 ) -> None:

@@ -8,22 +8,41 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 from export.checkpoint.formats.coding import Malformed
 
 
 class Record:
-    """Takes the place of an object, whatever its class.
+    """Takes the place of an object of a class that `record_class` names.
 
     Its attributes are those of the object. Of an object whose class pickles something else, that is
     the attribute `state`.
     """
 
+    KNOWN: ClassVar[frozenset[str]] = frozenset()
+    """Names of the attributes that an object of the class may have."""
+
     def __setstate__(self, state: Any) -> None:
         attributes = state if isinstance(state, dict) else {"state": state}
+        unknown = sorted(str(name) for name in attributes if name not in self.KNOWN)
+        if unknown:
+            raise Malformed(
+                f"its {type(self).__name__} has {unknown[0]!r}, which is not understood and may "
+                "change what the rest means"
+            )
         self.__dict__.update(attributes)
+
+
+def record_class(name: str, known: Iterable[str]) -> type[Record]:
+    """Returns what takes the place of a class.
+
+    Args:
+      name: The name of the class, for messages.
+      known: Names of the attributes that its objects may have; any other is an error.
+    """
+    return type(name, (Record,), {"KNOWN": frozenset(known)})
 
 
 def load_restricted(

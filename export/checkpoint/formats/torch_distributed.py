@@ -24,7 +24,7 @@ import google_crc32c
 
 from export.checkpoint.datafiles import REQUESTS
 from export.checkpoint.formats.coding import Malformed
-from export.checkpoint.formats.restricted_pickle import Record, load_restricted
+from export.checkpoint.formats.restricted_pickle import load_restricted, record_class
 from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, Storage, can_be
 from export.errors import CheckpointError
 from object_store.locations import Location, read_range, stamp_of
@@ -32,8 +32,12 @@ from object_store.stamps import Stamp
 
 METADATA = ".metadata"
 _SUFFIX = ".distcp"
+_STRIDED = "torch.strided"
+"""The layout of a tensor that holds each of its values."""
 _METADATA_BYTES_MAX = 1 << 30
 _PICKLE_BYTES_MAX = 1 << 20
+_SHOWN_MAX = 200
+"""Characters of the metadata that a message shows."""
 _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -47,20 +51,28 @@ _DAMAGE = (
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 _LOCAL_MAGIC = b"PK\x03\x04"
 _DISTRIBUTED = "torch.distributed."
-_DISTRIBUTED_SUBSTITUTES: dict[str, Any] = {
-    **dict.fromkeys(
-        [
-            "BytesStorageMetadata",
-            "ChunkStorageMetadata",
-            "Metadata",
-            "MetadataIndex",
-            "StorageMeta",
-            "TensorProperties",
-            "TensorStorageMetadata",
-            "_StorageInfo",
-        ],
-        Record,
+_ATTRIBUTES: dict[str, tuple[str, ...]] = {
+    "BytesStorageMetadata": (),
+    "ChunkStorageMetadata": ("offsets", "sizes"),
+    "Metadata": (
+        "state_dict_metadata",
+        "planner_data",
+        "storage_data",
+        "storage_meta",
+        "version",
     ),
+    "MetadataIndex": ("fqn", "offset", "index"),
+    # About the save itself: nothing here says what a tensor means.
+    "StorageMeta": ("checkpoint_id", "save_id", "load_id", "modules"),
+    "TensorProperties": ("state",),
+    "TensorStorageMetadata": ("properties", "size", "chunks"),
+    "_StorageInfo": ("relative_path", "offset", "length", "transform_descriptors"),
+}
+"""Classes of the metadata -> their attributes. Others may hold a layout, so they are refused: a
+program that saves rows in an order of its own adds some, as Megatron adds `mcore_data`.
+"""
+_DISTRIBUTED_SUBSTITUTES: dict[str, Any] = {
+    **{name: record_class(name, known) for name, known in _ATTRIBUTES.items()},
     **dict.fromkeys(["_MEM_FORMAT_ENCODING", "MEM_FORMAT_ENCODING"], int),
 }
 
@@ -114,15 +126,23 @@ def list_torch_distributed(directory: Location) -> Listing:
 
     Raises:
       CheckpointError: It is damaged, cut short, compressed, or its metadata names code that is not
-        known.
+        known or holds something that is not understood.
       OSError: It cannot be read.
     """
     data = read_range(directory / METADATA, 0, _METADATA_BYTES_MAX)
     try:
         metadata = load_restricted(data, _metadata_substitute)
+        _check_planner_data(directory / METADATA, metadata)
         tensors = _tensors_of(metadata)
         parts = _parts_of(directory, metadata, tensors)
-    except (Malformed, AttributeError, KeyError, TypeError, ValueError) as problem:
+    except (
+        Malformed,
+        AttributeError,
+        KeyError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as problem:
         raise CheckpointError(
             f"{directory / METADATA} cannot be read: {problem}; it is damaged, or another release "
             "of PyTorch wrote it than those that are known"
@@ -152,6 +172,40 @@ def _metadata_substitute(module: str, name: str) -> Any:
     return _SUBSTITUTES.get((module, name))
 
 
+def _check_planner_data(file: Location, metadata: Any) -> None:
+    """Checks that the planner recorded nothing but where each tensor lay in the state dict.
+
+    A planner that saves rows in an order of its own records that order here: TorchRec's planner for
+    TPUs does so under `sparsecore`, since it spreads the rows of a table over SparseCores.
+
+    Raises:
+      CheckpointError: It recorded something else, whose meaning is not known.
+    """
+    planner_data = getattr(metadata, "planner_data", None) or {}
+    for name, recorded in planner_data.items():
+        is_path = isinstance(recorded, tuple | list) and all(
+            isinstance(step, str | int) for step in recorded
+        )
+        if is_path and name in metadata.state_dict_metadata:
+            continue
+        raise CheckpointError(
+            f"{file}: the program that saved the checkpoint recorded "
+            f"planner_data[{str(name)[:_SHOWN_MAX]!r}] ({_summary(recorded)}). What it says is not "
+            "understood, and it may say in which order the rows of tables lie; expected was the "
+            "path of each tensor in the state dict, and nothing else. Save the tables with their "
+            "rows in the order of the ids, by torch.distributed.checkpoint.save without a planner"
+        )
+
+
+def _summary(recorded: Any) -> str:
+    """Returns the type of a value, and the keys of a dict."""
+    kind = type(recorded).__name__
+    if not isinstance(recorded, dict):
+        return kind
+    keys = ", ".join(sorted(key for key in recorded if isinstance(key, str)))
+    return f"{kind} of {keys[:_SHOWN_MAX]}"
+
+
 def _tensors_of(metadata: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Returns dtype and shape of each tensor."""
     tensors = {}
@@ -161,7 +215,9 @@ def _tensors_of(metadata: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
         shape = _sizes(entry.size)
         if not can_be(shape):
             raise ValueError(f"{name!r} has the shape {list(shape)}, which nothing can have")
-        dtype, *_ = entry.properties.state
+        dtype, layout, *_ = entry.properties.state
+        if layout != _STRIDED:
+            raise ValueError(f"{name!r} has the layout {layout}; {_STRIDED} was expected")
         tensors[str(name)] = (str(dtype).removeprefix("torch."), shape)
     return tensors
 

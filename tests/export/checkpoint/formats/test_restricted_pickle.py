@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from export.checkpoint.formats.coding import Malformed
-from export.checkpoint.formats.restricted_pickle import Record, load_restricted
+from export.checkpoint.formats.restricted_pickle import load_restricted, record_class
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 
@@ -32,14 +32,24 @@ class Touches:
         return Path.touch, (self.path,)
 
 
+RECORD = record_class("Saved", ["name"])
+
+
 def saved_as_record(module: str, name: str) -> Any:
-    return Record if name == "Saved" else None
+    return RECORD if name == "Saved" else None
 
 
 def test_object_of_an_allowed_class_is_its_attributes() -> None:
     found = load_restricted(pickle.dumps({"a": Saved("x")}), saved_as_record)
-    assert type(found["a"]) is Record
+    assert type(found["a"]) is RECORD
     assert vars(found["a"]) == {"name": "x"}
+
+
+def test_object_with_an_attribute_that_is_not_known_is_malformed() -> None:
+    saved = Saved("x")
+    vars(saved)["order"] = [1, 0]
+    with pytest.raises(Malformed, match="its Saved has 'order', which is not understood"):
+        load_restricted(pickle.dumps(saved), saved_as_record)
 
 
 def test_code_that_a_pickle_names_is_not_run(tmp_path: Path) -> None:

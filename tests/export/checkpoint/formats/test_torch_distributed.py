@@ -9,9 +9,9 @@ import sys
 import zipfile
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,8 @@ Write = Callable[..., Path]
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
     """Writes a checkpoint of one part, whose storage info has other values.
 
-    `lost` is the dtype of one more tensor, of which the metadata do not say where it lies.
+    `lost` is the dtype of one more tensor, of which the metadata do not say where it lies; `more`
+    holds further attributes of objects, by the names of their classes.
     """
     for module in (*PACKAGES, METADATA, FILESYSTEM):
         monkeypatch.setitem(sys.modules, module, ModuleType(module))
@@ -57,9 +58,11 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         made[name] = type(name, (), {"__module__": module})
         monkeypatch.setattr(sys.modules[module], name, made[name], raising=False)
 
+    further: dict[str, Mapping[str, Any]] = {}
+
     def new(name: str, **attributes: Any) -> Any:
         instance = made[name]()
-        vars(instance).update(attributes)
+        vars(instance).update({**attributes, **further.get(name, {})})
         return instance
 
     for storage in (FloatStorage, UntypedStorage):
@@ -74,15 +77,19 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         part: bytes = bytes(32),
         shape: Any = (4, 2),
         dtype: Any = "torch.float32",
+        layout: str = "torch.strided",
+        planner_data: Any = None,
+        more: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
         **changed: Any,
     ) -> Path:
+        further.update(more)
         # The class pickles a tuple that begins with the dtype, under the attribute `state` here.
         chunk = new("ChunkStorageMetadata", offsets=(0,) * len(shape), sizes=shape)
         tensors = {}
         for name, kind in {"t": dtype, "lost": lost}.items():
             if not kind:
                 continue
-            properties = new("TensorProperties", state=(kind, "torch.strided"))
+            properties = new("TensorProperties", state=(kind, layout))
             tensors[name] = new(
                 "TensorStorageMetadata", properties=properties, size=shape, chunks=[chunk]
             )
@@ -92,6 +99,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         metadata = new(
             "Metadata",
             state_dict_metadata=tensors,
+            planner_data=planner_data,
             storage_data={index: new("_StorageInfo", **info)},
         )
         (tmp_path / "c").mkdir()
@@ -124,6 +132,38 @@ def test_part_that_cannot_be_followed_is_refused(
 ) -> None:
     with pytest.raises(CheckpointError, match=told):
         open_checkpoint(write(**changed))
+
+
+@pytest.mark.parametrize("name", [name for name in CLASSES if name != "TensorProperties"])
+def test_attribute_that_is_not_understood_is_refused(write: Write, name: str) -> None:
+    directory = write(more={name: {"row_order": [1, 0]}})
+    with pytest.raises(CheckpointError, match=f"its {name} has 'row_order', which is not underst"):
+        open_checkpoint(directory)
+
+
+def test_tensor_of_a_sparse_layout_is_refused(write: Write) -> None:
+    with pytest.raises(CheckpointError, match=r"'t' has the layout torch\.sparse_coo; torch\."):
+        open_checkpoint(write(layout="torch.sparse_coo"))
+
+
+@pytest.mark.parametrize(
+    ("planner_data", "shown"),
+    [
+        ({"sparsecore": {"world_size": 2}}, r"\['sparsecore'\] \(dict of world_size\)"),
+        ({"t": {"rotation": 1}}, r"\['t'\] \(dict of rotation\)"),
+        ({"t": ("a", ("b",))}, r"\['t'\] \(tuple\)"),
+        ({"t": 4}, r"\['t'\] \(int\)"),
+        # A path of no tensor is another thing with the form of a path.
+        ({"t": ("t",), "cores": (2, 2)}, r"\['cores'\] \(tuple\)"),
+        ({"t": {"a" * 300: 1}}, r"\['t'\] \(dict of a{200}\)"),
+    ],
+)
+def test_planner_data_other_than_paths_are_refused(
+    write: Write, planner_data: Any, shown: str
+) -> None:
+    directory = write(planner_data=planner_data)
+    with pytest.raises(CheckpointError, match=f"planner_data{shown}.*order of the ids"):
+        open_checkpoint(directory)
 
 
 VALUES = np.arange(8, dtype=np.float32).reshape(4, 2)
