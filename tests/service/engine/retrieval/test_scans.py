@@ -4,6 +4,7 @@ request alone.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -29,6 +30,7 @@ TREE = {"num_leaves": 245, "leaves_to_search": 150, "dimensions_per_block": 2, "
 DISTANCES = ("dot_product", "squared_l2", "cosine")
 
 
+@functools.cache  # read by every filter of a test
 def clustered(count: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     centers = np.random.default_rng(7).normal(size=(CLUSTERS, DIM))
     random = np.random.default_rng(seed)
