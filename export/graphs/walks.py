@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,28 @@ def needed(results: Iterable[Any], stops: Iterable[Any]) -> Needed:
                 operations[control.name] = control
                 queue.extend(control.inputs)
     return Needed(frozenset(reached), tuple(placeholders.values()), tuple(operations.values()))
+
+
+def operands_first(operation: Any, operands_of: Callable[[Any], Sequence[Any]]) -> Iterator[Any]:
+    """Yields an operation and those that it is computed from, each once and behind its operands.
+
+    Of a cycle, such as a loop of TF1, one operation comes before an operand of its own.
+
+    Args:
+      operation: The operation to compute.
+      operands_of: Returns the operations whose results an operation reads.
+    """
+    visited = {operation.name}
+    path = [(operation, iter(operands_of(operation)))]
+    while path:
+        current, operands = path[-1]
+        following = next((operand for operand in operands if operand.name not in visited), None)
+        if following is None:
+            path.pop()
+            yield current
+        else:
+            visited.add(following.name)
+            path.append((following, iter(operands_of(following))))
 
 
 def resource(handle: Any) -> str:

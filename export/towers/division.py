@@ -215,12 +215,15 @@ class _Partition:
             if tensor.name in seen or not flow.per(tensor):
                 continue
             seen.add(tensor.name)
-            saved = flow.cost(flow.upstream([tensor], stops, values=True)[0])
-            if tensor.name in self._rows and saved >= MULTIPLY_ADDS_MIN:
+            if tensor.name in self._rows and self._saves_enough(tensor, stops):
                 handed[tensor.name] = tensor
             else:
                 queue.extend(tensor.op.inputs)
         return handed
+
+    def _saves_enough(self, tensor: Any, stops: Mapping[str, Any]) -> bool:
+        operations, _ = self._flow.upstream([tensor], stops, values=True)
+        return self._flow.cost(operations) >= MULTIPLY_ADDS_MIN
 
     def _part(
         self, name: str, per: Per, fetches: Mapping[str, Any], stops: Mapping[str, Any]

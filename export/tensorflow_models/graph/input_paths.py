@@ -6,16 +6,16 @@ Operations that select or join columns are resolved by running them on numbered 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from export.graphs.loading import tf
-from export.graphs.walks import keeps_values
+from export.graphs.walks import keeps_values, operands_first
 from export.tensorflow_models.graph.origins import Source, Sources
 
 _MOVES = frozenset(
@@ -37,6 +37,8 @@ _EXAMPLES = 2
 """Examples of a trial run: a column has the same source in each."""
 _FOLDED_MAX = 1 << 20
 """Limit of the values of a constant that is computed in the graph."""
+_LEAVES = frozenset({"Const", "LookupTableSizeV2", "Placeholder"})
+"""Operations whose results are known, if at all, without those of their operands."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,6 +111,7 @@ def per_example(tensor: Any) -> int | None:
     return None if sizes[0] is not None or None in sizes[1:] else math.prod(sizes[1:])
 
 
+_Found = TypeVar("_Found")
 _Taken = tuple[int, int]
 """An operand, and the position among its values per example."""
 
@@ -121,12 +124,39 @@ class CallGraph:
       sources: its inputs.
       captured: handles and constants that the graph captures, by the name of the inner tensor.
       from_end: whether negative ids count from the table's end, as in Keras 3.
+      rules: what `searched` has found.
     """
 
     sources: Sources
     captured: Mapping[str, Any]
     from_end: bool = False
+    rules: dict[tuple[Any, ...], Any] = field(default_factory=dict)
     _moved: dict[str, list[_Taken | None]] = field(default_factory=dict)
+    _folded: dict[str, list[NDArray[Any]] | None] = field(default_factory=dict)
+
+    def searched(
+        self, what: str, values: Values, rows: int | None, search: Callable[[], _Found]
+    ) -> _Found:
+        """Returns what a search for a rule behind values finds; searches once.
+
+        Computations meet again, as behind `tf.where(x < 0, x, x + 1)`: searched along each path to
+        an input, their number would double with every such operation.
+
+        Args:
+          what: what is searched for.
+          values: the result of a computation.
+          rows: of the table that they are rows of.
+          search: searches this call.
+        """
+        key = (what, values.tensor.name, values.at, values.of, rows, self.from_end)
+        if key not in self.rules:
+            self.rules[key] = search()
+        found: _Found = self.rules[key]
+        return found
+
+    def treated_as_input(self, tensor: Any, source: Source) -> CallGraph:
+        """Returns the call with one tensor more among its inputs."""
+        return replace(self, sources={**self.sources, tensor.name: source}, rules={})
 
     def origin(self, values: Values) -> Source | Values:
         """Follows values back through operations that do not change them.
@@ -201,6 +231,20 @@ class CallGraph:
         """Returns the value of a tensor that depends on no input; a single value may represent all
         elements.
         """
+        for operation in operands_first(tensor.op, self._operations_to_fold):
+            if _can_be_folded(operation):
+                self._folded[operation.name] = self._fold(operation)
+        return self._value(tensor)
+
+    def _operations_to_fold(self, operation: Any) -> list[Any]:
+        """Returns the operations whose results an operation reads and that were not folded yet."""
+        if not _can_be_folded(operation):
+            return []
+        operands = [tensor.op for tensor in operation.inputs]
+        return [operand for operand in operands if operand.name not in self._folded]
+
+    def _value(self, tensor: Any) -> NDArray[Any] | None:
+        """Returns the value of a tensor whose operation was folded, or needs no folding."""
         operation = tensor.op
         if operation.type == "Const":
             return np.asarray(tf.get_static_value(tensor))
@@ -214,22 +258,27 @@ class CallGraph:
         if operation.type == "Placeholder":
             outer = self.captured.get(tensor.name)
             return None if outer is None or _is_handle(outer) else np.asarray(outer.numpy())
-        return None if operation.op_def.is_stateful else self._folded(tensor)
+        results = self._folded.get(operation.name)
+        return None if results is None else results[tensor.value_index]
 
-    def _folded(self, tensor: Any) -> NDArray[Any] | None:
-        operation = tensor.op
+    def _fold(self, operation: Any) -> list[NDArray[Any]] | None:
+        """Returns the results of an operation whose operands are constants; None for any other."""
         if operation.type in ("ZerosLike", "OnesLike"):
-            return np.asarray(int(operation.type == "OnesLike"))
+            return [np.asarray(int(operation.type == "OnesLike"))]
         if operation.type in ("Fill", "BroadcastTo"):
-            held = self.constant(operation.inputs[operation.type == "Fill"])
-            if held is not None and held.size == 1:
-                return held.reshape(())
-        given = [self.constant(each) for each in tensor.op.inputs]
-        known = [each for each in given if each is not None]
-        if len(known) < len(given) or sum(each.size for each in known) > _FOLDED_MAX:
+            filling = self._value(operation.inputs[operation.type == "Fill"])
+            if filling is not None and filling.size == 1:
+                return [filling.reshape(())]
+        operands = []
+        for tensor in operation.inputs:
+            operand = self._value(tensor)
+            if operand is None:
+                return None
+            operands.append(operand)
+        if sum(operand.size for operand in operands) > _FOLDED_MAX:
             return None
         try:
-            return np.asarray(run(tensor.op, known)[tensor.value_index])
+            return [np.asarray(result) for result in run(operation, operands)]
         except Exception:  # noqa: BLE001 - any operation may fail; then this is no constant
             return None
 
@@ -268,6 +317,11 @@ def _rounds(operation: Any) -> bool:
     after = operation.outputs[0].dtype
     held = np.can_cast(before.as_numpy_dtype, after.as_numpy_dtype)
     return operation.type == "Cast" and before.is_floating and not held
+
+
+def _can_be_folded(operation: Any) -> bool:
+    """Returns whether the results of an operation follow from those of its operands."""
+    return operation.type not in _LEAVES and not operation.op_def.is_stateful
 
 
 def _is_handle(value: Any) -> bool:

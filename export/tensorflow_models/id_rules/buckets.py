@@ -18,7 +18,7 @@ from bundle.format.manifest import BucketIds, ChainedIds, ComputedIds, IdOperati
 from export.graphs.walks import ID_DTYPES
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, run
 from export.tensorflow_models.graph.origins import Source
-from export.tensorflow_models.id_rules.integers import WRAPPED, may_wrap
+from export.tensorflow_models.id_rules.integers import OPERATIONS_MAX, WRAPPED, may_wrap
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 
 STEPS_MAX = 1 << 16
@@ -93,7 +93,7 @@ def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Source, Value
     with the values that it takes.
     """
     steps: list[Values] = []
-    while True:
+    while len(steps) <= OPERATIONS_MAX:
         found = call.origin(values)
         if isinstance(found, Source):
             return (steps[::-1], found, values) if steps else None
@@ -102,6 +102,7 @@ def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Source, Value
             return None
         steps.append(found)
         values = taken
+    return None
 
 
 def _taken(values: Values, call: CallGraph) -> Values | None:

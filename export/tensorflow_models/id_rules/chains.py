@@ -29,26 +29,47 @@ _TRIED_MAX = 64
 """Maximum number of tensors at which a split is tried."""
 
 
-def find_chain(ids: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Values:
-    """Follows ids back to an input through one or more rules; arguments and result as for
-    `find_ids`.
+_LINKS_MAX = 64
+"""Maximum number of rules in a chain."""
+
+
+def find_chain(
+    ids: Values, call: CallGraph, rows: int | None, links: int = 0
+) -> ResolvedIds | Values:
+    """Follows ids back to an input through one or more rules.
+
+    Args:
+      ids, call, rows: as for `find_ids`.
+      links: number of rules that follow.
+    Returns:
+      As `find_ids`.
     """
+    return call.searched("chain", ids, rows, lambda: _find_chain(ids, call, rows, links))
+
+
+def _find_chain(ids: Values, call: CallGraph, rows: int | None, links: int) -> ResolvedIds | Values:
     found = find_ids(ids, call, rows)
-    if isinstance(found, ResolvedIds):
+    if isinstance(found, ResolvedIds) or links == _LINKS_MAX:
         return found
     for tensor in _split_points(found.tensor, call):
+        whole = Values(tensor)
+        # What follows a computation without a rule need not be searched.
+        if per_example(tensor) == 1 and not _is_chain(whole, call, links + 1):
+            continue
         after = find_ids_after(tensor, ids, call, rows)
         if after is None:
             continue
         place = after.source.place
-        values = (
-            Values(tensor) if place is None else Values(tensor, place, per_example(tensor) or 0)
-        )
-        before = find_chain(values, call, None)
+        values = whole if place is None else Values(tensor, place, per_example(tensor) or 0)
+        before = find_chain(values, call, None, links + 1)
         both = followed_by(before, after) if isinstance(before, ResolvedIds) else None
         if both is not None:
             return both
     return found
+
+
+def _is_chain(values: Values, call: CallGraph, links: int) -> bool:
+    return isinstance(find_chain(values, call, None, links), ResolvedIds)
 
 
 def followed_by(before: ResolvedIds, after: ResolvedIds) -> ResolvedIds | None:

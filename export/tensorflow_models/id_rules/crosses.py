@@ -31,6 +31,8 @@ from export.tensorflow_models.id_rules.texts import CHANGES, find_changed
 from export.tensorflow_models.id_rules.vocabularies import text_of
 
 _JOINS = ("StringJoin", "Add", "ReduceJoin")
+_PARTS_MAX = 256
+"""Maximum number of texts and keys that a string is joined from."""
 
 
 class Key(NamedTuple):
@@ -119,27 +121,54 @@ def _consistent(keys: Sequence[Key | None]) -> list[Key] | None:
     )
 
 
-def _parts(strings: Any, call: CallGraph) -> list[str | Key | None] | None:
-    """Returns the texts and keys that strings are joined from; None for a key that is not known."""
-    held = call.constant(strings)
-    if held is not None:
-        text = text_of(held.flat[0]) if held.size == 1 else None
-        return None if text is None else [text]
+def _parts(strings: Any, call: CallGraph) -> list[str | Key] | None:
+    """Returns the texts and keys that strings are joined from; None if one is not known, or for
+    more than `_PARTS_MAX`.
+    """
+    parts: list[str | Key] = []
+    pending = [strings]  # the next one is the last
+    while pending:
+        if len(parts) + len(pending) > _PARTS_MAX:
+            return None
+        joined = pending.pop()
+        operands = _separated(joined, call)
+        if operands:
+            pending += reversed(operands)
+            continue
+        part = _part(joined, call)
+        if part is None:
+            return None
+        parts.append(part)
+    return parts
+
+
+def _separated(strings: Any, call: CallGraph) -> list[Any]:
+    """Returns the operands of a join with its separator between them; [] for anything else."""
+    if isinstance(strings, str) or call.constant(strings) is not None:
+        return []
     made = call.origin(Values(strings))
-    if isinstance(made, Values) and made.type in _JOINS:
-        separator = made.tensor.op.get_attr("separator").decode() if made.type != "Add" else ""
-        found: list[str | Key | None] = []
-        for number, each in enumerate(_operands(made, call)):
-            parts = _parts(each, call)
-            if parts is None:
-                return None
-            found += [separator, *parts] if number else parts
-        return found or None
+    if isinstance(made, Source) or made.type not in _JOINS:
+        return []
+    separator = made.tensor.op.get_attr("separator").decode() if made.type != "Add" else ""
+    operands: list[Any] = []
+    for operand in _operands(made, call):
+        operands += [separator, operand]
+    return operands[1:]
+
+
+def _part(strings: Any, call: CallGraph) -> str | Key | None:
+    """Returns the text or the key that strings are; None if neither is known."""
+    if isinstance(strings, str):
+        return strings
+    constant = call.constant(strings)
+    if constant is not None:
+        return text_of(constant.flat[0]) if constant.size == 1 else None
+    made = call.origin(Values(strings))
     if isinstance(made, Values) and made.type == "AsString":
         whole = made.tensor.op.inputs[0]
-        return [_key(whole, call)] if is_decimal(made) and per_example(whole) == 1 else None
-    known = isinstance(made, Source) or made.type in CHANGES
-    return [_key(strings, call)] if known and per_example(strings) == 1 else None
+        return _key(whole, call) if is_decimal(made) and per_example(whole) == 1 else None
+    is_text = isinstance(made, Source) or made.type in CHANGES
+    return _key(strings, call) if is_text and per_example(strings) == 1 else None
 
 
 def _operands(made: Values, call: CallGraph) -> Sequence[Any]:
@@ -159,7 +188,7 @@ def _operands(made: Values, call: CallGraph) -> Sequence[Any]:
     return tuple(stacked.op.inputs) if side_by_side and along else ()
 
 
-def _texts(parts: Sequence[str | Key | None]) -> tuple[str, ...]:
+def _texts(parts: Sequence[str | Key]) -> tuple[str, ...]:
     """Returns the texts before, between and after keys."""
     texts = [""]
     for part in parts:

@@ -27,6 +27,8 @@ _ROUNDED: dict[str, Rounding] = {
     "Round": "half_even",
     "Rint": "half_even",
 }
+OPERATIONS_MAX = 64
+"""Maximum number of operations that one rule is followed through."""
 _LIMITS = {bits: (-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (32, 64)}
 
 WRAPPED = ComputedIds(operations=(IdOperation(do="int32"),))
@@ -66,7 +68,8 @@ def find(values: Values, call: CallGraph, _rows: int | None) -> ResolvedIds | No
     while found is None:
         last = call.origin(values)
         if (
-            isinstance(last, Source)
+            len(steps) > OPERATIONS_MAX
+            or isinstance(last, Source)
             or last.type not in OPERATIONS
             or last.tensor.dtype.name not in ID_DTYPES
         ):

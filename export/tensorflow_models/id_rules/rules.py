@@ -46,22 +46,35 @@ _WHOLE_FLOATS = {"float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bf
 """Integers up to these limits are exact in each float type."""
 
 
-def find_ids(ids: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Values:
+_NESTED_MAX = 32
+"""Maximum number of selects and casts around each other that one rule is searched through."""
+
+
+def find_ids(
+    ids: Values, call: CallGraph, rows: int | None, nested: int = 0
+) -> ResolvedIds | Values:
     """Follows ids back to an input through one rule.
 
     Args:
       ids: rows of a table.
       call: the traced call.
       rows: of the table; None: they are integers that another rule takes.
+      nested: number of selects and casts that the search went through before.
     Returns:
       The resolved ids, or the values whose computation no rule describes.
     """
+    return call.searched("rule", ids, rows, lambda: _find_ids(ids, call, rows, nested))
+
+
+def _find_ids(ids: Values, call: CallGraph, rows: int | None, nested: int) -> ResolvedIds | Values:
     found = call.origin(ids)
     if isinstance(found, Source):
         exact = find_integer(ids, call) if rows is None and ids.tensor.dtype.is_integer else None
         return exact or ResolvedIds(found)
     around = {"SelectV2": _selected, "Cast": _cast_to_float_and_back}.get(found.type)
-    result = around(found, call, rows) if around is not None and found.inputs else None
+    result = None
+    if around is not None and found.inputs and nested < _NESTED_MAX:
+        result = around(found, call, rows, nested + 1)
     for module in RULES.values():
         if result is None and (found.inputs or module is buckets):
             # A final wrap-around leads to no row of a table, but matters to a following rule.
@@ -76,18 +89,18 @@ def find_ids_after(
     finds none.
     """
     link = Source(tensor.name, "dense")
-    found = find(ids, replace(call, sources={**call.sources, tensor.name: link}), rows)
+    found = find(ids, call.treated_as_input(tensor, link), rows)
     return found if isinstance(found, ResolvedIds) and found.source.name == link.name else None
 
 
-def _selected(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | None:
+def _selected(values: Values, call: CallGraph, rows: int | None, nested: int) -> ResolvedIds | None:
     """Returns a rule with a row for unknown ids, a mask, or rows for keys outside a vocabulary."""
     condition, first, second = values.inputs
     for taken, other, inside in ((first, second, True), (second, first, False)):
         row = call.number(other)
         if row is None:
             continue
-        found = find_ids(taken, call, rows)
+        found = find_ids(taken, call, rows, nested)
         if not isinstance(found, ResolvedIds):
             return None
         if found.rule is None and _is_bounds_check(condition, found, call, rows, inside):
@@ -105,7 +118,7 @@ def _selected(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds 
     listed, beyond = (first, second) if condition.type == "NotEqual" else (second, first)
     # The -1 of a key outside the vocabulary is replaced before the lookup, so it is no row that
     # Keras 3 counts from the end.
-    found = find_ids(listed, replace(call, from_end=False), rows)
+    found = find_ids(listed, replace(call, from_end=False), rows, nested)
     compared = [_place(each, call) for each in condition.inputs if call.number(each) != -1]
     missing = condition.type in ("Equal", "NotEqual") and compared == [_place(listed, call)]
     if (
@@ -113,7 +126,7 @@ def _selected(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds 
         or found.unknown
     ):
         return None
-    others = find_ids(beyond, call, rows)
+    others = find_ids(beyond, call, rows, nested)
     hashed = rows_beyond(others, found) if isinstance(others, ResolvedIds) else None
     return replace(found, rule=found.rule.model_copy(update=hashed)) if hashed is not None else None
 
@@ -141,7 +154,7 @@ def _mask(condition: Values, found: ResolvedIds, call: CallGraph) -> int | str |
 
 
 def _cast_to_float_and_back(
-    values: Values, call: CallGraph, rows: int | None
+    values: Values, call: CallGraph, rows: int | None, nested: int
 ) -> ResolvedIds | None:
     """Returns integers that are cast to floats and back, as by an Input without a dtype or a Keras
     3 Sequential.
@@ -158,7 +171,7 @@ def _cast_to_float_and_back(
     # of the table.
     if rows is None or rows > _WHOLE_FLOATS.get(number.tensor.dtype.name, 0):
         return None
-    found = find_ids(number.inputs[0], call, rows)
+    found = find_ids(number.inputs[0], call, rows, nested)
     return found if isinstance(found, ResolvedIds) else None
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from export.errors import NotConvertible
 from export.jax_models.evaluation import OPERATIONS
+from tests.export.counted_calls import LINEAR, calls_of
 from tests.export.jax_models.evaluated import DTYPES, check_same, evaluated, graph_of
 
 jax = pytest.importorskip("jax")
@@ -212,3 +213,18 @@ def test_every_primitive_is_compared_with_jax(dtype: str, monkeypatch: pytest.Mo
         for function in functions:
             graph_of(function, *arrays).get_concrete_function()
     assert OPERATIONS.keys() - compared == set()
+
+
+def test_evaluation_of_residual_layers_grows_with_their_number() -> None:
+    def layers(x: Any, n: int) -> Any:
+        for _ in range(n):
+            x = x + jax.nn.relu(x) * jnp.sum(x, axis=1, keepdims=True)
+        return x
+
+    def evaluate(n: int) -> None:
+        graph_of(lambda x: layers(x, n), VALUES).get_concrete_function()
+
+    evaluate(1)  # modules are loaded at their first use
+    calls = calls_of(lambda: evaluate(16))
+    calls_of(lambda: evaluate(32), at_most=LINEAR * calls)
+    calls_of(lambda: evaluate(500))

@@ -1,0 +1,43 @@
+"""Counts calls of the exporter's functions, which no load of the machine changes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+import export
+
+EXPORTER = str(Path(export.__file__).parent)
+LINEAR = 2.3
+"""Calls for a graph of twice the size, by those for the graph; a few do not depend on its size."""
+
+
+def calls_of(walk: Callable[[], object], at_most: float = 5_000_000) -> int:
+    """Returns how often functions of the exporter are called.
+
+    Args:
+      walk: Calls them.
+      at_most: Number of calls after which the walk is ended.
+
+    Raises:
+      pytest.fail.Exception: It takes more calls.
+    """
+    count = 0
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        if event == "call" and frame.f_code.co_filename.startswith(EXPORTER):
+            count += 1
+            if count > at_most:
+                pytest.fail(f"more than {at_most:,.0f} calls")  # no handler of errors catches it
+
+    sys.setprofile(note)
+    try:
+        walk()
+    finally:
+        sys.setprofile(None)
+    return count

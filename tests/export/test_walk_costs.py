@@ -1,0 +1,257 @@
+"""Walks of a model's graph, counted in calls of the exporter's functions.
+
+A graph of n operations has up to 2^n paths, since each operation may read the one before it twice,
+as a residual connection does: a walk that follows paths never ends on a model of usual depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from export.graphs.internals import set_input
+from export.graphs.loading import load_tensorflow, tf
+from export.graphs.walks import needed
+from export.tensorflow_models.graph.input_paths import CallGraph, Values
+from export.tensorflow_models.id_rules import crosses
+from export.tensorflow_models.id_rules.chains import find_chain
+from export.tensorflow_models.id_rules.remedies import unexplained_operation
+from export.tensorflow_models.id_rules.rules import find_ids
+from export.tensorflow_models.id_rules.texts import find_changed
+from export.tensorflow_models.model.tracing import trace_towers
+from export.towers.division import split_tower
+from tests.export.counted_calls import LINEAR, calls_of
+from tests.export.tensorflow_models.graph.traced_calls import (
+    Traced,
+    ids,
+    numbers,
+    texts,
+    tower_of,
+    trace,
+)
+from tests.export.traced_models import recipe
+
+load_tensorflow()
+
+ROWS = 100
+QUADRATIC = 4.3
+"""As LINEAR, for searches of a rule: they try each of a bounded number of tensors as a link."""
+
+
+def residual(features: Any, n: int) -> Any:
+    x = tf.cast(features["x"], tf.float32)
+    for _ in range(n):
+        x = x + tf.nn.relu(x)
+    return x
+
+
+def computed_of_constants(_features: Any, n: int) -> Any:
+    x = tf.identity(tf.constant([1.0, 2.0]))
+    for _ in range(n):
+        x = x + tf.nn.relu(x) * 0.5
+    return x
+
+
+def unstacked_constants(features: Any, n: int) -> Any:
+    parts = tf.unstack(tf.range(n, dtype=tf.int64) * 2, n)
+    return tf.stack([part + features["x"] for part in parts], 1)
+
+
+def selects(features: Any, n: int) -> Any:
+    x = features["x"]
+    for _ in range(n):
+        x = tf.where(x == -1, x * 2, x)
+    return x
+
+
+def arithmetic(features: Any, n: int) -> Any:
+    x = tf.bitwise.invert(features["x"])  # no rule describes it
+    for _ in range(n):
+        x = tf.abs(x * 3 + 1)
+    return x
+
+
+def shifted_hash(features: Any, n: int) -> Any:
+    x = tf.strings.to_hash_bucket_fast(features["text"], ROWS)
+    for _ in range(n):
+        x = x + 1
+    return x
+
+
+def changed_text(features: Any, n: int) -> Any:
+    text = features["text"]
+    for _ in range(n):
+        text = tf.strings.lower(tf.strings.upper(text))
+    return tf.strings.to_hash_bucket_fast(text, ROWS)
+
+
+def joined_with_texts(features: Any, n: int) -> Any:
+    text = features["text"]
+    for _ in range(n):
+        text = tf.strings.join([text, "a"])
+    return tf.strings.to_hash_bucket_fast(text, ROWS)
+
+
+def joined_with_itself(features: Any, n: int) -> Any:
+    text = features["text"]
+    for _ in range(n):
+        text = tf.strings.join([text, text])
+    return tf.strings.to_hash_bucket_fast(text, ROWS)
+
+
+def ranked(features: Any, n: int) -> Any:
+    user = features["user"]
+    for _ in range(n):
+        user = user + tf.nn.relu(user)
+    both = user + features["item"]
+    for _ in range(n):
+        both = both + tf.nn.relu(both)
+    return both[:, 0]
+
+
+def mixing_examples(features: Any, n: int) -> Any:
+    user = features["user"]
+    for _ in range(n):
+        user = user + tf.nn.relu(user - tf.reduce_mean(user, 0, keepdims=True))
+    return (user + features["item"])[:, 0]
+
+
+def sums_of_columns(features: Any, n: int) -> Any:
+    columns = [features["user"][:, place : place + 1] for place in range(8)]
+    return (features["item"] + tf.add_n(columns * n))[:, 0]
+
+
+def split(traced: Traced) -> object:
+    tower = tower_of(traced)
+    return split_tower(tower, {"user": "context", "item": "candidate"})
+
+
+class Walk(NamedTuple):
+    """A walk through a graph.
+
+    Attributes:
+      inputs: The types of the graph's inputs.
+      graph: Returns a result of inputs, for a number of layers.
+      walk: The walk, back from that result.
+      growth: How many times as many calls twice the layers may take.
+    """
+
+    inputs: Mapping[str, Any]
+    graph: Callable[[Any, int], Any]
+    walk: Callable[[Traced], object]
+    growth: float = LINEAR
+
+    def traced(self, layers: int) -> Traced:
+        """Returns the graph of so many layers."""
+        return trace(lambda features: {"result": self.graph(features, layers)}, **self.inputs)
+
+
+def result(traced: Traced) -> Any:
+    return traced.results["result"]
+
+
+def search_of(search: Callable[..., object]) -> Callable[[Traced], object]:
+    return lambda traced: search(Values(result(traced)), traced.calls, ROWS)
+
+
+def search_of_tensor(search: Callable[..., object]) -> Callable[[Traced], object]:
+    return lambda traced: search(result(traced), traced.calls, ROWS)
+
+
+def constant(traced: Traced) -> object:
+    return traced.calls.constant(result(traced))
+
+
+NUMBER = {"x": ids()}
+TEXT = {"text": texts()}
+SIDES = {"user": numbers(16), "item": numbers(16)}
+WALKS = {
+    "needed": Walk(NUMBER, residual, lambda traced: needed([result(traced)], [])),
+    "constant, deep": Walk(NUMBER, residual, constant),
+    "constant, folded": Walk(NUMBER, computed_of_constants, constant),
+    "constant, wide": Walk(NUMBER, unstacked_constants, constant),
+    "rule of selects": Walk(NUMBER, selects, search_of(find_ids)),
+    "chain of selects": Walk(NUMBER, selects, search_of(find_chain), QUADRATIC),
+    "chain of arithmetic": Walk(NUMBER, arithmetic, search_of(find_chain), QUADRATIC),
+    "remedy": Walk(NUMBER, arithmetic, search_of(unexplained_operation), QUADRATIC),
+    "rule of a hash": Walk(TEXT, shifted_hash, search_of(find_ids)),
+    "text": Walk(TEXT, changed_text, search_of_tensor(find_changed), QUADRATIC),
+    "join": Walk(TEXT, joined_with_texts, search_of_tensor(crosses.find)),
+    "join of the same": Walk(TEXT, joined_with_itself, search_of_tensor(crosses.find)),
+    "parts of a ranker": Walk(SIDES, ranked, split),
+    "parts of a ranker that mixes examples": Walk(SIDES, mixing_examples, split),
+    "parts of a wide ranker": Walk(SIDES, sums_of_columns, split),
+}
+
+
+@pytest.mark.parametrize("walk", WALKS.values(), ids=WALKS)
+def test_walk_of_a_graph_grows_with_its_operations_and_not_its_paths(walk: Walk) -> None:
+    smaller, larger = (walk.traced(layers) for layers in (16, 32))
+    calls = calls_of(lambda: walk.walk(smaller))
+    assert calls > 0
+    calls_of(lambda: walk.walk(larger), at_most=walk.growth * calls)
+
+
+@pytest.mark.parametrize("walk", WALKS.values(), ids=WALKS)
+def test_walk_of_a_graph_of_any_depth_ends(walk: Walk) -> None:
+    # Python allows 1,000 calls around each other.
+    traced = walk.traced(350)
+    assert calls_of(lambda: walk.walk(traced)) > 0
+
+
+def test_tensor_of_a_loop_is_no_constant() -> None:
+    # Functions of TensorFlow 1 loop by operations that read later ones.
+    with tf.Graph().as_default():
+        first = tf.raw_ops.Enter(data=tf.constant(1), frame_name="loop")
+        merged = tf.raw_ops.Merge(inputs=[first, tf.raw_ops.Enter(data=2, frame_name="loop")])[0]
+        again = tf.raw_ops.NextIteration(data=merged + 1)
+        set_input(merged.op, 1, again)
+        call = CallGraph({}, {})
+        assert call.constant(again) is None
+        assert call.constant(merged + 1) is None
+
+
+class Layers(tf.Module):  # type: ignore[misc]
+    """A ranker with residual layers of attention, crosses and products."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = layers
+        self.users = tf.Variable(lambda: tf.ones([ROWS, 16]))
+        self.items = tf.Variable(lambda: tf.ones([ROWS, 16]))
+        self.kernel = tf.Variable(tf.ones([16, 16]))
+
+    def __call__(self, inputs: Any) -> Any:
+        history = tf.gather(self.users, inputs["history"])
+        for _ in range(self.layers):
+            scores = tf.nn.softmax(history @ tf.transpose(history, [0, 2, 1]))
+            history = history + tf.nn.gelu(scores @ history)
+        first = tf.reduce_sum(history, 1) + tf.gather(self.items, inputs["item"])
+        crossed = first
+        for _ in range(self.layers):
+            crossed = first * (crossed @ self.kernel) + crossed
+        return {"click": crossed[:, 0], "like": tf.reduce_sum(tf.nn.relu(crossed @ self.kernel), 1)}
+
+
+def plan(layers: int) -> None:
+    inputs = {"history": {"dtype": "int64", "shape": [5]}, "item": {"dtype": "int64"}}
+    tower = {
+        "role": "ranking",
+        "outputs": {"click": "click", "like": "like"},
+        "result": "click",
+    }
+    code = {"factory": "model.py:build", "table_threshold": 10}
+    job = recipe("model.py:build", inputs, {"ranker": tower}, {"code": code})
+    model = trace_towers(job, Path(), False, build=lambda _job, _base: Layers(layers))
+    roles = {name: "context" if "history" in name else "candidate" for name in model.spec.features}
+    found = split_tower(model.towers[0], roles)  # type: ignore[arg-type]
+    assert [part.spec.name for part in found.parts] == ["context", "trunk", "head-like"]
+
+
+def test_plan_of_a_model_grows_with_its_layers() -> None:
+    plan(1)  # modules are loaded at their first use
+    calls = calls_of(lambda: plan(8))
+    calls_of(lambda: plan(16), at_most=LINEAR * calls)
