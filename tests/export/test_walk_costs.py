@@ -60,6 +60,11 @@ def unstacked_constants(features: Any, n: int) -> Any:
     return tf.stack([part + features["x"] for part in parts], 1)
 
 
+def unstacked_columns(features: Any, n: int) -> Any:
+    wide = tf.tile(features["x"][:, None], [1, n])
+    return tf.concat(tf.split(wide, n, axis=1), 1)
+
+
 def selects(features: Any, n: int) -> Any:
     x = features["x"]
     for _ in range(n):
@@ -165,6 +170,12 @@ def constant(traced: Traced) -> object:
     return traced.calls.constant(result(traced))
 
 
+def origins(traced: Traced) -> object:
+    columns = result(traced).shape[1]
+    call = traced.calls
+    return [call.origin(Values(result(traced), at, columns)) for at in range(columns)]
+
+
 NUMBER = {"x": ids()}
 TEXT = {"text": texts()}
 SIDES = {"user": numbers(16), "item": numbers(16)}
@@ -173,6 +184,7 @@ WALKS = {
     "constant, deep": Walk(NUMBER, residual, constant),
     "constant, folded": Walk(NUMBER, computed_of_constants, constant),
     "constant, wide": Walk(NUMBER, unstacked_constants, constant),
+    "origins of columns": Walk(NUMBER, unstacked_columns, origins),
     "rule of selects": Walk(NUMBER, selects, search_of(find_ids)),
     "chain of selects": Walk(NUMBER, selects, search_of(find_chain), QUADRATIC),
     "chain of arithmetic": Walk(NUMBER, arithmetic, search_of(find_chain), QUADRATIC),

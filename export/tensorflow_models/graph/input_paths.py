@@ -131,7 +131,7 @@ class CallGraph:
     captured: Mapping[str, Any]
     from_end: bool = False
     rules: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-    _moved: dict[str, list[_Taken | None]] = field(default_factory=dict)
+    _moved: dict[str, list[list[_Taken | None]]] = field(default_factory=dict)
     _folded: dict[str, list[NDArray[Any]] | None] = field(default_factory=dict)
 
     def searched(
@@ -198,15 +198,20 @@ class CallGraph:
         """Returns the source of each value of an example; [] if it depends on more than
         constants.
         """
-        if tensor.name not in self._moved:
-            self._moved[tensor.name] = self._try(tensor)
-        return self._moved[tensor.name]
+        operation = tensor.op
+        if operation.name not in self._moved:
+            self._moved[operation.name] = self._try(operation)
+        taken = self._moved[operation.name]
+        return taken[tensor.value_index] if taken else []
 
-    def _try(self, tensor: Any) -> list[_Taken | None]:
+    def _try(self, operation: Any) -> list[list[_Taken | None]]:
+        """Returns the source of each value of an example, for each output; [] if the operation does
+        not run on numbered values.
+        """
         given: list[NDArray[Any]] = []
         operands: list[tuple[int, int, int]] = []
         first = 0
-        for place, operand in enumerate(tensor.op.inputs):
+        for place, operand in enumerate(operation.inputs):
             known = self.constant(operand)
             if known is None:
                 size = per_example(operand)
@@ -218,30 +223,35 @@ class CallGraph:
                 first += _EXAMPLES * size
             given.append(np.asarray(known))
         try:
-            found = np.asarray(run(tensor.op, given)[tensor.value_index])
+            results = run(operation, given)
         # any operation may fail, such as a gather by numbers out of range
         except Exception:  # noqa: BLE001
             return []
-        if found.shape != (_EXAMPLES, *tensor.shape.as_list()[1:]):
-            return []
-        columns = found.reshape(_EXAMPLES, -1).astype(np.int64)
-        return [_place_of(int(one), int(other), operands) for one, other in columns.T]
+        return [
+            _places_of(np.asarray(result), output, operands)
+            for result, output in zip(results, operation.outputs, strict=True)
+        ]
 
     def constant(self, tensor: Any) -> NDArray[Any] | None:
         """Returns the value of a tensor that depends on no input; a single value may represent all
         elements.
         """
-        for operation in operands_first(tensor.op, self._operations_to_fold):
-            if _can_be_folded(operation):
+        if self._is_to_fold(tensor.op):
+            for operation in operands_first(tensor.op, self._operands_to_fold):
                 self._folded[operation.name] = self._fold(operation)
         return self._value(tensor)
 
-    def _operations_to_fold(self, operation: Any) -> list[Any]:
+    def _operands_to_fold(self, operation: Any) -> list[Any]:
         """Returns the operations whose results an operation reads and that were not folded yet."""
-        if not _can_be_folded(operation):
-            return []
         operands = [tensor.op for tensor in operation.inputs]
-        return [operand for operand in operands if operand.name not in self._folded]
+        return [operand for operand in operands if self._is_to_fold(operand)]
+
+    def _is_to_fold(self, operation: Any) -> bool:
+        """Returns whether the results of an operation follow from those of its operands, and were
+        not computed yet.
+        """
+        follow = operation.type not in _LEAVES and not operation.op_def.is_stateful
+        return follow and operation.name not in self._folded
 
     def _value(self, tensor: Any) -> NDArray[Any] | None:
         """Returns the value of a tensor whose operation was folded, or needs no folding."""
@@ -304,6 +314,16 @@ class CallGraph:
         return held.flat[values.at] if held.size == values.of else None
 
 
+def _places_of(
+    result: NDArray[Any], output: Any, operands: list[tuple[int, int, int]]
+) -> list[_Taken | None]:
+    """Returns the source of each value of an example; [] if not each example has its own values."""
+    if per_example(output) is None or result.shape != (_EXAMPLES, *output.shape.as_list()[1:]):
+        return []
+    columns = result.reshape(_EXAMPLES, -1).astype(np.int64)
+    return [_place_of(int(one), int(other), operands) for one, other in columns.T]
+
+
 def _place_of(one: int, other: int, operands: list[tuple[int, int, int]]) -> _Taken | None:
     for place, first, size in operands:
         if first <= one < first + size:
@@ -317,11 +337,6 @@ def _rounds(operation: Any) -> bool:
     after = operation.outputs[0].dtype
     held = np.can_cast(before.as_numpy_dtype, after.as_numpy_dtype)
     return operation.type == "Cast" and before.is_floating and not held
-
-
-def _can_be_folded(operation: Any) -> bool:
-    """Returns whether the results of an operation follow from those of its operands."""
-    return operation.type not in _LEAVES and not operation.op_def.is_stateful
 
 
 def _is_handle(value: Any) -> bool:
