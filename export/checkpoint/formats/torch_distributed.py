@@ -34,6 +34,8 @@ METADATA = ".metadata"
 _SUFFIX = ".distcp"
 _STRIDED = "torch.strided"
 """The layout of a tensor that holds each of its values."""
+_PROPERTIES = 5
+"""dtype, layout, requires_grad, memory format and pin_memory: TensorProperties.__getstate__."""
 _METADATA_BYTES_MAX = 1 << 30
 _PICKLE_BYTES_MAX = 1 << 20
 _SHOWN_MAX = 200
@@ -215,7 +217,12 @@ def _tensors_of(metadata: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
         shape = _sizes(entry.size)
         if not can_be(shape):
             raise ValueError(f"{name!r} has the shape {list(shape)}, which nothing can have")
-        dtype, layout, *_ = entry.properties.state
+        properties = entry.properties.state
+        if len(properties) > _PROPERTIES:
+            raise ValueError(
+                f"{name!r} has {len(properties)} properties; at most {_PROPERTIES} are understood"
+            )
+        dtype, layout, *_ = properties
         if layout != _STRIDED:
             raise ValueError(f"{name!r} has the layout {layout}; {_STRIDED} was expected")
         tensors[str(name)] = (str(dtype).removeprefix("torch."), shape)

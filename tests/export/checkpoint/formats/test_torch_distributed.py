@@ -77,7 +77,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         part: bytes = bytes(32),
         shape: Any = (4, 2),
         dtype: Any = "torch.float32",
-        layout: str = "torch.strided",
+        properties: tuple[Any, ...] = ("torch.strided", False, 0, False),
         planner_data: Any = None,
         more: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
         **changed: Any,
@@ -89,9 +89,9 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
         for name, kind in {"t": dtype, "lost": lost}.items():
             if not kind:
                 continue
-            properties = new("TensorProperties", state=(kind, layout))
+            described = new("TensorProperties", state=(kind, *properties))
             tensors[name] = new(
-                "TensorStorageMetadata", properties=properties, size=shape, chunks=[chunk]
+                "TensorStorageMetadata", properties=described, size=shape, chunks=[chunk]
             )
         tensors["step"] = new("BytesStorageMetadata")
         index = new("MetadataIndex", fqn="t", offset=(0,) * len(shape), index=0)
@@ -141,9 +141,21 @@ def test_attribute_that_is_not_understood_is_refused(write: Write, name: str) ->
         open_checkpoint(directory)
 
 
-def test_tensor_of_a_sparse_layout_is_refused(write: Write) -> None:
-    with pytest.raises(CheckpointError, match=r"'t' has the layout torch\.sparse_coo; torch\."):
-        open_checkpoint(write(layout="torch.sparse_coo"))
+@pytest.mark.parametrize(
+    ("properties", "told"),
+    [
+        (
+            ("torch.sparse_coo", False, 0, False),
+            r"the layout torch\.sparse_coo; torch\.strided was",
+        ),
+        (("torch.strided", False, 0, False, "mod"), "6 properties; at most 5 are understood"),
+    ],
+)
+def test_tensor_with_other_properties_is_refused(
+    write: Write, properties: tuple[Any, ...], told: str
+) -> None:
+    with pytest.raises(CheckpointError, match=f"'t' has {told}"):
+        open_checkpoint(write(properties=properties))
 
 
 @pytest.mark.parametrize(
