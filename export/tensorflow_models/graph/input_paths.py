@@ -70,35 +70,37 @@ class Values:
         if self.of == 1:
             return tuple(map(Values, operands))
         if per_example(self.tensor) == self.of:
-            place = (0, *np.unravel_index(self.at, self.tensor.shape.as_list()[1:]))
-            return tuple(_beside(tensor, place) for tensor in operands)
+            position = (0, *np.unravel_index(self.at, self.tensor.shape.as_list()[1:]))
+            return tuple(_broadcast_value(tensor, position) for tensor in operands)
         alike = [
             tensor.shape.rank == 0 or str(tensor.shape) == str(self.tensor.shape)
             for tensor in operands
         ]
+        if not all(alike):
+            return ()
         return tuple(
-            self.of_tensor(each) if each.shape.rank else Values(each)
-            for each in operands
-            if all(alike)
+            self.of_tensor(tensor) if tensor.shape.rank else Values(tensor) for tensor in operands
         )
 
 
-def _beside(tensor: Any, place: tuple[Any, ...]) -> Values:
-    """Returns the value of an operand that is broadcast to this position."""
+def _broadcast_value(tensor: Any, position: tuple[Any, ...]) -> Values:
+    """Returns the value of an operand that is broadcast to this position of a result."""
     sizes = tensor.shape.as_list() if tensor.shape.rank is not None else []
-    if not sizes or len(sizes) > len(place):
+    if not sizes or len(sizes) > len(position):
         return Values(tensor)
-    batch = sizes[0] is None and len(sizes) == len(place)
-    own = sizes[1:] if batch else sizes
-    last = place[len(place) - len(own) :]
-    spread = all(
-        size is not None and (size == 1 or each < size)
-        for each, size in zip(last, own, strict=True)
+    has_batch = sizes[0] is None and len(sizes) == len(position)
+    own_sizes = sizes[1:] if has_batch else sizes
+    own_position = position[len(position) - len(own_sizes) :]
+    is_inside = all(
+        size is not None and (size == 1 or index < size)
+        for index, size in zip(own_position, own_sizes, strict=True)
     )
-    if not spread or (not batch and len(sizes) == len(place) and sizes[0] != 1):
+    if not is_inside or (not has_batch and len(sizes) == len(position) and sizes[0] != 1):
         return Values(tensor, 0, 0)  # none that is known
-    index = tuple(int(each) if size > 1 else 0 for each, size in zip(last, own, strict=True))
-    return Values(tensor, int(np.ravel_multi_index(index, own)), math.prod(own))
+    indices = tuple(
+        int(index) if size > 1 else 0 for index, size in zip(own_position, own_sizes, strict=True)
+    )
+    return Values(tensor, int(np.ravel_multi_index(indices, own_sizes)), math.prod(own_sizes))
 
 
 def per_example(tensor: Any) -> int | None:
@@ -111,9 +113,12 @@ def per_example(tensor: Any) -> int | None:
     return None if sizes[0] is not None or None in sizes[1:] else math.prod(sizes[1:])
 
 
-_Found = TypeVar("_Found")
-_Taken = tuple[int, int]
-"""An operand, and the position among its values per example."""
+_Result = TypeVar("_Result")
+_ColumnSource = tuple[int, int]
+"""The operand that a column of an output comes from, and the position among its values per example.
+"""
+_NumberedOperand = tuple[int, int, int]
+"""An operand, the first of the numbers that stand for its values, and its values per example."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +136,12 @@ class CallGraph:
     captured: Mapping[str, Any]
     from_end: bool = False
     rules: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-    _moved: dict[str, list[list[_Taken | None]]] = field(default_factory=dict)
+    _moved: dict[str, list[list[_ColumnSource | None]]] = field(default_factory=dict)
     _folded: dict[str, list[NDArray[Any]] | None] = field(default_factory=dict)
 
     def searched(
-        self, what: str, values: Values, rows: int | None, search: Callable[[], _Found]
-    ) -> _Found:
+        self, what: str, values: Values, rows: int | None, search: Callable[[], _Result]
+    ) -> _Result:
         """Returns what a search for a rule behind values finds; searches once.
 
         Computations meet again, as behind `tf.where(x < 0, x, x + 1)`: searched along each path to
@@ -151,8 +156,8 @@ class CallGraph:
         key = (what, values.tensor.name, values.at, values.of, rows, self.from_end)
         if key not in self.rules:
             self.rules[key] = search()
-        found: _Found = self.rules[key]
-        return found
+        result: _Result = self.rules[key]
+        return result
 
     def treated_as_input(self, tensor: Any, source: Source) -> CallGraph:
         """Returns the call with one tensor more among its inputs."""
@@ -186,49 +191,49 @@ class CallGraph:
             return values.of_tensor(operation.inputs[0])
         if operation.type not in _MOVES or per_example(values.tensor) != values.of:
             return None
-        taken = self._taken(values.tensor)
-        found = taken[values.at] if taken else None
-        if found is None:
+        sources = self._column_sources(values.tensor)
+        source = sources[values.at] if sources else None
+        if source is None:
             return None
-        operand, at = found
+        operand, at = source
         tensor = operation.inputs[operand]
         return Values(tensor, at, per_example(tensor) or 0)
 
-    def _taken(self, tensor: Any) -> list[_Taken | None]:
+    def _column_sources(self, tensor: Any) -> list[_ColumnSource | None]:
         """Returns the source of each value of an example; [] if it depends on more than
         constants.
         """
         operation = tensor.op
         if operation.name not in self._moved:
-            self._moved[operation.name] = self._try(operation)
-        taken = self._moved[operation.name]
-        return taken[tensor.value_index] if taken else []
+            self._moved[operation.name] = self._run_on_numbers(operation)
+        of_outputs = self._moved[operation.name]
+        return of_outputs[tensor.value_index] if of_outputs else []
 
-    def _try(self, operation: Any) -> list[list[_Taken | None]]:
+    def _run_on_numbers(self, operation: Any) -> list[list[_ColumnSource | None]]:
         """Returns the source of each value of an example, for each output; [] if the operation does
         not run on numbered values.
         """
-        given: list[NDArray[Any]] = []
-        operands: list[tuple[int, int, int]] = []
+        arguments: list[NDArray[Any]] = []
+        numbered: list[_NumberedOperand] = []
         first = 0
-        for place, operand in enumerate(operation.inputs):
-            known = self.constant(operand)
-            if known is None:
+        for position, operand in enumerate(operation.inputs):
+            argument = self.constant(operand)
+            if argument is None:
                 size = per_example(operand)
                 if not size:
                     return []
                 shape = [_EXAMPLES, *operand.shape.as_list()[1:]]
-                known = np.arange(first, first + _EXAMPLES * size).reshape(shape)
-                operands.append((place, first, size))
+                argument = np.arange(first, first + _EXAMPLES * size).reshape(shape)
+                numbered.append((position, first, size))
                 first += _EXAMPLES * size
-            given.append(np.asarray(known))
+            arguments.append(np.asarray(argument))
         try:
-            results = run(operation, given)
+            results = run(operation, arguments)
         # any operation may fail, such as a gather by numbers out of range
         except Exception:  # noqa: BLE001
             return []
         return [
-            _places_of(np.asarray(result), output, operands)
+            _sources_in(np.asarray(result), output, numbered)
             for result, output in zip(results, operation.outputs, strict=True)
         ]
 
@@ -250,8 +255,8 @@ class CallGraph:
         """Returns whether the results of an operation follow from those of its operands, and were
         not computed yet.
         """
-        follow = operation.type not in _LEAVES and not operation.op_def.is_stateful
-        return follow and operation.name not in self._folded
+        follows = operation.type not in _LEAVES and not operation.op_def.is_stateful
+        return follows and operation.name not in self._folded
 
     def _value(self, tensor: Any) -> NDArray[Any] | None:
         """Returns the value of a tensor whose operation was folded, or needs no folding."""
@@ -295,7 +300,7 @@ class CallGraph:
     def tensor_of(self, source: Source, graph: Any) -> Any:
         """Returns the tensor of one of its inputs."""
         return graph.get_tensor_by_name(
-            next(name for name, each in self.sources.items() if each == source)
+            next(name for name, known in self.sources.items() if known == source)
         )
 
     def resource(self, handle: Any) -> Any:
@@ -306,28 +311,29 @@ class CallGraph:
 
     def number(self, values: Values) -> Any:
         """Returns the number that all these values equal, if it is known."""
-        held = self.constant(values.tensor)
-        if held is None or held.dtype.kind not in "iuf":
+        constant = self.constant(values.tensor)
+        if constant is None or constant.dtype.kind not in "iuf":
             return None
-        if held.size == 1:
-            return held.flat[0]
-        return held.flat[values.at] if held.size == values.of else None
+        if constant.size == 1:
+            return constant.flat[0]
+        return constant.flat[values.at] if constant.size == values.of else None
 
 
-def _places_of(
-    result: NDArray[Any], output: Any, operands: list[tuple[int, int, int]]
-) -> list[_Taken | None]:
+def _sources_in(
+    result: NDArray[Any], output: Any, numbered: list[_NumberedOperand]
+) -> list[_ColumnSource | None]:
     """Returns the source of each value of an example; [] if not each example has its own values."""
     if per_example(output) is None or result.shape != (_EXAMPLES, *output.shape.as_list()[1:]):
         return []
     columns = result.reshape(_EXAMPLES, -1).astype(np.int64)
-    return [_place_of(int(one), int(other), operands) for one, other in columns.T]
+    return [_source_of(int(first), int(second), numbered) for first, second in columns.T]
 
 
-def _place_of(one: int, other: int, operands: list[tuple[int, int, int]]) -> _Taken | None:
-    for place, first, size in operands:
-        if first <= one < first + size:
-            return (place, one - first) if other == one + size else None
+def _source_of(first: int, second: int, numbered: list[_NumberedOperand]) -> _ColumnSource | None:
+    """Returns the source of a column by its numbers in both examples."""
+    for position, start, size in numbered:
+        if start <= first < start + size:
+            return (position, first - start) if second == first + size else None
     return None  # the examples were selected, or this is a constant
 
 
@@ -335,31 +341,31 @@ def _rounds(operation: Any) -> bool:
     """Returns whether an operation is a cast to floats that cannot hold all those before it."""
     before = operation.inputs[0].dtype
     after = operation.outputs[0].dtype
-    held = np.can_cast(before.as_numpy_dtype, after.as_numpy_dtype)
-    return operation.type == "Cast" and before.is_floating and not held
+    holds_all = np.can_cast(before.as_numpy_dtype, after.as_numpy_dtype)
+    return operation.type == "Cast" and before.is_floating and not holds_all
 
 
 def _is_handle(value: Any) -> bool:
     return str(value.dtype.name) in ("resource", "variant")
 
 
-def run(operation: Any, given: list[NDArray[Any]]) -> list[Any]:
+def run(operation: Any, operands: list[NDArray[Any]]) -> list[Any]:
     """Runs an operation of a graph eagerly on these values."""
     arguments: dict[str, Any] = {}
     inferred = set()
-    left = iter(given)
+    remaining = iter(operands)
     with tf.init_scope():
         for argument in operation.op_def.input_arg:
             name = "axis" if argument.name == "split_dim" else argument.name
             inferred |= {argument.type_attr, argument.type_list_attr, argument.number_attr}
             if argument.number_attr:
-                arguments[name] = [
-                    tf.constant(next(left)) for _ in range(operation.get_attr(argument.number_attr))
-                ]
+                count = operation.get_attr(argument.number_attr)
+                arguments[name] = [tf.constant(next(remaining)) for _ in range(count)]
             else:
-                arguments[name] = tf.constant(next(left))
+                arguments[name] = tf.constant(next(remaining))
         for attribute in operation.op_def.attr:
             if attribute.name not in inferred:
                 arguments[attribute.name] = operation.get_attr(attribute.name)
         result = getattr(tf.raw_ops, operation.type)(**arguments)
-    return [part.numpy() for part in (result if isinstance(result, list | tuple) else [result])]
+    outputs = result if isinstance(result, list | tuple) else [result]
+    return [output.numpy() for output in outputs]
