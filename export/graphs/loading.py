@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib.metadata import version
@@ -57,6 +58,9 @@ def load_tensorflow() -> Any:
             f"towers need TensorFlow: {problem}; in a checkout of rowcast, run `pip install "
             "'.[export]'`"
         ) from problem
+    # LiteRT's converter collects all garbage for each tower. TensorFlow's modules, 350,000 objects
+    # that a collection would visit in 0.15 s, are none.
+    gc.freeze()
     return tf
 
 
