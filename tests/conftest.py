@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests.bundles.sample import write_sample_bundle
-from tests.export.forked_runs import ForkedRuns
+from tests.leftovers import end_what_this_process_leaves
 
 if TYPE_CHECKING:
     from tests.bundles.small import SmallBundle
@@ -27,10 +27,11 @@ settings.load_profile("fixed")
 
 
 def pytest_configure() -> None:
-    """Lets the programs that tests start be interrupted by SIGINT.
+    """Lets the programs that tests start be interrupted by SIGINT, and ends them with the run.
 
     A shell that runs pytest in the background ignores the signal, and children inherit that.
     """
+    end_what_this_process_leaves()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -118,9 +119,3 @@ def write(
         return replace(original, directory=copy.rename(root / model / str(version)))
 
     return write
-
-
-@pytest.fixture(scope="session")
-def forked() -> ForkedRuns:
-    """Runs of `rowcast-export` in children of a process that has imported TensorFlow."""
-    return ForkedRuns()

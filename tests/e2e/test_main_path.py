@@ -106,6 +106,11 @@ class World:
 
 
 @pytest.fixture(scope="module")
+def forked() -> ForkedRuns:
+    return ForkedRuns()
+
+
+@pytest.fixture(scope="module")
 def world(forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory) -> World:
     base = tmp_path_factory.mktemp("world")
     originals = {}

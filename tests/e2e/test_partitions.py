@@ -43,6 +43,11 @@ QUERIES = [
 
 
 @pytest.fixture(scope="module")
+def forked() -> ForkedRuns:
+    return ForkedRuns()
+
+
+@pytest.fixture(scope="module")
 def exported(forked: ForkedRuns, tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("partitions")
     recipe = changed(recipe_of(save_checkpoint(movies_recipe(), base)), "indexes", INDEXES)

@@ -14,6 +14,12 @@ from tests.export.traced_models import TracedCheckpoint, ads_recipe, movies_reci
 
 
 @pytest.fixture(scope="session")
+def forked() -> ForkedRuns:
+    """Runs of `rowcast-export` in children of a process that has imported TensorFlow."""
+    return ForkedRuns()
+
+
+@pytest.fixture(scope="session")
 def movies(tmp_path_factory: pytest.TempPathFactory) -> TracedCheckpoint:
     """Two towers and a ranker over one call of a TFRS layer."""
     return save_and_trace(movies_recipe(), tmp_path_factory.mktemp("movies"))
