@@ -73,7 +73,10 @@ def _conftests_of(path: Path) -> Iterator[Path]:
 @functools.cache
 def _direct_references(file: Path) -> tuple[list[Path], set[str]]:
     """Returns the files that a file imports, anywhere in it, and the folders that it names."""
-    tree = ast.parse(file.read_bytes())
+    try:
+        tree = ast.parse(file.read_bytes())
+    except SyntaxError:  # pytest tells where, if it collects the file
+        return [], set(_PACKAGES.values())
     documentation = {
         node.body[0].value
         for node in ast.walk(tree)
