@@ -17,7 +17,7 @@ import numpy as np
 from bundle.storage import journal
 from tests.export.checkpoint.tensor_bundles import write_bundle
 from tests.export.forked_runs import ForkedRuns
-from tests.export.movies_job import facts, hidden, visible
+from tests.export.movies_job import Facts, facts, hidden, visible
 
 KILLED = (-signal.SIGKILL, -signal.SIGALRM)
 TABLES = 5
@@ -41,7 +41,7 @@ class Job:
 class Expected:
     """What an undisturbed run wrote, and how long it took."""
 
-    facts: tuple[dict[str, Any], dict[str, bytes]]
+    facts: Facts
     seconds: float
 
 
@@ -98,24 +98,38 @@ def resume(forked: ForkedRuns, job: Job, place: Path, expected: Expected) -> Non
         assert visible(root) == []
         finished = journaled(root / job.model)
         assert forked.run(job.arguments(root), output) == 0, output.read_text()
-        again = {path for path, seen in finished.items() if _seen(bundle / path) != seen}
+        again = rewritten(finished, bundle)
         assert again == set(), f"finished files were written again: {sorted(again)}"
     assert facts(bundle) == expected.facts
     assert hidden(root) == []
+
+
+def noted_steps(parent: Path) -> dict[str, journal.Finished]:
+    """Returns the steps that a killed run of version 1 noted as finished.
+
+    Args:
+      parent: The directory of the model.
+    """
+    noted = parent / ".staging-1.journal"
+    if not noted.exists():
+        return {}
+    copied = parent.parent.parent / "journal"
+    shutil.copy(noted, copied)  # reading it truncates a torn tail
+    return journal.read(copied)
 
 
 def journaled(parent: Path) -> Mapping[str, tuple[int, int]]:
     """Returns the files that a killed run noted as finished, each with what changes when it is
     written again.
     """
-    noted = parent / ".staging-1.journal"
     staged = parent / ".staging-1"
-    if not noted.exists():
-        return {}
-    copied = parent.parent.parent / "journal"
-    shutil.copy(noted, copied)  # reading it truncates a torn tail
-    steps = journal.read(copied)
-    return {file.path: _seen(staged / file.path) for step in steps.values() for file in step.files}
+    steps = noted_steps(parent).values()
+    return {file.path: _seen(staged / file.path) for step in steps for file in step.files}
+
+
+def rewritten(finished: Mapping[str, tuple[int, int]], directory: Path) -> set[str]:
+    """Returns the files of `journaled` that were written again, where they are now."""
+    return {path for path, seen in finished.items() if _seen(directory / path) != seen}
 
 
 def _seen(path: Path) -> tuple[int, int]:

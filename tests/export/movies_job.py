@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,8 @@ MOVIE_IDS = [100 + 7 * row for row in range(MOVIES)]
 """What callers send for the rows of the movie table."""
 
 Recipe = dict[str, Any]
+Facts = tuple[dict[str, Any], dict[str, bytes]]
+"""A manifest, and the files by their paths."""
 
 
 def genres_of(row: int) -> list[int]:
@@ -160,6 +163,25 @@ def write_project(directory: Path, recipe: Recipe) -> Path:
     return path
 
 
+def run_arguments(project: Path) -> list[str]:
+    """Returns the command that writes version 1."""
+    return ["run", str(project), "--version", "1"]
+
+
+def edit(project: Path, file: str, before: str, after: str) -> None:
+    """Replaces text in a file beside a recipe, or in the recipe itself; its times stay as they
+    were.
+    """
+    directory = project.parent
+    shutil.rmtree(directory / "__pycache__", ignore_errors=True)  # Python goes by sizes and times
+    path = directory / file
+    status = path.stat()
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
 def export(recipe: Path, version: int | None = None, progress: Progress | None = None) -> Published:
     """Runs a job in this process."""
     settings = ExportSettings()
@@ -179,7 +201,7 @@ def hidden(root: Path) -> list[str]:
     return sorted(path.name for path in root.glob("*/.*"))
 
 
-def facts(bundle: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+def facts(bundle: Path) -> Facts:
     """The manifest and files of a bundle without what differs from run to run.
 
     That is when it began, costs of searches, and the numbers that TensorFlow gives to the functions

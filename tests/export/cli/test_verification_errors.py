@@ -10,22 +10,35 @@ import pytest
 
 from tests.export.commands import Command, CommandResult, refused
 from tests.export.forked_runs import ForkedRuns
+from tests.export.killed_jobs import journaled, rewritten
 from tests.export.movies_job import (
     Recipe,
     changed,
     example_requests,
+    export,
     facts,
     hidden,
+    run_arguments,
     visible,
     write_examples,
     write_project,
 )
-from tests.export.traced_models import TracedCheckpoint, movies_recipe, save_checkpoint
+from tests.export.small_job import save_small_recipe
 
 TOWER = "towers/query/compiled-f32.tflite"
-
-
 USERS = "tables/users/rows-00000-of-00001.bin"
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    return save_small_recipe(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def published(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    project = write_project(tmp_path_factory.mktemp("published"), recipe)
+    export(project, version=1)
+    return project.parent / "bundles/small/1"
 
 
 def flipped(path: Path, at: int) -> None:
@@ -35,21 +48,19 @@ def flipped(path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "told"),
+    ("key", "value", "words"),
     [
         (
-            "towers.ranking.max_abs_error",
-            {"int8": 1e-6},
-            "24 of 24 values break towers.ranking.max_abs_error.int8",
+            "towers.query",
+            {"role": "query", "precisions": ["f32", "int8"], "max_abs_error": {"int8": 1e-6}},
+            "values break towers.query.max_abs_error.int8",
         ),
         (
             "indexes.movies",
             {
-                "corpus": "movies",
-                "query_tower": "query",
-                "candidate_tower": "candidate",
                 "kind": "tree_ah",
-                "parameters": {"num_leaves": 20, "leaves_to_search": 1},
+                "distance": "squared_l2",
+                "parameters": {"num_leaves": 20, "leaves_to_search": 1, "reorder": 1},
                 "recall": {"value": 1.0},
             },
             "the recipe asks for 1.0",
@@ -57,50 +68,61 @@ def flipped(path: Path, at: int) -> None:
     ],
 )
 def test_limit_that_is_not_reached_exits_5_and_publishes_nothing(
-    command: Command, recipe: Recipe, tmp_path: Path, key: str, value: Any, told: str
+    command: Command, recipe: Recipe, tmp_path: Path, key: str, value: Any, words: str
 ) -> None:
     write_examples(tmp_path, example_requests())
-    limited = changed(recipe, key, value)
-    asks = (
-        changed(limited, "verify.examples", "examples.jsonl")
-        if key == "indexes.movies"
-        else limited
-    )
-    project = write_project(tmp_path, asks)
-    refused(command, project, 5, told, "keeps what is finished")
+    limited = changed(recipe, "verify.examples", "examples.jsonl")
+    section, name = key.split(".")
+    limited[section][name] |= value
+    project = write_project(tmp_path, limited)
+    refused(command, project, 5, words, "keeps what is finished")
     done = command("clean", project.parent / "bundles")
     assert (done.code, hidden(project.parent / "bundles")) == (0, [])
     assert "removed" in done.out
 
 
 @pytest.mark.parametrize(
-    ("after", "file", "told"),
+    ("after", "file", "words"),
     [
         (TOWER, TOWER, "tower 'query', LiteRT f32"),
         (TOWER, USERS, "tower 'query', SavedModel f32"),
         ("indexes/movies/scann", USERS, "table 'users'"),
     ],
 )
-@pytest.mark.slow
 def test_file_that_is_damaged_between_steps_exits_5_and_publishes_nothing(
-    forked: ForkedRuns, project: Path, undisturbed: Path, after: str, file: str, told: str
+    forked: ForkedRuns,
+    command: Command,
+    recipe: Recipe,
+    published: Path,
+    tmp_path: Path,
+    after: str,
+    file: str,
+    words: str,
 ) -> None:
-    output = project.parent / "output"
-    assert forked.run(["run", str(project)], output, damages={"after": after, "file": file}) == 5
-    assert told in CommandResult(5, "", output.read_text()).message
-    assert visible(project.parent / "bundles") == []
-    assert forked.run(["run", str(project)], output) == 0, output.read_text()
-    assert facts(project.parent / "bundles/movies/1") == facts(undisturbed)
-    assert hidden(project.parent / "bundles") == []
+    project = write_project(tmp_path / "project", recipe)
+    model = project.parent / "bundles/small"
+    output = tmp_path / "output"
+    status = forked.run(run_arguments(project), output, damages={"after": after, "file": file})
+    assert status == 5
+    assert words in CommandResult(5, "", output.read_text()).message
+    assert visible(model.parent) == []
+    finished = journaled(model)
+
+    done = command(*run_arguments(project))
+
+    assert done.code == 0, done.err
+    assert rewritten(finished, model / "1") <= {file}
+    assert facts(model / "1") == facts(published)
+    assert hidden(model.parent) == []
 
 
 def test_verify_of_a_damaged_bundle_or_against_another_checkpoint_exits_5(
-    command: Command, undisturbed: Path, movies: TracedCheckpoint, tmp_path: Path
+    command: Command, published: Path, tmp_path: Path
 ) -> None:
-    other = save_checkpoint(movies_recipe(), tmp_path, seed=6)
-    done = command("verify", undisturbed, "--checkpoint", other)
+    other = save_small_recipe(tmp_path / "other", seed=6)["checkpoint"]["path"]
+    done = command("verify", published, "--checkpoint", other)
     assert (done.code, "row" in done.message) == (5, True)
-    bundle = shutil.copytree(undisturbed, tmp_path / "bundle")
+    bundle = shutil.copytree(published, tmp_path / "bundle")
     flipped(bundle / TOWER, 100)
     done = command("verify", bundle)
     assert (done.code, f"file {TOWER!r} differs from its checksum" in done.message) == (5, True)
