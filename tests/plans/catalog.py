@@ -1,0 +1,57 @@
+"""All models whose plans are recorded, and those that have none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+from export.graphs.loading import load_tensorflow
+from tests.export.traced_models import MODELS
+from tests.plans import ids_recipes, keras_recipes, ranker_recipes, table_recipes
+from tests.plans.dumped_plans import dumped_plans
+from tests.plans.example_plans import EXAMPLES, example_plans
+from tests.plans.jax_plans import jax_tpu_embedding_plans, sparsecore_plans
+from tests.plans.planned_models import PlannedModel
+from tests.plans.torch_plans import torch_plans
+
+MODULES = (
+    *table_recipes.MODULES,
+    *ranker_recipes.MODULES,
+    *keras_recipes.MODULES,
+    ids_recipes.IDS,
+)
+WITHOUT_PLAN: Mapping[str, str] = {
+    "tests/models/linear.py": "writes compiled towers, and is never exported",
+    "tests/models/tensorflow_process.py": "starts processes",
+    "tests/models/train_keras_3.py": "trains the models of keras_3.py",
+    "examples/quickstart": "has a bundle of the model of examples/movielens",
+    "examples/torch_dlrm": "PyTorch writes its tower, and is not installed where tests run; "
+    "torch_towers.ranker is the same kind of model",
+}
+"""What has no plan, and why."""
+
+
+def planned_models() -> dict[str, PlannedModel]:
+    """Returns all models by the names of their plans."""
+    load_tensorflow()  # as the exporter needs it, before a model imports it
+    models = chain(
+        *(module.plans() for module in MODULES),
+        dumped_plans(),
+        sparsecore_plans(),
+        jax_tpu_embedding_plans(),
+        torch_plans(),
+        example_plans(),
+    )
+    found: dict[str, PlannedModel] = {}
+    for model in models:
+        assert model.name not in found, f"two plans are called {model.name}"
+        found[model.name] = model
+    return found
+
+
+def sources() -> Iterator[str]:
+    """Yields every module of tests/models and every folder of examples."""
+    for file in MODELS.glob("*.py"):
+        yield f"tests/models/{file.name}"
+    for file in EXAMPLES.glob("*/__init__.py"):
+        yield f"examples/{file.parent.name}"

@@ -1,0 +1,159 @@
+"""Models whose plans are recorded, and what the exporter is given to plan each."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from export.recipe.schema import ExportJob
+from export.tensorflow_models.model.code import load_factory
+from tests.export.traced_models import MODELS
+from tests.plans.checkpoints import Write, write_objects
+
+Page = Mapping[str, Any]
+"""Sections of a recipe."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """What the exporter is given: a recipe, and the folder that its paths are relative to."""
+
+    job: ExportJob
+    base: Path
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """A model, or a variant of one, whose plan is recorded.
+
+    Attributes:
+      name: of the plan and of its snapshot.
+      source: the file in tests/models or the folder in examples that has the model.
+      write: writes what the exporter reads into an empty folder.
+      requires: modules that an environment may lack.
+    """
+
+    name: str
+    source: str
+    write: Callable[[Path], Project]
+    requires: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How the recipe of a plan differs from that of its module.
+
+    Attributes:
+      factory: function of the module; "": the one that the plan is named after.
+      trained: function that returns the model in the checkpoint; "": the factory.
+      write: writes the checkpoint.
+      requires: modules that an environment may lack.
+      sections: of the recipe, instead of the module's.
+    """
+
+    factory: str = ""
+    trained: str = ""
+    write: Write = write_objects
+    requires: tuple[str, ...] = ()
+    sections: Page = field(default_factory=dict)
+
+
+def variant(
+    factory: str = "",
+    *,
+    trained: str = "",
+    write: Write = write_objects,
+    requires: tuple[str, ...] = (),
+    **sections: Any,
+) -> Variant:
+    """Returns a variant; sections of the recipe are keywords."""
+    return Variant(factory, trained, write, requires, sections)
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module of tests/models, each of whose factories has a plan: functions without arguments
+    that are called `build` or `build_*`.
+
+    Attributes:
+      name: of the module.
+      sections: of the recipes.
+      variants: by the plan: the factory's name without `build_`, or a name of its own.
+      write: writes the checkpoint of a factory that has no variant.
+      others: factories with other names.
+    """
+
+    name: str
+    sections: Page
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    write: Write = write_objects
+    others: tuple[str, ...] = ()
+
+    def plans(self) -> Iterator[PlannedModel]:
+        """Yields a model for each factory, and for each variant."""
+        for factory in self._factories():
+            yield self._planned(_plan_of(factory), factory, self._variant_of(factory))
+        for plan, changed in self.variants.items():
+            if changed.factory:
+                yield self._planned(plan, changed.factory, changed)
+
+    def _factories(self) -> Iterator[str]:
+        members = vars(importlib.import_module(f"tests.models.{self.name}"))
+        for name, member in members.items():
+            named = name == "build" or name.startswith("build_")
+            if name in self.others or (named and callable(member) and not _needed(member)):
+                yield name
+
+    def _variant_of(self, factory: str) -> Variant:
+        return self.variants.get(_plan_of(factory), Variant(write=self.write))
+
+    def _planned(self, plan: str, factory: str, changed: Variant) -> PlannedModel:
+        def write(folder: Path) -> Project:
+            checkpoint = folder / "checkpoint"
+            checkpoint.mkdir()
+            if changed.trained:
+                saved = self._variant_of(changed.trained)
+                trained = self._job(changed.trained, saved, folder)
+            else:
+                saved = changed
+                trained = self._job(factory, changed, folder)
+            saved.write(load_factory(trained.code.factory, MODELS), trained, checkpoint)
+            return Project(self._job(factory, changed, folder), MODELS)
+
+        name = f"{self.name}.{plan}" if plan else self.name
+        return PlannedModel(name, source_of(self.name), write, changed.requires)
+
+    def _job(self, factory: str, changed: Variant, folder: Path) -> ExportJob:
+        sections = {"checkpoint": {"object_path": "model"}, **self.sections, **changed.sections}
+        page = {
+            **sections,
+            "model": self.name,
+            "checkpoint": {**sections["checkpoint"], "path": str(folder / "checkpoint")},
+            "code": {**sections.get("code", {}), "factory": f"{self.name}.py:{factory}"},
+            "output": {"root": str(folder / "bundles")},
+        }
+        return ExportJob.model_validate(page)
+
+
+def source_of(module: str) -> str:
+    """Returns the file of a module in tests/models."""
+    return f"tests/models/{module}.py"
+
+
+def _plan_of(factory: str) -> str:
+    return factory.removeprefix("build").removeprefix("_")
+
+
+def _needed(factory: Callable[..., Any]) -> list[str]:
+    """Returns the arguments that a function cannot be called without."""
+    parameters = inspect.signature(factory).parameters.values()
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]

@@ -1,0 +1,64 @@
+"""Every model of tests/models and of examples is planned as its committed snapshot says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.plans.catalog import WITHOUT_PLAN, planned_models, sources
+from tests.plans.plan_texts import plan_text
+from tests.plans.planned_models import PlannedModel
+from tests.plans.snapshots import SNAPSHOTS, difference, missing_modules, recorded, update
+
+MODELS = planned_models()
+REFUSED = "one_table.plain-other_call"
+"""A plan that takes no time."""
+
+
+@pytest.mark.filterwarnings(
+    "ignore:`layer.add_variable` is deprecated",  # by linear_model of TF1
+    "ignore:__array__ implementation doesn't accept a copy keyword",  # by save_weights of Keras 3
+    "ignore:Even though the `tf.config.experimental_run_functions_eagerly`",  # by adapt()
+)
+@pytest.mark.parametrize("name", MODELS)
+def test_plan_is_the_recorded_one(name: str, tmp_path: Path) -> None:
+    model = MODELS[name]
+    if missing := missing_modules(model):
+        pytest.skip(f"{', '.join(missing)} cannot be imported")
+    changed = difference(SNAPSHOTS, name, plan_text(model.write(tmp_path), tmp_path))
+    if changed:
+        update = f".venv/bin/python scripts/update_plans {name}"
+        pytest.fail(f"{changed}\n\nIf the change is meant: {update}", pytrace=False)
+
+
+def test_every_model_has_a_plan_or_a_reason_for_none() -> None:
+    planned = {model.source for model in MODELS.values()}
+    assert planned | WITHOUT_PLAN.keys() == {*sources()}
+    assert planned.isdisjoint(WITHOUT_PLAN)
+
+
+def test_every_recorded_plan_belongs_to_a_model() -> None:
+    assert recorded(SNAPSHOTS) - MODELS.keys() == set()
+
+
+def test_update_records_what_changed_deletes_what_is_gone_and_then_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "gone.txt").write_text("")
+    (tmp_path / f"{REFUSED}.txt").write_text("another plan\n")
+    lines = list(update(tmp_path, MODELS, ["one_table.*other_call"]))
+    assert lines == [
+        "gone: deleted, since no model has this plan",
+        f"{REFUSED}: recorded",
+    ]
+    recorded_text = (tmp_path / f"{REFUSED}.txt").read_text()
+    assert recorded_text == (SNAPSHOTS / f"{REFUSED}.txt").read_text()
+    assert list(update(tmp_path, MODELS, ["one_table.*other_call"])) == []
+
+
+def test_update_keeps_plans_that_need_what_is_not_installed(tmp_path: Path) -> None:
+    model = PlannedModel("lacking", "", MODELS[REFUSED].write, ("no_such_module",))
+    (line,) = update(tmp_path, {"lacking": model}, [])
+    assert line == "lacking: kept, since no_such_module cannot be imported"
+    assert recorded(tmp_path) == set()
