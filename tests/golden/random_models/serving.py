@@ -1,0 +1,59 @@
+"""The service in this process, between its transports and its bundles."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from service.codec.operations import OPERATIONS
+from service.config import ServiceSettings
+from service.dataplane import Dataplane
+from service.engine.calls import Target
+from service.engine.context import RequestContext
+from service.engine.engine import Engine
+from service.observability.metrics import Metrics
+from service.versions.lifecycle import VersionManager
+from service.versions.loader import Loader
+from service.versions.policy import Arrangement
+
+TIMEOUT_S = 60.0
+MEMORY_BYTES = 4 << 30
+"""Enough for the libraries that are loaded already, whatever is free while other tests run."""
+
+
+def answer_to(root: Path, call: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Loads version 1 of the model `random` of a root, and answers a request.
+
+    Args:
+      root: of the bundles.
+      call: embed or rank.
+      body: as clients send it in JSON.
+    """
+    answer: dict[str, Any] = asyncio.run(_answer(root, call, json.dumps(body).encode()))
+    return answer
+
+
+async def _answer(root: Path, call: str, body: bytes) -> Any:
+    settings = ServiceSettings(root=root, max_load_bytes=MEMORY_BYTES)
+    versions = VersionManager()
+    metrics = Metrics()
+    engine = Engine(versions, settings, metrics, threads=1)
+    dataplane = Dataplane(engine, settings, metrics)
+    context = RequestContext(call, "trial", time.monotonic() + TIMEOUT_S)
+    target = Target("random")
+    try:
+        versions.add(Loader(settings, 1, engine.warm_up).load("random", 1))
+        versions.arrange("random", Arrangement(1, frozenset((1,))))
+        pieces = await dataplane.call(
+            OPERATIONS[call], body, False, target, context, as_protobuf=False
+        )
+    finally:
+        dataplane.close()
+        engine.close()
+        versions.close()
+        versions.wait_closed()
+    return json.loads(b"".join(pieces))
