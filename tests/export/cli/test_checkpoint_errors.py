@@ -1,4 +1,4 @@
-"""Exit code 3: a checkpoint that is damaged, or another model's."""
+"""Exit code 3: a checkpoint that is damaged."""
 
 from __future__ import annotations
 
@@ -86,27 +86,3 @@ def test_bit_flip_in_a_stored_variable_exits_3_and_names_it(
     flipped(tmp_path / DATA, (tmp_path / DATA).read_bytes().index(held) + 5)
     project = write_project(tmp_path, changed(recipe, "checkpoint.path", "ckpt-3"))
     refused(command, project, 3, variable.rpartition("/")[2], "copy it anew")
-
-
-def test_checkpoint_of_another_model_exits_3_and_names_its_variables(
-    command: Command, recipe: Recipe, tmp_path: Path
-) -> None:
-    factory = "two_towers.py:build_movies_without_head"
-    project = write_project(tmp_path, changed(recipe, "code.factory", factory))
-    refused(
-        command,
-        project,
-        3,
-        "head.kernel is float32 [24, 3] in the model (two_towers.py:",
-        "head.bias",
-    )
-    project = write_project(tmp_path, changed(recipe, "checkpoint.object_path", ""))
-    refused(
-        command,
-        project,
-        3,
-        "not at the top of checkpoint",
-        'write checkpoint.object_path = "model"',
-    )
-    project = write_project(tmp_path, changed(recipe, "checkpoint.object_path", "modle"))
-    refused(command, project, 3, "there is no 'modle' among model, step")

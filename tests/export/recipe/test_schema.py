@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from export.errors import UsageError
 from export.recipe.schema import CorpusPart, VocabularyRule, name_of_call, read_recipe
@@ -48,11 +47,6 @@ def test_recipe_of_the_docs_is_a_valid_one(tmp_path: Path) -> None:
         read_recipe(write(tmp_path, RECIPE + fragment))
 
 
-def test_vocabulary_rule_with_oov_buckets_requires_their_first_row() -> None:
-    with pytest.raises(ValidationError, match="'oov_buckets' requires 'oov_first_row'"):
-        VocabularyRule(kind="vocabulary", vocabulary="names", oov_buckets=3)
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -91,7 +85,10 @@ def test_vocabulary_rule_with_oov_buckets_requires_their_first_row() -> None:
             "{'kind': 'vocabulary', 'vocabulary': 'v', 'oov_buckets': 1})",
         ),
         # A misspelled key is also missing.
-        ("vocabularies.names = { fil = 'f' }", "unknown key 'vocabularies.names.fil'; did you "),
+        (
+            "vocabularies.names = { fil = 'f' }",
+            "unknown key 'vocabularies.names.fil'; did you mean 'file'?",
+        ),
     ],
 )
 def test_first_mistake_of_a_recipe_is_told_with_its_key(
@@ -99,10 +96,7 @@ def test_first_mistake_of_a_recipe_is_told_with_its_key(
 ) -> None:
     with pytest.raises(UsageError) as refusal:
         read_recipe(write(tmp_path, f"{text}\n{RECIPE}"))
-    told = str(refusal.value)
-    assert told.startswith(f"recipe {tmp_path / 'recipe.toml'}: {problem}")
-    if not problem.endswith("did you "):
-        assert told.endswith(problem)
+    assert str(refusal.value) == f"recipe {tmp_path / 'recipe.toml'}: {problem}"
 
 
 @pytest.mark.parametrize(

@@ -48,25 +48,6 @@ def test_dump_is_read_with_its_keys(tmp_path: Path, writer: str, within: bool) -
     assert [slot.name for slot in table.slots] == (["Adam-m"] if writer == "SOK" else [])
 
 
-def test_dump_of_several_tables_has_keys_and_vectors_of_other_dtypes(tmp_path: Path) -> None:
-    dump_files.sok_dump(
-        tmp_path / "sok", "item_0", IDS[:2].astype(np.uint32), ROWS[:2].astype(np.float16)
-    )
-    dump_files.sok_dump(tmp_path / "sok", "user_0", IDS, ROWS)
-    ids = np.array([3, 2**31, 11, 7], np.uint32)
-    wide = np.full((3, 2), 0.5, np.float32)
-    collection_dump(tmp_path / "collections", [(ids, ROWS), (ids[:3], wide)], mixed=True)
-    checkpoint = open_checkpoint(tmp_path / "sok")
-    assert [(each.name, each.rows, each.dtype) for each in recognise(checkpoint).tables] == [
-        ("item_0", 2, "float16"),
-        ("user_0", 4, "float32"),
-    ]
-    checkpoint = open_checkpoint(tmp_path / "collections")
-    first, second = recognise(checkpoint).tables
-    np.testing.assert_array_equal(checkpoint.read(first.keys, 0, 4), ids)
-    np.testing.assert_array_equal(checkpoint.read(second.key, 1, 2), wide[1:])
-
-
 @pytest.mark.parametrize(
     ("writer", "strays"),
     [
@@ -125,24 +106,6 @@ def test_dumps_of_several_writers_are_those_of_the_first(tmp_path: Path) -> None
     assert sorted(each.name for each in listing.storage.dumped.values()) == ["s", "t"]
 
 
-def test_files_of_a_dump_are_listed_where_their_values_lie(tmp_path: Path) -> None:
-    dump_files.sok_dump(tmp_path, "t", IDS, ROWS, m=ROWS + 1, v=ROWS + 2)
-    listing = list_dump(tmp_path)
-    assert re.fullmatch("sha256:[0-9a-f]{64}", listing.fingerprint)
-    assert list(listing.entries) == ["t-weight", "t-key", "t-Adam-m", "t-Adam-v"]
-    (table,) = listing.storage.dumped.values()
-    assert list(table.slots) == ["Adam-m", "Adam-v"]
-    for entry, dtype, shape, count in (
-        (table.vectors, "float32", (4, 5), 80),
-        (table.keys, "int64", (4,), 32),
-        (table.slots["Adam-v"], "float32", (4, 5), 80),
-    ):
-        assert (entry.dtype, entry.shape) == (dtype, shape)
-        (part,) = entry.slices
-        assert (part.offset, part.bytes, part.crc32c) == (296, count, None)
-        assert (part.starts, part.shape) == ((0,) * len(shape), shape)
-
-
 def test_name_of_a_dumped_table_may_begin_with_that_of_another(tmp_path: Path) -> None:
     dump_files.sok_dump(tmp_path, "t", IDS, ROWS, m=ROWS + 1)
     dump_files.sok_dump(tmp_path, "t-2", IDS[:2], ROWS[:2], v=ROWS[:2] + 1)
@@ -183,11 +146,11 @@ def test_collections_are_told_apart_by_their_numbers(tmp_path: Path) -> None:
         "collection_1_table_0": (4, 5),
         "collection_1_table_1": (2, 3),
     }
-    np.testing.assert_array_equal(checkpoint.read_all("embedding_collection_0/weight0"), ROWS + 1)
 
 
 def test_dump_that_is_written_anew_has_another_fingerprint(tmp_path: Path) -> None:
     first = list_dump(WRITERS["SOK"](tmp_path)).fingerprint
+    assert re.fullmatch("sha256:[0-9a-f]{64}", first)
     (tmp_path / "t-key").rename(tmp_path / "aside")
     assert list_dump(WRITERS["SOK"](tmp_path)).fingerprint != first
 

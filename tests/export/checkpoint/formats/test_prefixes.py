@@ -54,68 +54,10 @@ def test_find_prefix_directory_without_state_file_takes_the_newest(tmp_path: Pat
     assert find_prefix(tmp_path).name == "ckpt-10"
 
 
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        (
-            'model_checkpoint_path: "ckpt-9"',
-            r"'ckpt-9', which is not there \(complete beside it: ckpt-7\)",
-        ),
-        ("", "names no model_checkpoint_path"),
-        ('model_checkpoint_path: "old.ckpt"', "V1 checkpoint"),
-    ],
-)
-def test_find_prefix_state_file_that_names_nothing_is_refused(
-    tmp_path: Path, text: str, what: str
-) -> None:
-    write(tmp_path / "ckpt-7")
-    (tmp_path / "old.ckpt").write_bytes(table([(b"", b"")]))
-    state(tmp_path, text)
-    with pytest.raises(CheckpointError, match=what):
-        find_prefix(tmp_path)
-
-
-def test_find_prefix_state_file_lists_at_most_five_checkpoints(tmp_path: Path) -> None:
-    state(tmp_path, 'model_checkpoint_path: "ckpt-9"')
-    told = f"state file {tmp_path / 'checkpoint'} names 'ckpt-9', which is not there "
-    with pytest.raises(CheckpointError) as error:
-        find_prefix(tmp_path)
-    assert str(error.value) == f"{told}(complete beside it: none); give a prefix"
-    for number in range(6):
-        write(tmp_path / f"ckpt-{number}")
-    with pytest.raises(CheckpointError) as error:
-        find_prefix(tmp_path)
-    present = "ckpt-1, ckpt-2, ckpt-3, ckpt-4, ckpt-5"
-    assert str(error.value) == f"{told}(complete beside it: {present}); give a prefix"
-
-
-@pytest.mark.parametrize("text", ["\0", 'all_model_checkpoint_paths: "ckpt-7"'])
-def test_find_prefix_state_file_without_a_path_is_refused(tmp_path: Path, text: str) -> None:
-    write(tmp_path / "ckpt-7")
-    state(tmp_path, text)
-    with pytest.raises(CheckpointError) as error:
-        find_prefix(tmp_path)
-    assert str(error.value) == (
-        f"state file {tmp_path / 'checkpoint'} names no model_checkpoint_path; give the "
-        "checkpoint's prefix instead"
-    )
-
-
 def test_find_prefix_state_file_may_hold_fields_that_are_not_known(tmp_path: Path) -> None:
     write(tmp_path / "ckpt-7")
     state(tmp_path, 'model_checkpoint_path: "ckpt-7"\nlast_seen: { at: 1.5 }\n')
     assert find_prefix(tmp_path) == tmp_path / "ckpt-7"
-
-
-def test_find_prefix_state_file_of_an_unfinished_save_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "ckpt-7_temp").mkdir()
-    state(tmp_path, 'model_checkpoint_path: "ckpt-7"')
-    with pytest.raises(CheckpointError) as error:
-        find_prefix(tmp_path)
-    assert str(error.value) == (
-        f"checkpoint {tmp_path / 'ckpt-7'} is not complete: ckpt-7_temp is there, its .index is "
-        "not, so it is being saved or the save was interrupted; wait for it, or take an older one"
-    )
 
 
 def test_find_prefix_state_file_may_name_a_url(tmp_path: Path) -> None:
@@ -129,6 +71,54 @@ def test_find_prefix_of_a_saved_model_is_that_of_its_variables(tmp_path: Path) -
     write(tmp_path / "variables/variables")
     (tmp_path / "saved_model.pb").write_bytes(b"")
     assert find_prefix(tmp_path) == tmp_path / "variables/variables"
+
+
+NO_PATH = "{state} names no model_checkpoint_path; give the checkpoint's prefix instead"
+NOT_THERE = "{state} names 'ckpt-9', which is not there (complete beside it: "
+
+BROKEN_STATES: list[tuple[list[str], str, str]] = [
+    (["ckpt-7"], "", NO_PATH),
+    (["ckpt-7"], "\0", NO_PATH),
+    (["ckpt-7"], 'all_model_checkpoint_paths: "ckpt-7"', NO_PATH),
+    ([], 'model_checkpoint_path: "ckpt-9"', NOT_THERE + "none); give a prefix"),
+    (["ckpt-7"], 'model_checkpoint_path: "ckpt-9"', NOT_THERE + "ckpt-7); give a prefix"),
+    (
+        [f"ckpt-{number}" for number in range(6)],
+        'model_checkpoint_path: "ckpt-9"',
+        NOT_THERE + "ckpt-1, ckpt-2, ckpt-3, ckpt-4, ckpt-5); give a prefix",
+    ),
+    (
+        ["ckpt-7_temp"],
+        'model_checkpoint_path: "ckpt-7"',
+        "{directory}/ckpt-7 is not complete: ckpt-7_temp is there, its .index is not, so it is "
+        "being saved or the save was interrupted; wait for it, or take an older one",
+    ),
+    (
+        ["old.ckpt"],
+        'model_checkpoint_path: "old.ckpt"',
+        "{directory}/old.ckpt is a V1 checkpoint (a Saver with write_version=V1), which is not "
+        "read here; save it with a V2 Saver",
+    ),
+]
+"""What lies beside a state file, what it says, and what is told of it."""
+
+
+@pytest.mark.parametrize(("beside", "text", "told"), BROKEN_STATES)
+def test_find_prefix_state_file_without_its_checkpoint_is_refused_with_the_remedy(
+    tmp_path: Path, beside: list[str], text: str, told: str
+) -> None:
+    for name in beside:
+        if name.endswith("_temp"):
+            (tmp_path / name).mkdir()
+        elif name.endswith(".ckpt"):
+            (tmp_path / name).write_bytes(table([(b"", b"")]))
+        else:
+            write(tmp_path / name)
+    state(tmp_path, text)
+    with pytest.raises(CheckpointError) as error:
+        find_prefix(tmp_path)
+    expected = told.format(state=f"state file {tmp_path / 'checkpoint'}", directory=tmp_path)
+    assert str(error.value).endswith(expected)
 
 
 @pytest.mark.parametrize("name", ["manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA"])

@@ -1,11 +1,10 @@
-"""Files of safetensors, written by the page that describes the format."""
+"""Files of safetensors: which is meant, and what is told of those that are damaged."""
 
 from __future__ import annotations
 
 import json
 import re
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,56 +12,16 @@ import numpy as np
 import pytest
 
 from export.checkpoint.formats.safetensors import find_safetensors, list_safetensors
-from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
+from tests.export.checkpoint.formats.safetensors_files import write_header, write_safetensors
 
 TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)
-COUNTS = np.arange(5, dtype=np.int64)
-
-
-def write_header(path: Path, header: Mapping[str, Any] | bytes, data: bytes = b"") -> Path:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-    return path
-
-
-def write(path: Path, **tensors: np.ndarray[Any, Any]) -> Path:
-    """Writes a file of float32 and int64 tensors."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    data = b""
-    for name, values in tensors.items():
-        dtype = {"float32": "F32", "int64": "I64"}[values.dtype.name]
-        place = [len(data), len(data) + values.nbytes]
-        header[name] = {"dtype": dtype, "shape": values.shape, "data_offsets": place}
-        data += values.tobytes()
-    return write_header(path, header, data)
-
-
-def refused(path: Path) -> str:
-    with pytest.raises(CheckpointError) as error:
-        list_safetensors(path)
-    return str(error.value)
-
-
-def test_tensors_of_a_file_are_listed_and_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.safetensors", t=TABLE, n=COUNTS, empty=TABLE[:0])
-    checkpoint = open_checkpoint(path)
-    assert checkpoint.storage.kind == "PyTorch"
-    assert {key: (each.dtype, each.shape) for key, each in checkpoint.entries.items()} == {
-        "t": ("float32", (4, 3)),
-        "n": ("int64", (5,)),
-        "empty": ("float32", (0, 3)),
-    }
-    for key, values in (("t", TABLE), ("n", COUNTS)):
-        (part,) = checkpoint.entries[key].slices
-        content = path.read_bytes()
-        assert content[part.offset : part.offset + part.bytes] == values.tobytes()
-        assert (part.starts, part.shape) == ((0,) * values.ndim, values.shape)
-        np.testing.assert_array_equal(checkpoint.read_all(key), values)
+NAME = "a.safetensors"
+INDEX = "m.safetensors.index.json"
 
 
 def test_fingerprint_is_of_header_and_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.safetensors", t=TABLE)
+    path = write_safetensors(tmp_path / NAME, {"t": TABLE})
     before = list_safetensors(path).fingerprint
     assert re.fullmatch("crc32c:[0-9a-f]{8}", before)
     assert list_safetensors(path).fingerprint == before
@@ -118,94 +77,87 @@ def test_directory_of_several_files_lists_five_of_them(tmp_path: Path) -> None:
     )
 
 
-def write_index(path: Path, **files: str) -> Path:
-    path.write_text(json.dumps({"metadata": {}, "weight_map": files}))
-    return path
-
-
-def test_files_of_an_index_are_one_checkpoint(tmp_path: Path) -> None:
-    index = write_index(tmp_path / "m.safetensors.index.json", t="1.safetensors", n="2.safetensors")
-    write(tmp_path / "1.safetensors", t=TABLE)
-    write(tmp_path / "2.safetensors", n=COUNTS)
-    checkpoint = open_checkpoint(tmp_path)
-    np.testing.assert_array_equal(checkpoint.read_all("t"), TABLE)
-    np.testing.assert_array_equal(checkpoint.read_all("n"), COUNTS)
-
-    write(tmp_path / "2.safetensors", n=COUNTS, t=TABLE)
-    assert refused(index) == f"{index}: tensor 't' is in two files; save it anew"
-    (tmp_path / "2.safetensors").unlink()
-    missing = "which is not beside it; copy all files of the checkpoint"
-    assert refused(index) == f"{index} names '2.safetensors', {missing}"
-    (tmp_path / "sub").mkdir()
-    write(tmp_path / "sub/2.safetensors", n=COUNTS)
-    for name in ("sub/2.safetensors", "sub", ".."):
-        write_index(index, t=name)
-        assert refused(index) == f"{index} names {name!r}, {missing}"
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": [1]}'])
-def test_damaged_index_is_refused(tmp_path: Path, text: str) -> None:
-    index = tmp_path / "m.safetensors.index.json"
-    index.write_text(text)
-    assert refused(index).startswith(f"{index} is no index of safetensors: ")
-
-
-def test_header_is_at_most_100_megabytes(tmp_path: Path) -> None:
-    path = tmp_path / "a.safetensors"
-    path.write_bytes(struct.pack("<Q", 100_000_000))
-    assert refused(path) == f"{path} is cut short in its header; copy it anew"
-    path.write_bytes(struct.pack("<Q", 100_000_001))
-    assert refused(path) == (
-        f"{path} begins with a header of 100000001 bytes; at most 100000000 are allowed: it is no "
-        "file of safetensors, or damaged"
-    )
-
-
-def test_file_ends_with_its_header_or_its_last_tensor(tmp_path: Path) -> None:
-    path = write_header(tmp_path / "a.safetensors", {})
-    assert dict(list_safetensors(path).entries) == {}
-    path.write_bytes(path.read_bytes()[:-1])
-    assert refused(path) == f"{path} is cut short in its header; copy it anew"
-    write(path, t=TABLE)
-    path.write_bytes(path.read_bytes()[:-1])
-    assert refused(path) == f"{path} is cut short: 't' lies behind its end; copy it anew"
-
-
-@pytest.mark.parametrize("header", [b"{", b"[]", b"\xff"])
-def test_damaged_header_is_refused(tmp_path: Path, header: bytes) -> None:
-    path = write_header(tmp_path / "a.safetensors", header)
-    assert refused(path).startswith(f"{path}: its header is damaged: ")
-
-
-GOOD = {"dtype": "F32", "shape": [4, 3], "data_offsets": [0, 48]}
-
-
-@pytest.mark.parametrize(
-    ("tensor", "told"),
-    [
-        (1, "the header of tensor 't' is damaged: "),
-        ({"dtype": "F32"}, "the header of tensor 't' is damaged: 'data_offsets'"),
-        (GOOD | {"data_offsets": [0]}, "the header of tensor 't' is damaged: not enough values"),
-        (GOOD | {"shape": [4, 3.0]}, "shape (4, 3.0) and data_offsets [0, 48] cannot be"),
-        (GOOD | {"shape": [-4, 3]}, "shape (-4, 3) and data_offsets [0, 48] cannot be"),
-        (GOOD | {"shape": [True, 12]}, "shape (True, 12) and data_offsets [0, 48] cannot be"),
-        (GOOD | {"data_offsets": [-1, 47]}, "shape (4, 3) and data_offsets [-1, 47] cannot be"),
-        (GOOD | {"data_offsets": [48, 0]}, "shape (4, 3) and data_offsets [48, 0] cannot be"),
-        (GOOD | {"data_offsets": [0, 49]}, "is cut short: 't' lies behind its end; copy it anew"),
-        (
-            GOOD | {"data_offsets": [0, 44]},
-            "tensor 't' of shape [4, 3] and float32 has 44 bytes; copy the file anew",
-        ),
-        (GOOD | {"dtype": "F64"}, "tensor 't' of shape [4, 3] and float64 has 48 bytes"),
-    ],
-)
-def test_tensor_that_cannot_be_is_refused(tmp_path: Path, tensor: Any, told: str) -> None:
-    path = write_header(tmp_path / "a.safetensors", {"t": tensor}, bytes(48))
-    assert told in refused(path)
+def test_file_of_a_header_alone_holds_no_tensors(tmp_path: Path) -> None:
+    assert dict(list_safetensors(write_header(tmp_path / NAME, {})).entries) == {}
 
 
 def test_tensor_of_other_values_is_listed_and_not_read(tmp_path: Path) -> None:
     tensor = {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}
-    path = write_header(tmp_path / "a.safetensors", {"t": tensor}, bytes(4))
+    path = write_header(tmp_path / NAME, {"t": tensor}, bytes(4))
     entry = list_safetensors(path).entries["t"]
     assert (entry.dtype, entry.shape, entry.slices) == ("F8_E4M3", (4,), ())
+
+
+def sized(header: bytes) -> bytes:
+    return struct.pack("<Q", len(header)) + header
+
+
+DAMAGED = "{file}: the header of tensor 't' is damaged: "
+CUT_SHORT = "{file} is cut short: 't' lies behind its end; copy it anew"
+NO_INDEX = "{file} is no index of safetensors: "
+NOT_BESIDE = ", which is not beside it; copy all files of the checkpoint"
+
+BROKEN_FILES: list[tuple[bytes, str]] = [
+    # A header may have 100 megabytes.
+    (struct.pack("<Q", 100_000_000), "{file} is cut short in its header; copy it anew"),
+    (
+        struct.pack("<Q", 100_000_001),
+        "{file} begins with a header of 100000001 bytes; at most 100000000 are allowed: it is no "
+        "file of safetensors, or damaged",
+    ),
+    (sized(b"{}")[:-1], "{file} is cut short in its header; copy it anew"),
+    (sized(b"{"), "{file}: its header is damaged: "),
+    (sized(b"[]"), "{file}: its header is damaged: it is no JSON object; copy the file anew"),
+    (sized(b"\xff"), "{file}: its header is damaged: "),
+]
+GOOD = {"dtype": "F32", "shape": [4, 3], "data_offsets": [0, 48]}
+BROKEN_TENSORS: list[tuple[Any, str]] = [
+    (1, DAMAGED),
+    ({"dtype": "F32"}, DAMAGED + "'data_offsets'; copy the file anew"),
+    (GOOD | {"data_offsets": [0]}, DAMAGED + "not enough values"),
+    (GOOD | {"shape": [4, 3.0]}, DAMAGED + "shape (4, 3.0) and data_offsets [0, 48] cannot be"),
+    (GOOD | {"shape": [-4, 3]}, DAMAGED + "shape (-4, 3) and data_offsets [0, 48] cannot be"),
+    (GOOD | {"shape": [True, 12]}, DAMAGED + "shape (True, 12) and data_offsets [0, 48] cannot be"),
+    (GOOD | {"data_offsets": [-1, 47]}, DAMAGED + "shape (4, 3) and data_offsets [-1, 47] cannot"),
+    (GOOD | {"data_offsets": [48, 0]}, DAMAGED + "shape (4, 3) and data_offsets [48, 0] cannot be"),
+    (GOOD | {"data_offsets": [0, 49]}, CUT_SHORT),
+    (
+        GOOD | {"data_offsets": [0, 44]},
+        "{file}: tensor 't' of shape [4, 3] and float32 has 44 bytes; copy the file anew",
+    ),
+    (GOOD | {"dtype": "F64"}, "{file}: tensor 't' of shape [4, 3] and float64 has 48 bytes"),
+]
+BROKEN_FILES += [
+    (sized(json.dumps({"t": tensor}).encode()) + bytes(48), told) for tensor, told in BROKEN_TENSORS
+]
+BROKEN_INDEXES: list[tuple[str, str]] = [
+    *((text, NO_INDEX) for text in ("{", "[]", "{}", '{"weight_map": [1]}')),
+    *(
+        (json.dumps({"weight_map": {"t": name}}), f"{{file}} names {name!r}{NOT_BESIDE}")
+        for name in ("none.safetensors", "sub/a.safetensors", "sub", "..")
+    ),
+    (
+        json.dumps({"weight_map": {"t": "1.safetensors", "n": "2.safetensors"}}),
+        "{file}: tensor 't' is in two files; save it anew",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        *((NAME, content, told) for content, told in BROKEN_FILES),
+        *((INDEX, text.encode(), told) for text, told in BROKEN_INDEXES),
+    ],
+)
+def test_broken_file_or_index_is_refused_with_the_reason(
+    tmp_path: Path, name: str, content: bytes, told: str
+) -> None:
+    (tmp_path / "sub").mkdir()
+    for beside in ("1.safetensors", "2.safetensors", "sub/a.safetensors"):
+        write_safetensors(tmp_path / beside, {"t": TABLE})
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(CheckpointError) as error:
+        list_safetensors(file)
+    assert str(error.value).startswith(told.format(file=file))

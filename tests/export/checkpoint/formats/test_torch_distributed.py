@@ -1,17 +1,17 @@
-"""Metadata of torch.distributed that cannot be followed, pickled by classes of PyTorch's names."""
+"""Checkpoints of torch.distributed: which saved tensors are read, and what is told of those that
+cannot be followed.
+"""
 
 from __future__ import annotations
 
-import io
 import pickle
 import re
-import sys
 import zipfile
 import zlib
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,255 +21,123 @@ from export.checkpoint.formats import torch_distributed
 from export.checkpoint.formats.torch_distributed import is_torch_distributed
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
-
-METADATA = "torch.distributed.checkpoint.metadata"
-FILESYSTEM = "torch.distributed.checkpoint.filesystem"
-PACKAGES = (
-    "torch",
-    "torch._utils",
-    "torch.storage",
-    "torch.distributed",
-    "torch.distributed.checkpoint",
+from tests.export.checkpoint.formats.torch_files import (
+    METADATA_CLASSES,
+    BytesPickler,
+    Tensor,
+    pickled,
+    stand_in,
+    torch_names,
+    zipped,
 )
-CLASSES = {
-    "BytesStorageMetadata": METADATA,
-    "Metadata": METADATA,
-    "TensorStorageMetadata": METADATA,
-    "TensorProperties": METADATA,
-    "ChunkStorageMetadata": METADATA,
-    "MetadataIndex": METADATA,
-    "_StorageInfo": FILESYSTEM,
-}
 
 Write = Callable[..., Path]
+VALUES = np.arange(8, dtype=np.float32).reshape(4, 2)
+ROWS = Tensor((4, 2), (2, 1))
+"""What `torch.save` pickles of the values."""
 
 
-@pytest.fixture
-def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes a checkpoint of one part, whose storage info has other values.
+def part_of(saved: Any = ROWS, values: bytes = VALUES.tobytes(), **options: Any) -> bytes:
+    return zipped(saved, values, **options)
 
-    `lost` is the dtype of one more tensor, of which the metadata do not say where it lies; `more`
-    holds further attributes of objects, by the names of their classes.
+
+def with_header(at: int, value: bytes) -> bytes:
+    """Returns a part with other bytes in the header before its values."""
+    part = bytearray(part_of())
+    start = part.rindex(b"PK\3\4") + at
+    part[start : start + len(value)] = value
+    return bytes(part)
+
+
+def ending_behind_itself() -> bytes:
+    """Returns a part whose values begin so late that the last byte lies behind it."""
+    part = part_of()
+    extra_bytes = len(part) - part.rindex(VALUES.tobytes()) - 31
+    return with_header(28, extra_bytes.to_bytes(2, "little"))
+
+
+def write_checkpoint(
+    root: Path,
+    lost: str = "",
+    part: bytes = bytes(32),
+    shape: Any = (4, 2),
+    dtype: str = "torch.float32",
+    properties: tuple[Any, ...] = ("torch.strided", False, 0, False),
+    planner_data: Any = None,
+    more: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    **changed: Any,
+) -> Path:
+    """Writes a checkpoint of one part.
+
+    Args:
+      root: Where its directory is created.
+      lost: The dtype of one more tensor, of which the metadata do not say where it lies.
+      part: Its data file.
+      shape: The shape of the tensor.
+      dtype: Its dtype.
+      properties: What its metadata have behind the dtype.
+      planner_data: What the planner recorded.
+      more: Further attributes of objects, by the names of their classes.
+      changed: Other values of the part's storage info.
     """
-    for module in (*PACKAGES, METADATA, FILESYSTEM):
-        monkeypatch.setitem(sys.modules, module, ModuleType(module))
-    made: dict[str, type] = {}
-    for name, module in CLASSES.items():
-        made[name] = type(name, (), {"__module__": module})
-        monkeypatch.setattr(sys.modules[module], name, made[name], raising=False)
-
-    further: dict[str, Mapping[str, Any]] = {}
 
     def new(name: str, **attributes: Any) -> Any:
-        instance = made[name]()
-        vars(instance).update({**attributes, **further.get(name, {})})
-        return instance
+        return stand_in(name, **attributes, **more.get(name, {}))
 
-    for storage in (FloatStorage, UntypedStorage):
-        place = sys.modules[storage.__module__]
-        monkeypatch.setattr(place, storage.__name__, storage, raising=False)
-    for name in ("_rebuild_tensor_v2", "_rebuild_parameter"):
-        rebuild = type(name, (), {"__module__": "torch._utils"})
-        monkeypatch.setattr(sys.modules["torch._utils"], name, rebuild, raising=False)
-
-    def write_metadata(
-        lost: str = "",
-        part: bytes = bytes(32),
-        shape: Any = (4, 2),
-        dtype: Any = "torch.float32",
-        properties: tuple[Any, ...] = ("torch.strided", False, 0, False),
-        planner_data: Any = None,
-        more: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
-        **changed: Any,
-    ) -> Path:
-        further.update(more)
-        # The class pickles a tuple that begins with the dtype, under the attribute `state` here.
-        chunk = new("ChunkStorageMetadata", offsets=(0,) * len(shape), sizes=shape)
-        tensors = {}
-        for name, kind in {"t": dtype, "lost": lost}.items():
-            if not kind:
-                continue
+    chunk = new("ChunkStorageMetadata", offsets=(0,) * len(shape), sizes=shape)
+    tensors = {}
+    for name, kind in {"t": dtype, "lost": lost}.items():
+        if kind:
             described = new("TensorProperties", state=(kind, *properties))
             tensors[name] = new(
                 "TensorStorageMetadata", properties=described, size=shape, chunks=[chunk]
             )
-        tensors["step"] = new("BytesStorageMetadata")
-        index = new("MetadataIndex", fqn="t", offset=(0,) * len(shape), index=0)
-        info = {"relative_path": "__0_0.distcp", "offset": 0, "length": len(part)} | changed
-        metadata = new(
-            "Metadata",
-            state_dict_metadata=tensors,
-            planner_data=planner_data,
-            storage_data={index: new("_StorageInfo", **info)},
-        )
-        (tmp_path / "c").mkdir()
-        (tmp_path / "c/.metadata").write_bytes(pickle.dumps(metadata))
-        (tmp_path / "c/__0_0.distcp").write_bytes(part)
-        return tmp_path / "c"
+    tensors["step"] = new("BytesStorageMetadata")
+    index = new("MetadataIndex", fqn="t", offset=(0,) * len(shape), index=0)
+    info = {"relative_path": "__0_0.distcp", "offset": 0, "length": len(part)} | changed
+    metadata = new(
+        "Metadata",
+        state_dict_metadata=tensors,
+        planner_data=planner_data,
+        storage_data={index: new("_StorageInfo", **info)},
+    )
+    directory = root / "c"
+    directory.mkdir()
+    (directory / ".metadata").write_bytes(pickle.dumps(metadata))
+    (directory / "__0_0.distcp").write_bytes(part)
+    return directory
 
-    return write_metadata
+
+@pytest.fixture
+def write(tmp_path: Path) -> Iterator[Write]:
+    """`write_checkpoint` into a directory of the test."""
+    with torch_names():
+        yield partial(write_checkpoint, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("shape", "strides", "options"),
     [
-        ({"transform_descriptors": ["ZStandard"]}, "saved with transforms .*without _extensions"),
-        ({"relative_path": "../other.distcp"}, "is no name of a file"),
-        ({"relative_path": "__1_0.distcp"}, "__1_0.distcp is missing"),
-        ({"offset": True}, "True stands where a size was expected"),
-        ({"shape": (4.0, 2)}, "4.0 stands where a size was expected"),
-        ({"shape": (1 << 40, 1 << 40)}, r"'t' has the shape \[1099511627776, 1099511627776\], wh"),
-        ({"offset": -1}, "-1 stands where a size was expected"),
-        ({"length": 33}, "is cut short"),
-        ({"lost": "torch.float32"}, r"does not say where 1 parts lie, one of 'lost'"),
-        # A tensor of values that no table holds is not read.
-        ({"lost": "torch.complex64"}, "cannot be read: File is not a zip file"),
-        ({}, "cannot be read: File is not a zip file"),
+        ((4, 2), (2, 1), {"byteorder": None}),
+        ((8,), (1,), {"pickler": BytesPickler}),
+        ((8, 1), (1, 99), {}),
+        ((1, 8), (7, 1), {}),
     ],
-)
-def test_part_that_cannot_be_followed_is_refused(
-    write: Write, changed: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(CheckpointError, match=told):
-        open_checkpoint(write(**changed))
-
-
-@pytest.mark.parametrize("name", [name for name in CLASSES if name != "TensorProperties"])
-def test_attribute_that_is_not_understood_is_refused(write: Write, name: str) -> None:
-    directory = write(more={name: {"row_order": [1, 0]}})
-    with pytest.raises(CheckpointError, match=f"its {name} has 'row_order', which is not underst"):
-        open_checkpoint(directory)
-
-
-@pytest.mark.parametrize(
-    ("properties", "told"),
-    [
-        (
-            ("torch.sparse_coo", False, 0, False),
-            r"the layout torch\.sparse_coo; torch\.strided was",
-        ),
-        (("torch.strided", False, 0, False, "mod"), "6 properties; at most 5 are understood"),
-    ],
-)
-def test_tensor_with_other_properties_is_refused(
-    write: Write, properties: tuple[Any, ...], told: str
-) -> None:
-    with pytest.raises(CheckpointError, match=f"'t' has {told}"):
-        open_checkpoint(write(properties=properties))
-
-
-@pytest.mark.parametrize(
-    ("planner_data", "shown"),
-    [
-        ({"sparsecore": {"world_size": 2}}, r"\['sparsecore'\] \(dict of world_size\)"),
-        ({"t": {"rotation": 1}}, r"\['t'\] \(dict of rotation\)"),
-        ({"t": ("a", ("b",))}, r"\['t'\] \(tuple\)"),
-        ({"t": 4}, r"\['t'\] \(int\)"),
-        # A path of no tensor is another thing with the form of a path.
-        ({"t": ("t",), "cores": (2, 2)}, r"\['cores'\] \(tuple\)"),
-        ({"t": {"a" * 300: 1}}, r"\['t'\] \(dict of a{200}\)"),
-    ],
-)
-def test_planner_data_other_than_paths_are_refused(
-    write: Write, planner_data: Any, shown: str
-) -> None:
-    directory = write(planner_data=planner_data)
-    with pytest.raises(CheckpointError, match=f"planner_data{shown}.*order of the ids"):
-        open_checkpoint(directory)
-
-
-VALUES = np.arange(8, dtype=np.float32).reshape(4, 2)
-
-
-class Storage:
-    """The values of a tensor, which its pickle only names."""
-
-
-class Tensor:
-    """A tensor that is pickled as PyTorch does."""
-
-    def __init__(
-        self, shape: Sequence[int], strides: Sequence[int], first: Any = 0, parameter: bool = False
-    ) -> None:
-        self.view = (first, tuple(shape), tuple(strides))
-        self.parameter = parameter
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        utils: Any = sys.modules["torch._utils"]
-        if self.parameter:
-            return utils._rebuild_parameter, (Tensor(*self.view[1:]), True, OrderedDict())
-        return utils._rebuild_tensor_v2, (Storage(), *self.view, False, OrderedDict())
-
-
-class FloatStorage:
-    """The class of a storage, which a pickle names."""
-
-    __module__ = "torch"
-
-
-class UntypedStorage:
-    """The class of a storage of bytes."""
-
-    __module__ = "torch.storage"
-
-
-class Pickler(pickle.Pickler):
-    kind: type = FloatStorage
-
-    def persistent_id(self, saved: Any) -> Any:
-        return ("storage", self.kind, "0", "cpu", 8) if isinstance(saved, Storage) else None
-
-
-def pickled(saved: Any) -> bytes:
-    buffer = io.BytesIO()
-    Pickler(buffer, protocol=2).dump(saved)
-    return buffer.getvalue()
-
-
-def zipped(
-    saved: Any,
-    values: bytes = VALUES.tobytes(),
-    byteorder: bytes | None = b"little",
-    compression: int = zipfile.ZIP_STORED,
-) -> bytes:
-    """Returns a part as `torch.save` writes it."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("archive/data.pkl", pickled(saved))
-        if byteorder is not None:
-            archive.writestr("archive/byteorder", byteorder)
-        archive.writestr("archive/data/0", values, compression)
-    return buffer.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("shape", "strides"), [((4, 2), (2, 1)), ((8,), (1,)), ((8, 1), (1, 99)), ((1, 8), (7, 1))]
 )
 @pytest.mark.parametrize("parameter", [False, True])
-@pytest.mark.parametrize("byteorder", [b"little", None])
-def test_values_of_a_part_are_read_where_they_lie(
+def test_values_of_a_part_are_read_behind_other_parts(
     write: Write,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     parameter: bool,
-    byteorder: bytes | None,
+    options: dict[str, Any],
 ) -> None:
-    part = zipped(Tensor(shape, strides, parameter=parameter), byteorder=byteorder)
+    part = part_of(Tensor(shape, strides, parameter=parameter), **options)
     directory = write(part=b"other parts" + part, shape=shape, offset=11, length=len(part))
     checkpoint = open_checkpoint(directory)
-    assert list(checkpoint.entries) == ["t"]
     np.testing.assert_array_equal(checkpoint.read_all("t"), VALUES.reshape(shape))
     (piece,) = checkpoint.entries["t"].slices
     assert (piece.crc32, piece.crc32c) == (zlib.crc32(VALUES.tobytes()), None)
-    assert (piece.starts, piece.shape, piece.bytes) == ((0,) * len(shape), shape, 32)
-
-
-def test_storage_of_bytes_holds_values_as_well(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Pickler, "kind", UntypedStorage)
-    checkpoint = open_checkpoint(write(part=zipped(Tensor((4, 2), (2, 1)))))
-    np.testing.assert_array_equal(checkpoint.read_all("t"), VALUES)
 
 
 def test_tensor_without_rows_needs_no_part(write: Write) -> None:
@@ -278,137 +146,117 @@ def test_tensor_without_rows_needs_no_part(write: Write) -> None:
 
 
 def test_fingerprint_is_of_metadata_and_values(write: Write) -> None:
-    directory = write(part=zipped(Tensor((4, 2), (2, 1))))
+    directory = write(part=part_of())
     before = open_checkpoint(directory).fingerprint
     assert re.fullmatch("crc32c:[0-9a-f]{8}", before)
-    part = zipped(Tensor((4, 2), (2, 1)), (VALUES + 1).tobytes())
-    (directory / "__0_0.distcp").write_bytes(part)
+    (directory / "__0_0.distcp").write_bytes(part_of(values=(VALUES + 1).tobytes()))
     assert open_checkpoint(directory).fingerprint != before
 
 
+UNREADABLE = "a part of 't' in {part} at byte 0 cannot be read: "
+NOT_WHERE_IT_SAYS = UNREADABLE + "its values do not lie where its directory says; copy the file"
 ROWS_EXPECTED = (
-    "the rows of shape [4, 2] were expected, without gaps: save a contiguous tensor; copy the file"
+    "; the rows of shape [4, 2] were expected, without gaps: save a contiguous tensor; copy the"
 )
 
+BROKEN_METADATA: list[tuple[dict[str, Any], list[str]]] = [
+    ({"transform_descriptors": ["ZStandard"]}, ["saved with transforms", "without _extensions"]),
+    ({"relative_path": "../other.distcp"}, ["'../other.distcp' is no name of a file"]),
+    ({"relative_path": "__1_0.distcp"}, ["__1_0.distcp is missing; copy all files"]),
+    ({"offset": True}, ["True stands where a size was expected"]),
+    ({"offset": -1}, ["-1 stands where a size was expected"]),
+    ({"shape": (4.0, 2)}, ["4.0 stands where a size was expected"]),
+    ({"shape": (1 << 60, 1)}, ["'t' has the shape [1152921504606846976, 1], which nothing can"]),
+    ({"length": 33}, ["{part} is cut short: a part of 't' lies behind its end; copy it anew"]),
+    ({"lost": "torch.float32"}, ["does not say where 1 parts lie, one of 'lost'"]),
+    # A tensor of values that no table holds is not read, so the next error is told.
+    ({"lost": "torch.complex64"}, [UNREADABLE + "File is not a zip file"]),
+    (
+        {"properties": ("torch.sparse_coo", False, 0, False)},
+        ["'t' has the layout torch.sparse_coo; torch.strided was expected"],
+    ),
+    (
+        {"properties": ("torch.strided", False, 0, False, "mod")},
+        ["'t' has 6 properties; at most 5 are understood"],
+    ),
+    *(
+        ({"more": {name: {"row_order": [1, 0]}}}, [f"its {name} has 'row_order', which is not un"])
+        for name in METADATA_CLASSES
+        if name != "TensorProperties"
+    ),
+]
+PLANNER_DATA: list[tuple[Any, str]] = [
+    ({"sparsecore": {"world_size": 2}}, "['sparsecore'] (dict of world_size)"),
+    ({"t": {"rotation": 1}}, "['t'] (dict of rotation)"),
+    ({"t": ("a", ("b",))}, "['t'] (tuple)"),
+    ({"t": 4}, "['t'] (int)"),
+    # A path of no tensor is another thing with the form of a path.
+    ({"t": ("t",), "cores": (2, 2)}, "['cores'] (tuple)"),
+    ({"t": {"a" * 300: 1}}, f"['t'] (dict of {'a' * 200})"),
+]
+BROKEN_METADATA += [
+    ({"planner_data": recorded}, ["{metadata}: ", f"planner_data{shown}", "order of the ids"])
+    for recorded, shown in PLANNER_DATA
+]
 
-@pytest.mark.parametrize(
-    ("saved", "options", "told"),
-    [
-        ([1], {}, "it is no tensor; copy the file anew"),
-        (
-            Tensor((2, 4), (4, 1)),
-            {},
-            "its tensor has shape [2, 4], strides [4, 1] and begins at value 0; " + ROWS_EXPECTED,
+VIEWS = {
+    Tensor((2, 4), (4, 1)): "shape [2, 4], strides [4, 1] and begins at value 0",
+    Tensor((4, 2), (1, 4)): "shape [4, 2], strides [1, 4] and begins at value 0",
+    Tensor((4, 2), (2, 1), first=1): "shape [4, 2], strides [2, 1] and begins at value 1",
+}
+with torch_names():
+    WHOLE = part_of()
+    BROKEN_PARTS: list[tuple[dict[str, Any], list[str]]] = [
+        ({"part": bytes(32)}, [UNREADABLE + "File is not a zip file; copy the file anew"]),
+        ({"part": WHOLE, "length": len(WHOLE) - 1}, ["File is not a zip file"]),
+        ({"part": WHOLE, "length": len(WHOLE) - 10}, ["File is not a zip file"]),
+        ({"part": part_of([1])}, [UNREADABLE + "it is no tensor; copy the file anew"]),
+        ({"part": part_of(Tensor((4, 2), (2, 1), Path))}, [UNREADABLE + "it names pathlib"]),
+        *(
+            ({"part": part_of(saved)}, [f"{UNREADABLE}its tensor has {view}{ROWS_EXPECTED}"])
+            for saved, view in VIEWS.items()
         ),
         (
-            Tensor((4, 2), (1, 4)),
-            {},
-            "its tensor has shape [4, 2], strides [1, 4] and begins at value 0; " + ROWS_EXPECTED,
+            {"part": part_of(byteorder=b"big")},
+            [UNREADABLE + "its values are big-endian; save it on another machine; copy the file"],
         ),
         (
-            Tensor((4, 2), (2, 1), first=1),
-            {},
-            "its tensor has shape [4, 2], strides [2, 1] and begins at value 1; " + ROWS_EXPECTED,
+            {"part": part_of(values=bytes(28))},
+            [UNREADABLE + "its values have 28 bytes; 32 were expected; copy the file anew"],
         ),
         (
-            Tensor((4, 2), (2, 1)),
-            {"byteorder": b"big"},
-            "its values are big-endian; save it on another machine; copy the file anew",
+            {"part": part_of(compression=zipfile.ZIP_DEFLATED)},
+            [UNREADABLE + "its values have 32 bytes; 32 were expected; copy the file anew"],
         ),
-        (
-            Tensor((4, 2), (2, 1)),
-            {"values": bytes(28)},
-            "its values have 28 bytes; 32 were expected; copy the file anew",
-        ),
-        (
-            Tensor((4, 2), (2, 1)),
-            {"compression": zipfile.ZIP_DEFLATED},
-            "its values have 32 bytes; 32 were expected; copy the file anew",
-        ),
-        (Tensor((4, 2), (2, 1), first=Path), {}, "it names pathlib"),
-    ],
-)
-def test_part_that_holds_something_else_is_refused(
-    write: Write, saved: Any, options: dict[str, Any], told: str
+        ({"part": with_header(0, b"PK\0\0")}, [NOT_WHERE_IT_SAYS]),
+        ({"part": with_header(26, b"\xff\xff")}, [NOT_WHERE_IT_SAYS]),  # bytes of its name
+        ({"part": with_header(28, b"\xff\xff")}, [NOT_WHERE_IT_SAYS]),  # and of its extra field
+        ({"part": ending_behind_itself()}, [NOT_WHERE_IT_SAYS]),
+    ]
+
+
+@pytest.mark.parametrize(("broken", "words"), [*BROKEN_METADATA, *BROKEN_PARTS])
+def test_checkpoint_that_cannot_be_followed_is_refused_with_the_reason(
+    write: Write, broken: dict[str, Any], words: list[str]
 ) -> None:
-    directory = write(part=zipped(saved, **options))
+    directory = write(**broken)
     with pytest.raises(CheckpointError) as error:
         open_checkpoint(directory)
-    lead = f"a part of 't' in {directory / '__0_0.distcp'} at byte 0 cannot be read: "
-    assert str(error.value).startswith(lead + told)
+    places = {"part": directory / "__0_0.distcp", "metadata": directory / ".metadata"}
+    for expected in words:
+        assert expected.format(**places) in str(error.value)
 
 
 def test_pickle_of_a_tensor_is_read_up_to_a_limit(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tensor = Tensor((4, 2), (2, 1))
-    directory = write(part=zipped(tensor))
-    size = len(pickled(tensor))
+    directory = write(part=part_of())
+    size = len(pickled(ROWS))
     monkeypatch.setattr(torch_distributed, "_PICKLE_BYTES_MAX", size)
     assert len(open_checkpoint(directory).entries) == 1
     monkeypatch.setattr(torch_distributed, "_PICKLE_BYTES_MAX", size - 1)
     with pytest.raises(CheckpointError, match=r"its data\.pkl is too large for that of a tensor"):
         open_checkpoint(directory)
-
-
-@pytest.mark.parametrize(("at", "value"), [(0, b"PK\0\0"), (28, b"\xff\xff"), (26, b"\xff\xff")])
-def test_part_whose_values_do_not_lie_where_it_says_is_refused(
-    write: Write, at: int, value: bytes
-) -> None:
-    part = bytearray(zipped(Tensor((4, 2), (2, 1))))
-    start = part.rindex(b"PK\3\4")
-    part[start + at : start + at + len(value)] = value
-    told = "its values do not lie where its directory says; copy the file anew"
-    with pytest.raises(CheckpointError, match=told):
-        open_checkpoint(write(part=bytes(part)))
-
-
-def test_part_whose_values_end_behind_it_is_refused(write: Write) -> None:
-    part = bytearray(zipped(Tensor((4, 2), (2, 1))))
-    start = part.rindex(b"PK\3\4")
-    behind = len(part) - part.rindex(VALUES.tobytes())
-    part[start + 28 : start + 30] = (behind - 31).to_bytes(2, "little")  # bytes of its extra field
-    with pytest.raises(CheckpointError, match="its values do not lie where its directory says"):
-        open_checkpoint(write(part=bytes(part)))
-
-
-class Size(tuple[int, ...]):
-    """A shape of PyTorch."""
-
-    __slots__ = ()
-    __module__ = "torch"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Size, (tuple(self),)
-
-
-class Dtype:
-    """A dtype of PyTorch, which is pickled by its name."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.__module__ = "torch"
-
-    def __reduce__(self) -> str:
-        return self.name
-
-
-def test_sizes_and_dtypes_are_pickled_as_objects_of_pytorch(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dtype = Dtype("float32")
-    monkeypatch.setattr(sys.modules["torch"], "Size", Size, raising=False)
-    monkeypatch.setattr(sys.modules["torch"], "float32", dtype, raising=False)
-    directory = write(part=zipped(Tensor((4, 2), (2, 1))), shape=Size((4, 2)), dtype=dtype)
-    checkpoint = open_checkpoint(directory)
-    np.testing.assert_array_equal(checkpoint.read_all("t"), VALUES)
-
-
-@pytest.mark.parametrize("less", [1, 10])
-def test_part_that_is_cut_short_is_refused(write: Write, less: int) -> None:
-    part = zipped(Tensor((4, 2), (2, 1)))
-    with pytest.raises(CheckpointError, match="cannot be read: File is not a zip file"):
-        open_checkpoint(write(part=part, length=len(part) - less))
 
 
 def test_directory_of_parts_without_metadata_is_not_complete(tmp_path: Path) -> None:

@@ -1,0 +1,250 @@
+"""What is told of checkpoints of Orbax that are broken."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from export.checkpoint.formats.orbax import find_orbax, is_keras_state
+from export.checkpoint.reader import open_checkpoint
+from export.errors import CheckpointError
+from tests.export.checkpoint.formats.orbax_files import (
+    HALF,
+    NOISE,
+    TABLE,
+    data_file_of,
+    repacked,
+    state_kind,
+    store_of,
+)
+from tests.export.checkpoint.orbax_trees import Leaves, write_item, write_step
+
+Write = Callable[[Path], Path]
+
+
+def changed(file: str, change: Callable[[bytes], bytes]) -> Write:
+    """Returns what writes an item of one table, with other bytes in one of its files."""
+
+    def write(directory: Path) -> Path:
+        item = directory / "c"
+        write_item(item, {"a": TABLE})
+        (item / file).write_bytes(change((item / file).read_bytes()))
+        return item
+
+    return write
+
+
+def with_file(file: str, content: bytes) -> Write:
+    """Returns what writes an item of one table whose file holds something else."""
+    return changed(file, lambda _: content)
+
+
+def with_name(name: str) -> Write:
+    """Returns what writes an item whose tree calls its table by another name."""
+    return changed("_METADATA", lambda tree: tree.replace(b'"a"', json.dumps(name).encode()))
+
+
+def with_metadata(shape: list[int], chunks: list[int]) -> Write:
+    """Returns what writes an item whose array has other metadata."""
+
+    def write(directory: Path) -> Path:
+        item = directory / "c"
+        write_item(item, {"a": TABLE})
+        store = store_of(item)
+        metadata = json.loads(store["a/.zarray"]) | {"shape": shape, "chunks": chunks}
+        store["a/.zarray"] = json.dumps(metadata)
+        return item
+
+    return write
+
+
+def without_array(kind: str) -> Write:
+    """Returns what writes an item with a leaf of a kind that has no array."""
+
+    def write(directory: Path) -> Path:
+        write_item(directory / "c", {"a": TABLE, "b": None})
+        state_kind(directory / "c", "b", kind)
+        return directory / "c"
+
+    return write
+
+
+def uncommitted(name: str, committed: bool, given: str) -> Write:
+    """Returns what writes a step that is being saved; `given` is the path that is opened."""
+
+    def write(directory: Path) -> Path:
+        write_step(directory / "run", name, {"a": TABLE}, committed=committed)
+        return directory / given
+
+    return write
+
+
+def uncommitted_item(directory: Path) -> Path:
+    for name in ("model", "towers"):
+        write_item(directory / "run" / name, {"a": TABLE})
+    told = json.dumps({"commit_timestamp_nsecs": None})
+    (directory / "run/towers/_CHECKPOINT_METADATA").write_text(told)
+    return directory / "run"
+
+
+def with_step_metadata(content: str) -> Write:
+    """Returns what writes a step whose own metadata are something else."""
+
+    def write(directory: Path) -> Path:
+        step = write_step(directory, "3", {"a": TABLE}, committed=False)
+        (step / "_CHECKPOINT_METADATA").write_text(content)
+        return step
+
+    return write
+
+
+def without_chunks(leaves: Leaves, chunk_rows: int, *keys: str, zeros: bool | None = True) -> Write:
+    """Returns what writes an item in zarr 2 from which chunks are deleted."""
+
+    def write(directory: Path) -> Path:
+        write_item(directory / "c", leaves, chunk_rows=chunk_rows, zeros=zeros)
+        assert not open_checkpoint(directory / "c").problems
+        store = store_of(directory / "c")
+        for key in keys:
+            del store[key]
+        return directory / "c"
+
+    return write
+
+
+def chunk_left_out(directory: Path) -> Path:
+    write_item(directory / "c", {"a": HALF}, chunk_rows=10, zarr3=True, zeros=False)
+    return directory / "c"
+
+
+INCOMPLETE = (
+    " is not complete: it is being saved, or the save was interrupted; wait for it, or take an "
+    "older one"
+)
+UNREADABLE = "Orbax checkpoint {path} cannot be read: "
+TEMPORARY = "3.orbax-checkpoint-tmp-1700000000"
+ROWS = np.ones((20, 3), np.float32)
+COLUMN = np.ones((20, 1), np.float32)
+
+BROKEN: dict[str, tuple[Write, str]] = {
+    "step that is not committed": (
+        uncommitted("3", committed=False, given="run"),
+        "Orbax checkpoint {path}/3" + INCOMPLETE,
+    ),
+    "path of a step that is not committed": (
+        uncommitted("3", committed=False, given="run/3"),
+        "Orbax checkpoint {path}" + INCOMPLETE,
+    ),
+    "step by its first name": (
+        uncommitted(TEMPORARY, committed=False, given="run"),
+        f"Orbax checkpoint {{path}}/{TEMPORARY}{INCOMPLETE}",
+    ),
+    "committed step by its first name": (
+        uncommitted(TEMPORARY, committed=True, given=f"run/{TEMPORARY}"),
+        "Orbax checkpoint {path}" + INCOMPLETE,
+    ),
+    "item that is not committed": (uncommitted_item, "Orbax checkpoint {path}" + INCOMPLETE),
+    "metadata of a step cut short": (
+        with_step_metadata("{"),
+        "{path}/_CHECKPOINT_METADATA is no JSON: unexpected end of data: line 1 column 2 (char 1); "
+        "copy the checkpoint anew",
+    ),
+    "metadata of a step in a list": (
+        with_step_metadata("[1]"),
+        "{path}/_CHECKPOINT_METADATA holds no JSON object; copy the checkpoint anew",
+    ),
+    **{
+        f"tree {content!r}": (with_file("_METADATA", content), UNREADABLE)
+        for content in (b"{", b"[1]", b'{"tree_metadata": {"a": 1}}', b"\xff")
+    },
+    "manifest of the store": (with_file("manifest.ocdbt", bytes(50)), UNREADABLE),
+    "name of an array": (with_name("b"), UNREADABLE + "it has no array 'b'; copy it anew"),
+    # What a library tells is cut after 200 characters.
+    "long name of an array": (
+        with_name("b" * 300),
+        f"{UNREADABLE}it has no array '{'b' * 183}; copy it anew",
+    ),
+    **{
+        f"no array of {kind}": (without_array(kind), UNREADABLE + "it has no array 'b'; copy it")
+        for kind in ("jax.Array", "np.ndarray", "scalar")
+    },
+    **{
+        f"shape {shape} in chunks of {chunks}": (
+            with_metadata(shape, chunks),
+            f"{UNREADABLE}array 'a' has the shape {shape} and chunks {chunks}; copy it anew",
+        )
+        for shape, chunks in (
+            ([20, 3], [20]),
+            ([20, 3], [0, 3]),
+            ([20, 3], [20, 1 << 60]),
+            ([-1, 3], [20, 3]),
+            ([1 << 60, 3], [20, 3]),
+        )
+    },
+    "chunk left out of zarr 3": (
+        chunk_left_out,
+        "array 'a': 1 of 2 chunks are missing in {path}; copy all files",
+    ),
+    "chunk lost from an older zarr 2": (
+        without_chunks({"a": HALF}, 10, "a/1.0", zeros=None),
+        "array 'a': 1 of 2 chunks are missing in {path}; copy all files",
+    ),
+    "chunks of one row": (
+        without_chunks({"a": ROWS, "a0": ROWS}, 1, "a/3.0", "a/19.0"),
+        "array 'a': 2 of 20 chunks are missing in {path}; copy all files",
+    ),
+    "chunks of one value": (
+        without_chunks({"a": COLUMN, "a0": COLUMN}, 1, "a/3.0", "a/19.0"),
+        "array 'a': 2 of 20 chunks are missing in {path}; copy all files",
+    ),
+}
+"""What is broken, and what is told of the path that is opened."""
+
+
+@pytest.mark.parametrize(("write", "told"), BROKEN.values(), ids=BROKEN)
+def test_broken_checkpoint_of_orbax_is_refused_with_the_reason(
+    tmp_path: Path, write: Write, told: str
+) -> None:
+    path = write(tmp_path)
+    with pytest.raises(CheckpointError) as error:
+        open_checkpoint(path)
+    assert str(error.value).startswith(told.format(path=path))
+
+
+def test_tree_that_cannot_be_that_of_a_keras_model_is_refused(tmp_path: Path) -> None:
+    item = with_file("_METADATA", b'{"tree_metadata": {"a": {}}}')(tmp_path)
+    place = find_orbax(item)
+    assert place is not None
+    with pytest.raises(CheckpointError) as error:
+        is_keras_state(place)
+    told = f"Orbax checkpoint {item} cannot be read: 'value_metadata'; copy it anew"
+    assert str(error.value) == told
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_data_file_that_is_cut_short_or_gone_is_named(tmp_path: Path, deep: bool) -> None:
+    item = tmp_path / "c"
+    # What lists all arrays is written after the last, so in another file.
+    write_item(item, {f"t{number}": NOISE + number for number in range(4)})
+    if deep:
+        item = repacked(item, 200)
+        store = store_of(item)
+        store["t0/.zarray"] = store["t0/.zarray"]  # moves the node beside the value elsewhere
+    file, end = data_file_of(item, "t0/0.0")
+    content = file.read_bytes()
+    assert not open_checkpoint(item).problems
+
+    file.write_bytes(content[: end - 1])
+    with pytest.raises(CheckpointError) as error:
+        open_checkpoint(item)
+    assert str(error.value) == (
+        f"data file {file} has {end - 1} bytes of {end}: it was cut short; copy it anew"
+    )
+    file.unlink()
+    with pytest.raises(CheckpointError) as error:
+        open_checkpoint(item)
+    assert str(error.value) == f"data file {file} is missing; copy all files of the checkpoint"
