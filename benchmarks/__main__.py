@@ -14,6 +14,7 @@ import platform
 import shutil
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +23,7 @@ from benchmarks import cores
 from benchmarks.report import RESULTS, document, write_tables
 from benchmarks.run import PARTS, Run
 from benchmarks.services import Checkout
+from benchmarks.subjects import Subjects
 
 
 def main() -> None:
@@ -59,14 +61,14 @@ def main() -> None:
     # Not in /tmp, which may be memory; the sockets of some peers need a short path.
     Path("build/bench").mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="run-", dir="build/bench"))
-    run = Run(
-        scratch, checkouts, given.scale, given.rounds, given.seconds, given.workers, given.callers
-    )
-    for part in given.only or [each for each in PARTS if each != "peers" or not given.against]:
-        for sheet in getattr(run, part)():
-            sheet.show(console)
-            sheets.append(sheet)
-        console.print(f"{part}: after {time.perf_counter() - began:.0f} s")
+    parts = given.only or [part for part in PARTS if part != "peers" or not given.against]
+    with closing(Subjects(scratch, checkouts, given.scale, given.workers)) as subjects:
+        run = Run(subjects, given.rounds, given.seconds, given.callers)
+        for part in parts:
+            for sheet in getattr(run, part)():
+                sheet.show(console)
+                sheets.append(sheet)
+            console.print(f"{part}: after {time.perf_counter() - began:.0f} s")
     for large in ("bundles", "bundles-other", "whole"):  # its logs stay
         shutil.rmtree(scratch / large, ignore_errors=True)
     if given.document and given.against:

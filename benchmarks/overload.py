@@ -40,6 +40,10 @@ METRICS_AGE_S = 1.5
 """Age that the metrics of another worker can have, and some more."""
 PEAK_S = 3.0
 """Longest measurement of a peak."""
+WARM_UP_S = 0.5
+"""Longest time before a measurement in which a service answers unmeasured."""
+USUAL_S = 0.3
+"""Longest measurement of the usual latency."""
 
 
 @dataclass
@@ -158,8 +162,8 @@ def overload(
         closing(Load(endpoint_of(service, kind, transport), kind.bodies)) as load,
         closing(Load(endpoint_of(service, kind, transport, headers), kind.bodies)) as pressing,
     ):
-        load.closed(CALLERS, 0.5)
-        usual_s = float(np.median(load.closed(1, 0.3).latency_s))
+        load.closed(CALLERS, min(seconds, WARM_UP_S))
+        usual_s = float(np.median(load.closed(1, min(seconds, USUAL_S)).latency_s))
         time.sleep(METRICS_AGE_S)  # all of these requests are counted
         computed = _computed(service.http, kind.call)
         probes = Probes()
@@ -200,7 +204,7 @@ def _peak_per_s(service: Service, kind: Kind, transport: str, seconds: float) ->
     """Returns how many requests a service answers in a second, and pauses it."""
     service.resume()
     with closing(Load(endpoint_of(service, kind, transport), kind.bodies)) as load:
-        load.closed(CALLERS, 0.5)
+        load.closed(CALLERS, min(seconds, WARM_UP_S))
         answers = load.closed(CALLERS, min(seconds, PEAK_S))
     service.pause()
     return answers.requests_per_s

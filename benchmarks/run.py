@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 
 from benchmarks import overload, requests, workload_files
-from benchmarks.bare import QUERIES, BareCall, bare_name
+from benchmarks.bare import BareCall, bare_name
 from benchmarks.load import Endpoint, Load, ServiceLost
 from benchmarks.peers.contenders import (
     PEERS,
@@ -36,8 +33,7 @@ from benchmarks.peers.whole_model import write_whole_model
 from benchmarks.report import Sheet
 from benchmarks.rounds import CALLERS, Block, Called, Contestant, Rounds
 from benchmarks.services import Checkout, NotStarted, Service
-from benchmarks.workload_files import WorkloadFiles
-from benchmarks.workloads import RankingWorkload, RetrievalWorkload, write_ranking, write_retrieval
+from benchmarks.subjects import Subjects
 from bundle.storage.catalog import read_manifest
 
 PARTS = ("service", "peers", "overload", "start")
@@ -71,51 +67,19 @@ class Run:
     """One run.
 
     Attributes:
-      scratch: directory for bundles, models and logs.
-      checkouts: what is measured in turns; ratios are those of the first by the second.
-      seconds: of each block of load.
+      subjects: What is measured in turns; ratios are those of the first checkout by the second.
+      seconds: Of each block of load.
     """
 
-    scratch: Path
-    checkouts: Sequence[Checkout]
-    scale: float
+    subjects: Subjects
     rounds: int
     seconds: float
-    workers: int
     callers: Sequence[int] = CALLERS
-    _written: dict[str, WorkloadFiles] = field(default_factory=dict)
 
     @property
-    def root(self) -> Path:
-        """Directory of the bundles."""
-        return self.scratch / "bundles"
-
-    @cached_property
-    def ranking(self) -> RankingWorkload:
-        """Workload R."""
-        return write_ranking(self.root, self.scale)
-
-    @cached_property
-    def retrieval(self) -> RetrievalWorkload:
-        """Workload Q."""
-        # A cost is measured, so two checkouts may choose different settings; the last decides.
-        others = self.checkouts[1:]
-        parameters = _index_of(self.files(others[-1]).root)["parameters"] if others else None
-        work = write_retrieval(self.root, self.scale, parameters=parameters)
-        np.save(work.directory.parent / QUERIES, work.vectors)
-        return work
-
-    def files(self, checkout: Checkout) -> WorkloadFiles:
-        """Returns the bundles and the bodies that a checkout writes."""
-        if checkout.name not in self._written:
-            if checkout is self.checkouts[0]:
-                bodies = workload_files.bodies_of(requests, self.ranking, self.retrieval)
-                written = WorkloadFiles(self.root, bodies)
-            else:
-                root = self.scratch / f"bundles-{checkout.name}"
-                written = checkout.write_workloads(root, self.scale)
-            self._written[checkout.name] = written
-        return self._written[checkout.name]
+    def checkouts(self) -> Sequence[Checkout]:
+        """What is measured in turns."""
+        return self.subjects.checkouts
 
     def service(self) -> list[Sheet]:
         """Measures every way to call the service, in each checkout, beside the bare calls."""
@@ -123,14 +87,11 @@ class Run:
         ways = list[str]()
         scores = dict[str, list[_Scores]]()
         for checkout in self.checkouts:
-            self.files(checkout)  # nothing is compiled while a service runs
+            self.subjects.files(checkout)  # nothing is compiled while a service runs
         for precision in ("f32", "int8"):
+            services = [self.subjects.service(checkout, precision) for checkout in self.checkouts]
+            scores[precision] = self._check_equal(services, precision)
             with ExitStack() as running:
-                services = [
-                    running.enter_context(self._serve(checkout, precision))
-                    for checkout in self.checkouts
-                ]
-                scores[precision] = self._check_equal(services, precision)
                 called = [
                     self._called(running, checkout, service, precision)
                     for checkout, service in zip(self.checkouts, services, strict=True)
@@ -159,7 +120,8 @@ class Run:
         allowed = 1e-5 if precision == "f32" else INT8_ALLOWED
         scores: list[_Scores] = []
         for checkout, service in zip(self.checkouts, services, strict=True):
-            bodies = self.files(checkout).bodies
+            service.resume()
+            bodies = self.subjects.files(checkout).bodies
             way = Way(Endpoint(service.http, RANK, MEDIA[JSON]), bodies["rank_json"], read_rowcast)
             scores = scores or [way.call(at) for at in range(len(way.bodies))]
             check_scores(way, scores, allowed)
@@ -171,10 +133,10 @@ class Run:
 
     def _exact(self) -> NDArray[np.int64]:
         """Returns the nearest candidates of the first queries by exact search, [100, k]."""
-        directory = self.retrieval.directory
+        directory = self.subjects.retrieval.directory
         entry = read_manifest(directory).indexes["items"]
         vectors = np.fromfile(directory / entry.vectors, "<f4").reshape(-1, entry.dim)
-        scores = self.retrieval.vectors[:MEASURED_QUERIES] @ vectors.T
+        scores = self.subjects.retrieval.vectors[:MEASURED_QUERIES] @ vectors.T
         return np.argpartition(scores, -entry.recall.k, axis=1)[:, -entry.recall.k :]
 
     def _called(
@@ -190,7 +152,7 @@ class Run:
                 f"Q, {GRPC}": "retrieve_messages",
                 f"Q, {GRPC}, {workload_files.QUERIES_PER_REQUEST} queries": "several",
             }
-        written = self.files(checkout).bodies
+        written = self.subjects.files(checkout).bodies
         found = {}
         for way, name in bodies.items():
             if name not in written:
@@ -210,17 +172,10 @@ class Run:
         calls: dict[str, list[BareCall]] = {}
         for way, kind, threads in BARE:
             if kind in (precision, "search" if precision == "f32" else ""):
-                work = self.retrieval if kind == "search" else self.ranking
+                work = self.subjects.retrieval if kind == "search" else self.subjects.ranking
                 call = running.enter_context(closing(BareCall(kind, work.directory, threads)))
                 calls.setdefault(way, []).append(call)
         return calls
-
-    @contextmanager
-    def _serve(self, checkout: Checkout, precision: str, workers: int = 0) -> Iterator[Service]:
-        root = self.files(checkout).root
-        options = ("--workers", str(workers or self.workers))
-        with closing(Service(checkout, root, self.scratch, precision, *options)) as service:
-            yield service
 
     def _service_sheet(self, measured: Rounds, ways: Sequence[str]) -> Sheet:
         first = self.checkouts[0].name
@@ -253,7 +208,7 @@ class Run:
                     )
                     row += [f"{ratio:.2f}" for ratio in ratios]
                 rows.append(row)
-        return Sheet(f"Service, {self.workers} workers", columns, rows)
+        return Sheet(f"Service, {self.subjects.workers} workers", columns, rows)
 
     def _bare_sheet(self, measured: Rounds) -> Sheet:
         """Returns the share of the bare calls' throughput that the service reaches."""
@@ -279,7 +234,7 @@ class Run:
         """Returns the setting of the index of Q in each checkout."""
         rows = []
         for checkout in self.checkouts:
-            entry = _index_of(self.files(checkout).root)
+            entry = self.subjects.index(checkout)
             setting = ", ".join(f"{name} {value}" for name, value in entry["parameters"].items())
             rows.append((checkout.name, setting, f"{entry['recall']['value']:.4f}"))
         return Sheet("Index of Q", ("service", "parameters", "recall@100"), rows)
@@ -289,46 +244,45 @@ class Run:
         service.
         """
         absent = list[tuple[str, str]]()
-        with self._serve(self.checkouts[0], "f32") as service:
-            bodies = self.files(self.checkouts[0]).bodies
-            ranking = Way(
-                Endpoint(service.http, RANK, MEDIA[JSON]), bodies["rank_json"], read_rowcast
+        service = self.subjects.service(self.checkouts[0], "f32")
+        service.resume()
+        bodies = self.subjects.files(self.checkouts[0]).bodies
+        ranking = Way(Endpoint(service.http, RANK, MEDIA[JSON]), bodies["rank_json"], read_rowcast)
+        wanted = [ranking.call(at) for at in range(3)]
+        retrieval = Way(
+            Endpoint(service.http, RETRIEVE, MEDIA[JSON]), bodies["retrieve_json"], read_ids
+        )
+        exact = self._exact()
+        own_recall = recall_of(retrieval, exact)
+        service.pause()
+
+        def check_ranking(way: Way) -> str:
+            check_scores(way, wanted)
+            return "equal"
+
+        def check_retrieval(way: Way) -> str:
+            return f"{recall_of(way, exact):.3f} / {own_recall:.3f}"
+
+        model = self.subjects.scratch / "whole"
+        if any(not peer.problem for peer in PEERS):
+            write_whole_model(self.subjects.ranking.directory, model)
+        sent = rankings(self.subjects.ranking)
+        ranked = [
+            self._beside(service, ranking, peer, model, sent, check_ranking, absent)
+            for peer in PEERS
+        ]
+        searched = [
+            self._beside(
+                service,
+                retrieval,
+                peer,
+                self.subjects.retrieval.directory,
+                queries(self.subjects.retrieval),
+                check_retrieval,
+                absent,
             )
-            wanted = [ranking.call(at) for at in range(3)]
-            retrieval = Way(
-                Endpoint(service.http, RETRIEVE, MEDIA[JSON]), bodies["retrieve_json"], read_ids
-            )
-            exact = self._exact()
-            own_recall = recall_of(retrieval, exact)
-            service.pause()
-
-            def check_ranking(way: Way) -> str:
-                check_scores(way, wanted)
-                return "equal"
-
-            def check_retrieval(way: Way) -> str:
-                return f"{recall_of(way, exact):.3f} / {own_recall:.3f}"
-
-            model = self.scratch / "whole"
-            if any(not peer.problem for peer in PEERS):
-                write_whole_model(self.ranking.directory, model)
-            sent = rankings(self.ranking)
-            ranked = [
-                self._beside(service, ranking, peer, model, sent, check_ranking, absent)
-                for peer in PEERS
-            ]
-            searched = [
-                self._beside(
-                    service,
-                    retrieval,
-                    peer,
-                    self.retrieval.directory,
-                    queries(self.retrieval),
-                    check_retrieval,
-                    absent,
-                )
-                for peer in RETRIEVAL_PEERS
-            ]
+            for peer in RETRIEVAL_PEERS
+        ]
         rates = [f"requests/s, {n} callers" for n in self.callers]
         tails = [f"p50 / p99 ms, {n}" for n in self.callers]
         best = "rowcast f32 by it, each at its best"
@@ -370,7 +324,7 @@ class Run:
             absent.append((peer.name, peer.problem))
             return []
         try:
-            program, way = peer.start(model, sent, self.scratch)
+            program, way = peer.start(model, sent, self.subjects.scratch)
             with (
                 closing(program),
                 closing(Load(own.endpoint, own.bodies)) as load,
@@ -397,12 +351,13 @@ class Run:
         """Measures overloads of R in f32 over HTTP protobuf."""
         rows = list[tuple[str, ...]]()
         figures = dict[str, str]()
-        kind = requests.rankings(self.ranking)
+        kind = requests.rankings(self.subjects.ranking)
         for checkout in self.checkouts:
-            sent = replace(kind, bodies=self.files(checkout).bodies["rank_messages"])
+            bodies = self.subjects.files(checkout).bodies["rank_messages"]
+            sent = replace(kind, bodies=bodies)
+            service = self.subjects.service(checkout, "f32")
             for times in OVERLOADS:
-                with self._serve(checkout, "f32") as service:
-                    seen = overload.overload(service, sent, times, 2 * self.seconds)
+                seen = overload.overload(service, sent, times, 2 * self.seconds)
                 figures = overload.figures(seen)
                 rows.append((checkout.name, f"{times} x", *figures.values()))
         return [Sheet("Overload", ("service", "load", *figures), rows)]
@@ -411,35 +366,35 @@ class Run:
         """Measures time to ready, and memory before and after requests, of services with both
         models.
         """
-        rows = []
         for checkout in self.checkouts:
-            messages = self.files(checkout).bodies["rank_messages"]
-            for workers in sorted({1, self.workers}):
-                os.sync()  # what was written of the bundles is on the disk
-                ready = []
-                idle = []
-                used = []
-                for number in range(self.rounds + 1):
-                    with self._serve(checkout, "f32", workers) as service:
-                        if not number:
-                            continue  # its modules were not compiled
-                        ready.append(service.ready_s)
-                        idle.append(service.memory_bytes() / MIB)
-                        endpoint = Endpoint(service.http, RANK, MEDIA[PROTOBUF])
-                        with closing(Load(endpoint, messages)) as load:
-                            load.closed(max(self.callers), self.seconds)
-                        used.append(service.memory_bytes() / MIB)
-                figures = f"{median(ready):.2f}", f"{median(idle):.0f}", f"{median(used):.0f}"
-                rows.append((checkout.name, str(workers), *figures))
+            self.subjects.service(checkout, "f32")  # its modules are compiled now
+        # A service that stands still shares the pages of the bundles with those that are measured.
+        self.subjects.close()
+        os.sync()  # what was written of the bundles is on the disk
+        rows = [
+            self._start_row(checkout, workers)
+            for checkout in self.checkouts
+            for workers in sorted({1, self.subjects.workers})
+        ]
         columns = ("service", "workers", "s to ready", "PSS MiB, idle", "PSS MiB, after requests")
         return [Sheet("Start and memory, f32, R and Q loaded", columns, rows)]
 
-
-def _index_of(root: Path) -> dict[str, Any]:
-    """Returns the manifest entry of the index of Q, by any version of the format."""
-    manifest = orjson.loads((root / "retrieval" / "1" / "manifest.json").read_bytes())
-    entry: dict[str, Any] = manifest["indexes"]["items"]
-    return entry
+    def _start_row(self, checkout: Checkout, workers: int) -> tuple[str, ...]:
+        """Starts services of a checkout, one after another; returns the medians."""
+        ready = list[float]()
+        idle = list[float]()
+        used = list[float]()
+        for _ in range(self.rounds):
+            with closing(self.subjects.start(checkout, "f32", workers)) as service:
+                ready.append(service.ready_s)
+                idle.append(service.memory_bytes() / MIB)
+                endpoint = Endpoint(service.http, RANK, MEDIA[PROTOBUF])
+                messages = self.subjects.files(checkout).bodies["rank_messages"]
+                with closing(Load(endpoint, messages)) as load:
+                    load.closed(max(self.callers), self.seconds)
+                used.append(service.memory_bytes() / MIB)
+        figures = f"{median(ready):.2f}", f"{median(idle):.0f}", f"{median(used):.0f}"
+        return checkout.name, str(workers), *figures
 
 
 def _error_sheet(exact: Sequence[_Scores], quantized: Sequence[_Scores]) -> Sheet:

@@ -13,7 +13,7 @@ import time
 import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,18 +98,12 @@ class Program:
 
     def pause(self) -> None:
         """Stops it, so that it takes nothing from what is measured meanwhile."""
-        self._signal(signal.SIGSTOP)
+        _signal(self._tree(), signal.SIGSTOP)
 
     def resume(self) -> None:
         """Lets it run."""
-        self._signal(signal.SIGCONT)
-
-    def _signal(self, number: signal.Signals) -> None:
-        for each in self._tree():
-            try:
-                each.send_signal(number)
-            except psutil.NoSuchProcess:
-                continue
+        # The first process last: a supervisor replaces workers that stand still.
+        _signal(reversed(self._tree()), signal.SIGCONT)
 
     def close(self) -> None:
         """Ends all processes; those that do not end within 30 s are killed."""
@@ -122,6 +116,14 @@ class Program:
             each.kill()
         self._process.wait(30)
         self._log.close()
+
+
+def _signal(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
 
 
 @dataclass(frozen=True)

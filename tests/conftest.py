@@ -20,17 +20,24 @@ from tests.leftovers import end_what_this_process_leaves
 if TYPE_CHECKING:
     from tests.bundles.small import SmallBundle
 
-# Hypothesis draws from fixed seeds, so that a run is repeatable, and without a deadline, since
-# machines differ in speed.
+# Hypothesis draws from fixed seeds, so that a run is repeatable; a thorough run draws others. No
+# test has a deadline, since machines differ in speed.
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=100, database=None)
+settings.register_profile("thorough", deadline=None, max_examples=1000, database=None)
 settings.load_profile("fixed")
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="more random cases, and other ones")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Lets the programs that tests start be interrupted by SIGINT, and ends them with the run.
 
     A shell that runs pytest in the background ignores the signal, and children inherit that.
     """
+    if config.getoption("--thorough", default=False):
+        settings.load_profile("thorough")
     end_what_this_process_leaves()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -122,7 +122,7 @@ def measure(
             for name in loads if number % 2 else reversed(loads):
                 cluster = clusters[name]
                 load = loads[name]
-                load.closed(CALLERS, SETTLE_S)
+                load.closed(CALLERS, min(SETTLE_S, seconds))
                 before = cluster.cpu_s()
                 bytes_before = cluster.shard_bytes()
                 answers = load.closed(CALLERS, seconds)

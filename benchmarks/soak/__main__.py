@@ -12,6 +12,7 @@ import signal
 import socket
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import grpc
@@ -19,9 +20,11 @@ import httpx
 from rich.console import Console
 
 from benchmarks import cores
+from benchmarks.services import Checkout
 from benchmarks.soak import overload, switches
 from benchmarks.soak.publishing import MODEL
 from benchmarks.soak.switches import REQUESTS
+from benchmarks.subjects import Subjects
 from service.grpc_api.servicer import SERVICE
 from tests.bundles.small import write_small_bundle
 from tests.e2e.process import WAIT_S, Process
@@ -85,7 +88,11 @@ def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
                 wrong.append("the service did not drain")
         finally:
             service.kill()
-    wrong += overload.run(overload.Plan(seconds=seconds))
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        closing(Subjects(Path(scratch), [Checkout("this")], overload.SCALE, workers=1)) as subjects,
+    ):
+        wrong += overload.run(overload.Plan(seconds=seconds), subjects)
     for problem in wrong:
         SHOW.print("WRONG:", problem)
     SHOW.print("soak:", "failed" if wrong else "passed")

@@ -18,11 +18,11 @@ import psutil
 from benchmarks.load import ANSWERED, Floats, Load
 
 PERCENTS = (50, 99, 99.9)
-SHARE = 0.7
-"""Of what the service answers at most."""
 CALLERS = 8
 EXTENSION_S = 0.5
-"""A block is extended by so much until what was begun in it is over."""
+"""A block is extended by so much, or by its own length if that is shorter, until what was begun in
+it is over.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Pressure:
       block_s: of the block in which something happens; the others are half as long.
       interval_s: from one thing that is done to the next, at least.
       beside: what is done in the other blocks, of no effect on the service.
+      share: of what the service answers at most.
     """
 
     load: Load
@@ -67,6 +68,7 @@ class Pressure:
     block_s: float
     interval_s: float
     beside: Callable[[], None]
+    share: float
 
     def round(
         self, act: Callable[[], None], seed: int, proceed: Callable[[], bool] = lambda: True
@@ -75,7 +77,7 @@ class Pressure:
         without.
         """
         # Measured again for each block, since hosts are shared.
-        rate_per_s = SHARE * self.load.closed(CALLERS, self.block_s / 2).requests_per_s
+        rate_per_s = self.share * self.load.closed(CALLERS, self.block_s / 2).requests_per_s
         half_s = self.block_s / 2
         blocks = list[Block]()
         times = list[int]()
@@ -88,7 +90,8 @@ class Pressure:
                 acting = acts.submit(self._repeat, what, seconds, proceed)
                 parts = [self._measure(rate_per_s, seconds, seed)]
                 while not acting.done():
-                    parts.append(self._measure(rate_per_s, EXTENSION_S, seed + len(parts)))
+                    extension_s = min(seconds, EXTENSION_S)
+                    parts.append(self._measure(rate_per_s, extension_s, seed + len(parts)))
                 times.append(acting.result())
                 blocks.append(_joined(parts))
         return Round(rate_per_s, times[1], *blocks)

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.soak.blocks import Round, compared, sent_and_failed
 from benchmarks.soak.publishing import Publisher
-from benchmarks.soak.switches import SHOW, Seen, command, pressure_on, service_of
+from benchmarks.soak.switches import SHARE, SHOW, Seen, command, pressure_on, service_of
 
 INTERVAL_S = 1.0
 Action = Callable[[Publisher], None]
@@ -37,14 +37,17 @@ def press(
     workers: int,
     block_s: float,
     towers: Path,
+    share: float = SHARE,
 ) -> list[str]:
-    """Does each in turn, under load, to a service of so many versions; returns what is wrong."""
+    """Does each in turn to a service of so many versions, under a share of the load that it bears;
+    returns what is wrong.
+    """
     seen = Seen()
     found = {what: list[Round]() for what in actions}
     command_s: dict[str, list[float]] = {}
     options = ("--latest-versions", str(latest))
     with service_of(towers, *options, workers=workers, kept=latest + 1) as (service, publisher):
-        with pressure_on(service, publisher, seen, block_s, INTERVAL_S) as pressure:
+        with pressure_on(service, publisher, seen, block_s, share, INTERVAL_S) as pressure:
             for number in range(rounds):
                 publisher.next()
                 for what, act in actions.items():

@@ -13,7 +13,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -24,7 +24,7 @@ from benchmarks import cores
 from benchmarks.overload import REJECTED, figures, overload
 from benchmarks.requests import Kind, rankings, retrievals
 from benchmarks.services import Checkout, Service
-from benchmarks.workloads import write_ranking, write_retrieval
+from benchmarks.subjects import Subjects
 
 SHOW = Console(highlight=False, soft_wrap=True)
 SCALE = 0.01
@@ -43,9 +43,6 @@ class Plan:
 
     Attributes:
       seconds: Of each block.
-      scale: Of the bundles.
-      options: Of the services.
-      against: Another checkout, by whose peak is judged; None: this one.
     """
 
     workloads: Sequence[str] = WORKLOADS
@@ -53,53 +50,30 @@ class Plan:
     connections: Sequence[int] = CONNECTIONS
     times: Sequence[float] = TIMES
     seconds: float = SECONDS
-    scale: float = SCALE
     precision: str = "f32"
-    options: Sequence[str] = ("--workers", "1")
-    against: Checkout | None = None
 
 
-def run(plan: Plan) -> list[str]:
-    """Overloads the service; prints the figures of each block, returns what is wrong."""
+def run(plan: Plan, subjects: Subjects) -> list[str]:
+    """Overloads the service of the first checkout, and judges by the peak of the last; prints the
+    figures of each block, returns what is wrong.
+    """
     _raise_file_limit()
     SHOW.print(f"load of the host before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     wrong = list[str]()
-    with tempfile.TemporaryDirectory() as place:
-        scratch = Path(place)
-        written = None
-        if plan.against is not None:
-            written = plan.against.write_workloads(scratch / "other", plan.scale)
-        for name in plan.workloads:
-            root = scratch / name
-            kind = _kind(name, root, plan.scale)
-            with ExitStack() as running:
-                service = _paused(running, plan, Checkout("this"), root, scratch)
-                peak_of = service, kind
-                if plan.against is not None and written is not None:
-                    other = _paused(running, plan, plan.against, written.root, scratch)
-                    bodies = written.bodies[_MESSAGES[name]]
-                    peak_of = other, replace(kind, bodies=bodies)
-                for block in product(plan.transports, plan.times, plan.connections):
-                    wrong += _block(plan, kind, service, peak_of, *block)
+    for name in plan.workloads:
+        kinds = [_kind(name, subjects, checkout) for checkout in subjects.checkouts]
+        services = [subjects.service(checkout, plan.precision) for checkout in subjects.checkouts]
+        peak_of = services[-1], kinds[-1]
+        for block in product(plan.transports, plan.times, plan.connections):
+            wrong += _block(plan, kinds[0], services[0], peak_of, *block)
     SHOW.print(f"load of the host after: {os.getloadavg()[0]:.1f}")
     return wrong
 
 
-def _kind(name: str, root: Path, scale: float) -> Kind:
-    """Writes the bundle of a workload; returns its requests."""
-    if name == "R":
-        return rankings(write_ranking(root, scale))
-    return retrievals(write_retrieval(root, scale))
-
-
-def _paused(
-    running: ExitStack, plan: Plan, checkout: Checkout, root: Path, scratch: Path
-) -> Service:
-    """Starts the service of a checkout, and pauses it."""
-    service = Service(checkout, root, scratch, plan.precision, *plan.options)
-    running.enter_context(closing(service))
-    service.pause()
-    return service
+def _kind(name: str, subjects: Subjects, checkout: Checkout) -> Kind:
+    """Returns the requests of a workload as a checkout writes them."""
+    kind = rankings(subjects.ranking) if name == "R" else retrievals(subjects.retrieval)
+    return replace(kind, bodies=subjects.files(checkout).bodies[_MESSAGES[name]])
 
 
 def _block(
@@ -143,12 +117,14 @@ def main() -> None:
     )
     arguments.add_argument("--seconds", type=float, default=SECONDS, help="of each block")
     arguments.add_argument("--precision", choices=("f32", "int8"), default="f32")
-    arguments.add_argument("--workers", default="1", help="processes of the service")
+    arguments.add_argument("--workers", type=int, default=1, help="processes of the service")
     arguments.add_argument(
         "--against", type=Path, metavar="DIR", help="another checkout, whose peak is the measure"
     )
     given = arguments.parse_args()
-    against = None if given.against is None else Checkout("other", given.against)
+    checkouts = [Checkout("this")]
+    if given.against is not None:
+        checkouts.append(Checkout("other", given.against))
     SHOW.print(cores.serve_on_few())
     plan = Plan(
         workloads=given.workload or WORKLOADS,
@@ -157,10 +133,12 @@ def main() -> None:
         times=given.times,
         seconds=given.seconds,
         precision=given.precision,
-        options=("--workers", given.workers),
-        against=against,
     )
-    wrong = run(plan)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(Subjects(Path(folder), checkouts, SCALE, given.workers)) as subjects,
+    ):
+        wrong = run(plan, subjects)
     for problem in wrong:
         SHOW.print("WRONG:", problem)
     raise SystemExit(bool(wrong))

@@ -43,6 +43,8 @@ from tests.bundles.small import write_small_bundle
 from tests.bundles.towers import compiled_towers
 from tests.e2e.process import WAIT_S, Process, until
 
+SHARE = 0.7
+"""Of what the service answers at most, unless told otherwise."""
 SETTLED_AFTER = 20
 """Number of versions after which memory must not grow any more."""
 LOOK_EVERY = 8
@@ -201,6 +203,7 @@ def pressure_on(
     publisher: Publisher,
     seen: Seen,
     block_s: float,
+    share: float,
     interval_s: float = INTERVAL_S,
 ) -> Iterator[Pressure]:
     """Puts a service that serves version 1 under load; answers to callers beside the load are
@@ -214,17 +217,17 @@ def pressure_on(
     publisher.wait_current(1)
     with callers_of(service, seen), closing(load), closing(publisher):
         load.closed(8, 0.5)
-        yield Pressure(load, service.process.pid, block_s, interval_s, publisher.rehearse)
+        yield Pressure(load, service.process.pid, block_s, interval_s, publisher.rehearse, share)
 
 
 def switch_under_load(
-    service: Process, publisher: Publisher, versions: int, block_s: float
+    service: Process, publisher: Publisher, versions: int, block_s: float, share: float
 ) -> list[str]:
     """Publishes version after version under load; returns what is wrong."""
     seen = Seen()
     rounds = list[Round]()
     states = dict[int, State]()
-    with pressure_on(service, publisher, seen, block_s) as pressure:
+    with pressure_on(service, publisher, seen, block_s, share) as pressure:
         while publisher.version <= versions:
             rounds.append(
                 pressure.round(
@@ -306,10 +309,14 @@ def service_of(
             service.kill()
 
 
-def run(versions: int, workers: int, block_s: float, towers: Path) -> list[str]:
-    """Runs a service and switches its versions; returns what is wrong."""
+def run(
+    versions: int, workers: int, block_s: float, towers: Path, share: float = SHARE
+) -> list[str]:
+    """Runs a service and switches its versions under a share of the load that it bears; returns
+    what is wrong.
+    """
     with service_of(towers, workers=workers) as (service, publisher):
-        return switch_under_load(service, publisher, versions, block_s) + (
+        return switch_under_load(service, publisher, versions, block_s, share) + (
             [] if service.stop(signal.SIGTERM) == 0 else ["the service did not drain"]
         )
 

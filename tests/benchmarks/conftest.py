@@ -1,35 +1,27 @@
-"""The workloads at 1/500 of their size, written once."""
+"""The workloads at 1/5000 of their size, written once."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from benchmarks.run import Run
-from benchmarks.services import Checkout
-from benchmarks.workloads import RankingWorkload, RetrievalWorkload
+from benchmarks.workloads import RankingWorkload, RetrievalWorkload, write_ranking, write_retrieval
 
-SCALE = 0.002
+SCALE = 0.0002
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    scratch = tmp_path_factory.mktemp("bench")
-    return Run(
-        scratch,
-        [Checkout("this"), Checkout("other")],
-        SCALE,
-        rounds=1,
-        seconds=0.05,
-        workers=1,
-        callers=(2,),
-    )
+def workload_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The root of the bundles of both workloads."""
+    return tmp_path_factory.mktemp("workloads") / "bundles"
 
 
 @pytest.fixture(scope="session")
-def ranking(run: Run) -> RankingWorkload:
-    return run.ranking
+def ranking(workload_root: Path) -> RankingWorkload:
+    return write_ranking(workload_root, SCALE)
 
 
 @pytest.fixture(scope="session")
-def retrieval(run: Run) -> RetrievalWorkload:
-    return run.retrieval
+def retrieval(workload_root: Path) -> RetrievalWorkload:
+    return write_retrieval(workload_root, SCALE)

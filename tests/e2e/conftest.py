@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.process import Process
+from tests.e2e.services import Launch, launching
 
 
 @pytest.fixture
-def launch(root: Path) -> Iterator[Callable[..., Process]]:
+def launch(root: Path) -> Iterator[Launch]:
     """Starts `rowcast-serve` over `root`; kills it after the test."""
-    started: list[Process] = []
-
-    def start(*options: str) -> Process:
-        started.append(Process(root, *options))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.kill()
+    with launching(root) as launch:
+        yield launch

@@ -25,6 +25,20 @@ each_number_of_workers = pytest.mark.parametrize("workers", ["1", "2"])
 
 
 @contextmanager
+def launching(root: Path) -> Iterator[Launch]:
+    """Starts `rowcast-serve` over a root at each call; kills all of them at the end."""
+    started: list[Process] = []
+
+    def launch(*options: str) -> Process:
+        started.append(Process(root, *options))
+        return started[-1]
+
+    yield launch
+    for service in started:
+        service.kill()
+
+
+@contextmanager
 def client_of(
     service: Process, token: str = "", trusted: Path | None = None
 ) -> Iterator[httpx.Client]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.forked_exporter import printed_by_export
 from tests.e2e.process import Process
 
 pytest.importorskip("flax")
@@ -18,7 +19,6 @@ pytest.importorskip("optax")
 pytest.importorskip("orbax.checkpoint")
 
 TUTORIALS = Path(__file__).parents[2] / "docs/tutorials"
-EXPORT = ("-m", "export.cli.main")
 
 
 def printed(folder: Path, *arguments: str) -> list[str]:
@@ -38,10 +38,11 @@ def test_page_leads_from_training_in_jax_to_a_response(page: str, tmp_path: Path
         (tmp_path / name).write_text(blocks[name])
 
     printed(tmp_path, "train.py")
-    output = printed(tmp_path, *EXPORT, "explain", "recipe.toml", "--html", "shop.html")
+    explain = ("explain", "recipe.toml", "--html", "shop.html")
+    output = printed_by_export(explain, tmp_path).splitlines()
     assert [line for line in blocks["explain"].splitlines() if line not in output] == []
     assert "<svg" in (tmp_path / "shop.html").read_text()
-    printed(tmp_path, *EXPORT, "run", "recipe.toml")
+    printed_by_export(("run", "recipe.toml"), tmp_path)
 
     service = Process(tmp_path / "bundles")
     try:

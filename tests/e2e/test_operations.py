@@ -39,18 +39,15 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 OLD = "old-0123456789abcdef"
 NEW = "new-0123456789abcdef"
 
-workers = pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.slow), "2"])
 
-
-@workers
 @pytest.mark.slow
-def test_ctl_sets_a_state_that_a_restart_keeps(workers: str, write: Write, launch: Launch) -> None:
+def test_ctl_sets_a_state_that_a_restart_keeps(write: Write, launch: Launch) -> None:
     write()
-    service = launch("--workers", workers)
-    wait_for(service, workers)
+    service = launch("--workers", "2")
+    wait_for(service, "2")
     write(version=2)
     status = json.loads(ctl(service, "label", "movies", "next", "2").stdout)
-    assert len(status["processes"]) == int(workers)
+    assert len(status["processes"]) == 2
     assert [each["version"] for each in status["models"][0]["versions"]] == [2, 1]
     assert versions_of(service) == versions_of(service, "movies/labels/next") == {2}
     for command, expected in (("rollback", {1}), ("unpin", {2}), ("pin", {1})):
@@ -60,7 +57,7 @@ def test_ctl_sets_a_state_that_a_restart_keeps(workers: str, write: Write, launc
     assert ctl(service, "pin", "movies", "7").returncode == 2
     assert ctl(service, "drain").returncode == 0
     assert service.stop() == 0
-    again = launch("--workers", workers)
+    again = launch("--workers", "2")
     with again.client() as client:
         until(lambda: "drain" in client.get("/readyz").json()["error"]["message"])
         answer = client.post(RETRIEVE, json=BODY)
@@ -100,12 +97,11 @@ def test_requests_of_both_transports_are_recorded_and_keep_a_broken_version_out(
         until(lambda: client.post(RETRIEVE, json=BODY).json()["version"] == 3)
 
 
-@workers
 def test_new_versions_under_load_cause_no_failed_or_mixed_response(
-    workers: str, write: Write, launch: Launch
+    write: Write, launch: Launch
 ) -> None:
     expected = {1: nearest(write())}
-    service = launch("--workers", workers)
+    service = launch("--workers", "2")
     answers = list[tuple[str, Any]]()
     done = threading.Event()
     message = retrieve().SerializeToString()
@@ -121,7 +117,7 @@ def test_new_versions_under_load_cause_no_failed_or_mixed_response(
                     answer = client.post(RETRIEVE, json=BODY)
                     answers.append((str(answer.status_code), answer.json()))
 
-    wait_for(service, workers)
+    wait_for(service, "2")
     with ThreadPoolExecutor(4) as senders:
         sent = [senders.submit(send, number % 2) for number in range(4)]
         for version in (2, 3):
@@ -135,9 +131,8 @@ def test_new_versions_under_load_cause_no_failed_or_mixed_response(
         assert_found(answer, expected[answer["version"]])
 
 
-@workers
 def test_service_takes_new_certificates_and_tokens_while_it_serves(
-    workers: str, write: Write, launch: Launch, tmp_path: Path
+    write: Write, launch: Launch, tmp_path: Path
 ) -> None:
     write()
     before = Authority(tmp_path, "before")
@@ -153,7 +148,7 @@ def test_service_takes_new_certificates_and_tokens_while_it_serves(
         "--tokens",
         str(tokens),
     )
-    service = launch(*secrets, "--workers", workers)
+    service = launch(*secrets, "--workers", "2")
     service.event("listening")
     with client_of(service, OLD, before.file) as kept:
         until(lambda: is_ready(kept))

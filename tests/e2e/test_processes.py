@@ -66,6 +66,12 @@ def half_sent(service: Process) -> Iterator[Callable[[], bytes]]:
         yield finish
 
 
+def only_json_is_logged(service: Process) -> bool:
+    """Whether nothing but log lines came from a service that has ended."""
+    service.kill()  # waits for the last line
+    return not service.others
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -98,27 +104,21 @@ def test_service_with_unusable_settings_exits_2_and_names_them(
     assert "Traceback" not in done.stderr
 
 
-@each_number_of_workers
 @pytest.mark.parametrize("endpoint", ["http", "grpc", "admin", "health", "health-grpc"])
-def test_service_whose_port_is_taken_exits_2_and_names_it(
-    endpoint: str, workers: str, launch: Launch
-) -> None:
+def test_service_whose_port_is_taken_exits_2_and_names_it(endpoint: str, launch: Launch) -> None:
     with listen(
         "HTTP", "127.0.0.1", 0, shared=True
     ) as taken:  # as another service of several workers takes it
         port = str(taken.getsockname()[1])
-        service = launch(f"--{endpoint}-port", port, "--workers", workers)
+        service = launch(f"--{endpoint}-port", port, "--workers", "2")
         assert service.process.wait(WAIT_S) == 2
     problem = service.event("cannot_start")["problem"]
     assert f"127.0.0.1:{port}: Address already in use; is another service running there?" in problem
 
 
-@each_number_of_workers
-def test_service_without_a_required_model_exits_7(
-    workers: str, write: Write, launch: Launch
-) -> None:
+def test_service_without_a_required_model_exits_7(write: Write, launch: Launch) -> None:
     (write().directory / "indexes/movies/vectors.bin").write_bytes(b"")
-    service = launch("--require", "movies", "--workers", workers)
+    service = launch("--require", "movies", "--workers", "2")
     assert service.event("version_failed")["model"] == "movies"
     assert service.event("required_models_missing")["models"] == ["movies"]
     assert service.process.wait(WAIT_S) == 7
@@ -128,12 +128,7 @@ def test_service_without_a_required_model_exits_7(
 def test_service_begins_empty_and_serves_what_is_published(
     workers: str, write: Write, launch: Launch
 ) -> None:
-    service = launch(
-        "--workers",
-        workers,
-        "--host",
-        "0.0.0.0",
-    )
+    service = launch("--workers", workers, "--host", "0.0.0.0")
     assert len(service.event("endpoints_open")["problems"]) == 2
     assert set(service.ports) == {"http", "grpc", "admin", "health"}
     with client_of(service) as client:
@@ -161,10 +156,9 @@ def test_service_with_a_tower_without_a_compiled_form_serves_its_saved_model(
     assert_found(found, nearest(small))
 
 
-@each_number_of_workers
-def test_service_maps_tables_larger_than_memory(workers: str, write: Write, launch: Launch) -> None:
+def test_service_maps_tables_larger_than_memory(write: Write, launch: Launch) -> None:
     rows = add_sparse_table(write().directory, 64 << 30)
-    service = launch("--workers", workers, "--scrub-bytes-per-s", "0")
+    service = launch("--workers", "2", "--scrub-bytes-per-s", "0")
     with service.client() as client:
         until(lambda: is_ready(client))
         ids = [0, rows // 2, rows - 1, rows]
@@ -199,14 +193,14 @@ def test_service_that_drains_loses_no_request(workers: str, write: Write, launch
         assert finish().startswith(b"HTTP/1.1 200 ")
     assert service.process.wait(WAIT_S) == 0
     assert service.event("stopped")["drained"]
+    assert only_json_is_logged(service)
 
 
-@each_number_of_workers
 def test_service_under_load_that_is_terminated_completes_every_request(
-    workers: str, write: Write, launch: Launch
+    write: Write, launch: Launch
 ) -> None:
     write()
-    service = launch("--workers", workers, "--drain-delay-s", "0.2")
+    service = launch("--workers", "2", "--drain-delay-s", "0.2")
     statuses = list[int]()
     stopping = threading.Event()
 
@@ -220,7 +214,7 @@ def test_service_under_load_that_is_terminated_completes_every_request(
                         return
                     raise
 
-    wait_for(service, workers)
+    wait_for(service, "2")
     with ThreadPoolExecutor(6) as senders:
         sent = [senders.submit(send, number) for number in range(6)]
         until(lambda: len(statuses) > 100)
@@ -248,32 +242,38 @@ def test_second_signal_exits_at_once_with_130(write: Write, launch: Launch) -> N
     assert service.stop() == 130
 
 
-def test_killed_worker_is_replaced_and_its_counts_are_kept(write: Write, launch: Launch) -> None:
+def replace_killed(service: Process, worker: psutil.Process) -> None:
+    """Kills one of two workers and waits for another."""
+    worker.kill()
+    until(lambda: len(workers_of(service)) == 2 and worker not in workers_of(service))
+    wait_for_workers(service, 2)
+
+
+def test_killed_workers_are_replaced_and_leave_their_counts_and_no_files(
+    write: Write, launch: Launch
+) -> None:
     write()
     service = launch("--workers", "2")
     wait_for(service, "2")
+    directory = Path(psutil.Process(service.process.pid).cmdline()[-1])
     assert versions_of(service) == {1}
     answered = 'rowcast_requests_total{call="retrieve",code="OK"'
     until(lambda: count_of(service, answered) == 8)  # workers write their counts once a second
-    killed = workers_of(service)[0]
-    killed.kill()
-    until(lambda: len(workers_of(service)) == 2 and killed not in workers_of(service))
-    until(
-        lambda: (
-            count_of(service, "rowcast_workers") == 2 and count_of(service, "rowcast_ready") == 1
-        )
-    )
-    until(lambda: count_of(service, answered) == 8)
+    for worker in workers_of(service):
+        replace_killed(service, worker)
+        until(lambda: count_of(service, answered) == 8)
+    running = {str(worker.pid) for worker in workers_of(service)}
+    # Each scrape removes the files of ended workers.
+    assert {file.stem.rpartition("_")[2] for file in directory.glob("*.db")} <= running | {"ended"}
     assert versions_of(service) == {1}
     assert service.stop() == 0
 
 
-@each_number_of_workers
 def test_hung_worker_is_replaced_and_health_does_not_wait_for_it(
-    workers: str, write: Write, launch: Launch
+    write: Write, launch: Launch
 ) -> None:
     write()
-    service = launch("--workers", workers, "--worker-timeout-s", "5", "--health-grpc-port", "0")
+    service = launch("--workers", "2", "--worker-timeout-s", "5", "--health-grpc-port", "0")
     health = httpx.Client(base_url=health_url(service), timeout=1)
     until(lambda: is_ready(health))
     hung = workers_of(service)[0]
@@ -281,7 +281,7 @@ def test_hung_worker_is_replaced_and_health_does_not_wait_for_it(
     assert service.event("workers_hung")["pids"] == [hung.pid]
     assert health.get("/livez").json() == {"live": True}
     assert health.get("/metrics").status_code == 200
-    until(lambda: hung not in workers_of(service) and len(workers_of(service)) == int(workers))
+    until(lambda: hung not in workers_of(service) and len(workers_of(service)) == 2)
     until(lambda: is_ready(health))
     assert versions_of(service) == {1}
     health.close()
@@ -320,9 +320,8 @@ def test_hung_worker_neither_keeps_others_from_draining_nor_the_service_from_end
     assert service.process.wait(WAIT_S) == 0
 
 
-@each_number_of_workers
-def test_health_has_an_address_of_its_own(workers: str, write: Write, launch: Launch) -> None:
-    service = launch("--workers", workers, "--health-grpc-port", "0", "--drain-delay-s", "1.5")
+def test_health_has_an_address_of_its_own(write: Write, launch: Launch) -> None:
+    service = launch("--workers", "2", "--health-grpc-port", "0", "--drain-delay-s", "1.5")
     with httpx.Client(base_url=health_url(service), timeout=WAIT_S) as health:
         until(lambda: "no bundle" in health.get("/readyz").json()["error"]["message"])
         channel = grpc.insecure_channel(f"127.0.0.1:{service.ports['health_grpc']}")
@@ -335,7 +334,7 @@ def test_health_has_an_address_of_its_own(workers: str, write: Write, launch: La
         assert health.head("/livez").content == b""
         assert health.get("/v1/models").status_code == 404
         assert health.post("/readyz").status_code == 405
-        assert f"rowcast_workers {workers}.0" in health.get("/metrics").text
+        assert "rowcast_workers 2.0" in health.get("/metrics").text
 
         service.process.send_signal(signal.SIGTERM)
         until(lambda: "shutting down" in health.get("/readyz").text)
@@ -349,28 +348,6 @@ def test_supervisor_is_small(launch: Launch) -> None:
     httpx.get(f"{health_url(service)}/metrics")
     # Libraries that the workers load, too, count in part.
     assert psutil.Process(service.process.pid).memory_full_info().pss < 30e6
-
-
-def test_ended_workers_leave_their_counts_and_no_files(write: Write, launch: Launch) -> None:
-    write()
-    service = launch("--workers", "2")
-    wait_for(service, "2")
-    assert versions_of(service) == {1}
-    directory = Path(psutil.Process(service.process.pid).cmdline()[-1])
-    answered = 'rowcast_requests_total{call="retrieve",code="OK"'
-    until(lambda: count_of(service, answered) == 8)
-    for _ in range(2):
-        for ended in workers_of(service):
-            ended.kill()
-            ended.wait(WAIT_S)
-        until(lambda: len(workers_of(service)) == 2)
-        wait_for_workers(service, 2)
-    running = {str(each.pid) for each in workers_of(service)}
-    until(
-        lambda: count_of(service, answered) == 8
-    )  # each scrape removes the files of ended workers
-    assert {file.stem.rpartition("_")[2] for file in directory.glob("*.db")} <= running | {"ended"}
-    assert service.stop() == 0
 
 
 def test_workers_drain_when_the_parent_is_killed(write: Write, launch: Launch) -> None:
@@ -402,18 +379,16 @@ def test_service_notifies_systemd(
         assert service.process.wait(WAIT_S) == 0
 
 
-@each_number_of_workers
-@pytest.mark.parametrize("event", ["starting", "listening", "ready"])
-def test_log_of_a_stopped_service_is_json_to_the_last_line(
-    event: str, workers: str, launch: Launch, write: Write
+@pytest.mark.parametrize("event", ["starting", "listening"])
+def test_log_of_a_service_that_is_stopped_early_is_json_to_the_last_line(
+    event: str, launch: Launch, write: Write
 ) -> None:
     write()
-    service = launch("--workers", workers)
+    service = launch("--workers", "2")
     service.event(event)
     # Before it handles signals, SIGTERM ends the program as it ends any other.
     assert service.stop() in ({0, -signal.SIGTERM} if event == "starting" else {0})
-    service.kill()  # waits for the last line
-    assert service.others == []
+    assert only_json_is_logged(service)
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,24 @@ from bundle.format.paths import MANIFEST
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.codec.stubs.shard_service_pb2_grpc import ShardServiceStub
+from tests.bundles.small import write_small_bundle
 from tests.e2e.process import Process, until
-from tests.e2e.services import Launch, Write, client_of, count_of, ctl, is_ready, versions_of
+from tests.e2e.services import (
+    Launch,
+    Write,
+    client_of,
+    count_of,
+    ctl,
+    is_ready,
+    launching,
+    versions_of,
+)
 from tests.service import cases, reference, reordering_cases
 from tests.service.cases import LIMITS
 from tests.service.grpc_api.requests import call
 from tests.service.security.authorities import Authority
 
+Cluster = tuple[Process, list[Process], Process]
 ALL = ("--shard-min-bytes", "1")
 OPTIONS = [
     text for name, value in LIMITS.items() for text in (f"--{name.replace('_', '-')}", str(value))
@@ -62,21 +74,36 @@ def ready(service: Process) -> Process:
     return service
 
 
-@pytest.fixture
-def cluster(write: Write, launch: Launch) -> tuple[Process, list[Process], Process]:
-    """A router, two replicas of each of two shards, and one process that has everything."""
-    write(users=True, parts=True, row_types={"movies": "int8", "users": "linked"}, partitions=3)
+def start_cluster(root: Path, towers: Path, launch: Launch) -> Cluster:
+    """Starts a router, two replicas of each of two shards, and one process that has everything."""
+    write_small_bundle(
+        root,
+        towers,
+        "movies",
+        1,
+        users=True,
+        parts=True,
+        row_types={"movies": "int8", "users": "linked"},
+        partitions=3,
+    )
     shards = [shard(launch, number) for number in ("1/2", "1/2", "2/2", "2/2")]
     alone = launch(*OPTIONS)
     return ready(router(launch, shards, *OPTIONS)), shards, ready(alone)
 
 
+@pytest.fixture(scope="module")
+def cluster(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster whose processes no test ends."""
+    root = tmp_path_factory.mktemp("cluster") / "bundles"
+    root.mkdir()
+    with launching(root) as launch:
+        yield start_cluster(root, small_towers, launch)
+
+
 CASES = (*cases.CASES, *reordering_cases.CASES)
 
 
-def test_router_responds_as_one_process_does(
-    cluster: tuple[Process, list[Process], Process],
-) -> None:
+def test_router_responds_as_one_process_does(cluster: Cluster) -> None:
     service, _, alone = cluster
     with client_of(service) as mine, client_of(alone) as theirs:
         for case in CASES:
@@ -85,10 +112,7 @@ def test_router_responds_as_one_process_does(
                 assert answer(mine, case.call, case.json) == expected, case.name
 
 
-@pytest.mark.slow
-def test_operators_see_which_replica_holds_which_shard(
-    cluster: tuple[Process, list[Process], Process],
-) -> None:
+def test_operators_see_which_replica_holds_which_shard(cluster: Cluster) -> None:
     service, shards, alone = cluster
     found = json.loads(ctl(service, "topology").stdout)
     (process,) = found["processes"]
@@ -106,9 +130,9 @@ def test_operators_see_which_replica_holds_which_shard(
 
 
 def test_lost_replica_fails_no_request_and_lost_shard_is_named(
-    cluster: tuple[Process, list[Process], Process],
+    root: Path, small_towers: Path, launch: Launch
 ) -> None:
-    service, shards, alone = cluster
+    service, shards, alone = start_cluster(root, small_towers, launch)
     body = {"context": {"user": 3, "recent": [1000, 1007]}, "candidate_ids": [1000, 1007, 1014]}
     done = threading.Event()
     answers = list[tuple[int, Any]]()
@@ -139,10 +163,7 @@ def test_lost_replica_fails_no_request_and_lost_shard_is_named(
         assert is_ready(client), "other requests may not need the shard"
 
 
-@pytest.mark.slow
-def test_stalled_replica_costs_at_most_half_of_the_deadline(
-    cluster: tuple[Process, list[Process], Process],
-) -> None:
+def test_stalled_replica_costs_at_most_half_of_the_deadline(cluster: Cluster) -> None:
     service, shards, _ = cluster
     with shards[0].paused(), client_of(service) as client:
         for _ in range(4):

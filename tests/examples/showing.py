@@ -1,10 +1,10 @@
-"""Trains an example's tiny version and exports it in this process, then serves it in another and
-asks it.
-"""
+"""Trains tiny versions of examples and exports them in this process, and asks a service."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -13,29 +13,76 @@ import tensorflow as tf
 from rich.console import Console
 
 from bundle.format.manifest import Manifest
-from examples import demo_models
+from examples import demo_models, replay, trained
 from export.jobs import bundle_job
 from export.jobs.progress import Progress
 from export.jobs.staged import Published
 from export.recipe.schema import read_recipe
 from export.recipe.settings import ExportSettings
+from tests.e2e.process import Process
+from tests.e2e.services import workers_of
 
 
 @dataclass(frozen=True)
 class Asked:
-    """An example's folder, the manifest of its bundle, and what the service answered."""
+    """An example that was exported, served and asked.
+
+    Attributes:
+      folder: Where it was trained.
+      manifest: Of its bundle.
+      differences: Of the answers from the original model's, over HTTP and over gRPC.
+    """
 
     folder: Path
     manifest: Manifest
-    shown: demo_models.Shown
+    differences: tuple[replay.Difference, replay.Difference]
+
+    @property
+    def within(self) -> bool:
+        """Whether every answer keeps the parity rule."""
+        return max(difference.of_limit for difference in self.differences) <= 1
 
 
-def ask(name: str, folder: Path, *, apart: bool = False) -> Asked:
-    """Does with a tiny version what `make demo-models` does; the service is a process
-    of its own, and so is training if it is `apart`: Keras has one backend in a process.
-    """
-    manifest = train_and_export(name, folder, apart=apart).manifest
-    return Asked(folder, manifest, demo_models.serve_and_ask(name, folder))
+Ask = Callable[..., Asked]
+
+
+class ExamplesService:
+    """One service for the bundles of all examples; none of them needs TensorFlow."""
+
+    def __init__(self, root: Path) -> None:
+        """Serves what is published in a directory."""
+        self._root = root
+        self._process = Process(root)
+        self._process.event("listening")
+
+    def ask(self, name: str, folder: Path, *, apart: bool = False) -> Asked:
+        """Does with a tiny version what `make demo-models` does.
+
+        Args:
+          name: Of the example, and of its model in the service.
+          folder: Where it is trained.
+          apart: Train in a process of its own: Keras has one backend in a process.
+        """
+        published = train_and_export(name, folder, name, apart=apart)
+        # Renamed when it is complete: the service is polling the root.
+        copy = shutil.copytree(folder / "bundles" / name, self._root.with_name(name))
+        copy.rename(self._root / name)
+        self._process.event("version_available", model=name)
+
+        ports = self._process.ports
+        bodies, expected = trained.read_requests(folder)
+        answers = (
+            replay.over_http(f"http://127.0.0.1:{ports['http']}", name, bodies),
+            replay.over_grpc(f"grpc://127.0.0.1:{ports['grpc']}", name, bodies),
+        )
+        http, grpc = (replay.compare(bodies, found, expected) for found in answers)
+        (worker,) = workers_of(self._process)
+        assert "libtensorflow" not in Path(f"/proc/{worker.pid}/maps").read_text()
+        return Asked(folder, published.manifest, (http, grpc))
+
+    def close(self) -> None:
+        """Ends the service."""
+        self._process.kill()
 
 
 def train_and_export(

@@ -4,18 +4,18 @@ reads.
 
 import pytest
 
-from tests.examples.showing import Asked, ask
+from tests.examples.showing import Ask, Asked
 
 RANKING = {"ranking_users", "ranking_movies", "ranking_hours", "genres"}
 
 
 @pytest.fixture(scope="module")
-def cotrained(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def cotrained(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("cotrained", tmp_path_factory.mktemp("cotrained"))
 
 
 def test_service_ranks_as_tensorflow_does(cotrained: Asked) -> None:
-    assert cotrained.shown.within
+    assert cotrained.within
 
 
 def test_only_the_tables_of_the_ranking_are_exported(cotrained: Asked) -> None:

@@ -7,16 +7,16 @@ import pytest
 
 from bundle.format.manifest import EmbeddedFeature
 from examples import criteo
-from tests.examples.showing import Asked, ask
+from tests.examples.showing import Ask, Asked
 
 
 @pytest.fixture(scope="module")
-def dcn(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def dcn(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("dcn_v2_low_rank", tmp_path_factory.mktemp("dcn_v2"))
 
 
 def test_service_ranks_dcn_as_tensorflow_does(dcn: Asked) -> None:
-    assert dcn.shown.within
+    assert dcn.within
     assert [form.kind for form in dcn.manifest.towers["ranking"].forms] == ["saved_model", "litert"]
 
 

@@ -3,17 +3,21 @@
 import numpy as np
 import pytest
 
-from examples import criteo, training
-from tests.examples.showing import Asked, ask
+from examples import criteo, demo_models, training
+from tests.examples.showing import Ask, Asked
 
 
 @pytest.fixture(scope="module")
-def dlrm(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def dlrm(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("dlrm", tmp_path_factory.mktemp("dlrm"))
 
 
 def test_service_ranks_dlrm_as_tensorflow_does(dlrm: Asked) -> None:
-    assert dlrm.shown.within
+    assert dlrm.within
+
+
+def test_demo_serves_dlrm_and_finds_no_difference(dlrm: Asked) -> None:
+    assert demo_models.serve_and_ask("dlrm", dlrm.folder).within
 
 
 def test_bundle_of_dlrm_has_26_tables_and_a_compiled_tower(dlrm: Asked) -> None:

@@ -2,18 +2,18 @@
 
 import pytest
 
-from tests.examples.showing import Asked, ask
+from tests.examples.showing import Ask, Asked
 
 pytest.importorskip("flax")
 
 
 @pytest.fixture(scope="module")
-def flax_dlrm(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def flax_dlrm(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("flax_dlrm", tmp_path_factory.mktemp("flax_dlrm"))
 
 
 def test_service_ranks_as_jax_does(flax_dlrm: Asked) -> None:
-    assert flax_dlrm.shown.within
+    assert flax_dlrm.within
 
 
 def test_features_are_rows_of_tables_and_have_the_roles_of_the_recipe(flax_dlrm: Asked) -> None:

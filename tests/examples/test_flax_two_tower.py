@@ -2,18 +2,18 @@
 
 import pytest
 
-from tests.examples.showing import Asked, ask
+from tests.examples.showing import Ask, Asked
 
 pytest.importorskip("flax")
 
 
 @pytest.fixture(scope="module")
-def two_tower(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def two_tower(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("flax_two_tower", tmp_path_factory.mktemp("two_tower"))
 
 
 def test_service_retrieves_and_embeds_as_jax_does(two_tower: Asked) -> None:
-    assert two_tower.shown.within
+    assert two_tower.within
 
 
 def test_towers_share_a_table_and_keep_the_features_that_they_need(two_tower: Asked) -> None:

@@ -3,18 +3,18 @@
 import pytest
 
 from bundle.format.manifest import EmbeddedFeature
-from tests.examples.showing import Asked, ask
+from tests.examples.showing import Ask, Asked
 
 pytest.importorskip("flax")
 
 
 @pytest.fixture(scope="module")
-def hstu(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def hstu(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("hstu", tmp_path_factory.mktemp("hstu"))
 
 
 def test_service_retrieves_and_embeds_as_jax_does(hstu: Asked) -> None:
-    assert hstu.shown.within
+    assert hstu.within
 
 
 def test_histories_and_movies_read_one_table_and_padding_its_first_row(hstu: Asked) -> None:

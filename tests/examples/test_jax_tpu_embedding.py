@@ -4,18 +4,18 @@ import pytest
 
 from bundle.format.manifest import EmbeddedFeature
 from export.checkpoint.inventory.layout_file import read_embedding_spec
-from tests.examples.showing import Asked, ask
+from tests.examples.showing import Ask, Asked
 
 pytest.importorskip("flax")
 
 
 @pytest.fixture(scope="module")
-def ranker(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def ranker(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("jax_tpu_embedding", tmp_path_factory.mktemp("ranker"))
 
 
 def test_service_scores_as_jax_does(ranker: Asked) -> None:
-    assert ranker.shown.within
+    assert ranker.within
 
 
 def test_features_have_the_tables_and_combiners_of_their_specifications(ranker: Asked) -> None:

@@ -4,19 +4,19 @@ finds.
 
 import pytest
 
-from tests.examples.showing import Asked, ask
+from tests.examples.showing import Ask, Asked
 
 pytest.importorskip("jax")
 pytest.importorskip("orbax.checkpoint")
 
 
 @pytest.fixture(scope="module")
-def two_tower(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def two_tower(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("keras3_jax", tmp_path_factory.mktemp("two_tower"), apart=True)
 
 
 def test_service_retrieves_and_embeds_as_keras_does_on_jax(two_tower: Asked) -> None:
-    assert two_tower.shown.within
+    assert two_tower.within
 
 
 def test_tables_are_those_of_the_orbax_checkpoint(two_tower: Asked) -> None:

@@ -3,7 +3,6 @@ holds.
 """
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,18 +11,16 @@ import numpy as np
 import pytest
 
 from bundle.format.manifest import EmbeddedFeature
-from bundle.storage.catalog import read_manifest
 from examples.movielens import data, generated
 from examples.movielens.examples import FIRST_USER_ROW, Encoded, Sampler, encode, split_newest
 from examples.movielens.settings import Settings
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.recipe.schema import read_recipe
-
-pytestmark = pytest.mark.slow
+from tests.export.movies_job import export
 
 PLANTED = generated.Shape(users=240, movies=3_000, ratings=20_000, clusters=24, sequels=0.5)
-SETTINGS = Settings(epochs=8, negatives=512)
+SETTINGS = Settings(epochs=3, negatives=256)
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "movielens"
 
 
@@ -53,6 +50,7 @@ def trained(
     return out, {quality.name: quality.hit_rate.value for quality in found}
 
 
+@pytest.mark.slow
 def test_training_on_planted_clusters_is_at_least_twice_as_good_as_popularity(
     trained: tuple[Path, dict[str, float]],
 ) -> None:
@@ -60,6 +58,7 @@ def test_training_on_planted_clusters_is_at_least_twice_as_good_as_popularity(
     assert hit_rates["retrieval"] >= 2 * hit_rates["popularity"] > 0
 
 
+@pytest.mark.slow
 def test_ranking_finds_planted_sequels_better_than_retrieval_alone(
     trained: tuple[Path, dict[str, float]],
 ) -> None:
@@ -67,6 +66,7 @@ def test_ranking_finds_planted_sequels_better_than_retrieval_alone(
     assert hit_rates["retrieval + ranking"] > hit_rates["retrieval"] + 0.05
 
 
+@pytest.mark.slow
 def test_checkpoint_holds_four_tables_with_slots_and_sizes(
     trained: tuple[Path, dict[str, float]],
 ) -> None:
@@ -90,6 +90,7 @@ def test_checkpoint_holds_four_tables_with_slots_and_sizes(
     assert len(slots) == 4
 
 
+@pytest.mark.slow
 def test_files_beside_the_checkpoint_hold_real_ids(
     trained: tuple[Path, dict[str, float]], made: data.MovieLens
 ) -> None:
@@ -113,6 +114,7 @@ def test_files_beside_the_checkpoint_hold_real_ids(
     assert max(lengths) == SETTINGS.history
 
 
+@pytest.mark.slow
 def test_build_model_in_a_fresh_process_reads_the_sizes_and_imports_nothing_of_rowcast(
     trained: tuple[Path, dict[str, float]],
 ) -> None:
@@ -205,20 +207,15 @@ def test_split_newest_takes_the_last_of_each_viewer(encoded: Encoded, made: data
     assert np.array_equal(newest, parts.validation)
 
 
+@pytest.mark.slow
 def test_recipe_makes_a_bundle_in_which_all_tables_are_external(
-    trained: tuple[Path, dict[str, float]], tmp_path: Path
+    trained: tuple[Path, dict[str, float]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, _ = trained
     recipe = (EXAMPLE / "recipe.toml").read_text().replace("../../build/demo", str(out))
     (tmp_path / "recipe.toml").write_text(recipe.replace("model.py:", f"{EXAMPLE / 'model.py'}:"))
-    program = [
-        str(Path(sys.executable).parent / "rowcast-export"),
-        "run",
-        str(tmp_path / "recipe.toml"),
-        "--full",
-    ]
-    subprocess.run(program, check=True, timeout=240, env={**os.environ, "MOVIELENS_DIR": str(out)})
-    page = read_manifest(out / "bundles" / "movielens" / "1")
+    monkeypatch.setenv("MOVIELENS_DIR", str(out))
+    page = export(tmp_path / "recipe.toml").manifest
     assert set(page.tables) == {"users", "movies", "genres", "hours", "movie_numbers"}
     read = {
         name: feature.table

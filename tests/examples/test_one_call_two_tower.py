@@ -4,16 +4,16 @@ vectors finds.
 
 import pytest
 
-from tests.examples.showing import Asked, ask
+from tests.examples.showing import Ask, Asked
 
 
 @pytest.fixture(scope="module")
-def two_tower(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def two_tower(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("one_call_two_tower", tmp_path_factory.mktemp("two_tower"))
 
 
 def test_service_retrieves_and_embeds_as_tensorflow_does(two_tower: Asked) -> None:
-    assert two_tower.shown.within
+    assert two_tower.within
 
 
 def test_each_tower_keeps_only_the_features_that_it_needs(two_tower: Asked) -> None:

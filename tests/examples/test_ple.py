@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from tests.examples.showing import Asked, ask
+from tests.examples.showing import Ask, Asked
 
 
 @pytest.fixture(scope="module")
-def ple(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def ple(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("ple", tmp_path_factory.mktemp("ple"))
 
 
 def test_service_ranks_ple_as_tensorflow_does(ple: Asked) -> None:
-    assert ple.shown.within
+    assert ple.within
     assert ple.manifest.towers["ranking"].formula == "click^0.7 * like^0.3"
 
 

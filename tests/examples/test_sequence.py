@@ -5,16 +5,16 @@ import json
 import pytest
 
 from bundle.format.manifest import DenseFeature, EmbeddedFeature
-from tests.examples.showing import Asked, ask
+from tests.examples.showing import Ask, Asked
 
 
 @pytest.fixture(scope="module")
-def sequence(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def sequence(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("sequence", tmp_path_factory.mktemp("sequence"))
 
 
 def test_service_ranks_the_sequence_model_as_tensorflow_does(sequence: Asked) -> None:
-    assert sequence.shown.within
+    assert sequence.within
     assert [form.kind for form in sequence.manifest.towers["ranking"].forms] == [
         "saved_model",
         "litert",

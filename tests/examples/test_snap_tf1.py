@@ -7,16 +7,16 @@ import pytest
 from bundle.format.manifest import EmbeddedFeature
 from examples.snap_tf1 import train
 from examples.snap_tf1.model import SEEN, SHARING
-from tests.examples.showing import Asked, ask
+from tests.examples.showing import Ask, Asked
 
 
 @pytest.fixture(scope="module")
-def snap(tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def snap(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     return ask("snap_tf1", tmp_path_factory.mktemp("snap_tf1"))
 
 
 def test_service_ranks_snap_as_the_session_does(snap: Asked) -> None:
-    assert snap.shown.within
+    assert snap.within
     assert [form.kind for form in snap.manifest.towers["ranking"].forms] == [
         "saved_model",
         "litert",

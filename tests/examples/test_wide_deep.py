@@ -11,7 +11,7 @@ import pytest
 
 from bundle.format.manifest import DenseFeature, EmbeddedFeature
 from examples.wide_deep import data, train
-from tests.examples.showing import Asked, ask
+from tests.examples.showing import Ask, Asked
 
 pytestmark = pytest.mark.filterwarnings("ignore:Even though .* does not apply to tf.data")
 
@@ -19,12 +19,14 @@ pytestmark = pytest.mark.filterwarnings("ignore:Even though .* does not apply to
 @pytest.fixture(
     scope="module", params=["wide_deep", pytest.param("wide_deep_hashed", marks=pytest.mark.slow)]
 )
-def asked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+def asked(
+    request: pytest.FixtureRequest, ask: Ask, tmp_path_factory: pytest.TempPathFactory
+) -> Asked:
     return ask(request.param, tmp_path_factory.mktemp(request.param))
 
 
 def test_service_ranks_wide_deep_as_tensorflow_does(asked: Asked) -> None:
-    assert asked.shown.within
+    assert asked.within
     assert [form.kind for form in asked.manifest.towers["ranking"].forms] == [
         "saved_model",
         "litert",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from tests.e2e.process import Process
 from tests.e2e.services import workers_of
 
 RECIPE = """
-model = "ranker"
+model = "{model}"
 checkpoint = {{ path = "ckpt"{checkpoint} }}
 code = {{ factory = "{factory}"{code} }}
 output = {{ root = "bundles"{output} }}
@@ -39,6 +39,7 @@ def write_recipe(
     inputs: Inputs,
     heads: tuple[str, ...] = ("score",),
     contexts: tuple[str, ...] = (),
+    model: str = "ranker",
     **more: str,
 ) -> Path:
     """Writes the recipe of a factory, whose checkpoint lies beside it.
@@ -49,6 +50,7 @@ def write_recipe(
       inputs: the recipe's entry of each.
       heads: outputs of the model, of which the first counts; none: it returns a tensor.
       contexts: inputs that are of the context, not of each candidate.
+      model: its name.
       more: what else is written in `checkpoint`, `code` and `output`, from a comma on.
     """
     outputs = (
@@ -58,7 +60,7 @@ def write_recipe(
         else ""
     )
     told = {"checkpoint": "", "code": "", "output": ""} | more
-    lines = [RECIPE.format(factory=factory, outputs=outputs, **told)]
+    lines = [RECIPE.format(model=model, factory=factory, outputs=outputs, **told)]
     for name, entry in inputs.items():
         lines.append(
             f"inputs.{name} = {{ "
@@ -71,25 +73,54 @@ def write_recipe(
     return recipe
 
 
-@contextmanager
-def serving(root: Path, *, by_tensorflow: bool = False) -> Iterator[list[Client]]:
-    """Serves a root; yields a client of each transport. Checks at the end that TensorFlow was
-    loaded only if needed.
+class RankerService:
+    """A service of rankers.
+
+    Attributes:
+      clients: One of each transport.
     """
-    service = Process(root)
-    try:
-        service.event("version_available")
-        clients = [
-            Client(f"{transport}://127.0.0.1:{service.ports[transport]}")
+
+    def __init__(self, root: Path) -> None:
+        """Serves what is in a directory, now or later."""
+        self._root = root
+        self._process = Process(root)
+        self.clients = [
+            Client(f"{transport}://127.0.0.1:{self._process.ports[transport]}")
             for transport in ("http", "grpc")
         ]
-        with clients[0], clients[1]:
-            yield clients
-        (worker,) = workers_of(service)
-        maps = Path(f"/proc/{worker.pid}/maps").read_text()
-        assert ("libtensorflow" in maps) == by_tensorflow
-    finally:
-        service.kill()
+
+    def publish(self, bundles: Path) -> None:
+        """Moves the bundles of a model into the directory, and waits until one is served."""
+        bundles.rename(self._root / bundles.name)
+        self._process.event("version_available", model=bundles.name)
+
+    def wait(self) -> None:
+        """Waits until any model is served."""
+        self._process.event("version_available")
+
+    @property
+    def has_loaded_tensorflow(self) -> bool:
+        """Whether TensorFlow's library is in its memory."""
+        (worker,) = workers_of(self._process)
+        return "libtensorflow" in Path(f"/proc/{worker.pid}/maps").read_text()
+
+    def close(self) -> None:
+        """Ends it."""
+        for client in self.clients:
+            client.close()
+        self._process.kill()
+
+
+@contextmanager
+def serving(root: Path, *, by_tensorflow: bool = False) -> Iterator[list[Client]]:
+    """Serves the one model in a root; yields a client of each transport.
+
+    Checks at the end that TensorFlow was loaded only if needed.
+    """
+    with closing(RankerService(root)) as service:
+        service.wait()
+        yield service.clients
+        assert service.has_loaded_tensorflow == by_tensorflow
 
 
 def assert_ranked(
@@ -97,12 +128,12 @@ def assert_ranked(
     expected: Mapping[str, NDArray[Any]],
     features: dict[str, Any],
     context: dict[str, Any],
+    model: str = "",
 ) -> None:
-    """Checks that candidates are given the scores of each head."""
-    found = sorted(
-        client.rank(context, candidate_features=features, heads=list(expected))[0],
-        key=lambda each: each.position,
-    )
+    """Checks that candidates are given the scores of each head; of the only model by default."""
+    heads = list(expected)
+    (ranked,) = client.rank(context, candidate_features=features, heads=heads, model=model)
+    found = sorted(ranked, key=lambda each: each.position)
     for head, scores in expected.items():
         got = [item.heads[head] for item in found]
         np.testing.assert_allclose(got, scores.reshape(-1), rtol=1e-5, atol=1e-5)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rowcast_client import RowcastError
+from rowcast_client import Client, RowcastError
 
 from export.graphs.loading import load_tensorflow
 from tests.export.movies_job import export
 from tests.golden.served_rankers import (
     Inputs,
+    RankerService,
     assert_ranked,
     saved_model_scores,
     serving,
@@ -223,6 +225,9 @@ RANKERS = [
 ]
 
 
+COMPILED = [ranker for ranker in RANKERS if not ranker.by_tensorflow]
+
+
 def tensors(ranker: Ranker, sent: Sent) -> dict[str, Any]:
     """Returns what a request is to the model itself."""
     made = {}
@@ -254,32 +259,69 @@ def train(ranker: Ranker, sent: Sent, directory: Path) -> dict[str, Any]:
 
 
 def recipe_of(
-    ranker: Ranker, directory: Path, output: str = "", contexts: tuple[str, ...] = ()
+    ranker: Ranker,
+    directory: Path,
+    output: str = "",
+    contexts: tuple[str, ...] = (),
+    model: str = "ranker",
 ) -> Path:
     factory = f"{models.__file__}:{ranker.factory}"
     told = {"checkpoint": ', object_path = "model"', "output": output}
     return write_recipe(
-        directory, factory, ranker.inputs, ranker.heads, contexts, code=ranker.code, **told
+        directory, factory, ranker.inputs, ranker.heads, contexts, model, code=ranker.code, **told
     )
 
 
-@pytest.mark.parametrize("ranker", RANKERS, ids=lambda each: each.factory)
-def test_scores_over_both_transports_equal_the_trained_model(
-    ranker: Ranker, tmp_path: Path
-) -> None:
-    sent = ranker.sent(np.random.default_rng(7))
-    trained = train(ranker, sent, tmp_path)
-    page = export(recipe_of(ranker, tmp_path)).manifest
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankerService]:
+    """Serves the rankers that tests publish; none of them needs TensorFlow."""
+    root = tmp_path_factory.mktemp("rankers") / "bundles"
+    root.mkdir()
+    with closing(RankerService(root)) as service:
+        yield service
+
+
+def export_trained(ranker: Ranker, sent: Sent, directory: Path, model: str) -> dict[str, Any]:
+    """Trains and exports a ranker; returns the scores of its heads."""
+    trained = train(ranker, sent, directory)
+    page = export(recipe_of(ranker, directory, model=model)).manifest
     assert len(page.tables) == ranker.tables
     kinds = {"saved_model"} if ranker.by_tensorflow else {"saved_model", "litert"}
     assert {form.kind for form in page.towers["ranking"].forms} == kinds
-    with serving(tmp_path / "bundles", by_tensorflow=ranker.by_tensorflow) as clients:
+    return trained
+
+
+def assert_answers(
+    client: Client, ranker: Ranker, trained: dict[str, Any], sent: Sent, model: str
+) -> None:
+    """Checks the scores of candidates, and what is refused."""
+    assert_ranked(client, trained, sent, {}, model)
+    for name, value, told in ranker.refused:
+        with pytest.raises(RowcastError, match=told) as refused:
+            client.rank({}, candidate_features={**sent, name: value}, model=model)
+        assert refused.value.code == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize("ranker", COMPILED, ids=lambda each: each.factory)
+def test_scores_over_both_transports_equal_the_trained_model(
+    ranker: Ranker, service: RankerService, tmp_path: Path
+) -> None:
+    model = ranker.factory
+    sent = ranker.sent(np.random.default_rng(7))
+    trained = export_trained(ranker, sent, tmp_path, model)
+    service.publish(tmp_path / "bundles" / model)
+    for client in service.clients:
+        assert_answers(client, ranker, trained, sent, model)
+    assert not service.has_loaded_tensorflow
+
+
+def test_scores_of_a_tower_beyond_litert_equal_the_trained_model(tmp_path: Path) -> None:
+    (ranker,) = (each for each in RANKERS if each.by_tensorflow)
+    sent = ranker.sent(np.random.default_rng(7))
+    trained = export_trained(ranker, sent, tmp_path, "ranker")
+    with serving(tmp_path / "bundles", by_tensorflow=True) as clients:
         for client in clients:
-            assert_ranked(client, trained, sent, {})
-            for name, value, told in ranker.refused:
-                with pytest.raises(RowcastError, match=told) as refused:
-                    client.rank({}, candidate_features={**sent, name: value})
-                assert refused.value.code == "INVALID_ARGUMENT"
+            assert_answers(client, ranker, trained, sent, "ranker")
 
 
 @pytest.mark.slow
@@ -294,14 +336,15 @@ def test_self_contained_saved_model_gives_the_scores_of_the_trained_model(tmp_pa
 
 
 def test_bag_of_a_context_beside_bags_of_candidates_equals_the_trained_model(
-    tmp_path: Path,
+    service: RankerService, tmp_path: Path
 ) -> None:
     ranker = next(each for each in RANKERS if each.factory == "Bags")
     tags = [3, 1 << 33, 3, 77]
     sent = ranker.sent(np.random.default_rng(7))
     trained = train(ranker, {**sent, "tags": [tags] * N}, tmp_path)
-    export(recipe_of(ranker, tmp_path, contexts=("tags",)))
+    model = "context-bags"
+    export(recipe_of(ranker, tmp_path, contexts=("tags",), model=model))
     del sent["tags"]
-    with serving(tmp_path / "bundles") as clients:
-        for client in clients:
-            assert_ranked(client, trained, sent, {"tags": tags})
+    service.publish(tmp_path / "bundles" / model)
+    for client in service.clients:
+        assert_ranked(client, trained, sent, {"tags": tags}, model)

@@ -15,12 +15,12 @@ import pytest
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from tests.bundles.small import GENRE_NAMES, SmallBundle, write_small_bundle
+from tests.random_cases import seeds
 from tests.service import reference
 from tests.service.cases import Case
 from tests.service.clients import Clients
 from tests.service.running import RunningService
 
-CASES = 10_000
 SIZE = 60
 BOUNDS = ("ge", "gt", "le", "lt")
 ATTRIBUTES = ("genres", "year", "rating", "studio", "classic")
@@ -92,15 +92,14 @@ def served(
     service.close()
 
 
-@pytest.mark.parametrize(
-    "cases", [100, pytest.param(CASES // 2, marks=pytest.mark.slow)], ids=["few", "many"]
-)
-def test_filters_match_their_truth_table(served: tuple[SmallBundle, Clients], cases: int) -> None:
+def test_filters_match_their_truth_table(
+    served: tuple[SmallBundle, Clients], request: pytest.FixtureRequest
+) -> None:
     small, clients = served
-    random = Random(20)
     values = [reference.attributes(small, at) for at in range(SIZE)]
-    seen = set[int]()
-    for number in range(cases):  # each over HTTP as JSON and over gRPC
+    counts = set[int]()
+    for seed in seeds(request, 200, first=20_000):  # each over HTTP as JSON and over gRPC
+        random = Random(seed)
         sent = a_filter(random)
         query = np.array([random.gauss(0, 1) for _ in range(small.vectors.shape[1])], np.float32)
         k = random.choice([1, 3, SIZE, SIZE + 5])
@@ -110,13 +109,13 @@ def test_filters_match_their_truth_table(served: tuple[SmallBundle, Clients], ca
         case = Case("retrieve", "filtered", {"k": k, "vectors": [query.tolist()], "filter": sent})
         code, body = clients.by_http(case, protobuf=False)
         assert code == "OK", body
-        assert json.loads(body)["ids"] == expected, (number, sent)
+        assert json.loads(body)["ids"] == expected, (seed, sent)
         code, body = clients.by_grpc(case)
         assert code == "OK", body
         found = pb.RetrieveResponse.FromString(body).ids
-        assert np.frombuffer(found.int64s, "<i8").tolist() == expected, (number, sent)
-        seen.add(len(matching))
-    assert {0, 1, SIZE} <= seen
+        assert np.frombuffer(found.int64s, "<i8").tolist() == expected, (seed, sent)
+        counts.add(len(matching))
+    assert {0, 1, SIZE} <= counts
 
 
 def a_selection(random: Random, small: SmallBundle) -> dict[str, Any]:
@@ -137,16 +136,13 @@ def a_selection(random: Random, small: SmallBundle) -> dict[str, Any]:
     return body
 
 
-@pytest.mark.parametrize(
-    "cases", [50, pytest.param(1000, marks=pytest.mark.slow)], ids=["few", "many"]
-)
 def test_lists_of_several_options_match_their_definition(
-    served: tuple[SmallBundle, Clients], cases: int
+    served: tuple[SmallBundle, Clients], request: pytest.FixtureRequest
 ) -> None:
     small, clients = served
-    random = Random(21)
     lengths = set[int]()
-    for number in range(cases):
+    for seed in seeds(request, 200, first=21_000):
+        random = Random(seed)
         query = np.array([random.gauss(0, 1) for _ in range(small.vectors.shape[1])], np.float32)
         body = {"vectors": [query.tolist()], **a_selection(random, small)}
         (answer,) = reference.answers(small, "retrieve", body)
@@ -154,10 +150,10 @@ def test_lists_of_several_options_match_their_definition(
         case = Case("retrieve", "selected", body)
         code, found = clients.by_http(case, protobuf=False)
         assert code == "OK", found
-        assert json.loads(found)["ids"] == expected, (number, body)
+        assert json.loads(found)["ids"] == expected, (seed, body)
         code, found = clients.by_grpc(case)
         assert code == "OK", found
         ids = pb.RetrieveResponse.FromString(found).ids
-        assert np.frombuffer(ids.int64s, "<i8").tolist() == expected, (number, body)
+        assert np.frombuffer(ids.int64s, "<i8").tolist() == expected, (seed, body)
         lengths.add(len(expected))
     assert {0, 1, 8} <= lengths

@@ -11,7 +11,8 @@ from benchmarks.soak.scale import run
 pytestmark = pytest.mark.slow
 
 
-def test_ten_disturbances_cause_no_wrong_response_and_no_failure_while_replicas_are_left(
+def test_five_disturbances_cause_no_wrong_response_and_no_failure_while_replicas_are_left(
     small_towers: Path,
 ) -> None:
-    assert run(moments=10, seed=0, towers=small_towers) == []
+    # Each kind of disturbance: of a replica, of a whole shard, of routers.
+    assert run(moments=5, seed=17, towers=small_towers) == []

@@ -16,14 +16,17 @@ pytestmark = [
         shutil.which("cc") is None, reason="the load generator is C, and there is no compiler"
     ),
 ]
+SHARE = 0.1
+"""Of the load that the service bears: beside more, it takes its time to load a version."""
 
 
 def test_switches_under_load_fail_no_request_and_mix_no_response(small_towers: Path) -> None:
-    wrong = run(versions=5, workers=1, block_s=0.2, towers=small_towers)
+    wrong = run(versions=4, workers=1, block_s=0.1, towers=small_towers, share=SHARE)
     assert [problem for problem in wrong if not problem.startswith("memory")] == [], (
         "memory settles after 20 versions"
     )
 
 
 def test_commands_and_versions_that_cannot_be_served_fail_no_request(small_towers: Path) -> None:
-    assert press(ACTIONS, latest=1, rounds=1, workers=1, block_s=0.2, towers=small_towers) == []
+    once = {"latest": 1, "rounds": 1, "workers": 1}
+    assert press(ACTIONS, **once, block_s=0.1, towers=small_towers, share=SHARE) == []

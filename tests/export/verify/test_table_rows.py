@@ -150,7 +150,7 @@ def test_verify_tables_sample_leaves_no_long_run_of_rows_out(pair: Pair) -> None
 def test_verify_tables_large_sample_needs_no_memory_for_the_rows_of_the_table(
     tmp_path: Path,
 ) -> None:
-    rows = 4_000_000
+    rows = 400_000
     values = np.zeros((rows, 1), np.float32)
     write_bundle(tmp_path / "ckpt", {"t": values})
     (tmp_path / "s0").write_bytes(values.tobytes())

@@ -20,6 +20,7 @@ from service.engine.retrieval.search_depth import plan_search
 from service.versions.filter_cache import FilterCache
 from service.versions.version import LoadedIndex
 from tests.bundles.search_costs import COSTS
+from tests.random_cases import seeds
 from tests.service.engine.retrieval.large_index import find, load_index
 
 SIZE = 60_000
@@ -30,7 +31,7 @@ TREE = {"num_leaves": 245, "leaves_to_search": 150, "dimensions_per_block": 2, "
 DISTANCES = ("dot_product", "squared_l2", "cosine")
 
 
-@functools.cache  # read by every filter of a test
+@functools.cache
 def clustered(count: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     centers = np.random.default_rng(7).normal(size=(CLUSTERS, DIM))
     random = np.random.default_rng(seed)
@@ -42,15 +43,19 @@ def clustered(count: int, seed: int) -> tuple[NDArray[np.float32], NDArray[np.in
 QUERIES = clustered(40, seed=2)[0]
 
 
+@functools.cache
+def attributes() -> dict[str, NDArray[np.int64]]:
+    percent = np.random.default_rng(3).integers(0, 100, SIZE)
+    cluster = clustered(SIZE, seed=1)[1]
+    return {"percent": percent, "cluster": cluster, "position": np.arange(SIZE)}
+
+
 @pytest.fixture(scope="module", params=DISTANCES)
 def index(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedIndex:
-    vectors, cluster = clustered(SIZE, seed=1)
-    percent = np.random.default_rng(3).integers(0, 100, SIZE)
-    attributes = {"percent": percent, "cluster": cluster, "position": np.arange(SIZE)}
     return load_index(
         tmp_path_factory.mktemp("index"),
-        vectors,
-        attributes,
+        clustered(SIZE, seed=1)[0],
+        attributes(),
         distance=request.param,
         parameters=TREE,
         coded=True,
@@ -82,9 +87,7 @@ def scanned(index: LoadedIndex, matching: int, k: int) -> bool:
 )
 def test_scan_has_the_recall_at_every_k(index: LoadedIndex, name: str, below: int, k: int) -> None:
     """Also where what matches lies together: near to some queries and far from the others."""
-    attribute = {"percent": np.random.default_rng(3).integers(0, 100, SIZE)}
-    attribute["cluster"] = clustered(SIZE, seed=1)[1]
-    matching = attribute[name] < below
+    matching = attributes()[name] < below
     assert scanned(index, int(matching.sum()), k) == (k < 1000)
     sent = Filter({name: Condition(lt=below)})
     hits = 0
@@ -98,33 +101,27 @@ def test_scan_has_the_recall_at_every_k(index: LoadedIndex, name: str, below: in
 
 def a_filter(random: Random) -> tuple[Filter, NDArray[np.bool_]]:
     """A filter of one to three conditions, and what matches it."""
-    values = {
-        "percent": np.random.default_rng(3).integers(0, 100, SIZE),
-        "cluster": clustered(SIZE, seed=1)[1],
-        "position": np.arange(SIZE),
-    }
     conditions = {}
     matching = np.ones(SIZE, bool)
-    for name in random.sample(list(values), random.choice([1, 1, 2, 3])):
-        top = int(values[name].max()) + 1
+    for name in random.sample(list(attributes()), random.choice([1, 1, 2, 3])):
+        values = attributes()[name]
+        top = int(values.max()) + 1
         first = random.randrange(top)
         last = random.randrange(first, top) + 1
         conditions[name] = Condition(ge=first, lt=last)
-        matching &= (values[name] >= first) & (values[name] < last)
+        matching &= (values >= first) & (values < last)
     return Filter(conditions), matching
 
 
-@pytest.mark.parametrize(
-    "cases", [60, pytest.param(1000, marks=pytest.mark.slow)], ids=["few", "many"]
-)
 def test_list_is_the_same_whatever_is_cached_and_whatever_else_is_sought(
-    index: LoadedIndex, cases: int
+    index: LoadedIndex, request: pytest.FixtureRequest
 ) -> None:
-    random = Random(5)
+    cases = seeds(request, 66, first=5_000)
     scans = 0
     hits = 0
     wanted = 0
-    for _ in range(cases):
+    for seed in cases:
+        random = Random(seed)
         sent, matching = a_filter(random)
         k = random.choice([1, 10, 30, 100])
         chosen = random.sample(range(len(QUERIES)), 3)
@@ -139,25 +136,25 @@ def test_list_is_the_same_whatever_is_cached_and_whatever_else_is_sought(
         together = find(index, QUERIES[chosen], k, **options)
         again = [find(index, QUERIES[[each]], k, **options) for each in chosen]
         split = np.split(together.positions, together.offsets[1:-1])
-        assert [each.tolist() for each in split] == alone
-        assert [each.positions.tolist() for each in again] == alone
+        assert [each.tolist() for each in split] == alone, seed
+        assert [each.positions.tolist() for each in again] == alone, seed
 
         allowed = matching.copy()
         allowed[excluded] = False
         for each, found in zip(chosen, alone, strict=True):
-            assert allowed[found].all()
+            assert allowed[found].all(), seed
             true = exact_list(index, QUERIES[each], allowed, k)
-            assert len(found) == len(true)
+            assert len(found) == len(true), seed
             hits += len({*found} & {*true})
             wanted += len(true)
         scans += scanned(index, int(matching.sum()), k)
     assert hits / wanted >= 0.9
-    assert scans >= cases / 10
+    assert scans >= len(cases) / 10
 
 
 def test_exclusions_leave_the_order_of_the_others(index: LoadedIndex) -> None:
     sent = Filter({"percent": Condition(lt=20)})
-    matching = np.random.default_rng(3).integers(0, 100, SIZE) < 20
+    matching = attributes()["percent"] < 20
     for query in QUERIES[:10]:
         free = find(index, query[np.newaxis], 30, filter=sent).positions.tolist()
         excluded = IdLists(np.array(free[3:20:4]))
@@ -178,7 +175,7 @@ def test_exclusions_leave_the_order_of_the_others(index: LoadedIndex) -> None:
 def test_codes_of_a_filter_are_cached_within_their_bytes(index: LoadedIndex) -> None:
     cached = replace(index, compiled=FilterCache(4 << 20))
     sent = Filter({"percent": Condition(lt=20)})
-    matching = int((np.random.default_rng(3).integers(0, 100, SIZE) < 20).sum())
+    matching = int((attributes()["percent"] < 20).sum())
     assert scanned(index, matching, 10)
     find(cached, QUERIES[:1], 10, filter=sent)
     # 4 bytes for each position and 8 of codes; neither a mask nor vectors.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +75,19 @@ def best(
     index: LoadedIndex, query: NDArray[np.float32], allowed: NDArray[np.bool_], k: int
 ) -> list[int]:
     """The k nearest of what is allowed, in float64."""
-    scores = _wide(index) @ query.astype(np.float64)
     places = np.flatnonzero(allowed)
-    return list(places[np.argsort(-scores[places], kind="stable")[:k]].tolist())
+    scores = _scores(index, query.tobytes())[places]
+    if len(places) > k:
+        near = scores >= np.partition(scores, -k)[-k]
+        places = places[near]
+        scores = scores[near]
+    return list(places[np.argsort(-scores, kind="stable")[:k]].tolist())
+
+
+@lru_cache(50)
+def _scores(index: LoadedIndex, query: bytes) -> NDArray[np.float64]:
+    scores: NDArray[np.float64] = _wide(index) @ np.frombuffer(query, np.float32).astype(np.float64)
+    return scores
 
 
 @cache

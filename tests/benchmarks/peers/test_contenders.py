@@ -1,0 +1,31 @@
+"""Contestants with other results than the model are not measured."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.load import Endpoint
+from benchmarks.peers.contenders import OtherResults, Way, check_scores, recall_of
+
+
+def test_peer_with_other_scores_is_rejected() -> None:
+    class Zeros(Way):
+        def call(self, at: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+            return np.zeros(2, np.float32)
+
+    way = Zeros(Endpoint(0, "/"), [], lambda _: np.zeros(0, np.float32))
+    check_scores(way, [np.zeros(2, np.float32)])
+    with pytest.raises(OtherResults, match="request 0"):
+        check_scores(way, [np.array([0, 1e-3], np.float32)])
+
+
+def test_index_with_less_recall_is_rejected() -> None:
+    class Fixed(Way):
+        def call(self, at: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+            return np.arange(10)
+
+    way = Fixed(Endpoint(0, "/"), [], lambda _: np.zeros(0))
+    assert recall_of(way, np.arange(10)[np.newaxis]) == 1
+    with pytest.raises(OtherResults, match=r"recall 0\.500"):
+        recall_of(way, np.arange(5, 15)[np.newaxis])

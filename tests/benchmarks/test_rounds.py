@@ -1,0 +1,35 @@
+"""What is judged of blocks of load: ratios of contestants, and overloads."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from benchmarks.load import Answers
+from benchmarks.overload import Overload, Probes
+from benchmarks.rounds import Rounds, block_of
+
+
+def answers(statuses: list[float], latency_s: float = 0.1) -> Answers:
+    count = len(statuses)
+    return Answers(np.zeros(count), np.full(count, latency_s), np.array(statuses), 1.0, 0.01)
+
+
+def test_rounds_compare_round_by_round() -> None:
+    rounds = Rounds(1.0)
+    for mine, theirs in ((10, 5), (30, 10), (20, 20)):
+        for name, count in (("mine", mine), ("theirs", theirs)):
+            rounds.add(name, 8, block_of(answers([200.0] * count), cpu_s=1.0))
+    assert rounds.block("mine", 8).per_s == 20
+    assert rounds.ratio("mine", "theirs", 8) == 2.0
+
+
+def test_overload_problems_name_what_must_not_happen() -> None:
+    probes = Probes([0.01])
+    assert Overload(2, 20, answers([200, 429, 429, 504]), 429, probes, 2, 0.1).problems() == []
+    assert Overload(2, 20, answers([200, 429]), 429, probes, math.nan, 0.1).problems() == []
+    # A call whose deadline passed in gRPC may have been computed; it was not rejected.
+    assert Overload(2, 20, answers([200, 8, 4]), 8, probes, 2, 0.1).problems() == []
+    wrong = Overload(2, 20, answers([429, -1]), 429, Probes([0.01], failed=1), 2, 9.0).problems()
+    assert len(wrong) == 5

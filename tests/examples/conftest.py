@@ -1,0 +1,19 @@
+"""A service that tests of several examples use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.examples.showing import Ask, ExamplesService
+
+
+@pytest.fixture(scope="session")
+def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
+    """Trains and exports an example, and asks a service that has the bundles of all of them."""
+    root = tmp_path_factory.mktemp("examples") / "bundles"
+    root.mkdir()
+    service = ExamplesService(root)
+    yield service.ask
+    service.close()
