@@ -6,9 +6,12 @@ DIR ?=
 ONLY ?=
 SCALE ?=
 SHORT ?=
+BASE ?=
+THOROUGH ?=
 PROCESSES ?= 2
+PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv quickstart docs demo demo-models demo-scale test test-all check format stubs bench bench-against bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-export clean
+.PHONY: help venv quickstart docs demo demo-models demo-scale test test-all costs check format stubs bench bench-against bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -36,13 +39,16 @@ demo-scale: venv ## the small bundle on two routers and four shards on Ray, one 
 	$(BIN)/python -m examples.quickstart.demo_scale
 
 test: venv ## the tests but the slow ones, in two processes (PROCESSES=N: in N, each of up to 2 GB)
-	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile -m "not slow"
+	$(PYTEST) -m "not slow"
 
-test-all: venv ## all tests: also kills at every step, memory at scale, fresh installations, training, benchmarks
-	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile
+test-all: venv ## all tests: also kills at every step, memory at scale, fresh installations, training, benchmarks; within their budget (BASE=COMMIT: those that a change since then can reach. THOROUGH=1: laws on ten times as many cases, drawn anew)
+	$(PYTEST) --costs=check $(if $(BASE),--changed-since $(BASE)) $(if $(THOROUGH),--thorough)
 
-check: venv ## ruff, mypy, import contracts, generated files, words, duplicate code
-	scripts/check
+costs: venv ## all tests; writes what each file costs in CPU seconds to tests/costs/costs.json, their budget
+	$(PYTEST) --costs=write
+
+check: venv ## ruff, mypy, import contracts, generated files, words, duplicate code (BASE=COMMIT: of packages that changed since then)
+	BASE=$(BASE) scripts/check
 
 format: venv ## formats the code and fixes what ruff can fix
 	$(BIN)/ruff check --fix --exit-zero --quiet .
@@ -81,7 +87,8 @@ soak-scale: venv ## routers and shards at 200 random moments: killed, stopped, s
 	$(BIN)/python -m benchmarks.soak.scale
 	$(BIN)/python -m benchmarks.soak.scale_on_ray
 
-soak-export: venv ## damaged checkpoints for a minute; then exports killed at 240 random moments and resumed, ten minutes
+soak-export: venv ## 2,000 random models; damaged checkpoints for a minute; exports killed at 240 random moments and resumed; half an hour
+	$(BIN)/python -m benchmarks.soak.random_models 2000
 	$(BIN)/python -m benchmarks.soak.damaged_checkpoints 60
 	$(BIN)/python -m benchmarks.soak.export
 

@@ -1,0 +1,216 @@
+"""Measures what each test file costs, and holds the costs against the committed table.
+
+  --costs=check  the run fails if the tests cost more than the table allows, or are marked wrongly
+  --costs=write  the run writes the table; files that it did not run keep their entries
+
+Files run in the order of their entries, the costliest first: a broken export or service is known in
+the first minutes, and the processes that share the files end at about the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.costs.processes import cpu_seconds
+from tests.costs.table import SLOW_FROM, Costs, budget_error, converted, mark_errors
+
+TABLE = "tests/costs/costs.json"
+"""The path of the table in the folder of the tests' settings."""
+SESSION_FIXTURES = "tests/ (fixtures of the session)"
+COLLECTION = "tests/ (collection)"
+
+
+class Meter:
+    """Measures the tests of one process.
+
+    Fixtures of a file belong to the file and to each test that needs them: that is what running the
+    test alone takes. Fixtures of the session belong to neither, since which test happens to need
+    them first differs from run to run.
+    """
+
+    def __init__(self) -> None:
+        self.files: dict[str, float] = defaultdict(float)
+        self._tests: dict[str, float] = {}
+        self._fixtures: dict[tuple[str, str], float] = defaultdict(float)
+        self._fixtures_of: dict[str, tuple[str, ...]] = {}
+        self._in_shared_fixtures = 0.0
+        self._in_session_fixtures = 0.0
+        self.marks: dict[str, bool] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collection(self) -> Generator[None, object, object]:
+        before = cpu_seconds()
+        try:
+            return (yield)
+        finally:
+            self.files[COLLECTION] += cpu_seconds() - before
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            self.marks[item.nodeid] = item.get_closest_marker("slow") is not None
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._in_shared_fixtures = 0.0
+        self._in_session_fixtures = 0.0
+        before = cpu_seconds()
+        try:
+            return (yield)
+        finally:
+            seconds = cpu_seconds() - before
+            self.files[_file_of(item)] += seconds - self._in_session_fixtures
+            self.files[SESSION_FIXTURES] += self._in_session_fixtures
+            self._tests[item.nodeid] = (
+                seconds - self._in_session_fixtures - self._in_shared_fixtures
+            )
+            self._fixtures_of[item.nodeid] = tuple(getattr(item, "fixturenames", ()))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Generator[None, object, object]:
+        if fixturedef.scope == "function":
+            return (yield)
+        inner = self._in_shared_fixtures + self._in_session_fixtures
+        before = cpu_seconds()
+        try:
+            return (yield)
+        finally:
+            # Of what this fixture needs itself, the seconds are counted already.
+            needed = self._in_shared_fixtures + self._in_session_fixtures - inner
+            seconds = cpu_seconds() - before - needed
+            if fixturedef.scope in {"session", "package"}:
+                self._in_session_fixtures += seconds
+            else:
+                self._in_shared_fixtures += seconds
+                self._fixtures[_file_of(request.node), fixturedef.argname] += seconds
+
+    @property
+    def costly_tests(self) -> dict[str, float]:
+        """The tests that the table lists, with the fixtures that they share with others."""
+        costs = {}
+        for name, seconds in self._tests.items():
+            path = name.partition("::")[0]
+            shared = sum(
+                self._fixtures.get((path, fixture), 0.0) for fixture in self._fixtures_of[name]
+            )
+            if seconds + shared >= SLOW_FROM / 2:
+                costs[name] = seconds + shared
+        return costs
+
+
+class CostsOfRun:
+    """Collects what the processes of a run measured, and decides about the run."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._mode = config.getoption("--costs")
+        self._root = config.rootpath
+        self._path = config.rootpath / TABLE
+        self._table = Costs.read(self._path)
+        self._files: dict[str, float] = defaultdict(float)
+        self._converted_files: dict[str, float] = defaultdict(float)
+        self._converted_tests: dict[str, float] = {}
+        self._marks: dict[str, bool] = {}
+        self._errors: list[str] = []
+
+    def add(self, files: dict[str, float], tests: dict[str, float], marks: dict[str, bool]) -> None:
+        """Adds what one process measured; `files` are in the order in which it ran them."""
+        for path, seconds in files.items():
+            self._files[path] += seconds
+        costs = converted(list(files), Costs(files, tests), self._table)
+        for path, seconds in costs.files.items():
+            self._converted_files[path] += seconds
+        self._converted_tests |= costs.tests
+        self._marks |= marks
+
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Takes what a worker of pytest-xdist measured."""
+        output = getattr(node, "workeroutput", {})
+        if "costs" in output:
+            self.add(*output["costs"])
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        meter = session.config.pluginmanager.get_plugin("cost-meter")
+        if meter is not None:
+            self.add(dict(meter.files), meter.costly_tests, meter.marks)
+        measured = Costs(
+            self._converted_files,
+            {name: cost for name, cost in self._converted_tests.items() if cost >= SLOW_FROM},
+        )
+        if self._mode == "write" and session.exitstatus == pytest.ExitCode.OK:
+            self._table.updated(measured, self._existing()).write(self._path)
+        if self._mode == "check":
+            self._errors = mark_errors(self._marks, measured, self._table)
+            over_budget = budget_error(measured, self._table)
+            if over_budget:
+                self._errors.append(over_budget)
+            if self._errors and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._files:
+            return
+        terminalreporter.section("CPU seconds")
+        by_folder: dict[str, float] = defaultdict(float)
+        for path, seconds in self._files.items():
+            by_folder[_folder_of(path)] += seconds
+        for folder in sorted(by_folder, key=lambda folder: -by_folder[folder]):
+            terminalreporter.write_line(f"{by_folder[folder]:8.1f}  {folder}")
+        terminalreporter.write_line(f"{sum(self._files.values()):8.1f}  in all")
+        for error in self._errors:
+            terminalreporter.write_line(error, red=True)
+
+    def _existing(self) -> set[str]:
+        known = {*self._table.files, *self._files}
+        return {path for path in known if "(" in path or (self._root / path).exists()}
+
+
+def _file_of(node: Any) -> str:
+    return str(node.nodeid.partition("::")[0])
+
+
+def _folder_of(path: str) -> str:
+    """Returns the first folder below `tests`."""
+    parts = Path(path).parts
+    return "/".join(parts[:2]) if len(parts) > 2 else path
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--costs",
+        choices=["check", "write"],
+        help=f"measure CPU seconds of test files; hold them against {TABLE}, or write it",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--costs") is None:
+        return
+    is_worker = hasattr(config, "workeroutput")
+    runs_tests = is_worker or not config.getoption("numprocesses", None)
+    if runs_tests:
+        config.pluginmanager.register(Meter(), "cost-meter")
+    if not is_worker:
+        config.pluginmanager.register(CostsOfRun(config), "costs-of-run")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts files without an entry first: what is new fails most often."""
+    files = Costs.read(config.rootpath / TABLE).files
+    items.sort(key=lambda item: -files.get(_file_of(item), math.inf))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Sends what a worker of pytest-xdist measured to the process that started it."""
+    config = session.config
+    meter = config.pluginmanager.get_plugin("cost-meter")
+    if meter is not None and hasattr(config, "workeroutput"):
+        config.workeroutput["costs"] = (dict(meter.files), meter.costly_tests, meter.marks)

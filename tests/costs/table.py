@@ -1,0 +1,181 @@
+"""The committed table of what the tests cost, and the rules that it decides.
+
+The unit is a CPU second of the host that wrote the table first. A run on another host is converted
+by the files that both know, so that neither a slow machine nor a busy neighbor breaks a rule.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+COMMAND = "make costs"
+
+SLOW_ABOVE = 10.0
+"""A test that costs more must be marked `slow`."""
+SLOW_FROM = 2.0
+"""A test that costs less must not be marked `slow`. The table lists those that cost more."""
+GROWTH_MAX = 0.02
+"""By how much of the whole a change may raise the costs without updating the table."""
+
+NOISE_RATIO = 1.5
+NOISE_SECONDS = 1.0
+"""Costs vary from run to run with what else the machine does. A file has grown if it costs more
+than this ratio of its entry and these seconds.
+"""
+_NEIGHBORS = 10
+_COMPARABLE_SECONDS = 0.2
+_FASTEST_RATIO = 0.25
+"""A file that costs less than this ratio of its entry ran in part: it tells nothing of the host."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What tests cost, in CPU seconds.
+
+    Attributes:
+      files: by path of a file, the sum of its tests and of the fixtures that they share.
+      tests: by node id, each test that costs at least `SLOW_FROM`, with its share in no file but
+        with all fixtures that it needs.
+    """
+
+    files: Mapping[str, float]
+    tests: Mapping[str, float]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        if not path.exists():
+            return cls({}, {})
+        content = json.loads(path.read_text())
+        return cls(content["files"], content["tests"])
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        content = {
+            "files": {name: round(self.files[name], 1) for name in sorted(self.files)},
+            "tests": {name: round(self.tests[name], 1) for name in sorted(self.tests)},
+        }
+        path.write_text(json.dumps(content, indent=1) + "\n")
+
+    def updated(self, measured: Self, existing: Collection[str]) -> Costs:
+        """Returns this table with the files of a run replaced, and without files that are gone."""
+        files = {**self.files, **measured.files}
+        tests = {
+            name: seconds
+            for name, seconds in self.tests.items()
+            if name.partition("::")[0] not in measured.files
+        }
+        tests |= measured.tests
+        return Costs(
+            {name: seconds for name, seconds in files.items() if name in existing},
+            {
+                name: seconds
+                for name, seconds in tests.items()
+                if name.partition("::")[0] in existing
+            },
+        )
+
+
+def converted(order: Sequence[str], measured: Costs, table: Costs) -> Costs:
+    """Returns measured costs in the unit of the table.
+
+    Args:
+      order: the files in the order in which one process ran them. A host that slows down in the
+        middle of a run is known by the files that ran before and after.
+      measured: their costs in CPU seconds of this host.
+      table: the committed costs.
+    """
+    speeds = {
+        path: _speed_near(position, order, measured, table) for position, path in enumerate(order)
+    }
+    return Costs(
+        {path: seconds / speeds[path] for path, seconds in measured.files.items()},
+        {
+            name: seconds / speeds[name.partition("::")[0]]
+            for name, seconds in measured.tests.items()
+        },
+    )
+
+
+def _speed_near(position: int, order: Sequence[str], measured: Costs, table: Costs) -> float:
+    """Returns how many CPU seconds of this host one of the table took around a file.
+
+    The median ratio of the files near it, each with the weight of its entry; 1 if none of them has
+    an entry worth comparing. The file itself is none of them, so that it cannot hide its growth.
+    """
+    near = [
+        *order[max(0, position - _NEIGHBORS) : position],
+        *order[position + 1 : position + 1 + _NEIGHBORS],
+    ]
+    ratios = []
+    for path in near:
+        entry = table.files.get(path, 0.0)
+        if entry >= _COMPARABLE_SECONDS and measured.files[path] >= _FASTEST_RATIO * entry:
+            ratios.append((measured.files[path] / entry, entry))
+    ratios.sort()
+    half = sum(weight for _, weight in ratios) / 2
+    for ratio, weight in ratios:
+        half -= weight
+        if half <= 0:
+            return ratio
+    return 1.0
+
+
+def growth(measured: Costs, table: Costs) -> dict[str, float]:
+    """Returns by how many seconds files exceed their entries, if by more than noise.
+
+    A new file has grown by all that it costs.
+    """
+    grown = {}
+    for path, seconds in measured.files.items():
+        entry = table.files.get(path, 0.0)
+        if seconds > NOISE_RATIO * entry and seconds > entry + NOISE_SECONDS:
+            grown[path] = seconds - entry
+    return grown
+
+
+def budget_error(measured: Costs, table: Costs) -> str:
+    """Returns why the costs of a run are above the table's, or "" if they are not."""
+    grown = growth(measured, table)
+    total = sum(table.files.values())
+    if sum(grown.values()) <= GROWTH_MAX * total:
+        return ""
+    lines = [
+        f"The tests cost {sum(grown.values()):.0f} CPU s more than the {total:.0f} of "
+        f"the table; {GROWTH_MAX * total:.0f} are allowed. Make them cheaper, or commit the "
+        f"table that `{COMMAND}` writes and say why:"
+    ]
+    for path in sorted(grown, key=lambda path: -grown[path]):
+        entry = table.files.get(path, 0.0)
+        lines.append(f"  {path}: {entry:.1f} CPU s in the table, {measured.files[path]:.1f} now")
+    return "\n".join(lines)
+
+
+def mark_errors(marks: Mapping[str, bool], measured: Costs, table: Costs) -> list[str]:
+    """Returns a line for each test that is marked `slow` and is not, or the other way round.
+
+    The table decides about the tests of its files, so that a run on a busy machine gives the same
+    answer as any other; the run decides where it exceeds the limit by more than noise.
+
+    Args:
+      marks: by node id of each test that was collected, whether it is marked.
+      measured: the costs of this run.
+      table: the committed costs.
+    """
+    errors = []
+    for name, is_marked in marks.items():
+        path = name.partition("::")[0]
+        seconds = table.tests.get(name, 0.0)
+        now = measured.tests.get(name, 0.0)
+        if path not in table.files or now > NOISE_RATIO * max(seconds, SLOW_ABOVE):
+            seconds = now
+        if path not in table.files and path not in measured.files:
+            continue
+        if is_marked and seconds < SLOW_FROM:
+            errors.append(f"{name} is marked slow, but costs less than {SLOW_FROM:.0f} CPU s")
+        if not is_marked and seconds > SLOW_ABOVE:
+            errors.append(f"{name} costs {seconds:.0f} CPU s, and is not marked slow")
+    return errors
