@@ -17,8 +17,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-MARK = "ROWCAST_TESTS_RUN"
-"""The environment variable by which programs that tests start are known."""
+MARK = "TESTS_RUN_MARK"
+"""The environment variable by which programs that tests start are known. Its name is none of a
+setting: services that tests start are kept from those of this process.
+"""
 _POLL_S = 0.5
 _PASSES = 3
 """A program may start another while the first ones are killed."""
