@@ -61,17 +61,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for column in ("tower", "in JAX", "in TensorFlow", "examples", "JAX", "TensorFlow", "ratio"):
         table.add_column(column, no_wrap=True)
 
+    try:
+        examples = [
+            (
+                pair,
+                open_example(models, pair.in_jax, pair.tower),
+                open_example(models, pair.in_tensorflow, pair.tower),
+            )
+            for pair in PAIRS
+        ]
+    except FileNotFoundError as problem:
+        sys.stderr.write(f"{problem.filename} is missing; run make demo-models\n")
+        return 2
     with tempfile.TemporaryDirectory() as folder:
         for attention in attention_towers.open_pairs(Path(folder)):
             labels = (attention.name, "Flax", "by hand")
             add_rows(table, labels, attention.in_jax, attention.in_tensorflow)
-    for pair in PAIRS:
-        try:
-            in_jax = open_example(models, pair.in_jax, pair.tower)
-            in_tensorflow = open_example(models, pair.in_tensorflow, pair.tower)
-        except FileNotFoundError as problem:
-            sys.stderr.write(f"{problem.filename} is missing; run make demo-models\n")
-            return 2
+    for pair, in_jax, in_tensorflow in examples:
         labels = (pair.tower, pair.in_jax, pair.in_tensorflow)
         add_rows(table, labels, in_jax, in_tensorflow)
     Console(width=100).print(table)

@@ -17,6 +17,7 @@ from benchmarks.cores import host
 from benchmarks.scale import control_plane, paths, routers
 from benchmarks.services import Checkout
 from benchmarks.workloads import write_ranking, write_retrieval
+from tests.bundles.towers import compiled_towers
 
 
 def main() -> None:
@@ -43,7 +44,8 @@ def main() -> None:
     retrieve = write_retrieval(root, given.scale)
     routers.compare(rank, retrieve, scratch, given.shards, *turns).show(console)
     paths.compare(rank, given.shards, *turns).show(console)
-    control_plane.compare(scratch, *turns).show(console)
+    towers = compiled_towers(scratch / "towers")
+    control_plane.compare(scratch, towers, *turns).show(console)
     shutil.rmtree(root)
 
 

@@ -21,7 +21,6 @@ from benchmarks.requests import RETRIEVE as METHOD
 from benchmarks.rounds import Rounds, block_of
 from benchmarks.services import Checkout, Service
 from tests.bundles.small import write_small_bundle
-from tests.bundles.towers import compiled_towers
 from tests.e2e.process import until
 from tests.e2e.ray_cluster import ServeCluster
 from tests.e2e.services import RETRIEVE, is_ready
@@ -71,11 +70,13 @@ def measure(ports: Mapping[str, int], rounds: int, seconds: float) -> Rounds:
     return found
 
 
-def compare(scratch: Path, rounds: int, seconds: float) -> Sheet:
-    """Runs both over a small bundle; returns figures by those of plain processes."""
+def compare(scratch: Path, towers: Path, rounds: int, seconds: float) -> Sheet:
+    """Runs both over a small bundle, whose towers are compiled; returns figures by those of plain
+    processes.
+    """
     root = scratch / "small"
     rows = list[tuple[str, ...]]()
-    write_small_bundle(root, compiled_towers(scratch / "towers"), "movies", 1)
+    write_small_bundle(root, towers, "movies", 1)
     plain = Service(Checkout("this"), root, scratch, "f32", "--workers", "2", "--threads", "1")
     with closing(plain), closing(ServeCluster()) as cluster:
         own = {

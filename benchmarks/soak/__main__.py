@@ -74,7 +74,7 @@ def soak(versions: int, workers: int, callers: int, seconds: float) -> int:
     """Runs all of it; returns the exit code."""
     SHOW.print(cores.serve_on_few())
     towers = switches.kept_towers()
-    wrong = switches.run(versions, workers, block_s=2, towers=towers)
+    wrong = switches.run(versions, workers, switches.Pace(), towers)
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch) / "bundles"
         root.mkdir()

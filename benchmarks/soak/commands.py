@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.soak.blocks import Round, compared, sent_and_failed
 from benchmarks.soak.publishing import Publisher
-from benchmarks.soak.switches import SHARE, SHOW, Seen, command, pressure_on, service_of
+from benchmarks.soak.switches import SHOW, Pace, Seen, command, pressure_on, service_of
 
 INTERVAL_S = 1.0
 Action = Callable[[Publisher], None]
@@ -35,19 +35,16 @@ def press(
     latest: int,
     rounds: int,
     workers: int,
-    block_s: float,
+    pace: Pace,
     towers: Path,
-    share: float = SHARE,
 ) -> list[str]:
-    """Does each in turn to a service of so many versions, under a share of the load that it bears;
-    returns what is wrong.
-    """
+    """Does each in turn, under load, to a service of so many versions; returns what is wrong."""
     seen = Seen()
     found = {what: list[Round]() for what in actions}
     command_s: dict[str, list[float]] = {}
     options = ("--latest-versions", str(latest))
     with service_of(towers, *options, workers=workers, kept=latest + 1) as (service, publisher):
-        with pressure_on(service, publisher, seen, block_s, share, INTERVAL_S) as pressure:
+        with pressure_on(service, publisher, seen, pace, INTERVAL_S) as pressure:
             for number in range(rounds):
                 publisher.next()
                 for what, act in actions.items():
@@ -71,9 +68,9 @@ def press(
     return wrong + seen.failures[:5]
 
 
-def run(rounds: int, workers: int, block_s: float, towers: Path) -> list[str]:
+def run(rounds: int, workers: int, pace: Pace, towers: Path) -> list[str]:
     """Does each in so many blocks; returns what is wrong."""
-    how = (rounds, workers, block_s, towers)
+    how = (rounds, workers, pace, towers)
     return press(ACTIONS, 1, *how) + press(THREE, 3, *how)
 
 

@@ -43,8 +43,6 @@ from tests.bundles.small import write_small_bundle
 from tests.bundles.towers import compiled_towers
 from tests.e2e.process import WAIT_S, Process, until
 
-SHARE = 0.7
-"""Of what the service answers at most, unless told otherwise."""
 SETTLED_AFTER = 20
 """Number of versions after which memory must not grow any more."""
 LOOK_EVERY = 8
@@ -56,7 +54,6 @@ DISTINCT = 8
 """Versions that answer differently; later ones are one of them under another number."""
 INTERVAL_S = 0.5
 """From one switch to the next, at least."""
-PAUSE_S = 0.05
 SHOW = Console(highlight=False, soft_wrap=True)
 USER = pb.Column(int64s=(5).to_bytes(8, "little"))
 MOVIES = pb.Ids(int64s=b"".join((1000 + 7 * i).to_bytes(8, "little") for i in range(8)))
@@ -84,7 +81,24 @@ LIMITS = (
     "--request-timeout-s",
     "60",
 )
-Soak = Callable[[int, int, float, Path], list[str]]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How much a service is loaded.
+
+    Attributes:
+      block_s: of each block of load.
+      share: of what the service answers at most.
+      pause_s: between two requests of each caller beside the load.
+    """
+
+    block_s: float = 2.0
+    share: float = 0.7
+    pause_s: float = 0.05
+
+
+Soak = Callable[[int, int, Pace, Path], list[str]]
 
 
 @dataclass
@@ -108,7 +122,14 @@ class Seen:
         self.counts[f"{transport} {call}"] += 1
 
 
-def repeat(service: Process, transport: str, call: str, seen: Seen, done: threading.Event) -> None:
+def repeat(
+    service: Process,
+    transport: str,
+    call: str,
+    pause_s: float,
+    seen: Seen,
+    done: threading.Event,
+) -> None:
     """Sends one request again and again over one transport until `done` is set."""
     body = REQUESTS[call].SerializeToString()
     with (
@@ -118,7 +139,7 @@ def repeat(service: Process, transport: str, call: str, seen: Seen, done: thread
         grpc.insecure_channel(f"127.0.0.1:{service.ports['grpc']}") as channel,
     ):
         method = channel.unary_unary(f"/{SERVICE}/{OPERATIONS[call].method}")
-        while not done.wait(PAUSE_S):
+        while not done.wait(pause_s):
             try:
                 if transport == "grpc":
                     answer = method(body, timeout=WAIT_S)
@@ -190,10 +211,14 @@ def running(repeated: Sequence[Callable[[threading.Event], None]]) -> Iterator[N
             job.result()
 
 
-def callers_of(service: Process, seen: Seen) -> AbstractContextManager[None]:
+def callers_of(service: Process, seen: Seen, pause_s: float) -> AbstractContextManager[None]:
     """Sends every request over both transports meanwhile."""
     return running(
-        [partial(repeat, service, way, call, seen) for way in TRANSPORTS for call in REQUESTS]
+        [
+            partial(repeat, service, way, call, pause_s, seen)
+            for way in TRANSPORTS
+            for call in REQUESTS
+        ]
     )
 
 
@@ -202,8 +227,7 @@ def pressure_on(
     service: Process,
     publisher: Publisher,
     seen: Seen,
-    block_s: float,
-    share: float,
+    pace: Pace,
     interval_s: float = INTERVAL_S,
 ) -> Iterator[Pressure]:
     """Puts a service that serves version 1 under load; answers to callers beside the load are
@@ -215,19 +239,21 @@ def pressure_on(
         [body],
     )
     publisher.wait_current(1)
-    with callers_of(service, seen), closing(load), closing(publisher):
+    with callers_of(service, seen, pace.pause_s), closing(load), closing(publisher):
         load.closed(8, 0.5)
-        yield Pressure(load, service.process.pid, block_s, interval_s, publisher.rehearse, share)
+        yield Pressure(
+            load, service.process.pid, pace.block_s, interval_s, publisher.rehearse, pace.share
+        )
 
 
 def switch_under_load(
-    service: Process, publisher: Publisher, versions: int, block_s: float, share: float
+    service: Process, publisher: Publisher, versions: int, pace: Pace
 ) -> list[str]:
     """Publishes version after version under load; returns what is wrong."""
     seen = Seen()
     rounds = list[Round]()
     states = dict[int, State]()
-    with pressure_on(service, publisher, seen, block_s, share) as pressure:
+    with pressure_on(service, publisher, seen, pace) as pressure:
         while publisher.version <= versions:
             rounds.append(
                 pressure.round(
@@ -309,14 +335,10 @@ def service_of(
             service.kill()
 
 
-def run(
-    versions: int, workers: int, block_s: float, towers: Path, share: float = SHARE
-) -> list[str]:
-    """Runs a service and switches its versions under a share of the load that it bears; returns
-    what is wrong.
-    """
+def run(versions: int, workers: int, pace: Pace, towers: Path) -> list[str]:
+    """Runs a service and switches its versions; returns what is wrong."""
     with service_of(towers, workers=workers) as (service, publisher):
-        return switch_under_load(service, publisher, versions, block_s, share) + (
+        return switch_under_load(service, publisher, versions, pace) + (
             [] if service.stop(signal.SIGTERM) == 0 else ["the service did not drain"]
         )
 
@@ -328,17 +350,18 @@ def command(name: str, description: str | None, number: tuple[str, int, str], so
       name: of the soak.
       description: what it does.
       number: option, default and help of what determines how long it takes.
-      soak: given that number, the service's processes, seconds of a block, and towers; returns what
-        is wrong.
+      soak: given that number, the service's processes, the load, and towers; returns what is wrong.
     """
     flag, default, meaning = number
     arguments = argparse.ArgumentParser(description=description)
     arguments.add_argument(flag, dest="number", type=int, default=default, help=meaning)
     arguments.add_argument("--workers", type=int, default=1, help="processes of the service")
-    arguments.add_argument("--block-s", type=float, default=2, help="seconds of each block of load")
+    arguments.add_argument(
+        "--block-s", type=float, default=Pace.block_s, help="seconds of each block of load"
+    )
     options = arguments.parse_args()
     SHOW.print(cores.serve_on_few())
-    wrong = soak(options.number, options.workers, options.block_s, kept_towers())
+    wrong = soak(options.number, options.workers, Pace(options.block_s), kept_towers())
     for problem in wrong:
         SHOW.print("WRONG:", problem)
     SHOW.print(f"{name}:", "failed" if wrong else "passed")

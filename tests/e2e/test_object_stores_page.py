@@ -14,12 +14,10 @@ from pathlib import Path
 import pytest
 
 from bundle.storage import catalog
-
-pytestmark = pytest.mark.slow
+from tests.e2e.forked_exporter import printed_by_export
 
 pytest.importorskip("boto3", reason="needs moto[server]")
-from tests.e2e.forked_exporter import printed_by_export  # noqa: E402
-from tests.e2e.s3_server import PROGRAMS, environment, s3_client, s3_server  # noqa: E402
+from tests.e2e.s3_server import PROGRAMS, environment, s3_client, s3_server
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/object-stores.md"
@@ -86,6 +84,7 @@ def test_page_has_the_commands() -> None:
     assert f"`{VERIFY}`" in page.replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_movielens_from_a_store_is_published_pulled_and_verified(
     trained: Path, store: int, tmp_path: Path
 ) -> None:

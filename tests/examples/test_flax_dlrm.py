@@ -6,6 +6,8 @@ from tests.examples.showing import Ask, Asked
 
 pytest.importorskip("flax")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def flax_dlrm(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:

@@ -9,6 +9,8 @@ from tests.examples.showing import Ask, Asked
 pytest.importorskip("jax")
 pytest.importorskip("orbax.checkpoint")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def two_tower(ask: Ask, tmp_path_factory: pytest.TempPathFactory) -> Asked:

@@ -41,7 +41,6 @@ def example_plans() -> Iterator[PlannedModel]:
     yield _planned("dlrm", _tiny("dlrm"))
     yield _planned("dcn_v2", _tiny("dcn_v2"))
     yield _planned("wide_deep", _tiny("wide_deep"))
-    yield _planned("wide_deep", _tiny("wide_deep", hashed=True), variant="hashed")
     yield _planned("ple", _write_inputs_of_ple)
     yield _planned("cotrained", _watched("cotrained", retrieval_dim=4, ranking_dim=3, hidden=(8,)))
     yield _planned("one_call_two_tower", _watched("one_call_two_tower", dim=4, hidden=(8,)))

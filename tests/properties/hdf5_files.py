@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.properties.stored_arrays import DTYPES, Reach, StoredArray, Values
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 CHUNKED: Mapping[str, Mapping[str, Any]] = {
     "chunked": {},
@@ -72,11 +75,13 @@ def write_archive(directory: Path, arrays: Mapping[str, StoredArray]) -> dict[st
 
 
 def outside_of_datasets(file: Path) -> NDArray[np.bool_]:
-    """Returns which bytes of a file are no values."""
-    outside = np.ones(file.stat().st_size, bool)
-    with h5py.File(file) as opened:
+    """Returns which bytes of a file, or of an archive that holds one, are no values."""
+    content = file.read_bytes()
+    start = content.index(SIGNATURE)
+    outside = np.ones(len(content), bool)
+    with h5py.File(io.BytesIO(content[start:])) as opened:
         for first, count in dataset_extents(opened):
-            outside[first : first + count] = False
+            outside[start + first : start + first + count] = False
     return outside
 
 

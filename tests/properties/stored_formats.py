@@ -64,8 +64,9 @@ class Format(NamedTuple):
       ranks: How many axes an array may have.
       extent_min: The smallest extent of an axis.
       in_stores: Whether it is read from object stores, too.
-      unprotected: Returns which bytes of a file describe arrays (their shapes, dtypes and places)
-        without a checksum. If one of them is damaged, they may describe other arrays.
+      descriptions: Returns which bytes of a file describe arrays: shapes, dtypes and places.
+      descriptions_are_summed: Whether a checksum covers these. Otherwise, they may describe other
+        arrays if one is damaged.
     """
 
     write: Callable[[Path, Arrays], Stored]
@@ -74,7 +75,8 @@ class Format(NamedTuple):
     ranks: tuple[int, ...] = (0, 1, 2, 3)
     extent_min: int = 0
     in_stores: bool = False
-    unprotected: Callable[[Path], Mask] = no_bytes
+    descriptions: Callable[[Path], Mask] = no_bytes
+    descriptions_are_summed: bool = False
 
 
 def values_of(arrays: Arrays) -> Stored:
@@ -186,7 +188,7 @@ def sok_head(file: Path) -> Mask:
 
 
 Dump = partial(Format, dtypes=("float32",), ranks=(2,), extent_min=1)
-Zarr = partial(Format, unprotected=descriptions_of_arrays)
+Zarr = partial(Format, descriptions=descriptions_of_arrays)
 
 FORMATS = {
     "TensorBundle": Format(write_tensor_bundle, {"": "nothing"}, in_stores=True),
@@ -201,7 +203,7 @@ FORMATS = {
         write_sok,
         dict.fromkeys(("int32", "int64", "uint32", "uint64"), "a bit"),
         dtypes=("float16", "float32", "float64"),
-        unprotected=sok_head,
+        descriptions=sok_head,
     ),
     "SOK 1": Dump(write_sok_1, {"int64": "a bit"}),
     "HugeCTR": Dump(write_hugectr, {"int64": "a bit"}),
@@ -209,9 +211,14 @@ FORMATS = {
 }
 
 HDF5_FORMATS = {
-    "weights.h5": Format(write_weights, HDF5_ENCODINGS, unprotected=outside_of_datasets),
+    "weights.h5": Format(write_weights, HDF5_ENCODINGS, descriptions=outside_of_datasets),
     "weights.json": Format(write_shards, HDF5_ENCODINGS),
     # The archive keeps a crc32 of the whole file.
-    "keras": Format(write_archive, dict.fromkeys(HDF5_ENCODINGS, "nothing")),
+    "keras": Format(
+        write_archive,
+        dict.fromkeys(HDF5_ENCODINGS, "nothing"),
+        descriptions=outside_of_datasets,
+        descriptions_are_summed=True,
+    ),
 }
 """Formats that take long to open: a process of its own lists each file."""

@@ -8,11 +8,9 @@ where it describes its arrays may describe others, and raises no error of anothe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -20,26 +18,26 @@ from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from export.checkpoint.bands import SlicesOverlap
-from export.checkpoint.formats.arrays import ArrayRows
-from export.checkpoint.formats.sstable import read_table, write_table
 from export.checkpoint.reader import Checkpoint, open_checkpoint
-from export.checkpoint.stored_rows import SliceRows, StoredRows
-from export.checkpoint.variables import Entry
-from export.errors import CheckpointError
-from export.tables.zip_sums import check_zip_sums
 from object_store.locations import Location
 from object_store.remote_path import RemotePath
-from tests.export.checkpoint import tensor_bundles as bundles
 from tests.object_store.memory_stores import uploaded
-from tests.properties.stored_arrays import DTYPES, Reach, StoredArray, Values, stored_arrays
+from tests.properties.flipped_bits import (
+    Place,
+    assert_within_reach,
+    difference,
+    flipped,
+    opened_rows,
+    read_unless_refused,
+)
+from tests.properties.stored_arrays import StoredArray, Values, stored_arrays
 from tests.properties.stored_formats import FORMATS, HDF5_FORMATS, Format
 
 # No key becomes another one by a flipped bit: of two tensors of one name, the header of safetensors
 # may tell the values of either, and damage that makes one of them the other's is not noticed.
 KEYS = ("users", "movies", "genres", "tags", "brands", "words")
-MANY = settings().max_examples // 4
-FEW = settings().max_examples // 20
+MANY = settings().max_examples // 5
+FEW = settings().max_examples // 25
 """For formats that take long to open. A failure is not made smaller, which would take minutes."""
 FLIPS = 4
 """Bits that are flipped, one after the other, in each checkpoint."""
@@ -54,14 +52,6 @@ def checkpoints(draw: st.DrawFn, kind: Format, arrays_max: int) -> dict[str, Sto
     some = stored_arrays(kind.dtypes, tuple(kind.encodings), kind.ranks, kind.extent_min)
     keys = KEYS[: draw(st.integers(1, arrays_max))]
     return {key: draw(some) for key in keys}
-
-
-def opened_rows(entry: Entry) -> StoredRows:
-    """Opens the rows of a matrix as a copy of a table does."""
-    if entry.array is not None:
-        return ArrayRows(entry.array)
-    rows, columns = entry.shape
-    return SliceRows(entry.slices, columns, entry.itemsize, 0, rows)
 
 
 def assert_every_range_is_read(checkpoint: Checkpoint, key: str, values: Values) -> None:
@@ -120,117 +110,28 @@ def test_any_array_in_hdf5_is_read_bit_for_bit_in_every_range(
     check_that_arrays_are_read(HDF5_FORMATS[name], data, arrays_max=len(KEYS))
 
 
-class Place(NamedTuple):
-    """A bit of a file.
-
-    Attributes:
-      file: The file.
-      byte: Its byte.
-      bit: The bit in the byte, from 0.
-      unprotected: Whether the byte is part of a description that no checksum covers.
-    """
-
-    file: Path
-    byte: int
-    bit: int
-    unprotected: bool
-
-
 def draw_place(data: st.DataObject, masks: Mapping[Path, NDArray[np.bool_]]) -> Place:
     """Draws a bit, those of descriptions as often as all others together.
 
     How many bytes and files there are may differ from run to run: tensorstore names files at
     random. So numbers are drawn that do not depend on it.
+
+    Args:
+      data: What draws.
+      masks: Which bytes of each file describe arrays.
     """
-    unprotected = data.draw(st.booleans())
-    files = [file for file, mask in masks.items() if (mask == unprotected).any()]
+    is_description = data.draw(st.booleans())
+    files = [file for file, mask in masks.items() if (mask == is_description).any()]
     if not files:
-        unprotected = not unprotected
+        is_description = not is_description
         files = list(masks)
     file = files[data.draw(NUMBERS) % len(files)]
-    places = np.flatnonzero(masks[file] == unprotected)
+    places = np.flatnonzero(masks[file] == is_description)
     byte = int(places[data.draw(NUMBERS) % len(places)])
-    return Place(file, byte, data.draw(st.integers(0, 7)), unprotected)
-
-
-@contextmanager
-def flipped(place: Place) -> Iterator[None]:
-    """Flips a bit until the end."""
-    content = place.file.read_bytes()
-    changed = bytearray(content)
-    changed[place.byte] ^= 1 << place.bit
+    before = file.read_bytes()[max(0, byte - 12) : byte + 1]
     # NumPy raises a SyntaxError of the dtype ",f4" and warns of others, which the reader passes on.
-    assume(b'"dtype":' not in content[max(0, place.byte - 12) : place.byte + 1])
-    place.file.write_bytes(changed)
-    try:
-        yield
-    finally:
-        place.file.write_bytes(content)
-
-
-def whole_array(checkpoint: Checkpoint, key: str) -> Values:
-    """Returns an array that is read at once. `read_all` itself compares no crc32 of PyTorch.
-
-    Raises:
-      CheckpointError: It is refused.
-    """
-    values = checkpoint.read_all(key)
-    check_zip_sums(key, checkpoint.entries[key].slices)
-    return values
-
-
-def copied_rows(checkpoint: Checkpoint, key: str) -> Values:
-    """Returns a matrix that lies in slices as a copy of a table takes it.
-
-    Raises:
-      CheckpointError: It is refused.
-      SlicesOverlap: Likewise; a copy turns this into the other error.
-    """
-    entry = checkpoint.entries[key]
-    check_zip_sums(key, entry.slices)
-    values = np.empty(entry.shape, DTYPES[entry.dtype])
-    with opened_rows(entry) as stored:
-        stored.read_into(0, values.view(np.uint8).reshape(len(values), -1))
-        if stored.damaged() is not None:
-            raise CheckpointError("a slice is damaged")
-    return values
-
-
-def read_unless_refused(directory: Path, keys: Iterable[str]) -> list[tuple[str, Values]]:
-    """Returns the arrays that an export would take, each way it reads them."""
-    taken: list[tuple[str, Values]] = []
-    with suppress(CheckpointError):
-        checkpoint = open_checkpoint(directory)
-        for key in checkpoint.entries.keys() & keys:
-            with suppress(CheckpointError):
-                taken.append((key, whole_array(checkpoint, key)))
-            entry = checkpoint.entries[key]
-            if len(entry.shape) == 2 and entry.slices and entry.bytes:
-                with suppress(CheckpointError, SlicesOverlap):
-                    taken.append((key, copied_rows(checkpoint, key)))
-    return taken
-
-
-def difference(values: Values, taken: Values) -> NDArray[np.uint8]:
-    """Returns [*shape, itemsize] the bits that differ between two arrays of one dtype and shape."""
-    assert (taken.dtype, taken.shape) == (values.dtype, values.shape)
-    before, after = (
-        np.frombuffer(array.tobytes(), np.uint8).reshape(*array.shape, array.itemsize)
-        for array in (values, taken)
-    )
-    return before ^ after
-
-
-def assert_within_reach(
-    differing: NDArray[np.uint8], reach: Reach, chunk: Sequence[int], place: Place
-) -> None:
-    """Fails if a flipped bit changed more than what no checksum covers."""
-    assert reach != "nothing", place
-    if reach == "a bit":
-        assert np.bitwise_count(differing).sum() == 1, place
-    else:
-        chunks = np.argwhere(differing.any(axis=-1)) // chunk
-        assert len(np.unique(chunks, axis=0)) == 1, place
+    assume(b'"dtype":' not in before)
+    return Place(file, byte, data.draw(st.integers(0, 7)), is_description)
 
 
 def check_that_a_flipped_bit_is_noticed(kind: Format, data: st.DataObject) -> None:
@@ -239,13 +140,13 @@ def check_that_a_flipped_bit_is_noticed(kind: Format, data: st.DataObject) -> No
     with TemporaryDirectory() as directory:
         stored = kind.write(Path(directory), arrays)
         files = sorted(file for file in Path(directory).rglob("*") if file.is_file())
-        masks = {file: kind.unprotected(file) for file in files if file.stat().st_size}
+        masks = {file: kind.descriptions(file) for file in files if file.stat().st_size}
         for _ in range(FLIPS):
             place = draw_place(data, masks)
             with flipped(place):
                 taken = read_unless_refused(Path(directory), stored)
-            if place.unprotected:  # it may describe other arrays now
-                continue
+            if place.is_description and not kind.descriptions_are_summed:
+                continue  # it may describe other arrays now
             differences = [(key, difference(stored[key], values)) for key, values in taken]
             changed = {key: differing for key, differing in differences if differing.any()}
             assert len(changed) <= 1, (place, changed)
@@ -272,15 +173,3 @@ def test_flipped_bit_in_hdf5_is_refused_or_changes_at_most_what_no_checksum_cove
     name: str, data: st.DataObject
 ) -> None:
     check_that_a_flipped_bit_is_noticed(HDF5_FORMATS[name], data)
-
-
-@given(
-    st.dictionaries(st.binary(max_size=80), st.binary(max_size=200), max_size=120),
-    st.integers(1, 40),
-)
-def test_table_of_either_writer_reads_back(pairs: dict[bytes, bytes], per_block: int) -> None:
-    for written in (
-        bundles.table(pairs.items(), per_block=per_block),
-        write_table(sorted(pairs.items())),
-    ):
-        assert list(read_table(written)) == sorted(pairs.items())

@@ -14,8 +14,6 @@ from benchmarks.exporter.big_checkpoints import DIM, crc_of_zeros, write_plain, 
 from bundle.storage.catalog import read_manifest
 from export.checkpoint.reader import open_checkpoint
 
-pytestmark = pytest.mark.slow
-
 SIZE = 2 << 20
 
 
@@ -38,6 +36,7 @@ def test_big_checkpoints_read_back(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_contest_copies_measures_every_layout(tmp_path: Path) -> None:
     results = contests.contest_copies(tmp_path, SIZE, (8,), 1)
     assert set(results) == {"contiguous, one slice", "contiguous, 8 slices", "SparseCore, 8 cores"}

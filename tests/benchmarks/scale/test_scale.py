@@ -36,8 +36,10 @@ def test_every_path_gives_the_same_rows_and_is_measured(ranking: RankingWorkload
     assert all(float(row["requests/s"]) > 0 for row in rows)
 
 
-def test_replicas_and_plain_processes_are_measured_over_both_transports(tmp_path: Path) -> None:
-    rows = control_plane.compare(tmp_path, rounds=1, seconds=0.05).records()
+def test_replicas_and_plain_processes_are_measured_over_both_transports(
+    small_towers: Path, tmp_path: Path
+) -> None:
+    rows = control_plane.compare(tmp_path, small_towers, rounds=1, seconds=0.05).records()
     assert {row["contestant"] for row in rows} == {
         "replicas, HTTP",
         "replicas, gRPC",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.soak.commands import ACTIONS, press
-from benchmarks.soak.switches import run
+from benchmarks.soak.switches import Pace, run
 
 pytestmark = [
     pytest.mark.slow,
@@ -16,17 +16,16 @@ pytestmark = [
         shutil.which("cc") is None, reason="the load generator is C, and there is no compiler"
     ),
 ]
-SHARE = 0.1
-"""Of the load that the service bears: beside more, it takes its time to load a version."""
+GENTLE = Pace(block_s=0.1, share=0.1, pause_s=0.25)
+"""Beside more requests, the service takes its time to load a version."""
 
 
 def test_switches_under_load_fail_no_request_and_mix_no_response(small_towers: Path) -> None:
-    wrong = run(versions=4, workers=1, block_s=0.1, towers=small_towers, share=SHARE)
+    wrong = run(versions=4, workers=1, pace=GENTLE, towers=small_towers)
     assert [problem for problem in wrong if not problem.startswith("memory")] == [], (
         "memory settles after 20 versions"
     )
 
 
 def test_commands_and_versions_that_cannot_be_served_fail_no_request(small_towers: Path) -> None:
-    once = {"latest": 1, "rounds": 1, "workers": 1}
-    assert press(ACTIONS, **once, block_s=0.1, towers=small_towers, share=SHARE) == []
+    assert press(ACTIONS, latest=1, rounds=1, workers=1, pace=GENTLE, towers=small_towers) == []
