@@ -24,6 +24,10 @@ _STRINGS = pb.Strings.DESCRIPTOR.full_name
 _STRING_TAG = bytes([pb.Strings.VALUES_FIELD_NUMBER << 3 | 2])
 _TAGS_PER_STRING = 2
 """The byte of the tag also occurs as a length, and in texts."""
+_VARINT_BITS_MAX = 70
+"""Ten bytes of seven bits. The time to read a longer number would grow with the square of its
+length, hours for 16 MiB.
+"""
 
 
 def check_fields(descriptor: Descriptor, body: bytes, fields_max: int, strings_max: int) -> None:
@@ -120,12 +124,16 @@ def _messages_in(message: Descriptor) -> dict[int, Descriptor]:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Returns the number at a position, and where it ends; raises IndexError past the end."""
-    value = shift = 0
-    while True:
+    """Returns the number at a position, and where it ends.
+
+    Raises:
+      IndexError: the body ends before the number does, or no number is as long.
+    """
+    value = 0
+    for shift in range(0, _VARINT_BITS_MAX, 7):
         byte = body[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-        shift += 7
+    raise IndexError

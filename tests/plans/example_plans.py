@@ -36,7 +36,7 @@ sizes of the model.
 
 
 def example_plans() -> Iterator[PlannedModel]:
-    """Yields a plan for each example, and for its variants."""
+    """Yields a plan for each example."""
     towers = {"dim": 4, "hidden": 8}
     yield _planned("dlrm", _tiny("dlrm"))
     yield _planned("dcn_v2", _tiny("dcn_v2"))
@@ -45,18 +45,14 @@ def example_plans() -> Iterator[PlannedModel]:
     yield _planned("cotrained", _watched("cotrained", retrieval_dim=4, ranking_dim=3, hidden=(8,)))
     yield _planned("one_call_two_tower", _watched("one_call_two_tower", dim=4, hidden=(8,)))
     yield _planned("sequence", _watched("sequence", dim=4, length=5, heads=2, blocks=1, top=(8,)))
-    yield _planned("flax_dlrm", _tiny("flax_dlrm"), write_parameters, requires=FLAX)
+    yield _planned("flax_dlrm", _tiny("flax_dlrm"), write_parameters, FLAX)
+    yield _planned("flax_two_tower", _watched("flax_two_tower", **towers), write_parameters, FLAX)
+    yield _planned("hstu", _watched("hstu", dim=4, length=10, blocks=1), write_parameters, FLAX)
     yield _planned(
-        "flax_two_tower", _watched("flax_two_tower", **towers), write_parameters, requires=FLAX
+        "jax_tpu_embedding", _watched("jax_tpu_embedding", **towers), _write_stacks, FLAX
     )
     yield _planned(
-        "hstu", _watched("hstu", dim=4, length=10, blocks=1), write_parameters, requires=FLAX
-    )
-    yield _planned(
-        "jax_tpu_embedding", _watched("jax_tpu_embedding", **towers), _write_stacks, requires=FLAX
-    )
-    yield _planned(
-        "keras3_jax", _watched("keras3_jax", **towers), write_keras_tree, requires=("tensorstore",)
+        "keras3_jax", _watched("keras3_jax", **towers), write_keras_tree, ("tensorstore",)
     )
     yield PlannedModel("examples.snap_tf1", "examples/snap_tf1", _write_snap)
     yield PlannedModel("examples.movielens", "examples/movielens", _write_movielens)
@@ -66,16 +62,13 @@ def _planned(
     package: str,
     write_inputs: WriteInputs,
     write: Write = write_objects,
-    *,
-    variant: str = "",
     requires: tuple[str, ...] = (),
 ) -> PlannedModel:
     def write_project(folder: Path) -> Project:
         _write_files(package, folder, write_inputs(folder))
         return _project(folder, write)
 
-    name = f"{package}.{variant}" if variant else package
-    return PlannedModel(f"examples.{name}", f"examples/{package}", write_project, requires)
+    return PlannedModel(f"examples.{package}", f"examples/{package}", write_project, requires)
 
 
 def _write_files(package: str, folder: Path, sizes: Any) -> None:
