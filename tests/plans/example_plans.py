@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -84,14 +84,9 @@ def _project(folder: Path, write: Write) -> Project:
     return Project(job, folder)
 
 
-def _tiny(package: str, **changed: Any) -> WriteInputs:
+def _tiny(package: str) -> WriteInputs:
     """Returns what needs no files, and has the sizes of the tiny version."""
-
-    def write(_folder: Path) -> Any:
-        sizes = import_module(f"examples.{package}.train").SIZES["tiny"]
-        return replace(sizes, **changed)
-
-    return write
+    return lambda _folder: import_module(f"examples.{package}.train").SIZES["tiny"]
 
 
 def _watched(package: str, **widths: Any) -> WriteInputs:

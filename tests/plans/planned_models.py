@@ -95,11 +95,14 @@ class Module:
 
     def plans(self) -> Iterator[PlannedModel]:
         """Yields a model for each factory, and for each variant."""
-        for factory in self._factories():
-            yield self._planned(_plan_of(factory), factory, self._variant_of(factory))
+        factories = {_plan_of(factory): factory for factory in self._factories()}
+        for plan, factory in factories.items():
+            yield self._planned(plan, factory, self._variant_of(factory))
         for plan, changed in self.variants.items():
             if changed.factory:
                 yield self._planned(plan, changed.factory, changed)
+            else:
+                assert plan in factories, f"{self.name}.py has no factory of the plan {plan!r}"
 
     def _factories(self) -> Iterator[str]:
         members = vars(importlib.import_module(f"tests.models.{self.name}"))

@@ -34,7 +34,7 @@ from tests.properties.stored_arrays import StoredArray, Values, stored_arrays
 from tests.properties.stored_formats import FORMATS, HDF5_FORMATS, Format
 
 # No key becomes another one by a flipped bit: of two tensors of one name, the header of safetensors
-# may tell the values of either, and damage that makes one of them the other's is not noticed.
+# may list the values of either, and damage that makes one of them the other's is not noticed.
 KEYS = ("users", "movies", "genres", "tags", "brands", "words")
 MANY = settings().max_examples // 5
 FEW = settings().max_examples // 25

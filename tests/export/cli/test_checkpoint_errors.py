@@ -64,7 +64,7 @@ def test_damaged_checkpoint_exits_3_and_names_the_file(
     }
     done = command(subcommand, *arguments.get(subcommand, [project]), "--json")
     assert done.code == 3
-    assert done.out == "" or file == DATA  # `inspect` tells what it could read
+    assert done.out == "" or file == DATA  # `inspect` lists what it could read
     assert told in done.message
     assert "ckpt-3" in done.message
     assert visible(tmp_path / "bundles") == []

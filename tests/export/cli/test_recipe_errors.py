@@ -31,7 +31,7 @@ def mistake(code: int, key: str, value: Any, *words: str) -> Mistake:
     return Mistake(code, {key: value}, words)
 
 
-# What a recipe alone tells is tested in tests/export/recipe, in full.
+# Mistakes that a recipe alone shows are tested in tests/export/recipe, in full.
 RECIPE = [
     mistake(2, "towers.query.rolle", 1, "unknown key 'towers.query.rolle'; did you mean 'role'?"),
     mistake(2, "verify.count", "many", "verify.count: Input should be a valid integer"),

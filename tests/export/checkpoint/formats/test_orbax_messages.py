@@ -163,7 +163,7 @@ BROKEN: dict[str, tuple[Write, str]] = {
     },
     "manifest of the store": (with_file("manifest.ocdbt", bytes(50)), UNREADABLE),
     "name of an array": (with_name("b"), UNREADABLE + "it has no array 'b'; copy it anew"),
-    # What a library tells is cut after 200 characters.
+    # The words of a library are cut after 200 characters.
     "long name of an array": (
         with_name("b" * 300),
         f"{UNREADABLE}it has no array '{'b' * 183}; copy it anew",

@@ -169,7 +169,7 @@ BROKEN_METADATA: list[tuple[dict[str, Any], list[str]]] = [
     ({"shape": (1 << 60, 1)}, ["'t' has the shape [1152921504606846976, 1], which nothing can"]),
     ({"length": 33}, ["{part} is cut short: a part of 't' lies behind its end; copy it anew"]),
     ({"lost": "torch.float32"}, ["does not say where 1 parts lie, one of 'lost'"]),
-    # A tensor of values that no table holds is not read, so the next error is told.
+    # A tensor of values that no table holds is not read, so the next error is reported.
     ({"lost": "torch.complex64"}, [UNREADABLE + "File is not a zip file"]),
     (
         {"properties": ("torch.sparse_coo", False, 0, False)},
