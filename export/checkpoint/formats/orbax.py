@@ -60,6 +60,7 @@ _ARRAYS = ("jax.Array", "np.ndarray", "scalar")
 _NODES_MAX = 1_000_000
 _CACHE_BYTES = 64 << 20
 """Of nodes, each of which is decoded anew for every value else."""
+_ZARR_2_DTYPE = re.compile(r"[<>|][biufcSUVmM]\d+(\[\w+\])?")
 _STEP_NAME = re.compile(r"^(?:.*_)?(\d+)$")
 
 
@@ -446,8 +447,17 @@ def _entry(key: str, metadata: dict[str, Any], spec: dict[str, Any], told_by: Lo
 
 
 def _numpy_name(dtype: str) -> str:
-    """Returns the dtype of a zarr 2 array by TensorFlow's name, e.g. of `<f4`."""
-    return dtype if dtype == "bfloat16" else np.dtype(dtype).name
+    """Returns the dtype of a zarr 2 array by TensorFlow's name, e.g. of `<f4`.
+
+    Raises:
+      ValueError: no array of numbers or bytes has this dtype.
+    """
+    if dtype == "bfloat16":
+        return dtype
+    # NumPy reads lists of dtypes, too, and evaluates what looks like one.
+    if _ZARR_2_DTYPE.fullmatch(dtype) is None:
+        raise ValueError(f"{dtype!r} is no dtype of an array in zarr 2")
+    return np.dtype(dtype).name
 
 
 def _json(path: Location) -> dict[str, Any]:

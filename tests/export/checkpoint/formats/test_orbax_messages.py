@@ -48,14 +48,14 @@ def with_name(name: str) -> Write:
     return changed("_METADATA", lambda tree: tree.replace(b'"a"', json.dumps(name).encode()))
 
 
-def with_metadata(shape: list[int], chunks: list[int]) -> Write:
+def with_metadata(**changes: object) -> Write:
     """Returns what writes an item whose array has other metadata."""
 
     def write(directory: Path) -> Path:
         item = directory / "c"
         write_item(item, {"a": TABLE})
         store = store_of(item)
-        metadata = json.loads(store["a/.zarray"]) | {"shape": shape, "chunks": chunks}
+        metadata = json.loads(store["a/.zarray"]) | changes
         store["a/.zarray"] = json.dumps(metadata)
         return item
 
@@ -174,7 +174,7 @@ BROKEN: dict[str, tuple[Write, str]] = {
     },
     **{
         f"shape {shape} in chunks of {chunks}": (
-            with_metadata(shape, chunks),
+            with_metadata(shape=shape, chunks=chunks),
             f"{UNREADABLE}array 'a' has the shape {shape} and chunks {chunks}; copy it anew",
         )
         for shape, chunks in (
@@ -184,6 +184,13 @@ BROKEN: dict[str, tuple[Write, str]] = {
             ([-1, 3], [20, 3]),
             ([1 << 60, 3], [20, 3]),
         )
+    },
+    **{
+        f"dtype {dtype}": (
+            with_metadata(dtype=dtype),
+            f"{UNREADABLE}{dtype!r} is no dtype of an array in zarr 2; copy it anew",
+        )
+        for dtype in (",f4", "|a1", "float32")
     },
     "chunk left out of zarr 3": (
         chunk_left_out,
