@@ -1,6 +1,7 @@
 """Measures what each test file costs, and holds the costs against the committed table.
 
-  --costs=check  the run fails if the tests cost more than the table allows, or are marked wrongly
+  --costs=check  the run fails if the tests cost more than the table allows, or are marked wrongly;
+                 without a table it prints the costs alone
   --costs=write  the run writes the table; files that it did not run keep their entries
 
 Files run in the order of their entries, the costliest first: a broken export or service is known in
@@ -146,7 +147,7 @@ class CostsOfRun:
         )
         if self._mode == "write" and session.exitstatus == pytest.ExitCode.OK:
             self._table.updated(measured, self._existing()).write(self._path)
-        if self._mode == "check":
+        if self._mode == "check" and self._table.files:
             self._errors = mark_errors(self._marks, measured, self._table)
             over_budget = budget_error(measured, self._table)
             if over_budget:

@@ -21,10 +21,10 @@ SLOW_FROM = 2.0
 GROWTH_MAX = 0.02
 """By how much of the whole a change may raise the costs without updating the table."""
 
-NOISE_RATIO = 1.5
+NOISE_RATIO = 2.0
 NOISE_SECONDS = 1.0
-"""Costs vary from run to run with what else the machine does. A file has grown if it costs more
-than this ratio of its entry and these seconds.
+"""The same file took up to 1.7 times as many CPU seconds on a machine whose cores were busy. A file
+has grown if it costs more than this ratio of its entry, and these seconds more.
 """
 _NEIGHBORS = 10
 _COMPARABLE_SECONDS = 0.2

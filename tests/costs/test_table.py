@@ -20,11 +20,11 @@ def with_file(path: str, seconds: float) -> Costs:
     [
         (TABLE, ""),
         (Costs({}, {}), ""),
-        (with_file("tests/test_03.py", 14.9), ""),
+        (with_file("tests/test_03.py", 19.9), ""),
         (with_file("tests/test_new.py", 4.0), ""),
         (
-            with_file("tests/test_03.py", 16.0),
-            "tests/test_03.py: 10.0 CPU s in the table, 16.0 now",
+            with_file("tests/test_03.py", 21.0),
+            "tests/test_03.py: 10.0 CPU s in the table, 21.0 now",
         ),
         (with_file("tests/test_new.py", 4.1), "tests/test_new.py: 0.0 CPU s in the table, 4.1 now"),
     ],
@@ -46,8 +46,8 @@ def test_error_of_the_budget_names_the_command_that_writes_the_table() -> None:
     ("name", "is_marked", "measured", "error"),
     [
         (COSTLY, True, 0.0, ""),
-        (COSTLY, False, 14.0, ""),
-        (COSTLY, False, 16.0, "costs 16 CPU s, and is not marked slow"),
+        (COSTLY, False, 19.0, ""),
+        (COSTLY, False, 21.0, "costs 21 CPU s, and is not marked slow"),
         ("tests/test_00.py::test_quick", False, 0.0, ""),
         ("tests/test_00.py::test_quick", True, 3.0, "is marked slow, but costs less than 2 CPU s"),
         ("tests/test_new.py::test_new", True, 2.5, ""),
