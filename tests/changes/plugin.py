@@ -22,6 +22,8 @@ SIDES = ("export", "service", "client", "docs")
 """Top folders whose changes reach only the tests that refer to them."""
 COSTS = "tests/costs/costs.json"
 """No test reads it."""
+MODELS = "tests/models/"
+"""Exports load them by their paths, which no import tells."""
 SNAPSHOTS = "tests/plans/"
 """Data that the tests beside it read alone."""
 
@@ -58,7 +60,7 @@ def reaches(file: str, references: References) -> bool:
         return path.parts[0] in references.folders
     if path.suffix == ".md":
         return "docs" in references.folders
-    if path.parts[0] == "tests" and path.suffix == ".py":
+    if path.parts[0] == "tests" and path.suffix == ".py" and not file.startswith(MODELS):
         return file in references.files
     if file.startswith(SNAPSHOTS):
         return any(test.startswith(SNAPSHOTS) for test in references.files)

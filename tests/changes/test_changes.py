@@ -38,6 +38,7 @@ needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
         ("runtime/scann.py", ALL),
         ("object_store/locations.py", ALL),
         ("proto/rowcast/v1/embedding_service.proto", ALL),
+        ("tests/models/ids.py", ALL),
         ("pyproject.toml", ALL),
         ("tests/golden/torch.tar.xz", ALL),
         ("a_new_folder/file.py", ALL),

@@ -42,11 +42,11 @@ def planned_models() -> dict[str, PlannedModel]:
         torch_plans(),
         example_plans(),
     )
-    found: dict[str, PlannedModel] = {}
+    by_name: dict[str, PlannedModel] = {}
     for model in models:
-        assert model.name not in found, f"two plans are called {model.name}"
-        found[model.name] = model
-    return found
+        assert model.name not in by_name, f"two plans are called {model.name}"
+        by_name[model.name] = model
+    return by_name
 
 
 def sources() -> Iterator[str]:

@@ -30,27 +30,41 @@ INPUTS = {
 }
 TITLES = {"titles": several("string", 1)}
 TEXTS = {"inline_bytes_max": 4000, "table_threshold": 100}
-OF_TEXTS = (
-    "titles",
-    "titles_3",
-    "handmade",
+OF_TEXTS = ("titles", "titles_3", "handmade", "unknown_word")
+REFUSED = (
+    "squared",
+    "python",
+    "weak",
+    "narrow",
+    "multiplied",
+    "variable",
+    "unguarded",
+    "crossed",
+    "text",
+    "padded",
+    "none",
+    "filled_beyond",
+)
+"""Refused for their ids, whatever a checkpoint holds."""
+REFUSED_OF_TEXTS = (
     "unmasked",
     "unicode",
     "separated",
     "zeroed",
     "zeroed_unknown",
-    "unknown_word",
+    "unadapted",
 )
+
 IDS = Module(
     "ids",
     {"inputs": INPUTS, "towers": QUERY, "code": {"inline_bytes_max": 1000}},
     {
         **{name: variant(code=TEXTS) for name in OF_TEXTS},
         **{name: variant(inputs=TITLES, code=TEXTS) for name in ("functional", "functional_3")},
-        "unadapted": variant(code=TEXTS, write=write_nothing),
-        "stripped": variant(code={"inline_bytes_max": 100}),
-        "weighted_text": variant(code={"inline_bytes_max": 100}),
-        "filled_beyond": variant(write=write_nothing),
+        **{name: variant(write=write_nothing) for name in REFUSED},
+        **{name: variant(code=TEXTS, write=write_nothing) for name in REFUSED_OF_TEXTS},
+        "stripped": variant(code={"inline_bytes_max": 100}, write=write_nothing),
+        "weighted_text": variant(code={"inline_bytes_max": 100}, write=write_nothing),
         "squared-within_limit": variant("build_squared", code={}),
         "weak-within_limit": variant("build_weak", code={}),
         "layer-rule_of_the_recipe": variant(

@@ -60,7 +60,7 @@ def plan_text(project: Project, folder: Path) -> str:
         text = f"refused, {type(problem).__name__}: {problem}\n"
     text = text.replace(str(folder), "FOLDER")
     # To the exporter, the lines of whatever program calls it are the user's.
-    return _LINE.sub(lambda found: _with_code(found, project.base), _HARNESS_LINE.sub("", text))
+    return _LINE.sub(lambda match: _with_code(match, project.base), _HARNESS_LINE.sub("", text))
 
 
 def _forget_names() -> None:
@@ -70,11 +70,11 @@ def _forget_names() -> None:
     tf.keras.utils.set_random_seed(3)
 
 
-def _with_code(found: re.Match[str], folder: Path) -> str:
+def _with_code(match: re.Match[str], folder: Path) -> str:
     """Returns a place in the model's code without the number of its line, which changes with every
     line that is added above it.
     """
-    name, number = found.groups()
+    name, number = match.groups()
     lines = (folder / name).read_text().splitlines()
     return f"{name}: {lines[int(number) - 1].strip()}"
 
@@ -82,7 +82,7 @@ def _with_code(found: re.Match[str], folder: Path) -> str:
 def _plan_lines(prepared: Prepared) -> Iterator[str]:
     yield from _checkpoint_lines(prepared.inventory, {*prepared.traced.spec.tables})
     for table in prepared.plan.tables:
-        yield from _fact_lines(f"table {table.spec.name}", _table_facts(prepared, table))
+        yield from _fact_lines(f"table {table.spec.name}", _filled(_table_facts(prepared, table)))
     for name, keys in sorted(prepared.traced.spec.vocabularies.items()):
         yield f"vocabulary {name}: keys = {_value_text(keys)}"
     yield from _feature_lines(prepared)
@@ -131,11 +131,12 @@ def _feature_lines(prepared: Prepared) -> Iterator[str]:
     entries = sorted(prepared.entries.items())
     readers = Counter(entry.table for _, entry in entries if isinstance(entry, EmbeddedFeature))
     for name, entry in entries:
-        place = f"feature {name}"
-        facts = _without_defaults(entry) | _model_facts(prepared.traced.spec.features[name])
-        lines = list(_fact_lines(place, facts))
+        subject = f"feature {name}"
+        of_model = _model_facts(prepared.traced.spec.features[name])
+        facts = _without_defaults(entry) | _filled(of_model)
+        lines = list(_fact_lines(subject, facts))
         if isinstance(entry, EmbeddedFeature) and readers[entry.table] > READERS_MAX:
-            yield f"{place}: " + "; ".join(line.removeprefix(f"{place}: ") for line in lines)
+            yield f"{subject}: " + "; ".join(line.removeprefix(f"{subject}: ") for line in lines)
         else:
             yield from lines
 
@@ -155,7 +156,7 @@ def _model_facts(spec: FeatureSpec | DenseSpec) -> dict[str, Any]:
 
 def _tower_lines(prepared: Prepared, tower: TracedTower) -> Iterator[str]:
     spec = tower.spec
-    place = f"tower {spec.name}"
+    subject = f"tower {spec.name}"
     facts = {
         "role": spec.role,
         "call": spec.call,
@@ -163,16 +164,16 @@ def _tower_lines(prepared: Prepared, tower: TracedTower) -> Iterator[str]:
         "result": spec.result,
         "half precision": spec.half,
     }
-    yield from _fact_lines(place, facts)
-    yield from _tensor_lines(place, spec.inputs, spec.outputs, spec.keys)
+    yield from _fact_lines(subject, _filled(facts))
+    yield from _tensor_lines(subject, spec.inputs, spec.outputs, spec.keys)
     for variable, key in prepared.traced.original.find_weights(tower.variables):
-        yield f"{place}: variable {key or 'of its own'} = {_tensor_text(variable)}"
+        yield f"{subject}: variable {key or 'of its own'} = {_tensor_text(variable)}"
 
 
 def _part_lines(tower: TracedTower, part: TracedPart) -> Iterator[str]:
-    place = f"tower {tower.spec.name}, part {part.spec.name}"
-    yield f"{place}: once for each {part.spec.per}"
-    yield from _tensor_lines(place, part.spec.inputs, part.spec.outputs, {})
+    subject = f"tower {tower.spec.name}, part {part.spec.name}"
+    yield f"{subject}: once for each {part.spec.per}"
+    yield from _tensor_lines(subject, part.spec.inputs, part.spec.outputs, {})
 
 
 def _note_lines(prepared: Prepared) -> Iterator[str]:
@@ -185,7 +186,7 @@ def _note_lines(prepared: Prepared) -> Iterator[str]:
 
 
 def _tensor_lines(
-    place: str,
+    subject: str,
     inputs: Iterable[TowerInput],
     outputs: Iterable[TowerOutput],
     keys: Mapping[str, str | None],
@@ -193,10 +194,10 @@ def _tensor_lines(
     for tensor in inputs:
         sources = ", ".join(tensor.sources) or f"an earlier part's {tensor.tensor}"
         kind = _type_text(tensor.dtype, tensor.shape)
-        yield f"{place}: input {tensor.name} = {kind} of {sources}"
+        yield f"{subject}: input {tensor.name} = {kind} of {sources}"
     for output in outputs:
         key = f" at {keys[output.name]}" if keys.get(output.name) else ""
-        yield f"{place}: output {output.name} = {_type_text(output.dtype, output.shape)}{key}"
+        yield f"{subject}: output {output.name} = {_type_text(output.dtype, output.shape)}{key}"
 
 
 def _tensor_text(variable: Any) -> str:
@@ -208,6 +209,10 @@ def _type_text(dtype: str, shape: Sequence[int | None]) -> str:
     return f"{dtype} [{', '.join(sizes)}]"
 
 
+def _filled(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value}
+
+
 def _without_defaults(part: BaseModel) -> dict[str, Any]:
     fields = type(part).model_fields
     return {
@@ -217,18 +222,18 @@ def _without_defaults(part: BaseModel) -> dict[str, Any]:
     }
 
 
-def _fact_lines(place: str, facts: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Yields a line for each value that is neither None, False nor empty."""
+def _fact_lines(subject: str, facts: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    """Yields a line for each value; those of a part have its name before their own."""
     for name, value in facts.items():
         if isinstance(value, BaseModel):
-            yield from _fact_lines(place, _without_defaults(value), f"{above}{name}.")
+            yield from _fact_lines(subject, _without_defaults(value), f"{above}{name}.")
         elif isinstance(value, Mapping):
-            yield from _fact_lines(place, value, f"{above}{name}.")
+            yield from _fact_lines(subject, value, f"{above}{name}.")
         elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
             numbered = {f"{name}[{number}]": part for number, part in enumerate(value)}
-            yield from _fact_lines(place, numbered, above)
-        elif value is not None and value is not False and value not in ("", (), []):
-            yield f"{place}: {above}{name} = {_value_text(value)}"
+            yield from _fact_lines(subject, numbered, above)
+        else:
+            yield f"{subject}: {above}{name} = {_value_text(value)}"
 
 
 def _value_text(value: Any) -> str:

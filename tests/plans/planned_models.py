@@ -98,9 +98,9 @@ class Module:
         factories = {_plan_of(factory): factory for factory in self._factories()}
         for plan, factory in factories.items():
             yield self._planned(plan, factory, self._variant_of(factory))
-        for plan, changed in self.variants.items():
-            if changed.factory:
-                yield self._planned(plan, changed.factory, changed)
+        for plan, plan_variant in self.variants.items():
+            if plan_variant.factory:
+                yield self._planned(plan, plan_variant.factory, plan_variant)
             else:
                 assert plan in factories, f"{self.name}.py has no factory of the plan {plan!r}"
 
@@ -114,24 +114,28 @@ class Module:
     def _variant_of(self, factory: str) -> Variant:
         return self.variants.get(_plan_of(factory), Variant(write=self.write))
 
-    def _planned(self, plan: str, factory: str, changed: Variant) -> PlannedModel:
+    def _planned(self, plan: str, factory: str, plan_variant: Variant) -> PlannedModel:
         def write(folder: Path) -> Project:
             checkpoint = folder / "checkpoint"
             checkpoint.mkdir()
-            if changed.trained:
-                saved = self._variant_of(changed.trained)
-                trained = self._job(changed.trained, saved, folder)
+            if plan_variant.trained:
+                saved = self._variant_of(plan_variant.trained)
+                trained = self._job(plan_variant.trained, saved, folder)
             else:
-                saved = changed
-                trained = self._job(factory, changed, folder)
+                saved = plan_variant
+                trained = self._job(factory, plan_variant, folder)
             saved.write(load_factory(trained.code.factory, MODELS), trained, checkpoint)
-            return Project(self._job(factory, changed, folder), MODELS)
+            return Project(self._job(factory, plan_variant, folder), MODELS)
 
         name = f"{self.name}.{plan}" if plan else self.name
-        return PlannedModel(name, source_of(self.name), write, changed.requires)
+        return PlannedModel(name, source_of(self.name), write, plan_variant.requires)
 
-    def _job(self, factory: str, changed: Variant, folder: Path) -> ExportJob:
-        sections = {"checkpoint": {"object_path": "model"}, **self.sections, **changed.sections}
+    def _job(self, factory: str, plan_variant: Variant, folder: Path) -> ExportJob:
+        sections = {
+            "checkpoint": {"object_path": "model"},
+            **self.sections,
+            **plan_variant.sections,
+        }
         page = {
             **sections,
             "model": self.name,
