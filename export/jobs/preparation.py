@@ -240,12 +240,12 @@ def _unlike_first_rows(entries: Mapping[str, manifest.Feature]) -> list[str]:
     """
     firsts: dict[tuple[str, str], dict[int, str]] = {}
     for name, entry in entries.items():
-        if isinstance(entry, manifest.EmbeddedFeature) and isinstance(
-            entry.ids, manifest.VocabularyIds
-        ):
-            firsts.setdefault((entry.table, entry.ids.vocabulary), {}).setdefault(
-                entry.ids.first_row, name
-            )
+        # An indicator reads no table.
+        if not isinstance(entry, manifest.EmbeddedFeature) or not entry.table:
+            continue
+        if isinstance(entry.ids, manifest.VocabularyIds):
+            rows = firsts.setdefault((entry.table, entry.ids.vocabulary), {})
+            rows.setdefault(entry.ids.first_row, name)
     return [
         f"features {' and '.join(map(repr, rows.values()))} read table {table!r} by vocabulary "
         f"{vocabulary!r} from "
