@@ -19,6 +19,22 @@ def forked() -> ForkedRuns:
     return ForkedRuns()
 
 
+@pytest.fixture
+def forked_command(forked: ForkedRuns, tmp_path: Path) -> Command:
+    """The command line in such a child.
+
+    What TensorFlow writes depends on what this process did with it before. So a run that resumes
+    another, or is compared with it byte by byte, is in a process as new as that.
+    """
+
+    def run(*arguments: object) -> CommandResult:
+        output = tmp_path / "command_output"
+        status = forked.run([str(argument) for argument in arguments], output)
+        return CommandResult(status, "", output.read_text())
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def movies(tmp_path_factory: pytest.TempPathFactory) -> TracedCheckpoint:
     """Two towers and a ranker over one call of a TFRS layer."""

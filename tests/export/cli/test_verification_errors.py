@@ -15,7 +15,6 @@ from tests.export.movies_job import (
     Recipe,
     changed,
     example_requests,
-    export,
     facts,
     hidden,
     run_arguments,
@@ -35,9 +34,10 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def published(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    project = write_project(tmp_path_factory.mktemp("published"), recipe)
-    export(project, version=1)
+def published(forked: ForkedRuns, recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    project = write_project(tmp_path_factory.mktemp("published") / "project", recipe)
+    output = project.with_name("output")
+    assert forked.run(run_arguments(project), output) == 0, output.read_text()
     return project.parent / "bundles/small/1"
 
 
@@ -91,7 +91,7 @@ def test_limit_that_is_not_reached_exits_5_and_publishes_nothing(
 )
 def test_file_that_is_damaged_between_steps_exits_5_and_publishes_nothing(
     forked: ForkedRuns,
-    command: Command,
+    forked_command: Command,
     recipe: Recipe,
     published: Path,
     tmp_path: Path,
@@ -108,7 +108,7 @@ def test_file_that_is_damaged_between_steps_exits_5_and_publishes_nothing(
     assert visible(model.parent) == []
     finished = journaled(model)
 
-    done = command(*run_arguments(project))
+    done = forked_command(*run_arguments(project))
 
     assert done.code == 0, done.err
     assert rewritten(finished, model / "1") <= {file}

@@ -48,7 +48,7 @@ CODE = ("plain_module.py", '* inputs["year"]', '+ inputs["year"]')
     ],
 )
 def test_run_after_an_edit_redoes_what_changed_and_keeps_the_tables(
-    command: Command,
+    forked_command: Command,
     copy_killed: Callable[[int], Path],
     small_recipe: Recipe,
     small_facts: Facts,
@@ -61,20 +61,20 @@ def test_run_after_an_edit_redoes_what_changed_and_keeps_the_tables(
     finished = journaled(model)
     tables = {path: seen for path, seen in finished.items() if path.startswith("tables/")}
     edit(project, *change)
-    resumed = command(*run_arguments(project))
+    resumed = forked_command(*run_arguments(project))
     assert resumed.code == 0, resumed.err
     assert len(tables) == 2
     assert rewritten(tables, model / "1") == set()
 
     fresh = write_project(tmp_path / "fresh", small_recipe)
     edit(fresh, *change)
-    done = command(*run_arguments(fresh))
+    done = forked_command(*run_arguments(fresh))
     assert done.code == 0, done.err
     assert facts(model / "1") == facts(fresh.parent / "bundles/small/1") != small_facts
 
 
 def test_run_after_other_keys_of_the_same_rows_writes_vectors_anew(
-    command: Command, tmp_path: Path
+    forked_command: Command, tmp_path: Path
 ) -> None:
     job = traced_recipe(
         "shared_call.py:build_keras_towers",
@@ -109,12 +109,12 @@ def test_run_after_other_keys_of_the_same_rows_writes_vectors_anew(
     project = write_project(tmp_path, recipe)
     (tmp_path / "items.csv").write_text("item\n" + "".join(f"{key}\n" for key in keys))
     write_examples(tmp_path, [{"user": n, "item": int(keys[n])} for n in range(20)])
-    failed = command("run", project)
+    failed = forked_command("run", project)
     assert failed.code == 5, failed.err
 
     sok_dump(tmp_path / "dump", "items", np.roll(keys, 1), rows)
     write_project(tmp_path, changed(recipe, "indexes.items.recall.value", 0.01))
-    done = command("run", project)
+    done = forked_command("run", project)
 
     assert done.code == 0, done.err
     vectors = np.fromfile(tmp_path / "bundles/tested/1/indexes/items/vectors.bin", "<f4")

@@ -51,7 +51,7 @@ def with_int8(limit: float) -> dict[str, Any]:
     ],
 )
 def test_check_that_fails_keeps_what_is_finished(
-    command: Command,
+    forked_command: Command,
     copy_killed: Callable[[int], Path],
     small_recipe: Recipe,
     failing: Mapping[str, Any],
@@ -66,7 +66,7 @@ def test_check_that_fails_keeps_what_is_finished(
     write_examples(directory, [first | {"year": float("nan")}, *others])
     project = write_project(directory, with_keys(small_recipe, failing))
 
-    failed = command(*run_arguments(project))
+    failed = forked_command(*run_arguments(project))
 
     assert failed.code == 5
     assert words in failed.message
@@ -77,21 +77,21 @@ def test_check_that_fails_keeps_what_is_finished(
     finished = journaled(model)
 
     write_project(directory, with_keys(small_recipe, mended))
-    done = command(*run_arguments(project))
+    done = forked_command(*run_arguments(project))
 
     assert done.code == 0, done.err
     assert rewritten(finished, model / "1") == set()
 
 
 def test_run_whose_recall_is_too_low_keeps_the_index_for_another_limit(
-    command: Command, copy_killed: Callable[[int], Path], small_recipe: Recipe
+    forked_command: Command, copy_killed: Callable[[int], Path], small_recipe: Recipe
 ) -> None:
     directory = copy_killed(STEPS).parent
     model = directory / "bundles/small"
     recipe = changed(small_recipe, "verify.examples", "examples.jsonl")
     write_examples(directory, example_requests())
     project = write_project(directory, with_tree(recipe, value=1.0))
-    failed = command(*run_arguments(project))
+    failed = forked_command(*run_arguments(project))
     assert failed.code == 5
     assert "recall@10 is 0." in failed.message
     built = (model / ".staging-1" / CODES).stat().st_ino
@@ -100,7 +100,7 @@ def test_run_whose_recall_is_too_low_keeps_the_index_for_another_limit(
     lower = with_tree(recipe, value=0.01)
     lower["indexes"]["movies"]["parameters"]["leaves_to_search"] = 2
     write_project(directory, lower)
-    done = command(*run_arguments(project))
+    done = forked_command(*run_arguments(project))
 
     assert done.code == 0, done.err
     assert (model / "1" / CODES).stat().st_ino == built
@@ -137,7 +137,7 @@ def killed_tree(
     ],
 )
 def test_run_after_a_failed_check_of_an_index_makes_it_again(
-    command: Command,
+    forked_command: Command,
     killed_tree: Path,
     tmp_path: Path,
     damage: Callable[[Path], None],
@@ -155,10 +155,10 @@ def test_run_after_a_failed_check_of_an_index_makes_it_again(
                 stage.finish(step, entry.key, entry.payload, files)
     finished = journaled(model)
 
-    failed = command(*run_arguments(project))
+    failed = forked_command(*run_arguments(project))
     assert (failed.code, words in failed.message) == (5, True)
     assert visible(model.parent) == []
-    done = command(*run_arguments(project))
+    done = forked_command(*run_arguments(project))
 
     assert done.code == 0, done.err
     made_again = rewritten(finished, model / "1")

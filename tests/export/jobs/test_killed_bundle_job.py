@@ -72,7 +72,7 @@ def test_run_while_another_writes_the_version_exits_6_and_the_other_publishes(
 
 
 def test_run_that_is_interrupted_exits_130_with_a_message_and_resumes(
-    forked: ForkedRuns, command: Command, project: Path, small_facts: Facts, tmp_path: Path
+    forked: ForkedRuns, forked_command: Command, project: Path, small_facts: Facts, tmp_path: Path
 ) -> None:
     pid = forked.start(run_arguments(project), tmp_path / "output", stops=1)
     assert forked.status() == -signal.SIGSTOP
@@ -86,7 +86,7 @@ def test_run_that_is_interrupted_exits_130_with_a_message_and_resumes(
     assert visible(project.parent / "bundles") == []
     assert hidden(project.parent / "bundles") == [".staging-1", ".staging-1.journal"]
 
-    resumed = command(*run_arguments(project))
+    resumed = forked_command(*run_arguments(project))
     assert resumed.code == 0, resumed.err
     assert facts(project.parent / "bundles/small/1") == small_facts
 
@@ -99,7 +99,7 @@ def test_run_that_is_interrupted_exits_130_with_a_message_and_resumes(
     ],
 )
 def test_run_resumed_with_damaged_staged_files_writes_them_again(
-    command: Command,
+    forked_command: Command,
     copy_killed: Callable[[int], Path],
     small_facts: Facts,
     steps: int,
@@ -115,7 +115,7 @@ def test_run_resumed_with_damaged_staged_files_writes_them_again(
     finished = journaled(model)
     (model / ".staging-1" / VOCABULARY).unlink()
 
-    done = command(*run_arguments(project))
+    done = forked_command(*run_arguments(project))
 
     assert done.code == 0, done.err
     assert rewritten(finished, model / "1") >= {*damaged, VOCABULARY}
