@@ -97,6 +97,7 @@ def run(first: int, count: int) -> int:
         for result in results[-size:]:
             if result.kind == "failed":
                 SHOW.print(f"seed {result.seed}, {result.library}:\n{result.text}")
+        SHOW.print(f"{len(results)} models of {count}")
     by_kind = _grouped({result.seed: result.kind for result in results})
     for kind in ("refused", "known"):
         _show_reasons(kind, [result for result in results if result.kind == kind])

@@ -10,13 +10,22 @@ from pathlib import Path
 
 import pytest
 
+from export.graphs.loading import load_tensorflow
 from tests.golden.random_models.models import draw_model
 from tests.golden.random_models.trials import trial
+
+# Before pytest exempts what is imported from garbage collection, which takes a sixth of the time.
+load_tensorflow()
+for library in ("keras", "flax.linen", "orbax.checkpoint"):
+    pytest.importorskip(library)
 
 COUNT = 60
 SEEDS = [seed for seed in range(2 * COUNT) if not draw_model(seed).known][:COUNT]
 """Of models that are not known to differ; `known` in tests/golden/random_models says how."""
-REFUSED: dict[int, str] = {}
+REFUSED = {
+    # No rule tells rows that are limited and chosen, and a TPU layer takes no others.
+    53: "computed by operation",
+}
 """A part of the message by which a model is refused. All others are published: a lower share would
 be a loss of what docs/reference/models.md promises.
 """

@@ -8,7 +8,7 @@ from tests.golden.random_models.drafts import DIMS, Activation, Draft, Table
 from tests.golden.random_models.id_rules import draw_rule_of_bags
 from tests.golden.random_models.rules import Rule, Wanted
 
-COMBINERS = ("sum", "mean", "sqrtn")
+COMBINERS = ("sum", "mean", "mean", "sqrtn")
 LENGTH = 5
 """Ids of a bag, at most."""
 WEIGHTS = (0.25, 0.5, 1.0, 2.0, 3.0)
@@ -21,7 +21,7 @@ def plain_bag(draft: Draft, name: str) -> Activation:
     table = draft.table(("float32",))
     rule = draw_rule_of_bags(Wanted(draft, name, table.rows))
     encoding = draft.choice("ragged", "sparse")
-    weights = draft.choice((), WEIGHTS)
+    weights = draft.choice((), WEIGHTS, WEIGHTS)
     draft.inputs[name] = rule.input(encoding, LENGTH, weights=weights, can_be_empty=True)
     options = draft.choice("", ", max_norm=0.1")
     combiner = draft.choice(*COMBINERS)
@@ -93,8 +93,8 @@ def tpu_bag(draft: Draft, name: str) -> Activation:
     # TensorFlow's ragged lookup fails for negative rows.
     below_zero = "dropped" if encoding == "sparse" else "fails"
     rule = draw_rule_of_bags(Wanted(draft, name, rows, below_zero))
-    weights = draft.choice((), WEIGHTS)
-    if rule.drops_unknown and not weights and draft.states_examples:
+    weights = draft.choice((), WEIGHTS, WEIGHTS)
+    if rule.drops_unknown and draft.states_examples:
         draft.known = "the parity check counts ids of a bag that TensorFlow leaves out"
     draft.inputs[name] = rule.input(encoding, LENGTH, weights=weights, can_be_empty=True)
     table = _tpu_table(draft, name, rows, dim)
@@ -117,6 +117,7 @@ def tpu_sequence(draft: Draft, name: str) -> Activation:
 
 Bag = Callable[[Draft, str], Activation]
 BAGS: tuple[Bag, ...] = (
+    plain_bag,
     plain_bag,
     safe_bag,
     safe_bag,

@@ -72,7 +72,9 @@ OF_LIBRARIES: dict[str, tuple[Drawn, ...]] = {
 
 def draw_rule(wanted: Wanted) -> Rule:
     """Draws a computation of ids, which are integers, texts or numbers."""
-    numbers = (whole_numbers,) if wanted.draft.dialect.module == "jnp" else (whole_numbers, buckets)
+    numbers: tuple[Drawn, ...] = (whole_numbers,)
+    if wanted.draft.dialect.module != "jnp":
+        numbers = (whole_numbers, buckets, buckets, buckets)
     rules = (*OF_ROWS, stated, *OF_LIBRARIES[wanted.draft.dialect.name], *numbers)
     draw: Drawn = wanted.draft.choice(*rules)
     return draw(wanted)

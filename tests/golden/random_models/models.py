@@ -96,7 +96,7 @@ def draw_model(seed: int) -> RandomModel:
 def _add_activations(draft: Draft) -> tuple[Activation, bool]:
     """Adds some features; returns the vector of them all, and whether it is exact."""
     vectors: dict[str, Activation] = {}
-    for name in FEATURES[: draft.integer(1, 3)]:
+    for name in FEATURES[: draft.choice(1, 1, 2, 2, 3)]:
         vectors[name] = _draw_activation(draft, name)
         draft.call.append(f"{name} = {vectors[name].code}")
     names = [*vectors]
@@ -112,7 +112,7 @@ def _add_activations(draft: Draft) -> tuple[Activation, bool]:
 
 def _draw_activation(draft: Draft, name: str) -> Activation:
     lookups = gathers.GATHERS[draft.dialect.name]
-    if draft.dialect is TENSORFLOW and draft.chance(0.6):
+    if draft.dialect is TENSORFLOW and draft.chance(0.7):
         lookups = (*bags.BAGS, *columns.COLUMNS)
     return draft.choice(*lookups)(draft, name)
 
@@ -177,7 +177,7 @@ def _recipe(draft: Draft, heads: Sequence[str], contexts: Sequence[str]) -> str:
         tower.append(f"split = {split}")
     if draft.dialect.module == "jnp":
         tower.append('call = "score"')
-    if draft.chance(0.6):
+    if draft.chance(0.7):
         # A SavedModel alone: to compile a tower for LiteRT costs as much as the rest.
         tower.append("precisions = []")
     entries = []
