@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import os
 import shutil
 import signal
 from collections.abc import Callable
@@ -19,6 +20,10 @@ from tests.leftovers import end_what_this_process_leaves
 
 if TYPE_CHECKING:
     from tests.bundles.small import SmallBundle
+
+# JAX sets it to 1 when it is imported, and programs that tests start would log what TensorFlow
+# finds.
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 # Hypothesis draws from fixed seeds, so that a run is repeatable; a thorough run draws others. No
 # test has a deadline, since machines differ in speed.
