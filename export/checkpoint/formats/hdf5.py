@@ -168,15 +168,34 @@ def _problem(dataset: Any) -> str:
     if dataset.chunks is None:
         missing = int(dataset.size > 0 and dataset.id.get_storage_size() == 0)
     else:
-        chunks = math.prod(
+        grid = math.prod(
             ceil_div(size, chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True)
         )
-        missing = chunks - dataset.id.get_num_chunks()
+        missing = grid - len(_corners_of_chunks(dataset))
     return (
-        f"pieces were never written ({missing}): the save did not finish; take another"
+        f"pieces were never written, or the file is damaged ({missing} cannot be found): the save "
+        "did not finish, or its copy; copy it anew, or take another"
         if missing
         else ""
     )
+
+
+def _corners_of_chunks(dataset: Any) -> set[tuple[int, ...]]:
+    """Returns where the chunks of a dataset begin, those alone that a reader looks up.
+
+    A damaged index may count as many chunks as it should, and have two of them in one place.
+    """
+    corners: set[tuple[int, ...]] = set()
+
+    def add(chunk: Any) -> None:
+        corner = chunk.chunk_offset
+        spans = zip(corner, dataset.chunks, dataset.shape, strict=True)
+        if all(start % extent == 0 and start < size for start, extent, size in spans):
+            corners.add(corner)
+
+    if dataset.id.get_num_chunks():
+        dataset.id.chunk_iter(add)
+    return corners
 
 
 if __name__ == "__main__":

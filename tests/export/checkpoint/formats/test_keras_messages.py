@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -46,12 +47,27 @@ def with_header(at: int, value: bytes) -> Write:
 
 
 def dataset(**options: Any) -> Write:
-    """Returns what writes a file of one dataset that holds no values."""
+    """Returns what writes a file of one dataset, which holds no values unless they are given."""
 
     def write(directory: Path) -> Path:
         with h5py.File(directory / "a.weights.h5", "w") as file:
             file.create_dataset("layers/embedding/vars/0", dtype="f4", **options)
         return directory / "a.weights.h5"
+
+    return write
+
+
+def with_chunk_at(corner: tuple[int, int], other: tuple[int, int]) -> Write:
+    """Returns what writes a file whose index has the chunk of one place in another."""
+
+    def write(directory: Path) -> Path:
+        path = dataset(data=TABLE, chunks=(2, 2))(directory)
+        # An index holds the first row, the first column and the first byte of each chunk.
+        before, after = (struct.pack("<3Q", *place, 0) for place in (corner, other))
+        content = path.read_bytes()
+        assert content.count(before) == 1
+        path.write_bytes(content.replace(before, after))
+        return path
 
     return write
 
@@ -110,6 +126,8 @@ BROKEN: dict[str, tuple[Write, str]] = {
     ),
     # HDF5 reads what was never written as zeros, and what lies elsewhere from any file.
     "chunks never written": (dataset(shape=(10**9, 64), chunks=(100, 64)), NEVER_WRITTEN),
+    "two chunks in one place": (with_chunk_at((2, 2), (2, 0)), NEVER_WRITTEN),
+    "chunk beside its place": (with_chunk_at((2, 2), (2, 3)), "{path} cannot be listed: "),
     "values never written": (dataset(shape=(10**9, 64)), NEVER_WRITTEN),
     "size": (dataset(shape=(10**15, 1000)), "{path}: 'layers/embedding/vars/0' has the shape [10"),
     "values in another file": (
