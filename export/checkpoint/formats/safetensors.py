@@ -14,6 +14,7 @@ the header).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import google_crc32c
@@ -85,11 +86,34 @@ def list_safetensors(path: Location) -> Listing:
         stamp = stamp_of(file)
         header = _header_of(file, stamp)
         digest = google_crc32c.extend(digest, header + stamp.tag.encode())
-        for name, tensor in _tensors_of(file, header).items():
+        tensors = _tensors_of(file, header)
+        data_start = _SIZE_BYTES + len(header)
+        for name, tensor in tensors.items():
             if name in entries:
                 raise CheckpointError(f"{path}: tensor {name!r} is in two files; save it anew")
-            entries[name] = _entry(file, stamp, name, tensor, _SIZE_BYTES + len(header))
+            entries[name] = _entry(file, stamp, name, tensor, data_start)
+        _check_no_holes(file, tensors, stamp.bytes - data_start)
     return Listing(f"crc32c:{digest:08x}", entries, Storage("PyTorch"))
+
+
+def _check_no_holes(file: Location, tensors: Mapping[str, Any], data_bytes: int) -> None:
+    """Refuses tensors that do not fill the file one behind the other, as safetensors itself does.
+
+    No checksum covers the header. Where a name is damaged into another's, one of the two is lost.
+    """
+    end = 0
+    for begin, next_end in sorted(tuple(tensor["data_offsets"]) for tensor in tensors.values()):
+        if begin != end:
+            raise CheckpointError(
+                f"{file}: its header is damaged: a tensor begins at byte {begin} of the data, "
+                f"where {end} was expected; copy the file anew"
+            )
+        end = next_end
+    if end != data_bytes:
+        raise CheckpointError(
+            f"{file}: its header is damaged: its tensors end at byte {end} of {data_bytes} of the "
+            "data; copy the file anew"
+        )
 
 
 def _files_of(index: Location) -> list[Location]:

@@ -130,6 +130,26 @@ BROKEN_TENSORS: list[tuple[Any, str]] = [
 BROKEN_FILES += [
     (sized(json.dumps({"t": tensor}).encode()) + bytes(48), told) for tensor, told in BROKEN_TENSORS
 ]
+HALF = {"dtype": "F32", "shape": [2, 3]}
+FIRST = HALF | {"data_offsets": [0, 24]}
+SECOND = HALF | {"data_offsets": [24, 48]}
+NOT_FILLED = "{file}: its header is damaged: "
+BROKEN_FILES += [
+    (sized(header.encode()) + bytes(48), NOT_FILLED + told)
+    for header, told in (
+        # One flipped bit made "a" of "c".
+        (
+            f'{{"a": {json.dumps(FIRST)}, "a": {json.dumps(SECOND)}}}',
+            "a tensor begins at byte 24 of the data, where 0 was expected; copy the file anew",
+        ),
+        (
+            json.dumps({"a": FIRST, "b": FIRST}),
+            "a tensor begins at byte 0 of the data, where 24 was expected; copy the file anew",
+        ),
+        (json.dumps({"a": FIRST}), "its tensors end at byte 24 of 48 of the data; copy the file"),
+        ("{}", "its tensors end at byte 0 of 48 of the data; copy the file anew"),
+    )
+]
 BROKEN_INDEXES: list[tuple[str, str]] = [
     *((text, NO_INDEX) for text in ("{", "[]", "{}", '{"weight_map": [1]}')),
     *(
