@@ -76,3 +76,9 @@ def build() -> Callable[[Mapping[str, Any]], dict[str, Any]]:
         return {"click": tf.sigmoid(logits[:, 0]), "buy": tf.sigmoid(logits[:, 1])}
 
     return ranker
+
+
+def build_with_behavior_of_tf1() -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Returns the same from a program that switches TensorFlow 2 off, as most of TF1 do."""
+    tf.disable_v2_behavior()
+    return build()

@@ -169,6 +169,7 @@ TF1 = Module(
         "towers": ranking("click", "buy"),
         "checkpoint": {},
     },
+    {"with_behavior_of_tf1": variant(trained="build", write=write_session)},
     write=write_session,
 )
 

@@ -148,12 +148,13 @@ def _dense_length(path: str, ids: Any, weights: Any, config: Any) -> int | None:
             f"feature {path!r} is {what}, and was given a dense tensor; write "
             'kind = "ragged" or "sparse" for its input in the recipe, whichever the model expects'
         )
-    if ids.shape.rank not in (1, 2) or (ids.shape.rank == 2 and ids.shape[1] is None):
+    others = ids.shape.as_list()[1:] if ids.shape.rank in (1, 2) else [None]
+    if None in others:
         raise NotConvertible(
             f"feature {path!r} was given a dense tensor of shape {ids.shape}; [batch] or [batch, "
             "length] was expected"
         )
-    return int(ids.shape[1]) if ids.shape.rank == 2 else None
+    return others[0] if others else None
 
 
 def _check_weights(path: str, ids: Any, weights: Any, length: int | None, config: Any) -> None:

@@ -33,7 +33,7 @@ def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
         if (
             tf.executing_eagerly()
         ):  # a factory that calls its model: values matter only if they are kept
-            return early_rows([*ids.shape, variable.shape[1]], variable.dtype)
+            return early_rows([*ids.shape.as_list(), variable.shape.as_list()[1]], variable.dtype)
         found = first(variable, ids)
         if found is not None:
             return found
@@ -57,14 +57,12 @@ def describe_gather(variable: Any, ids: Any) -> Lookup | None:
     sequence.
     """
     ids = tf.convert_to_tensor(ids)
-    if (
-        ids.shape.rank is None
-        or ids.shape.rank < 1
-        or ids.shape[0] is not None
-        or None in ids.shape[1:]
-    ):
+    if not ids.shape.rank:
         return None
-    length = math.prod(ids.shape[1:]) if ids.shape.rank > 1 else None
+    batch, *others = ids.shape.as_list()
+    if batch is not None or None in others:
+        return None
+    length = math.prod(others) if others else None
     return of_table(
         variable, ids, kind="single" if length in (None, 1) else "sequence", length=length
     )
@@ -89,7 +87,8 @@ def gather_in_keras_3(hooks: Hooks) -> None:
                 table, tf.sparse.expand_dims(ids, -1), default_id=0
             )
             return tf.cast(
-                tf.ensure_shape(found, [*ids.shape, table.shape[1]]), layer.compute_dtype
+                tf.ensure_shape(found, [*ids.shape.as_list(), table.shape.as_list()[1]]),
+                layer.compute_dtype,
             )
         return tf.cast(tf.nn.embedding_lookup(table, ids), layer.compute_dtype)
 

@@ -98,12 +98,13 @@ def dense_rows(rows: Any, length: int | None, default: Any = None) -> Any:
         else tf.constant(length, tf.int64)
     )
     filler = tf.cast(0 if default is None else default, rows.dtype)
-    values = tf.concat([tf.broadcast_to(filler, [1, *rows.shape[2:]]), rows.values], 0)
+    batch, _, *inner = rows.shape.as_list()
+    values = tf.concat([tf.broadcast_to(filler, [1, *inner]), rows.values], 0)
     places = tf.range(width)
     taken = tf.expand_dims(rows.row_starts() + 1, 1) + places
     within = places < tf.expand_dims(lengths, 1)
     found = tf.gather(values, tf.where(within, taken, tf.zeros_like(taken)))
-    return tf.ensure_shape(found, [rows.shape[0], length, *rows.shape[2:]])
+    return tf.ensure_shape(found, [batch, length, *inner])
 
 
 class _RaggedLookups:
@@ -155,8 +156,9 @@ class _RaggedLookups:
             lookup = self._lookup(rows, kind="sequence", length=length)
             if lookup is not None:
                 return self._answer(lookup)
-        plain = not tf.executing_eagerly() and rows.ragged_rank == 1 and None not in rows.shape[2:]
-        if plain and (not sizes or sizes[0] is None) and sizes[2:] in ([], list(rows.shape[2:])):
+        inner = rows.shape.as_list()[2:]
+        plain = not tf.executing_eagerly() and rows.ragged_rank == 1 and None not in inner
+        if plain and (not sizes or sizes[0] is None) and sizes[2:] in ([], inner):
             return self._pad(rows, length, default_value, dense_rows(rows, length, default_value))
         return original(rows, default_value, name, shape)
 

@@ -113,11 +113,14 @@ class ReferenceTables:
         if (
             self._root is None
         ):  # the factory calls the model that it builds: the values matter to nobody
-            return tf.zeros([*tf.convert_to_tensor(ids).shape, variable.shape[1]], variable.dtype)
+            return tf.zeros(
+                [*tf.convert_to_tensor(ids).shape.as_list(), variable.shape.as_list()[1]],
+                variable.dtype,
+            )
         name = self._name(variable)
         if name is None and variable.restored is False:
             # No tower reads this table, but the call computes more than towers need.
-            shape = tf.concat([tf.shape(ids), variable.shape[1:]], 0)
+            shape = tf.concat([tf.shape(ids), variable.shape.as_list()[1:]], 0)
             return tf.zeros(shape, variable.dtype)
         if name is None:
             return None

@@ -182,7 +182,7 @@ def test_code_that_enables_the_behavior_of_tf1_runs_with_it_alone() -> None:
         v1.disable_eager_execution()
         return build
 
-    root = load_named("tf1.py:build", load)
+    root = load_named("behavior_of_tf1.py:build", load)
     assert tf.executing_eagerly()
     assert tf.__internal__.tf2.enabled()
     v1.wrap_function(root, [{"numbers": NUMBERS}])
