@@ -17,7 +17,6 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from types import FrameType
 
 from fastapi import FastAPI
@@ -26,8 +25,9 @@ from uvicorn.config import STARTUP_FAILURE
 
 from bundle import native
 from service.admin.server import serve_admin
-from service.admin.status import WorkerStatus, write_status
+from service.admin.status import WorkerStatus
 from service.config import ServiceSettings
+from service.coordinator import Coordinator
 from service.dataplane import Dataplane
 from service.engine.engine import COMPUTE, Engine
 from service.exit_codes import EXIT_BUG, EXIT_REQUIRED_MODEL
@@ -48,8 +48,8 @@ from service.versions.loader import Loader
 from service.versions.poller import Poller
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
-from service.workers import run_directory as run_files
 from service.workers.sockets import listen_to_requests
+from service.workers.worker_start import WorkerStart
 
 log = logging.logger(__name__)
 
@@ -58,23 +58,27 @@ _NOT_LISTENING = "the worker does not listen yet"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def create_app() -> ASGIApp:
-    """Returns the application of this worker process; uvicorn's factory. The run directory holds
-    the settings.
+def create_app(start: WorkerStart, coordinator: Coordinator, *, is_replacement: bool) -> ASGIApp:
+    """Returns the application of this worker process.
+
+    Args:
+      start: What the supervisor has passed to this process.
+      coordinator: The coordinator of the service.
+      is_replacement: See Worker.
     """
-    run_directory = run_files.run_directory()
-    settings = run_files.read_settings_file(run_directory)
+    settings = ServiceSettings(**start.settings)
     logging.configure(settings.log_level, pid=os.getpid())
     try:
-        grpc_port = int(os.environ[run_files.GRPC_PORT])
-        is_replacement = run_files.REPLACEMENT in os.environ
-        worker = Worker(settings, run_directory, grpc_port, is_replacement)
-        if settings.admin:
-            serve_admin(settings, run_directory, int(os.environ[run_files.ADMIN_PORT]))
+        worker = Worker(settings, coordinator, start.grpc_port, is_replacement)
+        if start.admin is not None:
+            serve_admin(settings, coordinator, start.admin)
         return worker.asgi_app()
     except Exception:
         log.exception("cannot_start")
-        run_files.write_exit_code(run_directory, EXIT_BUG)
+        if is_replacement:
+            # A file may be missing for a moment. The others serve, and another replacement comes.
+            sys.exit(EXIT_BUG)
+        coordinator.set_exit_code(EXIT_BUG)
         sys.exit(STARTUP_FAILURE)  # uvicorn's supervisor does not start the worker again
 
 
@@ -84,7 +88,7 @@ class Worker:
     def __init__(
         self,
         settings: ServiceSettings,
-        run_directory: Path,
+        coordinator: Coordinator,
         grpc_port: int | None,
         is_replacement: bool = False,
     ) -> None:
@@ -92,14 +96,14 @@ class Worker:
 
         Args:
           settings: The settings of the service.
-          run_directory: The run directory.
+          coordinator: Knows the other workers.
           grpc_port: 0 for any free one; None: `grpc` is the caller's to start.
           is_replacement: Whether the service has listened before. Then this worker listens only
-            when its models are loaded, so that the kernel passes it no requests that the others
-            could respond to.
+            when it can respond from the same versions as the others, so that the kernel passes it
+            no requests that they could respond to.
         """
         self._settings = settings
-        self._run_directory = run_directory
+        self._coordinator = coordinator
         self._grpc_port = grpc_port
         threads = compute_threads(settings.workers, settings.threads)
         self.metrics = Metrics()
@@ -118,7 +122,7 @@ class Worker:
             ),
             self.versions,
             self.metrics,
-            run_directory / "load.lock",
+            coordinator,
         )
         self.certificates = Certificates.of(settings, self._report_expiry)
         self._tracing = Tracing() if settings.tracing else None
@@ -176,7 +180,7 @@ class Worker:
             await self.shards.start()
         gc.freeze()  # what is imported stays: collections need not look at it
         # before the state file is read: commands from now on wait for this worker
-        self._write_status()
+        self._report()
         self.poller.start()
         heartbeat = asyncio.create_task(self._heartbeat())
         try:
@@ -198,7 +202,8 @@ class Worker:
             listen_to_requests()
         except Exception:
             log.exception("cannot_start")
-            run_files.write_exit_code(self._run_directory, EXIT_BUG)
+            if not self._is_replacement:
+                self._coordinator.set_exit_code(EXIT_BUG)
             raise
         self._listens = True
         self._announce()
@@ -270,7 +275,7 @@ class Worker:
             if missing := sorted(set(self._settings.require) - self.versions.available()):
                 log.error("required_models_missing", extra=logging.fields(models=missing))
                 # Each worker finds out; a second signal would interrupt the service.
-                if run_files.write_exit_code(self._run_directory, EXIT_REQUIRED_MODEL):
+                if self._coordinator.set_exit_code(EXIT_REQUIRED_MODEL):
                     self._loop.call_soon_threadsafe(self._stop_service)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._announce)
@@ -279,7 +284,7 @@ class Worker:
         """Reports to health checks, metrics and the log whether the worker is ready. On the event
         loop.
         """
-        if self.versions.settled:
+        if self.versions.settled and not self.poller.disagreement():
             self._may_listen.set()
         problem = self._current_problem()
         before = self._problem
@@ -295,10 +300,12 @@ class Worker:
 
     def _current_problem(self) -> str:
         """Returns why requests should not be sent here; "": they should."""
-        return self.engine.problem or ("" if self._listens else _NOT_LISTENING)
+        if self._listens:
+            return self.engine.problem
+        return self.poller.disagreement() or self.engine.problem or _NOT_LISTENING
 
     async def _heartbeat(self) -> None:
-        """Reports what this worker serves to the admin API, and its load to the metrics: on
+        """Reports what this worker serves to the coordinator, and its load to the metrics: on
         changes, once a second.
         """
         parent = multiprocessing.parent_process()  # as it was when this process began
@@ -308,18 +315,16 @@ class Worker:
                 os.kill(os.getpid(), signal.SIGTERM)
             self.engine.report_load()
             self.metrics.flush()
-            await asyncio.to_thread(self._write_status)
+            with contextlib.suppress(EOFError, OSError):  # the supervisor is about to be gone
+                await asyncio.to_thread(self._report)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._changed_event.wait(), _HEARTBEAT_S)
 
-    def _write_status(self) -> None:
-        try:
-            shards = () if self.shards is None else self.shards.status()
-            status = WorkerStatus.of(self.versions, self.poller, resident_bytes(), shards)
-            write_status(self._run_directory, status)
-            run_files.write_heartbeat(self._run_directory, self._current_problem())
-        except OSError as problem:
-            log.error("status_unwritable", extra=logging.fields(problem=str(problem)))
+    def _report(self) -> None:
+        shards = () if self.shards is None else self.shards.status()
+        status = WorkerStatus.of(self.versions, self.poller, resident_bytes(), shards)
+        report = self.poller.report(self._current_problem(), self._listens, status.to_json())
+        self._coordinator.report(os.getpid(), report)
 
     def _stop_service(self) -> None:
         """Stops the whole service: its supervisor, or this process if it has none."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import functools
 import math
 import os
 import re
@@ -36,14 +37,14 @@ from service.app import Worker
 from service.cli.bundle_download import pull
 from service.cli.bundle_source import find_bundle
 from service.config import ServiceSettings, SettingsError, read_settings
+from service.coordinator import Coordinator
 from service.errors import NotReady
 from service.http.app import create_http_front
 from service.observability import logging
 from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endpoints
 from service.versions.desired_state import DesiredModel, Name, first_error
 from service.versions.state_file import StateFile
-from service.workers.run_directory import RUN_DIRECTORY, write_settings_file
-from service.workers.sockets import http_config, listen
+from service.workers.sockets import http_config, listen, ssl_context
 
 log = logging.logger(__name__)
 
@@ -147,12 +148,9 @@ class Replica:
             settings.log_level, pid=os.getpid(), replica=serve.get_replica_context().replica_tag
         )
         self._opened = contextlib.AsyncExitStack()
-        directory = Path(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="rowcast-")))
-        os.environ[RUN_DIRECTORY] = str(directory)
-        write_settings_file(directory, settings)
         # A missing model fails the start of the replica, below, not the process.
         self._worker = Worker(
-            settings.model_copy(update={"require": ()}), directory, grpc_port=None
+            settings.model_copy(update={"require": ()}), Coordinator(), grpc_port=None
         )
         self._app = self._worker.http_app()
         self._app.router.lifespan_context = self._lifespan
@@ -236,7 +234,9 @@ class Replica:
             keep_alive_s=settings.keep_alive_s,
             drain_timeout_s=settings.drain_timeout_s,
             max_connections=settings.max_connections,
-            tls=settings.tls_cert is not None,
+            ssl_context_factory=None
+            if settings.tls_cert is None
+            else functools.partial(ssl_context, settings),
             lifespan="off",
         )
         server = uvicorn.Server(config)

@@ -98,6 +98,22 @@ EVENTS = {
         "killed and replaced.",
         "[Report](../how-to/runbook.md#report-a-problem) it with the log lines before it.",
     ),
+    "worker_ended": (
+        "A worker ended unasked: by a signal (`reason`), or with an exit status. It is replaced. If "
+        "it was loading a version, `model` and `version` name it, and that version is not loaded "
+        "again soon ([Versions](../how-to/versions.md#add-a-version-to-the-root)).",
+        "`SIGKILL`: look for the kernel's OOM killer. Otherwise "
+        "[report](../how-to/runbook.md#report-a-problem) it with the log lines before it.",
+    ),
+    "run_directory_lost": (
+        "The directory of the workers' metrics is gone and cannot be created again. Workers that "
+        "start will fail.",
+        "Set `TMPDIR` to a directory that nobody cleans, and restart the service.",
+    ),
+    "port_taken": (
+        "Another program has the default port of an endpoint. The service uses `port` instead.",
+        "Set the port, so that probes and scrapes find it. `ctl` finds the service by its root.",
+    ),
     "interrupted": (
         "The process received a second signal, and exits at once with code 130.",
         "",
@@ -179,10 +195,6 @@ EVENTS = {
         "The file of the desired state cannot be read. The loaded versions stay; a service that "
         "starts loads nothing.",
         "Repair or remove the file ([The state file](../how-to/versions.md#the-state-file)).",
-    ),
-    "status_unwritable": (
-        "The worker cannot report its state to the admin API.",
-        "Free space in the directory of `TMPDIR`.",
     ),
     "command_applied": (
         "A command of an operator is in the state file. The other fields are its arguments.",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from service.errors import Code
 from service.observability import metrics
+from service.workers import supervisor_metrics
 
 HEAD = """# Metrics
 
@@ -31,6 +32,7 @@ VALUES = {
     "outcome of `rowcast_loads_total`": metrics.LOAD_OUTCOMES,
     "outcome of `rowcast_recorded_requests_total`": metrics.RECORD_OUTCOMES,
     "kind": ("major", "minor"),
+    "reason of `rowcast_worker_ends_total`": (*supervisor_metrics.ENDS, "other signals"),
     "certificate": ("server", "client_ca"),
     "rows": ("compiled", "numpy"),
 }
@@ -52,7 +54,7 @@ def page() -> str:
 
 def _lines() -> Iterator[str]:
     yield from ("", "## Counters", "| metric | labels | meaning |", "|---|---|---|")
-    for name, (text, labels) in metrics.COUNTERS.items():
+    for name, (text, labels) in (metrics.COUNTERS | supervisor_metrics.COUNTERS).items():
         yield f"| `rowcast_{name}_total` | {_names(labels)} | {text} |"
     yield from ("", "## Histograms", "| metric | labels | meaning |", "|---|---|---|")
     for name, (text, labels, _) in metrics.HISTOGRAMS.items():

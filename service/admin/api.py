@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -25,9 +24,10 @@ from service.admin.service import Service, Status, is_followed
 from service.codec.failures import failure_of, log_failure
 from service.codec.metadata import REQUEST_ID, TRACE_PARENT, request_id_of
 from service.config import ServiceSettings
+from service.coordinator import Coordinator
 from service.observability.logging import PRINCIPAL, logger
-from service.security.exposure import on_loopback
 from service.security.hosts import host_name
+from service.security.loopback import on_loopback
 from service.security.principal import Principal, authorize, authorize_all
 from service.security.tokens import TokenStore
 
@@ -42,19 +42,19 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def create_admin_app(
-    settings: ServiceSettings, run_directory: Path, tokens: TokenStore | None
+    settings: ServiceSettings, coordinator: Coordinator, tokens: TokenStore | None
 ) -> FastAPI:
     """Creates the application of the admin listener.
 
     Args:
-      run_directory: where the workers write their statuses.
+      coordinator: knows the workers' statuses.
       tokens: of operators; None: requests are accepted from this machine alone, without a token.
     """
     version = metadata.version("rowcast")
     app = FastAPI(
         title="rowcast admin", version=version, docs_url=None, redoc_url=None, responses=_ERRORS
     )
-    app.include_router(_routes(Service(settings, run_directory)))
+    app.include_router(_routes(Service(settings, coordinator)))
     app.add_exception_handler(HTTPException, _raise_http)
     app.add_exception_handler(ClientDisconnect, _ignore)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY_BYTES)

@@ -1,40 +1,42 @@
-"""The admin API's server: a thread of each worker, on the port that all of them share."""
+"""The admin API's server: a thread of each worker. All accept from one socket, so that a command
+reaches a worker that runs, whichever hangs.
+"""
 
 from __future__ import annotations
 
+import functools
+import socket
 import threading
-from pathlib import Path
 
 import uvicorn
 
 from service.admin.api import create_admin_app
 from service.config import ServiceSettings
-from service.security.exposure import on_loopback
+from service.coordinator import Coordinator
+from service.security.loopback import on_loopback
 from service.security.tokens import TokenStore
-from service.workers.sockets import UVICORN, listen, ssl_context
+from service.workers.sockets import UVICORN, ssl_context
 
 
-def serve_admin(settings: ServiceSettings, directory: Path, port: int) -> None:
+def serve_admin(
+    settings: ServiceSettings, coordinator: Coordinator, listener: socket.socket
+) -> None:
     """Serves the admin API in a thread, for as long as the process lives.
 
     Args:
       settings: The settings of the service.
-      directory: The run directory, to which the workers write their statuses.
-      port: The port, which every worker listens on.
-
-    Raises:
-      OSError: The address cannot be bound.
+      coordinator: Knows the workers' statuses.
+      listener: Accepts the connections of all workers.
     """
     tokens = TokenStore.of(settings.admin_tokens, "admin_tokens")
     plain = settings.tls_cert is None or on_loopback(settings.admin_host)
     config = uvicorn.Config(
-        create_admin_app(settings, directory, tokens),
+        create_admin_app(settings, coordinator, tokens),
         http="service.http.protocol:HttpProtocol",
         loop="asyncio",  # uvloop crashes when a process ends beside its thread
         lifespan="off",
-        ssl_context_factory=None if plain else ssl_context,
+        ssl_context_factory=None if plain else functools.partial(ssl_context, settings),
         **UVICORN,
     )
-    listener = listen("admin", settings.admin_host, port, shared=True)
     server = uvicorn.Server(config)
     threading.Thread(target=server.run, args=([listener],), daemon=True).start()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,6 +16,7 @@ from service.admin.commands import COMMANDS, ModelCommand, ModelFacts
 from service.admin.report import report
 from service.admin.status import WorkerStatus, merged_versions, read_statuses
 from service.config import ServiceSettings
+from service.coordinator import Coordinator
 from service.errors import InvalidArgument, NotFound, NotReady
 from service.observability.logging import fields, logger
 from service.resources import free_bytes
@@ -39,10 +39,10 @@ Status = dict[str, Any]
 class Service:
     """One service. The methods block, and may be called from any thread."""
 
-    def __init__(self, settings: ServiceSettings, run_directory: Path) -> None:
-        """Creates the service of a run directory, to which the workers write their statuses."""
+    def __init__(self, settings: ServiceSettings, coordinator: Coordinator) -> None:
+        """Creates the service of a coordinator, to which the workers report."""
         self._settings = settings
-        self._run_directory = run_directory
+        self._coordinator = coordinator
         self._state = StateFile.of(settings)
 
     def status(self) -> Status:
@@ -51,7 +51,7 @@ class Service:
         """
         self._state.refresh()
         desired = self._state.desired or Desired()
-        workers = read_statuses(self._run_directory)
+        workers = self._workers()
         problems = [self._state.problem, *(each.state_problem for each in workers)]
         known = {name for worker in workers for name, versions in worker.known.items() if versions}
         versions = merged_versions(workers)
@@ -90,7 +90,7 @@ class Service:
             role = "router"
         elif self._settings.shard is not None:
             role = "shard"
-        workers = read_statuses(self._run_directory)
+        workers = self._workers()
         return {
             "role": role,
             "shard": str(self._settings.shard or ""),
@@ -99,7 +99,7 @@ class Service:
 
     def report(self) -> Status:
         """Returns what an issue about this service needs, without secrets."""
-        return report(self._settings, self.status(), read_statuses(self._run_directory))
+        return report(self._settings, self.status(), self._workers())
 
     def apply(self, name: str, body: bytes, model: str = "") -> Status:
         """Applies a command. What needs no load is in effect when this returns, unless
@@ -157,8 +157,11 @@ class Service:
             self._find(model, set())
         return {"model": model, "revision": desired.revision, "ids": ids}
 
+    def _workers(self) -> list[WorkerStatus]:
+        return read_statuses(self._coordinator.statuses())
+
     def _is_behind(self, revision: int) -> bool:
-        return any(each.revision < revision for each in read_statuses(self._run_directory))
+        return any(each.revision < revision for each in self._workers())
 
     def _find(self, model: str, versions: set[int]) -> ModelFacts:
         """Returns what is known of a model.
@@ -166,7 +169,7 @@ class Service:
         Raises:
           NotFound: there is no such model, or not one of these versions of it.
         """
-        workers = read_statuses(self._run_directory)
+        workers = self._workers()
         try:
             known = (
                 set(catalog.committed_versions(self._settings.root, model))

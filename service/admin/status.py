@@ -1,18 +1,14 @@
-"""What each worker reports of itself, one JSON file per worker in the run directory, and the merge
-of all of them.
-"""
+"""What each worker reports of itself to operators, as JSON, and the merge of all workers."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from service.observability.logging import latest_problems
 from service.versions.lifecycle import VersionManager, VersionState
@@ -73,38 +69,17 @@ class WorkerStatus:
         """Returns the loaded versions of a model."""
         return {each.version for each in self.models.get(model, ()) if each.is_loaded}
 
+    def to_json(self) -> bytes:
+        """Returns the status for `read_statuses`."""
+        return orjson.dumps(self)
+
 
 _STATUS = TypeAdapter(WorkerStatus)
 
 
-def write_status(directory: Path, status: WorkerStatus) -> None:
-    """Writes the status of a worker in one rename.
-
-    Raises:
-      OSError: the directory cannot be written.
-    """
-    staged = directory / f".worker-{status.pid}"
-    staged.write_bytes(orjson.dumps(status))
-    staged.replace(directory / f"worker-{status.pid}.json")
-
-
-def read_statuses(directory: Path) -> list[WorkerStatus]:
-    """Returns the statuses of all running workers by process id; removes those of processes that
-    are gone.
-    """
-    statuses = []
-    for file in directory.glob("worker-*.json"):
-        with contextlib.suppress(
-            FileNotFoundError, ValidationError
-        ):  # just removed, or not written by a worker
-            status = _STATUS.validate_json(file.read_bytes())
-            try:
-                os.kill(status.pid, 0)
-            except (ProcessLookupError, PermissionError):  # gone; its number may have been reused
-                file.unlink(missing_ok=True)
-            else:
-                statuses.append(status)
-    return sorted(statuses, key=lambda status: status.pid)
+def read_statuses(documents: Iterable[bytes]) -> list[WorkerStatus]:
+    """Returns the statuses of workers that have told theirs."""
+    return [_STATUS.validate_json(document) for document in documents if document]
 
 
 def merged_versions(statuses: Iterable[WorkerStatus]) -> dict[str, tuple[VersionState, ...]]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import SplitResult, quote, urlsplit
@@ -19,6 +20,7 @@ from typer.core import TyperGroup, TyperOption
 
 from bundle.arithmetic import ceil_div
 from service.exit_codes import EXIT_OK, EXIT_USAGE
+from service.workers.announcement import find_services
 
 if TYPE_CHECKING:
     import ssl
@@ -120,9 +122,15 @@ class CtlError(Exception):
 
 @dataclass(frozen=True)
 class _Admin:
-    """The admin API of a service, and how to connect to it."""
+    """The admin API of a service, and how to connect to it.
+
+    Attributes:
+      url: Given by the user; "": the service is found by its root.
+      root: Given by the user; None: the only service on this machine is meant.
+    """
 
     url: str
+    root: Path | None
     ports_file: Path | None
     token_file: Path | None
     ca: Path | None
@@ -173,6 +181,43 @@ class _Admin:
             raise CtlError(what, EXIT_UNREACHABLE) from None
         raise CtlError(f"{code}: {message}", EXIT_USAGE if code in _USAGE_CODES else EXIT_REJECTED)
 
+    @cached_property
+    def _found(self) -> str:
+        """The URL of the service on this machine that the user means.
+
+        Raises:
+          CtlError: There is none, or there are several.
+        """
+        services = find_services()
+        roots = ", ".join(service.root for service in services) or "none"
+        if self.root is not None:
+            root = str(self.root.absolute())
+            matching = [service for service in services if service.root == root]
+            meant = f"a service of {root}"
+        else:
+            matching = services
+            meant = "a service"
+        if not matching:
+            raise CtlError(
+                f"{meant} does not run on this machine, as far as user {os.geteuid()} may see; "
+                f"services run of: {roots}. --admin names one on another machine",
+                EXIT_UNREACHABLE,
+            )
+        if len(matching) > 1:
+            raise CtlError(
+                f"several services run on this machine, of: {roots}; name one by --root or --admin",
+                EXIT_USAGE,
+            )
+        (service,) = matching
+        if not service.admin:
+            raise CtlError(
+                f"the service of {service.root} has no admin API (--no-admin)", EXIT_UNREACHABLE
+            )
+        sys.stderr.write(
+            f"rowcast-serve ctl: process {service.pid} at {service.admin} serves {service.root}\n"
+        )
+        return service.admin
+
     def _read_files(self) -> tuple[SplitResult, str, ssl.SSLContext]:
         """Returns the URL, the token and what TLS needs."""
         import ssl
@@ -197,7 +242,7 @@ class _Admin:
                 or repr(problem)
             )
             raise CtlError(f"{file} cannot be used: {reason}", EXIT_USAGE) from None
-        split = urlsplit(url)
+        split = urlsplit(url or self._found)
         if split.scheme not in {"http", "https"}:
             raise CtlError(f"--admin is {url!r}; http://HOST:PORT was expected", EXIT_USAGE)
         return split, token, tls
@@ -210,9 +255,18 @@ def _option(variable: str, text: str) -> Any:
 @CTL.callback()
 def _connect(
     context: typer.Context,
-    admin: Annotated[str, _option("ADMIN", "URL of the admin API.")] = "http://127.0.0.1:8090",
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            envvar=["ROWCAST_CTL_ROOT", "ROWCAST_ROOT"],
+            help="Root of the service, if several run on this machine.",
+        ),
+    ] = None,
+    admin: Annotated[
+        str, _option("ADMIN", "URL of the admin API of a service on another machine.")
+    ] = "",
     ports_file: Annotated[
-        Path | None, _option("PORTS_FILE", "Ports file of the service, which replaces --admin.")
+        Path | None, _option("PORTS_FILE", "Ports file of the service, which replaces --root.")
     ] = None,
     token_file: Annotated[
         Path | None, _option("TOKEN_FILE", "File that contains only the token.")
@@ -229,7 +283,7 @@ def _connect(
     ] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
-    context.obj = _Admin(admin, ports_file, token_file, ca, cert, wait_s, as_json)
+    context.obj = _Admin(admin, root, ports_file, token_file, ca, cert, wait_s, as_json)
 
 
 @CTL.command("status")

@@ -111,7 +111,7 @@ def _check(settings: ServiceSettings) -> None:
     """
     from service.observability.tracing import TracingUnavailable, require_packages
     from service.request_log.record import check_writable
-    from service.security.exposure import on_loopback
+    from service.security.loopback import on_loopback
     from service.security.tls import Certificates
     from service.security.tokens import TokenStore
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 import prometheus_client as prometheus
@@ -17,6 +18,26 @@ from prometheus_client.multiprocess import MultiProcessCollector, mark_process_d
 CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
 _ENDED = "ended"
 """Stands for the process in the files that hold the sums of all workers that have ended."""
+
+
+class MetricsMissing(Exception):
+    """The files of a worker's metrics are gone; the message says what to do."""
+
+
+def check_files(directory: Path, running: Collection[int]) -> None:
+    """Checks that the metrics of each worker are there. A scrape without them would tell that
+    nothing happens.
+
+    Raises:
+      MetricsMissing: Those of a worker are not.
+    """
+    for pid in running:
+        if not (directory / f"counter_{pid}.db").exists():
+            raise MetricsMissing(
+                f"the metrics of worker {pid} are gone from {directory}, which something has "
+                "cleaned; replace the workers by SIGHUP to the service, and set TMPDIR to a "
+                "directory that nobody cleans"
+            )
 
 
 def render(directory: Path, process: int | None = None) -> bytes:

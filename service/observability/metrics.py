@@ -27,7 +27,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from bundle import native
 from bundle.format.manifest import FORMAT_VERSION
-from service.errors import Code
+from service.errors import Code, NotReady
 from service.observability import logging, merged_metrics
 from service.observability.histograms import Histogram
 
@@ -429,8 +429,15 @@ class Metrics:
     def render(self) -> bytes:
         """Returns the text of `/metrics`, of content type CONTENT_TYPE; takes milliseconds, so run
         it in a thread.
+
+        Raises:
+          NotReady: The files of this process are gone.
         """
         self.flush()
         if self._directory:
+            try:
+                merged_metrics.check_files(Path(self._directory), [os.getpid()])
+            except merged_metrics.MetricsMissing as problem:
+                raise NotReady(str(problem)) from None
             return merged_metrics.render(Path(self._directory))
         return prometheus.generate_latest(self._registry)

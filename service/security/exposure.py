@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import stat
-from ipaddress import ip_address
 
 from service.config import ServiceSettings
 from service.observability.logging import fields, logger
+from service.security.loopback import on_loopback
 
 _log = logger(__name__)
 
@@ -38,11 +38,3 @@ def warn_of_exposed_secrets(settings: ServiceSettings) -> None:
         exposed = [str(file) for file in files if file.stat().st_mode & stat.S_IROTH]
         if exposed:
             _log.warning("secrets_exposed", extra=fields(files=exposed))
-
-
-def on_loopback(host: str) -> bool:
-    """Returns whether only this machine can reach an address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -5,6 +5,7 @@ at fault.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import math
 import time
@@ -31,15 +32,17 @@ class LoadFailure:
       files: fingerprint of its files before the attempt.
       retry_at: on the clock of `time.monotonic()`; infinite: only changed files can help.
       seen: fingerprint when the files were last inspected.
+      starved: whether memory was missing, which another version may give up.
     """
 
-    files: int
+    files: str
     problem: str
     retry_at: float
-    seen: int = 0
+    seen: str = ""
+    starved: bool = False
 
     @classmethod
-    def of(cls, files: int, problem: Exception) -> LoadFailure:
+    def of(cls, files: str, problem: Exception) -> LoadFailure:
         """Returns the failure of an attempt; an unexpected problem is described without
         its text.
         """
@@ -55,7 +58,8 @@ class LoadFailure:
             reason = f"unexpected {type(problem).__name__} while loading; the log has it"
         retry_s = RETRY_S if machine_at_fault else math.inf
         retry_s = SHARDS_RETRY_S if isinstance(problem, ShardsMissing) else retry_s
-        return cls(files, reason, time.monotonic() + retry_s, files)
+        starved = isinstance(problem, InsufficientMemory)
+        return cls(files, reason, time.monotonic() + retry_s, files, starved)
 
     def should_retry(self, directory: Path) -> bool:
         """Returns whether to load the version again.
@@ -75,11 +79,13 @@ def is_expected(problem: Exception) -> bool:
     return isinstance(problem, BundleError | LoadRejected | OSError | MemoryError)
 
 
-def fingerprint(directory: Path) -> int:
-    """Returns a hash of the names, sizes and times of a version's files; reads none of them."""
-    found = set[tuple[str, int, int, int]]()
+def fingerprint(directory: Path) -> str:
+    """Returns a digest of the names, sizes and times of a version's files, the same in every
+    process; reads none of them.
+    """
+    entries = list[tuple[str, int, int, int]]()
     with contextlib.suppress(OSError):  # a file vanished: the next fingerprint differs
         for path in itertools.islice(directory.rglob("*"), FILES_MAX):
             status = path.stat()
-            found.add((str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
-    return hash(frozenset(found))
+            entries.append((str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+    return hashlib.sha256(repr(sorted(entries)).encode()).hexdigest()

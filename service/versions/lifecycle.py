@@ -195,12 +195,12 @@ class VersionManager:
     def settle(self) -> None:
         """Marks the first scan of the root as done."""
         self.settled = True
-        self._notify()
+        self.notify()
 
     def suspend(self, reason: str) -> None:
         """Serves no new requests from now on, for this reason; empty: serves them again."""
         self.suspended = reason
-        self._notify()
+        self.notify()
 
     def available(self) -> set[str]:
         """Returns the models that have a current version."""
@@ -342,7 +342,7 @@ class VersionManager:
             model.retiring = [each for each in model.retiring if each.leases]
             if not (model.loaded or model.damage or model.retiring or model.unloaded):
                 del self._models[name]
-        self._notify()
+        self.notify()
         for each in closing:
             self._closer.submit(_close, each.version)
 
@@ -354,7 +354,8 @@ class VersionManager:
             with self._changing(loaded.version.model):
                 pass  # closes it
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
+        """Calls the listeners, since something that they look at has changed."""
         for listener in self._listeners:
             listener()
 

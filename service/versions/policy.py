@@ -46,6 +46,21 @@ def ranked(desired: DesiredModel, known: Iterable[int]) -> list[int]:
     return newer + [version for version in allowed if version <= back.to]
 
 
+def chosen(desired: DesiredModel, shared: Iterable[int], lacking: Collection[int]) -> int | None:
+    """Returns which of the versions that all workers have loaded is current; None: no one of them
+    may be.
+
+    Args:
+      lacking: versions that a new worker cannot load.
+    """
+    return next(iter(_without(ranked(desired, shared), lacking)), None)
+
+
+def _without(versions: list[int], lacking: Collection[int]) -> list[int]:
+    """Returns the versions that no worker lacks; if there are none, all of them."""
+    return [version for version in versions if version not in lacking] or versions
+
+
 def named(desired: DesiredModel) -> list[int]:
     """Returns the versions that are loaded whatever is current: pinned, labelled, and loaded by an
     operator.
@@ -63,21 +78,32 @@ def arrangement(
     loaded: Collection[int],
     failed: Collection[int],
     before: Arrangement,
+    shared: Collection[int] | None = None,
+    lacking: Collection[int] = (),
 ) -> Arrangement:
     """Arranges what is loaded. The current version goes once another can replace it, or if none
-    will.
+    will. Versions become current, and labels move, once every worker has loaded their version: the
+    workers of a service respond from the same one.
 
     Args:
       known: versions under the root.
       loaded: loaded versions.
       failed: versions that cannot be loaded.
       before: the arrangement until now.
+      shared: versions that all other workers have loaded; None: no other worker serves the model.
+      lacking: versions that another worker cannot load.
     """
     if desired.stopped:
         return Arrangement(None)
     allowed = set(loaded) - set(desired.unloaded)
+    everywhere = allowed if shared is None else allowed & set(shared)
     order = ranked(desired, {*known, *loaded})
-    good = [version for version in order if version in allowed][: settings.latest_versions]
+    candidates = [version for version in order if version in everywhere]
+    others_stay = shared is not None and before.current in set(loaded) & set(shared)
+    if not candidates and not others_stay:
+        candidates = [version for version in order if version in allowed]
+    good = _without(candidates, lacking)[: settings.latest_versions]
+    coming = [version for version in order if version in allowed and version not in lacking]
     if good:
         current: int | None = good[0]
     else:
@@ -87,11 +113,12 @@ def arrangement(
         current = before.current if stays else None
     labels = {
         label: earlier
-        if version not in allowed and (earlier := before.labels.get(label, version)) in allowed
+        if version not in everywhere and (earlier := before.labels.get(label, version)) in allowed
         else version
         for label, version in desired.labels.items()
     }
-    kept = {*good, *named(desired), *labels.values()} & allowed
+    coming = coming[: settings.latest_versions]
+    kept = {*good, *coming, *named(desired), *labels.values()} & allowed
     if current is not None:
         kept.add(current)
     previous = before.previous if current == before.current else before.current

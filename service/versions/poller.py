@@ -2,14 +2,14 @@
 versions maintained.
 
 What needs no load (a rollback, a label, a drain) takes effect at once, also while a version is
-being loaded. A version that cannot be loaded is reported once and tried again when its files have
+being loaded. The workers of a service switch together: a new version is current once all of them
+have loaded it. A version that cannot be loaded is reported once and tried again when its files have
 changed, or later where the machine was at fault; a current version stays until another replaces it,
 even when it is gone from the root. Nothing under the root keeps the rest of it from being served.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import threading
 import time
@@ -17,11 +17,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 from bundle.format import paths
 from bundle.storage import catalog
 from service.config import ServiceSettings
+from service.coordinator import Coordinator, Peers, Permission, Report
 from service.observability.logging import fields, logger, set_level
 from service.observability.metrics import Metrics
 from service.versions.desired_state import Desired
@@ -29,7 +29,7 @@ from service.versions.failures import LoadFailure, fingerprint, is_expected
 from service.versions.lifecycle import VersionManager
 from service.versions.loader import InsufficientMemory, Loader
 from service.versions.maintenance import Maintenance
-from service.versions.policy import arrangement, named, ranked
+from service.versions.policy import arrangement, chosen, named, ranked
 from service.versions.state_file import StateFile
 from service.versions.version import ModelVersion, stamp_of
 
@@ -38,7 +38,9 @@ log = logger(__name__)
 DRAINED = "the service is drained; `rowcast-serve ctl undrain` makes it accept calls again"
 _MISSING = "the desired state names it (in a pin, a label or a load), and it is not under the root"
 FOLLOW_S = 0.1
-"""Between two reads of the state file."""
+"""Between two reads of the state file, and two looks at what the other workers serve."""
+_TURN_S = 0.05
+"""Between two requests for the turn to load."""
 
 
 class Poller:
@@ -57,7 +59,8 @@ class Poller:
         loader: Loader,
         manager: VersionManager,
         metrics: Metrics,
-        load_lock: Path | None = None,
+        coordinator: Coordinator,
+        worker: int | None = None,
     ) -> None:
         """Creates a poller; `start` runs it.
 
@@ -66,10 +69,12 @@ class Poller:
           loader: Loads a version.
           manager: Receives the loaded versions.
           metrics: Counts the loads.
-          load_lock: File whose lock a worker holds while it loads, so that the others serve
-            meanwhile; None: there are no others.
+          coordinator: Knows what the other workers serve, and gives the turn to load.
+          worker: The process id that the coordinator knows this worker by; None: its own.
         """
-        self._load_lock = load_lock
+        self._coordinator = coordinator
+        self._worker = os.getpid() if worker is None else worker
+        self._peers = Peers()
         self._settings = settings
         self._loader = loader
         self._manager = manager
@@ -109,10 +114,69 @@ class Poller:
             failure.retry_at = 0.0
         self._wake.set()
 
-    def follow(self) -> None:
-        """Reads the desired state if it has changed, and arranges what is loaded by it. Loads are
-        left to `scan`.
+    def report(self, problem: str, listens: bool, status: bytes = b"") -> Report:
+        """Returns what the other workers are told of this one.
+
+        Args:
+          problem: See Report.
+          listens: See Report.
+          status: See Report.
         """
+        models = self._manager.models()
+        loaded = {
+            model: frozenset(version.version for version in versions if version.is_loaded)
+            for model, versions in models.items()
+        }
+        failed = {
+            model: frozenset(version.version for version in versions if version.state == "failed")
+            for model, versions in models.items()
+        }
+        starved: dict[str, set[int]] = {}
+        for (model, version), failure in list(self._failures.items()):
+            if failure.starved:
+                starved.setdefault(model, set()).add(version)
+        settled = self._manager.settled
+        return Report(problem, listens, settled, self.known, loaded, failed, starved, status)
+
+    def disagreement(self) -> str:
+        """Returns why this worker would respond from another version than the others; "": it would
+        not.
+        """
+        desired = self.state.desired or Desired()
+        for model, shared in self._peers.shared.items():
+            lacking = self._peers.lacking.get(model, ())
+            version = chosen(desired.of(model), shared, lacking)
+            if version not in {None, self._manager.arranged(model)[1].current}:
+                return (
+                    f"version {version} of model {model!r} is current in the other workers, and "
+                    "this one has not loaded it"
+                )
+        return ""
+
+    def follow(self) -> None:
+        """Reads the desired state and what the other workers serve, and arranges what is loaded by
+        them if they have changed. Loads are left to `scan`.
+        """
+        self._follow_state()
+        self._follow_peers()
+
+    def _follow_peers(self) -> None:
+        try:
+            peers = self._coordinator.peers(self._worker)
+        except (EOFError, OSError):  # the supervisor is gone, and this worker drains
+            return
+        with self._lock:
+            before = self._peers
+            if peers == before:
+                return
+            self._peers = peers
+            for model in self._manager.models():
+                self._arrange(model)
+        if peers.lacking != before.lacking:
+            self._wake.set()
+        self._manager.notify()
+
+    def _follow_state(self) -> None:
         with self._lock:
             if not self.state.refresh():
                 return
@@ -200,12 +264,15 @@ class Poller:
             self._failures.pop(key, None)
             self._manager.mark(*key, None)
         for version in missing:
-            self._fail(model, version, LoadFailure(0, _MISSING, retry_at=0.0))
+            self._fail(model, version, LoadFailure("", _MISSING, retry_at=0.0))
+        lacking = self._peers.lacking.get(model, frozenset())
         available = 0
         for version in ranked(desired, known):
             if available == self._settings.latest_versions:
                 break
-            available += self._ensure_loaded(model, version)
+            # What another worker cannot load will not become current.
+            if version not in lacking:
+                available += self._ensure_loaded(model, version)
         for version in named(desired):
             self._ensure_loaded(model, version)
         self._arrange(model)
@@ -226,12 +293,25 @@ class Poller:
             return bool(loaded)
         return self._load(model, version, fingerprint(directory)) or bool(loaded)
 
-    def _load(self, model: str, version: int, files: int) -> bool:
-        began = time.monotonic()
+    def _load(self, model: str, version: int, files: str) -> bool:
         self._manager.mark(model, version, "loading")
+        permission = self._wait_for_turn(model, version, files)
+        if not permission.granted:
+            if permission.problem:
+                retry_at = time.monotonic() + permission.retry_s
+                self._fail(model, version, LoadFailure(files, permission.problem, retry_at, files))
+            return False
+        loaded = False
         try:
-            with self._one_worker_at_a_time():
-                loaded = self._make_room_and_load(model, version)
+            loaded = self._load_now(model, version, files)
+        finally:
+            self._coordinator.end_load(self._worker, loaded)
+        return loaded
+
+    def _load_now(self, model: str, version: int, files: str) -> bool:
+        began = time.monotonic()
+        try:
+            loaded = self._make_room_and_load(model, version)
         # whatever a bundle does to its libraries, the old version stays
         except Exception as problem:  # noqa: BLE001
             if not self._stopping.is_set():  # else the threads that warm up are gone
@@ -259,17 +339,12 @@ class Poller:
         log.info("version_available", extra=about)
         return True
 
-    @contextmanager
-    def _one_worker_at_a_time(self) -> Iterator[None]:
-        """Waits until no other worker loads: parts of a load hold the GIL, and if all workers
-        loaded at once, none would respond.
-        """
-        if self._load_lock is None:
-            yield
-            return
-        with self._load_lock.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # ends with the file, or with the process
-            yield
+    def _wait_for_turn(self, model: str, version: int, files: str) -> Permission:
+        """Waits until this worker may load a version, must not, or stops."""
+        while True:
+            permission = self._coordinator.begin_load(self._worker, model, version, files)
+            if permission.granted or permission.problem or self._stopping.wait(_TURN_S):
+                return permission
 
     def _make_room_and_load(self, model: str, version: int) -> ModelVersion:
         """Loads a version; gives up those kept for a rollback if it must, and if their memory may
@@ -310,7 +385,14 @@ class Poller:
             loaded, before = self._manager.arranged(model)
             failed = {version for name, version in list(self._failures) if name == model}
             after = arrangement(
-                desired.of(model), self._settings, self.known.get(model, ()), loaded, failed, before
+                desired.of(model),
+                self._settings,
+                self.known.get(model, ()),
+                loaded,
+                failed,
+                before,
+                self._peers.shared.get(model),
+                self._peers.lacking.get(model, ()),
             )
             if after != before or loaded - {*after.loaded, after.previous}:
                 self._manager.arrange(model, after)

@@ -1,4 +1,4 @@
-"""Health checks and metrics at an address of their own, answered from the workers' heartbeats.
+"""Health checks and metrics at an address of their own, answered from the workers' reports.
 
 A probe never waits for a worker: new connections to the serving port can wait for seconds behind
 thousands of busy ones, and a worker that computes holds its GIL.
@@ -10,19 +10,18 @@ import asyncio
 import json
 import socket
 import threading
-from pathlib import Path
 from typing import Any
 
 import uvicorn
 
+from service.coordinator import LATE_S, Coordinator
 from service.observability import merged_metrics
-from service.workers import run_directory
+from service.observability.merged_metrics import MetricsMissing
 from service.workers.sockets import UVICORN
+from service.workers.supervisor_metrics import SupervisorMetrics
 
-_LATE_S = 5.0
-"""A worker without a heartbeat for so long is not ready; heartbeats come once a second."""
 _START_S = 300.0
-"""Time in which a worker must import its libraries and write its first heartbeat."""
+"""Time in which a worker must import its libraries and report for the first time."""
 _NEVER = 0
 _CONNECTIONS_MAX = 128
 _KEEP_ALIVE_S = 60
@@ -33,38 +32,39 @@ _NO_WORKER = "no worker responds"
 
 
 class Health:
-    """The state of a service as its heartbeats tell it. Safe to read from any thread.
+    """The state of a service as its workers report it. Safe to read from any thread.
 
     Attributes:
-      directory: The run directory.
-      running: The workers that are running, by process id.
       problem: Why requests should not be sent here; "": they should.
       started: Whether every worker has listened once.
       stopping: Whether the service shuts down.
     """
 
-    def __init__(self, directory: Path, workers: int, timeout_s: float) -> None:
+    def __init__(
+        self, coordinator: Coordinator, metrics: SupervisorMetrics, workers: int, timeout_s: float
+    ) -> None:
         """Creates the state of a service that starts.
 
         Args:
-          directory: The run directory.
+          coordinator: Receives the reports of the workers.
+          metrics: The metrics of the service.
           workers: The number of workers.
-          timeout_s: Time without a heartbeat after which a worker is hung.
+          timeout_s: Time without a report after which a worker is hung.
         """
-        self.directory = directory
-        self.running: set[int] = set()
         self.problem = _STARTING
         self.started = False
         self.stopping = False
+        self._coordinator = coordinator
+        self._metrics = metrics
+        self._running: set[int] = set()
         self._workers = workers
-        self._rendering = threading.Lock()
         self._timeout_s = timeout_s
         self._all_were_ready = False
         self._silent_s: dict[int, float] = {}
-        self._last_ns: dict[int, int] = {}
+        self._last: dict[int, int] = {}
 
     def observe(self, running: list[int], elapsed_s: float) -> list[int | None]:
-        """Reads the heartbeats.
+        """Looks at the reports of the workers.
 
         Args:
           running: The process ids of the workers.
@@ -74,36 +74,34 @@ class Health:
         Returns:
           The workers that are hung.
         """
-        if set(running) != self.running:
-            self.running = set(running)
-            run_directory.forget_heartbeats(self.directory, self.running)
+        self._running = set(running)
+        reports = self._coordinator.reports()
         problems = list[str]()
         for pid in running:
-            heartbeat = run_directory.read_heartbeat(self.directory, pid)
-            written_ns = _NEVER if heartbeat is None else heartbeat.written_ns
-            if written_ns != self._last_ns.get(pid):
-                self._last_ns[pid] = written_ns
+            number, problem = reports.get(pid, (_NEVER, ""))
+            if number != self._last.get(pid):
+                self._last[pid] = number
                 self._silent_s[pid] = 0.0
             else:
                 self._silent_s[pid] += elapsed_s
-            if heartbeat is not None and self._silent_s[pid] < _LATE_S:
-                problems.append(heartbeat.problem)
-        self._last_ns = {pid: self._last_ns[pid] for pid in running if pid in self._last_ns}
-        self._silent_s = {pid: self._silent_s[pid] for pid in self._last_ns}
+            if number != _NEVER and self._silent_s[pid] < LATE_S:
+                problems.append(problem)
+        self._last = {pid: self._last[pid] for pid in running if pid in self._last}
+        self._silent_s = {pid: self._silent_s[pid] for pid in self._last}
         self.started = self.started or len(problems) >= self._workers
         self.problem = self._problem_of(problems)
         return [pid for pid in self._silent_s if self._is_hung(pid)]
 
     def render_metrics(self) -> bytes:
-        """Returns the text of `/metrics`, without the gauges of workers that have ended."""
-        running = list(self.running)
-        only = running[0] if len(running) == 1 else None
-        with self._rendering:  # one at a time, whatever is scraped meanwhile
-            merged_metrics.forget_ended(self.directory)
-            return merged_metrics.render(self.directory, only)
+        """Returns the text of `/metrics`, without the gauges of workers that have ended.
+
+        Raises:
+          MetricsMissing: The files of a worker's metrics are gone.
+        """
+        return self._metrics.render([pid for pid in self._running if self._last.get(pid)])
 
     def _is_hung(self, pid: int) -> bool:
-        starts = self._last_ns[pid] == _NEVER
+        starts = self._last[pid] == _NEVER
         timeout_s = max(_START_S, self._timeout_s) if starts else self._timeout_s
         return self._silent_s[pid] >= timeout_s
 
@@ -151,9 +149,14 @@ class HealthApp:
                 return _error(503, "NOT_READY", problem)
             return _json(200, {"ready": True})
         if path == "/metrics":
-            text = await asyncio.to_thread(self._health.render_metrics)
-            return 200, merged_metrics.CONTENT_TYPE, text
+            return await asyncio.to_thread(self._scrape)
         return _error(404, "NOT_FOUND", "the paths are /livez, /readyz and /metrics")
+
+    def _scrape(self) -> tuple[int, str, bytes]:
+        try:
+            return 200, merged_metrics.CONTENT_TYPE, self._health.render_metrics()
+        except MetricsMissing as problem:
+            return _error(500, "INTERNAL", str(problem))
 
 
 def serve_health(health: Health, listener: socket.socket) -> None:

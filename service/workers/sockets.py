@@ -7,11 +7,18 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from service.observability import logging
 
 if TYPE_CHECKING:
     import uvicorn
 
+    from service.config import ServiceSettings
+
+log = logging.logger(__name__)
+
+Bound = TypeVar("Bound", bound=socket.socket)
 _BACKLOG = 2048
 UVICORN: dict[str, Any] = {
     **dict.fromkeys(("access_log", "server_header", "proxy_headers"), False),
@@ -27,7 +34,7 @@ def http_config(
     keep_alive_s: int,
     drain_timeout_s: float,
     max_connections: int,
-    tls: bool,
+    ssl_context_factory: Callable[..., ssl.SSLContext] | None,
     **options: Any,
 ) -> uvicorn.Config:
     """Returns the configuration of uvicorn for the HTTP endpoint of an application.
@@ -37,7 +44,7 @@ def http_config(
       keep_alive_s: See ServiceSettings.
       drain_timeout_s: See ServiceSettings.
       max_connections: See ServiceSettings.
-      tls: Whether the settings in the run directory name a certificate.
+      ssl_context_factory: Creates the context of TLS, in the worker; None: there is none.
       options: Further options of uvicorn.
     """
     import uvicorn
@@ -48,18 +55,17 @@ def http_config(
         timeout_keep_alive=keep_alive_s,
         timeout_graceful_shutdown=max(1, round(drain_timeout_s)),
         limit_concurrency=max_connections,
-        ssl_context_factory=ssl_context if tls else None,
+        ssl_context_factory=ssl_context_factory,
         **UVICORN,
         **options,
     )
 
 
-def ssl_context(*_: object) -> ssl.SSLContext:
-    """Returns the TLS context of an HTTP server; uvicorn's factory."""
+def ssl_context(settings: ServiceSettings, *_: object) -> ssl.SSLContext:
+    """Returns the TLS context of an HTTP server; uvicorn's factory, once the settings are given."""
     from service.security.tls import Certificates
-    from service.workers.run_directory import read_settings_file, run_directory
 
-    certificates = Certificates.of(read_settings_file(run_directory()))
+    certificates = Certificates.of(settings)
     assert certificates is not None  # noqa: S101 - only called where the settings name them
     return certificates.ssl_context()
 
@@ -90,15 +96,20 @@ def listen(what: str, host: str, port: int, shared: bool = False) -> socket.sock
 
 
 def listen_or_any(
-    what: str, host: str, port: int | None, default: int, bind: Callable[..., socket.socket]
-) -> socket.socket:
-    """Binds a port by `bind`; without a given one the default, or any if another service has it."""
+    what: str, host: str, port: int | None, default: int, bind: Callable[..., Bound]
+) -> Bound:
+    """Binds a port by `bind`; without a given one the default, or any if another program has it,
+    which is logged.
+    """
     if port is not None:
         return bind(what, host, port)
     try:
         return bind(what, host, default)
-    except OSError:
-        return bind(what, host, 0)
+    except OSError as problem:
+        bound = bind(what, host, 0)
+        about = logging.fields(endpoint=what, port=port_of(bound), problem=str(problem))
+        log.warning("port_taken", extra=about)
+        return bound
 
 
 class SharedPort(socket.socket):

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import resource
 import sys
-import tempfile
-from pathlib import Path
 
 from service.config import ServiceSettings
 from service.observability import logging
 from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endpoints
-from service.workers.run_directory import write_settings_file
 
 _OPEN_FILES = 1 << 16
 
@@ -19,19 +16,17 @@ _OPEN_FILES = 1 << 16
 def start(settings: ServiceSettings) -> None:
     """Replaces this process, which has loaded the settings' libraries, by the supervisor.
 
-    The process keeps its number, which systemd and containers watch. The supervisor removes the run
-    directory.
-
-    Raises:
-      OSError: The run directory cannot be created.
+    The process keeps its number, which systemd and containers watch. The supervisor reads the
+    settings from a file in memory, which it inherits.
     """
     _raise_open_files_limit()
-    directory = Path(tempfile.mkdtemp(prefix="rowcast-"))  # mode 0700
-    write_settings_file(directory, settings)
+    values = os.memfd_create("rowcast-settings", 0)  # the supervisor inherits it
+    os.write(values, settings.model_dump_json().encode())
+    os.lseek(values, 0, os.SEEK_SET)
     warn_of_open_endpoints(settings)
     warn_of_exposed_secrets(settings)
     logging.shutdown()
-    program = [sys.executable, "-P", "-m", "service.workers.supervisor", str(directory)]
+    program = [sys.executable, "-P", "-m", "service.workers.supervisor", str(values)]
     os.execv(sys.executable, program)  # noqa: S606 - the same interpreter
 
 

@@ -2,8 +2,8 @@
 
 uvicorn's supervisor starts the workers, replaces those that have ended, and passes signals on. This
 module adds what it lacks: it kills a worker whose event loop stands still, so that it is replaced,
-and answers health checks and scrapes from the workers' heartbeats (`health.py`). Nothing here waits
-for a worker.
+tells how workers end, keeps what the workers must know of each other (`service/coordinator.py`),
+and answers health checks and scrapes (`health.py`). Nothing here waits for a worker.
 
 What this module imports decides the size of the process: no settings, no FastAPI, no numpy, and
 gRPC only for `health_grpc_port`.
@@ -12,8 +12,8 @@ gRPC only for `health_grpc_port`.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -27,11 +27,16 @@ from typing import Any
 import orjson
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
+from service import coordinator
+from service.coordinator import Coordinator
 from service.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
 from service.observability import logging
-from service.workers import run_directory
+from service.security.loopback import on_loopback
+from service.workers.announcement import Announcement, admin_url, announce
 from service.workers.health import Health, serve_grpc_health, serve_health
 from service.workers.sockets import http_config, listen, listen_or_any, notify, port_of, reserve
+from service.workers.supervisor_metrics import SupervisorMetrics
+from service.workers.worker_start import WorkerStart
 
 log = logging.logger("service.workers.supervisor")  # `__name__` is that of the program
 
@@ -50,22 +55,32 @@ _EXIT_S = 5.0
 class Supervisor:
     """One running service."""
 
-    def __init__(self, settings: dict[str, Any], directory: Path) -> None:
-        """Creates the supervisor of a run directory."""
+    def __init__(self, settings: dict[str, Any]) -> None:
+        """Creates the supervisor of a service; `settings`: by name, as JSON values.
+
+        Raises:
+          OSError: There is no directory for temporary files.
+        """
         self._settings = settings
-        self._directory = directory
         self._opened = contextlib.ExitStack()
         self._stopping = False
         self._drain_s = settings["drain_delay_s"] + settings["drain_timeout_s"] + _EXIT_S
         self._watchdog_due = 0.0
         self._processes: Multiprocess
-        self._health = Health(directory, settings["workers"], settings["worker_timeout_s"])
+        self._known: dict[int, Process] = {}
+        self._ended: set[int] = set()
+        self._directory_problem = ""
+        self._coordinator = Coordinator()
+        self._metrics = SupervisorMetrics()
+        self._opened.callback(self._metrics.close)
+        self._health = Health(
+            self._coordinator, self._metrics, settings["workers"], settings["worker_timeout_s"]
+        )
 
     def run(self) -> int:
         """Runs the service until a signal; returns the exit code."""
         try:
             with self._opened:
-                self._opened.callback(shutil.rmtree, self._directory, ignore_errors=True)
                 return self._run()
         except OSError as problem:
             log.error("cannot_start", extra=logging.fields(problem=str(problem)))
@@ -75,19 +90,15 @@ class Supervisor:
         settings = self._settings
         sockets = self._bind()
         ports = {name: port_of(bound) for name, bound in sockets.items()}
-
-        os.environ[run_directory.RUN_DIRECTORY] = str(self._directory)
-        os.environ[run_directory.GRPC_PORT] = str(ports["grpc"])
-        if "admin" in ports:
-            os.environ[run_directory.ADMIN_PORT] = str(ports["admin"])
-        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._directory)
-
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics.directory)
+        address = coordinator.serve(self._coordinator)
+        start = WorkerStart(settings, address, ports["grpc"], sockets.get("admin"))
         config = http_config(
-            "service.app:create_app",
+            start,
             keep_alive_s=settings["keep_alive_s"],
             drain_timeout_s=settings["drain_timeout_s"],
             max_connections=settings["max_connections"],
-            tls=settings["tls_cert"] is not None,
+            ssl_context_factory=None if settings["tls_cert"] is None else start.ssl_context,
             factory=True,
             loop="uvloop",
             lifespan="on",
@@ -104,7 +115,7 @@ class Supervisor:
             serve_grpc_health(self._health, host, ports["health_grpc"])
         threading.Thread(target=self._watch, args=(ports,), daemon=True).start()
         self._processes.run()
-        return run_directory.read_exit_code(self._directory, EXIT_OK)
+        return self._coordinator.exit_code(EXIT_OK)
 
     def _bind(self) -> dict[str, socket.socket]:
         """Binds the endpoints, by name.
@@ -124,7 +135,7 @@ class Supervisor:
         keep("grpc", reserve("gRPC", host, settings["grpc_port"]))
         if settings["admin"]:
             address = settings["admin_host"], settings["admin_port"]
-            keep("admin", listen_or_any("admin", *address, _ADMIN_PORT, reserve))
+            keep("admin", listen_or_any("admin", *address, _ADMIN_PORT, listen))
         address = health_host, settings["health_port"]
         keep("health", listen_or_any("health", *address, _HEALTH_PORT, listen))
         if settings["health_grpc_port"] is not None:
@@ -136,7 +147,7 @@ class Supervisor:
         if self._stopping:
             log.warning("interrupted", extra=logging.fields(signal=signal.Signals(number).name))
             self._kill([process.pid for process in self._processes.processes])
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._metrics.close()
             logging.shutdown()
             os._exit(EXIT_INTERRUPTED)
         self._stopping = True
@@ -150,10 +161,11 @@ class Supervisor:
                 os.kill(process.pid, signal.SIGTERM)
 
     def _watch(self, ports: dict[str, int]) -> None:
-        """Looks at the heartbeats, for as long as the process lives."""
+        """Looks at the workers, for as long as the process lives."""
         announced = False
         while True:
-            running = [process.pid for process in self._processes.processes if process.pid]
+            self._restore_directory()
+            running = self._observe_ends()
             hung = self._health.observe(running, _CHECK_S)
             if hung and not self._stopping:
                 log.error("workers_hung", extra=logging.fields(pids=hung))
@@ -169,9 +181,50 @@ class Supervisor:
                 notify("WATCHDOG=1")
             time.sleep(_CHECK_S)
 
+    def _restore_directory(self) -> None:
+        problem = ""
+        try:
+            self._metrics.restore_directory()
+        except OSError as error:
+            problem = str(error)
+        if problem and problem != self._directory_problem:
+            log.error("run_directory_lost", extra=logging.fields(problem=problem))
+        self._directory_problem = problem
+
+    def _observe_ends(self) -> list[int]:
+        """Tells of the workers that have ended; returns the process ids of those that uvicorn
+        counts on and that run.
+        """
+        processes = {
+            process.pid: process for process in list(self._processes.processes) if process.pid
+        }
+        self._known = self._known | processes
+        # A worker that shall replace another one is not among uvicorn's before it is ready.
+        for pid in {*self._known, *self._coordinator.reports()} - self._ended:
+            reason = _end_of(pid, self._known.get(pid))
+            if reason is None:
+                continue
+            self._ended.add(pid)
+            if not reason or self._stopping:
+                self._coordinator.forget(pid)
+                continue
+            load = self._coordinator.worker_ended(pid, reason)
+            self._metrics.worker_ended(reason if reason in signal.Signals.__members__ else "exit")
+            log.error("worker_ended", extra=logging.fields(pid=pid, reason=reason, **load))
+        self._known = processes
+        self._ended &= processes.keys()
+        return [pid for pid in processes if pid not in self._ended]
+
     def _announce(self, ports: dict[str, int]) -> None:
         """Reports where the service listens, once every worker does."""
-        os.environ[run_directory.REPLACEMENT] = "1"  # of the workers that are started from now on
+        self._coordinator.set_started()
+        admin = ""
+        if "admin" in ports:
+            host = self._settings["admin_host"]
+            tls = self._settings["tls_cert"] is not None and not on_loopback(host)
+            admin = admin_url(host, ports["admin"], tls)
+        root = str(Path(self._settings["root"]).absolute())
+        self._opened.enter_context(announce(Announcement(os.getpid(), root, admin)))
         if self._settings["ports_file"] is not None:
             _write_ports(Path(self._settings["ports_file"]), ports)
         where = {"host": self._settings["host"], **ports}
@@ -219,6 +272,24 @@ def _has_ended(process: Process) -> bool:
     return bool(wait([process.process.sentinel], timeout=0))
 
 
+def _end_of(pid: int, process: Process | None) -> str | None:
+    """Returns how a worker has ended: the name of a signal, or an exit status; "": as it was asked
+    to, or in a way that nobody knows any more; None: it runs.
+    """
+    try:
+        # Without reaping it: uvicorn does in another thread, and would miss how it ended.
+        end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if end is None:
+            return None
+        status = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+    except ChildProcessError:  # uvicorn has reaped it
+        status = (process.exitcode if process else None) or 0
+    if status < 0:
+        name = signal.Signals(-status).name
+        return "" if name in {"SIGTERM", "SIGINT"} else name
+    return f"exit status {status}" if status else ""
+
+
 def _write_ports(path: Path, ports: dict[str, int]) -> None:
     """Writes the bound ports in one rename, so that a reader never sees half of them."""
     staged = path.with_name(f".{path.name}.{os.getpid()}")
@@ -231,12 +302,15 @@ def _write_ports(path: Path, ports: dict[str, int]) -> None:
 
 
 def main() -> None:
-    """Supervises the service of the run directory that the command line names."""
-    directory = Path(sys.argv[1])
-    settings = run_directory.read_settings_values(directory)
+    """Supervises a service. The command line has the descriptor of a file with its settings."""
+    with open(int(sys.argv[1]), "rb") as file:
+        settings = json.load(file)
     logging.configure(settings["log_level"])
+    code = EXIT_USAGE
     try:
-        code = Supervisor(settings, directory).run()
+        code = Supervisor(settings).run()
+    except OSError as problem:
+        log.error("cannot_start", extra=logging.fields(problem=str(problem)))
     finally:
         logging.shutdown()
     sys.exit(code)

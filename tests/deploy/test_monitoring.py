@@ -13,10 +13,14 @@ from typing import Any
 import pytest
 
 from service.observability import metrics
+from service.workers import supervisor_metrics
 
 ROOT = Path(__file__).parents[2]
 LABELS = {
-    **{f"rowcast_{name}_total": labels for name, (_, labels) in metrics.COUNTERS.items()},
+    **{
+        f"rowcast_{name}_total": labels
+        for name, (_, labels) in (metrics.COUNTERS | supervisor_metrics.COUNTERS).items()
+    },
     **{
         f"rowcast_{name}": labels
         for name, (_, labels, _) in (metrics.HISTOGRAMS | metrics.GAUGES).items()
@@ -27,9 +31,10 @@ yaml: Any = import_module("yaml")
 
 def served_names() -> set[str]:
     """Returns every metric that a service exposes before its first request."""
-    return set(
-        re.findall(r"^# TYPE (rowcast_\w+)", metrics.Metrics().render().decode(), re.MULTILINE)
-    )
+    supervisor = supervisor_metrics.SupervisorMetrics()
+    texts = metrics.Metrics().render() + supervisor.render([])
+    supervisor.close()
+    return set(re.findall(r"^# TYPE (rowcast_\w+)", texts.decode(), re.MULTILINE))
 
 
 def dashboard() -> Any:

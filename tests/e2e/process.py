@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,13 @@ class Lines:
       others: what it wrote to stderr beside them so far.
     """
 
-    def __init__(self, command: Sequence[str], directory: Path | None = None) -> None:
-        environment = {
+    def __init__(
+        self,
+        command: Sequence[str],
+        directory: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        inherited = {
             name: os.environ[name]
             for name in os.environ
             if not name.startswith(("ROWCAST_", "PYTHONPATH"))
@@ -53,7 +58,7 @@ class Lines:
             text=True,
             errors="replace",
             cwd=directory,
-            env=environment,
+            env={**inherited, **(variables or {})},
         )
         self.others: list[str] = []
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -119,6 +124,7 @@ class Process(Lines):
         *options: str,
         program: Sequence[str] = PROGRAM,
         directory: Path | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self._ports = root.parent / f"ports-{time.monotonic_ns()}.json"
         ports = ["--http-port", "0", "--grpc-port", "0", "--health-port", "0"]
@@ -133,7 +139,7 @@ class Process(Lines):
             "--drain-delay-s",
             "0",
         ]
-        super().__init__([*program, *arguments, *options], directory)
+        super().__init__([*program, *arguments, *options], directory, variables)
 
     def client(self) -> httpx.Client:
         self.event("listening")

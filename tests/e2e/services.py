@@ -29,8 +29,8 @@ def launching(root: Path) -> Iterator[Launch]:
     """Starts `rowcast-serve` over a root at each call; kills all of them at the end."""
     started: list[Process] = []
 
-    def launch(*options: str) -> Process:
-        started.append(Process(root, *options))
+    def launch(*options: str, **variables: str) -> Process:
+        started.append(Process(root, *options, variables=variables))
         return started[-1]
 
     yield launch
@@ -90,6 +90,11 @@ def wait_for_workers(service: Process, workers: int) -> None:
 
 def workers_of(service: Process) -> list[psutil.Process]:
     return [each for each in psutil.Process(service.process.pid).children() if is_worker(each)]
+
+
+def run_directory_of(service: Process) -> Path:
+    """Returns where the workers keep their metrics."""
+    return Path(workers_of(service)[0].environ()["PROMETHEUS_MULTIPROC_DIR"])
 
 
 def is_worker(child: psutil.Process) -> bool:

@@ -4,7 +4,6 @@ several.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import signal
 import socket
@@ -36,6 +35,7 @@ from tests.e2e.services import (
     health_url,
     is_ready,
     nearest,
+    run_directory_of,
     versions_of,
     wait_for,
     wait_for_workers,
@@ -255,7 +255,7 @@ def test_killed_workers_are_replaced_and_leave_their_counts_and_no_files(
     write()
     service = launch("--workers", "2")
     wait_for(service, "2")
-    directory = Path(psutil.Process(service.process.pid).cmdline()[-1])
+    directory = run_directory_of(service)
     assert versions_of(service) == {1}
     answered = 'rowcast_requests_total{call="retrieve",code="OK"'
     until(lambda: count_of(service, answered) == 8)  # workers write their counts once a second
@@ -392,12 +392,12 @@ def test_log_of_a_service_that_is_stopped_early_is_json_to_the_last_line(
 
 
 @contextmanager
-def nobody_loads(service: Process) -> Iterator[None]:
-    """Holds the lock that a worker of the service takes before it loads a version."""
-    directory = Path(psutil.Process(service.process.pid).cmdline()[-1])
-    with (directory / "load.lock").open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def nobody_loads(root: Path) -> Iterator[None]:
+    """Takes the model out of the root, so that a new worker cannot serve what the others do."""
+    aside = root.with_name("aside")
+    (root / "movies").rename(aside)
+    yield
+    aside.rename(root / "movies")
 
 
 def listeners_of(worker: psutil.Process, port: int) -> int:
@@ -407,16 +407,12 @@ def listeners_of(worker: psutil.Process, port: int) -> int:
     return sum(each.laddr.port == port for each in listening)
 
 
-def loading_replacement(service: Process, before: list[psutil.Process]) -> psutil.Process:
-    """Waits for a worker that was started later and waits for the lock; returns it."""
-    directory = Path(psutil.Process(service.process.pid).cmdline()[-1])
-
-    def found() -> list[psutil.Process]:
-        started = [each for each in workers_of(service) if each not in before]
-        return [each for each in started if (directory / f"heartbeat-{each.pid}.json").exists()]
-
-    until(lambda: len(found()) == 1)
-    return found()[0]
+def waiting_replacement(service: Process, before: list[psutil.Process]) -> psutil.Process:
+    """Waits for a worker that was started later and cannot serve what the others do; returns it."""
+    while "is current in the other workers" not in service.event("not_ready")["problem"]:
+        pass
+    (waiting,) = [worker for worker in workers_of(service) if worker not in before]
+    return waiting
 
 
 def codes_of_new_connections(service: Process) -> set[str | int]:
@@ -434,20 +430,20 @@ def codes_of_new_connections(service: Process) -> set[str | int]:
 
 
 def test_worker_that_replaces_a_killed_one_listens_once_it_is_loaded(
-    write: Write, launch: Launch
+    write: Write, launch: Launch, root: Path
 ) -> None:
     write()
     service = launch("--workers", "2")
     wait_for(service, "2")
     before = workers_of(service)
-    with nobody_loads(service):
+    with nobody_loads(root):
         before[0].kill()
-        loading = loading_replacement(service, before)
+        waiting = waiting_replacement(service, before)
         assert codes_of_new_connections(service) == {200, "OK"}
-        assert [listeners_of(loading, service.ports[name]) for name in ("http", "grpc")] == [0, 0]
-    until(lambda: listeners_of(loading, service.ports["http"]) == 1)
+        assert [listeners_of(waiting, service.ports[name]) for name in ("http", "grpc")] == [0, 0]
+    until(lambda: listeners_of(waiting, service.ports["http"]) == 1)
     wait_for_workers(service, 2)
-    assert listeners_of(loading, service.ports["grpc"]) >= 1
+    assert listeners_of(waiting, service.ports["grpc"]) >= 1
     before[1].kill()
     before[1].wait(WAIT_S)
     assert codes_of_new_connections(service) == {200, "OK"}
@@ -455,31 +451,31 @@ def test_worker_that_replaces_a_killed_one_listens_once_it_is_loaded(
 
 
 def test_reloaded_worker_serves_until_its_replacement_is_loaded(
-    write: Write, launch: Launch
+    write: Write, launch: Launch, root: Path
 ) -> None:
     write()
     service = launch("--workers", "1")
     wait_for(service, "1")
     before = workers_of(service)
-    with nobody_loads(service):
+    with nobody_loads(root):
         service.process.send_signal(signal.SIGHUP)
-        loading = loading_replacement(service, before)
+        waiting = waiting_replacement(service, before)
         assert codes_of_new_connections(service) == {200, "OK"}
-        assert listeners_of(loading, service.ports["http"]) == 0
-    until(lambda: workers_of(service) == [loading])
+        assert listeners_of(waiting, service.ports["http"]) == 0
+    until(lambda: workers_of(service) == [waiting])
     assert codes_of_new_connections(service) == {200, "OK"}
     assert service.stop() == 0
 
 
 def test_service_that_is_stopped_while_a_worker_is_replaced_drains(
-    write: Write, launch: Launch
+    write: Write, launch: Launch, root: Path
 ) -> None:
     write()
     service = launch("--workers", "2")
     wait_for(service, "2")
     before = workers_of(service)
-    with nobody_loads(service):
+    with nobody_loads(root):
         service.process.send_signal(signal.SIGHUP)
-        loading_replacement(service, before)
+        waiting_replacement(service, before)
         assert service.stop() == 0
     assert service.event("stopped")["drained"]

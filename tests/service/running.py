@@ -9,7 +9,6 @@ import contextlib
 import io
 import logging
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from bundle.features.reader import Column
 from runtime.tower import Tensor, Tower
 from service.app import Worker
 from service.config import ServiceSettings
+from service.coordinator import Coordinator
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.http.protocol import HttpProtocol
@@ -54,8 +54,7 @@ class RunningService:
             "admin": False,
         }
         self.settings = ServiceSettings(root=root, **{**options, **settings})
-        self._directory = tempfile.TemporaryDirectory()
-        self.worker = Worker(self.settings, Path(self._directory.name), 0)
+        self.worker = Worker(self.settings, Coordinator(), 0)
         certificates = self.worker.certificates
         config = uvicorn.Config(
             self.worker.asgi_app(),
@@ -151,7 +150,6 @@ class RunningService:
         self._stop()
         self._thread.join(WAIT_S)
         self._listener.close()
-        self._directory.cleanup()
         assert not self._thread.is_alive(), "the service did not stop"
 
     def _stop(self) -> None:

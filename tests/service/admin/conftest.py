@@ -11,6 +11,7 @@ import pytest
 
 from service.admin.service import Service
 from service.config import ServiceSettings
+from service.coordinator import Coordinator
 from tests.service.admin.workers import Worker, publish
 
 
@@ -22,10 +23,8 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run_directory(tmp_path: Path) -> Path:
-    directory = tmp_path / "run"
-    directory.mkdir()
-    return directory
+def coordinator() -> Coordinator:
+    return Coordinator()
 
 
 @pytest.fixture
@@ -34,8 +33,8 @@ def settings(root: Path) -> ServiceSettings:
 
 
 @pytest.fixture
-def worker(settings: ServiceSettings, run_directory: Path) -> Iterator[Worker]:
-    worker = Worker(settings, run_directory)
+def worker(settings: ServiceSettings, coordinator: Coordinator) -> Iterator[Worker]:
+    worker = Worker(settings, coordinator)
     publish(settings.root, 2)
     worker.scan()
     yield worker
@@ -43,8 +42,8 @@ def worker(settings: ServiceSettings, run_directory: Path) -> Iterator[Worker]:
 
 
 @pytest.fixture
-def service(settings: ServiceSettings, run_directory: Path, worker: Worker) -> Service:
-    return Service(settings, run_directory)
+def service(settings: ServiceSettings, coordinator: Coordinator, worker: Worker) -> Service:
+    return Service(settings, coordinator)
 
 
 @pytest.fixture

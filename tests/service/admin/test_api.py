@@ -12,6 +12,7 @@ import pytest
 
 from service.admin.api import MAX_BODY_BYTES, create_admin_app
 from service.config import ServiceSettings
+from service.coordinator import Coordinator
 from service.security.tokens import TokenStore
 from service.versions.state_file import NAME
 from tests.service.admin.workers import Worker
@@ -24,9 +25,9 @@ JSON = {"content-type": "application/json"}
 
 
 def sender(
-    settings: ServiceSettings, run_directory: Path, tokens: TokenStore | None = None
+    settings: ServiceSettings, coordinator: Coordinator, tokens: TokenStore | None = None
 ) -> Send:
-    app = create_admin_app(settings, run_directory, tokens)
+    app = create_admin_app(settings, coordinator, tokens)
 
     def send(
         method: str, path: str, host: str = "127.0.0.1:8090", **options: Any
@@ -42,17 +43,17 @@ def sender(
 
 
 @pytest.fixture
-def send(settings: ServiceSettings, run_directory: Path, worker: Worker) -> Send:
-    return sender(settings, run_directory)
+def send(settings: ServiceSettings, coordinator: Coordinator, worker: Worker) -> Send:
+    return sender(settings, coordinator)
 
 
 @pytest.fixture
 def send_with_tokens(
-    settings: ServiceSettings, run_directory: Path, worker: Worker, tmp_path: Path
+    settings: ServiceSettings, coordinator: Coordinator, worker: Worker, tmp_path: Path
 ) -> Send:
     file = tmp_path / "operators"
     file.write_text(f"me {TOKEN}\nmovies {MOVIES_TOKEN} movies\nbooks {BOOKS_TOKEN} books\n")
-    return sender(settings, run_directory, TokenStore(file))
+    return sender(settings, coordinator, TokenStore(file))
 
 
 def test_command_returns_the_status_after_it(send: Send) -> None:
@@ -149,13 +150,13 @@ def test_body_sent_in_pieces_is_limited_too(send: Send, root: Path) -> None:
 
 
 def test_body_that_does_not_arrive_is_not_awaited_for_ever(
-    root: Path, run_directory: Path, worker: Worker
+    root: Path, coordinator: Coordinator, worker: Worker
 ) -> None:
     async def stuck() -> AsyncIterator[bytes]:
         yield b"{"
         await asyncio.sleep(3600)
 
-    send = sender(ServiceSettings(root=root, request_timeout_s=0.05), run_directory)
+    send = sender(ServiceSettings(root=root, request_timeout_s=0.05), coordinator)
     answer = send("POST", "/v1/drain", content=stuck(), headers=JSON)
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, "DEADLINE")
 
@@ -248,12 +249,12 @@ def test_openapi_document_describes_every_command(send: Send) -> None:
 
 
 def test_command_that_a_worker_does_not_follow_yet_is_only_accepted(
-    root: Path, run_directory: Path
+    root: Path, coordinator: Coordinator
 ) -> None:
     settings = ServiceSettings(root=root)
-    worker = Worker(settings, run_directory)
+    worker = Worker(settings, coordinator)
     worker.close()
-    send = sender(settings, run_directory)
+    send = sender(settings, coordinator)
     answer = send("POST", "/v1/models/movies/deny/add", json={"ids": [7]})
     assert (answer.status_code, [each["revision"] for each in answer.json()["processes"]]) == (
         202,

@@ -11,6 +11,7 @@ import pytest
 
 from service.admin.service import Service
 from service.config import ServiceSettings
+from service.coordinator import Coordinator
 from service.errors import NotFound, NotReady
 from service.versions.state_file import NAME
 from tests.service.admin.workers import Worker, publish
@@ -28,11 +29,11 @@ def unmet(status: dict[str, Any]) -> list[tuple[int, str, str]]:
 
 
 def test_rollback_to_a_version_that_is_not_loaded_waits_for_its_load(
-    settings: ServiceSettings, root: Path, run_directory: Path
+    settings: ServiceSettings, root: Path, coordinator: Coordinator
 ) -> None:
     publish(root, 2)
-    worker = Worker(settings, run_directory)
-    service = Service(settings, run_directory)
+    worker = Worker(settings, coordinator)
+    service = Service(settings, coordinator)
     try:
         status = service.apply("rollback", b"", "movies")
         assert (model(status)["current"], unmet(status)) == (2, [(1, "loaded", "missing")])
@@ -44,11 +45,11 @@ def test_rollback_to_a_version_that_is_not_loaded_waits_for_its_load(
 
 
 def test_rollback_to_a_version_that_fails_is_unmet_until_a_newer_one_is_published(
-    settings: ServiceSettings, root: Path, run_directory: Path
+    settings: ServiceSettings, root: Path, coordinator: Coordinator
 ) -> None:
     publish(root, 2)
-    worker = Worker(settings, run_directory)
-    service = Service(settings, run_directory)
+    worker = Worker(settings, coordinator)
+    service = Service(settings, coordinator)
     try:
         service.apply("rollback", b"", "movies")
         worker.failing[1] = "vectors.bin differs from its checksum"
@@ -78,10 +79,10 @@ def test_newest_version_is_unmet_until_it_is_loaded_or_fails(
 
 
 def test_version_that_only_one_worker_has_loaded_is_unmet(
-    service: Service, worker: Worker, settings: ServiceSettings, run_directory: Path
+    service: Service, worker: Worker, settings: ServiceSettings, coordinator: Coordinator
 ) -> None:
     publish(settings.root, 3)
-    other = Worker(settings, run_directory, os.getppid())
+    other = Worker(settings, coordinator, os.getppid())
     try:
         status = service.status()
         assert [each["pid"] for each in status["processes"]] == sorted((os.getpid(), os.getppid()))

@@ -1,14 +1,10 @@
-"""Statuses of workers are written, read and merged."""
+"""Statuses of workers are reported, read and merged."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-from pathlib import Path
-
 import pytest
 
-from service.admin.status import WorkerStatus, merged_versions, read_statuses, write_status
+from service.admin.status import WorkerStatus, merged_versions, read_statuses
 from service.versions.lifecycle import State, VersionState
 
 
@@ -16,14 +12,9 @@ def status(pid: int, *states: VersionState) -> WorkerStatus:
     return WorkerStatus(pid, 3, "", 1 << 20, {"movies": [1, 2]}, {"movies": states})
 
 
-def test_statuses_are_those_of_running_processes_by_their_ids(tmp_path: Path) -> None:
-    with subprocess.Popen(["true"]) as gone:
-        pass
-    for pid in (gone.pid, os.getpid(), os.getppid()):
-        write_status(tmp_path, status(pid))
-    (tmp_path / "worker-x.json").write_text("{}")
-    assert [each.pid for each in read_statuses(tmp_path)] == sorted((os.getpid(), os.getppid()))
-    assert not (tmp_path / f"worker-{gone.pid}.json").exists()
+def test_statuses_are_those_of_workers_that_have_told_theirs() -> None:
+    statuses = [status(pid, VersionState(2, "available", current=True)) for pid in (3, 5)]
+    assert read_statuses([b"", *(each.to_json() for each in statuses)]) == statuses
 
 
 @pytest.mark.parametrize(

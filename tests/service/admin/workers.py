@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from service.admin.status import WorkerStatus, write_status
+from service.admin.status import WorkerStatus
 from service.config import ServiceSettings
+from service.coordinator import Coordinator
 from service.observability.metrics import Metrics
 from service.versions.lifecycle import VersionManager
 from service.versions.loader import LoadRejected
@@ -56,14 +57,14 @@ class Worker:
     """
 
     def __init__(
-        self, settings: ServiceSettings, run_directory: Path, pid: int | None = None
+        self, settings: ServiceSettings, coordinator: Coordinator, pid: int | None = None
     ) -> None:
-        self._run_directory = run_directory
+        self._coordinator = coordinator
         self._pid = pid or os.getpid()
         self._loader = _EmptyVersions(settings.root)
         self._manager = VersionManager()
         loader: Any = self._loader
-        self._poller = Poller(settings, loader, self._manager, Metrics())
+        self._poller = Poller(settings, loader, self._manager, Metrics(), coordinator, self._pid)
         self.failing = self._loader.failing
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -75,19 +76,18 @@ class Worker:
         """Loads what is desired."""
         with self._lock:
             self._poller.scan()
-            self._write()
+            self._report()
 
     def _follow(self) -> None:
         while not self._stopping.wait(0.005):
             with self._lock:
                 self._poller.follow()
-                self._write()
+                self._report()
 
-    def _write(self) -> None:
-        write_status(
-            self._run_directory,
-            replace(WorkerStatus.of(self._manager, self._poller, 1 << 20), pid=self._pid),
-        )
+    def _report(self) -> None:
+        status = replace(WorkerStatus.of(self._manager, self._poller, 1 << 20), pid=self._pid)
+        report = self._poller.report("", True, status.to_json())
+        self._coordinator.report(self._pid, report)
 
     def states(self) -> dict[int, str]:
         return {state.version: state.state for state in self._manager.models()["movies"]}

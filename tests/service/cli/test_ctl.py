@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 from service.admin.api import create_admin_app
 from service.cli.ctl import CTL
 from service.config import ServiceSettings
+from service.coordinator import Coordinator
 from service.observability import logging
 from service.security.tls import Certificates
 from service.security.tokens import TokenStore
@@ -45,15 +46,14 @@ class Service:
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self.root = directory / "bundles"
-        run_directory = directory / "run"
-        run_directory.mkdir()
+        coordinator = Coordinator()
         publish(self.root, 1)
         settings = ServiceSettings(root=self.root, **options)
-        self.worker = Worker(settings, run_directory)
+        self.worker = Worker(settings, coordinator)
         tokens = None if settings.admin_tokens is None else TokenStore(settings.admin_tokens)
         certificates = Certificates.of(settings)
         tls = None if certificates is None else lambda *_: certificates.ssl_context()
-        app = create_admin_app(settings, run_directory, tokens)
+        app = create_admin_app(settings, coordinator, tokens)
         config = uvicorn.Config(app, log_config=None, lifespan="off", ssl_context_factory=tls)
         self._server = uvicorn.Server(config)
         self._stopping = threading.Event()

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from service.config import ServiceSettings
-from service.security.exposure import on_loopback, warn_of_exposed_secrets, warn_of_open_endpoints
+from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endpoints
+from service.security.loopback import on_loopback
 from tests.service.security.authorities import Authority
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.config import ServiceSettings
+from service.coordinator import Coordinator
 from service.observability.metrics import Metrics
 from service.versions.lifecycle import VersionManager
 from service.versions.loader import Loader
@@ -35,7 +36,9 @@ class Driven:
         self,
         root: Path,
         warm_up: WarmUp = no_warm_up,
-        load_lock: Path | None = None,
+        coordinator: Coordinator | None = None,
+        worker: int = 1,
+        listens: bool = True,
         **settings: Any,
     ) -> None:
         self.settings = ServiceSettings(
@@ -46,7 +49,12 @@ class Driven:
         self.warm_up = warm_up
         self.loader = Loader(self.settings, THREADS, self._warm_up)
         self.state = StateFile.of(self.settings)
-        self.poller = Poller(self.settings, self.loader, self.manager, self.metrics, load_lock)
+        self.coordinator = coordinator or Coordinator()
+        self.worker = worker
+        self.listens = listens
+        self.poller = Poller(
+            self.settings, self.loader, self.manager, self.metrics, self.coordinator, worker
+        )
         self.scan()
 
     def _warm_up(self, version: ModelVersion, throttle: LoadThrottle) -> None:
@@ -54,6 +62,12 @@ class Driven:
 
     def scan(self) -> None:
         self.poller.scan()
+        self.report()
+
+    def report(self) -> None:
+        """Tells the other workers what this one serves."""
+        report = self.poller.report("", self.listens)
+        self.coordinator.report(self.worker, report)
 
     def want(self, **fields: Any) -> None:
         """Changes what is wanted of the model and follows it, without a scan."""

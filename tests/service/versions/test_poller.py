@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bundle.format.manifest import dump
+from service.coordinator import Coordinator
 from service.versions.loader import LoadRejected
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
@@ -186,9 +187,7 @@ def test_scan_keeps_the_memory_of_the_previous_version_only_while_there_is_room(
     )
 
 
-def test_scan_loads_in_one_worker_while_the_others_serve(
-    write: Write, drive: Drive, tmp_path: Path
-) -> None:
+def test_scan_loads_in_one_worker_while_the_others_serve(write: Write, drive: Drive) -> None:
     write(version=1)
     loading = threading.Lock()
 
@@ -197,11 +196,13 @@ def test_scan_loads_in_one_worker_while_the_others_serve(
         time.sleep(0.05)
         loading.release()
 
-    options = {"warm_up": warm_up, "load_lock": tmp_path / "load.lock"}
-    workers = drive(**options), drive(**options)
+    options = {"warm_up": warm_up, "coordinator": Coordinator()}
+    workers = drive(worker=1, **options), drive(worker=2, **options)
     write(version=2)
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(Driven.scan, workers))
+    for worker in workers:
+        worker.poller.follow()
     assert [worker.serving() for worker in workers] == [2, 2]
 
 

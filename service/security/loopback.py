@@ -1,0 +1,13 @@
+"""Which addresses only this machine can reach. Light: the supervisor imports it."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+
+def on_loopback(host: str) -> bool:
+    """Returns whether only this machine can reach an address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

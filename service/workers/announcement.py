@@ -1,0 +1,111 @@
+"""How commands on the same machine find a running service: by its root.
+
+A supervisor says on a Unix socket of Linux's abstract namespace what it serves. There is no file
+that could be left behind or cleaned, and no port that another program could have.
+
+The supervisor imports this module, so that it must stay light.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+_PREFIX = "rowcast-service-"
+_SOCKETS = Path("/proc/net/unix")
+"""The Unix sockets of this network namespace; names of the abstract namespace begin with @."""
+_TIMEOUT_S = 2.0
+_BYTES_MAX = 1 << 16
+_CREDENTIALS = struct.Struct("3i")
+"""The process, the user and the group of a socket's other end (unix(7), SO_PEERCRED)."""
+_ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - addresses to connect to
+
+
+@dataclass(frozen=True)
+class Announcement:
+    """A running service.
+
+    Attributes:
+      pid: The process id of the supervisor.
+      root: The absolute path of the root, as it was given.
+      admin: The URL of the admin API; "": there is none.
+    """
+
+    pid: int
+    root: str
+    admin: str
+
+
+def admin_url(host: str, port: int, tls: bool) -> str:
+    """Returns the URL of an admin API for programs on this machine."""
+    host = _ANY.get(host, host)
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def announce(announcement: Announcement) -> socket.socket:
+    """Tells of a service in a thread, until the returned socket is closed.
+
+    Raises:
+      OSError: The socket cannot be created.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(f"\0{_PREFIX}{announcement.pid}")
+    listener.listen()
+    text = json.dumps(asdict(announcement)).encode()
+
+    def tell() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # it is closed
+                return
+            with connection, suppress(OSError):
+                connection.settimeout(_TIMEOUT_S)
+                connection.sendall(text)
+
+    threading.Thread(target=tell, name="announcement", daemon=True).start()
+    return listener
+
+
+def find_services() -> list[Announcement]:
+    """Returns the services on this machine that this user may trust, by process id: the user's own
+    and those of root; root trusts all.
+    """
+    services = list[Announcement]()
+    for name in sorted(set(_names())):
+        with suppress(OSError, ValueError, TypeError):  # it has just ended, or is another program
+            services.append(_ask(name))
+    return services
+
+
+def _names() -> Iterator[str]:
+    for line in _SOCKETS.read_text(errors="replace").splitlines():
+        name = line.rpartition(" ")[2]
+        if name.startswith(f"@{_PREFIX}"):
+            yield name.removeprefix("@")
+
+
+def _ask(name: str) -> Announcement:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_TIMEOUT_S)
+        connection.connect(f"\0{name}")
+        credentials = connection.getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
+        )
+        pid, user, _ = _CREDENTIALS.unpack(credentials)
+        if os.geteuid() not in {0, user} and user != 0:
+            raise PermissionError(f"process {pid} is of user {user}")
+        text = b""
+        while (part := connection.recv(_BYTES_MAX)) and len(text) < _BYTES_MAX:
+            text += part
+    announcement = Announcement(**json.loads(text))
+    if announcement.pid != pid:
+        raise ValueError(f"process {pid} announces process {announcement.pid}")
+    return announcement

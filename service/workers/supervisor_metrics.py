@@ -1,0 +1,103 @@
+"""The metrics of a service: what its workers keep in files of the run directory, and what the
+supervisor counts itself.
+
+The supervisor imports this module, so that it must stay light.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Collection
+from pathlib import Path
+
+import prometheus_client as prometheus
+from prometheus_client import CollectorRegistry
+
+from service.observability import merged_metrics
+
+COUNTERS = {
+    "worker_ends": (
+        "Workers that ended unasked; at the health address alone",
+        ("reason",),
+    )
+}
+ENDS = ("exit", "SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL")
+"""How workers end unasked. Other signals have series of their own once they occur."""
+
+
+class SupervisorMetrics:
+    """The run directory, which holds nothing but the files of prometheus_client.
+
+    Attributes:
+      directory: The directory; its mode is 0700.
+    """
+
+    def __init__(self) -> None:
+        """Creates the run directory.
+
+        Raises:
+          OSError: There is no directory for temporary files.
+        """
+        self.directory = Path(tempfile.mkdtemp(prefix="rowcast-"))
+        self._lock = _locked(self.directory)
+        self._rendering = threading.Lock()
+        self._registry = CollectorRegistry()
+        (text, labels) = COUNTERS["worker_ends"]
+        self._ends = prometheus.Counter(
+            "rowcast_worker_ends", text, labels, registry=self._registry
+        )
+        for reason in ENDS:
+            self._ends.labels(reason)
+
+    def worker_ended(self, reason: str) -> None:
+        """Counts a worker that ended unasked; `reason`: see ENDS."""
+        self._ends.labels(reason).inc()
+
+    def restore_directory(self) -> None:
+        """Creates the run directory again if somebody has removed it: workers that start need it.
+
+        Raises:
+          OSError: It cannot be created, or is another user's.
+        """
+        try:
+            self.directory.mkdir(mode=0o700)
+        except FileExistsError:
+            if self.directory.stat().st_uid != os.geteuid():
+                raise PermissionError(f"{self.directory} is another user's") from None
+        else:
+            os.close(self._lock)
+            self._lock = _locked(self.directory)
+
+    def render(self, running: Collection[int]) -> bytes:
+        """Returns the text of `/metrics`, without the gauges of workers that have ended.
+
+        Args:
+          running: The workers that have reported, by process id.
+
+        Raises:
+          MetricsMissing: The files of one of them are gone.
+        """
+        only = next(iter(running)) if len(running) == 1 else None
+        with self._rendering:  # one at a time, whatever is scraped meanwhile
+            merged_metrics.check_files(self.directory, running)
+            merged_metrics.forget_ended(self.directory)
+            merged = merged_metrics.render(self.directory, only)
+        return merged + prometheus.generate_latest(self._registry)
+
+    def close(self) -> None:
+        """Removes the run directory."""
+        os.close(self._lock)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _locked(directory: Path) -> int:
+    """Returns an open descriptor of a directory, whose lock systemd-tmpfiles respects: it removes
+    nothing from the directory.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor

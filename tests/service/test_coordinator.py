@@ -1,0 +1,228 @@
+"""What the coordinator remembers of workers, and whom it lets load."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import signal
+
+import pytest
+
+from service import coordinator
+from service.coordinator import LATE_S, Coordinator, Report
+
+MODEL = "movies"
+FILES = "digest of the files"
+
+
+class Clock:
+    """A clock that stands still unless a test moves it."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def service(clock: Clock) -> Coordinator:
+    return Coordinator(clock)
+
+
+def report(
+    *loaded: int,
+    known: tuple[int, ...] = (1, 2, 3),
+    failed: tuple[int, ...] = (),
+    starved: tuple[int, ...] = (),
+    listens: bool = True,
+    settled: bool = True,
+) -> Report:
+    return Report(
+        "", listens, settled, {MODEL: known}, {MODEL: loaded}, {MODEL: failed}, {MODEL: starved}
+    )
+
+
+def shared(service: Coordinator, pid: int) -> set[int] | None:
+    versions = service.peers(pid).shared.get(MODEL)
+    return None if versions is None else set(versions)
+
+
+def lacking(service: Coordinator, pid: int) -> set[int]:
+    return set(service.peers(pid).lacking.get(MODEL, ()))
+
+
+def test_shared_versions_are_those_that_every_other_serving_worker_has_loaded(
+    service: Coordinator, clock: Clock
+) -> None:
+    assert shared(service, 1) is None
+    service.report(1, report(1, 2))
+    assert shared(service, 1) is None  # there is no other
+    assert shared(service, 9) == {1, 2}  # of a worker that has not reported yet
+    service.report(2, report(2, 3))
+    service.report(3, report(1, 3, listens=False))
+    service.report(4, report(1, settled=False))
+    assert (shared(service, 1), shared(service, 2), shared(service, 3)) == ({2, 3}, {1, 2}, {2})
+    clock.seconds += LATE_S
+    service.report(1, report(1, 2))
+    assert shared(service, 3) == {1, 2}  # 2 is late
+    service.report(2, report(2, 3))
+    service.worker_ended(1, "SIGKILL")
+    assert shared(service, 3) == {2, 3}
+    service.forget(2)
+    assert shared(service, 3) is None
+
+
+def test_version_for_which_memory_is_missing_elsewhere_may_become_current(
+    service: Coordinator,
+) -> None:
+    service.report(1, report(2, 3))
+    service.report(2, report(2, failed=(3,), starved=(3,)))
+    assert (shared(service, 1), lacking(service, 1)) == ({2, 3}, set())
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (report(2, failed=(3,)), {3}),
+        (report(2, failed=(3,), listens=False), set()),  # it waits until it can load 3
+        (report(3, failed=(3,)), {2}),  # a new copy of 3 failed, the old one serves
+        (report(2, 3), set()),
+        (report(2), set()),  # it has not looked for 3 yet
+    ],
+)
+def test_lacking_versions_are_those_that_a_worker_failed_to_load(
+    other: Report, expected: set[int], service: Coordinator
+) -> None:
+    service.report(1, report(2, 3, failed=(2,) if expected == {2} else ()))
+    service.report(2, other)
+    assert lacking(service, 1) == (expected if expected != {2} else set())
+
+
+def test_version_gone_from_the_root_is_lacking_once_a_worker_would_need_it(
+    service: Coordinator,
+) -> None:
+    service.report(1, report(1, 2, known=(1,)))
+    assert lacking(service, 1) == set()  # it is served from memory
+    service.report(2, report(1, known=(1,), listens=False))
+    assert (lacking(service, 1), lacking(service, 2)) == ({2}, {2})
+    service.report(2, report(1, known=(1, 2), listens=False))  # it is back
+    assert lacking(service, 1) == set()
+
+
+def test_one_worker_loads_at_a_time(service: Coordinator) -> None:
+    assert service.begin_load(1, MODEL, 2, FILES).granted
+    waiting = service.begin_load(2, MODEL, 2, FILES)
+    assert (waiting.granted, waiting.problem) == (False, "")
+    service.end_load(2, loaded=True)  # it has no turn to give back
+    assert not service.begin_load(2, MODEL, 2, FILES).granted
+    service.end_load(1, loaded=True)
+    assert service.begin_load(2, MODEL, 2, FILES).granted
+    service.forget(2)  # it was asked to end
+    assert service.begin_load(1, MODEL, 2, FILES).granted
+
+
+def test_version_that_ended_a_process_is_loaded_again_after_growing_pauses_a_few_times(
+    service: Coordinator, clock: Clock
+) -> None:
+    pauses = []
+    for pid in range(1, 5):
+        assert service.begin_load(pid, MODEL, 2, FILES).granted
+        assert service.worker_ended(pid, "SIGSEGV") == {"model": MODEL, "version": 2}
+        refusal = service.begin_load(9, MODEL, 2, FILES)
+        assert not refusal.granted
+        assert f"process {pid} ended (SIGSEGV) while it loaded this version" in refusal.problem
+        pauses.append(refusal.retry_s)
+        assert service.begin_load(9, MODEL, 1, FILES).granted
+        service.end_load(9, loaded=True)
+        clock.seconds += min(refusal.retry_s, 1e6)
+    assert pauses == [60, 120, 240, math.inf]
+    assert service.begin_load(9, MODEL, 2, "digest of other files").granted
+    service.end_load(9, loaded=True)
+    assert service.begin_load(9, MODEL, 2, FILES).granted
+
+
+def test_version_that_is_loaded_after_all_is_not_held_responsible_any_more(
+    service: Coordinator, clock: Clock
+) -> None:
+    service.begin_load(1, MODEL, 2, FILES)
+    service.worker_ended(1, "SIGKILL")
+    clock.seconds += 60
+    assert service.begin_load(2, MODEL, 2, FILES).granted
+    service.end_load(2, loaded=True)
+    service.begin_load(3, MODEL, 2, FILES)
+    service.worker_ended(3, "SIGKILL")
+    assert service.begin_load(4, MODEL, 2, FILES).retry_s == 60
+
+
+def test_worker_that_ends_beside_a_load_leaves_it_alone(service: Coordinator) -> None:
+    service.begin_load(1, MODEL, 2, FILES)
+    assert service.worker_ended(2, "SIGKILL") == {}
+    service.end_load(1, loaded=False)
+    assert service.begin_load(2, MODEL, 2, FILES).granted
+
+
+def test_starts_pause_longer_as_long_as_workers_end_before_they_serve(
+    service: Coordinator,
+) -> None:
+    service.report(99, report(1))
+    pauses = []
+    for pid in range(1, 11):
+        pauses.append(service.begin_start().pause_s)
+        service.report(pid, report(settled=False))
+        service.worker_ended(pid, "exit status 1")
+        service.report(99, report(1))  # of a worker that is well
+    assert pauses == [0, 0, 1, 2, 4, 8, 16, 32, 60, 60]
+    service.report(11, report(1))
+    service.worker_ended(11, "SIGKILL")
+    assert service.begin_start().pause_s == 0
+
+
+def test_start_knows_whether_the_service_has_listened(service: Coordinator) -> None:
+    assert not service.begin_start().is_replacement
+    service.set_started()
+    assert service.begin_start().is_replacement
+
+
+def test_first_exit_code_counts(service: Coordinator) -> None:
+    assert service.exit_code(0) == 0
+    assert (service.set_exit_code(7), service.set_exit_code(1)) == (True, False)
+    assert service.exit_code(0) == 7
+
+
+def report_and_load(address: str) -> None:
+    """What a worker does, and then dies."""
+    service = coordinator.connect(address)
+    service.report(7, Report("", True, True, {}, {MODEL: (1,)}, status=b"{}"))
+    assert service.begin_load(7, MODEL, 2, FILES).granted
+    signal.raise_signal(signal.SIGKILL)
+
+
+def test_processes_reach_the_coordinator_and_their_facts_outlive_them() -> None:
+    service = Coordinator()
+    address = coordinator.serve(service)
+    process = multiprocessing.get_context("spawn").Process(target=report_and_load, args=(address,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert service.statuses() == [b"{}"]
+    service.worker_ended(7, "SIGKILL")
+    assert "SIGKILL" in coordinator.connect(address).begin_load(8, MODEL, 2, FILES).problem
+
+
+def test_stranger_without_the_key_of_the_service_is_turned_away() -> None:
+    address = coordinator.serve(Coordinator())
+    current = multiprocessing.current_process()
+    key = current.authkey
+    current.authkey = b"another key"
+    try:
+        with pytest.raises(multiprocessing.AuthenticationError):
+            coordinator.connect(address)
+    finally:
+        current.authkey = key
+    assert coordinator.connect(address).statuses() == []
