@@ -7,6 +7,7 @@ BundleError
 ├── DigestMismatch         committed bytes that differ from their checksum, or are missing
 ├── NotCommitted           a directory without a manifest: not a bundle, or an incomplete one
 ├── DestinationExists      a version that exists already; bundles are never overwritten
+├── OutputRefused          a name under which no file can be published
 ├── RowOutOfRange          a row that the table does not have
 ├── FeatureError           values that are not ids, or do not fit their feature
 │   └── UnknownRefused     an unknown id of a feature whose rule is `refuse`
@@ -47,6 +48,12 @@ class NotCommitted(BundleError):
 
 class DestinationExists(BundleError):
     """The version to write exists already; bundles are never overwritten."""
+
+
+class OutputRefused(BundleError):
+    """No file can be published under a name: it is `-`, a directory, a device, a pipe or a
+    socket.
+    """
 
 
 class VersionBusy(BundleError):

@@ -15,19 +15,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from bundle.format.manifest import Precision
 from bundle.format.paths import MANIFEST
+from bundle.service_links import is_service_link
 from bundle.tables.sharding import ShardNumber
 
 PREFIX = "ROWCAST_"
-_OTHER_PROGRAMS = re.compile(
-    r"(EXPORT|CLIENT|CTL)_.*|(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT_\d+_(TCP|UDP|SCTP)(_.*)?)"
-)
-"""Variables of rowcast's other programs, and those that Kubernetes sets for a Service named like
-this program.
-"""
+_OTHER_PROGRAMS = re.compile(r"(EXPORT|CLIENT|CTL)_.*")
+"""Variables of rowcast's other programs."""
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 MIB = 1 << 20
@@ -35,6 +38,14 @@ MIB = 1 << 20
 
 class SettingsError(Exception):
     """A setting is missing, unknown or out of range; the message names it."""
+
+
+class _Environment(EnvSettingsSource):
+    """The environment without the variables that Kubernetes sets."""
+
+    def __call__(self) -> dict[str, Any]:
+        links = {name.removeprefix(PREFIX).lower() for name in service_links()}
+        return {name: value for name, value in super().__call__().items() if name not in links}
 
 
 class ServiceSettings(BaseSettings):
@@ -49,6 +60,19 @@ class ServiceSettings(BaseSettings):
         env_ignore_empty=True,
         use_attribute_docstrings=True,
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Returns where settings come from: the arguments, then the environment."""
+        del env_settings, dotenv_settings, file_secret_settings
+        return init_settings, _Environment(settings_cls)
 
     root: Path
     """Directory that holds the bundles, as `<root>/<model>/<version>/`. It must exist and can be
@@ -369,6 +393,19 @@ class ServiceSettings(BaseSettings):
         return value
 
 
+def service_links() -> list[str]:
+    """Returns the variables of the environment that look like settings, but which Kubernetes has
+    set for a Service; in capitals, sorted. They are ignored.
+    """
+    names = [
+        variable.upper()
+        for variable, value in os.environ.items()
+        if is_service_link(variable.upper(), value)
+    ]
+    settings = {f"{PREFIX}{name.upper()}" for name in ServiceSettings.model_fields}
+    return sorted(settings.intersection(names))
+
+
 def read_settings(options: Mapping[str, Any]) -> ServiceSettings:
     """Reads the settings from options, then the environment, then the defaults.
 
@@ -382,9 +419,7 @@ def read_settings(options: Mapping[str, Any]) -> ServiceSettings:
         name = variable.upper().removeprefix(PREFIX)
         if name == variable.upper() or name.lower() in fields or _OTHER_PROGRAMS.fullmatch(name):
             continue
-        if (
-            name.endswith("PORT") and "://" in value
-        ):  # Kubernetes again: ROWCAST_PORT=tcp://10.0.0.1:80
+        if is_service_link(variable.upper(), value):
             continue
         close = difflib.get_close_matches(name, [field.upper() for field in fields], n=1)
         remedy = (

@@ -67,7 +67,7 @@ def sweep_old(root: Path, model: str, keep: int, spare: int) -> tuple[list[int],
     parent = root / model
     for name in os.listdir(parent):
         if name.startswith(_SWEPT):  # of a sweep that was killed
-            shutil.rmtree(parent / name)
+            _remove(parent / name)
     removed = []
     used = []
     for version in catalog.committed_versions(root, model)[: -keep or None]:
@@ -83,9 +83,17 @@ def sweep_old(root: Path, model: str, keep: int, spare: int) -> tuple[list[int],
             files.sync(parent)
         finally:
             os.close(descriptor)
-        shutil.rmtree(aside)
+        _remove(aside)
         removed.append(version)
     return removed, used
+
+
+def _remove(version: Path) -> None:
+    """Removes a version's directory; of one that is linked, the link alone."""
+    if version.is_symlink():
+        version.unlink()
+    else:
+        shutil.rmtree(version)
 
 
 def _locked_alone(bundle: Path) -> int | None:

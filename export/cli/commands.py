@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from bundle.errors import OutputRefused
+from bundle.storage.output_file import OutputFile
 from export.cli import command_line as cl
 from export.cli import options
 from export.cli.terminal import kept_clean, print_report
@@ -319,6 +321,8 @@ def explain(
     from export.explain import drawing as drawings
     from export.explain.text import explain_text
 
+    html_file = _output_file(html, "--html")
+    svg_file = _output_file(svg, "--svg")
     with _at_work() as progress:
         if recipe.is_dir():
             drawing = drawings.drawing_of_bundle(recipe)
@@ -335,30 +339,49 @@ def explain(
                 prepared = prepare(job, recipe.parent, options.read_settings())
                 drawing = drawings.draw_prepared(prepared, recipe.name)
     text = explain_text(drawing)
-    if html is not None:
+    if html_file is not None:
         from export.explain.page import explain_page
 
-        _write_drawing(explain_page(drawing), html, "--html")
+        _write_drawing(explain_page(drawing), html_file, "--html")
         text += f"\n\nand as a page: {html}"
-    if svg is not None:
+    if svg_file is not None:
         from export.explain.image import explain_image
 
-        _write_drawing(explain_image(drawing), svg, "--svg")
+        _write_drawing(explain_image(drawing), svg_file, "--svg")
         text += f"\n\nand as an image: {svg}"
     print_report(asdict(drawing), Text(text), as_json)
 
 
-def _write_drawing(content: str, path: Path, option: str) -> None:
+def _output_file(path: Path | None, option: str) -> OutputFile | None:
+    """Returns the file that an option names.
+
+    Raises:
+      UsageError: It is not a file.
+      DestinationError: It cannot be examined.
+    """
+    try:
+        return None if path is None else OutputFile(path)
+    except OutputRefused as problem:
+        raise UsageError(f"{option}: {problem}") from problem
+    except OSError as problem:
+        raise DestinationError(
+            f"{option} {path}: {problem.strerror}; choose a file that can be written"
+        ) from problem
+
+
+def _write_drawing(content: str, file: OutputFile, option: str) -> None:
     """Writes the page or the image of a drawing.
 
     Raises:
       DestinationError: it cannot be written there.
     """
     try:
-        path.write_text(content, encoding="utf-8", errors="backslashreplace")
+        file.write(content.encode(errors="backslashreplace"))
+    except OutputRefused as problem:
+        raise UsageError(f"{option}: {problem}") from problem
     except OSError as problem:
         raise DestinationError(
-            f"{option} {path}: {problem.strerror}; choose a file that can be written"
+            f"{option} {file.path}: {problem.strerror}; choose a file that can be written"
         ) from problem
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bundle.service_links import is_service_link
 from export.errors import UsageError
 from object_store.locations import is_url
 
@@ -37,7 +38,9 @@ def read_settings(**given: Any) -> ExportSettings:
     from export.recipe.settings import PREFIX, ExportSettings
 
     known = [f"{PREFIX}{name.upper()}" for name in ExportSettings.model_fields]
-    for variable in os.environ:
+    for variable, value in os.environ.items():
+        if is_service_link(variable.upper(), value):
+            continue
         if variable.startswith(PREFIX) and variable.upper() not in known:
             raise UsageError(
                 f"the environment sets {variable}, which is not a setting; the settings are "

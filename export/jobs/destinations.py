@@ -146,10 +146,13 @@ def open_destination(text: str, base: Path, scratch: Path) -> Destination:
       base: the recipe's folder.
       scratch: where versions for a store are staged, each store in a directory of its own.
     Raises:
-      UsageError: a URL that holds credentials, or of a store that is not known.
+      UsageError: a URL that holds credentials, or of a store that is not known; or a path that is
+        not a directory.
     """
     place = location_of(text, base)
     if isinstance(place, Path):
+        if place.exists() and not place.is_dir():
+            raise UsageError(f"destination {place} is not a directory; name one, or a new path")
         return Destination(Path(os.path.normpath(place)), None)
     readable = re.sub(r"[^A-Za-z0-9]+", "-", place.url)[:40].strip("-")
     return Destination(

@@ -36,6 +36,11 @@ EVENTS = {
         "The program has read its settings.",
         "",
     ),
+    "service_links_ignored": (
+        "Kubernetes has set these `variables` for Services whose names make them look like "
+        "settings. The settings keep their defaults, unless options set them.",
+        "Set `enableServiceLinks: false` in the pod, or pass the ports as options.",
+    ),
     "listening": (
         "Every worker accepts connections. `http`, `grpc` and `admin` are the ports.",
         "",

@@ -19,6 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessP
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from glob import escape
 from importlib.metadata import version as library_version
 from itertools import pairwise
 from multiprocessing import active_children, get_context, parent_process
@@ -29,10 +30,17 @@ import orjson
 import pyarrow as pa
 from pyarrow import parquet
 
-from bundle.errors import BundleError, DigestMismatch, FeatureError, UnknownCandidate
+from bundle.errors import (
+    BundleError,
+    DigestMismatch,
+    FeatureError,
+    OutputRefused,
+    UnknownCandidate,
+)
 from bundle.format import paths
 from bundle.format.checksums import digest
 from bundle.storage import catalog, files
+from bundle.storage.output_file import OutputFile
 from runtime.errors import ComputationFailed
 from service.cli.bundle_source import EXIT_DAMAGED, EXIT_DESTINATION, EXIT_SOURCE
 from service.codec import json
@@ -105,11 +113,17 @@ def run(
 
     Args:
       users: a Parquet file with a row for each user.
-      out: is replaced, if it is there, once all are done.
+      out: is replaced, if it is there, once all are done. A link is followed.
       progress: takes how many users are done, and of how many.
     Raises:
       BatchError: see its exit code. Finished blocks stay, for the next run.
     """
+    try:
+        output = OutputFile(out)
+    except OutputRefused as problem:
+        raise BatchError(f"OUT: {problem}", EXIT_USAGE) from problem
+    except OSError as problem:
+        raise BatchError(f"{out} cannot be written: {problem}", EXIT_DESTINATION) from problem
     task = _resolved(task)
     try:
         source = parquet.ParquetFile(users)
@@ -118,22 +132,24 @@ def run(
                 f"{users} has no column {min(missing)!r}; it has {source.schema_arrow.names}",
                 EXIT_USAGE,
             )
-        directory = out.with_name(f".{out.name}.parts-{_key(task, users)}")
+        directory = output.path.with_name(f".{output.path.name}.parts-{_key(task, users)}")
     except (OSError, pa.ArrowException) as problem:
         raise BatchError(f"{users} cannot be read as Parquet: {problem}", EXIT_SOURCE) from problem
     try:
         with _held(directory):
             done = dict(_finished(directory))
             kept = _compute(task, source, directory, done, workers, progress)
-            failed = _join([done[number] for number in sorted(done)], directory / "joined", out)
+            failed = _join([done[number] for number in sorted(done)], directory / "joined", output)
             shutil.rmtree(directory, ignore_errors=True)
-        for other in out.parent.glob(
-            f".{out.name}.parts-*"
+        for other in output.path.parent.glob(
+            f".{escape(output.path.name)}.parts-*"
         ):  # of runs that were stopped, and had other inputs
             with suppress(OSError), _held(other):
                 shutil.rmtree(other, ignore_errors=True)
     except BlockingIOError:
         raise BatchError(f"another run is writing {out}", EXIT_DESTINATION) from None
+    except OutputRefused as problem:
+        raise BatchError(f"OUT: {problem}; run again to continue", EXIT_DESTINATION) from problem
     except BundleError as problem:
         raise BatchError(f"the bundle cannot be read: {problem}", EXIT_DAMAGED) from problem
     except OSError as problem:
@@ -340,9 +356,9 @@ def _write_block(
     return path, len(problems), problems[0] if problems else ""
 
 
-def _join(parts: list[Path], staged: Path, out: Path) -> int:
-    """Writes all blocks into one file, which it renames at the end; returns how many users have no
-    list.
+def _join(parts: list[Path], staged: Path, output: OutputFile) -> int:
+    """Writes all blocks into one file, which it publishes at the end; returns how many users
+    have no list.
     """
     failed = 0
     with parquet.ParquetWriter(staged, parquet.read_schema(parts[0])) as writer:
@@ -350,9 +366,7 @@ def _join(parts: list[Path], staged: Path, out: Path) -> int:
             table = parquet.read_table(part)
             failed += table.num_rows - table["error"].null_count
             writer.write_table(table)
-    files.sync(staged)
-    staged.rename(out)
-    files.sync(out.parent)
+    output.replace(staged)
     return failed
 
 

@@ -19,6 +19,8 @@ import typer
 from typer.core import TyperGroup, TyperOption
 
 from bundle.arithmetic import ceil_div
+from bundle.errors import OutputRefused
+from bundle.storage.output_file import OutputFile
 from service.exit_codes import EXIT_OK, EXIT_USAGE
 from service.workers.announcement import find_services
 
@@ -440,12 +442,15 @@ def _report(
     settings, status and recent problems.
     """
     with _reported_errors():
-        text = _json(context.obj.request("/v1/report"))
-        if output is None:
-            sys.stdout.write(text)
-            return
         try:
-            output.write_text(text)
+            file = None if output is None else OutputFile(output)
+            text = _json(context.obj.request("/v1/report"))
+            if file is None:
+                sys.stdout.write(text)
+            else:
+                file.write(text.encode())
+        except OutputRefused as problem:
+            raise CtlError(f"--output: {problem}", EXIT_USAGE) from None
         except OSError as problem:
             raise CtlError(
                 f"--output {output} cannot be written: {problem.strerror}", EXIT_USAGE

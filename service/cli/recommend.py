@@ -59,7 +59,10 @@ def recommend_command(
     ],
     out: Annotated[
         Path,
-        typer.Argument(metavar="OUT", help="Parquet file to write. An existing file is replaced."),
+        typer.Argument(
+            metavar="OUT",
+            help="Parquet file to write. An existing file is replaced; a link is followed.",
+        ),
     ],
     id_column: Annotated[
         str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import typing
@@ -13,7 +14,9 @@ import orjson
 import typer
 from pydantic.fields import FieldInfo
 
-from service.config import PREFIX, ServiceSettings, SettingsError, read_settings
+from bundle.errors import OutputRefused
+from bundle.storage.output_file import OutputFile
+from service.config import PREFIX, ServiceSettings, SettingsError, read_settings, service_links
 from service.exit_codes import EXIT_OK, EXIT_USAGE
 
 PRINT_SETTINGS = "print_settings"
@@ -95,6 +98,10 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
     threads = compute_threads(settings.workers, settings.threads)
     extra = logging.fields(cores=usable_cores(), workers=settings.workers, threads=threads)
     logging.logger(__name__).info("starting", extra=extra)
+    if variables := service_links():
+        logging.logger(__name__).warning(
+            "service_links_ignored", extra=logging.fields(variables=variables)
+        )
     try:
         start(settings)
     except OSError as problem:
@@ -119,6 +126,8 @@ def _check(settings: ServiceSettings) -> None:
     TokenStore.of(settings.admin_tokens, "admin_tokens")
     Certificates.of(settings)
     check_writable(settings)
+    _check_output_file("ports_file", settings.ports_file)
+    _check_output_file("state_file", settings.state_file)
     if settings.admin and settings.admin_tokens is None and not on_loopback(settings.admin_host):
         raise SettingsError(
             f"--admin-host (or ROWCAST_ADMIN_HOST) is {settings.admin_host!r}, which other "
@@ -143,6 +152,23 @@ def _check(settings: ServiceSettings) -> None:
             require_library("--precision bf16")
     except (LibraryMissing, DeviceMissing) as problem:
         raise SettingsError(str(problem)) from problem
+
+
+def _check_output_file(name: str, path: Path | None) -> None:
+    """Checks that a setting names a file that can be replaced.
+
+    Raises:
+      SettingsError: It names something else.
+    """
+    if path is None:
+        return
+    try:
+        # What only cannot be read now is reported when it is needed: it may be there by then.
+        with contextlib.suppress(OSError):
+            OutputFile(path)
+    except OutputRefused as problem:
+        option = f"--{name.replace('_', '-')} (or {PREFIX}{name.upper()})"
+        raise SettingsError(f"{option}: {problem}") from problem
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:

@@ -1,5 +1,5 @@
 """The desired state on disk: one JSON file that every process of the service reads; written aside,
-then renamed.
+then renamed. A symbolic link is followed.
 
 A file that cannot be read changes nothing in a running service. A service that starts with one
 loads nothing and reports why: it cannot know which versions it must not serve.
@@ -11,14 +11,14 @@ import contextlib
 import fcntl
 import os
 import stat
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 from pydantic import ValidationError
 
-from bundle.storage import files
+from bundle.errors import OutputRefused
+from bundle.storage.output_file import OutputFile
 from service.config import ServiceSettings
 from service.errors import NotReady, TooLarge
 from service.versions.desired_state import Desired, first_error
@@ -118,8 +118,9 @@ class StateFile:
           Exception: whatever `edit` raises; nothing is changed.
         """
         try:
+            output = OutputFile(self.path)
             with open(
-                f"{self.path}.lock", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)
+                f"{output.path}.lock", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)
             ) as lock:
                 with contextlib.suppress(OSError):  # a file system without locks
                     fcntl.flock(lock, fcntl.LOCK_EX)
@@ -137,22 +138,10 @@ class StateFile:
                         f"the state file would have {len(content)} bytes; at most {BYTES_MAX} are "
                         "accepted"
                     )
-                self._write(content)
+                output.write(content)
                 return desired
-        except StateUnreadable as problem:
+        except (StateUnreadable, OutputRefused) as problem:
             raise NotReady(str(problem)) from problem
         except OSError as problem:
             reason = f"{problem.strerror or problem}; --state-file names another path"
             raise NotReady(f"state file {self.path} cannot be written: {reason}") from problem
-
-    def _write(self, content: bytes) -> None:
-        aside = self.path.with_name(f"{self.path.name}.{os.getpid()}.{threading.get_ident()}")
-        try:
-            with aside.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(self.path)
-        finally:
-            aside.unlink(missing_ok=True)
-        files.sync(self.path.parent)

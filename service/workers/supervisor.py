@@ -27,6 +27,8 @@ from typing import Any
 import orjson
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
+from bundle.errors import OutputRefused
+from bundle.storage.output_file import OutputFile
 from service import coordinator
 from service.coordinator import Coordinator
 from service.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
@@ -292,12 +294,10 @@ def _end_of(pid: int, process: Process | None) -> str | None:
 
 def _write_ports(path: Path, ports: dict[str, int]) -> None:
     """Writes the bound ports in one rename, so that a reader never sees half of them."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        staged.write_bytes(orjson.dumps(ports))
-        staged.replace(path)
-    except OSError as problem:
-        reason = problem.strerror or ""
+        OutputFile(path).write(orjson.dumps(ports))
+    except (OutputRefused, OSError) as problem:
+        reason = getattr(problem, "strerror", None) or str(problem)
         log.error("ports_file_unwritable", extra=logging.fields(file=str(path), problem=reason))
 
 

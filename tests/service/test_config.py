@@ -4,6 +4,7 @@ of them.
 
 from __future__ import annotations
 
+import os
 import re
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from service.cli.serve import command
-from service.config import ServiceSettings, SettingsError, read_settings
+from service.config import ServiceSettings, SettingsError, read_settings, service_links
 
 
 @pytest.fixture(autouse=True)
@@ -40,6 +41,16 @@ def test_read_settings_prefers_options_to_the_environment_to_defaults(
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValidationError):
         setattr(read_settings({}), "max_k", 3)  # noqa: B010 - mypy would reject the plain way
+
+
+@pytest.mark.parametrize("option", ["--ports-file", "--state-file"])
+def test_output_file_that_is_not_a_file_is_refused_at_start(option: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, kind in ((tmp_path, "a directory"), (tmp_path / "pipe", "a pipe")):
+        done = CliRunner().invoke(command(), [option, str(name)])
+        assert done.exit_code == 2
+        variable = f"ROWCAST_{option[2:].replace('-', '_').upper()}"
+        assert f"{option} (or {variable}): {name} is {kind}, which a rename" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -73,6 +84,46 @@ def test_read_settings_leaves_variables_of_other_programs_alone(
 ) -> None:
     monkeypatch.setenv(f"ROWCAST_{name}", "tcp://10.0.0.1:80")
     read_settings({})
+
+
+PORTS = [name for name in ServiceSettings.model_fields if name.endswith("port")]
+
+
+@pytest.mark.parametrize("name", ["", "serve", "http", "a_b", *(name[:-5] for name in PORTS)])
+@pytest.mark.parametrize("protocol", ["tcp", "udp", "sctp"])
+def test_services_of_any_name_are_not_settings(
+    name: str, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = f"ROWCAST_{name}".rstrip("_").upper()
+    link = f"{service}_PORT_9_{protocol.upper()}"
+    variables = {
+        f"{service}_SERVICE_HOST": "10.0.0.1",
+        f"{service}_SERVICE_PORT": "9",
+        f"{service}_SERVICE_PORT_GRPC": "9",
+        f"{service}_PORT": f"{protocol}://10.0.0.1:9",
+        link: f"{protocol}://10.0.0.1:9",
+        f"{link}_PROTO": protocol,
+        f"{link}_PORT": "9",
+        f"{link}_ADDR": "10.0.0.1",
+    }
+    before = read_settings({})
+    for variable, value in variables.items():
+        monkeypatch.setenv(variable, value)
+    assert read_settings({}) == before
+    is_hidden = f"{name}_port" in PORTS
+    assert service_links() == ([f"{service}_PORT"] if is_hidden else [])
+
+
+def test_port_of_an_option_overrides_a_service_and_is_not_taken_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ROWCAST_HTTP_PORT", "tcp://10.0.0.1:80")
+    assert read_settings({"http_port": "81"}).http_port == 81
+    with pytest.raises(SettingsError, match=r"--http-port .*valid integer"):
+        read_settings({"http_port": "tcp://10.0.0.1:80"})
+    monkeypatch.setenv("ROWCAST_HTTP_PORT", "http://10.0.0.1:80")
+    with pytest.raises(SettingsError, match=r"ROWCAST_HTTP_PORT.*valid integer"):
+        read_settings({})
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,19 @@ def test_sweep_old_finishes_what_a_killed_sweep_began(root: Path) -> None:
     assert sorted(os.listdir(root / "m")) == ["0", "1", "3", "4", "5", "7"]
 
 
+def test_sweep_old_removes_the_link_to_a_version_and_not_what_it_leads_to(
+    root: Path, tmp_path: Path
+) -> None:
+    checkout = tmp_path / "checkout"
+    (root / "m" / "2").rename(checkout)
+    (root / "m" / "2").symlink_to(checkout)
+    assert retention.sweep_old(root, "m", 1, spare=5) == ([1, 2, 3, 4], [])
+    (root / "m" / ".swept-9").symlink_to(checkout)  # of a sweep that was killed
+    assert retention.sweep_old(root, "m", 1, spare=5) == ([], [])
+    assert sorted(os.listdir(root / "m")) == ["0", "5", "7"]
+    assert (checkout / "manifest.json").is_file()
+
+
 def test_hold_of_a_removed_version_is_rejected(root: Path) -> None:
     with pytest.raises(NotCommitted, match="removed"):
         retention.hold(root / "m" / "9")

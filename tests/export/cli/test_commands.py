@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -129,11 +130,24 @@ def test_explain_of_a_bundle_writes_the_drawings_that_are_asked_for(
     assert "<svg" in image.read_text()
     assert command("explain", GOLDEN, "--json").json["tables"]
 
-    done = command("explain", GOLDEN, "--html", tmp_path)
-    assert done.code == 6
-    assert done.message == (
-        f"rowcast-export: --html {tmp_path}: Is a directory; choose a file that can be written"
-    )
+
+@pytest.mark.parametrize("option", ["--html", "--svg"])
+def test_explain_refuses_outputs_that_are_not_files_and_follows_links(
+    command: Command, tmp_path: Path, option: str
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name, kind in ((tmp_path, "a directory"), (tmp_path / "pipe", "a pipe")):
+        done = command("explain", tmp_path / "no-recipe.toml", option, name)
+        assert (done.code, done.message) == (
+            2,
+            f"rowcast-export: {option}: {name} is {kind}, which a rename would replace; name a "
+            "file",
+        )
+    link = tmp_path / "latest"
+    link.symlink_to("dated")
+    assert command("explain", GOLDEN, option, link).code == 0
+    assert link.is_symlink()
+    assert (tmp_path / "dated").read_text().rstrip().endswith(">")
 
 
 def test_tables_plan_tells_what_would_be_written_and_writes_nothing(

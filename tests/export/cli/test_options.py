@@ -35,6 +35,8 @@ def test_settings_are_those_given_else_of_the_environment_else_the_default(
     assert (found.workers, found.full) == (0, True)
     monkeypatch.setenv("rowcast_export_wrong", "3")  # another program's
     monkeypatch.setenv("ROWCAST_SERVE_PORT", "3")
+    monkeypatch.setenv("ROWCAST_EXPORT_PORT", "tcp://10.0.0.1:80")  # of a Service in Kubernetes
+    monkeypatch.setenv("ROWCAST_EXPORT_SERVICE_HOST", "10.0.0.1")
     assert read_settings().workers == 3
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from bundle.storage import catalog, integrity
-from export.errors import DestinationError
+from export.errors import DestinationError, UsageError
 from export.jobs.destinations import Destination, open_destination
 from export.tables.plan import UPLOADS
 from object_store.locations import located
@@ -34,6 +34,17 @@ VALUES = {f"t{number}": np.full((1000, 8), number, np.float32) for number in ran
 OTHER_VALUES = {name: values + 10 for name, values in VALUES.items()}
 STORES = ["memory", "local"]
 DAY_S = 86_400
+
+
+def test_root_that_is_not_a_directory_is_refused_before_anything_is_computed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("file", "pipe"):
+        with pytest.raises(UsageError, match=f"{name} is not a directory"):
+            open_destination(name, tmp_path, tmp_path)
+    assert open_destination("new", tmp_path, tmp_path).root == tmp_path / "new"
 
 
 @pytest.fixture(params=STORES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import socket
 import threading
@@ -228,6 +229,10 @@ def test_report_has_versions_settings_states_and_problems_and_no_secret(
         2,
         f"--output {tmp_path}/no/report.json cannot be written: No such file or directory\n",
     )
+    os.mkfifo(tmp_path / "pipe")
+    failed = service.ctl(*options, "--output", str(tmp_path / "pipe"))
+    assert failed.exit_code == 2
+    assert f"--output: {tmp_path}/pipe is a pipe, which a rename would" in failed.stderr
 
 
 def test_version_that_cannot_be_loaded_exits_5_and_reports_why(start: Start) -> None:

@@ -197,6 +197,42 @@ def test_files_that_cannot_be_read_or_written_have_codes_of_their_own(
     assert recommend(root, users, tmp_path / "none" / "out").exit_code == 6
 
 
+def test_output_that_is_not_a_file_is_refused_before_anything_is_computed(
+    root: Path, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "link").symlink_to("directory")
+    before = sorted(tmp_path.iterdir())
+    for name in ("pipe", "directory", "link"):
+        done = recommend(root, tmp_path / "not-read", tmp_path / name)  # no model, and no users
+        assert done.exit_code == 2
+        kind = "pipe" if name == "pipe" else "directory"
+        assert f"OUT: {tmp_path / name} is a {kind}, which a rename would replace" in done.stderr
+    done = recommend(root, tmp_path / "not-read", Path("-"))
+    assert (done.exit_code, "OUT: '-' is not the name of a file" in done.stderr) == (2, True)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_output_behind_a_link_is_replaced_and_the_link_stays(
+    write: Write, root: Path, tmp_path: Path
+) -> None:
+    write()
+    users = users_file(tmp_path / "users.parquet", 3)
+    (tmp_path / "elsewhere").mkdir()
+    target = tmp_path / "elsewhere" / "dated[1].parquet"
+    target.write_text("yesterday")
+    leftover = target.with_name(f".{target.name}.parts-of-another-run")
+    leftover.mkdir()
+    link = tmp_path / "latest.parquet"
+    link.symlink_to(target)
+    done = recommend(root, users, link)
+    assert done.exit_code == 0, done.stderr
+    assert link.is_symlink()
+    assert parquet.read_table(target).num_rows == 3
+    assert [*target.parent.iterdir()] == [target]
+
+
 def test_model_that_does_not_exist_is_reported_with_those_that_do(
     write: Write, root: Path, tmp_path: Path
 ) -> None:

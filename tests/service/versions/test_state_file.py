@@ -38,6 +38,18 @@ def test_update_is_read_back_with_the_next_revision(file: StateFile) -> None:
     ]
 
 
+def test_update_through_a_link_changes_what_it_leads_to(file: StateFile) -> None:
+    shared = file.path.parent / "shared"
+    shared.mkdir()
+    file.path.symlink_to("shared/desired.json")
+    other = StateFile(shared / "desired.json")
+    assert file.update(pin) == other.read() == file.read()
+    other.update(lambda content: content.with_model("other", DesiredModel()))
+    assert file.path.is_symlink()
+    # One lock for all names of the file.
+    assert sorted(each.name for each in shared.iterdir()) == ["desired.json", "desired.json.lock"]
+
+
 def test_update_by_many_writers_loses_none(file: StateFile) -> None:
     def write(model: str) -> None:
         for _ in range(5):
