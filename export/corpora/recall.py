@@ -223,23 +223,35 @@ def recall_of_tables(
 
 
 def recall_of_cold_users(
-    base: Path, name: str, written: Index, queries: Vectors, rows: Positions
+    base: Path, name: str, part: IndexPart, written: Index, queries: Vectors, rows: Positions
 ) -> Recall | None:
     """Measures a written index on the queries of users whose bags are empty.
 
     Args:
       base: directory of the bundle that is being written.
       name: of the index.
+      part: what the recipe says of it.
       written: the index's entry in the manifest.
       queries: [q, dim] those of the examples, with empty bags.
       rows: those to measure.
 
     Returns:
       None: the vector of such a user is NaN or infinite.
+
+    Raises:
+      VerificationFailed: The recall is less than `part.recall.of_cold_users`, or cannot be
+        measured though the recipe limits it.
     """
+    limit = part.recall.of_cold_users
     # Users that differ in nothing but their bags are the same query.
     cold = np.unique(queries[rows], axis=0)
     if not np.isfinite(cold).all():
+        if limit is not None:
+            raise VerificationFailed(
+                f"index {name!r}: the query of a user with empty bags is not finite, so its recall "
+                f"cannot be measured, the recipe asks for {limit}; give empty bags a finite vector "
+                f"in tower {part.query_tower!r}, or leave out indexes.{name}.recall.of_cold_users"
+            )
         return None
     vectors = open_vectors(base / written.vectors, name, cold)
     wanted = written.recall
@@ -247,7 +259,40 @@ def recall_of_cold_users(
     directories = [base / directory for directory in written.directories]
     index = load_written(directories, written.distance, vectors, name)
     measured = exact.measure(index, {})
-    return recall_entry(measured, wanted.k, wanted.target, 0, wanted.representative)
+    if limit is not None and measured.recall < limit:
+        raise VerificationFailed(
+            f"index {name!r}: recall@{wanted.k} is {measured.recall:.4f} for users with empty bags "
+            f"({len(cold)} queries), the recipe asks for {limit}; raise "
+            f"indexes.{name}.recall.value or parameters.leaves_to_search, lower "
+            f"indexes.{name}.recall.of_cold_users, or set kind = 'brute_force'"
+        )
+    target = wanted.target if limit is None else limit
+    return recall_entry(measured, wanted.k, target, 0, wanted.representative)
+
+
+def note_of_cold_users(name: str, written: Index) -> str:
+    """Returns what an operator must know of the recall of users whose bags are empty; empty:
+    nothing, since it reaches that of the recipe.
+
+    Args:
+      name: of the index.
+      written: the index's entry in the manifest, of a query tower with bags.
+    """
+    cold = written.recall_of_cold_users
+    if cold is None:
+        return (
+            f"index {name!r}: the query of a user with empty bags is not finite, so the service "
+            "rejects such users"
+        )
+    promised = written.recall.target
+    if cold.value >= promised:
+        return ""
+    return (
+        f"index {name!r}: recall@{cold.k} is {cold.value:.4f} for users with empty bags (users who "
+        f"have done nothing yet), less than the {promised} that the recipe asks for on all "
+        f"examples; send recall or exact with their requests, raise indexes.{name}.recall.value, "
+        f"or set indexes.{name}.recall.of_cold_users to reject such an index"
+    )
 
 
 def measure_again(

@@ -23,7 +23,12 @@ from bundle.tables.vocabularies import Vocabulary
 from export.corpora import candidates, indexes
 from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
-from export.corpora.recall import recall_of_cold_users, recall_of_tables, sample_rows
+from export.corpora.recall import (
+    note_of_cold_users,
+    recall_of_cold_users,
+    recall_of_tables,
+    sample_rows,
+)
 from export.errors import UsageError
 from export.jobs import executors
 from export.jobs.preparation import Prepared, prepare
@@ -363,6 +368,11 @@ class _Bundle:
         cold_queries = None
         if cold is not None:
             cold_queries = query_vectors(cold, self.directory, tower, cold.features)
+        elif part.recall.of_cold_users is not None:
+            raise UsageError(
+                f"indexes.{name}.recall.of_cold_users is a limit for users with empty bags, but "
+                f"tower {part.query_tower!r} has no bags; leave the limit out"
+            )
         real = self.job.verify.examples is not None
         if not real:
             self.notes.append(
@@ -398,13 +408,10 @@ class _Bundle:
                 aside.unlink()  # as large as the vectors: what follows may need the space
             if cold_queries is not None:
                 rows = sample_rows(len(cold_queries), part.recall.queries)
-                cold_recall = recall_of_cold_users(self.directory, name, entry, cold_queries, rows)
+                cold_recall = recall_of_cold_users(
+                    self.directory, name, part, entry, cold_queries, rows
+                )
                 entry = entry.model_copy(update={"recall_of_cold_users": cold_recall})
-                if cold_recall is None:
-                    self.notes.append(
-                        f"index {name!r}: the query of a user with empty bags is not finite, so "
-                        "the service rejects such users"
-                    )
             return entry
 
         key = StepKey(
@@ -420,7 +427,11 @@ class _Bundle:
             content=vectors,
             libraries=LIBRARIES,
         )
-        return self.draft.do(Step(key, manifest.Index, write))
+        entry = self.draft.do(Step(key, manifest.Index, write))
+        # Of an index that an earlier run wrote, too.
+        if cold_queries is not None and (note := note_of_cold_users(name, entry)):
+            self.notes.append(note)
+        return entry
 
     def _write_codes(
         self, name: str, part: IndexPart, corpus: manifest.Corpus, vectors_file: str, dim: int

@@ -258,7 +258,7 @@ def _unlike_first_rows(entries: Mapping[str, manifest.Feature]) -> list[str]:
 
 def _check_indexes(job: ExportJob) -> None:
     for name, part in job.indexes.items():
-        limits = sorted({"value", "of_tables"} & part.recall.model_fields_set)
+        limits = sorted({"value", "of_tables", "of_cold_users"} & part.recall.model_fields_set)
         if limits and job.verify.examples is None:
             raise UsageError(
                 f"indexes.{name}.recall.{limits[0]} is a limit, which needs real queries: name a "

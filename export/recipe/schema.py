@@ -309,6 +309,10 @@ class RecallPart(Part):
     """Minimum recall against exact search over vectors that are computed from the rows of the
     checkpoint, if tables are converted. Default: measured and reported, without a minimum.
     """
+    of_cold_users: float | None = Field(default=None, gt=0, le=1)
+    """Minimum recall on the examples with empty bags: users who have done nothing yet. The query
+    tower must have bags. Default: measured and reported, with a note if it is less than `value`.
+    """
 
 
 class IndexPart(Part):

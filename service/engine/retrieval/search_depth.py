@@ -212,7 +212,7 @@ def plan_search(index: LoadedIndex, recall: float, k: int, matching: int | None)
 
     Args:
       index: that is searched.
-      recall: the least; 0: that of the recipe.
+      recall: the least; 0: that of the recipe; 1: all neighbors, by exact search.
       k: neighbors wanted.
       matching: candidates that match the filter; None: there is no filter.
     """
@@ -231,6 +231,10 @@ def _plan(index: LoadedIndex, recall: float, k: int, matching: int | None) -> Pl
     costs = index.entry.costs
     filtered = matching is not None
     count = len(index.vectors) if matching is None else matching
+    target = recall or index.entry.recall.target
+    # Curves and scans tell which share of the neighbors is found, not that none is missing.
+    if filtered and target >= 1:
+        return Plan(None, None)
     if costs is None:  # by brute force, the index scores what does not match, too
         depth = SearchDepth(index, _EXPORTED, k, count, 0.0)
         return Plan(None if filtered else depth, None)
@@ -241,7 +245,6 @@ def _plan(index: LoadedIndex, recall: float, k: int, matching: int | None) -> Pl
         otherwise += costs.gathered / _SEARCHES_PER_FILTER * count
     scan = None
     if filtered and index.codes is not None:
-        target = recall or index.entry.recall.target
         scan = ScanDepth(index.codes, costs, target, k, count, _SCAN_COST_MAX * otherwise)
         if scan.pays(scan.pool):
             otherwise = scan.cost(scan.pool)
@@ -280,6 +283,8 @@ def choose_setting(index: LoadedIndex, recall: float) -> Setting | None:
     """
     if not recall:
         return _EXPORTED
+    if recall >= 1:
+        return None
     reaching = [point for point in index.entry.curve if point.recall >= recall]
     if reaching:
         cheapest = min(reaching, key=lambda point: point.relative_cost).parameters

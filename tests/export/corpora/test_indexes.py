@@ -14,7 +14,7 @@ from bundle.format import paths
 from bundle.format.indexes import Codes
 from bundle.format.manifest import AttributeIndex, Corpus
 from export.corpora.indexes import build_index, choose, has_codes, index_steps
-from export.corpora.recall import recall_of_cold_users, recall_of_tables
+from export.corpora.recall import note_of_cold_users, recall_of_cold_users, recall_of_tables
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
 from export.recipe.schema import IndexPart
 from runtime.exact import ExactIndex
@@ -35,7 +35,7 @@ def _clustered(size: int, dim: int, clusters: int, seed: int) -> Vectors:
 def _part(**changes: Any) -> IndexPart:
     recall = {
         name: changes.pop(name)
-        for name in ("k", "value", "queries", "of_tables")
+        for name in ("k", "value", "queries", "of_tables", "of_cold_users")
         if name in changes
     }
     return IndexPart(
@@ -238,21 +238,59 @@ def test_recall_of_cold_users_counts_each_of_their_queries_once(tmp_path: Path) 
     vectors = _clustered(2000, 16, 20, seed=1)
     queries = _clustered(8, 16, 20, seed=2)
     base = _stage(tmp_path, vectors)
-    page = build_index(base, "movies", _part(queries=8), queries)
+    part = _part(queries=8)
+    page = build_index(base, "movies", part, queries)
     rows = np.arange(6)
 
     alike = np.repeat(queries[:1], 6, axis=0)
-    recall = recall_of_cold_users(base, "movies", page, alike, rows)
+    recall = recall_of_cold_users(base, "movies", part, page, alike, rows)
     assert recall is not None
     assert (recall.k, recall.value, recall.queries, recall.chosen_on) == (10, 1.0, 1, 0)
 
-    several = recall_of_cold_users(base, "movies", page, queries, rows)
+    several = recall_of_cold_users(base, "movies", part, page, queries, rows)
     assert several is not None
     assert (several.queries, several.target) == (6, page.recall.target)
     assert several.low < several.value
 
     alike[3, 0] = np.inf
-    assert recall_of_cold_users(base, "movies", page, alike, rows) is None
+    assert recall_of_cold_users(base, "movies", part, page, alike, rows) is None
+    with pytest.raises(
+        VerificationFailed, match=r"is not finite, .* asks for 0\.5; .*of_cold_users"
+    ):
+        recall_of_cold_users(base, "movies", _part(of_cold_users=0.5), page, alike, rows)
+
+
+def test_cold_users_below_the_recall_are_noted_or_refused(tmp_path: Path) -> None:
+    vectors = _clustered(4000, 16, 40, seed=1)
+    queries = _clustered(40, 16, 40, seed=2)
+    base = _stage(tmp_path, vectors)
+    tree = {"num_leaves": 60, "leaves_to_search": 2, "dimensions_per_block": 2, "reorder": 200}
+    part = _part(value=0.3, kind="tree_ah", parameters=tree)
+    page = build_index(base, "movies", part, queries)
+    nowhere = queries[:8] * 0.001 + vectors.mean(axis=0)
+    rows = np.arange(8)
+    cold = recall_of_cold_users(base, "movies", part, page, nowhere, rows)
+    assert cold is not None
+    assert cold.value < 0.9
+    with_cold = page.model_copy(update={"recall_of_cold_users": cold})
+    promised = page.recall.model_copy(update={"target": 0.9})
+    note = note_of_cold_users("movies", with_cold.model_copy(update={"recall": promised}))
+    assert f"recall@10 is {cold.value:.4f} for users with empty bags" in note
+    assert "less than the 0.9 that" in note
+    promised = page.recall.model_copy(update={"target": cold.value})
+    assert note_of_cold_users("movies", with_cold.model_copy(update={"recall": promised})) == ""
+    assert "rejects such users" in note_of_cold_users("movies", page)
+
+    limited = _part(value=0.3, kind="tree_ah", parameters=tree, of_cold_users=0.9)
+    with pytest.raises(
+        VerificationFailed,
+        match=rf"is {cold.value:.4f} for users with empty bags .* asks for 0\.9;",
+    ):
+        recall_of_cold_users(base, "movies", limited, page, nowhere, rows)
+    met = _part(value=0.3, kind="tree_ah", parameters=tree, of_cold_users=cold.value)
+    recall = recall_of_cold_users(base, "movies", met, page, nowhere, rows)
+    assert recall is not None
+    assert recall.target == cold.value
 
 
 def test_tree_in_partitions_records_the_recall_of_the_merged_results(tmp_path: Path) -> None:

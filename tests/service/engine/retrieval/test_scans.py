@@ -99,6 +99,20 @@ def test_scan_has_the_recall_at_every_k(index: LoadedIndex, name: str, below: in
     assert hits / (k * len(QUERIES)) >= 0.9
 
 
+@pytest.mark.parametrize("recipe", [False, True], ids=["asked", "recipe"])
+def test_recall_of_one_with_a_filter_misses_no_neighbor(index: LoadedIndex, recipe: bool) -> None:
+    recall = index.entry.recall.model_copy(update={"target": 1.0})
+    entry = index.entry.model_copy(update={"recall": recall})
+    if recipe:
+        index = replace(index, entry=entry, plans={})
+    for name, below in (("percent", 20), ("cluster", 20), ("percent", 80)):
+        matching = attributes()[name] < below
+        sent = Filter({name: Condition(lt=below)})
+        found = find(index, QUERIES[:20], 10, filter=sent, recall=0.0 if recipe else 1.0)
+        for row, query in zip(found.positions.reshape(20, 10), QUERIES, strict=False):
+            assert row.tolist() == exact_list(index, query, matching, 10)
+
+
 def a_filter(random: Random) -> tuple[Filter, NDArray[np.bool_]]:
     """A filter of one to three conditions, and what matches it."""
     conditions = {}

@@ -303,6 +303,10 @@ def test_search_at_a_level_of_recall_takes_the_cheapest_setting_that_reaches_it(
     assert paths == {"index"}
     assert find(index, queries[:1], K, recall=0.95).explanations[0].scored == 400
     assert recall(index, queries[:5], everything, recall=0.995) == (1.0, {"exact"})
+    point = CURVE[1].model_copy(update={"recall": 1.0})  # on the queries that it was measured on
+    perfect = replace(index, entry=index.entry.model_copy(update={"curve": (point,)}), plans={})
+    assert recall(perfect, queries[:5], everything, recall=0.995)[1] == {"index"}
+    assert recall(perfect, queries[:5], everything, recall=1.0) == (1.0, {"exact"})
 
 
 def test_costs_in_the_manifest_choose_the_way(
