@@ -18,6 +18,7 @@ COPY runtime runtime
 COPY object_store object_store
 COPY export export
 COPY service service
+COPY rowcast_programs rowcast_programs
 # Rows are to be read by compiled code in the images: a wheel for any platform has none.
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && ! ls /wheels/rowcast-*-none-any.whl 2>/dev/null

@@ -18,6 +18,7 @@ FOLDERS = (
     "export",
     "object_store",
     "proto",
+    "rowcast_programs",
     "runtime",
     "scripts",
     "service",
