@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, chain, combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,40 @@ def test_write_of_defaults_among_what_was_sent_gives_the_activations(
         assert reader.write([place], sent, n) == {}
         assert room.tolist() == wanted.tolist()
         room[:] = np.nan
+
+
+SENT = {
+    "watched": column(10, 70, 10, 70, 70, 10, offsets=[0, 2, 2, 6]),
+    "user": column(3, 0, 20),
+    "hour": column(2, 0, 1),
+    "recent": column(0, 1, 2, 3, 5, 8, offsets=[0, 4, 4, 6]),
+    "age": column(31.0, 45.0, 18.0),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("first", range(len(SENT)))
+def test_write_fills_places_cut_anywhere_whatever_was_sent(
+    reader: FeatureReader, first: int, dtype: type[np.floating[Any]]
+) -> None:
+    """All ways to leave inputs out, and all ways to divide features among places."""
+    names = (*list(SENT)[first:], *list(SENT)[:first])
+    optional = [name for name in names if name != "user"]
+    for omitted in chain.from_iterable(combinations(optional, count) for count in range(5)):
+        sent = {name: values for name, values in SENT.items() if name not in omitted}
+        parts = [reader.activations([name], sent, 3)[name].values.reshape(3, -1) for name in names]
+        ends = [0, *accumulate(part.shape[1] for part in parts)]
+        wanted = np.hstack(parts).astype(dtype)
+        cuts = chain.from_iterable(combinations(range(1, 5), count) for count in range(5))
+        for cut in cuts:
+            room = np.full(wanted.shape, np.nan, dtype)
+            places = []
+            for start, stop in pairwise((0, *cut, 5)):
+                array = room[:, ends[start] : ends[stop]]
+                inner = [end - ends[start] for end in ends[start + 1 : stop + 1]]
+                places.append(Place(array, names[start:stop], tuple(inner)))
+            assert reader.write(places, sent, 3) == {}
+            assert room.tolist() == wanted.tolist(), (omitted, cut)
 
 
 def test_bag_leaves_unknown_ids_and_weights_that_are_not_positive_out_of_its_mean(
