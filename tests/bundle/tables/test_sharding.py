@@ -102,6 +102,30 @@ def test_router_holds_vectors_that_an_index_of_its_own_shares_with_a_sharded_one
     assert all(index.vectors in {file.path for file in shard.files} for shard in shards)
 
 
+@pytest.mark.parametrize("partitions", [1, 2, 3, 5])
+@pytest.mark.parametrize("total", [1, 2, 4])
+def test_each_part_of_an_index_is_held_by_the_router_or_by_one_shard(
+    partitions: int, total: int
+) -> None:
+    manifest = read_manifest(GOLDEN)
+    (index,) = manifest.indexes.values()
+    index = index.model_copy(update={"partitions": partitions})
+    (file,) = (file for file in manifest.files if file.path == index.vectors)
+    parts = [f"{directory}/part" for directory in index.directories]
+    files = (*manifest.files, *(file.model_copy(update={"path": path}) for path in parts))
+    manifest = manifest.model_copy(update={"indexes": {"movies": index}, "files": files})
+    router = held_by_router(manifest, 1)
+    shards = [held_by_shard(manifest, ShardNumber(1 + at, total), 1) for at in range(total)]
+    holders = [[file.path for file in held.files] for held in (router, *shards)]
+    for path in parts:
+        assert sum(path in held for held in holders) == 1
+    assert all(path in holders[0] for path in parts) == (partitions == 1)
+    assert (index.vectors in holders[0]) == (partitions == 1)
+    assert list(router.indexes) == (["movies"] if partitions == 1 else [])
+    for shard in shards:
+        assert list(shard.indexes) == ([] if partitions == 1 else ["movies"])
+
+
 def test_check_files_of_a_shard_reads_only_the_files_that_it_holds(committed_bundle: Path) -> None:
     manifest = read_manifest(committed_bundle)
     router = held_by_router(manifest, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -223,3 +224,21 @@ def test_denied_candidate_is_no_neighbor_with_or_without_a_filter(load: Load) ->
         assert found.ids.size == found.explanations[0].matches < 40
     recommended = service.recommend(context={"user": column(5)}, k=40, pool_size=40)
     assert recommended.ids.size == 38
+
+
+def test_explanation_counts_what_is_allowed(load: Load) -> None:
+    """Denied and excluded candidates count once each, whether or not they match or coincide."""
+    service = load()
+    ids = service.small.ids
+    lists = ([], [3], [2, 3], [4, 36, 37], [0, 3, 36, 39])
+    for denied, excluded, year in product(lists, lists, (None, 1990, 2020, 2100)):
+        for index in service.version.indexes.values():
+            index.corpus.denied.positions = np.array(denied, np.uint32)
+        options: dict[str, Any] = {"exclude_ids": IdLists(ids[np.array(excluded, np.int64)])}
+        if year is not None:
+            options["filter"] = Filter({"year": Condition(ge=year)})
+        for exact in (False, True):
+            found = service.retrieve(vectors=ONES, k=40, explain=True, exact=exact, **options)
+            (explanation,) = found.explanations
+            assert explanation.matches == found.ids.size, (denied, excluded, year, exact)
+            assert explanation.selectivity == found.ids.size / 40
