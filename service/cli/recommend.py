@@ -28,7 +28,8 @@ class ProgressLines:
         self,
         write: Callable[[str], object],
         clock: Callable[[], float] = time.monotonic,
-        every_s: float = _LINE_S,
+        *,
+        every_s: float,
     ) -> None:
         """Starts now.
 
@@ -122,7 +123,7 @@ def recommend_command(
     began = time.monotonic()
     console = Console(stderr=True)
     columns = *Progress.get_default_columns(), MofNCompleteColumn()
-    lines = ProgressLines(sys.stderr.write)
+    lines = ProgressLines(sys.stderr.write, every_s=_LINE_S)
     try:
         with Progress(
             *columns, console=console, transient=True, disable=not console.is_terminal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -51,6 +52,20 @@ def test_codes_find_what_exact_scores_do(tmp_path: Path, distance: Distance, dim
         assert len({*places.tolist()}) == places.size <= 300
         hits += min(10, int(np.count_nonzero(scores[places] >= best)))
     assert hits >= 0.95 * 200
+
+
+def test_training_and_encoding_compute_in_one_thread() -> None:
+    vectors = some_vectors(600, 8)
+    before = faiss.omp_get_max_threads()
+    try:
+        faiss.omp_set_num_threads(3)
+        book = CodeBook.train(vectors, "dot_product")
+        assert faiss.omp_get_max_threads() == 1
+        faiss.omp_set_num_threads(3)
+        book.encode(vectors)
+        assert faiss.omp_get_max_threads() == 1
+    finally:
+        faiss.omp_set_num_threads(before)
 
 
 @pytest.mark.parametrize("distance", DISTANCES)

@@ -147,6 +147,19 @@ def test_progress_without_a_terminal_is_a_line_every_few_seconds() -> None:
     ]
 
 
+def test_progress_is_written_where_no_terminal_shows_a_bar(
+    write: Write, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.cli.recommend._LINE_S", 0.0)
+    write()
+    users = users_file(tmp_path / "users.parquet", 3)
+    done = recommend(root, users, tmp_path / "out.parquet", "--exclude", "")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert re.fullmatch(r"3 of 3 users after \d+ s", lines[-1])
+    assert all(re.fullmatch(r"\d of 3 users after \d+ s", line) for line in lines)
+
+
 def test_lists_of_a_file_without_users_are_empty(write: Write, root: Path, tmp_path: Path) -> None:
     write(id_kind="string")
     users = tmp_path / "users.parquet"
