@@ -53,13 +53,21 @@ _PLANS_MAX = 1000
 _LEAVES_BY_K = 0.5
 _POOL_BY_K = 0.75
 """How the leaves and the pool grow with k beyond the largest that was measured, as powers."""
+_POOL_BY_K_FOR_MORE = 0.85
+"""How the pool grows with k, at least, for a recall that was not measured at a larger k."""
 
 
 class Setting(NamedTuple):
-    """How an index is searched; None: as it was exported."""
+    """How an index is searched for the k of the recipe.
+
+    Attributes:
+      leaves, reorder: None: as it was exported.
+      recall: to reach at every k; 0: that of the recipe.
+    """
 
     leaves: int | None = None
     reorder: int | None = None
+    recall: float = 0.0
 
 
 _EXPORTED = Setting()
@@ -95,7 +103,7 @@ class SearchDepth:
         slack = math.ceil(1.2 * (k + 10))
         self.share = max(1, matching) / self._size
 
-        leaves_growth, pool_growth = _growth(index.entry, k)
+        leaves_growth, pool_growth = _growth(index.entry, k, setting.recall)
         reorder = setting.reorder or index.approximate.reorder
         self.reorder = max(math.ceil(reorder * pool_growth), slack)
         matches = max(_matches_fetched(k, self.reorder, self.share), slack)
@@ -288,14 +296,20 @@ def choose_setting(index: LoadedIndex, recall: float) -> Setting | None:
     reaching = [point for point in index.entry.curve if point.recall >= recall]
     if reaching:
         cheapest = min(reaching, key=lambda point: point.relative_cost).parameters
-        return Setting(cheapest["leaves_to_search"], cheapest["reorder"])
-    return _EXPORTED if index.entry.recall.value >= recall else None
+        return Setting(cheapest["leaves_to_search"], cheapest["reorder"], recall)
+    return Setting(recall=recall) if index.entry.recall.value >= recall else None
 
 
-def _growth(entry: Index, k: int) -> tuple[float, float]:
+def _growth(entry: Index, k: int, recall: float) -> tuple[float, float]:
     """Returns by how much the leaves and the pool of a tree grow from the k of its recall to k.
 
-    Between two measured k, both grow by a power of k.
+    Between two measured k, both grow by a power of k. What was measured there is the least that
+    reaches the recall of the recipe. For a higher one, more candidates are reordered.
+
+    Args:
+      entry: of the index.
+      k: neighbors wanted.
+      recall: to reach; 0: that of the recipe.
     """
     ks = [entry.recall.k, *(depth.k for depth in entry.depths)]
     if k <= ks[0] or entry.kind == "brute_force":
@@ -307,10 +321,14 @@ def _growth(entry: Index, k: int) -> tuple[float, float]:
         leaves.append(depth.leaves_to_search / exported["leaves_to_search"])
         pools.append(depth.reorder / exported["reorder"])
     beyond = max(1.0, k / ks[-1])
-    return (
-        _between(k, ks, leaves) * math.pow(beyond, _LEAVES_BY_K),
-        _between(k, ks, pools) * math.pow(beyond, _POOL_BY_K),
-    )
+    leaves_growth = _between(k, ks, leaves) * math.pow(beyond, _LEAVES_BY_K)
+    pool_growth = _between(k, ks, pools) * math.pow(beyond, _POOL_BY_K)
+
+    target = entry.recall.target
+    reached = min([target, *(depth.recall for depth in entry.depths)])
+    if (recall or target) > reached:
+        pool_growth = max(pool_growth, math.pow(k / ks[0], _POOL_BY_K_FOR_MORE))
+    return leaves_growth, pool_growth
 
 
 def _between(k: int, ks: list[int], growths: list[float]) -> float:

@@ -200,6 +200,23 @@ def test_search_for_more_neighbors_than_the_recipe_names_has_the_recall(
     assert hits / (len(queries) * k) >= 0.95
 
 
+@pytest.mark.parametrize("k", [10 * K, 50 * K, 100 * K])
+def test_higher_recall_than_that_of_the_recipe_is_reached_for_more_neighbors(
+    index: LoadedIndex, queries: NDArray[np.float32], k: int
+) -> None:
+    """The depths reach the recall of the recipe and no more."""
+    depths = (DepthPoint(k=50 * K, leaves_to_search=100, reorder=360, recall=0.9),)
+    entry = index.entry.model_copy(update={"depths": depths})
+    deep = replace(index, entry=entry, plans={})
+    everything = np.ones(SIZE, bool)
+    hits = 0
+    for query in queries[:20]:
+        found = find(deep, query[np.newaxis], k, recall=0.95)
+        assert found.explanations[0].path == "index"
+        hits += len({*found.positions.tolist()} & {*best(index, query, everything, k)})
+    assert hits / (20 * k) >= 0.95
+
+
 def test_depth_between_measured_k_lies_between_what_was_measured(index: LoadedIndex) -> None:
     depths = (DepthPoint(k=320, leaves_to_search=192, reorder=1920, recall=0.95),)
     measured = replace(index, entry=index.entry.model_copy(update={"depths": depths}))
