@@ -196,7 +196,7 @@ def test_index_whose_queries_take_the_mask_of_a_padded_history_is_published(
     rows = "".join(f"{row}\n" for row in range(GENRES))
     (folder / "items.csv").write_text(f"item\n{rows}")
     job = job_of()
-    changes = {
+    changes: dict[str, Any] = {
         "model": "two_towers",
         "code": {"factory": "model.py:build_two_towers"},
         "inputs": {**job.model_dump()["inputs"], "item": {"dtype": "int32"}},
@@ -222,6 +222,17 @@ def test_index_whose_queries_take_the_mask_of_a_padded_history_is_published(
     assert index.recall.value == 1
     # Nobody can send an empty history: three genres are the mask's, too.
     assert index.recall_of_cold_users is None
+
+    example = {"user": 3, "genres": [1, 2, 3], "age": 20.0, "item": 4}
+    (folder / "examples.jsonl").write_text(f"{json.dumps(example)}\n" * 4)
+    index_part = changes["indexes"]["items"]
+    index_part["recall"]["of_cold_users"] = 0.5
+    changes["verify"] = {"examples": "examples.jsonl"}
+    prepared = bundle_job.prepare(job_of(**changes), folder, ExportSettings())
+    with pytest.raises(
+        UsageError, match=r"items\.recall\.of_cold_users is a limit .* tower 'query' has no bags"
+    ):
+        bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
 
 
 def refused(folder: Path, **changes: Any) -> str:

@@ -81,6 +81,12 @@ def test_recipe_whose_files_are_there_is_prepared_up_to_its_checkpoint(
             "stops nothing",
         ),
         (
+            {"indexes": {"movies": INDEX | {"recall": {"of_cold_users": 0.8}}}},
+            "indexes.movies.recall.of_cold_users is a limit, which needs real queries: name a file "
+            "of raw examples as verify.examples, or leave the limit out; recall on invented "
+            "queries stops nothing",
+        ),
+        (
             {"indexes": {"movies": INDEX | {"corpus": "films"}}},
             "indexes.movies.corpus names 'films'; the recipe has movies",
         ),

@@ -13,6 +13,10 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
+from service.engine.calls import Ranking, Target
+from service.engine.computation import completed
+from service.engine.execution import Execution
+from service.engine.ranking.rank import rank
 from service.errors import InvalidArgument, TooLarge
 from tests.bundles.small import GENRE_NAMES
 from tests.service import reference
@@ -52,6 +56,22 @@ def test_rank_with_every_feature_sent_takes_ids_as_labels(load: Load) -> None:
         context={"user": column(1)}, candidate_features=candidates, candidate_ids=labels
     )
     assert answer.ids.tolist() == ["a label"]
+
+
+@pytest.mark.parametrize(
+    ("count", "phases"), [(0, {"lookup"}), (1, {"lookup", "compute"}), (40, {"lookup", "compute"})]
+)
+def test_rank_spends_its_time_in_lookups_and_the_tower(
+    load: Load, count: int, phases: set[str]
+) -> None:
+    service = load()
+    execution = Execution("rank")
+    request = Ranking(
+        Target(), context={"user": column(1)}, candidate_ids=service.small.ids[:count]
+    )
+    completed(rank(service.version, request, service.settings, execution))
+    execution.end()
+    assert set(execution.phases) == phases
 
 
 def test_rank_of_no_candidates_is_empty(load: Load) -> None:

@@ -230,7 +230,7 @@ def test_explanation_counts_what_is_allowed(load: Load) -> None:
     """Denied and excluded candidates count once each, whether or not they match or coincide."""
     service = load()
     ids = service.small.ids
-    lists = ([], [3], [2, 3], [4, 36, 37], [0, 3, 36, 39])
+    lists: tuple[list[int], ...] = ([], [3], [2, 3], [4, 36, 37], [0, 3, 36, 39])
     for denied, excluded, year in product(lists, lists, (None, 1990, 2020, 2100)):
         for index in service.version.indexes.values():
             index.corpus.denied.positions = np.array(denied, np.uint32)
