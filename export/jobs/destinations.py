@@ -154,6 +154,8 @@ def open_destination(text: str, base: Path, scratch: Path) -> Destination:
         if place.exists() and not place.is_dir():
             raise UsageError(f"destination {place} is not a directory; name one, or a new path")
         return Destination(Path(os.path.normpath(place)), None)
+    if scratch.exists() and not scratch.is_dir():
+        raise UsageError(f"scratch {scratch} is not a directory; name one, or a new path")
     readable = re.sub(r"[^A-Za-z0-9]+", "-", place.url)[:40].strip("-")
     return Destination(
         scratch.absolute() / f"{readable}-{hashlib.sha256(place.url.encode()).hexdigest()[:8]}",

@@ -16,6 +16,7 @@ HEAD = f"""# Settings of the service
 Set a setting with an option of `rowcast-serve` (`--http-port 8080`) or with an environment variable: `{PREFIX}` and the
 name in capitals (`{PREFIX}HTTP_PORT=8080`). An option overrides the environment, and the environment overrides the
 default. If a name is unknown or a value is outside its limits, the service does not start and exits with code 2.
+Variables that Kubernetes sets for a Service, such as `ROWCAST_HTTP_PORT=tcp://10.0.0.1:80`, are ignored.
 `rowcast-serve --print-settings` prints the effective values as JSON.
 
 Durations are in seconds and sizes in bytes. Limits apply to each worker process. For the errors that a client receives

@@ -140,6 +140,8 @@ def _with_progress(
 
     if is_url(root):
         raise PullError(f"ROOT is the URL {root!r}; a local path was expected", EXIT_USAGE)
+    if Path(root).exists() and not Path(root).is_dir():
+        raise PullError(f"ROOT {root!r} is not a directory; name one, or a new path", EXIT_USAGE)
     source = find_bundle(url, model, version)
     console = Console(stderr=True)
     columns = *Progress.get_default_columns(), DownloadColumn(binary_units=True)

@@ -44,6 +44,8 @@ def test_root_that_is_not_a_directory_is_refused_before_anything_is_computed(
     for name in ("file", "pipe"):
         with pytest.raises(UsageError, match=f"{name} is not a directory"):
             open_destination(name, tmp_path, tmp_path)
+    with pytest.raises(UsageError, match=r"scratch .*file is not a directory"):
+        open_destination("memory://bundles", tmp_path, tmp_path / "file")
     assert open_destination("new", tmp_path, tmp_path).root == tmp_path / "new"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,15 @@ def test_pull_of_a_path_that_does_not_exist_names_the_path(tmp_path: Path) -> No
     done = pull(tmp_path / "none", tmp_path / "root")
     assert (done.exit_code, done.stdout) == (3, "")
     assert done.stderr == f"rowcast-serve pull: {tmp_path}/none is empty or does not exist\n"
+
+
+def test_pull_to_a_root_that_is_not_a_directory_is_refused(published: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("file", "pipe"):
+        done = pull(published, tmp_path / name)
+        assert done.exit_code == 2
+        assert f"ROOT '{tmp_path / name}' is not a directory" in done.stderr
 
 
 @pytest.mark.parametrize(
