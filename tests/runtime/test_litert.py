@@ -48,6 +48,15 @@ def test_compiled_tower_any_batch_equals_float64(towers: Path, n: int) -> None:
     )
 
 
+def test_compiled_tower_computes_in_the_thread_that_calls_it(towers: Path) -> None:
+    CompiledTower(towers / "query" / F32).run(_query_inputs(300))  # what starts once starts now
+    tasks = Path("/proc/self/task")
+    before = {task.name for task in tasks.iterdir()}
+    tower = CompiledTower(towers / "query" / F32)
+    tower.run(_query_inputs(300))
+    assert {task.name for task in tasks.iterdir()} <= before
+
+
 def test_compiled_tower_names_and_shapes_are_the_signature(towers: Path) -> None:
     tower = CompiledTower(towers / "typed" / F32)
 

@@ -144,6 +144,23 @@ def test_links_in_a_circle_are_an_error_of_the_system(tmp_path: Path) -> None:
         OutputFile(tmp_path / "a")
 
 
+def test_write_survives_a_loss_of_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The content is on the disk before the name leads to it, and the name before the end."""
+    out = tmp_path / "out"
+    out.write_bytes(b"yesterday")
+    steps = []
+    sync = os.fsync
+
+    def record(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        steps.append(("directory" if path == tmp_path else "file", out.read_bytes()))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    OutputFile(out).write(b"today")
+    assert steps == [("file", b"yesterday"), ("directory", b"today")]
+
+
 def test_write_that_fails_keeps_the_previous_file(tmp_path: Path) -> None:
     (tmp_path / "out").write_bytes(b"yesterday")
     output = OutputFile(tmp_path / "out")
