@@ -123,6 +123,8 @@ def trace_job(
     Raises:
       ExportError: the job cannot be done as asked; names what and the cure.
     """
+    # First: to trace a model can take minutes.
+    destination = open_destination(job.output.root, base, settings.scratch)
     front_end, job, checkpoint = open_job(job, base)
     traced = front_end.partition(job, base, checkpoint, inside)
     entries = describe_features(traced.spec, job)
@@ -138,7 +140,6 @@ def trace_job(
     original.find_weights(read.values())
     dense = {entry.key for entry in inventory.dense}
     also_stored = original.note_unmatched_weights(dense)
-    destination = open_destination(job.output.root, base, settings.scratch)
     number = version or destination.next_version(job.model)
     return TracedJob(
         job, base, checkpoint, inventory, traced, entries, also_stored, destination, number

@@ -71,6 +71,17 @@ def test_recipe_whose_files_are_there_is_prepared_up_to_its_checkpoint(
         prepared(tmp_path, **sections)
 
 
+@pytest.mark.parametrize("inline", [False, True])
+def test_root_that_is_a_file_is_refused_before_the_checkpoint_is_opened(
+    tmp_path: Path, inline: bool
+) -> None:
+    (tmp_path / "bundles").touch()
+    output = {"root": "bundles", "tables": "inline" if inline else "copy"}
+    sections: dict[str, Any] = {"corpora": {}, "indexes": {}} if inline else {}
+    with pytest.raises(UsageError, match="bundles is not a directory"):
+        prepared(tmp_path, inline=inline, output=output, **sections)
+
+
 @pytest.mark.parametrize(
     ("sections", "problem"),
     [
