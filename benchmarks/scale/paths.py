@@ -32,7 +32,6 @@ from bundle.format.checksums import crc32c
 from bundle.format.manifest import dump
 from bundle.storage.catalog import read_manifest
 from bundle.tables.reader import TableReader
-from bundle.tables.sharding import ShardNumber
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.codec.stubs.shard_service_pb2_grpc import (
     ShardServiceServicer,
@@ -43,7 +42,7 @@ from service.engine.computation import RemoteCall, completed
 from service.engine.context import RequestContext
 from service.observability.metrics import Metrics
 from service.ray_serve import Replica
-from service.shards.remote_version import RemoteVersion
+from service.shards.remote_version import RemoteVersion, ShardCall
 from service.shards.replica import Key
 from service.shards.router import Shards
 from service.shards.servicer import ShardServicer
@@ -92,22 +91,26 @@ class Handles:
             number: serve.get_app_handle(name).options(**quick) for number, name in names.items()
         }
 
+    def division(self, key: Key) -> int:
+        """Returns the number of shards."""
+        return len(self._handles)
+
     def call_all(
-        self, key: Key, method: str, requests: Mapping[ShardNumber, Any], left_s: float
-    ) -> RemoteCall[dict[ShardNumber, Any]]:
+        self, key: Key, calls: Sequence[ShardCall], left_s: float
+    ) -> RemoteCall[list[Any]]:
         """Calls `rows` of several shards at once."""
 
-        async def call() -> dict[ShardNumber, Any]:
-            calls = [
-                self._handles[shard.number].remote(each.SerializeToString())
-                for shard, each in requests.items()
+        async def call() -> list[Any]:
+            remote = [
+                self._handles[each.shard.number].remote(each.request.SerializeToString())
+                for each in calls
             ]
             async with asyncio.timeout(left_s):
-                responses = await asyncio.gather(*calls)
-            return {
-                shard: shard_pb.RowsResponse.FromString(each)
-                for shard, each in zip(requests, responses, strict=True)
-            }
+                responses = await asyncio.gather(*remote)
+            return [
+                each.read(shard_pb.RowsResponse.FromString(response))
+                for each, response in zip(calls, responses, strict=True)
+            ]
 
         return RemoteCall(self._loop, call)
 
@@ -153,7 +156,7 @@ async def connect(
     if path == HANDLES:
         key = (manifest.model, manifest.version, fingerprint)
         total = len(addresses)
-        return RemoteVersion(Handles(total).call_all, manifest, key, total, min_bytes=1)
+        return RemoteVersion(Handles(total), manifest, key, total, settings)
     shards = Shards(settings, Metrics())
     await shards.start()
     return shards.reach(manifest, fingerprint)

@@ -240,6 +240,20 @@ EVENTS = {
         "its calls.",
         "See [shards](../how-to/runbook.md).",
     ),
+    "shard_call_failed": (
+        "A call to a shard failed: `code` is the gRPC status, or `INTERNAL` for a response that does "
+        "not fit the request. Another replica may have served the call.",
+        "Read the log of the process at `address`. If `problem` says that a limit was exceeded, set "
+        "the same limits for shards and routers.",
+    ),
+    "shard_ejected": (
+        "A replica failed more calls than others of its shard, and gets no calls for `seconds`.",
+        "Read the log of the process at `address`; replace it if this repeats.",
+    ),
+    "shard_readmitted": (
+        "A replica that was ejected gets calls again. Its first failure ejects it again, for longer.",
+        "",
+    ),
     "shard_addresses_unknown": (
         "A source of shard addresses cannot be read. The addresses that it listed before stay in "
         "use.",

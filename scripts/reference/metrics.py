@@ -29,6 +29,7 @@ VALUES = {
     "state": metrics.STATES,
     "path": ("index", "exact", "none"),
     "outcome of `rowcast_filters_total`": ("compiled", "cached"),
+    "outcome of `rowcast_shard_retries_total`": metrics.RETRY_OUTCOMES,
     "outcome of `rowcast_loads_total`": metrics.LOAD_OUTCOMES,
     "outcome of `rowcast_recorded_requests_total`": metrics.RECORD_OUTCOMES,
     "kind": ("major", "minor"),

@@ -60,7 +60,7 @@ from service.errors import (
 from service.observability import logging
 from service.observability.metrics import Metrics
 from service.versions.lifecycle import VersionManager, VersionState
-from service.versions.loader import LoadRejected
+from service.versions.loader import LoadRejected, ShardsMissing
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
 
@@ -282,7 +282,11 @@ class Engine:
         try:
             warmup.run(version, self._settings, throttle)
         except (ServiceError, BundleError) as problem:
-            raise LoadRejected(f"a synthetic request failed: {problem}") from problem
+            message = f"a synthetic request failed: {problem}"
+            if version.shards is not None and isinstance(problem, _OF_SHARDS):
+                # It may have been a moment's failure, and is tried again.
+                raise ShardsMissing(message) from problem
+            raise LoadRejected(message) from problem
 
     def report_load(self) -> None:
         """Sets the metrics of the requests in progress and queued."""

@@ -63,6 +63,7 @@ STATES = ("loading", "available", "kept", "retiring", "failed")
 LOAD_OUTCOMES = ("available", "failed", "damaged")
 RECORD_OUTCOMES = ("written", "dropped", "failed")
 SEARCH_PATHS = ("index", "exact", "none")
+RETRY_OUTCOMES = ("sent", "over_budget")
 FILTER_OUTCOMES = ("compiled", "cached")
 CONTENT_TYPE = merged_metrics.CONTENT_TYPE
 _MODEL_CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "model")
@@ -117,6 +118,14 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "shard_hedges": (
         "Calls to shards that were also sent to a second replica because the first was slow",
+        ("shard",),
+    ),
+    "shard_retries": (
+        "Failed calls to shards, by whether the retry budget permitted to try another replica",
+        ("shard", "outcome"),
+    ),
+    "shard_ejections": (
+        "Ejections of replicas that failed more calls than others of their shard",
         ("shard",),
     ),
     "shard_bytes": ("Bytes received from shards", ("shard",)),
@@ -204,7 +213,11 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         ("model",),
         "livemax",
     ),
-    "shard_replicas": ("Replicas of a shard that respond", ("shard",), "livemin"),
+    "shard_replicas": (
+        "Replicas of a shard that respond and are not ejected; NaN if its division is not in use",
+        ("shard",),
+        "livemin",
+    ),
     "denied_ids": ("Ids on the deny list", ("model",), "livemin"),
     "desired_state_revision": ("Revision of the desired state that is in effect", (), "livemin"),
     "desired_state_readable": ("1 if the desired state can be read, else 0", (), "livemin"),

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.format.dtypes import STORED
+from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings
 from service.engine.calls import Answer, Request, Vectors, magnitude
 from service.engine.execution import Execution
-from service.engine.limits import at_most, check_bytes
+from service.engine.limits import NotFinite, check_bytes
 from service.engine.names import show_version
 from service.engine.retrieval import filters, search
 from service.engine.retrieval.filters import Compiled
@@ -25,8 +25,10 @@ from service.engine.retrieval.sharded_search import IndexSearch
 from service.errors import InvalidArgument, NotFound
 from service.versions.version import LoadedIndex, ModelVersion
 
-_FOUND_BYTES = 8
-"""Of one candidate that is found: its position and its score."""
+_CANDIDATE_BYTES = 8
+"""Of one candidate: its position and its score."""
+_EXPLANATION_BYTES = 128
+"""At most, of how one query's candidates were found, with their number."""
 
 Stored = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 """Rows and scales as they are stored."""
@@ -116,9 +118,15 @@ class PartSearch(ShardRequest):
 
 @dataclass(frozen=True)
 class PartFound(Answer):
-    """Answer to a PartSearch: positions are those in the whole index."""
+    """Answer to a PartSearch: positions are those in the whole index.
+
+    Attributes:
+      found: The candidates; none if a score is beyond float32.
+      overflow: Whether one is.
+    """
 
     found: Found
+    overflow: bool = False
 
     @property
     def encoding_cost(self) -> int:
@@ -136,9 +144,6 @@ async def read_rows(
       InvalidArgument: a position is beyond the rows held.
     """
     _check(model_version, request, settings)
-    at_most(
-        settings, "max_values", sum(each.positions.size for each in request.rows), "the request"
-    )
     size = sum([_stored_bytes(model_version, each) for each in request.rows])
     check_bytes(size, "the rows", settings, execution.request_count)
     execution.begin("lookup")
@@ -149,14 +154,20 @@ async def read_rows(
     return RowsFound(model_version.model, model_version.version, tuple(rows))
 
 
+def stored_bytes(dtype: str, dim: int) -> int:
+    """Returns how many bytes a row of a table has in a response, with its scale."""
+    scale_bytes = SCALE_BYTES if dtype == "int8" else 0
+    return row_bytes(dtype, dim) + scale_bytes
+
+
 def _stored_bytes(model_version: ModelVersion, wanted: RowPositions) -> int:
-    """Returns about how many bytes the wanted rows have, without their scales."""
+    """Returns how many bytes the wanted rows have."""
     manifest = model_version.manifest
     if wanted.index in manifest.indexes:
         return int(wanted.positions.size) * 4 * manifest.indexes[wanted.index].dim
     tables = manifest.tables
     return sum(
-        int(count) * tables[name].dim * STORED[tables[name].dtype].itemsize
+        int(count) * stored_bytes(tables[name].dtype, tables[name].dim)
         for name, count in zip(wanted.tables, wanted.counts.tolist(), strict=True)
         if name in tables
     )
@@ -200,35 +211,51 @@ async def search_part(
       NotFound: this process is another shard, or holds another bundle, or no part of the index.
       InvalidArgument: k or a vector is out of range, the filter does not suit the attributes, or
         the exclusions not the vectors.
+      TooLarge: The response would exceed `max_response_bytes`.
     """
     _check(model_version, request, settings)
     wanted = request.search
     n = len(wanted.vectors)
-    at_most(settings, "max_queries", n, "the search")
-    k_max = max(settings.max_k, settings.max_candidates)
-    if not 1 <= wanted.k <= k_max:
-        raise InvalidArgument(f"k is {wanted.k}; 1 to {k_max} are accepted")
-    check_bytes(
-        n * wanted.k * _FOUND_BYTES, f"{n * wanted.k} candidates", settings, execution.request_count
-    )
+    if wanted.k < 1:
+        raise InvalidArgument(f"k is {wanted.k}; at least 1 was expected")
     index = _index(model_version, wanted.index)
+    # A router requests as many as the whole index may have to give.
+    k = min(wanted.k, len(index.vectors))
+    check_bytes(
+        n * query_bytes(k), f"{n} queries of {k} candidates", settings, execution.request_count
+    )
     _check_vectors(wanted.vectors, index)
     compiled = None
     if wanted.filter:
         compiled = filters.compiled(index, wanted.filter, execution.check)
-    found = search.nearest(
-        index,
-        wanted.vectors,
-        wanted.k,
-        _allowed_here(index, wanted, compiled),
-        execution,
-        exact=wanted.exact,
-        recall=wanted.recall,
-        explain=wanted.explain,
-    )
+    try:
+        found = search.nearest(
+            index,
+            wanted.vectors,
+            k,
+            _allowed_here(index, wanted, compiled),
+            execution,
+            exact=wanted.exact,
+            recall=wanted.recall,
+            explain=wanted.explain,
+        )
+    except NotFinite:
+        # Only the router knows whether numbers of its client, or of a tower, are at fault.
+        nothing = Found(np.empty(0, np.int64), np.empty(0, np.float32), np.zeros(1, np.int64))
+        return PartFound(model_version.model, model_version.version, nothing, overflow=True)
     execution.computed(n)
     found = found._replace(positions=found.positions + index.first)
     return PartFound(model_version.model, model_version.version, found)
+
+
+def query_bytes(k: int) -> int:
+    """Returns how many bytes the k candidates of one query have in a response, at most."""
+    return _EXPLANATION_BYTES + k * _CANDIDATE_BYTES
+
+
+def k_max(response_bytes: int) -> int:
+    """Returns how many candidates of one query a response of so many bytes can hold."""
+    return max(1, (response_bytes - _EXPLANATION_BYTES) // _CANDIDATE_BYTES)
 
 
 def _check_vectors(vectors: Vectors, index: LoadedIndex) -> None:

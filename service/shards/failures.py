@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import grpc
+from google.protobuf.message import DecodeError
 from google.rpc.error_details_pb2 import RetryInfo
 from google.rpc.status_pb2 import Status
 
+from bundle.tables.sharding import ShardNumber
 from service.codec.failures import code_of
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import (
@@ -13,11 +17,9 @@ from service.errors import (
     DataLoss,
     DeadlineExceeded,
     Internal,
-    InvalidArgument,
     NotReady,
     Overloaded,
     ServiceError,
-    TooLarge,
 )
 from service.grpc_api.status import STATUS_DETAILS
 
@@ -25,46 +27,44 @@ _RETRY_AFTER_S = 1.0
 """For a shard that rejects a call without saying when to try again, as gRPC itself does."""
 
 
-def service_error_of(failure: grpc.aio.AioRpcError, shard: str) -> ServiceError:
+def service_error_of(failure: grpc.aio.AioRpcError, shard: ShardNumber) -> ServiceError:
     """Returns the error with which the router's own request fails.
 
-    A shard's code reaches the client where it is about the request or about load. What only the
-    operator can repair, such as a wrong token, is internal: the log names the shard and its
-    message.
+    A router checks a request before it calls shards. Whatever a shard rejects is therefore not the
+    client's fault: the router and the shard disagree, which is internal, as is what only the
+    operator can repair, such as a wrong token. The client reads which shard failed; the log has the
+    address and the shard's message.
 
     Args:
       failure: The failed call.
-      shard: Names the shard and its address.
+      shard: Names the shard.
     """
     code, retry_after_s = _details(failure)
-    if code in (Code.INVALID_ARGUMENT, Code.TOO_LARGE):
-        # The client reads what is wrong with its request, as one process would say it.
-        return _ERRORS[code](failure.details() or code.value)
-    message = f"{shard}: {failure.code().name}: {failure.details()}"
     if code is Code.OVERLOADED:
+        message = f"shard {shard} is overloaded"
         return Overloaded(message, retry_after_s or _RETRY_AFTER_S, "shard")
-    return _ERRORS.get(code, Internal)(message)
+    error = _ERRORS.get(code, Internal)
+    return error(f"shard {shard} {_PROBLEMS.get(error, f'failed with {code.value}')}")
 
 
 def _details(failure: grpc.aio.AioRpcError) -> tuple[Code, float | None]:
     """Returns the code of a shard's error, and when to retry, from its details.
 
-    A failure of gRPC itself has no details; then the status decides.
+    A failure of gRPC itself has no details, and those of another program may be anything; then the
+    status decides.
     """
-    for key, value in failure.trailing_metadata() or ():
-        if key != STATUS_DETAILS:
-            continue
-        details = pb.ErrorDetails()
-        retry = RetryInfo()
-        retry_after_s = None
-        for packed in Status.FromString(value).details:
-            packed.Unpack(details)
-            if packed.Unpack(retry):
-                retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
-        code = code_of(details)
-        if code is not None:
-            return code, retry_after_s
-    return _CODES.get(failure.code(), Code.INTERNAL), None
+    details = pb.ErrorDetails()
+    retry = RetryInfo()
+    retry_after_s = None
+    with contextlib.suppress(DecodeError):
+        for key, value in failure.trailing_metadata() or ():
+            packed = Status.FromString(value).details if key == STATUS_DETAILS else ()
+            for detail in packed:
+                detail.Unpack(details)
+                if detail.Unpack(retry):
+                    retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
+    code = code_of(details) or _CODES.get(failure.code(), Code.INTERNAL)
+    return code, retry_after_s
 
 
 _CODES = {
@@ -73,7 +73,6 @@ _CODES = {
     grpc.StatusCode.CANCELLED: Code.CANCELLED,
     grpc.StatusCode.DEADLINE_EXCEEDED: Code.DEADLINE,
     grpc.StatusCode.RESOURCE_EXHAUSTED: Code.OVERLOADED,
-    grpc.StatusCode.INVALID_ARGUMENT: Code.INVALID_ARGUMENT,
     grpc.StatusCode.DATA_LOSS: Code.DATA_LOSS,
 }
 """Codes of calls that gRPC itself failed."""
@@ -83,9 +82,13 @@ _ERRORS: dict[Code, type[ServiceError]] = {
     Code.NOT_READY: NotReady,
     Code.NOT_FOUND: NotReady,
     Code.CANCELLED: NotReady,
-    Code.INVALID_ARGUMENT: InvalidArgument,
-    Code.TOO_LARGE: TooLarge,
     Code.DEADLINE: DeadlineExceeded,
     Code.DATA_LOSS: DataLoss,
 }
 """Errors of the router's request by the code of the shard's; others are internal."""
+
+_PROBLEMS: dict[type[ServiceError], str] = {
+    NotReady: "is not available",
+    DeadlineExceeded: "did not respond in time",
+    DataLoss: "has damaged files",
+}

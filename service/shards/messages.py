@@ -16,6 +16,7 @@ from service.codec.protobuf import explanation_message, packed, read_explanation
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
 from service.engine.calls import Target
+from service.engine.limits import NotFinite
 from service.engine.retrieval.search import Found
 from service.engine.retrieval.sharded_search import IndexSearch
 from service.errors import Internal, InvalidArgument
@@ -29,6 +30,8 @@ from service.shards.calls import (
 
 _UINT32 = np.dtype("<u4")
 _FLOAT32 = np.dtype("<f4")
+MESSAGE_LIMITS = ("max_request_bytes", "max_response_bytes", "max_filter_terms")
+"""Settings of a shard that a router's calls must keep to."""
 
 
 # as all readers
@@ -107,6 +110,8 @@ def rows_message(answer: RowsFound) -> shard_pb.RowsResponse:
 
 def found_message(answer: PartFound) -> shard_pb.SearchResponse:
     """Returns the answer as its message."""
+    if answer.overflow:
+        return shard_pb.SearchResponse(overflow=True)
     found = answer.found
     return shard_pb.SearchResponse(
         positions=found.positions.astype(_UINT32).tobytes(),
@@ -148,9 +153,12 @@ def read_found(
       shard: Names the shard in errors.
 
     Raises:
+      NotFinite: A score is beyond float32.
       Internal: The response does not fit the request, such as by more than k candidates of a query,
         by fewer although the shard holds more, or by candidates that it does not hold.
     """
+    if message.overflow:
+        raise NotFinite("a candidate's score")
     query_count = len(search.vectors)
     sizes = [len(message.counts), len(message.positions), len(message.scores)]
     if any(size % 4 for size in sizes) or sizes[0] != 4 * query_count or sizes[1] != sizes[2]:
@@ -216,4 +224,5 @@ def description(
             shard_pb.Bundle(model=model, version=version, fingerprint=crc)
             for model, version, crc in bundles
         ],
+        **{name: getattr(settings, name) for name in MESSAGE_LIMITS},
     )

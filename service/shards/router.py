@@ -1,9 +1,10 @@
 """What a router knows of its shards, and how it calls them: all that a request needs at the same
 time.
 
-A call goes to the replica with fewer calls in progress of two that are drawn; if that fails, or
-takes too long, to another one, once. Every call names the bundle by its fingerprint, so that
-answers of different bundles are never merged.
+A call goes to the replica with fewer calls in progress of two that are drawn. If it fails, or takes
+too long, another replica is called, as far as the retry budget of the shard permits; a replica that
+fails more than others is ejected for a while. Every call names the bundle by its fingerprint, so
+that answers of different bundles are never merged.
 """
 
 from __future__ import annotations
@@ -12,8 +13,7 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from functools import partial
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -24,22 +24,27 @@ from bundle.tables import sharding
 from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings
 from service.engine.computation import RemoteCall
+from service.engine.limits import NotFinite
 from service.errors import DeadlineExceeded, Internal, NotReady, ServiceError
 from service.observability import logging
 from service.observability.metrics import Metrics
 from service.shards import addresses
 from service.shards.credentials import ShardCredentials
 from service.shards.failures import service_error_of
-from service.shards.remote_version import RemoteVersion
+from service.shards.outliers import RetryBudget
+from service.shards.remote_version import RemoteVersion, ShardCall
 from service.shards.replica import Key, Replica
 from service.versions.loader import ShardsMissing
 
 log = logging.logger(__name__)
 
-Call = Callable[[Replica, float], Coroutine[Any, Any, Any]]
-"""Calls a method of a replica, within some seconds."""
 POLL_S = 1.0
-"""Between two polls of what every replica holds."""
+"""Between two polls of what a replica holds, and of a source of addresses."""
+_REPOLL_S = 0.25
+"""The same of a replica that does not respond."""
+_START_S = 2.0
+"""How long the start waits for sources of addresses."""
+_ATTEMPTS_MAX = 3
 
 
 class Shards:
@@ -58,60 +63,83 @@ class Shards:
         self._credentials = ShardCredentials(settings)
         self.replicas: dict[str, Replica] = {}
         self.problems: dict[str, str] = {}
-        self._gone: list[Replica] = []
+        self._addresses: dict[str, list[str]] = {}
+        self._budgets: dict[ShardNumber, RetryBudget] = {}
         self._versions = WeakSet[RemoteVersion]()
-        self._polling: asyncio.Task[None] | None = None
+        self._divisions: dict[Key, int | None] = {}
+        self._counted = set[ShardNumber]()
+        self._polls: dict[str, asyncio.Task[None]] = {}
+        self._tasks = set[asyncio.Task[None]]()
 
     async def start(self) -> None:
-        """Polls every address for what it holds, now and every POLL_S."""
+        """Begins to poll every source of addresses, and every address for what it holds. Returns
+        once each was polled, or a source takes long.
+        """
         self.loop = asyncio.get_running_loop()
-        await self._poll()
-        self._polling = asyncio.create_task(self._poll_forever())
+        resolutions = [
+            asyncio.ensure_future(self._resolve(source))
+            for source in self._settings.shard_addresses
+        ]
+        await asyncio.wait(resolutions, timeout=_START_S)
+        await asyncio.gather(*[replica.polled.wait() for replica in self.replicas.values()])
+        for source, resolution in zip(self._settings.shard_addresses, resolutions, strict=True):
+            self._polls[source] = self.loop.create_task(self._resolve_forever(source, resolution))
 
     async def stop(self) -> None:
         """Disconnects."""
-        if self._polling is not None:
-            self._polling.cancel()
-        for replica in (*self.replicas.values(), *self._gone):
+        for poll in (*self._polls.values(), *self._tasks):
+            poll.cancel()
+        for replica in self.replicas.values():
             await replica.close()
 
     def status(self) -> list[dict[str, Any]]:
-        """Returns of every address its shard, the rows and partitions that it holds, and why it is
-        not called.
+        """Returns of every address its shard, the rows and partitions that it holds, which versions
+        read them, and why it is not called.
         """
-        found = [
-            {
-                "address": each.address,
-                "shard": "" if each.shard is None else str(each.shard),
-                "holds": {
-                    f"{version.key[0]}/{version.key[1]}": version.held_by(each.shard)
-                    for version in sorted(self._versions, key=lambda version: version.key)
-                    if each.shard is not None and version.key in each.bundles
-                },
-                "inflight": each.inflight,
-                "problem": each.problem,
-            }
-            for each in list(self.replicas.values())
+        versions = sorted(self._versions, key=lambda version: version.key)
+        shown: list[dict[str, Any]] = []
+        for replica in list(self.replicas.values()):
+            shard = replica.shard
+            held = [version for version in versions if version.key in replica.bundles]
+            shown.append(
+                {
+                    "address": replica.address,
+                    "shard": "" if shard is None else str(shard),
+                    "holds": {
+                        _shown(version.key): version.held_by(shard)
+                        for version in held
+                        if shard is not None
+                    },
+                    "serves": [
+                        _shown(version.key)
+                        for version in held
+                        if shard is not None and version.total == shard.total
+                    ],
+                    "inflight": replica.inflight,
+                    "problem": replica.problem or replica.outliers.problem,
+                }
+            )
+        unknown = {"shard": "", "holds": {}, "serves": [], "inflight": 0}
+        shown += [
+            {"address": source, **unknown, "problem": problem}
+            for source, problem in list(self.problems.items())
         ]
-        unknown = {"shard": "", "holds": {}, "inflight": 0}
-        found += [
-            {"address": source, **unknown, "problem": each}
-            for source, each in list(self.problems.items())
-        ]
-        return sorted(found, key=lambda each: (each["shard"], each["address"]))
+        return sorted(shown, key=lambda entry: (entry["shard"], entry["address"]))
 
     def reach(self, manifest: Manifest, fingerprint: int) -> RemoteVersion:
         """Returns what reaches the shards of a version.
 
         Raises:
-          ShardsMissing: a part of it is at no address, or the shards do not fit each other.
+          ShardsMissing: no division of it is complete.
         """
         key = manifest.model, manifest.version, fingerprint
         min_bytes = self._settings.shard_min_bytes
-        sharded = sharding.sharded_tables(manifest, min_bytes) or sharding.sharded_indexes(manifest)
-        remote = RemoteVersion(
-            self.call_all, manifest, key, self._total(key) if sharded else 1, min_bytes
-        )
+        total = 1
+        if sharding.sharded_tables(manifest, min_bytes) or sharding.sharded_indexes(manifest):
+            total = self.division(key) or 0
+        if not total:
+            raise ShardsMissing(self._missing(key))
+        remote = RemoteVersion(self, manifest, key, total, self._settings)
         for table in remote.tables:
             # An alert watches for an increase, which the first loss would not be without a zero.
             self._metrics.count("lost_rows", 0, manifest.model, table)
@@ -119,147 +147,177 @@ class Shards:
         self._versions = self._versions.union([remote])
         return remote
 
-    def holding(self, key: Key, shard: ShardNumber, but: Collection[Replica] = ()) -> list[Replica]:
-        """Returns the replicas of a shard that have loaded a bundle and can be called, but for
-        some.
+    def division(self, key: Key) -> int | None:
+        """Returns into how many shards a bundle is divided: the largest number of which all can be
+        called, rather one whose shards are all well; None: no division is complete.
         """
-        every = [each for each in list(self.replicas.values()) if each not in but]
-        return [
-            each
-            for each in every
-            if each.shard == shard and key in each.bundles and not each.problem
-        ]
+        divisions = self._divisions
+        if key not in divisions:  # any thread; a change meanwhile replaces the dictionary
+            divisions[key] = self._largest_division(key)
+        return divisions[key]
 
-    def _total(self, key: Key) -> int:
-        """Returns how many shards hold a bundle."""
+    def _largest_division(self, key: Key) -> int | None:
+        holding = [
+            replica
+            for replica in list(self.replicas.values())
+            if replica.shard is not None and key in replica.bundles and not replica.problem
+        ]
+        reached = {replica.shard for replica in holding}
+        well = {replica.shard for replica in holding if not replica.suspect}
+        totals = sorted({shard.total for shard in reached if shard is not None}, reverse=True)
+        for shards in (well, reached):
+            for total in totals:
+                if all(shard in shards for shard in _shards_of(total)):
+                    return total
+        return None
+
+    def _missing(self, key: Key) -> str:
+        """Returns why no division of a bundle is complete."""
+        replicas = [each for each in list(self.replicas.values()) if each.shard is not None]
+        reached = [replica for replica in replicas if not replica.problem]
+        if not reached:
+            tried = [f"{entry['address']}: {entry['problem']}" for entry in self.status()]
+            return f"no shard can be reached: {'; '.join(tried[:4]) or 'no address is known'}"
         what = f"model {key[0]!r} version {key[1]}"
-        reached = [each for each in list(self.replicas.values()) if not each.problem]
-        every = [(each.shard, each) for each in reached if each.shard is not None]
-        if not every:
-            tried = [f"{each['address']}: {each['problem']}" for each in self.status()]
-            raise ShardsMissing(
-                f"no shard can be reached: {'; '.join(tried[:4]) or 'no address is known'}"
-            )
-        total = every[0][0].total
-        min_bytes = self._settings.shard_min_bytes
-        for shard, each in every:
-            if each.min_bytes != min_bytes:
-                message = (
-                    f"{each.address} divides tables of at least {each.min_bytes} bytes, and this "
-                    f"router {min_bytes}"
-                )
-                raise ShardsMissing(f"{message}: --shard-min-bytes must be the same")
-            if shard.total != total:
-                first = f"{every[0][1].address} is shard {every[0][0]}"
-                raise ShardsMissing(
-                    f"the shards do not match: {first}, {each.address} is shard {shard}"
-                )
-            if any(one[:2] == key[:2] and one != key for one in each.bundles):
-                raise ShardsMissing(
-                    f"{each.address} has another bundle as {what}; copy the same bundle to all "
-                    "shards"
-                )
-        for number in range(1, total + 1):
-            if not self.holding(key, ShardNumber(number, total)):
-                raise ShardsMissing(f"{what}: no address holds shard {number}/{total} of it")
-        return total
+        held = {replica.shard for replica in reached if key in replica.bundles}
+        problems = []
+        for total in sorted({each.shard.total for each in reached if each.shard}, reverse=True):
+            absent = [str(shard) for shard in _shards_of(total) if shard not in held]
+            problems.append(f"no address holds shard {absent[0]} of it")
+        problems += [
+            f"{replica.address} has another bundle as {what}; copy the same bundle to all shards"
+            for replica in reached
+            if any(bundle[:2] == key[:2] and bundle != key for bundle in replica.bundles)
+        ]
+        problems += [
+            f"{replica.address}: {replica.problem}" for replica in replicas if replica.problem
+        ]
+        return f"{what}: {'; '.join(problems[:4])}"
+
+    @property
+    def problem(self) -> str:
+        """Which shard of a loaded version no replica can be called of; empty: all have one."""
+        for version in sorted(self._versions, key=lambda version: version.key):
+            if version.is_divided and self.division(version.key) is None:
+                return self._missing(version.key)
+        return ""
 
     def call_all(
-        self, key: Key, method: str, requests: Mapping[ShardNumber, Any], left_s: float
-    ) -> RemoteCall[dict[ShardNumber, Any]]:
-        """Calls a method of several shards at once.
+        self, key: Key, calls: Sequence[ShardCall], left_s: float
+    ) -> RemoteCall[list[Any]]:
+        """Calls several shards at once.
 
         Returns:
-          The response of each shard, or the ServiceError with which its call failed.
+          What was read of each response, or the error with which the call failed.
         """
         left_s = min(left_s, self._settings.request_timeout_s)
 
-        async def call() -> dict[ShardNumber, Any]:
-            calls = [
-                self.call(key, shard, method, request, left_s)
-                for shard, request in requests.items()
-            ]
-            responses = await asyncio.gather(*calls, return_exceptions=True)
+        async def call() -> list[Any]:
+            responses = await asyncio.gather(
+                *[self.call(key, each, left_s) for each in calls], return_exceptions=True
+            )
             for response in responses:
+                if isinstance(response, NotFinite):
+                    raise response
                 if isinstance(response, BaseException) and not isinstance(response, ServiceError):
                     raise Internal(str(response)) from response
-            return dict(zip(requests, responses, strict=True))
+            return responses
 
         return RemoteCall(self.loop, call)
 
-    async def call(
-        self, key: Key, shard: ShardNumber, method: str, request: Any, left_s: float
-    ) -> Any:
-        """Calls a method of a shard.
-
-        Only a replica that is gone, or that takes too long, is replaced by another one, once.
+    async def call(self, key: Key, call: ShardCall, left_s: float) -> Any:
+        """Calls a shard; returns what was read of the response.
 
         Raises:
           NotReady: No replica of the shard can be reached; names it.
+          NotFinite: A score is beyond float32.
           ServiceError: The call failed; see `service_error_of`.
         """
+        shard = call.shard
         tried: list[Replica] = []
-        call = partial(self._timed, shard, method, request)
-        choose = partial(self._choose, key, shard, tried)
-        problem = "no replica of it is known"
+        error: ServiceError = NotReady(
+            f"model {key[0]!r} version {key[1]} lacks shard {shard}: no replica of it can be called"
+        )
+        budget = self._budgets.setdefault(shard, RetryBudget(self.loop.time()))
+        budget.deposit()
         end = self.loop.time() + left_s
-        for _ in range(2):
-            # An address may stand for several processes: where there is no other, it is tried
-            # again.
-            replica = choose() or next(iter(tried), None)
-            if replica is None:
+        for attempt in range(_ATTEMPTS_MAX):
+            replica = self._choose(key, shard, tried)
+            if replica is None and isinstance(error, NotReady):
+                # An address may stand for several processes: where there is no other, it is tried
+                # again.
+                replica = next((each for each in tried if each.suspect), None)
+                replica = replica if attempt == 1 else None
+            if replica is None or (attempt and not self._may_retry(shard, end)):
                 break
-            alone = not self.holding(key, shard, tried)
             left_s = end - self.loop.time()
+            if self._holding(key, shard, [*tried, replica]) and budget.permits(self.loop.time()):
+                left_s /= 2
+            tried.append(replica)
             try:
-                return await self._hedged(
-                    shard, replica, choose, call, left_s if alone else left_s / 2
-                )
-            except grpc.aio.AioRpcError as failure:
-                self._metrics.count("shard_failures", 1, str(shard), failure.code().name)
-                error = service_error_of(failure, f"shard {shard} at {replica.address}")
-                in_time = not alone and self.loop.time() < end
-                if not isinstance(error, NotReady) and not (
-                    isinstance(error, DeadlineExceeded) and in_time
-                ):
-                    # Another replica would fail as well, or make an overload worse.
-                    raise error from failure
-                problem = str(error)
-                if alone and failure.code() is not grpc.StatusCode.UNAVAILABLE:
+                return await self._hedged(key, call, replica, tried, left_s)
+            except ServiceError as failure:
+                error = failure
+                if isinstance(error, DeadlineExceeded) and self.loop.time() >= end:
                     break
-        raise NotReady(f"model {key[0]!r} version {key[1]} lacks shard {shard}: {problem}")
+        raise error
 
-    def _choose(self, key: Key, shard: ShardNumber, tried: list[Replica]) -> Replica | None:
-        """Draws two replicas that were not tried, and takes the one with fewer calls in
-        progress.
+    def _may_retry(self, shard: ShardNumber, end: float) -> bool:
+        """Counts a retry, if there is time and budget left for it."""
+        now = self.loop.time()
+        if now >= end:
+            return False
+        permitted = self._budgets[shard].withdraw(now)
+        outcome = "sent" if permitted else "over_budget"
+        self._metrics.count("shard_retries", 1, str(shard), outcome)
+        return permitted
+
+    def _holding(
+        self, key: Key, shard: ShardNumber, but: Collection[Replica] = ()
+    ) -> list[Replica]:
+        """Returns the replicas of a shard that have loaded a bundle and can be called, but for
+        some.
         """
-        left = self.holding(key, shard, tried)
-        if not left:
+        return [
+            replica
+            for replica in self.replicas.values()
+            if replica.shard == shard
+            and key in replica.bundles
+            and not replica.problem
+            and replica not in but
+        ]
+
+    def _choose(self, key: Key, shard: ShardNumber, tried: Sequence[Replica]) -> Replica | None:
+        """Draws two replicas that were not tried, and returns the one with fewer calls in progress.
+
+        Those that are not well are drawn only if no other is left. A call that has failed once is
+        not sent to a replica on probation either.
+        """
+        left = self._holding(key, shard, tried)
+        well = [replica for replica in left if replica.is_well]
+        proved = [replica for replica in well if not (tried and replica.outliers.on_probation)]
+        candidates = proved or well or left
+        if not candidates:
             return None
-        chosen = min(random.sample(left, min(2, len(left))), key=lambda each: each.inflight)
-        tried.append(chosen)
-        return chosen
+        drawn = random.sample(candidates, min(2, len(candidates)))
+        return min(drawn, key=lambda replica: replica.inflight)
 
     async def _hedged(
-        self,
-        shard: ShardNumber,
-        replica: Replica,
-        choose: Callable[[], Replica | None],
-        call: Call,
-        left_s: float,
+        self, key: Key, call: ShardCall, replica: Replica, tried: list[Replica], left_s: float
     ) -> Any:
         """Calls a replica, and a second one if the first takes longer than usual."""
         percentile = self._settings.shard_hedge_percentile
         if not percentile:
-            return await call(replica, left_s)
-        first = asyncio.ensure_future(call(replica, left_s))
+            return await self._attempt(call, replica, left_s)
+        first = asyncio.ensure_future(self._attempt(call, replica, left_s))
         usual_s = replica.percentile_s(percentile)
         done, _ = await asyncio.wait([first], timeout=None if math.isinf(usual_s) else usual_s)
-        other = None if done else choose()
-        if other is None:
+        other = None if done else self._choose(key, call.shard, tried)
+        if other is None or not self._budgets[call.shard].withdraw(self.loop.time()):
             return await first
-        self._metrics.count("shard_hedges", 1, str(shard))
-        calls = {first, asyncio.ensure_future(call(other, left_s - usual_s))}
+        tried.append(other)
+        self._metrics.count("shard_hedges", 1, str(call.shard))
+        calls = {first, asyncio.ensure_future(self._attempt(call, other, left_s - usual_s))}
         answered: list[asyncio.Future[Any]] = []
         try:
             while calls and not answered:
@@ -270,60 +328,109 @@ class Shards:
             for each in calls:
                 each.cancel()
 
-    async def _timed(
-        self, shard: ShardNumber, method: str, request: Any, replica: Replica, left_s: float
-    ) -> Any:
-        """Calls a replica, and measures what comes back."""
-        began = self.loop.time()
-        answer = await replica.call(method, request, left_s)
-        self._metrics.observe("shard_seconds", self.loop.time() - began, str(shard), method.lower())
-        self._metrics.count("shard_bytes", answer.ByteSize(), str(shard))
-        return answer
+    async def _attempt(self, call: ShardCall, replica: Replica, left_s: float) -> Any:
+        """Calls a replica, measures what comes back, and reads it.
 
-    async def _poll_forever(self) -> None:
+        Raises:
+          ServiceError: The call failed, or the response does not fit the request.
+          NotFinite: A score is beyond float32.
+        """
+        shard = str(call.shard)
+        began = self.loop.time()
+        try:
+            response = await replica.call(call.method, call.request, left_s)
+            method = call.method.lower()
+            self._metrics.observe("shard_seconds", self.loop.time() - began, shard, method)
+            self._metrics.count("shard_bytes", response.ByteSize(), shard)
+            result = call.read(response)
+        except grpc.aio.AioRpcError as failure:
+            if failure.code() is grpc.StatusCode.UNAVAILABLE and not replica.suspect:
+                replica.suspect = True
+                self._changed()
+                self._start_task(self._describe(replica))
+            self._failed(call, replica, failure.code().name, failure.details() or "")
+            raise service_error_of(failure, call.shard) from failure
+        except Internal as problem:
+            self._failed(call, replica, "INTERNAL", str(problem))
+            raise
+        replica.outliers.record(self.loop.time(), succeeded=True)
+        return result
+
+    def _failed(self, call: ShardCall, replica: Replica, code: str, problem: str) -> None:
+        """Reports a failed call, and ejects its replica if it fails more than another one."""
+        shard = call.shard
+        self._metrics.count("shard_failures", 1, str(shard), code)
+        extra = logging.fields(
+            address=replica.address, shard=str(shard), code=code, problem=problem
+        )
+        log.info("shard_call_failed", extra=logging.limited(extra, replica.address, code))
+        now = self.loop.time()
+        replica.outliers.record(now, succeeded=False)
+        if replica.outliers.problem or not replica.outliers.fails(now):
+            return
+        share = replica.outliers.failure_share(now)
+        others = [
+            other
+            for other in self.replicas.values()
+            if other.shard == shard and other is not replica and other.is_well
+        ]
+        if not any(other.outliers.failure_share(now) <= share / 2 for other in others):
+            return  # All fail alike, such as under overload: to eject one makes it worse.
+        seconds = replica.outliers.eject(now, f"{code}: {problem}"[:200])
+        self._metrics.count("shard_ejections", 1, str(shard))
+        self._changed()
+        extra = logging.fields(
+            address=replica.address,
+            shard=str(shard),
+            seconds=seconds,
+            problem=replica.outliers.problem,
+        )
+        log.warning("shard_ejected", extra=extra)
+        self.loop.call_later(seconds, self._readmit, replica)
+
+    def _readmit(self, replica: Replica) -> None:
+        """Ends the ejection of a replica, unless it was ended and begun again before."""
+        if replica.outliers.problem and self.loop.time() >= replica.outliers.ejected_until:
+            replica.outliers.readmit()
+            self._changed()
+            extra = logging.fields(address=replica.address, shard=str(replica.shard or ""))
+            log.info("shard_readmitted", extra=extra)
+
+    def _changed(self) -> None:
+        """Has divisions be found anew, and brings the metrics up to date."""
+        self._divisions = {}
+        counts = Counter(
+            each.shard
+            for each in self.replicas.values()
+            if not each.problem and not each.outliers.problem
+        )
+        totals = {version.total for version in self._versions if version.is_divided}
+        totals = totals or {each.shard.total for each in self.replicas.values() if each.shard}
+        counted = {shard for total in totals for shard in _shards_of(total)}
+        counted |= {shard for shard in counts if shard is not None}
+        for shard in counted:
+            self._metrics.set("shard_replicas", counts[shard], str(shard))
+        for shard in self._counted - counted:
+            # Of a division that is no longer in use: 0 would count as lost.
+            self._metrics.set("shard_replicas", math.nan, str(shard))
+        self._counted = counted
+
+    async def _resolve_forever(self, source: str, resolution: asyncio.Future[None]) -> None:
+        """Follows a source of addresses."""
+        await asyncio.wait([resolution])
         while True:
             await asyncio.sleep(POLL_S)
             try:
-                await self._poll()
+                await self._resolve(source)
             except Exception:
                 log.exception("shards_poll_failed")
 
-    async def _poll(self) -> None:
-        """Brings the replicas up to date with the sources of addresses, and polls each for what it
-        holds.
+    async def _resolve(self, source: str) -> None:
+        """Brings the replicas up to date with a source of addresses; they stay as they are if it
+        cannot be read now.
         """
-        for replica in [
-            each for each in self._gone if not each.inflight
-        ]:  # the others answer first
-            self._gone.remove(replica)
-            await replica.close()
-        known: dict[str, str] = {}
-        for source in self._settings.shard_addresses:
-            known |= dict.fromkeys(await self._resolved(source), addresses.name_of(source))
-        for address in set(known) - set(self.replicas):
-            self.replicas[address] = Replica(address, known[address], self._credentials)
-        self._gone += [self.replicas.pop(address) for address in set(self.replicas) - set(known)]
-        replicas = list(self.replicas.values())
-        before = [each.problem for each in replicas]
-        await asyncio.gather(*(each.describe() for each in replicas))
-        for each, problem in zip(replicas, before, strict=True):
-            about = logging.fields(
-                address=each.address, shard=str(each.shard or ""), problem=each.problem
-            )
-            if each.problem and each.problem != problem:
-                log.warning("shard_unreachable", extra=about)
-            elif problem and not each.problem:
-                log.info("shard_reached", extra=about)
-        counts = Counter(each.shard for each in replicas if not each.problem)
-        for total in {each.shard.total for each in replicas if each.shard is not None}:
-            for number in range(1, total + 1):
-                shard = ShardNumber(number, total)
-                self._metrics.set("shard_replicas", counts[shard], str(shard))
-
-    async def _resolved(self, source: str) -> set[str]:
-        """Returns the addresses of a source; all that are known if it cannot be read now."""
         try:
-            found = set(await addresses.resolve(source))
+            self._addresses[source] = await addresses.resolve(source)
         except OSError as problem:
             if self.problems.get(source) != str(problem):
                 log.warning(
@@ -331,6 +438,73 @@ class Shards:
                     extra=logging.fields(source=source, problem=str(problem)),
                 )
             self.problems[source] = str(problem)
-            return set(self.replicas)
+            return
         self.problems.pop(source, None)
-        return found
+        self._update_replicas()
+
+    def _update_replicas(self) -> None:
+        """Has one replica for each address."""
+        known = {
+            address: addresses.name_of(source)
+            for source in self._settings.shard_addresses
+            for address in self._addresses.get(source, ())
+        }
+        for address in known.keys() - self.replicas.keys():
+            replica = Replica(address, known[address], self._credentials, self._settings)
+            self.replicas[address] = replica
+            self._polls[address] = self.loop.create_task(self._describe_forever(replica))
+        for address in self.replicas.keys() - known.keys():
+            replica = self.replicas.pop(address)
+            self._polls.pop(address).cancel()
+            self._start_task(self._close(replica))
+            self._changed()
+
+    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _close(self, replica: Replica) -> None:
+        """Disconnects from a replica whose address is gone, once its calls are complete."""
+        while replica.inflight:
+            await asyncio.sleep(POLL_S)
+        await replica.close()
+
+    async def _describe_forever(self, replica: Replica) -> None:
+        """Follows what a replica holds."""
+        while True:
+            try:
+                await self._describe(replica)
+            except Exception:
+                log.exception("shards_poll_failed")
+            await asyncio.sleep(_REPOLL_S if replica.problem else POLL_S)
+
+    async def _describe(self, replica: Replica) -> None:
+        """Polls a replica for what it holds."""
+        before_problem = replica.problem
+        before = replica.state
+        await replica.describe()
+        if replica.state == before:
+            return
+        self._changed()
+        about = logging.fields(
+            address=replica.address, shard=str(replica.shard or ""), problem=replica.problem
+        )
+        # its code: the text may differ each time
+        is_same = replica.problem.partition(":")[0] == before_problem.partition(":")[0]
+        if replica.problem and not is_same:
+            log.warning("shard_unreachable", extra=about)
+        elif before_problem and not replica.problem:
+            if replica.outliers.problem:
+                replica.outliers.readmit()
+                self._changed()
+            log.info("shard_reached", extra=about)
+
+
+def _shards_of(total: int) -> Iterable[ShardNumber]:
+    return (ShardNumber(number, total) for number in range(1, total + 1))
+
+
+def _shown(key: Key) -> str:
+    """Returns a bundle as the status names it."""
+    return f"{key[0]}/{key[1]}"

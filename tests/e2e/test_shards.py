@@ -280,23 +280,22 @@ def test_new_version_is_served_once_every_shard_has_it(
 
 
 @pytest.mark.slow
-def test_inconsistent_shards_are_rejected_before_any_request(write: Write, launch: Launch) -> None:
+def test_shards_of_no_complete_division_are_rejected_before_any_request(
+    write: Write, launch: Launch
+) -> None:
     write()
     halves = [shard(launch, number) for number in ("1/2", "2/2")]
     third = shard(launch, "3/3")
     for shards, problem in (
         ([halves[0]], "no address holds shard 2/2"),
-        ([halves[0], third], "do not match"),
+        ([halves[0], third], "no address holds shard 1/3"),
     ):
         service = router(launch, shards)
         assert problem in service.event("version_failed")["problem"]
         with client_of(service) as client:
             assert not is_ready(client)
         service.kill()
-    service = router(launch, [*halves, third])
-    service.event("version_failed")
-    third.kill()
-    ready(service)  # an address that does not answer any more is no other shard
+    ready(router(launch, [*halves, third]))  # an address of another division is in nobody's way
 
 
 @pytest.mark.slow
@@ -476,10 +475,8 @@ def test_shard_names_the_problem_of_an_invalid_call(write: Write, launch: Launch
 
         dim = len(reference.query_vector(small, 3))
         zeros = [0.0] * dim
-        for k in (0, -1, 300_000_000, (1 << 31) - 1):
-            code, message = search_refused(k, zeros)
-            assert code == invalid
-            assert message.startswith(f"k is {k}; 1 to ")
+        for k in (0, -1):
+            assert search_refused(k, zeros) == (invalid, f"k is {k}; at least 1 was expected")
         assert search_refused(2, [0.0, *zeros]) == (
             invalid,
             f"vectors have dim {dim + 1}; {dim} was expected",

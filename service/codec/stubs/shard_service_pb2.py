@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from . import embedding_service_pb2 as rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$rowcast/shard/v1/shard_service.proto\x12\x10rowcast.shard.v1\x1a,rowcast/embedding/v1/embedding_service.proto\"\\\n\x06\x42undle\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\x07\x12\x0e\n\x06number\x18\x04 \x01(\x05\x12\r\n\x05total\x18\x05 \x01(\x05\"\x11\n\x0f\x44\x65scribeRequest\"o\n\x10\x44\x65scribeResponse\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12\r\n\x05total\x18\x02 \x01(\x05\x12\x11\n\tmin_bytes\x18\x03 \x01(\x03\x12)\n\x07\x62undles\x18\x04 \x03(\x0b\x32\x18.rowcast.shard.v1.Bundle\"]\n\x0bRowsRequest\x12(\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x18.rowcast.shard.v1.Bundle\x12$\n\x04rows\x18\x02 \x03(\x0b\x32\x16.rowcast.shard.v1.Rows\"H\n\x04Rows\x12\x0e\n\x06tables\x18\x01 \x03(\t\x12\r\n\x05index\x18\x02 \x01(\t\x12\x0e\n\x06\x63ounts\x18\x03 \x01(\x0c\x12\x11\n\tpositions\x18\x04 \x01(\x0c\":\n\x0cRowsResponse\x12*\n\x04rows\x18\x01 \x03(\x0b\x32\x1c.rowcast.shard.v1.StoredRows\",\n\nStoredRows\x12\x0e\n\x06values\x18\x01 \x01(\x0c\x12\x0e\n\x06scales\x18\x02 \x01(\x0c\"\x8d\x02\n\rSearchRequest\x12(\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x18.rowcast.shard.v1.Bundle\x12\r\n\x05index\x18\x02 \x01(\t\x12\x0f\n\x07vectors\x18\x03 \x01(\x0c\x12\t\n\x01k\x18\x04 \x01(\x05\x12\r\n\x05\x65xact\x18\x05 \x01(\x08\x12\x0e\n\x06recall\x18\x06 \x01(\x02\x12,\n\x06\x66ilter\x18\x07 \x01(\x0b\x32\x1c.rowcast.embedding.v1.Filter\x12,\n\x08\x65xcluded\x18\x08 \x03(\x0b\x32\x1a.rowcast.shard.v1.Excluded\x12\x0f\n\x07\x65xplain\x18\t \x01(\x08\x12\x0b\n\x03\x64im\x18\n \x01(\x05\x12\x0e\n\x06\x64\x65nied\x18\x0b \x01(\x0c\"\x1d\n\x08\x45xcluded\x12\x11\n\tpositions\x18\x01 \x01(\x0c\"|\n\x0eSearchResponse\x12\x11\n\tpositions\x18\x01 \x01(\x0c\x12\x0e\n\x06scores\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63ounts\x18\x03 \x01(\x0c\x12\x37\n\x0c\x65xplanations\x18\x04 \x03(\x0b\x32!.rowcast.embedding.v1.Explanation2\xf5\x01\n\x0cShardService\x12Q\n\x08\x44\x65scribe\x12!.rowcast.shard.v1.DescribeRequest\x1a\".rowcast.shard.v1.DescribeResponse\x12\x45\n\x04Rows\x12\x1d.rowcast.shard.v1.RowsRequest\x1a\x1e.rowcast.shard.v1.RowsResponse\x12K\n\x06Search\x12\x1f.rowcast.shard.v1.SearchRequest\x1a .rowcast.shard.v1.SearchResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$rowcast/shard/v1/shard_service.proto\x12\x10rowcast.shard.v1\x1a,rowcast/embedding/v1/embedding_service.proto\"\\\n\x06\x42undle\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x03\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\x07\x12\x0e\n\x06number\x18\x04 \x01(\x05\x12\r\n\x05total\x18\x05 \x01(\x05\"\x11\n\x0f\x44\x65scribeRequest\"\xc0\x01\n\x10\x44\x65scribeResponse\x12\x0e\n\x06number\x18\x01 \x01(\x05\x12\r\n\x05total\x18\x02 \x01(\x05\x12\x11\n\tmin_bytes\x18\x03 \x01(\x03\x12)\n\x07\x62undles\x18\x04 \x03(\x0b\x32\x18.rowcast.shard.v1.Bundle\x12\x19\n\x11max_request_bytes\x18\x05 \x01(\x03\x12\x1a\n\x12max_response_bytes\x18\x06 \x01(\x03\x12\x18\n\x10max_filter_terms\x18\x07 \x01(\x05\"]\n\x0bRowsRequest\x12(\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x18.rowcast.shard.v1.Bundle\x12$\n\x04rows\x18\x02 \x03(\x0b\x32\x16.rowcast.shard.v1.Rows\"H\n\x04Rows\x12\x0e\n\x06tables\x18\x01 \x03(\t\x12\r\n\x05index\x18\x02 \x01(\t\x12\x0e\n\x06\x63ounts\x18\x03 \x01(\x0c\x12\x11\n\tpositions\x18\x04 \x01(\x0c\":\n\x0cRowsResponse\x12*\n\x04rows\x18\x01 \x03(\x0b\x32\x1c.rowcast.shard.v1.StoredRows\",\n\nStoredRows\x12\x0e\n\x06values\x18\x01 \x01(\x0c\x12\x0e\n\x06scales\x18\x02 \x01(\x0c\"\x8d\x02\n\rSearchRequest\x12(\n\x06\x62undle\x18\x01 \x01(\x0b\x32\x18.rowcast.shard.v1.Bundle\x12\r\n\x05index\x18\x02 \x01(\t\x12\x0f\n\x07vectors\x18\x03 \x01(\x0c\x12\t\n\x01k\x18\x04 \x01(\x05\x12\r\n\x05\x65xact\x18\x05 \x01(\x08\x12\x0e\n\x06recall\x18\x06 \x01(\x02\x12,\n\x06\x66ilter\x18\x07 \x01(\x0b\x32\x1c.rowcast.embedding.v1.Filter\x12,\n\x08\x65xcluded\x18\x08 \x03(\x0b\x32\x1a.rowcast.shard.v1.Excluded\x12\x0f\n\x07\x65xplain\x18\t \x01(\x08\x12\x0b\n\x03\x64im\x18\n \x01(\x05\x12\x0e\n\x06\x64\x65nied\x18\x0b \x01(\x0c\"\x1d\n\x08\x45xcluded\x12\x11\n\tpositions\x18\x01 \x01(\x0c\"\x8e\x01\n\x0eSearchResponse\x12\x11\n\tpositions\x18\x01 \x01(\x0c\x12\x0e\n\x06scores\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63ounts\x18\x03 \x01(\x0c\x12\x37\n\x0c\x65xplanations\x18\x04 \x03(\x0b\x32!.rowcast.embedding.v1.Explanation\x12\x10\n\x08overflow\x18\x05 \x01(\x08\x32\xf5\x01\n\x0cShardService\x12Q\n\x08\x44\x65scribe\x12!.rowcast.shard.v1.DescribeRequest\x1a\".rowcast.shard.v1.DescribeResponse\x12\x45\n\x04Rows\x12\x1d.rowcast.shard.v1.RowsRequest\x1a\x1e.rowcast.shard.v1.RowsResponse\x12K\n\x06Search\x12\x1f.rowcast.shard.v1.SearchRequest\x1a .rowcast.shard.v1.SearchResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,22 +36,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BUNDLE']._serialized_end=196
   _globals['_DESCRIBEREQUEST']._serialized_start=198
   _globals['_DESCRIBEREQUEST']._serialized_end=215
-  _globals['_DESCRIBERESPONSE']._serialized_start=217
-  _globals['_DESCRIBERESPONSE']._serialized_end=328
-  _globals['_ROWSREQUEST']._serialized_start=330
-  _globals['_ROWSREQUEST']._serialized_end=423
-  _globals['_ROWS']._serialized_start=425
-  _globals['_ROWS']._serialized_end=497
-  _globals['_ROWSRESPONSE']._serialized_start=499
-  _globals['_ROWSRESPONSE']._serialized_end=557
-  _globals['_STOREDROWS']._serialized_start=559
-  _globals['_STOREDROWS']._serialized_end=603
-  _globals['_SEARCHREQUEST']._serialized_start=606
-  _globals['_SEARCHREQUEST']._serialized_end=875
-  _globals['_EXCLUDED']._serialized_start=877
-  _globals['_EXCLUDED']._serialized_end=906
-  _globals['_SEARCHRESPONSE']._serialized_start=908
-  _globals['_SEARCHRESPONSE']._serialized_end=1032
-  _globals['_SHARDSERVICE']._serialized_start=1035
-  _globals['_SHARDSERVICE']._serialized_end=1280
+  _globals['_DESCRIBERESPONSE']._serialized_start=218
+  _globals['_DESCRIBERESPONSE']._serialized_end=410
+  _globals['_ROWSREQUEST']._serialized_start=412
+  _globals['_ROWSREQUEST']._serialized_end=505
+  _globals['_ROWS']._serialized_start=507
+  _globals['_ROWS']._serialized_end=579
+  _globals['_ROWSRESPONSE']._serialized_start=581
+  _globals['_ROWSRESPONSE']._serialized_end=639
+  _globals['_STOREDROWS']._serialized_start=641
+  _globals['_STOREDROWS']._serialized_end=685
+  _globals['_SEARCHREQUEST']._serialized_start=688
+  _globals['_SEARCHREQUEST']._serialized_end=957
+  _globals['_EXCLUDED']._serialized_start=959
+  _globals['_EXCLUDED']._serialized_end=988
+  _globals['_SEARCHRESPONSE']._serialized_start=991
+  _globals['_SEARCHRESPONSE']._serialized_end=1133
+  _globals['_SHARDSERVICE']._serialized_start=1136
+  _globals['_SHARDSERVICE']._serialized_end=1381
 # @@protoc_insertion_point(module_scope)

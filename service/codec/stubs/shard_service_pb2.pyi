@@ -26,16 +26,22 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("number", "total", "min_bytes", "bundles")
+    __slots__ = ("number", "total", "min_bytes", "bundles", "max_request_bytes", "max_response_bytes", "max_filter_terms")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TOTAL_FIELD_NUMBER: _ClassVar[int]
     MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
     BUNDLES_FIELD_NUMBER: _ClassVar[int]
+    MAX_REQUEST_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_RESPONSE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_FILTER_TERMS_FIELD_NUMBER: _ClassVar[int]
     number: int
     total: int
     min_bytes: int
     bundles: _containers.RepeatedCompositeFieldContainer[Bundle]
-    def __init__(self, number: _Optional[int] = ..., total: _Optional[int] = ..., min_bytes: _Optional[int] = ..., bundles: _Optional[_Iterable[_Union[Bundle, _Mapping]]] = ...) -> None: ...
+    max_request_bytes: int
+    max_response_bytes: int
+    max_filter_terms: int
+    def __init__(self, number: _Optional[int] = ..., total: _Optional[int] = ..., min_bytes: _Optional[int] = ..., bundles: _Optional[_Iterable[_Union[Bundle, _Mapping]]] = ..., max_request_bytes: _Optional[int] = ..., max_response_bytes: _Optional[int] = ..., max_filter_terms: _Optional[int] = ...) -> None: ...
 
 class RowsRequest(_message.Message):
     __slots__ = ("bundle", "rows")
@@ -104,13 +110,15 @@ class Excluded(_message.Message):
     def __init__(self, positions: _Optional[bytes] = ...) -> None: ...
 
 class SearchResponse(_message.Message):
-    __slots__ = ("positions", "scores", "counts", "explanations")
+    __slots__ = ("positions", "scores", "counts", "explanations", "overflow")
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
     EXPLANATIONS_FIELD_NUMBER: _ClassVar[int]
+    OVERFLOW_FIELD_NUMBER: _ClassVar[int]
     positions: bytes
     scores: bytes
     counts: bytes
     explanations: _containers.RepeatedCompositeFieldContainer[_embedding_service_pb2.Explanation]
-    def __init__(self, positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., explanations: _Optional[_Iterable[_Union[_embedding_service_pb2.Explanation, _Mapping]]] = ...) -> None: ...
+    overflow: bool
+    def __init__(self, positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., counts: _Optional[bytes] = ..., explanations: _Optional[_Iterable[_Union[_embedding_service_pb2.Explanation, _Mapping]]] = ..., overflow: _Optional[bool] = ...) -> None: ...

@@ -95,6 +95,15 @@ def compiled(index: LoadedIndex, sent: Filter, check: Callable[[], object]) -> C
     return Compiled(key, _matches(index, checked, check), False)
 
 
+def check(corpus: FilteredCorpus, sent: Filter) -> None:
+    """Checks a filter that other processes compile.
+
+    Raises:
+      InvalidArgument: As `compiled`.
+    """
+    _checked_filter(corpus, sent, "filter")
+
+
 def is_among(positions: NDArray[Any], ascending: NDArray[Any]) -> Mask:
     """Returns which positions are among some that ascend."""
     if not ascending.size:

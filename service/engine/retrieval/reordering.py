@@ -140,7 +140,7 @@ async def widened(
                 break
             if positions.size < count or count >= corpus.entry.size:
                 break
-            count *= _GROWTH
+            count = min(_GROWTH * count, corpus.entry.size)
             more = await find(query, count)
             positions = more.positions
             scores = more.scores

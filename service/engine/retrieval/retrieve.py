@@ -292,9 +292,13 @@ def allowed(
         return Allowed(index.corpus.denied.positions, [_NONE] * n)
     execution.begin("search")
     compiled = None
-    if wanted is not None and index.here is not None:  # else shards compile it
+    if wanted is not None and index.here is not None:
         compiled = filters.compiled(index.here, wanted, execution.check)
         execution.count("filters", 1, "cached" if compiled.again else "compiled")
+    elif wanted is not None:
+        # Shards compile it. What is wrong with a request is found here, so that whatever a shard
+        # rejects is not the client's fault.
+        filters.check(index.corpus, wanted)
     denied, excluded = _excluded(index.corpus, request.exclude_ids, n, own)
     return Allowed(denied, excluded, compiled)
 

@@ -92,6 +92,20 @@ def joined(parts: Sequence[Found]) -> Found:
     return Found(positions, scores, offsets, explanations)
 
 
+def concatenated(parts: Sequence[Found]) -> Found:
+    """Returns the neighbors of the queries of all parts, one part after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = np.concatenate([lengths_of(part.offsets) for part in parts])
+    explanations = tuple(chain.from_iterable([part.explanations for part in parts]))
+    return Found(
+        np.concatenate([part.positions for part in parts]),
+        np.concatenate([part.scores for part in parts]),
+        offsets_of(lengths),
+        explanations,
+    )
+
+
 class Allowed(NamedTuple):
     """Which candidates the queries of a request may find.
 

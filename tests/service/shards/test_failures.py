@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,140 +25,268 @@ from service.codec.stubs.shard_service_pb2_grpc import (
 from service.config import ServiceSettings
 from service.engine.computation import completed
 from service.engine.retrieval.sharded_search import IndexSearch
-from service.errors import Code, Internal, NotReady, Overloaded, ServiceError
+from service.errors import Code, DataLoss, Internal, NotReady, Overloaded, ServiceError
 from service.grpc_api.status import abort
 from service.observability.metrics import Metrics
-from service.shards.remote_version import RemoteVersion
+from service.shards.messages import MESSAGE_LIMITS
+from service.shards.remote_version import RemoteVersion, ShardCall
 from service.shards.router import Shards
 
 KEY = ("movies", 1, 7)
 ONLY = ShardNumber(1, 1)
+CALL = ShardCall(ONLY, "Rows", shard_pb.RowsRequest(), lambda response: response)
+
+Answer = Callable[[grpc.aio.ServicerContext], Awaitable[Any]]
 
 
-class FailingShard(ShardServiceServicer):
-    """A shard that has the bundle, and fails every read in one way."""
+class AnsweringShard(ShardServiceServicer):
+    """A shard that has the bundle, and answers every read in one way."""
 
-    def __init__(
-        self,
-        fail: Callable[[grpc.aio.ServicerContext], Awaitable[Any]],
-        shard: tuple[int, int] = (1, 1),
-    ) -> None:
-        self.fail = fail
-        self.shard = shard
+    def __init__(self, answer: Answer, description: Mapping[str, Any]) -> None:
+        self.answer = answer
+        self.description = description
         self.calls = 0
 
     async def Describe(  # noqa: N802 - names of the contract
         self, request: Any, context: Any
     ) -> shard_pb.DescribeResponse:
         bundle = shard_pb.Bundle(model=KEY[0], version=KEY[1], fingerprint=KEY[2])
-        number, total = self.shard
-        return shard_pb.DescribeResponse(number=number, total=total, min_bytes=1, bundles=[bundle])
+        limits = {name: ServiceSettings.model_fields[name].default for name in MESSAGE_LIMITS}
+        fields = {"number": 1, "total": 1, "min_bytes": 1, **limits, **self.description}
+        return shard_pb.DescribeResponse(bundles=[bundle], **fields)
 
     async def Rows(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
         self.calls += 1
-        return await self.fail(context)
+        return await self.answer(context)
 
 
-def failure_of_call(
-    root: Path, fail: Callable[[grpc.aio.ServicerContext], Awaitable[Any]], replicas: int
-) -> tuple[ServiceError, int]:
+@contextlib.asynccontextmanager
+async def routing(
+    root: Path, *answers: Answer, **description: Any
+) -> AsyncIterator[tuple[Shards, list[AnsweringShard]]]:
+    """Starts a router, and one replica of a shard for each answer."""
+    shards = [AnsweringShard(answer, description) for answer in answers]
+    servers = []
+    addresses = []
+    for shard in shards:
+        server = grpc.aio.server()
+        add_ShardServiceServicer_to_server(shard, server)
+        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+        await server.start()
+        servers.append(server)
+    settings = ServiceSettings(root=root, shard_addresses=tuple(addresses), shard_min_bytes=1)
+    router = Shards(settings, Metrics())
+    await router.start()
+    try:
+        yield router, shards
+    finally:
+        await router.stop()
+        for server in servers:
+            await server.stop(None)
+
+
+async def well(context: grpc.aio.ServicerContext) -> shard_pb.RowsResponse:
+    return shard_pb.RowsResponse()
+
+
+def failing(code: Code) -> Answer:
+    async def fail(context: grpc.aio.ServicerContext) -> None:
+        await abort(context, Failure(code, "why", "r-1", 3 if code is Code.OVERLOADED else None))
+
+    return fail
+
+
+async def vanish(context: grpc.aio.ServicerContext) -> None:
+    await context.abort(grpc.StatusCode.UNAVAILABLE, "gone")
+
+
+async def exceed_limit(context: grpc.aio.ServicerContext) -> None:
+    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "as gRPC itself does")
+
+
+async def send_garbage(context: grpc.aio.ServicerContext) -> None:
+    details = (("grpc-status-details-bin", b"\xff\xff\xff"),)
+    await context.abort(grpc.StatusCode.INTERNAL, "garbage", details)
+
+
+async def never_return(context: grpc.aio.ServicerContext) -> None:
+    await asyncio.Event().wait()
+
+
+async def lie(context: grpc.aio.ServicerContext) -> shard_pb.RowsResponse:
+    return shard_pb.RowsResponse(rows=[shard_pb.StoredRows(values=b"another size")])
+
+
+BAD: Mapping[str, Answer] = {
+    **{code.value: failing(code) for code in Code if code is not Code.CANCELLED},
+    "gone": vanish,
+    "limit of gRPC": exceed_limit,
+    "garbage": send_garbage,
+    "lie": lie,
+    "stopped": never_return,
+}
+
+
+def checked(response: shard_pb.RowsResponse) -> shard_pb.RowsResponse:
+    if response.rows:
+        raise Internal("shard 1/1 returned another size")
+    return response
+
+
+CHECKED = ShardCall(ONLY, "Rows", shard_pb.RowsRequest(), checked)
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize(("bad_count", "count"), [(1, 2), (2, 3)])
+def test_replicas_that_fail_in_any_way_cost_no_request_and_few_calls(
+    bad_count: int, count: int, bad: str, tmp_path: Path
+) -> None:
+    requests = 200
+
+    async def succeeded() -> tuple[int, int, list[dict[str, Any]]]:
+        answers = [BAD[bad]] * bad_count + [well] * (count - bad_count)
+        async with routing(tmp_path, *answers) as (router, shards):
+            completed = 0
+            for _ in range(requests):
+                with contextlib.suppress(ServiceError):
+                    await router.call(KEY, CHECKED, 0.1 if bad == "stopped" else 60.0)
+                    completed += 1
+            return completed, sum(shard.calls for shard in shards), router.status()
+
+    completed, calls, status = asyncio.run(succeeded())
+    assert completed >= 0.99 * requests
+    assert calls <= 1.2 * requests
+    ejected = [entry for entry in status if entry["problem"]]
+    assert len(ejected) >= 1
+    assert all("recent calls failed, the last one with" in entry["problem"] for entry in ejected)
+
+
+@pytest.mark.parametrize("bad", ["INTERNAL", "OVERLOADED", "gone"])
+def test_calls_are_bounded_by_the_retry_budget_whatever_fails(bad: str, tmp_path: Path) -> None:
+    requests = 300
+
+    async def count() -> int:
+        async with routing(tmp_path, *[BAD[bad]] * 3) as (router, shards):
+            for _ in range(requests):
+                with contextlib.suppress(ServiceError):
+                    await router.call(KEY, CALL, 60.0)
+            return sum(shard.calls for shard in shards)
+
+    seconds = time.monotonic()
+    calls = asyncio.run(count())
+    seconds = time.monotonic() - seconds
+    # beside a share of the calls, a reserve, and one per second
+    assert calls <= 1.2 * requests + 10 + seconds
+
+
+def test_no_replica_is_ejected_if_all_fail_alike(tmp_path: Path) -> None:
+    async def problems() -> list[str]:
+        async with routing(tmp_path, *[failing(Code.OVERLOADED)] * 3) as (router, _):
+            for _ in range(100):
+                with contextlib.suppress(ServiceError):
+                    await router.call(KEY, CALL, 60.0)
+            return [entry["problem"] for entry in router.status()]
+
+    assert asyncio.run(problems()) == ["", "", ""]
+
+
+def test_ejected_replica_is_named_with_its_address_and_returns_when_it_is_well(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def eject_and_recover() -> tuple[str, str, int]:
+        async with routing(tmp_path, failing(Code.DATA_LOSS), well) as (router, shards):
+            address, replica = next(iter(router.replicas.items()))
+            while not replica.outliers.problem:
+                await router.call(KEY, CALL, 60.0)
+            problem = next(e["problem"] for e in router.status() if e["address"] == address)
+            shards[0].answer = well
+            before = shards[0].calls
+            while shards[0].calls < before + 20:
+                await router.call(KEY, CALL, 60.0)
+                await asyncio.sleep(0.01)
+            assert replica.is_well
+            assert not replica.outliers.on_probation
+            return address, problem, replica.inflight
+
+    address, problem, inflight = asyncio.run(eject_and_recover())
+    assert "DATA_LOSS" in problem
+    assert inflight == 0
+    events = {record.message: record.__dict__["rowcast_fields"] for record in caplog.records}
+    assert events["shard_ejected"]["address"] == address
+    assert events["shard_readmitted"]["address"] == address
+    assert events["shard_call_failed"]["problem"] == "why"
+
+
+def failure_of_call(root: Path, *answers: Answer) -> tuple[ServiceError, int]:
     """Calls a shard whose replicas all fail; returns the router's error and the number of calls."""
 
     async def call() -> tuple[ServiceError, int]:
-        shards = [FailingShard(fail) for _ in range(replicas)]
-        servers = []
-        addresses = []
-        for shard in shards:
-            server = grpc.aio.server()
-            add_ShardServiceServicer_to_server(shard, server)
-            addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
-            await server.start()
-            servers.append(server)
-
-        router = Shards(
-            ServiceSettings(root=root, shard_addresses=tuple(addresses), shard_min_bytes=1),
-            Metrics(),
-        )
-        await router.start()
-        try:
+        async with routing(root, *answers) as (router, shards):
             with pytest.raises(ServiceError) as failed:
-                await router.call(KEY, ONLY, "Rows", shard_pb.RowsRequest(), 5)
-        finally:
-            await router.stop()
-            for server in servers:
-                await server.stop(None)
+                await router.call(KEY, CALL, 60.0)
         return failed.value, sum(shard.calls for shard in shards)
 
     return asyncio.run(call())
 
 
 @pytest.mark.parametrize(
-    "code",
-    [Code.INVALID_ARGUMENT, Code.TOO_LARGE, Code.DATA_LOSS, Code.OVERLOADED, Code.INTERNAL],
+    ("code", "expected"),
+    [
+        (Code.NOT_READY, NotReady),
+        (Code.NOT_FOUND, NotReady),
+        (Code.DATA_LOSS, DataLoss),
+        (Code.OVERLOADED, Overloaded),
+        (Code.INTERNAL, Internal),
+        # the router checks requests itself, so that nothing that a shard rejects is their fault
+        (Code.INVALID_ARGUMENT, Internal),
+        (Code.TOO_LARGE, Internal),
+        # what only the operator can repair
+        (Code.UNAUTHENTICATED, Internal),
+        (Code.PERMISSION_DENIED, Internal),
+        (Code.UNIMPLEMENTED, Internal),
+    ],
 )
-def test_router_call_that_a_shard_fails_has_its_code_after_one_call(
-    code: Code, tmp_path: Path
+def test_call_that_every_replica_fails_names_the_shard_and_no_address(
+    code: Code, expected: type[ServiceError], tmp_path: Path
 ) -> None:
-    async def fail(context: grpc.aio.ServicerContext) -> None:
-        await abort(context, Failure(code, "why", "r-1", 3 if code is Code.OVERLOADED else None))
-
-    error, calls = failure_of_call(tmp_path, fail, replicas=2)
-    assert error.code is code
-    assert calls == 1
-    if code in (Code.INVALID_ARGUMENT, Code.TOO_LARGE):
-        assert str(error) == "why"
-    else:
-        assert "shard 1/1 at 127.0.0.1:" in str(error)
+    error, calls = failure_of_call(tmp_path, failing(code), failing(code))
+    assert type(error) is expected
+    assert calls == 2
+    assert "shard 1/1" in str(error)
+    assert "127.0.0.1" not in str(error)
     if isinstance(error, Overloaded):
         assert error.retry_after_s == 3
 
 
-@pytest.mark.parametrize("code", [Code.UNAUTHENTICATED, Code.PERMISSION_DENIED, Code.UNIMPLEMENTED])
-def test_router_call_that_only_the_operator_can_repair_is_internal(
-    code: Code, tmp_path: Path
-) -> None:
-    async def fail(context: grpc.aio.ServicerContext) -> None:
-        await abort(context, Failure(code, "why", "r-1"))
-
-    error, calls = failure_of_call(tmp_path, fail, replicas=2)
-    assert isinstance(error, Internal)
-    assert code.value in str(error)
-    assert calls == 1
-
-
-@pytest.mark.parametrize("code", [Code.NOT_READY, Code.NOT_FOUND])
-def test_router_call_of_a_shard_without_the_bundle_tries_another_replica(
-    code: Code, tmp_path: Path
-) -> None:
-    async def fail(context: grpc.aio.ServicerContext) -> None:
-        await abort(context, Failure(code, "not here", "r-1"))
-
-    error, calls = failure_of_call(tmp_path, fail, replicas=3)
+def test_address_that_vanished_is_tried_again_where_there_is_no_other(tmp_path: Path) -> None:
+    error, calls = failure_of_call(tmp_path, vanish)
     assert isinstance(error, NotReady)
-    assert "shard 1/1" in str(error)
     assert calls == 2
 
 
-@pytest.mark.parametrize("shard", [(0, 0), (2, 1), (1, (1 << 31) - 1)])
-def test_shard_with_an_impossible_number_is_not_called(
-    shard: tuple[int, int], tmp_path: Path
+@pytest.mark.parametrize(
+    ("description", "problem"),
+    [
+        ({"number": 0, "total": 0}, "it describes itself as shard 0/0"),
+        ({"number": 2, "total": 1}, "it describes itself as shard 2/1"),
+        ({"total": (1 << 31) - 1}, "it describes itself as shard 1/2147483647"),
+        ({"min_bytes": 5}, "it divides tables of at least 5 bytes, and this router 1"),
+        ({"max_request_bytes": 5}, "its max_request_bytes is 5, and this router's 16777216"),
+        ({"max_response_bytes": 0}, "its max_response_bytes is 0, and this router's 67108864"),
+        ({"max_filter_terms": 99}, "its max_filter_terms is 99, and this router's 100"),
+    ],
+)
+def test_shard_that_does_not_fit_the_router_is_not_called_and_says_why(
+    description: dict[str, int], problem: str, tmp_path: Path
 ) -> None:
-    async def fail(context: grpc.aio.ServicerContext) -> None:
-        raise AssertionError("no row is read")
+    async def status() -> str:
+        async with routing(tmp_path, well, **description) as (router, shards):
+            with pytest.raises(NotReady):
+                await router.call(KEY, CALL, 60.0)
+            assert shards[0].calls == 0
+            return str(router.status()[0]["problem"])
 
-    async def problem() -> str:
-        server = grpc.aio.server()
-        add_ShardServiceServicer_to_server(FailingShard(fail, shard), server)
-        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-        await server.start()
-        router = Shards(ServiceSettings(root=tmp_path, shard_addresses=(address,)), Metrics())
-        await router.start()
-        await router.stop()
-        await server.stop(None)
-        return router.replicas[address].problem
-
-    number, total = shard
-    assert asyncio.run(problem()) == f"it describes itself as shard {number}/{total}"
+    assert asyncio.run(status()).startswith(problem)
 
 
 @pytest.fixture(scope="module")
@@ -164,11 +294,22 @@ def manifest() -> Manifest:
     return read_manifest(Path(__file__).parents[2] / "golden/bundle/root/movies/1")
 
 
-def remote_that_returns(manifest: Manifest, response: Any) -> RemoteVersion:
-    async def call_all(key: Any, method: str, requests: Any, left_s: float) -> Any:
-        return dict.fromkeys(requests, response)
+class OneResponse:
+    """A router whose only shard returns one response."""
 
-    return RemoteVersion(call_all, manifest, KEY, 1, 1)
+    def __init__(self, response: Any) -> None:
+        self._response = response
+
+    def division(self, key: Any) -> int:
+        return 1
+
+    async def call_all(self, key: Any, calls: Sequence[ShardCall], left_s: float) -> list[Any]:
+        return [call.read(self._response) for call in calls]
+
+
+def remote_that_returns(manifest: Manifest, response: Any, root: Path) -> RemoteVersion:
+    settings = ServiceSettings(root=root, shard_min_bytes=1)
+    return RemoteVersion(OneResponse(response), manifest, KEY, 1, settings)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +324,9 @@ def remote_that_returns(manifest: Manifest, response: Any) -> RemoteVersion:
     ],
 )
 def test_rows_of_another_size_than_requested_are_an_internal_error(
-    rows: list[shard_pb.StoredRows], manifest: Manifest
+    rows: list[shard_pb.StoredRows], manifest: Manifest, tmp_path: Path
 ) -> None:
-    remote = remote_that_returns(manifest, shard_pb.RowsResponse(rows=rows))
+    remote = remote_that_returns(manifest, shard_pb.RowsResponse(rows=rows), tmp_path)
     table = remote.tables["users"]
     wanted = {table.among.name: np.array([table.first + 3])}
     with pytest.raises(Internal, match="shard 1/1 returned"):
@@ -209,11 +350,11 @@ def integers(*values: int) -> bytes:
     ids=["no counts", "no scores", "wrong count", "more than k", "not held", "cut short"],
 )
 def test_candidates_that_do_not_fit_the_search_are_an_internal_error(
-    counts: bytes, positions: bytes, scores: bytes, manifest: Manifest
+    counts: bytes, positions: bytes, scores: bytes, manifest: Manifest, tmp_path: Path
 ) -> None:
     index = manifest.indexes["movies"].model_copy(update={"partitions": 2})
     sharded = manifest.model_copy(update={"indexes": {"movies": index}})
     response = shard_pb.SearchResponse(counts=counts, positions=positions, scores=scores)
     search = IndexSearch(index="movies", vectors=np.zeros((1, index.dim), np.float32), k=2)
     with pytest.raises(Internal, match="shard 1/1 returned"):
-        completed(remote_that_returns(sharded, response).search(search, 1.0))
+        completed(remote_that_returns(sharded, response, tmp_path).search(search, 1.0))

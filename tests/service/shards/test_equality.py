@@ -1,0 +1,232 @@
+"""Random requests to a router with shards, and to one process that holds everything: the same
+statuses, and with exact indexes the same responses.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.bundles.small import USERS, write_small_bundle
+from tests.random_cases import seeds
+from tests.service.running import RunningService
+
+SIZE = 8000
+REQUESTS = 300
+LIMITS = {
+    "max_k": 60,
+    "max_candidates": 300,
+    "max_queries": 4,
+    "max_values": 9000,
+    # Small messages, so that large reads and searches take several.
+    "max_request_bytes": 64 << 10,
+    "max_response_bytes": 64 << 10,
+}
+IDS = [1000 + 7 * number for number in range(SIZE)]
+GENRES = ["comedy", "drama", "action", "horror", "other", "unheard of"]
+STUDIOS = ["studio 0", "studio 1", "studio 2", "studio 9"]
+CALLERS = 4
+
+
+@pytest.fixture(scope="module")
+def services(
+    small_towers: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RunningService, RunningService]]:
+    """A router with three shards, and one process that holds everything."""
+    root = tmp_path_factory.mktemp("equality")
+    write_small_bundle(
+        root,
+        small_towers,
+        users=True,
+        parts=True,
+        size=SIZE,
+        partitions=4,
+    )
+    started: list[RunningService] = []
+
+    def start(**settings: Any) -> RunningService:
+        started.append(RunningService(root, **LIMITS, **settings))
+        return started[-1]
+
+    shards = [start(shard=f"{number}/3", shard_min_bytes=1) for number in (1, 2, 3)]
+    addresses = tuple([shard.grpc for shard in shards])
+    router = start(shard_addresses=addresses, shard_min_bytes=1)
+    yield router, start()
+    for service in reversed(started):
+        service.close()
+
+
+class RandomRequests:
+    """Draws requests of all calls, some of them beyond a limit."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def draw(self) -> tuple[str, dict[str, Any]]:
+        """Returns a call and its body."""
+        kind = self._number(0, 10)
+        if kind < 5:
+            return "retrieve", self._retrieval()
+        if kind < 8:
+            return "recommend", {**self._selection(), **self._contexts()}
+        if kind < 9:
+            return "rank", {**self._context(), "candidate_ids": self._ids(1, 350)}
+        ids = [self._number(-1, USERS + 2) for _ in range(self._number(1, 700))]
+        return "lookup", {"feature": "user", "ids": ids}
+
+    def _number(self, first: int, end: int) -> int:
+        return int(self._random.integers(first, end))
+
+    def _chance(self, share: float) -> bool:
+        return bool(self._random.random() < share)
+
+    def _ids(self, fewest: int, end: int) -> list[int]:
+        count = self._number(fewest, end)
+        return [IDS[self._number(0, SIZE)] for _ in range(count)]
+
+    def _context(self) -> dict[str, Any]:
+        context: dict[str, Any] = {"user": self._number(0, USERS)}
+        if self._chance(0.5):
+            context["history"] = self._ids(0, 12)
+        if self._chance(0.2):
+            context["city"] = "oslo"
+        return {"context": context}
+
+    def _contexts(self) -> dict[str, Any]:
+        if self._chance(0.7):
+            return self._context()
+        requests = []
+        for _ in range(self._number(1, 6)):
+            request = self._context()
+            if self._chance(0.3):
+                request["exclude_ids"] = self._ids(0, 9)
+            requests.append(request)
+        return {"requests": requests}
+
+    def _retrieval(self) -> dict[str, Any]:
+        body = self._selection()
+        if self._chance(0.3):
+            body["exact"] = True
+        query = self._number(0, 3)
+        if query == 0:
+            return body | self._contexts()
+        if query == 1:
+            return body | {"ids": self._ids(1, 6)}
+        vectors = self._random.normal(size=(self._number(1, 6), 8)).astype(np.float32)
+        return body | {"vectors": vectors.tolist()}
+
+    def _selection(self) -> dict[str, Any]:
+        body: dict[str, Any] = {"k": self._number(0, 64)}
+        if self._chance(0.4):
+            body["crowding"] = {self._pick(["studio", "classic", "year"]): self._number(1, 4)}
+        if self._chance(0.3):
+            body["diversity"] = round(float(self._random.random()), 2)
+        if self._chance(0.2):
+            body["pool_size"] = self._number(1, 320)
+            if self._chance(0.5):
+                body["offset"] = self._number(0, 80)
+        if self._chance(0.2):
+            body["min_score"] = float(self._number(-3, 3))
+        if self._chance(0.3):
+            body["exclude_ids"] = self._ids(0, 40)
+        if self._chance(0.2):
+            body["negative_ids"] = self._ids(0, 6)
+        if self._chance(0.4):
+            body["filter"] = self._filter()
+        if self._chance(0.3):
+            body["attributes"] = ["title", "year"]
+        if self._chance(0.1):
+            body["formula"] = "score + rating / 100"
+        return body
+
+    def _filter(self) -> dict[str, Any]:
+        conditions: list[dict[str, Any]] = [
+            {"year": {"ge": 1990 + self._number(0, SIZE)}},
+            {"year": {"lt": 1990 + self._number(0, SIZE)}},
+            {"genres": {"allow": [self._pick(GENRES)]}},
+            {"studio": {"deny": [self._pick(STUDIOS)]}},
+            {"classic": {"allow": [self._chance(0.5)]}},
+            {"latitude": {"is_null": self._chance(0.5)}},
+        ]
+        chosen = [self._pick(conditions) for _ in range(2)]
+        return {self._pick(["all", "any", "none"]): chosen}
+
+    def _pick(self, values: list[Any]) -> Any:
+        return values[self._number(0, len(values))]
+
+
+WHOLE_CORPUS: dict[str, Any] = {"crowding": {"classic": 1}, "k": 30}
+EDGES: list[tuple[str, dict[str, Any], int]] = [
+    ("embed", {"tower": "query", "features": {"user": 1, "history": IDS[:7500]}}, 200),
+    ("retrieve", {"ids": IDS[:4], "exclude_ids": IDS[1000:7000]}, 200),
+    ("retrieve", {"vectors": [[1.0] * 8] * 4, "exclude_ids": IDS[:7000]}, 200),
+    ("retrieve", {"vectors": [[1.0] * 8], **WHOLE_CORPUS}, 200),
+    ("retrieve", {"vectors": [[1e30] * 8]}, 200),
+    ("retrieve", {"vectors": [[3e38] * 8]}, 400),
+    ("retrieve", {"vectors": [[1.0] * 8], "filter": {"no such": {"ge": 1}}}, 400),
+    ("retrieve", {"vectors": [[1.0] * 8], "filter": {"genres": {"ge": 1}}}, 400),
+    ("retrieve", {"vectors": [[1.0] * 8], "filter": {"year": {"allow": ["x"]}}}, 400),
+    ("recommend", {"context": {"user": 1}, "filter": {"near": [{"radius_m": 1}]}}, 400),
+]
+"""Requests that need several messages, or that only the search finds to be at fault, and their
+statuses.
+"""
+
+
+def response(client: httpx.Client, call: str, body: dict[str, Any]) -> tuple[int, Any]:
+    sent = client.post(f"/v1/models/movies:{call}", json=body)
+    content = sent.json()
+    content.get("error", {}).pop("request_id", None)
+    return sent.status_code, content
+
+
+def test_router_responds_to_random_requests_as_one_process(
+    services: tuple[RunningService, RunningService], request: pytest.FixtureRequest
+) -> None:
+    router, alone = services
+    (first, *_) = seeds(request, 1, 43)
+    requests = RandomRequests(first)
+    drawn = [requests.draw() for _ in range(REQUESTS)]
+
+    def differs(call_and_body: tuple[str, dict[str, Any]]) -> tuple[str, int] | None:
+        received = response(ours, *call_and_body)
+        expected = response(theirs, *call_and_body)
+        if received == expected:
+            return None
+        shown = json.dumps([call_and_body, received, expected])
+        return shown[:2000], expected[0]
+
+    # several at a time, so that requests are merged to batches
+    with (
+        httpx.Client(base_url=router.http, timeout=60) as ours,
+        httpx.Client(base_url=alone.http, timeout=60) as theirs,
+        ThreadPoolExecutor(CALLERS) as callers,
+    ):
+        differences = [each for each in callers.map(differs, drawn) if each is not None]
+        statuses = {response(theirs, *each)[0] for each in drawn[:60]}
+    assert not differences, f"{len(differences)} of {REQUESTS} differ: {differences[0]}"
+    assert statuses >= {200, 400, 413}, "requests within limits and beyond them were drawn"
+
+
+@pytest.mark.parametrize(("call", "body", "status"), EDGES)
+def test_router_responds_to_requests_at_the_limits_of_messages_as_one_process(
+    call: str,
+    body: dict[str, Any],
+    status: int,
+    services: tuple[RunningService, RunningService],
+) -> None:
+    router, alone = services
+    with (
+        httpx.Client(base_url=router.http, timeout=60) as ours,
+        httpx.Client(base_url=alone.http, timeout=60) as theirs,
+    ):
+        expected = response(theirs, call, body)
+        assert expected[0] == status, expected
+        assert response(ours, call, body) == expected
