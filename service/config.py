@@ -27,6 +27,7 @@ from bundle.format.manifest import Precision
 from bundle.format.paths import MANIFEST
 from bundle.service_links import is_service_link
 from bundle.tables.sharding import ShardNumber
+from service.loopback import on_loopback
 
 PREFIX = "ROWCAST_"
 _OTHER_PROGRAMS = re.compile(r"(EXPORT|CLIENT|CTL)_.*")
@@ -280,9 +281,10 @@ class ServiceSettings(BaseSettings):
     """File of certificate authorities, PEM. Clients must then present a certificate that one of
     them signed.
     """
-    tokens: Path | None = None
+    tokens: Path | None = Field(default=None, validate_default=True)
     """File of client tokens. Each line has a name, a token (or sha256: and its digest), and models.
-    Clients must then send `authorization: Bearer <token>`. The file is reloaded when it changes.
+    Clients must then send `authorization: Bearer <token>`. The file is reloaded when it changes. A
+    shard that other machines can reach requires tokens or tls_client_ca.
     """
     allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """Name that HTTP requests may have in `Host`, without a port. Default: any name, except on a
@@ -344,6 +346,7 @@ class ServiceSettings(BaseSettings):
         "shard_addresses",
         "tls_key",
         "tls_client_ca",
+        "tokens",
         "workers",
     )
     @classmethod
@@ -368,6 +371,16 @@ class ServiceSettings(BaseSettings):
                 problem = "--tls-cert and --tls-key must be given together"
             case "tls_client_ca" if value is not None and others.get("tls_cert") is None:
                 problem = "client certificates require TLS; give --tls-cert and --tls-key too"
+            case "tokens" if (
+                value is None
+                and others.get("tls_client_ca") is None
+                and others.get("shard") is not None
+                and not on_loopback(host := others.get("host", ""))
+            ):
+                problem = (
+                    f"whoever reaches {host} can read all rows and vectors of this shard; give "
+                    "--tokens or --tls-client-ca, or listen on 127.0.0.1"
+                )
             case "workers" if value > 1 and others.get("device") == "gpu":
                 problem = "--device gpu runs in one process; omit --device or --workers"
         if problem:

@@ -141,10 +141,15 @@ class Site:
 
     def _deploy(self, root: Path) -> None:
         shared: dict[str, Any] = {"root": str(root), "shard_min_bytes": 1, "drain_delay_s": 0}
+        token = root.parent / "shard-token"
+        tokens = root.parent / "shard-tokens"
+        token.write_text(secrets.token_hex(32))
+        tokens.write_text(f"routers {token.read_text()}\n")
         parts: dict[str, dict[str, Any]] = {
             name: {
                 "shard": f"{name[6]}/2",
                 "host": self._host,
+                "tokens": str(tokens),
                 "http_port": lasting_port(),
                 "grpc_port": lasting_port(),
             }
@@ -154,6 +159,7 @@ class Site:
             ports = {"http_port": router.http, "grpc_port": router.grpc}
             parts[router.name] = {
                 "shard_addresses": [f"ray:{self._dashboard}"],
+                "shard_token": str(token),
                 "host": "127.0.0.1",
                 **ports,
             }

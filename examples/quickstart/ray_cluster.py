@@ -11,8 +11,9 @@ import socket
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 START_S = 180
@@ -107,13 +108,15 @@ def ray_cluster(root: Path, shards: int, replicas: int, routers: int) -> Iterato
         dashboard_port=_free_port(),
         log_to_driver=False,
     )
+    opened = ExitStack()
     try:
         dashboard = str(context.dashboard_url)
         address = str(ray.util.get_node_ip_address())
+        token, tokens = _write_tokens(Path(opened.enter_context(TemporaryDirectory())))
         parts: dict[str, dict[str, Any]] = {
-            f"shard-{n}": {"shard": f"{n}/{shards}"} for n in range(1, shards + 1)
+            f"shard-{n}": {"shard": f"{n}/{shards}", "tokens": tokens} for n in range(1, shards + 1)
         }
-        parts["routers"] = {"shard_addresses": [f"ray:{dashboard}"]}
+        parts["routers"] = {"shard_addresses": [f"ray:{dashboard}"], "shard_token": token}
         ports = {name: (_free_port(), _free_port()) for name in parts}
         shared = {
             "root": str(root.resolve()),
@@ -152,6 +155,17 @@ def ray_cluster(root: Path, shards: int, replicas: int, routers: int) -> Iterato
         yield cluster
     finally:
         ray.shutdown()
+        opened.close()
+
+
+def _write_tokens(directory: Path) -> tuple[str, str]:
+    """Writes what routers send to shards, and what shards accept; returns the paths of both."""
+    token = secrets.token_hex(32)
+    sent = directory / "token"
+    accepted = directory / "tokens"
+    sent.write_text(token)
+    accepted.write_text(f"routers {token}\n")
+    return str(sent), str(accepted)
 
 
 def _free_port() -> int:

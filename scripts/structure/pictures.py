@@ -94,7 +94,7 @@ SERVICE = Picture(
         Box("workers", 7, (10, 12)),
         Box("versions", 8, (0, 6)),
         Box("security", 8, (6, 12)),
-        Box("coordinator observability resources config errors exit_codes", 9, (0, 12)),
+        Box("coordinator observability resources config errors exit_codes loopback", 9, (0, 12)),
     ),
     package="service",
     mark="on the path of a call",

@@ -25,9 +25,9 @@ from service.codec.failures import failure_of, log_failure
 from service.codec.metadata import REQUEST_ID, TRACE_PARENT, request_id_of
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
+from service.loopback import on_loopback
 from service.observability.logging import PRINCIPAL, logger
 from service.security.hosts import host_name
-from service.security.loopback import on_loopback
 from service.security.principal import Principal, authorize, authorize_all
 from service.security.tokens import TokenStore
 

@@ -13,7 +13,7 @@ import uvicorn
 from service.admin.api import create_admin_app
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
-from service.security.loopback import on_loopback
+from service.loopback import on_loopback
 from service.security.tokens import TokenStore
 from service.workers.sockets import UVICORN, ssl_context
 

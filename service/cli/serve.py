@@ -116,9 +116,9 @@ def _check(settings: ServiceSettings) -> None:
     Raises:
       SettingsError: One of them cannot be used; the message names the setting.
     """
+    from service.loopback import on_loopback
     from service.observability.tracing import TracingUnavailable, require_packages
     from service.request_log.record import check_writable
-    from service.security.loopback import on_loopback
     from service.security.tls import Certificates
     from service.security.tokens import TokenStore
 

@@ -6,8 +6,8 @@ import contextlib
 import stat
 
 from service.config import ServiceSettings
+from service.loopback import on_loopback
 from service.observability.logging import fields, logger
-from service.security.loopback import on_loopback
 
 _log = logger(__name__)
 
@@ -21,8 +21,6 @@ def warn_of_open_endpoints(settings: ServiceSettings) -> None:
         problems.append("no TLS: requests and responses can be read and changed in transit")
     if settings.tokens is None and settings.tls_client_ca is None:
         problems.append("no tokens and no client certificates: anyone can send requests")
-        if settings.shard is not None:
-            problems.append("this is a shard: anyone can read all rows and vectors that it holds")
     if problems:
         _log.warning("endpoints_open", extra=fields(host=settings.host, problems=problems))
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from service.config import ServiceSettings
 from service.errors import PermissionDenied
-from service.security.loopback import on_loopback
+from service.loopback import on_loopback
 
 _HOSTS_MAX = 256
 """Values of `Host` that are remembered."""

@@ -32,8 +32,8 @@ from bundle.storage.output_file import OutputFile
 from service import coordinator
 from service.coordinator import Coordinator
 from service.exit_codes import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE
+from service.loopback import on_loopback
 from service.observability import logging
-from service.security.loopback import on_loopback
 from service.workers.announcement import Announcement, admin_url, announce
 from service.workers.health import Health, serve_grpc_health, serve_health
 from service.workers.sockets import http_config, listen, listen_or_any, notify, port_of, reserve

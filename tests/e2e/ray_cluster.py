@@ -88,10 +88,19 @@ class ServeCluster:
             "poll_interval_s": 0.05,
             "drain_delay_s": 0.2,
         }
+        token = root.parent / "shard-token"
+        tokens = root.parent / "shard-tokens"
+        token.write_text("0123456789abcdef0123\n")
+        tokens.write_text("router 0123456789abcdef0123\n")
         parts: dict[str, dict[str, Any]] = {
-            f"shard-{number}": {"shard": f"{number}/{total}"} for number in range(1, total + 1)
+            f"shard-{number}": {"shard": f"{number}/{total}", "tokens": str(tokens)}
+            for number in range(1, total + 1)
         }
-        parts[APPLICATION] = {"shard_addresses": [f"ray:{self._dashboard}"], "host": "127.0.0.1"}
+        parts[APPLICATION] = {
+            "shard_addresses": [f"ray:{self._dashboard}"],
+            "host": "127.0.0.1",
+            "shard_token": str(token),
+        }
         ports = {name: (free_port(), free_port()) for name in parts}
         ports[APPLICATION] = self.ports["http"], self.ports["grpc"]
         self._put(

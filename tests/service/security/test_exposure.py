@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from service.config import ServiceSettings
+from service.config import ServiceSettings, SettingsError, read_settings
+from service.loopback import on_loopback
 from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endpoints
-from service.security.loopback import on_loopback
 from tests.service.security.authorities import Authority
 
 
@@ -45,15 +45,18 @@ def test_warn_of_open_endpoints_lists_what_is_missing_where_others_reach_it(
     assert {record.message for record in caplog.records} <= {"endpoints_open"}
 
 
-def test_warn_of_open_endpoints_says_what_an_open_shard_gives_away(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "shard.example"])
+def test_shard_that_other_machines_reach_requires_tokens_or_client_certificates(
+    host: str, tmp_path: Path
 ) -> None:
-    open_shard = ServiceSettings(root=tmp_path, host="0.0.0.0", shard="1/2")
-    warn_of_open_endpoints(open_shard)
-    assert "this is a shard: anyone can read all rows" in str(caplog.records[0].__dict__)
-    caplog.clear()
-    warn_of_open_endpoints(open_shard.model_copy(update={"tokens": tmp_path / "tokens"}))
-    assert "shard" not in str(caplog.records[0].__dict__["rowcast_fields"])
+    shard: dict[str, Any] = {"root": tmp_path, "shard": "1/2"}
+    with pytest.raises(SettingsError, match="can read all rows and vectors of this shard"):
+        read_settings({**shard, "host": host})
+    read_settings({**shard, "host": host, "tokens": tmp_path / "tokens"})
+    certificates = {name: tmp_path / name for name in ("tls_cert", "tls_key", "tls_client_ca")}
+    read_settings({**shard, "host": host, **certificates})
+    read_settings({**shard, "host": "127.0.0.1"})
+    read_settings({"root": tmp_path, "host": host})
 
 
 def test_warn_of_exposed_secrets_names_files_that_everybody_can_read(

@@ -62,6 +62,16 @@ def test_replicas_of_ray_are_shards_that_respond_whatever_the_controller_does() 
         assert asyncio.run(addresses.resolve(f"ray:{address}")) == expected
 
 
+def test_ray_is_reached_directly_whatever_proxy_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with dashboard({"applications": {"a": application({"shard": "1/1"}, "RUNNING")}}) as address:
+        assert asyncio.run(addresses.resolve(f"ray:{address}")) == ["10.0.0.1:9090"]
+
+
 def test_ray_without_any_shard_is_an_error_so_that_routers_keep_their_addresses() -> None:
     with (
         dashboard({"applications": {}}) as address,

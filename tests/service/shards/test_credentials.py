@@ -17,7 +17,7 @@ from service.security import watched_files
 from service.shards.credentials import ShardCredentials
 from service.shards.router import Shards
 from tests.service.security.authorities import Authority, Signed
-from tests.service.shards.test_failures import AnsweringShard
+from tests.service.shards.answering import AnsweringShard
 
 WAIT_S = 30.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,78 +15,35 @@ import pytest
 
 from bundle.format.manifest import Manifest
 from bundle.storage.catalog import read_manifest
-from bundle.tables.sharding import ShardNumber
 from service.codec.failures import Failure
 from service.codec.stubs import shard_service_pb2 as shard_pb
-from service.codec.stubs.shard_service_pb2_grpc import (
-    ShardServiceServicer,
-    add_ShardServiceServicer_to_server,
-)
 from service.config import ServiceSettings
 from service.engine.computation import completed
 from service.engine.retrieval.sharded_search import IndexSearch
 from service.errors import Code, DataLoss, Internal, NotReady, Overloaded, ServiceError
 from service.grpc_api.status import abort
-from service.observability.metrics import Metrics
-from service.shards.messages import MESSAGE_LIMITS
 from service.shards.remote_version import RemoteVersion, ShardCall
 from service.shards.router import Shards
-
-KEY = ("movies", 1, 7)
-ONLY = ShardNumber(1, 1)
-CALL = ShardCall(ONLY, "Rows", shard_pb.RowsRequest(), lambda response: response)
-
-Answer = Callable[[grpc.aio.ServicerContext], Awaitable[Any]]
-
-
-class AnsweringShard(ShardServiceServicer):
-    """A shard that has the bundle, and answers every read in one way."""
-
-    def __init__(self, answer: Answer, description: Mapping[str, Any]) -> None:
-        self.answer = answer
-        self.description = description
-        self.calls = 0
-
-    async def Describe(  # noqa: N802 - names of the contract
-        self, request: Any, context: Any
-    ) -> shard_pb.DescribeResponse:
-        bundle = shard_pb.Bundle(model=KEY[0], version=KEY[1], fingerprint=KEY[2])
-        limits = {name: ServiceSettings.model_fields[name].default for name in MESSAGE_LIMITS}
-        fields = {"number": 1, "total": 1, "min_bytes": 1, **limits, **self.description}
-        return shard_pb.DescribeResponse(bundles=[bundle], **fields)
-
-    async def Rows(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
-        self.calls += 1
-        return await self.answer(context)
+from tests.service.shards.answering import (
+    CALL,
+    KEY,
+    ONLY,
+    Answer,
+    AnsweringShard,
+    listening,
+    routing,
+    well,
+)
 
 
 @contextlib.asynccontextmanager
-async def routing(
+async def answering(
     root: Path, *answers: Answer, **description: Any
 ) -> AsyncIterator[tuple[Shards, list[AnsweringShard]]]:
     """Starts a router, and one replica of a shard for each answer."""
     shards = [AnsweringShard(answer, description) for answer in answers]
-    servers = []
-    addresses = []
-    for shard in shards:
-        server = grpc.aio.server()
-        add_ShardServiceServicer_to_server(shard, server)
-        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
-        await server.start()
-        servers.append(server)
-    settings = ServiceSettings(root=root, shard_addresses=tuple(addresses), shard_min_bytes=1)
-    router = Shards(settings, Metrics())
-    await router.start()
-    try:
+    async with listening(*shards) as addresses, routing(root, *addresses) as router:
         yield router, shards
-    finally:
-        await router.stop()
-        for server in servers:
-            await server.stop(None)
-
-
-async def well(context: grpc.aio.ServicerContext) -> shard_pb.RowsResponse:
-    return shard_pb.RowsResponse()
 
 
 def failing(code: Code) -> Answer:
@@ -145,7 +102,7 @@ def test_replicas_that_fail_in_any_way_cost_no_request_and_few_calls(
 
     async def succeeded() -> tuple[int, int, list[dict[str, Any]]]:
         answers = [BAD[bad]] * bad_count + [well] * (count - bad_count)
-        async with routing(tmp_path, *answers) as (router, shards):
+        async with answering(tmp_path, *answers) as (router, shards):
             completed = 0
             for _ in range(requests):
                 with contextlib.suppress(ServiceError):
@@ -166,7 +123,7 @@ def test_calls_are_bounded_by_the_retry_budget_whatever_fails(bad: str, tmp_path
     requests = 300
 
     async def count() -> int:
-        async with routing(tmp_path, *[BAD[bad]] * 3) as (router, shards):
+        async with answering(tmp_path, *[BAD[bad]] * 3) as (router, shards):
             for _ in range(requests):
                 with contextlib.suppress(ServiceError):
                     await router.call(KEY, CALL, 60.0)
@@ -181,7 +138,7 @@ def test_calls_are_bounded_by_the_retry_budget_whatever_fails(bad: str, tmp_path
 
 def test_no_replica_is_ejected_if_all_fail_alike(tmp_path: Path) -> None:
     async def problems() -> list[str]:
-        async with routing(tmp_path, *[failing(Code.OVERLOADED)] * 3) as (router, _):
+        async with answering(tmp_path, *[failing(Code.OVERLOADED)] * 3) as (router, _):
             for _ in range(100):
                 with contextlib.suppress(ServiceError):
                     await router.call(KEY, CALL, 60.0)
@@ -194,7 +151,7 @@ def test_ejected_replica_is_named_with_its_address_and_returns_when_it_is_well(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def eject_and_recover() -> tuple[str, str, int]:
-        async with routing(tmp_path, failing(Code.DATA_LOSS), well) as (router, shards):
+        async with answering(tmp_path, failing(Code.DATA_LOSS), well) as (router, shards):
             address, replica = next(iter(router.replicas.items()))
             while not replica.outliers.problem:
                 await router.call(KEY, CALL, 60.0)
@@ -221,7 +178,7 @@ def failure_of_call(root: Path, *answers: Answer) -> tuple[ServiceError, int]:
     """Calls a shard whose replicas all fail; returns the router's error and the number of calls."""
 
     async def call() -> tuple[ServiceError, int]:
-        async with routing(root, *answers) as (router, shards):
+        async with answering(root, *answers) as (router, shards):
             with pytest.raises(ServiceError) as failed:
                 await router.call(KEY, CALL, 60.0)
         return failed.value, sum(shard.calls for shard in shards)
@@ -280,7 +237,7 @@ def test_shard_that_does_not_fit_the_router_is_not_called_and_says_why(
     description: dict[str, int], problem: str, tmp_path: Path
 ) -> None:
     async def status() -> str:
-        async with routing(tmp_path, well, **description) as (router, shards):
+        async with answering(tmp_path, well, **description) as (router, shards):
             with pytest.raises(NotReady):
                 await router.call(KEY, CALL, 60.0)
             assert shards[0].calls == 0

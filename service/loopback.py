@@ -1,4 +1,4 @@
-"""Which addresses only this machine can reach. Light: the supervisor imports it."""
+"""Addresses that only this machine can reach."""
 
 from __future__ import annotations
 

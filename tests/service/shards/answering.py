@@ -1,0 +1,92 @@
+"""Shards that answer in one way each, and a router of them, in the process of the tests."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from bundle.tables.sharding import ShardNumber
+from service.codec.stubs import shard_service_pb2 as shard_pb
+from service.codec.stubs.shard_service_pb2_grpc import (
+    ShardServiceServicer,
+    add_ShardServiceServicer_to_server,
+)
+from service.config import ServiceSettings
+from service.observability.metrics import Metrics
+from service.shards.messages import MESSAGE_LIMITS
+from service.shards.remote_version import ShardCall
+from service.shards.router import Shards
+
+KEY = ("movies", 1, 7)
+ONLY = ShardNumber(1, 1)
+CALL = ShardCall(ONLY, "Rows", shard_pb.RowsRequest(), lambda response: response)
+
+Answer = Callable[[grpc.aio.ServicerContext], Awaitable[Any]]
+
+
+class AnsweringShard(ShardServiceServicer):
+    """A shard that has the bundle, and answers every read in one way.
+
+    Attributes:
+      polls: The number of calls of Describe.
+      calls: The number of reads.
+    """
+
+    def __init__(self, answer: Answer, description: Mapping[str, Any]) -> None:
+        self.answer = answer
+        self.description = description
+        self.polls = 0
+        self.calls = 0
+
+    async def Describe(  # noqa: N802 - names of the contract
+        self, request: Any, context: Any
+    ) -> shard_pb.DescribeResponse:
+        self.polls += 1
+        bundle = shard_pb.Bundle(model=KEY[0], version=KEY[1], fingerprint=KEY[2])
+        limits = {name: ServiceSettings.model_fields[name].default for name in MESSAGE_LIMITS}
+        fields = {"number": 1, "total": 1, "min_bytes": 1, **limits, **self.description}
+        return shard_pb.DescribeResponse(bundles=[bundle], **fields)
+
+    async def Rows(self, request: Any, context: grpc.aio.ServicerContext) -> Any:  # noqa: N802
+        self.calls += 1
+        return await self.answer(context)
+
+
+async def well(context: grpc.aio.ServicerContext) -> shard_pb.RowsResponse:
+    return shard_pb.RowsResponse()
+
+
+@contextlib.asynccontextmanager
+async def listening(*shards: AnsweringShard) -> AsyncIterator[list[str]]:
+    """Has shards listen on loopback; yields their addresses."""
+    servers = []
+    addresses = []
+    for shard in shards:
+        server = grpc.aio.server()
+        add_ShardServiceServicer_to_server(shard, server)
+        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+        await server.start()
+        servers.append(server)
+    try:
+        yield addresses
+    finally:
+        for server in servers:
+            await server.stop(None)
+
+
+@contextlib.asynccontextmanager
+async def routing(root: Path, *sources: str, **settings: Any) -> AsyncIterator[Shards]:
+    """Starts a router of shards at some addresses."""
+    router = Shards(
+        ServiceSettings(root=root, shard_addresses=sources, shard_min_bytes=1, **settings),
+        Metrics(),
+    )
+    await router.start()
+    try:
+        yield router
+    finally:
+        await router.stop()
