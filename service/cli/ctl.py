@@ -421,7 +421,9 @@ def _topology_lines(found: _Status) -> Iterator[str]:
         return
     for process in found["processes"][:1]:
         for each in process["shards"]:
-            yield f"{each['shard'] or '?':<6} {each['address']}  {each['problem'] or 'ok'}"
+            unused = each["holds"] and not each["serves"]
+            state = each["problem"] or ("ok, another division serves" if unused else "ok")
+            yield f"{each['shard'] or '?':<6} {each['address']}  {state}"
             for version, parts in each["holds"].items():
                 held = ", ".join(
                     f"{name} {first:,} to {end:,}"

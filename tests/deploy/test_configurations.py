@@ -170,6 +170,29 @@ def test_overlay_of_the_how_to_builds(tmp_path: Path) -> None:
     assert found["StatefulSet", "rowcast-shards"]["spec"]["replicas"] == 32
 
 
+def test_change_of_the_number_of_shards_adds_a_set_of_shards_that_routers_find(
+    tmp_path: Path, sharded: dict[tuple[str, str], Any]
+) -> None:
+    page = (ROOT / "docs/how-to/run-shards-on-kubernetes.md").read_text()
+    (patch,) = re.findall(r"\n\n((?: {10}.*\n)+)", page[page.index("### Change the number of") :])
+    base = os.path.relpath((DEPLOY / "kubernetes").resolve(), tmp_path.resolve())
+    (tmp_path / "kustomization.yaml").write_text(
+        f"resources: [{base}]\ncomponents: [{base}/sharded]\npatches:\n{textwrap.dedent(patch)}"
+    )
+    found = built(tmp_path)
+    assert found.keys() - sharded.keys() == {("StatefulSet", "rowcast-shards-24")}
+    spec = found["StatefulSet", "rowcast-shards-24"]["spec"]
+    before = sharded["StatefulSet", "rowcast-shards"]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    service = found["Service", "rowcast-shards"]["spec"]
+    assert service["selector"].items() <= labels.items()
+    assert spec["selector"]["matchLabels"].items() <= labels.items()
+    assert (
+        not spec["selector"]["matchLabels"].items()
+        <= before["template"]["metadata"]["labels"].items()
+    )
+
+
 def variables_of(container: Any) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container["env"] if "value" in each}
 
