@@ -177,6 +177,8 @@ class Worker:
         self._handle_signals()
         self.versions.subscribe(self._versions_changed)
         if self.shards is not None:
+            if self._settings.ready_requires_shards:
+                self.shards.subscribe(self._announce)
             await self.shards.start()
         gc.freeze()  # what is imported stays: collections need not look at it
         # before the state file is read: commands from now on wait for this worker
@@ -300,9 +302,12 @@ class Worker:
 
     def _current_problem(self) -> str:
         """Returns why requests should not be sent here; "": they should."""
+        problem = self.engine.problem
+        if not problem and self.shards is not None and self._settings.ready_requires_shards:
+            problem = self.shards.problem
         if self._listens:
-            return self.engine.problem
-        return self.poller.disagreement() or self.engine.problem or _NOT_LISTENING
+            return problem
+        return self.poller.disagreement() or problem or _NOT_LISTENING
 
     async def _heartbeat(self) -> None:
         """Reports what this worker serves to the coordinator, and its load to the metrics: on

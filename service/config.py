@@ -152,6 +152,19 @@ class ServiceSettings(BaseSettings):
     """Latency percentile of recent calls after which a router also sends a call to a second
     replica. 0 disables this.
     """
+    shard_min_coverage: float = Field(default=0.0, ge=0, le=1)
+    """Minimum share of the rows that a request reads from shards which they must return. A request
+    below it fails with NOT_READY. It applies to tables whose lost rows count as unknown
+    (`unavailable` in the recipe); of other tables, all rows are required.
+    """
+    shard_min_searched: float = Field(default=1.0, gt=0, le=1)
+    """Minimum share of an index's candidates that shards must search. Below 1, a router responds
+    with the neighbors of the shards that responded, and the response has the share as `coverage`.
+    """
+    ready_requires_shards: bool = False
+    """Let a router be ready only while every shard of its versions responds. By default, it is
+    ready without them, because it still serves the requests that need no lost shard.
+    """
     shard_ca: Path | None = None
     """File of certificate authorities for the certificates of shards, PEM. A router then connects
     with TLS, and presents tls_cert as its client certificate. Changed files are reloaded.

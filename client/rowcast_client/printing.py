@@ -181,5 +181,7 @@ def vectors_table(response: Embedded) -> Iterable[Table | str]:
 def rows_table(ids: Sequence[str], response: LookedUp) -> Iterable[Table | str]:
     """Shows table rows beside their ids."""
     found = ["yes" if known else "no" for known in response.found]
+    if response.lost is not None:
+        found = ["lost" if lost else text for text, lost in zip(found, response.lost, strict=True)]
     title = f"table {response.table} of {response.model} version {response.version}"
     yield _table(title, ["id", "found", "row"], zip(ids, found, response.vectors, strict=True))

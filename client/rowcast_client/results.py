@@ -62,7 +62,8 @@ class Answer(Sequence[OfRequest]):
       version: The version that served the request.
       packed: The records of all requests.
       offsets: [n + 1] int64.
-      coverage: The fraction of the requested rows that were read; less than 1 if shards are lost.
+      coverage: The fraction of the requested rows that were read, or of the candidates that were
+        searched, whichever is smaller; less than 1 if shards are lost.
     """
 
     model: str
@@ -147,7 +148,7 @@ class Retrieved(Answer[Neighbors]):
     """Neighbors of n queries.
 
     Attributes:
-      searched: candidates in the index; 0 from `recommend`.
+      searched: candidates that were searched; 0 from `recommend`.
       explanations: of each query, if requested.
       degraded: of `recommend`: whether diversity was dropped, or some or all are in the order of
         retrieval, unranked.
@@ -211,8 +212,13 @@ class Embedded:
 
 @dataclass(frozen=True, eq=False)
 class LookedUp:
-    """Table rows of n ids: vectors [n, dim] float32, and found [n] bool: whether the table has each
-    id.
+    """Table rows of n ids.
+
+    Attributes:
+      vectors: [n, dim] float32.
+      found: [n] bool: whether the row of each id was read.
+      lost: [n] bool: whether the table has each id, but no shard that holds its row responds; None:
+        there is none.
     """
 
     model: str
@@ -220,6 +226,7 @@ class LookedUp:
     table: str
     vectors: NDArray[np.float32]
     found: NDArray[np.bool_]
+    lost: NDArray[np.bool_] | None = field(default=None, kw_only=True)
     coverage: float = field(default=1.0, kw_only=True)
 
 
@@ -273,7 +280,8 @@ def unpack_looked_up(message: pb.LookupResponse) -> LookedUp:
     """Reads the response of lookup."""
     found = np.frombuffer(message.found, np.bool_)
     response = (message.model.name, message.model.version, message.table, _vectors(message), found)
-    return LookedUp(*response, coverage=_coverage(message))
+    lost = np.frombuffer(message.lost, np.bool_) if message.lost else None
+    return LookedUp(*response, lost=lost, coverage=_coverage(message))
 
 
 def _coverage(message: Any) -> float:

@@ -307,6 +307,8 @@ def looked_up_value(answer: calls.LookedUp, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
     vectors = np.ascontiguousarray(answer.vectors)
     result = {"table": answer.table, "vectors": vectors, "found": answer.found}
+    if answer.lost is not None:
+        result["lost"] = answer.lost
     return _answer(answer, iter([result]), several)
 
 

@@ -215,6 +215,7 @@ def looked_up_message(answer: calls.LookedUp) -> pb.LookupResponse:
         vectors=answer.vectors.tobytes(),
         dim=answer.vectors.shape[1],
         found=answer.found.tobytes(),
+        lost=b"" if answer.lost is None else answer.lost.tobytes(),
         table=answer.table,
     )
 

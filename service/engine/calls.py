@@ -82,8 +82,8 @@ class Request(ABC):
 
 @dataclass(frozen=True)
 class Answer:
-    """What answers of all calls have: which version answered, and the share of the rows read that
-    shards could give.
+    """What answers of all calls have: which version answered, and the share of the rows that shards
+    could give, or of the candidates that they searched, whichever is smaller.
     """
 
     model: str
@@ -297,7 +297,8 @@ class Retrieved(Answer):
       scores: [m] of the ranking tower, if the candidates were ranked.
       attributes: by name, [m] values: int, float, str, list[str] or None.
       explanations: of each query, if requested.
-      searched: the number of candidates in the corpus.
+      searched: the number of candidates that were searched: those in the corpus, less those of
+        lost shards.
       retrieval_scores: [m] of the search; None: the candidates were not ranked.
       degraded_reason: why diversity was dropped, or some or all candidates are in the order of
         retrieval, unranked; empty: nothing was left out.
@@ -415,11 +416,18 @@ class Lookup(Request):
 
 @dataclass(frozen=True)
 class LookedUp(Answer):
-    """Answer to a Lookup: [n, dim] float32 and whether the table has each id."""
+    """Answer to a Lookup.
+
+    Attributes:
+      vectors: [n, dim] float32.
+      found: [n] whether the row of each id was read.
+      lost: [n] whether the table has each id, but no shard could give its row; None: all could.
+    """
 
     table: str
     vectors: Vectors
     found: NDArray[np.bool_]
+    lost: NDArray[np.bool_] | None = None
 
     @property
     def encoding_cost(self) -> int:

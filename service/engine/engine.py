@@ -393,14 +393,29 @@ class Engine:
                 execution.check()
                 if all(map(is_, version.denied, denied)):
                     break  # else a candidate that it holds may have been withdrawn meanwhile
-            if execution.rows_lost:
-                answer = replace(answer, coverage=1 - execution.rows_lost / execution.rows_fetched)
+            _check_coverage(execution.row_coverage, self._settings.shard_min_coverage)
+            coverage = min(execution.row_coverage, execution.searched_share)
+            if coverage < 1:
+                answer = replace(answer, coverage=coverage)
         finally:
             execution.end()
             self._metrics.phases_finished(call, version.model, execution.phases)
             for job in batch:
                 job.context.phases.update(execution.phases)
         return answer
+
+
+def _check_coverage(coverage: float, minimum: float) -> None:
+    """Rejects a response for which too few rows were read.
+
+    Raises:
+      NotReady: The coverage is below the minimum.
+    """
+    if coverage < minimum:
+        raise NotReady(
+            f"shards returned {coverage:.0%} of the rows; at least {minimum:.0%} are required "
+            "(shard_min_coverage)"
+        )
 
 
 def _error_of(problem: BundleError) -> ServiceError:

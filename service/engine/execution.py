@@ -38,6 +38,7 @@ class Execution:
       estimates: what computations of the process take, on average.
       rows_fetched, rows_lost: rows of remote tables that the batch read, and those that no shard
         could give.
+      searched_share: of the candidates of an index, those that shards could search.
       fetched_before: remote rows that a batch of these requests and others fetched; None: none did.
     """
 
@@ -70,6 +71,7 @@ class Execution:
         self.fetched_before = fetched_before
         self.rows_fetched = 0
         self.rows_lost = 0
+        self.searched_share = 1.0
 
     def check(self) -> float:
         """Raises Cancelled or DeadlineExceeded if no request of the batch is worth computing any
@@ -109,6 +111,11 @@ class Execution:
         """
         deadline = max([context.deadline for context in self._contexts], default=math.inf)
         return deadline - time.monotonic()
+
+    @property
+    def row_coverage(self) -> float:
+        """The share of the rows that were read from shards which they could give."""
+        return 1 - self.rows_lost / self.rows_fetched if self.rows_lost else 1.0
 
     @property
     def request_count(self) -> int:

@@ -260,7 +260,14 @@ async def look_up(
         raise RowUnavailable(name, request.ids.values[lost][0])
     found &= ~lost
     execution.computed(n)
-    return LookedUp(model_version.model, model_version.version, feature.table, vectors, found)
+    return LookedUp(
+        model_version.model,
+        model_version.version,
+        feature.table,
+        vectors,
+        found,
+        lost if lost.any() else None,
+    )
 
 
 async def _vectors(

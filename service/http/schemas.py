@@ -214,7 +214,8 @@ class Response(ResponseSchema):
     model: str
     version: int
     coverage: float = ABSENT
-    """Where shards are lost: share of the rows read that were there; the others count as unknown.
+    """Where shards are lost: share of the rows that were read, as the others count as unknown, or
+    of the candidates that were searched, whichever is smaller.
     """
 
 
@@ -304,6 +305,10 @@ class LookupResponse(Response):
     table: str
     vectors: list[list[float]]
     found: list[bool]
+    lost: list[bool] = ABSENT
+    """Of each id that was not found, whether the table has it, but no shard that holds its row
+    responds. Absent if there is none.
+    """
 
 
 class VersionState(ResponseSchema):

@@ -133,6 +133,10 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Rows treated as unknown because no replica of their shard could be reached",
         ("model", "table"),
     ),
+    "partial_searches": (
+        "Queries whose neighbors are those of the shards that responded",
+        (),
+    ),
     "loads": (
         "Versions that were loaded, failed to load, or were later found damaged",
         ("model", "outcome"),

@@ -140,7 +140,7 @@ class RemoteVersion:
         fetched = await self._execute(reads_of, left_s)
         return fetched[index].take(positions)
 
-    async def search(self, wanted: IndexSearch, left_s: float) -> list[Found]:
+    async def search(self, wanted: IndexSearch, left_s: float) -> tuple[list[Found], float]:
         """Searches the partitions of every shard that has any. Implements RemoteParts.search."""
 
         def calls_of(division: _Division) -> list[ShardCall]:
@@ -155,11 +155,22 @@ class RemoteVersion:
 
         calls, responses = await self._call_all(calls_of, left_s)
         parts_by_shard: dict[ShardNumber, list[Found]] = {}
+        problems: dict[ShardNumber, ServiceError] = {}
         for call, response in zip(calls, responses, strict=True):
             if isinstance(response, ServiceError):
-                raise response
-            parts_by_shard.setdefault(call.shard, []).append(response)
-        return [concatenated(parts) for parts in parts_by_shard.values()]
+                problems[call.shard] = response
+            else:
+                parts_by_shard.setdefault(call.shard, []).append(response)
+
+        size = self._sizes[wanted.index]
+        bounds = [self.held_by(shard)[f"indexes.{wanted.index}"] for shard in problems]
+        share = 1 - sum([end - first for first, end in bounds]) / size
+        if share < self._settings.shard_min_searched:
+            raise next(iter(problems.values()))
+        searched = [
+            concatenated(parts) for shard, parts in parts_by_shard.items() if shard not in problems
+        ]
+        return searched, share
 
     async def _call_all(
         self, calls_of: Callable[[_Division], list[ShardCall]], left_s: float

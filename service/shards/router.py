@@ -13,7 +13,7 @@ import asyncio
 import math
 import random
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -27,7 +27,7 @@ from service.engine.computation import RemoteCall
 from service.engine.limits import NotFinite
 from service.errors import DeadlineExceeded, Internal, NotReady, ServiceError
 from service.observability import logging
-from service.observability.metrics import Metrics
+from service.observability.metrics import RETRY_OUTCOMES, Metrics
 from service.shards import addresses
 from service.shards.credentials import ShardCredentials
 from service.shards.failures import service_error_of
@@ -70,6 +70,11 @@ class Shards:
         self._counted = set[ShardNumber]()
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._tasks = set[asyncio.Task[None]]()
+        self._report: Callable[[], None] = lambda: None
+
+    def subscribe(self, report: Callable[[], None]) -> None:
+        """Has a function called, on the event loop, whenever other shards can be called."""
+        self._report = report
 
     async def start(self) -> None:
         """Begins to poll every source of addresses, and every address for what it holds. Returns
@@ -238,7 +243,7 @@ class Shards:
         error: ServiceError = NotReady(
             f"model {key[0]!r} version {key[1]} lacks shard {shard}: no replica of it can be called"
         )
-        budget = self._budgets.setdefault(shard, RetryBudget(self.loop.time()))
+        budget = self._budget(shard)
         budget.deposit()
         end = self.loop.time() + left_s
         for attempt in range(_ATTEMPTS_MAX):
@@ -261,6 +266,15 @@ class Shards:
                 if isinstance(error, DeadlineExceeded) and self.loop.time() >= end:
                     break
         raise error
+
+    def _budget(self, shard: ShardNumber) -> RetryBudget:
+        if shard not in self._budgets:
+            self._budgets[shard] = RetryBudget(self.loop.time())
+            # Alerts watch for an increase, which the first one would not be without a zero.
+            self._metrics.count("shard_ejections", 0, str(shard))
+            for outcome in RETRY_OUTCOMES:
+                self._metrics.count("shard_retries", 0, str(shard), outcome)
+        return self._budgets[shard]
 
     def _may_retry(self, shard: ShardNumber, end: float) -> bool:
         """Counts a retry, if there is time and budget left for it."""
@@ -414,6 +428,7 @@ class Shards:
             # Of a division that is no longer in use: 0 would count as lost.
             self._metrics.set("shard_replicas", math.nan, str(shard))
         self._counted = counted
+        self._report()
 
     async def _resolve_forever(self, source: str, resolution: asyncio.Future[None]) -> None:
         """Follows a source of addresses."""

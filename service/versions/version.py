@@ -258,9 +258,9 @@ class RemoteParts(Protocol):
     async def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
         """Fetches vectors of an index, in the order of the positions."""
 
-    async def search(self, wanted: Any, left_s: float) -> Sequence[Any]:
+    async def search(self, wanted: Any, left_s: float) -> tuple[Sequence[Any], float]:
         """Has each shard search the partitions that it holds; takes an IndexSearch, returns what
-        each has Found.
+        each has Found, and the share of the candidates that were searched.
         """
 
 

@@ -84,7 +84,7 @@ async def retrieve(
     if needs_pool or request.min_score is not None:
         found = await reordering.reordered(index, found, request, formula, k, execution)
     execution.begin("lookup")
-    return answer(model_version, index.corpus, found, request, k)
+    return answer(model_version, index.corpus, found, request, k, execution.searched_share)
 
 
 class Queries(NamedTuple):
@@ -304,7 +304,12 @@ def allowed(
 
 
 def answer(
-    model_version: ModelVersion, corpus: LoadedStore, found: Found, request: Selecting, k: int
+    model_version: ModelVersion,
+    corpus: LoadedStore,
+    found: Found,
+    request: Selecting,
+    k: int,
+    searched_share: float = 1.0,
 ) -> Retrieved:
     """Returns candidates as clients see them: ids, scores and attributes."""
     positions, scores, offsets, _ = found
@@ -319,7 +324,7 @@ def answer(
         offsets,
         attributes,
         search.explained(found, request, k) if request.explain else (),
-        corpus.entry.size,
+        round(searched_share * corpus.entry.size),
     )
 
 

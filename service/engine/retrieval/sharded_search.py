@@ -78,7 +78,11 @@ async def nearest(
         explain=request.explain,
     )
     execution.begin("search")
-    parts: Sequence[Found] = await _shards(index).search(wanted, execution.left_s)
+    parts: Sequence[Found]
+    parts, share = await _shards(index).search(wanted, execution.left_s)
+    if share < 1:
+        execution.count("partial_searches", len(allowed.excluded))
+        execution.searched_share = min(execution.searched_share, share)
     queries = [range(first, end) for first, end in pairwise(offsets.tolist())]
     found = joined([_merged(parts, query, k) for query in queries])
     check_finite(found.scores, "a candidate's score")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -15,62 +14,16 @@ import pytest
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.service.running import RunningService
+from tests.service.shards.cluster import Cluster, response
 
 LOOKUP = {"feature": "user", "ids": list(range(50))}
 RETRIEVAL = {"context": {"user": 3}, "k": 20, "crowding": {"studio": 2}}
-
-
-class Cluster:
-    """A router, and the shards that a file of addresses names."""
-
-    def __init__(self, root: Path, file: Path) -> None:
-        self._root = root
-        self._file = file
-        self._services = ExitStack()
-        self._shards: dict[str, RunningService] = {}
-
-    def add(self, *numbers: str) -> None:
-        """Starts shards, and names them to the router."""
-        for number in numbers:
-            self._shards[number] = RunningService(self._root, shard=number, shard_min_bytes=1)
-        self._write()
-
-    def start_router(self) -> RunningService:
-        sources = (f"file:{self._file}",)
-        router = RunningService(self._root, shard_addresses=sources, shard_min_bytes=1)
-        self._services.callback(router.close)
-        return router
-
-    def drop(self, *numbers: str) -> None:
-        """Ends shards while the router still knows of them."""
-        for number in numbers:
-            self._shards.pop(number).close()
-
-    def close(self) -> None:
-        self._services.close()
-        self.drop(*list(self._shards))
-
-    def _write(self) -> None:
-        self._file.write_text("".join(f"{each.grpc}\n" for each in self._shards.values()))
-
-
-@pytest.fixture
-def cluster(root: Path, tmp_path: Path, write: Callable[..., SmallBundle]) -> Iterator[Cluster]:
-    write(partitions=3)
-    cluster = Cluster(root, tmp_path / "addresses")
-    yield cluster
-    cluster.close()
 
 
 def serving(router: RunningService) -> set[str]:
     """Returns the shards that the router reads from."""
     assert router.worker.shards is not None
     return {each["shard"] for each in router.worker.shards.status() if each["serves"]}
-
-
-def response(client: httpx.Client, call: str, body: dict[str, Any]) -> tuple[int, Any]:
-    received = client.post(f"/v1/models/movies:{call}", json=body)
-    return received.status_code, received.json()
 
 
 @contextmanager
@@ -96,8 +49,9 @@ def requests(router: RunningService) -> Iterator[list[tuple[int, Any]]]:
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 2)])
 def test_router_follows_a_change_of_the_number_of_shards_without_a_failed_request(
-    before: int, after: int, cluster: Cluster
+    before: int, after: int, cluster: Cluster, write: Callable[..., SmallBundle]
 ) -> None:
+    write(partitions=3)
     old = [f"{number}/{before}" for number in range(1, before + 1)]
     new = [f"{number}/{after}" for number in range(1, after + 1)]
     cluster.add(*old)
@@ -126,8 +80,9 @@ def test_router_follows_a_change_of_the_number_of_shards_without_a_failed_reques
 
 
 def test_new_router_serves_the_largest_complete_division_beside_a_stray_shard(
-    cluster: Cluster,
+    cluster: Cluster, write: Callable[..., SmallBundle]
 ) -> None:
+    write(partitions=3)
     cluster.add("1/1", "1/2", "2/2", "3/5")
     router = cluster.start_router()
     assert serving(router) == {"1/2", "2/2"}
