@@ -158,3 +158,7 @@ class Internal(ServiceError):
     """A bug; the client receives a fixed message, and the log has the details."""
 
     code = Code.INTERNAL
+
+
+SHARD_FAILURES = (DataLoss, DeadlineExceeded, Internal, NotReady, Overloaded)
+"""With these a computation fails for the sake of shards, whatever the request."""

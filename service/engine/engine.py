@@ -48,8 +48,8 @@ from service.engine.scheduling.compute_pool import ComputePool
 from service.engine.scheduling.scheduler import Scheduler
 from service.errors import (
     INTERNAL_MESSAGE,
+    SHARD_FAILURES,
     DataLoss,
-    DeadlineExceeded,
     Internal,
     InvalidArgument,
     NotReady,
@@ -73,10 +73,6 @@ COMPUTE: Mapping[type, Callable[..., Computation[Any]]] = {
     Embedding: towers.embed,
     Lookup: lookup.look_up,
 }
-_OF_SHARDS = (DataLoss, DeadlineExceeded, Internal, NotReady, Overloaded)
-"""Failures of shards that no request of a batch causes: they are of all its requests. To repeat
-each would multiply the calls of a shard that is overloaded or gone.
-"""
 _INLINE_S = 0.0005
 """Longest batch that is computed on the event loop, where compute threads run beside it."""
 _INLINE_ALONE_S = 0.01
@@ -283,7 +279,7 @@ class Engine:
             warmup.run(version, self._settings, throttle)
         except (ServiceError, BundleError) as problem:
             message = f"a synthetic request failed: {problem}"
-            if version.shards is not None and isinstance(problem, _OF_SHARDS):
+            if version.shards is not None and isinstance(problem, SHARD_FAILURES):
                 # It may have been a moment's failure, and is tried again.
                 raise ShardsMissing(message) from problem
             raise LoadRejected(message) from problem
@@ -345,7 +341,9 @@ class Engine:
                     call=call, requests=len(batch), problem=type(problem).__name__
                 )
                 log.info("batch_failed", extra=extra)
-                if isinstance(problem, _OF_SHARDS):
+                # Of all its requests: to repeat each would multiply the calls of a shard that is
+                # overloaded or gone.
+                if isinstance(problem, SHARD_FAILURES):
                     return [problem] * len(batch)
         return [await self._compute_one(job, pool, fetched) for job in batch]
 

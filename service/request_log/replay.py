@@ -19,11 +19,11 @@ from service.engine.computation import completed
 from service.engine.engine import COMPUTE
 from service.engine.execution import Execution
 from service.engine.lookup import NoSuchCandidate
-from service.errors import ServiceError
+from service.errors import SHARD_FAILURES, ServiceError
 from service.observability import logging
 from service.request_log.record import RecordedRequest, read_newest, record_directory
 from service.versions.lifecycle import VersionManager
-from service.versions.loader import LoadRejected
+from service.versions.loader import LoadRejected, ShardsMissing
 from service.versions.version import ModelVersion
 
 REQUESTS_MAX = 256
@@ -48,6 +48,7 @@ class Replay:
           throttle: called after each request.
         Raises:
           LoadRejected: the version fails a request that the current one answers.
+          ShardsMissing: a shard failed.
         """
         directory = record_directory(self._settings) / model_version.model
         recorded = read_newest(directory, REQUESTS_MAX) if self._settings.record_rate else []
@@ -65,6 +66,8 @@ class Replay:
                     break
                 replayed += 1
                 problem = self._problem(model_version, request)
+                if model_version.shards is not None and isinstance(problem, SHARD_FAILURES):
+                    raise ShardsMissing(f"a recorded {request.call} failed: {problem}")
                 if (
                     problem is not None
                     and current is not None

@@ -76,6 +76,7 @@ class Replica:
         self._settings = settings
         self._options = _options(settings)
         self._recent = deque[float](maxlen=_RECENT)
+        self._responded = -math.inf
         self._closing = set[asyncio.Task[None]]()
         self._connect()
 
@@ -116,6 +117,7 @@ class Replica:
         """
         if self._credentials.channel() is not self._used:
             self._reconnect()
+        began = time.perf_counter()
         try:
             description = await self._stub.Describe(
                 shard_pb.DescribeRequest(),
@@ -123,6 +125,8 @@ class Replica:
                 metadata=self._credentials.metadata(),
             )
         except grpc.aio.AioRpcError as problem:
+            if self._responded > began:
+                return  # it is busy, and responds to calls
             self.problem = f"{problem.code().name}: {problem.details()}"
             self._reconnect()
             return
@@ -174,7 +178,8 @@ class Replica:
             )
         finally:
             self.inflight -= 1
-        self._recent.append(time.perf_counter() - began)
+        self._responded = time.perf_counter()
+        self._recent.append(self._responded - began)
         return answer
 
     def percentile_s(self, percentile: float) -> float:

@@ -165,9 +165,14 @@ def test_lost_replica_fails_no_request_and_lost_shard_is_named(
 
 def test_stalled_replica_costs_at_most_half_of_the_deadline(cluster: Cluster) -> None:
     service, shards, _ = cluster
+    body = {"feature": "user", "ids": [1, 49]}
+    replicas = 'rowcast_shard_replicas{shard="1/2"}'
     with shards[0].paused(), client_of(service) as client:
         for _ in range(4):
-            assert answer(client, "lookup", {"feature": "user", "ids": [1, 49]})[0] == 200
+            assert answer(client, "lookup", body)[0] == 200
+        until(lambda: count_of(service, replicas) == 1)
+        assert [answer(client, "lookup", body)[0] for _ in range(100)] == [200] * 100
+    until(lambda: count_of(service, replicas) == 2)
 
 
 def test_hung_shard_delays_only_requests_that_need_it(write: Write, launch: Launch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
@@ -29,16 +30,23 @@ Answer = Callable[[grpc.aio.ServicerContext], Awaitable[Any]]
 
 
 class AnsweringShard(ShardServiceServicer):
-    """A shard that has the bundle, and answers every read in one way.
+    """A shard that has a bundle, and answers every read in one way.
 
     Attributes:
+      key: The bundle.
+      may_describe: Cleared: calls of Describe wait.
       polls: The number of calls of Describe.
       calls: The number of reads.
     """
 
-    def __init__(self, answer: Answer, description: Mapping[str, Any]) -> None:
+    def __init__(
+        self, answer: Answer, description: Mapping[str, Any], key: tuple[str, int, int] = KEY
+    ) -> None:
         self.answer = answer
         self.description = description
+        self.key = key
+        self.may_describe = asyncio.Event()
+        self.may_describe.set()
         self.polls = 0
         self.calls = 0
 
@@ -46,7 +54,9 @@ class AnsweringShard(ShardServiceServicer):
         self, request: Any, context: Any
     ) -> shard_pb.DescribeResponse:
         self.polls += 1
-        bundle = shard_pb.Bundle(model=KEY[0], version=KEY[1], fingerprint=KEY[2])
+        await self.may_describe.wait()
+        model, version, fingerprint = self.key
+        bundle = shard_pb.Bundle(model=model, version=version, fingerprint=fingerprint)
         limits = {name: ServiceSettings.model_fields[name].default for name in MESSAGE_LIMITS}
         fields = {"number": 1, "total": 1, "min_bytes": 1, **limits, **self.description}
         return shard_pb.DescribeResponse(bundles=[bundle], **fields)

@@ -27,8 +27,8 @@ class Cluster:
         self._write()
 
     def start_router(self, **settings: Any) -> RunningService:
-        sources = (f"file:{self._file}",)
-        router = RunningService(self._root, shard_addresses=sources, shard_min_bytes=1, **settings)
+        sources = {"shard_addresses": (f"file:{self._file}",), "shard_min_bytes": 1}
+        router = RunningService(self._root, **{**sources, **settings})
         self._services.callback(router.close)
         return router
 

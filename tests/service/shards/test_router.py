@@ -1,5 +1,5 @@
-"""What a router knows of its shards: after a cut, beside a source of addresses that hangs, with a
-proxy in the environment, and while the number of shards changes.
+"""What a router knows of its shards: after a cut, while they are busy or fail, beside a source of
+addresses that hangs, and with a proxy in the environment.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
+from bundle.format.checksums import crc32c
+from bundle.format.paths import MANIFEST
 from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.errors import NotReady, ServiceError
+from tests.bundles.small import SmallBundle
 from tests.service.shards.answering import (
     CALL,
     KEY,
@@ -24,9 +28,14 @@ from tests.service.shards.answering import (
     routing,
     well,
 )
+from tests.service.shards.cluster import Cluster
 
 WAIT_S = 20.0
 """Less than it takes until gRPC itself gives a connection up."""
+
+
+async def fail(context: grpc.aio.ServicerContext) -> None:
+    await context.abort(grpc.StatusCode.INTERNAL, "why")
 
 
 async def until(what: Callable[[], object]) -> None:
@@ -99,6 +108,40 @@ def test_shard_is_called_again_by_a_new_connection_after_a_cut(tmp_path: Path) -
             await router.call(KEY, CALL, 60.0)
 
     asyncio.run(cut_and_repair())
+
+
+def test_busy_shard_that_responds_to_calls_is_called_though_polls_time_out(tmp_path: Path) -> None:
+    async def poll() -> None:
+        shard = AnsweringShard(well, {})
+        async with listening(shard) as (address,), routing(tmp_path, address) as router:
+            (replica,) = router.replicas.values()
+            shard.may_describe.clear()
+            polls = shard.polls
+            while shard.polls < polls + 2:  # the second follows the failure of the first
+                await router.call(KEY, CALL, 60.0)
+                await asyncio.sleep(0.1)
+            assert not replica.problem
+            await until(lambda: replica.problem)
+
+    asyncio.run(poll())
+
+
+def test_version_whose_load_fails_for_a_reason_of_a_shard_is_loaded_again(
+    write: Callable[..., SmallBundle], cluster: Cluster
+) -> None:
+    small = write(partitions=2)
+    fingerprint = crc32c((small.directory / MANIFEST).read_bytes())
+    failing = AnsweringShard(fail, {}, ("movies", 1, fingerprint))
+
+    async def load() -> None:
+        async with listening(failing) as (address,):
+            router = await asyncio.to_thread(cluster.start_router, shard_addresses=(address,))
+            assert router.states() == {1: "failed"}
+            assert "a synthetic request failed: shard 1/1 failed with INTERNAL" in router.problem(1)
+            calls = failing.calls
+            await until(lambda: failing.calls > calls)
+
+    asyncio.run(load())
 
 
 def test_source_of_addresses_that_hangs_delays_no_other(tmp_path: Path) -> None:
