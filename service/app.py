@@ -111,7 +111,9 @@ class Worker:
         is_shard = settings.shard is not None
         compute = servicer.COMPUTE if is_shard else COMPUTE
         self.engine = Engine(self.versions, settings, self.metrics, threads, compute)
-        self.shards = Shards(settings, self.metrics) if settings.shard_addresses else None
+        self.shards = None
+        if settings.shard_addresses:
+            self.shards = Shards(settings, self.metrics, self._shards_changed)
         reach = None if self.shards is None else self.shards.reach
         self._request_log = RequestLog(settings, self.metrics) if settings.record_rate else None
         self._replay = Replay(settings, self.versions)
@@ -177,8 +179,6 @@ class Worker:
         self._handle_signals()
         self.versions.subscribe(self._versions_changed)
         if self.shards is not None:
-            if self._settings.ready_requires_shards:
-                self.shards.subscribe(self._announce)
             await self.shards.start()
         gc.freeze()  # what is imported stays: collections need not look at it
         # before the state file is read: commands from now on wait for this worker
@@ -281,6 +281,11 @@ class Worker:
                     self._loop.call_soon_threadsafe(self._stop_service)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._announce)
+
+    def _shards_changed(self) -> None:
+        """Reports that other replicas of shards can be called. On the event loop."""
+        if self._settings.ready_requires_shards:
+            self._announce()
 
     def _announce(self) -> None:
         """Reports to health checks, metrics and the log whether the worker is ready. On the event

@@ -30,6 +30,8 @@ from service.shards.calls import (
 
 _UINT32 = np.dtype("<u4")
 _FLOAT32 = np.dtype("<f4")
+LIST_BYTES = 64
+"""Of the framing of one list in a request, at most."""
 MESSAGE_LIMITS = ("max_request_bytes", "max_response_bytes", "max_filter_terms")
 """Settings of a shard that a router's calls must keep to."""
 

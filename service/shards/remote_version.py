@@ -5,7 +5,6 @@ them. Its methods are parts of computations, which await the calls of shards.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -13,10 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.arithmetic import ceil_div
 from bundle.features.sources import FetchedRows, RemoteTable, remote_tables
-from bundle.format.dtypes import SCALE_BYTES, STORED, row_bytes, widened
-from bundle.format.manifest import Index, Manifest, Table
+from bundle.format.manifest import Manifest
 from bundle.tables import sharding
 from bundle.tables.id_values import distinct
 from bundle.tables.sharding import ShardNumber
@@ -24,14 +21,14 @@ from service.codec.stubs import shard_service_pb2 as shard_pb
 from service.config import ServiceSettings
 from service.engine.retrieval.search import Found, concatenated
 from service.engine.retrieval.sharded_search import IndexSearch
-from service.errors import Code, Internal, NotReady, ServiceError
+from service.errors import Internal, NotReady, ServiceError
 from service.shards import messages
-from service.shards.calls import k_max, query_bytes, stored_bytes
+from service.shards.calls import k_max, query_bytes
+from service.shards.division import Division, Rows
+from service.shards.messages import LIST_BYTES
 from service.shards.replica import Key
+from service.shards.row_reads import Read, Slice
 
-Rows = NDArray[np.int64]
-_ELEMENT_BYTES = 64
-"""Of the framing of one list in a request, at most."""
 _FIXED_BYTES = 4096
 """Of a message, beside its lists: names, and the bundle."""
 
@@ -99,7 +96,7 @@ class RemoteVersion:
         }
         self.tables: Mapping[str, RemoteTable] = remote_tables(self._tables)
         self.is_divided = bool(self._tables or self._indexes)
-        self._divisions: dict[int, _Division] = {}
+        self._divisions: dict[int, Division] = {}
 
     @property
     def total(self) -> int:
@@ -124,18 +121,16 @@ class RemoteVersion:
     async def rows(self, wanted: Mapping[str, Rows], left_s: float) -> dict[str, FetchedRows]:
         """Reads rows from the shards. Implements RemoteParts.rows."""
 
-        def reads_of(division: _Division) -> dict[str, _Read]:
-            return {
-                layout: _Read(division.layouts[layout], rows) for layout, rows in wanted.items()
-            }
+        def reads_of(division: Division) -> dict[str, Read]:
+            return {layout: Read(division.layouts[layout], rows) for layout, rows in wanted.items()}
 
         return await self._execute(reads_of, left_s)
 
     async def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
         """Reads vectors of an index from the shards. Implements RemoteParts.vectors."""
 
-        def reads_of(division: _Division) -> dict[str, _Read]:
-            return {index: _Read(division.indexes[index], distinct(positions))}
+        def reads_of(division: Division) -> dict[str, Read]:
+            return {index: Read(division.indexes[index], distinct(positions))}
 
         fetched = await self._execute(reads_of, left_s)
         return fetched[index].take(positions)
@@ -143,7 +138,7 @@ class RemoteVersion:
     async def search(self, wanted: IndexSearch, left_s: float) -> tuple[list[Found], float]:
         """Searches the partitions of every shard that has any. Implements RemoteParts.search."""
 
-        def calls_of(division: _Division) -> list[ShardCall]:
+        def calls_of(division: Division) -> list[ShardCall]:
             bounds = division.indexes[wanted.index].bounds
             parts = self._parts(wanted, int(np.diff(bounds).max()))
             return [
@@ -173,7 +168,7 @@ class RemoteVersion:
         return searched, share
 
     async def _call_all(
-        self, calls_of: Callable[[_Division], list[ShardCall]], left_s: float
+        self, calls_of: Callable[[Division], list[ShardCall]], left_s: float
     ) -> tuple[list[ShardCall], list[Any]]:
         """Makes calls of the shards of one division; of another one if that is no longer complete.
 
@@ -191,15 +186,15 @@ class RemoteVersion:
         return calls, responses
 
     async def _execute(
-        self, reads_of: Callable[[_Division], dict[str, _Read]], left_s: float
+        self, reads_of: Callable[[Division], dict[str, Read]], left_s: float
     ) -> dict[str, FetchedRows]:
         """Reads all rows, with one call per shard whatever the number of tables, unless the rows
         exceed a message: a call costs more than the rows it carries.
         """
-        reads: dict[str, _Read] = {}
-        slices_by_call: list[list[_Slice]] = []
+        reads: dict[str, Read] = {}
+        slices_by_call: list[list[Slice]] = []
 
-        def calls_of(division: _Division) -> list[ShardCall]:
+        def calls_of(division: Division) -> list[ShardCall]:
             reads.update(reads_of(division))
             slices_by_call.clear()
             calls = []
@@ -219,7 +214,7 @@ class RemoteVersion:
                 part.read.store(part, vectors)
         return {name: read.fetched() for name, read in reads.items()}
 
-    def _slices(self, shard: ShardNumber, reads: Iterable[_Read]) -> list[list[_Slice]]:
+    def _slices(self, shard: ShardNumber, reads: Iterable[Read]) -> list[list[Slice]]:
         """Returns what is read from a shard: one list per call, each of which fits into the
         messages of a shard.
         """
@@ -246,7 +241,7 @@ class RemoteVersion:
         """The number of bytes that the lists of one response may have."""
         return max(1, self._settings.max_response_bytes - _FIXED_BYTES)
 
-    def _rows_call(self, shard: ShardNumber, slices: Sequence[_Slice]) -> ShardCall:
+    def _rows_call(self, shard: ShardNumber, slices: Sequence[Slice]) -> ShardCall:
         rows = [part.message() for part in slices]
         request = shard_pb.RowsRequest(bundle=self._bundle(shard), rows=rows)
 
@@ -281,7 +276,7 @@ class RemoteVersion:
         k = min(wanted.k, held_max, k_max(self._response_bytes))
         vectors_max = max(1, self._response_bytes // query_bytes(k))
         lists = wanted.excluded or [wanted.denied[:0]] * len(wanted.vectors)
-        sizes = [wanted.vectors[0].nbytes + each.nbytes + _ELEMENT_BYTES for each in lists]
+        sizes = [wanted.vectors[0].nbytes + each.nbytes + LIST_BYTES for each in lists]
         room = self._request_bytes - wanted.denied.nbytes
 
         parts = []
@@ -302,9 +297,9 @@ class RemoteVersion:
             first = end
         return parts
 
-    def _division(self, total: int) -> _Division:
+    def _division(self, total: int) -> Division:
         if total not in self._divisions:
-            self._divisions[total] = _Division(
+            self._divisions[total] = Division(
                 total, self._tables, self._indexes, self._sizes, self.tables
             )
         return self._divisions[total]
@@ -318,217 +313,3 @@ class RemoteVersion:
             number=shard.number,
             total=shard.total,
         )
-
-
-class _Division:
-    """What each of a number of shards holds of a version.
-
-    Attributes:
-      shards: The shards.
-      starts: The first row or candidate of each shard, then the number of all; by table and index.
-      layouts: The layouts of tables, by name.
-      indexes: The layouts of vectors, by index.
-    """
-
-    def __init__(
-        self,
-        total: int,
-        tables: Mapping[str, Table],
-        indexes: Mapping[str, Index],
-        sizes: Mapping[str, int],
-        remote: Mapping[str, RemoteTable],
-    ) -> None:
-        """Derives what each shard holds.
-
-        Args:
-          total: The number of shards.
-          tables: The tables that shards hold.
-          indexes: The indexes that shards hold.
-          sizes: The number of candidates of each index.
-          remote: The places of the tables among those of their layouts.
-        """
-        self.shards = [ShardNumber(number, total) for number in range(1, total + 1)]
-        self.starts = {
-            f"tables.{name}": self._starts_of(table.rows) for name, table in tables.items()
-        }
-        self.layouts = self._layouts_of(tables, remote)
-        self.indexes: dict[str, _Layout] = {}
-        for name, index in indexes.items():
-            partition_rows = ceil_div(sizes[name], index.partitions)
-            bounds = np.minimum(self._starts_of(index.partitions) * partition_rows, sizes[name])
-            self.starts[f"indexes.{name}"] = bounds
-            self.indexes[name] = _Layout(
-                [name], bounds, "float32", index.dim, [True], is_index=True
-            )
-
-    def _layouts_of(
-        self, tables: Mapping[str, Table], remote: Mapping[str, RemoteTable]
-    ) -> dict[str, _Layout]:
-        """Joins the tables whose rows can travel in one message."""
-        names_by_layout: dict[str, list[str]] = {}
-        for name, table in remote.items():
-            names_by_layout.setdefault(table.among.name, []).append(name)
-
-        layouts = {}
-        for layout, names in names_by_layout.items():
-            starts = [remote[name].first + self.starts[f"tables.{name}"][:-1] for name in names]
-            last_table = remote[names[-1]]
-            bounds = np.array([*np.concatenate(starts), last_table.first + last_table.rows])
-            required = [tables[name].unavailable == "error" for name in names]
-            entry = tables[names[0]]
-            layouts[layout] = _Layout(names, bounds, entry.dtype, entry.dim, required)
-        return layouts
-
-    def _starts_of(self, rows: int) -> Rows:
-        """Returns the first row of each shard, then the number of rows."""
-        return np.array([*(sharding.row_range(rows, shard).first for shard in self.shards), rows])
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Rows that are read together, end to end: those of all sharded tables of one row layout, or
-    the vectors of one index.
-
-    Attributes:
-      names: The tables, in the order of their rows; or the index.
-      bounds: The first row of each shard in each table, then the number of rows.
-      dtype: The dtype of the stored rows.
-      dim: The number of values per row.
-      required: For each table, whether a lookup fails if a shard that holds its rows is
-        unavailable.
-      is_index: Whether these are the vectors of an index.
-    """
-
-    names: Sequence[str]
-    bounds: Rows
-    dtype: str
-    dim: int
-    required: Sequence[bool]
-    is_index: bool = False
-
-    @property
-    def row_bytes(self) -> int:
-        """The size of one row in a response."""
-        return stored_bytes(self.dtype, self.dim)
-
-
-class _Read:
-    """Reads distinct ascending rows of one layout from the shards that hold them."""
-
-    def __init__(self, layout: _Layout, rows: Rows) -> None:
-        self.layout = layout
-        self._rows = rows
-        counts = np.diff(rows.searchsorted(layout.bounds))
-        shard_count = counts.size // len(layout.names)
-        self._owners = np.tile(np.arange(1, shard_count + 1), len(layout.names)).repeat(counts)
-        """[rows] number of the shard that holds each row."""
-        self.tables = np.arange(len(layout.names)).repeat(shard_count).repeat(counts)
-        """[rows] number of the table of each row."""
-        self.positions = (rows - layout.bounds[:-1].repeat(counts)).astype("<u4")
-        """[rows] position of each row among those of its table on its shard."""
-        self._vectors = np.empty((rows.size, layout.dim), np.float32)
-        self._unavailable: NDArray[np.bool_] | None = None
-        self._unavailable_by_table = Counter[str]()
-
-    def slice_on(self, shard: ShardNumber) -> _Slice:
-        """Returns the rows that a shard holds."""
-        return _Slice(self, np.flatnonzero(self._owners == shard.number))
-
-    def store(self, part: _Slice, vectors: NDArray[np.float32]) -> None:
-        """Stores rows that a shard returned."""
-        self._vectors[part.rows] = vectors
-
-    def mark_unavailable(self, part: _Slice, problem: ServiceError) -> None:
-        """Replaces rows of a shard by zeros, if the `unavailable` rule of every table allows it.
-
-        Raises:
-          ServiceError: The shard could be reached and failed, or a table is required.
-        """
-        counts = part.counts
-        required = {
-            name
-            for name, is_required in zip(self.layout.names, self.layout.required, strict=True)
-            if is_required
-        }
-        if problem.code is not Code.NOT_READY or not required.isdisjoint(counts):
-            raise problem
-
-        if self._unavailable is None:
-            self._unavailable = np.zeros(self._rows.size, np.bool_)
-        self._unavailable[part.rows] = True
-        self._vectors[part.rows] = 0
-        self._unavailable_by_table.update(counts)
-
-    def fetched(self) -> FetchedRows:
-        """Returns the rows."""
-        return FetchedRows(self._rows, self._vectors, self._unavailable, self._unavailable_by_table)
-
-
-@dataclass(frozen=True)
-class _Slice:
-    """Rows of one layout that one call reads from a shard.
-
-    Attributes:
-      read: The read that they belong to.
-      rows: [n] ascending: which of its rows they are.
-    """
-
-    read: _Read
-    rows: Rows
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many of the rows each table has; tables without any are left out."""
-        names = self.read.layout.names
-        counts = np.bincount(self.read.tables[self.rows], minlength=len(names)).tolist()
-        return {name: count for name, count in zip(names, counts, strict=True) if count}
-
-    @property
-    def response_bytes(self) -> int:
-        """The size of the rows as they are returned."""
-        return self.rows.size * self.read.layout.row_bytes
-
-    @property
-    def request_bytes(self) -> int:
-        """The size of the positions as they are requested."""
-        return 4 * self.rows.size + _ELEMENT_BYTES * len(self.read.layout.names)
-
-    def pieces(self, response_bytes: int, request_bytes: int) -> list[_Slice]:
-        """Divides the rows into pieces whose messages have at most so many bytes."""
-        room = request_bytes - _ELEMENT_BYTES * len(self.read.layout.names)
-        rows_max = max(1, min(response_bytes // self.read.layout.row_bytes, room // 4))
-        ends = range(rows_max, self.rows.size, rows_max)
-        return [_Slice(self.read, rows) for rows in np.split(self.rows, ends)]
-
-    def message(self) -> shard_pb.Rows:
-        """Returns the part of a shard's request that is for these rows."""
-        layout = self.read.layout
-        positions = self.read.positions[self.rows].tobytes()
-        if layout.is_index:
-            return shard_pb.Rows(index=layout.names[0], positions=positions)
-        counts = self.counts
-        return shard_pb.Rows(
-            tables=list(counts),
-            counts=np.array(list(counts.values()), "<u4").tobytes(),
-            positions=positions,
-        )
-
-    def vectors(self, shard: ShardNumber, stored: shard_pb.StoredRows) -> NDArray[np.float32]:
-        """Returns the rows that a shard returned.
-
-        Raises:
-          Internal: They are not the rows that were requested, by their sizes.
-        """
-        layout = self.read.layout
-        count = self.rows.size
-        value_bytes = count * row_bytes(layout.dtype, layout.dim)
-        scale_bytes = count * SCALE_BYTES if layout.dtype == "int8" else 0
-        if len(stored.values) != value_bytes or len(stored.scales) != scale_bytes:
-            raise Internal(
-                f"shard {shard} returned {len(stored.values)} bytes of values and "
-                f"{len(stored.scales)} of scales for {count} rows of {', '.join(layout.names)}; "
-                f"{value_bytes} and {scale_bytes} were expected"
-            )
-        values = np.frombuffer(stored.values, STORED[layout.dtype]).reshape(-1, layout.dim)
-        scales = np.frombuffer(stored.scales, "<f4") if stored.scales else None
-        return widened(values, layout.dtype, scales)

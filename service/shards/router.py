@@ -1,5 +1,4 @@
-"""What a router knows of its shards, and how it calls them: all that a request needs at the same
-time.
+"""How a router calls its shards: all that a request needs at the same time.
 
 A call goes to the replica with fewer calls in progress of two that are drawn. If it fails, or takes
 too long, another replica is called, as far as the retry budget of the shard permits; a replica that
@@ -12,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakSet
 
@@ -28,9 +26,8 @@ from service.engine.limits import NotFinite
 from service.errors import DeadlineExceeded, Internal, NotReady, ServiceError
 from service.observability import logging
 from service.observability.metrics import RETRY_OUTCOMES, Metrics
-from service.shards import addresses
-from service.shards.credentials import ShardCredentials
 from service.shards.failures import service_error_of
+from service.shards.membership import Membership
 from service.shards.outliers import RetryBudget
 from service.shards.remote_version import RemoteVersion, ShardCall
 from service.shards.replica import Key, Replica
@@ -38,64 +35,44 @@ from service.versions.loader import ShardsMissing
 
 log = logging.logger(__name__)
 
-POLL_S = 1.0
-"""Between two polls of what a replica holds, and of a source of addresses."""
-_REPOLL_S = 0.25
-"""The same of a replica that does not respond."""
-_START_S = 2.0
-"""How long the start waits for sources of addresses."""
 _ATTEMPTS_MAX = 3
 
 
 class Shards:
-    """The replicas of all shards that a router knows. Its coroutines run on one event loop."""
+    """The shards of a router. Its coroutines run on one event loop."""
 
-    def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: ServiceSettings, metrics: Metrics, report: Callable[[], None] = lambda: None
+    ) -> None:
         """Reads the files that the settings name.
+
+        Args:
+          settings: The settings of the router.
+          metrics: Gets what is measured of calls.
+          report: Called, on the event loop, whenever other replicas can be called.
 
         Raises:
           SettingsError: an address or a file cannot be used.
         """
-        for source in settings.shard_addresses:
-            addresses.check(source)
         self._settings = settings
         self._metrics = metrics
-        self._credentials = ShardCredentials(settings)
-        self.replicas: dict[str, Replica] = {}
-        self.problems: dict[str, str] = {}
-        self._addresses: dict[str, list[str]] = {}
+        self._membership = Membership(settings, metrics, self._serving, report)
         self._budgets: dict[ShardNumber, RetryBudget] = {}
         self._versions = WeakSet[RemoteVersion]()
-        self._divisions: dict[Key, int | None] = {}
-        self._counted = set[ShardNumber]()
-        self._polls: dict[str, asyncio.Task[None]] = {}
-        self._tasks = set[asyncio.Task[None]]()
-        self._report: Callable[[], None] = lambda: None
 
-    def subscribe(self, report: Callable[[], None]) -> None:
-        """Has a function called, on the event loop, whenever other shards can be called."""
-        self._report = report
+    @property
+    def replicas(self) -> Mapping[str, Replica]:
+        """The replicas, by address."""
+        return self._membership.replicas
 
     async def start(self) -> None:
-        """Begins to poll every source of addresses, and every address for what it holds. Returns
-        once each was polled, or a source takes long.
-        """
+        """Finds the shards, and follows what they hold from now on."""
         self.loop = asyncio.get_running_loop()
-        resolutions = [
-            asyncio.ensure_future(self._resolve(source))
-            for source in self._settings.shard_addresses
-        ]
-        await asyncio.wait(resolutions, timeout=_START_S)
-        await asyncio.gather(*[replica.polled.wait() for replica in self.replicas.values()])
-        for source, resolution in zip(self._settings.shard_addresses, resolutions, strict=True):
-            self._polls[source] = self.loop.create_task(self._resolve_forever(source, resolution))
+        await self._membership.start()
 
     async def stop(self) -> None:
         """Disconnects."""
-        for poll in (*self._polls.values(), *self._tasks):
-            poll.cancel()
-        for replica in self.replicas.values():
-            await replica.close()
+        await self._membership.stop()
 
     def status(self) -> list[dict[str, Any]]:
         """Returns of every address its shard, the rows and partitions that it holds, which versions
@@ -127,7 +104,7 @@ class Shards:
         unknown = {"shard": "", "holds": {}, "serves": [], "inflight": 0}
         shown += [
             {"address": source, **unknown, "problem": problem}
-            for source, problem in list(self.problems.items())
+            for source, problem in list(self._membership.problems.items())
         ]
         return sorted(shown, key=lambda entry: (entry["shard"], entry["address"]))
 
@@ -141,9 +118,9 @@ class Shards:
         min_bytes = self._settings.shard_min_bytes
         total = 1
         if sharding.sharded_tables(manifest, min_bytes) or sharding.sharded_indexes(manifest):
-            total = self.division(key) or 0
+            total = self._membership.division(key) or 0
         if not total:
-            raise ShardsMissing(self._missing(key))
+            raise ShardsMissing(self._membership.missing(key))
         remote = RemoteVersion(self, manifest, key, total, self._settings)
         for table in remote.tables:
             # An alert watches for an increase, which the first loss would not be without a zero.
@@ -153,58 +130,19 @@ class Shards:
         return remote
 
     def division(self, key: Key) -> int | None:
-        """Returns into how many shards a bundle is divided: the largest number of which all can be
-        called, rather one whose shards are all well; None: no division is complete.
-        """
-        divisions = self._divisions
-        if key not in divisions:  # any thread; a change meanwhile replaces the dictionary
-            divisions[key] = self._largest_division(key)
-        return divisions[key]
+        """Returns into how many shards a bundle is divided. See `Membership.division`."""
+        return self._membership.division(key)
 
-    def _largest_division(self, key: Key) -> int | None:
-        holding = [
-            replica
-            for replica in list(self.replicas.values())
-            if replica.shard is not None and key in replica.bundles and not replica.problem
-        ]
-        reached = {replica.shard for replica in holding}
-        well = {replica.shard for replica in holding if not replica.suspect}
-        totals = sorted({shard.total for shard in reached if shard is not None}, reverse=True)
-        for shards in (well, reached):
-            for total in totals:
-                if all(shard in shards for shard in _shards_of(total)):
-                    return total
-        return None
-
-    def _missing(self, key: Key) -> str:
-        """Returns why no division of a bundle is complete."""
-        replicas = [each for each in list(self.replicas.values()) if each.shard is not None]
-        reached = [replica for replica in replicas if not replica.problem]
-        if not reached:
-            tried = [f"{entry['address']}: {entry['problem']}" for entry in self.status()]
-            return f"no shard can be reached: {'; '.join(tried[:4]) or 'no address is known'}"
-        what = f"model {key[0]!r} version {key[1]}"
-        held = {replica.shard for replica in reached if key in replica.bundles}
-        problems = []
-        for total in sorted({each.shard.total for each in reached if each.shard}, reverse=True):
-            absent = [str(shard) for shard in _shards_of(total) if shard not in held]
-            problems.append(f"no address holds shard {absent[0]} of it")
-        problems += [
-            f"{replica.address} has another bundle as {what}; copy the same bundle to all shards"
-            for replica in reached
-            if any(bundle[:2] == key[:2] and bundle != key for bundle in replica.bundles)
-        ]
-        problems += [
-            f"{replica.address}: {replica.problem}" for replica in replicas if replica.problem
-        ]
-        return f"{what}: {'; '.join(problems[:4])}"
+    def _serving(self) -> set[int]:
+        """Returns the divisions that versions are read from."""
+        return {version.total for version in self._versions if version.is_divided}
 
     @property
     def problem(self) -> str:
         """Which shard of a loaded version no replica can be called of; empty: all have one."""
         for version in sorted(self._versions, key=lambda version: version.key):
             if version.is_divided and self.division(version.key) is None:
-                return self._missing(version.key)
+                return self._membership.missing(version.key)
         return ""
 
     def call_all(
@@ -256,7 +194,9 @@ class Shards:
             if replica is None or (attempt and not self._may_retry(shard, end)):
                 break
             left_s = end - self.loop.time()
-            if self._holding(key, shard, [*tried, replica]) and budget.permits(self.loop.time()):
+            if self._membership.holding(key, shard, [*tried, replica]) and budget.permits(
+                self.loop.time()
+            ):
                 left_s /= 2
             tried.append(replica)
             try:
@@ -286,28 +226,13 @@ class Shards:
         self._metrics.count("shard_retries", 1, str(shard), outcome)
         return permitted
 
-    def _holding(
-        self, key: Key, shard: ShardNumber, but: Collection[Replica] = ()
-    ) -> list[Replica]:
-        """Returns the replicas of a shard that have loaded a bundle and can be called, but for
-        some.
-        """
-        return [
-            replica
-            for replica in self.replicas.values()
-            if replica.shard == shard
-            and key in replica.bundles
-            and not replica.problem
-            and replica not in but
-        ]
-
     def _choose(self, key: Key, shard: ShardNumber, tried: Sequence[Replica]) -> Replica | None:
         """Draws two replicas that were not tried, and returns the one with fewer calls in progress.
 
         Those that are not well are drawn only if no other is left. A call that has failed once is
         not sent to a replica on probation either.
         """
-        left = self._holding(key, shard, tried)
+        left = self._membership.holding(key, shard, tried)
         well = [replica for replica in left if replica.is_well]
         proved = [replica for replica in well if not (tried and replica.outliers.on_probation)]
         candidates = proved or well or left
@@ -358,10 +283,8 @@ class Shards:
             self._metrics.count("shard_bytes", response.ByteSize(), shard)
             result = call.read(response)
         except grpc.aio.AioRpcError as failure:
-            if failure.code() is grpc.StatusCode.UNAVAILABLE and not replica.suspect:
-                replica.suspect = True
-                self._changed()
-                self._start_task(self._describe(replica))
+            if failure.code() is grpc.StatusCode.UNAVAILABLE:
+                self._membership.suspect(replica)
             self._failed(call, replica, failure.code().name, failure.details() or "")
             raise service_error_of(failure, call.shard) from failure
         except Internal as problem:
@@ -392,7 +315,7 @@ class Shards:
             return  # All fail alike, such as under overload: to eject one makes it worse.
         seconds = replica.outliers.eject(now, f"{code}: {problem}"[:200])
         self._metrics.count("shard_ejections", 1, str(shard))
-        self._changed()
+        self._membership.changed()
         extra = logging.fields(
             address=replica.address,
             shard=str(shard),
@@ -406,118 +329,9 @@ class Shards:
         """Ends the ejection of a replica, unless it was ended and begun again before."""
         if replica.outliers.problem and self.loop.time() >= replica.outliers.ejected_until:
             replica.outliers.readmit()
-            self._changed()
+            self._membership.changed()
             extra = logging.fields(address=replica.address, shard=str(replica.shard or ""))
             log.info("shard_readmitted", extra=extra)
-
-    def _changed(self) -> None:
-        """Has divisions be found anew, and brings the metrics up to date."""
-        self._divisions = {}
-        counts = Counter(
-            each.shard
-            for each in self.replicas.values()
-            if not each.problem and not each.outliers.problem
-        )
-        totals = {version.total for version in self._versions if version.is_divided}
-        totals = totals or {each.shard.total for each in self.replicas.values() if each.shard}
-        counted = {shard for total in totals for shard in _shards_of(total)}
-        counted |= {shard for shard in counts if shard is not None}
-        for shard in counted:
-            self._metrics.set("shard_replicas", counts[shard], str(shard))
-        for shard in self._counted - counted:
-            # Of a division that is no longer in use: 0 would count as lost.
-            self._metrics.set("shard_replicas", math.nan, str(shard))
-        self._counted = counted
-        self._report()
-
-    async def _resolve_forever(self, source: str, resolution: asyncio.Future[None]) -> None:
-        """Follows a source of addresses."""
-        await asyncio.wait([resolution])
-        while True:
-            await asyncio.sleep(POLL_S)
-            try:
-                await self._resolve(source)
-            except Exception:
-                log.exception("shards_poll_failed")
-
-    async def _resolve(self, source: str) -> None:
-        """Brings the replicas up to date with a source of addresses; they stay as they are if it
-        cannot be read now.
-        """
-        try:
-            self._addresses[source] = await addresses.resolve(source)
-        except OSError as problem:
-            if self.problems.get(source) != str(problem):
-                log.warning(
-                    "shard_addresses_unknown",
-                    extra=logging.fields(source=source, problem=str(problem)),
-                )
-            self.problems[source] = str(problem)
-            return
-        self.problems.pop(source, None)
-        self._update_replicas()
-
-    def _update_replicas(self) -> None:
-        """Has one replica for each address."""
-        known = {
-            address: addresses.name_of(source)
-            for source in self._settings.shard_addresses
-            for address in self._addresses.get(source, ())
-        }
-        for address in known.keys() - self.replicas.keys():
-            replica = Replica(address, known[address], self._credentials, self._settings)
-            self.replicas[address] = replica
-            self._polls[address] = self.loop.create_task(self._describe_forever(replica))
-        for address in self.replicas.keys() - known.keys():
-            replica = self.replicas.pop(address)
-            self._polls.pop(address).cancel()
-            self._start_task(self._close(replica))
-            self._changed()
-
-    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self.loop.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _close(self, replica: Replica) -> None:
-        """Disconnects from a replica whose address is gone, once its calls are complete."""
-        while replica.inflight:
-            await asyncio.sleep(POLL_S)
-        await replica.close()
-
-    async def _describe_forever(self, replica: Replica) -> None:
-        """Follows what a replica holds."""
-        while True:
-            try:
-                await self._describe(replica)
-            except Exception:
-                log.exception("shards_poll_failed")
-            await asyncio.sleep(_REPOLL_S if replica.problem else POLL_S)
-
-    async def _describe(self, replica: Replica) -> None:
-        """Polls a replica for what it holds."""
-        before_problem = replica.problem
-        before = replica.state
-        await replica.describe()
-        if replica.state == before:
-            return
-        self._changed()
-        about = logging.fields(
-            address=replica.address, shard=str(replica.shard or ""), problem=replica.problem
-        )
-        # its code: the text may differ each time
-        is_same = replica.problem.partition(":")[0] == before_problem.partition(":")[0]
-        if replica.problem and not is_same:
-            log.warning("shard_unreachable", extra=about)
-        elif before_problem and not replica.problem:
-            if replica.outliers.problem:
-                replica.outliers.readmit()
-                self._changed()
-            log.info("shard_reached", extra=about)
-
-
-def _shards_of(total: int) -> Iterable[ShardNumber]:
-    return (ShardNumber(number, total) for number in range(1, total + 1))
 
 
 def _shown(key: Key) -> str:

@@ -1,0 +1,108 @@
+"""A version as a number of shards divides it: which shard holds which rows and candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.arithmetic import ceil_div
+from bundle.features.sources import RemoteTable
+from bundle.format.manifest import Index, Table
+from bundle.tables import sharding
+from bundle.tables.sharding import ShardNumber
+from service.shards.calls import stored_bytes
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Rows that are read together, end to end: those of all sharded tables of one row layout, or
+    the vectors of one index.
+
+    Attributes:
+      names: The tables, in the order of their rows; or the index.
+      bounds: The first row of each shard in each table, then the number of rows.
+      dtype: The dtype of the stored rows.
+      dim: The number of values per row.
+      required: For each table, whether a lookup fails if a shard that holds its rows is
+        unavailable.
+      is_index: Whether these are the vectors of an index.
+    """
+
+    names: Sequence[str]
+    bounds: Rows
+    dtype: str
+    dim: int
+    required: Sequence[bool]
+    is_index: bool = False
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of one row in a response."""
+        return stored_bytes(self.dtype, self.dim)
+
+
+class Division:
+    """What each of a number of shards holds of a version.
+
+    Attributes:
+      shards: The shards.
+      starts: The first row or candidate of each shard, then the number of all; by table and index.
+      layouts: The layouts of tables, by name.
+      indexes: The layouts of vectors, by index.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        tables: Mapping[str, Table],
+        indexes: Mapping[str, Index],
+        sizes: Mapping[str, int],
+        remote: Mapping[str, RemoteTable],
+    ) -> None:
+        """Derives what each shard holds.
+
+        Args:
+          total: The number of shards.
+          tables: The tables that shards hold.
+          indexes: The indexes that shards hold.
+          sizes: The number of candidates of each index.
+          remote: The places of the tables among those of their layouts.
+        """
+        self.shards = [ShardNumber(number, total) for number in range(1, total + 1)]
+        self.starts = {
+            f"tables.{name}": self._starts_of(table.rows) for name, table in tables.items()
+        }
+        self.layouts = self._layouts_of(tables, remote)
+        self.indexes: dict[str, Layout] = {}
+        for name, index in indexes.items():
+            partition_rows = ceil_div(sizes[name], index.partitions)
+            bounds = np.minimum(self._starts_of(index.partitions) * partition_rows, sizes[name])
+            self.starts[f"indexes.{name}"] = bounds
+            self.indexes[name] = Layout([name], bounds, "float32", index.dim, [True], is_index=True)
+
+    def _layouts_of(
+        self, tables: Mapping[str, Table], remote: Mapping[str, RemoteTable]
+    ) -> dict[str, Layout]:
+        """Joins the tables whose rows can travel in one message."""
+        names_by_layout: dict[str, list[str]] = {}
+        for name, table in remote.items():
+            names_by_layout.setdefault(table.among.name, []).append(name)
+
+        layouts = {}
+        for layout, names in names_by_layout.items():
+            starts = [remote[name].first + self.starts[f"tables.{name}"][:-1] for name in names]
+            last_table = remote[names[-1]]
+            bounds = np.array([*np.concatenate(starts), last_table.first + last_table.rows])
+            required = [tables[name].unavailable == "error" for name in names]
+            entry = tables[names[0]]
+            layouts[layout] = Layout(names, bounds, entry.dtype, entry.dim, required)
+        return layouts
+
+    def _starts_of(self, rows: int) -> Rows:
+        """Returns the first row of each shard, then the number of rows."""
+        return np.array([*(sharding.row_range(rows, shard).first for shard in self.shards), rows])
