@@ -5,8 +5,9 @@ statuses, and with exact indexes the same responses.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,32 +36,32 @@ STUDIOS = ["studio 0", "studio 1", "studio 2", "studio 9"]
 CALLERS = 4
 
 
+TREE = {"num_leaves": 40, "leaves_to_search": 4, "dimensions_per_block": 2, "reorder": 40}
+
+Services = tuple[RunningService, RunningService]
+"""A router with three shards, and one process that holds everything."""
+
+
+@contextmanager
+def serving(root: Path, towers: Path, **index: Any) -> Iterator[Services]:
+    """Starts services over a bundle with an index in four partitions."""
+    write_small_bundle(root, towers, users=True, parts=True, size=SIZE, partitions=4, **index)
+    with ExitStack() as started:
+
+        def start(**settings: Any) -> RunningService:
+            service = RunningService(root, **LIMITS, **settings)
+            started.callback(service.close)
+            return service
+
+        shards = [start(shard=f"{number}/3", shard_min_bytes=1) for number in (1, 2, 3)]
+        addresses = tuple([shard.grpc for shard in shards])
+        yield start(shard_addresses=addresses, shard_min_bytes=1), start()
+
+
 @pytest.fixture(scope="module")
-def services(
-    small_towers: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[RunningService, RunningService]]:
-    """A router with three shards, and one process that holds everything."""
-    root = tmp_path_factory.mktemp("equality")
-    write_small_bundle(
-        root,
-        small_towers,
-        users=True,
-        parts=True,
-        size=SIZE,
-        partitions=4,
-    )
-    started: list[RunningService] = []
-
-    def start(**settings: Any) -> RunningService:
-        started.append(RunningService(root, **LIMITS, **settings))
-        return started[-1]
-
-    shards = [start(shard=f"{number}/3", shard_min_bytes=1) for number in (1, 2, 3)]
-    addresses = tuple([shard.grpc for shard in shards])
-    router = start(shard_addresses=addresses, shard_min_bytes=1)
-    yield router, start()
-    for service in reversed(started):
-        service.close()
+def services(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    with serving(tmp_path_factory.mktemp("exact"), small_towers) as services:
+        yield services
 
 
 class RandomRequests:
@@ -187,32 +188,57 @@ def response(client: httpx.Client, call: str, body: dict[str, Any]) -> tuple[int
     return sent.status_code, content
 
 
-def test_router_responds_to_random_requests_as_one_process(
-    services: tuple[RunningService, RunningService], request: pytest.FixtureRequest
-) -> None:
-    router, alone = services
-    (first, *_) = seeds(request, 1, 43)
-    requests = RandomRequests(first)
-    drawn = [requests.draw() for _ in range(REQUESTS)]
+def differences(
+    services: Services, seed: int, count: int, compared: Callable[[tuple[int, Any]], Any]
+) -> list[str]:
+    """Sends random requests to a router and to one process, several at a time, so that requests are
+    merged to batches; returns those whose responses differ.
 
-    def differs(call_and_body: tuple[str, dict[str, Any]]) -> tuple[str, int] | None:
-        received = response(ours, *call_and_body)
-        expected = response(theirs, *call_and_body)
-        if received == expected:
-            return None
-        shown = json.dumps([call_and_body, received, expected])
-        return shown[:2000], expected[0]
-
-    # several at a time, so that requests are merged to batches
+    Args:
+      services: The router, and the process that holds everything.
+      seed: Of the requests.
+      count: The number of requests.
+      compared: Returns what of a response must be equal.
+    """
+    requests = RandomRequests(seed)
+    drawn = [requests.draw() for _ in range(count)]
     with (
-        httpx.Client(base_url=router.http, timeout=60) as ours,
-        httpx.Client(base_url=alone.http, timeout=60) as theirs,
+        httpx.Client(base_url=services[0].http, timeout=60) as ours,
+        httpx.Client(base_url=services[1].http, timeout=60) as theirs,
         ThreadPoolExecutor(CALLERS) as callers,
     ):
-        differences = [each for each in callers.map(differs, drawn) if each is not None]
-        statuses = {response(theirs, *each)[0] for each in drawn[:60]}
-    assert not differences, f"{len(differences)} of {REQUESTS} differ: {differences[0]}"
+
+        def pair(call_and_body: tuple[str, dict[str, Any]]) -> list[tuple[int, Any]]:
+            return [response(client, *call_and_body) for client in (ours, theirs)]
+
+        responses = list(callers.map(pair, drawn))
+    statuses = {expected[0] for _, expected in responses}
     assert statuses >= {200, 400, 413}, "requests within limits and beyond them were drawn"
+    return [
+        json.dumps([request, received, expected])[:2000]
+        for request, (received, expected) in zip(drawn, responses, strict=True)
+        if compared(received) != compared(expected)
+    ]
+
+
+def test_router_responds_to_random_requests_as_one_process(
+    services: Services, request: pytest.FixtureRequest
+) -> None:
+    (seed,) = seeds(request, 1, 43)[:1]
+    differing = differences(services, seed, REQUESTS, lambda received: received)
+    assert not differing, f"{len(differing)} of {REQUESTS} differ: {differing[0]}"
+
+
+def test_router_with_trees_responds_to_random_requests_with_the_statuses_of_one_process(
+    small_towers: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    def status_and_message(received: tuple[int, Any]) -> tuple[int, Any]:
+        return received[0], received[1].get("error")
+
+    (seed,) = seeds(request, 1, 44)[:1]
+    with serving(tmp_path, small_towers, index_kind="tree_ah", parameters=TREE) as services:
+        differing = differences(services, seed, REQUESTS, status_and_message)
+    assert not differing, f"{len(differing)} of {REQUESTS} differ: {differing[0]}"
 
 
 @pytest.mark.parametrize(("call", "body", "status"), EDGES)
@@ -220,7 +246,7 @@ def test_router_responds_to_requests_at_the_limits_of_messages_as_one_process(
     call: str,
     body: dict[str, Any],
     status: int,
-    services: tuple[RunningService, RunningService],
+    services: Services,
 ) -> None:
     router, alone = services
     with (
