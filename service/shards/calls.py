@@ -181,6 +181,8 @@ def _vectors(model_version: ModelVersion, wanted: RowPositions) -> Stored:
 
 
 def _table_rows(model_version: ModelVersion, wanted: RowPositions) -> Stored:
+    if not wanted.tables:
+        raise InvalidArgument("rows of no table and no index were requested")
     found = []
     for name, positions in zip(
         wanted.tables, np.split(wanted.positions, wanted.counts.cumsum()[:-1]), strict=True
@@ -216,8 +218,7 @@ async def search_part(
     _check(model_version, request, settings)
     wanted = request.search
     n = len(wanted.vectors)
-    if wanted.k < 1:
-        raise InvalidArgument(f"k is {wanted.k}; at least 1 was expected")
+    _check_search(wanted)
     index = _index(model_version, wanted.index)
     # A router requests as many as the whole index may have to give.
     k = min(wanted.k, len(index.vectors))
@@ -256,6 +257,19 @@ def query_bytes(k: int) -> int:
 def k_max(response_bytes: int) -> int:
     """Returns how many candidates of one query a response of so many bytes can hold."""
     return max(1, (response_bytes - _EXPLANATION_BYTES) // _CANDIDATE_BYTES)
+
+
+def _check_search(wanted: IndexSearch) -> None:
+    if not len(wanted.vectors):
+        raise InvalidArgument("the search has no vectors")
+    if wanted.k < 1:
+        raise InvalidArgument(f"k is {wanted.k}; at least 1 was expected")
+    if not 0 <= wanted.recall <= 1:
+        raise InvalidArgument(f"recall is {wanted.recall}; 0 to 1 was expected")
+    for positions in (wanted.denied, *wanted.excluded):
+        # They are searched by bisection. Differences of uint32 would wrap around.
+        if (positions[1:] <= positions[:-1]).any():
+            raise InvalidArgument("denied or excluded positions do not ascend")
 
 
 def _check_vectors(vectors: Vectors, index: LoadedIndex) -> None:

@@ -281,7 +281,7 @@ class Shards:
             method = call.method.lower()
             self._metrics.observe("shard_seconds", self.loop.time() - began, shard, method)
             self._metrics.count("shard_bytes", response.ByteSize(), shard)
-            result = call.read(response)
+            result = _read(call, response)
         except grpc.aio.AioRpcError as failure:
             if failure.code() is grpc.StatusCode.UNAVAILABLE:
                 self._membership.suspect(replica)
@@ -332,6 +332,22 @@ class Shards:
             self._membership.changed()
             extra = logging.fields(address=replica.address, shard=str(replica.shard or ""))
             log.info("shard_readmitted", extra=extra)
+
+
+def _read(call: ShardCall, response: Any) -> Any:
+    """Returns what is read of a response.
+
+    Raises:
+      NotFinite: A score is beyond float32.
+      Internal: The response does not fit the request, or is not of this release.
+    """
+    try:
+        return call.read(response)
+    except (NotFinite, Internal):
+        raise
+    except Exception as problem:
+        message = f"shard {call.shard} returned what cannot be read: {problem!r}"
+        raise Internal(message) from problem
 
 
 def _shown(key: Key) -> str:

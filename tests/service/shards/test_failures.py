@@ -74,17 +74,24 @@ async def lie(context: grpc.aio.ServicerContext) -> shard_pb.RowsResponse:
     return shard_pb.RowsResponse(rows=[shard_pb.StoredRows(values=b"another size")])
 
 
+async def send_unreadable(context: grpc.aio.ServicerContext) -> shard_pb.RowsResponse:
+    return shard_pb.RowsResponse(rows=[shard_pb.StoredRows()])
+
+
 BAD: Mapping[str, Answer] = {
     **{code.value: failing(code) for code in Code if code is not Code.CANCELLED},
     "gone": vanish,
     "limit of gRPC": exceed_limit,
     "garbage": send_garbage,
     "lie": lie,
+    "unreadable": send_unreadable,
     "stopped": never_return,
 }
 
 
 def checked(response: shard_pb.RowsResponse) -> shard_pb.RowsResponse:
+    if response.rows and not response.rows[0].values:
+        raise KeyError("a value of another release")
     if response.rows:
         raise Internal("shard 1/1 returned another size")
     return response
