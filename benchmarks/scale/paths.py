@@ -37,11 +37,12 @@ from service.codec.stubs.shard_service_pb2_grpc import (
     ShardServiceServicer,
     add_ShardServiceServicer_to_server,
 )
-from service.config import read_settings
+from service.config import ServiceSettings, read_settings
 from service.engine.computation import RemoteCall, completed
 from service.engine.context import RequestContext
 from service.observability.metrics import Metrics
 from service.ray_serve import Replica
+from service.shards.messages import MESSAGE_LIMITS
 from service.shards.remote_version import RemoteVersion, ShardCall
 from service.shards.replica import Key
 from service.shards.router import Shards
@@ -185,7 +186,8 @@ class Proxy(ShardServiceServicer):
         bundle = shard_pb.Bundle(
             model=model, version=version, fingerprint=fingerprint, number=1, total=1
         )
-        return shard_pb.DescribeResponse(number=1, total=1, min_bytes=1, bundles=[bundle])
+        limits = {name: ServiceSettings.model_fields[name].default for name in MESSAGE_LIMITS}
+        return shard_pb.DescribeResponse(number=1, total=1, min_bytes=1, bundles=[bundle], **limits)
 
     async def Rows(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Answers rows of all shards."""
