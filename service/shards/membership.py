@@ -23,7 +23,7 @@ log = logging.logger(__name__)
 
 POLL_S = 1.0
 """Between two polls of what a replica holds, and of a source of addresses."""
-_REPOLL_S = 0.25
+_REPOLL_S = 0.5
 """The same of a replica that does not respond."""
 _START_S = 2.0
 """How long the start waits for sources of addresses."""
@@ -245,6 +245,7 @@ class Membership:
                 await self._describe(replica)
             except Exception:
                 log.exception("shards_poll_failed")
+            replica.polled.set()
             await asyncio.sleep(_REPOLL_S if replica.problem else POLL_S)
 
     async def _describe(self, replica: Replica) -> None:

@@ -130,8 +130,6 @@ class Replica:
             self.problem = f"{problem.code().name}: {problem.details()}"
             self._reconnect()
             return
-        finally:
-            self.polled.set()
         self.problem = self._mismatch(description)
         self.suspect = False
         if self.problem:

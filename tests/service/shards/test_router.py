@@ -162,6 +162,22 @@ def test_source_of_addresses_that_hangs_delays_no_other(tmp_path: Path) -> None:
     asyncio.run(poll())
 
 
+def test_addresses_that_cannot_be_used_are_named_and_block_no_other(tmp_path: Path) -> None:
+    unusable = ["no port", "http://x", "ipv4:999", "[::", "127.0.0.1:0"]
+    file = tmp_path / "addresses"
+
+    async def call() -> dict[str, str]:
+        async with listening(AnsweringShard(well, {})) as (address,):
+            file.write_text("\n".join([*unusable, address]))
+            async with routing(tmp_path, f"file:{file}", f"file:{tmp_path / 'none'}") as router:
+                await router.call(KEY, CALL, 60.0)
+                return {each["address"]: each["problem"] for each in router.status()}
+
+    problems = asyncio.run(call())
+    assert all(problems[address] for address in unusable)
+    assert "No such file" in problems[f"file:{tmp_path / 'none'}"]
+
+
 def test_shards_are_reached_directly_whatever_proxy_the_environment_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
