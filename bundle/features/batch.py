@@ -106,13 +106,16 @@ class Batch:
         return found
 
     def _always_read(self, indices: range) -> Rows:
-        """Returns the rows that features read whatever the ids are: those of unknown ids, of empty
-        bags, and behind the end of sequences.
+        """Returns the rows that features read whatever the ids are: those of empty bags, behind the
+        end of sequences, and, where they replace lost rows, of unknown ids.
         """
         found = list[int]()
         for index in indices:
             entry = self.features[index].entry
-            for row in (entry.unknown.row, entry.empty_row, entry.filler_row):
+            table = self.features[index].table
+            replaces_lost = isinstance(table, RemoteTable) and table.replaces_lost
+            unknown_row = entry.unknown.row if replaces_lost else None
+            for row in (unknown_row, entry.empty_row, entry.filler_row):
                 if row is not None:
                     found.append(self.firsts[index] + row)
         return np.array(found, np.int64)

@@ -85,15 +85,19 @@ class RemoteTable:
       rows, dim: shape of the table.
       among: the rows that are fetched together with its own.
       first: its row 0 there.
+      replaces_lost: whether lost rows follow the unknown rule of their feature.
     """
 
     native = None
 
-    def __init__(self, rows: int, among: RemoteRows, first: int = 0) -> None:
+    def __init__(
+        self, rows: int, among: RemoteRows, first: int = 0, *, replaces_lost: bool = False
+    ) -> None:
         self.rows = rows
         self.dim = among.dim
         self.among = among
         self.first = first
+        self.replaces_lost = replaces_lost
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +154,12 @@ def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:
     for name, table in tables.items():
         layout = f"{table.dtype}[{table.dim}]"
         first = ends.get(layout, 0)
-        found[name] = RemoteTable(table.rows, RemoteRows(layout, table.dim), first)
+        found[name] = RemoteTable(
+            table.rows,
+            RemoteRows(layout, table.dim),
+            first,
+            replaces_lost=table.unavailable == "unknown",
+        )
         ends[layout] = first + table.rows
     return found
 

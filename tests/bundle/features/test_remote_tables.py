@@ -71,7 +71,12 @@ def fetched(
 def remote() -> FeatureReader:
     among = RemoteRows("float32", DIM)
     return FeatureReader(
-        FEATURES, {"t": RemoteTable(ROWS, among), "u": RemoteTable(ROWS, among, ROWS)}, {}
+        FEATURES,
+        {
+            "t": RemoteTable(ROWS, among, replaces_lost=True),
+            "u": RemoteTable(ROWS, among, ROWS, replaces_lost=True),
+        },
+        {},
     )
 
 

@@ -144,3 +144,17 @@ def test_vectors_of_lost_candidates_are_not_made_up(cluster: Cluster, small: Sma
         code, content = response(client, "retrieve", held)
     assert (code, content["coverage"]) == (200, 0.5)
     assert np.isin(content["ids"], small.ids[: len(small.ids) // 2]).all()
+
+
+def test_request_that_reads_no_lost_row_succeeds_though_unknown_ids_would_read_one(
+    cluster: Cluster, write: Callable[..., SmallBundle]
+) -> None:
+    small = write(partitions=2)
+    router = start_and_lose(cluster)
+    features = {"movie": int(small.ids[0]), "genres": ["comedy"], "year": 0.5}
+    with httpx.Client(base_url=router.http, timeout=60) as client:
+        body = {"tower": "candidate", "features": features}
+        assert response(client, "embed", body)[0] == 200
+        body = {"tower": "candidate", "features": {**features, "genres": ["unheard of"]}}
+        code, content = response(client, "embed", body)
+    assert (code, content["error"]["message"]) == (503, "shard 2/2 is not available")
