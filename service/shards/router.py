@@ -139,10 +139,17 @@ class Shards:
 
     @property
     def problem(self) -> str:
-        """Which shard of a loaded version no replica can be called of; empty: all have one."""
-        for version in sorted(self._versions, key=lambda version: version.key):
-            if version.is_divided and self.division(version.key) is None:
-                return self._membership.missing(version.key)
+        """Which shard no replica can be called of, for any version of a model; empty: all have one.
+
+        Shards drop old versions before routers do.
+        """
+        keys_by_model: dict[str, list[Key]] = {}
+        for version in self._versions:
+            if version.is_divided:
+                keys_by_model.setdefault(version.key[0], []).append(version.key)
+        for keys in keys_by_model.values():
+            if all(self.division(key) is None for key in keys):
+                return self._membership.missing(max(keys))
         return ""
 
     def call_all(
