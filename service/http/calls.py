@@ -35,8 +35,6 @@ from service.security.principal import authorize
 
 _JSON = JSON.encode()
 _PROTOBUF = PROTOBUF.encode()
-_TRAILERS_MAX = 100
-"""Maximum number of trailers after a chunked body. They are ignored."""
 _SWEEP_S = 0.05
 """Interval at which all bodies that arrive are looked over."""
 _INLINE_BYTES = 16 << 10
@@ -108,7 +106,7 @@ class CallEndpoint:
                 pass
 
         try:
-            body = await self._bodies.read(context, headers, scope["headers"], receive)
+            body = await self._bodies.read(context, headers, receive)
             context.received_at = time.monotonic()
             context.disconnected = disconnected
             pieces = await self._dataplane.call(
@@ -126,15 +124,11 @@ class _Arriving:
 
     Attributes:
       deadline: when it must have, on the clock of `time.monotonic()`.
-      headers: those of the ASGI scope. uvicorn adds trailers to them, without a limit.
-      headers_max: how many there may be.
       problem: why nobody waits for it any more; None: its request does.
     """
 
     deadline: float
-    headers: Sequence[object]
-    headers_max: int
-    problem: TooLarge | BodyTimeout | None = None
+    problem: BodyTimeout | None = None
 
 
 class BodyReader:
@@ -153,24 +147,16 @@ class BodyReader:
         self._arriving: dict[asyncio.Task[Any], _Arriving] = {}
         self._sweeping = False
 
-    async def read(
-        self,
-        context: RequestContext,
-        headers: Headers,
-        received_headers: Sequence[object],
-        receive: Receive,
-    ) -> bytes:
+    async def read(self, context: RequestContext, headers: Headers, receive: Receive) -> bytes:
         """Returns a body, decompressed.
 
         Args:
           context: The request's.
           headers: The headers of the request.
-          received_headers: Those of the ASGI scope.
           receive: Returns the next ASGI message.
 
         Raises:
-          TooLarge: it declares or reaches more bytes than the limit, as sent or decompressed; or it
-            has too many trailers.
+          TooLarge: it declares or reaches more bytes than the limit, as sent or decompressed.
           Overloaded: the bodies of other requests take all the memory.
           BodyTimeout: it did not arrive in time.
           InvalidArgument: it is not encoded as its headers declare.
@@ -185,7 +171,7 @@ class BodyReader:
             )
         if "content-length" in headers:
             self._check(int(headers["content-length"]))
-        body = await self._receive(context, received_headers, receive)
+        body = await self._receive(context, receive)
         if encoding == "gzip":
             return await self._decompress(context, body)
         return body
@@ -196,14 +182,11 @@ class BodyReader:
                 f"the body has {size} bytes or more{form}; at most {self._limit} are accepted"
             )
 
-    async def _receive(
-        self, context: RequestContext, received_headers: Sequence[object], receive: Receive
-    ) -> bytes:
+    async def _receive(self, context: RequestContext, receive: Receive) -> bytes:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine runs in a task
         deadline = min(context.received_at + self._timeout_s, context.deadline)
-        headers_max = len(received_headers) + _TRAILERS_MAX
-        arriving = _Arriving(deadline, received_headers, headers_max)
+        arriving = _Arriving(deadline)
         self._arriving[task] = arriving
         if not self._sweeping:
             self._sweeping = True
@@ -233,27 +216,15 @@ class BodyReader:
             del self._arriving[task]
 
     def _sweep(self) -> None:
-        """Ends the wait for the bodies that take too long, or have too many trailers: no message
-        has trailers.
-        """
+        """Ends the wait for the bodies that take too long."""
         self._sweeping = bool(self._arriving)
         if not self._sweeping:
             return
         now = time.monotonic()
         for task, arriving in self._arriving.items():
-            if arriving.problem is not None:
-                continue
-            headers = len(arriving.headers)
-            if now >= arriving.deadline:
+            if arriving.problem is None and now >= arriving.deadline:
                 arriving.problem = BodyTimeout(
                     "the body did not arrive in time (body_timeout_s, or the deadline)"
-                )
-                task.cancel()
-            elif headers > arriving.headers_max:
-                trailers = headers - arriving.headers_max + _TRAILERS_MAX
-                arriving.problem = TooLarge(
-                    f"the body has {trailers} or more trailers; at most {_TRAILERS_MAX} are "
-                    "accepted"
                 )
                 task.cancel()
         asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)

@@ -1,18 +1,24 @@
-"""uvicorn's HTTP protocol, which here ignores offers to upgrade the connection, and bounds how many
-requests of a connection wait.
+"""uvicorn's HTTP protocol, which here ignores offers to upgrade the connection, bounds what a
+connection can make the process keep, and closes it so that the last response arrives.
 
 Java's `HttpClient` sends `Connection: Upgrade, HTTP2-Settings` and `Upgrade: h2c` with requests.
 A server may ignore the offer and respond over HTTP/1.1 (RFC 9110, section 7.8), and uvicorn means
 to. But its parser ends such a request after the headers and reads the body as the next request: the
 body is lost, and a client can hide a request in it from a proxy.
 
+A socket that is closed while data arrives is reset by the kernel, and the client loses the response
+that it has not read yet (RFC 9112, section 9.6). So a connection whose request was not read to its
+end is closed in steps: the sending side first, then, once the client has closed its own side or a
+limit is reached, the rest.
+
 This is the only module that subclasses a dependency (docs/adr/0041-ignored-upgrade-offers.md).
 A test fails once uvicorn keeps the body (https://github.com/Kludex/uvicorn/issues/2722). Then
-delete this module and its test, and pass `http="httptools"` to uvicorn again.
+delete the parser and its test.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httptools
@@ -22,6 +28,24 @@ _PIPELINE_MAX = 100
 """Maximum number of requests that wait behind another one of their connection. uvicorn stops
 reading at the first, but parses all that one read has brought: 2,800 of them took 15 MB.
 """
+HEADERS_MAX = 256
+"""Maximum number of headers of a request."""
+HEAD_BYTES_MAX = 64 << 10
+"""Maximum size of the URL and the headers of a request."""
+_HEADER_OVERHEAD_BYTES = 4
+"""The colon, a space and the end of a line."""
+YIELDING_CONNECTIONS_MAX = 128
+"""Maximum number of connections of a `YieldingHttpProtocol`."""
+_LINGER_S = 30.0
+"""Maximum time to discard the rest of a request whose response was sent."""
+_LINGER_SILENCE_S = 3.0
+"""Maximum time of that in which nothing arrives."""
+_LINGER_BYTES = 64 << 20
+"""Maximum number of bytes of that."""
+_FLUSH_S = 30.0
+"""Maximum time for a client to read what remains of a response when its connection is closed."""
+_BAD_REQUEST = "400 Bad Request"
+_HEAD_TOO_LARGE = "431 Request Header Fields Too Large"
 
 
 class HttpProtocol(HttpToolsProtocol):
@@ -31,6 +55,70 @@ class HttpProtocol(HttpToolsProtocol):
         """Creates the protocol of one connection, as uvicorn does."""
         super().__init__(*args, **options)
         self.parser: Any = _OfferIgnoringParser(self)
+        self.idle_since = self.loop.time()
+        """When the last response ended, or the connection began."""
+        self._in_head = False
+        self._head_bytes = 0
+        self._steps = 0
+        self._unfinished_bytes = 0
+        self._rejection = ""
+        self._lingering: Any = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is in progress: the headers of the next one have not arrived."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: Any) -> None:
+        """Begins the connection, which is closed unless a request arrives within the keep-alive."""
+        self._lingering = _LingeringTransport(transport, self)
+        super().connection_made(self._lingering)
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends the connection."""
+        super().connection_lost(exc)
+        self._lingering.connection_lost()
+        self._unset_keepalive_if_required()
+
+    def data_received(self, data: bytes) -> None:
+        """Parses what has arrived, or discards it after the last response of the connection."""
+        if self.transport.is_closing():
+            self._lingering.discard(len(data))
+            return
+        steps = self._steps
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        # The parser keeps a header, a trailer or the extension of a chunk until it ends.
+        self._unfinished_bytes = self._unfinished_bytes + len(data) if steps == self._steps else 0
+        if self._unfinished_bytes > HEAD_BYTES_MAX:
+            self._rejection = _HEAD_TOO_LARGE
+            self.send_400_response(self._rejection)
+        elif self.is_idle and self.timeout_keep_alive_task is None:
+            self._await_request()
+
+    def on_message_begin(self) -> None:
+        """Begins a request."""
+        super().on_message_begin()
+        self._steps += 1
+        self._in_head = True
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Takes a part of the URL."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Takes a header. Trailers count as well, and are left out: nothing reads them."""
+        self._steps += 1
+        self._count(len(name) + len(value) + _HEADER_OVERHEAD_BYTES)
+        if not self._in_head:
+            return
+        if len(self.headers) >= HEADERS_MAX:
+            self._reject()
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Starts the request, unless it offers an upgrade: then it is parsed once more.
@@ -39,15 +127,165 @@ class HttpProtocol(HttpToolsProtocol):
           HttpParserError: Too many requests of the connection wait for their responses. The
             protocol responds with 400 and closes the connection.
         """
+        self._steps += 1
         if len(self.pipeline) >= _PIPELINE_MAX:
             raise httptools.HttpParserError("too many pipelined requests")
         if not self.parser.should_upgrade():
+            self._in_head = False
             super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Takes a part of a body."""
+        self._steps += 1
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Ends the request, unless it offers an upgrade: its body has not been parsed yet."""
+        self._steps += 1
         if not self.parser.should_upgrade():
             super().on_message_complete()
+            self.cycle.more_body = False  # also of a body that was skipped
+
+    def on_response_complete(self) -> None:
+        """Ends a request; the next one must begin within the keep-alive."""
+        self.idle_since = self.loop.time()
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Responds to what cannot be parsed, or is too large, and closes the connection."""
+        if self._rejection:
+            msg = _too_large()
+        body = msg.encode("ascii")
+        lines = (
+            f"HTTP/1.1 {self._rejection or _BAD_REQUEST}",
+            "content-type: text/plain; charset=utf-8",
+            f"content-length: {len(body)}",
+            "connection: close",
+        )
+        head = "\r\n".join([*lines, "", ""]).encode("ascii")
+        if not self.is_idle:  # nobody waits for what the application would respond
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.is_idle or not self.cycle.response_started:
+            self.transport.write(head + body)
+        self._lingering.linger()
+
+    def closes_early(self) -> bool:
+        """Returns whether a part of the requests of the connection was not read."""
+        return self.cycle is not None and (self.cycle.more_body or bool(self.pipeline))
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self._reject()
+
+    def _reject(self) -> None:
+        self._rejection = _HEAD_TOO_LARGE
+        raise httptools.HttpParserError("the headers are too large")
+
+    def _await_request(self) -> None:
+        """Closes the connection unless the headers of a request arrive in time. Parts of them
+        prolong nothing.
+        """
+        remaining_s = self.idle_since + self.timeout_keep_alive - self.loop.time()
+        self.timeout_keep_alive_task = self.loop.call_later(
+            max(0.0, remaining_s), self.timeout_keep_alive_handler
+        )
+
+
+class YieldingHttpProtocol(HttpProtocol):
+    """Of an endpoint that responds to everybody at once: beyond `YIELDING_CONNECTIONS_MAX`
+    connections the one that has been idle for the longest time is closed.
+
+    Idle connections can so never keep a probe from its response.
+    """
+
+    def connection_made(self, transport: Any) -> None:
+        """Begins the connection, in place of an idle one if there are too many."""
+        super().connection_made(transport)
+        if len(self.connections) <= YIELDING_CONNECTIONS_MAX:
+            return
+        idle = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, HttpProtocol) and connection.is_idle
+        ]
+        min(idle, key=lambda connection: connection.idle_since).transport.abort()
+
+
+class _LingeringTransport:
+    """A transport that closes the sending side first if data may still arrive."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: HttpProtocol) -> None:
+        self._transport = transport
+        self._protocol = protocol
+        self._timer: asyncio.TimerHandle | None = None
+        self._end = 0.0
+        self._discarded = 0
+
+        # What uvicorn calls for each request.
+        self.write = transport.write
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+        self.get_extra_info = transport.get_extra_info
+
+    def is_closing(self) -> bool:
+        """Returns whether the connection takes no further requests."""
+        return self._timer is not None or self._transport.is_closing()
+
+    def abort(self) -> None:
+        """Closes the connection at once."""
+        self.connection_lost()
+        self._transport.abort()
+
+    def close(self) -> None:
+        """Closes the connection once its data is sent and, if the client has not finished its
+        request, received.
+        """
+        if self.is_closing():
+            return
+        if self._protocol.closes_early():
+            self.linger()
+            return
+        self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self._protocol.loop.call_later(_FLUSH_S, self._transport.abort)
+
+    def linger(self) -> None:
+        """Closes the sending side, and the connection within the limits."""
+        if self.is_closing():
+            return
+        self._end = self._protocol.loop.time() + _LINGER_S
+        self._await_data()
+        self._protocol.flow.resume_reading()
+        if self._transport.can_write_eof():  # not with TLS, where the client sees the length alone
+            self._transport.write_eof()
+
+    def discard(self, size: int) -> None:
+        """Takes data that nothing reads any more."""
+        if self._timer is None:
+            return
+        self._discarded += size
+        if self._discarded > _LINGER_BYTES:
+            self.abort()
+        else:
+            self._await_data()
+
+    def connection_lost(self) -> None:
+        """Ends the wait for the client."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _await_data(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = self._protocol.loop
+        until = min(self._end, loop.time() + _LINGER_SILENCE_S)
+        self._timer = loop.call_at(until, self.abort)
+
+
+def _too_large() -> str:
+    return f"The URL and the headers exceed {HEAD_BYTES_MAX} bytes, or {HEADERS_MAX} headers."
 
 
 class _OfferIgnoringParser:

@@ -23,7 +23,8 @@ from service.workers.supervisor_metrics import SupervisorMetrics
 _START_S = 300.0
 """Time in which a worker must import its libraries and report for the first time."""
 _NEVER = 0
-_CONNECTIONS_MAX = 128
+_CALLS_MAX = 128
+"""Maximum number of gRPC calls in progress."""
 _KEEP_ALIVE_S = 60
 _FOLLOW_S = 0.25
 _STARTING = "the service is starting"
@@ -161,12 +162,13 @@ class HealthApp:
 
 def serve_health(health: Health, listener: socket.socket) -> None:
     """Serves health checks in a thread, for as long as the process lives."""
+    from service.http.protocol import YieldingHttpProtocol
+
     config = uvicorn.Config(
         HealthApp(health),
-        http="httptools",
+        http=YieldingHttpProtocol,
         loop="asyncio",  # uvloop crashes when a process ends beside its thread
         lifespan="off",
-        limit_concurrency=_CONNECTIONS_MAX,
         timeout_keep_alive=_KEEP_ALIVE_S,
         **UVICORN,
     )
@@ -183,7 +185,7 @@ def serve_grpc_health(health: Health, host: str, port: int) -> None:
     from grpc_health.v1.health import HealthServicer
 
     servicer = HealthServicer(experimental_non_blocking=True)
-    server = grpc.server(ThreadPoolExecutor(2), maximum_concurrent_rpcs=_CONNECTIONS_MAX)
+    server = grpc.server(ThreadPoolExecutor(2), maximum_concurrent_rpcs=_CALLS_MAX)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     states = health_pb2.HealthCheckResponse

@@ -5,7 +5,6 @@ senders learn why.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gzip
 import json
 import socket
@@ -221,24 +220,10 @@ def test_response_that_is_not_read_in_time_is_dropped(
 
 
 def test_endless_trailers_are_too_large(service: RunningService) -> None:
-    trailers = b"a: b\r\n" * 10_000
+    trailers = b"a: b\r\n" * 100_000
     with connected(service) as connection:
-        connection.sendall(head(None) + b"%x\r\n%b\r\n0\r\n" % (len(TEXT), TEXT))
-        with contextlib.suppress(ConnectionError):  # the service has closed it
-            for _ in range(1000):  # 60 MB
-                connection.sendall(trailers)
-                connection.settimeout(0.01)
-                with contextlib.suppress(TimeoutError):
-                    answer = connection.recv(1 << 16)
-                    break
-                connection.settimeout(15)
-            connection.settimeout(15)
-            while b"trailers" not in answer and (more := connection.recv(1 << 16)):
-                answer += more
-            assert answer.startswith(b"HTTP/1.1 413 ")
-            assert b"trailers; at most 100 are accepted" in answer
-            return
-    pytest.fail("the service closed the connection without a response")
+        connection.sendall(head(None) + b"%x\r\n%b\r\n0\r\n" % (len(TEXT), TEXT) + trailers)
+        assert received(connection).startswith(b"HTTP/1.1 431 ")
 
 
 def test_a_few_trailers_are_ignored(service: RunningService) -> None:
