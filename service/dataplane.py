@@ -5,9 +5,8 @@ recording, bounded encoding.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, TypeVar
@@ -15,6 +14,7 @@ from typing import Any, TypeVar
 from service.codec import json
 from service.codec.operations import Operation
 from service.config import ServiceSettings
+from service.decode_turns import DecodeTurns
 from service.engine.calls import Answer, Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
@@ -32,8 +32,6 @@ DECODERS = 2
 """Threads that decompress and decode bodies, and encode responses."""
 _INLINE_BYTES = 64 << 10
 """Larger bodies are decoded in a thread: a body of this size takes about a millisecond."""
-_PAUSE_FROM_S = 0.02
-"""Decoding that takes longer is followed by a pause."""
 _INLINE_NUMBERS = 64 << 10
 """Larger responses are encoded in a thread: one of this size takes about 2 ms."""
 _PIECES_PER_STEP = 16
@@ -109,7 +107,7 @@ class Dataplane:
         self.tokens = TokenStore.of(settings.tokens)
         self.certificates = certificates
         self.budget = ByteBudget(settings, metrics)
-        self._decoding = asyncio.Lock()
+        self._turns = DecodeTurns()
         self._decoders = ThreadPoolExecutor(DECODERS, "rowcast-decode")
 
     async def offload(self, function: Callable[..., Result], *args: Any) -> Result:
@@ -152,7 +150,7 @@ class Dataplane:
             began = time.perf_counter()
             to_read = (body, is_protobuf, target, self.settings)
             if len(body) > _INLINE_BYTES:
-                async with self._turn_to_decode(context):
+                async with self._turns.turn(context):
                     request, several = await self.offload(operation.read, *to_read)
             else:
                 request, several = operation.read(*to_read)
@@ -206,23 +204,6 @@ class Dataplane:
         self.metrics.request_rejected(transport, call, model, code)
         if self._reports is not None:
             self._reports.add_rejected(transport, call, model, code, request_id)
-
-    @contextlib.asynccontextmanager
-    async def _turn_to_decode(self, context: RequestContext) -> AsyncIterator[None]:
-        """Waits until no other large body is decoded, and makes the next one wait as long again.
-
-        A parser holds Python's lock (GIL) until it is done, up to half a second at the limits.
-        Without the pause a few large bodies would silence the event loop for seconds.
-        """
-        await self._decoding.acquire()
-        began = time.perf_counter()
-        try:
-            context.check()
-            yield
-        finally:
-            seconds = time.perf_counter() - began
-            pause_s = seconds if seconds > _PAUSE_FROM_S else 0.0
-            asyncio.get_running_loop().call_later(pause_s, self._decoding.release)
 
     async def _encode_message(
         self, operation: Operation, answer: Answer, context: RequestContext

@@ -22,6 +22,8 @@ _JSON_TYPES = (JSON, "")
 _PROTOBUF_TYPES = (PROTOBUF, "application/protobuf")
 _CACHED = 32
 """Headers that are parsed once: clients send few different ones."""
+_CACHED_CHARS_MAX = 256
+"""Longer ones are parsed each time."""
 
 Headers = Mapping[str, str]
 """Values by name in lower case."""
@@ -126,17 +128,24 @@ def accepts_protobuf(headers: Headers) -> bool:
     """Returns whether the answer is a message: the first form that `accept` names, else that of the
     body.
     """
-    return _accepts_protobuf(headers.get("accept", ""), headers.get("content-type", ""))
+    accept = headers.get("accept", "")
+    content_type = headers.get("content-type", "")
+    if len(accept) + len(content_type) > _CACHED_CHARS_MAX:
+        return _names_protobuf(accept, content_type)
+    return _names_protobuf_cached(accept, content_type)
 
 
-@lru_cache(_CACHED)
-def _accepts_protobuf(accept: str, content_type: str) -> bool:
+def _names_protobuf(accept: str, content_type: str) -> bool:
     known = (JSON, *_PROTOBUF_TYPES)
-    accepted = [each for each in map(_media_type, accept.split(",")) if each in known]
+    accepted = [
+        media_type for media_type in map(_media_type, accept.split(",")) if media_type in known
+    ]
     media_type = accepted[0] if accepted else _media_type(content_type)
     return media_type in _PROTOBUF_TYPES
 
 
-@lru_cache(_CACHED)
+_names_protobuf_cached = lru_cache(_CACHED)(_names_protobuf)
+
+
 def _media_type(text: str) -> str:
     return text.partition(";")[0].strip().lower()

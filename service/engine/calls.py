@@ -24,6 +24,8 @@ Offsets = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 Columns = Mapping[str, Column]
 K_DEFAULT = 10
+_NAME_CHARS_MAX = 128
+"""Longer names are not told apart where the time of a request is estimated."""
 NEIGHBOR_COST = 8
 """What a neighbor costs to encode, in numbers: its id and attributes are Python values."""
 
@@ -37,6 +39,19 @@ class Target:
     model: str = ""
     version: int | None = None
     label: str = ""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What of a version bounds the cost of its requests, whatever numbers they name.
+
+    Attributes:
+      candidates: of its largest corpus.
+      dim: the smallest one of its indexes.
+    """
+
+    candidates: int = 0
+    dim: int = 1
 
 
 @dataclass(frozen=True)
@@ -55,10 +70,11 @@ class Request(ABC):
 
     target: Target
 
-    @property
     @abstractmethod
-    def cost(self) -> int:
-        """What the call costs, in candidates ranked; a query or example counts as one."""
+    def cost(self, sizes: Sizes) -> int:
+        """Returns what the call costs a version of these sizes, in candidates ranked; a query or
+        example counts as one.
+        """
 
     @property
     def holds_vectors(self) -> bool:
@@ -259,11 +275,10 @@ class Retrieval(Selecting):
         """Whether queries are sent as vectors."""
         return self.vectors is not None
 
-    @property
-    def cost(self) -> int:
+    def cost(self, sizes: Sizes) -> int:
         """About one for each query, and for some hundred values of its filter and exclusions."""
         if self.vectors is not None:
-            queries = len(self.vectors) if self.vectors.ndim == 2 else 1
+            queries = -(-self.vectors.size // sizes.dim)
         else:
             queries = _examples(self.context, self.ids, self.context_ids)
         return queries + self.selection_cost
@@ -339,8 +354,7 @@ class Ranking(Request):
     context_ids: Ids | None = None
     """[n] contexts whose stored features are taken where `context` sends none."""
 
-    @property
-    def cost(self) -> int:
+    def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - as all
         """One for each candidate."""
         return _examples(self.candidate_features, self.candidate_ids)
 
@@ -368,12 +382,10 @@ class Recommendation(Selecting):
     context: Columns = field(default_factory=dict)
     tower: str = ""
 
-    @property
-    def cost(self) -> int:
+    def cost(self, sizes: Sizes) -> int:
         """One for each candidate that is retrieved and ranked."""
-        return (
-            _examples(self.context, self.context_ids) * self.retrieved_count + self.selection_cost
-        )
+        pool_size = min(self.retrieved_count, sizes.candidates)
+        return _examples(self.context, self.context_ids) * pool_size + self.selection_cost
 
 
 @dataclass(frozen=True)
@@ -383,8 +395,7 @@ class Embedding(Request):
     tower: str = ""
     features: Columns = field(default_factory=dict)
 
-    @property
-    def cost(self) -> int:
+    def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - as all
         """About one for each example."""
         return _examples(self.features)
 
@@ -408,8 +419,7 @@ class Lookup(Request):
     feature: str
     ids: Column
 
-    @property
-    def cost(self) -> int:
+    def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - as all
         """About one for some hundred rows."""
         return 1 + int(self.ids.values.size) // 256
 
@@ -486,16 +496,16 @@ def _count_values(columns: Mapping[str, Any]) -> int:
 
 
 def magnitude(value: Any) -> Hashable:
-    """Returns how large the value of a field is, to a power of two; a name or a switch as it
-    is.
+    """Returns how large the value of a field is, to a power of two; a switch as it is, and a name
+    unless it is long: clients choose names, and kinds are kept.
     """
     match value:
-        case str() | bool() | None:
+        case str():
+            return value if len(value) <= _NAME_CHARS_MAX else ""
+        case bool() | None:
             return value
         case int():
             size = value
-        case float() if not value:
-            return 0.0
         case float():
             # A recall close to 1 can cost a hundred times what 0.9 does.
             return round(min(1.0, max(0.0, value)), 1)

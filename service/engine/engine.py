@@ -34,6 +34,7 @@ from service.engine.calls import (
     Recommendation,
     Request,
     Retrieval,
+    Sizes,
     Target,
 )
 from service.engine.computation import Computation
@@ -117,6 +118,8 @@ class Engine:
             max_queued_candidates=settings.max_queued_candidates,
             retry_after_s=settings.retry_after_s,
         )
+        # No request within the limits costs more; others are rejected once they are checked.
+        self._cost_max = settings.max_candidates + settings.max_queries + settings.max_values // 256
         self._draining = False
         self.shutting_down = False
         """Health checks fail, and new requests are still accepted until `drain`."""
@@ -211,7 +214,7 @@ class Engine:
             lease=lease,
             kind=(version.model, request.kind),
             group=(version.model, context.call),
-            cost=request.cost,
+            cost=min(request.cost(_sizes_of(version)), self._cost_max),
             key=None if key is None else (version, key),
             future=asyncio.get_running_loop().create_future(),
         )
@@ -414,6 +417,13 @@ def _check_coverage(coverage: float, minimum: float) -> None:
             f"shards returned {coverage:.0%} of the rows; at least {minimum:.0%} are required "
             "(shard_min_coverage)"
         )
+
+
+def _sizes_of(version: ModelVersion) -> Sizes:
+    return Sizes(
+        max([corpus.entry.size for corpus in version.corpora.values()], default=0),
+        min([index.entry.dim for index in version.indexes.values()], default=1),
+    )
 
 
 def _error_of(problem: BundleError) -> ServiceError:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -61,6 +61,8 @@ cheaper than to skip them.
 """
 _REMEMBERED = 64
 """Different requests whose rejection is remembered."""
+_REMEMBERED_BYTES = 4_096
+"""Maximum size of what distinguishes such a request."""
 _CODE = Overloaded.code.value
 _STATUS = TRANSPORT_STATUS[Overloaded.code].http
 _REQUEST_ID = REQUEST_ID.encode()
@@ -171,7 +173,7 @@ class Admission:
             self._rejections.clear()
             self._rejected_at = self._engine.departures
         key, _ = _read(scope)
-        if not key:
+        if not key or _size_of(key) > _REMEMBERED_BYTES:
             return
         names = scope["path_params"]
         counters = self._metrics.rejection_counters(
@@ -227,6 +229,12 @@ def _read(scope: Scope) -> tuple[tuple[object, ...], str]:
         ):
             return (), ""
     return tuple(key), request_id_of(request_id, trace_parent)
+
+
+def _size_of(key: tuple[Any, ...]) -> int:
+    """Returns the size of the method, the path and the headers in a key."""
+    method, path, *headers = key
+    return len(method) + len(path) + sum([len(name) + len(value) for name, value in headers])
 
 
 def _headers_of(scope: Scope) -> dict[str, str]:

@@ -238,6 +238,7 @@ class BodyReader:
         size = 0
         rest = body
         while not gzip.eof:
+            context.check()
             inline = len(body) <= _INLINE_BYTES and not steps
             reserved = min(_INLINE_STEP_BYTES if inline else _STEP_BYTES, self._limit - size + 1)
             self._budget.reserve(context, reserved)

@@ -14,6 +14,8 @@ from service.loopback import on_loopback
 
 _HOSTS_MAX = 256
 """Values of `Host` that are remembered."""
+_HOST_CHARS_MAX = 256
+"""Longer ones are not: a name has at most 253 characters."""
 
 
 class AllowedHosts:
@@ -39,7 +41,8 @@ class AllowedHosts:
         Raises:
           PermissionDenied: The host is not allowed.
         """
-        if not self._checked or self._is_known(host):
+        is_allowed = self._is_known if len(host) <= _HOST_CHARS_MAX else self._is_allowed
+        if not self._checked or is_allowed(host):
             return
         expected = "a loopback address or a name in" if self._loopback else "a name in"
         raise PermissionDenied(f"host is {host[:80]!r}; {expected} allowed_hosts was expected")

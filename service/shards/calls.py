@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings
-from service.engine.calls import Answer, Request, Vectors, magnitude
+from service.engine.calls import Answer, Request, Sizes, Vectors, magnitude
 from service.engine.execution import Execution
 from service.engine.limits import NotFinite, check_bytes
 from service.engine.names import show_version
@@ -69,15 +69,14 @@ class RowsRead(ShardRequest):
 
     rows: tuple[RowPositions, ...]
 
-    @property
-    def cost(self) -> int:
+    def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - as all
         """About one for some hundred rows."""
         return 1 + sum(each.positions.size for each in self.rows) // 256
 
     @property
     def kind(self) -> Hashable:
         """Equal for about as many rows."""
-        return RowsRead, self.cost.bit_length()
+        return RowsRead, self.cost(Sizes()).bit_length()
 
 
 @dataclass(frozen=True)
@@ -105,8 +104,7 @@ class PartSearch(ShardRequest):
         """Searches always send vectors."""
         return True
 
-    @property
-    def cost(self) -> int:
+    def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - as all
         """One for each query."""
         return len(self.search.vectors)
 

@@ -27,6 +27,8 @@ Positions = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 _TRUTHS = {"false": 0, "true": 1}
 _EARTH_RADIUS_M = 6_371_008.8
+_STRINGS_PER_STEP = 8_192
+"""Strings of a filter that are spelled at a time."""
 _BOX_MARGIN = 1e-9
 """Degrees by which the box around a circle is larger: a rounded coordinate on its edge lies in it.
 """
@@ -81,12 +83,13 @@ def compiled(index: LoadedIndex, sent: Filter, check: Callable[[], object]) -> C
     Args:
       index: The index whose candidates are meant.
       sent: The filter.
-      check: Raises if the request has no time left; called before each nested filter and circle.
+      check: Raises if the request has no time left; called before each nested filter and
+        circle, and between parts of many strings.
 
     Raises:
       InvalidArgument: an attribute is unknown or not filtered on, or a condition does not suit it.
     """
-    text = repr(_spelled(sent))
+    text = repr(_spelled(sent, check))
     key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     found: Matches | None = index.compiled.get(index, key)
     if found is not None:  # it was checked before
@@ -214,7 +217,7 @@ def _tokens(kind: str, ids: Ids, where: str) -> Ids:
     return ids.astype(object)  # none at all come as integers
 
 
-def _spelled(sent: Filter) -> list[Any]:
+def _spelled(sent: Filter, check: Callable[[], object]) -> list[Any]:
     """Returns what is equal for filters of the same conditions on the same tokens and bounds.
 
     Filters that differ in the types of tokens differ here, too: one may be rejected.
@@ -222,19 +225,30 @@ def _spelled(sent: Filter) -> list[Any]:
     conditions = []
     for name, condition in sorted(sent.conditions.items()):
         parts = vars(condition).items()
-        given = [(part, _spelled_value(value)) for part, value in parts if value is not None]
+        given = [(part, _spelled_value(value, check)) for part, value in parts if value is not None]
         conditions.append((name, given))
-    groups = [[_spelled(each) for each in group] for group in (sent.all, sent.any, sent.none)]
+    groups = [
+        [_spelled(nested, check) for nested in group] for group in (sent.all, sent.any, sent.none)
+    ]
     return [conditions, groups, sent.near]
 
 
-def _spelled_value(value: Any) -> Any:
-    """Returns a bound as it is, and tokens in ascending order."""
+def _spelled_value(value: Any, check: Callable[[], object]) -> Any:
+    """Returns a bound as it is, tokens in ascending order, and the digest of many strings in the
+    order in which they were sent: sorting a million keeps every other thread waiting for a second.
+    """
     if not isinstance(value, np.ndarray):
         return value
-    if value.dtype == object:  # whose types may differ, so that only their texts have an order
+    if value.dtype != object:
+        return value.dtype.str, distinct(value).tobytes()
+    if value.size <= _STRINGS_PER_STEP:  # whose types may differ, so that their texts have an order
         return sorted({repr(token) for token in value.tolist()})
-    return sorted(set(value.tolist()))
+    digest = hashlib.blake2b(digest_size=16)
+    for first in range(0, value.size, _STRINGS_PER_STEP):
+        check()
+        text = repr(value[first : first + _STRINGS_PER_STEP].tolist())
+        digest.update(text.encode("utf-8", "surrogatepass"))
+    return digest.digest()
 
 
 def _matches(index: LoadedIndex, sent: Filter, check: Callable[[], object]) -> Matches:

@@ -201,8 +201,9 @@ class Scheduler:
             if now + _MARGIN * expected_s > deadline:  # it waited elsewhere
                 self._overloaded_at = now
             return None
-        cost = self._cost.expected_s(group) or 0
-        return self._overload(int(cost), wait_s, expected_s, deadline, now)
+        # An average of other requests alone does not keep one from a queue that is half empty.
+        cost = min(int(self._cost.expected_s(group) or 0), self._max_cost // 2)
+        return self._overload(cost, wait_s, expected_s, deadline, now)
 
     def call_accepted(self) -> None:
         """Notes that gRPC accepted a call, behind which others may wait to be accepted."""
@@ -294,7 +295,6 @@ class Scheduler:
             raise problem
         if not wait_s and now + _MARGIN * expected_s > deadline:  # it waited elsewhere
             self._overloaded_at = now
-        self._cost.observe(job.group, job.cost)
         job.expected_s = expected_s
         job.predicted_s = queued_s
         job.queued_at = now
@@ -482,8 +482,12 @@ class Scheduler:
             # says nothing about those that are computed.
             failed = isinstance(answer, ServiceError)
             for kind in (job.kind, job.group):
-                if not failed or each_s > (self.estimates.expected_s(kind) or 0.0):
+                # Names in a kind may be the client's; only a success shows that they are ours.
+                expected_s = self.estimates.expected_s(kind)
+                if not failed or (expected_s is not None and each_s > expected_s):
                     computed[kind] += 1
+            if not failed:
+                self._cost.observe(job.group, job.cost)
             self._settle(job, answer)
         for kind, times in computed.items():
             self.estimates.observe(kind, each_s, times)

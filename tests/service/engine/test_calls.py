@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from service.engine.calls import Condition, Filter, IdLists, Retrieval, Target
+from service.engine.calls import (
+    Condition,
+    Filter,
+    IdLists,
+    Recommendation,
+    Retrieval,
+    Sizes,
+    Target,
+)
 from tests.service.running import column
+
+SIZES = Sizes(candidates=5_000, dim=4)
 
 
 def retrieval(**options: object) -> Retrieval:
@@ -21,6 +31,26 @@ def test_kind_and_cost_of_a_retrieval_see_its_filter_exclusions_and_recall() -> 
     kinds = {each.kind for each in (plain, filtered, shorter, excluding, retrieval(recall=0.9))}
     assert len(kinds) == 5
     assert retrieval(recall=0.5).kind != retrieval(recall=1.0).kind
-    assert plain.cost == shorter.cost == 1
-    assert filtered.cost > 300
-    assert excluding.cost > 300
+    assert plain.cost(SIZES) == shorter.cost(SIZES) == 1
+    assert filtered.cost(SIZES) > 300
+    assert excluding.cost(SIZES) > 300
+
+
+def test_cost_of_flat_vectors_is_their_number() -> None:
+    flat = Retrieval(Target("m"), vectors=np.zeros(400, np.float32))
+    rows = Retrieval(Target("m"), vectors=np.zeros((100, 4), np.float32))
+    assert flat.cost(SIZES) == rows.cost(SIZES) == 100
+
+
+def test_cost_of_a_recommendation_is_bounded_by_the_corpus() -> None:
+    for pool_size, k in ((2**62, 0), (0, 2**62), (5_000, 0)):
+        request = Recommendation(
+            target=Target("m"), context={"user": column(7)}, pool_size=pool_size, k=k
+        )
+        assert request.cost(SIZES) == 5_000
+
+
+def test_kind_does_not_keep_long_names() -> None:
+    kinds = {retrieval(index=letter * 10_000).kind for letter in "abc"}
+    assert kinds == {retrieval(index="d" * 200).kind}
+    assert retrieval(index="a").kind != retrieval(index="b").kind

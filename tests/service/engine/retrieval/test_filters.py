@@ -128,6 +128,24 @@ def test_filter_counts_its_values_with_those_of_the_request(load: Load) -> None:
         )
 
 
+def test_filter_of_many_strings_is_compiled_once_and_leaves_the_same_in_any_order(
+    load: Load,
+) -> None:
+    service = load()
+    many = [*GENRE_NAMES[:2], *(f"unknown {number}" for number in range(20_000))]
+    answers = [
+        service.retrieve(vectors=ONES, filter=Filter({"genres": Condition(allow=words(*tokens))}))
+        for tokens in (many, many, many[::-1], many[:2])
+    ]
+    ids = [answer.ids.tolist() for answer in answers]
+    assert ids[0]
+    assert ids == [ids[0]] * 4
+    without = service.retrieve(
+        vectors=ONES, filter=Filter({"genres": Condition(allow=words(*many[2:]))})
+    )
+    assert without.ids.tolist() == []
+
+
 def random_filter(random: np.random.Generator) -> dict[str, dict[str, Any]]:
     """A filter as JSON: every condition that an attribute takes, or a part of them."""
     genres = [*GENRE_NAMES, "opera"]

@@ -185,6 +185,40 @@ async def test_scheduler_kind_that_fails_slowly_does_not_stay_short(bench: Make)
     assert (one.scheduler.estimates.expected_s("kind") or 0.0) > before
 
 
+async def test_scheduler_kinds_that_only_failed_are_not_kept(bench: Make) -> None:
+    one = bench()
+    one.before = lambda: one.advance(0.02)
+    one.answer = lambda request: InvalidArgument("no")
+    for number in range(3):
+        with pytest.raises(InvalidArgument):
+            await one.run("fails", kind=f"named by a client {number}")
+        assert one.scheduler.estimates.expected_s(f"named by a client {number}") is None
+
+
+async def test_scheduler_cost_of_failed_requests_keeps_nobody_out(bench: Make) -> None:
+    one = bench(max_queued=10)
+    one.answer = lambda request: InvalidArgument("no")
+    for _ in range(3):
+        with pytest.raises(InvalidArgument):
+            await one.run("fails", cost=1_000)
+    waiting = one.run("a", cost=5)
+    await asyncio.sleep(0)
+    assert one.scheduler.overload("m", "rank", FAR) is None
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_scheduler_expensive_requests_keep_none_out_of_a_queue_that_is_half_empty(
+    bench: Make,
+) -> None:
+    one = bench(max_queued=10)
+    for _ in range(3):
+        await one.run("a", cost=1_000)
+    waiting = one.run("a", cost=5)
+    await asyncio.sleep(0)
+    assert one.scheduler.overload("m", "rank", FAR) is None
+    await waiting
+
+
 async def test_scheduler_jobs_arriving_while_busy_are_batched_afterwards(bench: Make) -> None:
     one = bench(inline_max_s=0.0)
     first = await one.hold()
