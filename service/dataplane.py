@@ -189,7 +189,8 @@ class Dataplane:
             transport, context.call, context.model, code, seconds, context.phases
         )
         if self._reports is not None:
-            self._reports.add(transport, context, code, seconds)
+            model = self.metrics.known_model(context.model)
+            self._reports.add(transport, context, model, code, seconds)
 
     def request_rejected(
         self, transport: str, call: str, model: str, code: str, request_id: str
@@ -203,6 +204,7 @@ class Dataplane:
         """
         self.metrics.request_rejected(transport, call, model, code)
         if self._reports is not None:
+            model = self.metrics.known_model(model)
             self._reports.add_rejected(transport, call, model, code, request_id)
 
     async def _encode_message(

@@ -9,8 +9,6 @@ from service.observability.tracing import Tracing
 
 _log = logging.logger(__name__)
 
-_NAME_CHARS_MAX = 80
-"""Of the name of a model, which a client can make up."""
 _FAULTS = frozenset({Code.INTERNAL.value, Code.DATA_LOSS.value, Code.NOT_READY.value})
 """Failures of the service, not of its client."""
 
@@ -28,11 +26,15 @@ class RequestReports:
         self._access_log = access_log
         self._tracing = tracing
 
-    def add(self, transport: str, context: RequestContext, code: str, seconds: float) -> None:
+    def add(
+        self, transport: str, context: RequestContext, model: str, code: str, seconds: float
+    ) -> None:
         """Reports a request.
 
         Args:
           transport: "http" or "grpc".
+          context: The request's.
+          model: The name of the model if it exists, else "".
           code: "OK", or the value of a Code.
           seconds: The duration of the request.
         """
@@ -40,7 +42,7 @@ class RequestReports:
             extra = logging.fields(
                 transport=transport,
                 call=context.call,
-                model=context.model[:_NAME_CHARS_MAX],
+                model=model,
                 version=context.version,
                 code=code,
                 ms=round(seconds * 1000, 3),
@@ -49,7 +51,7 @@ class RequestReports:
             extra = logging.unlimited(extra)
             _log.info("request", extra=extra)
         if self._tracing is not None:
-            self._add_span(self._tracing, transport, context, code, seconds)
+            self._add_span(self._tracing, transport, context, model, code, seconds)
 
     def add_rejected(
         self, transport: str, call: str, model: str, code: str, request_id: str
@@ -59,14 +61,14 @@ class RequestReports:
         Args:
           transport, code: As in `add`.
           call: The call.
-          model: As the client named it.
+          model: As in `add`.
           request_id: The id that the response carries.
         """
         if self._access_log:
             extra = logging.fields(
                 transport=transport,
                 call=call,
-                model=model[:_NAME_CHARS_MAX],
+                model=model,
                 code=code,
                 request_id=request_id,
             )
@@ -74,11 +76,17 @@ class RequestReports:
             _log.info("request", extra=extra)
 
     def _add_span(
-        self, tracing: Tracing, transport: str, context: RequestContext, code: str, seconds: float
+        self,
+        tracing: Tracing,
+        transport: str,
+        context: RequestContext,
+        model: str,
+        code: str,
+        seconds: float,
     ) -> None:
         attributes: dict[str, str | int | float] = {
             "rowcast.transport": transport,
-            "rowcast.model": context.model[:_NAME_CHARS_MAX],
+            "rowcast.model": model,
             "rowcast.version": context.version,
             "rowcast.code": code,
             "rowcast.request_id": context.request_id,

@@ -206,16 +206,17 @@ EVENTS = {
         "",
     ),
     "request_failed": (
-        "A call failed. `reason` is the message to the client without the values that it sent. Of "
-        "the failures with one call, code, model and principal, one per second is logged; the "
-        "metrics count all. Rejections for overload are logged at level debug. Each bug is logged, "
-        "with its traceback.",
+        "A call failed. `reason` is the message to the client without the values that it sent, and "
+        "`model` is empty if the service has no model of the name that was sent. Of the failures "
+        "with one call, code, model and principal, one per second is logged; the metrics count "
+        "all. Rejections for overload are logged at level debug. Each bug is logged, with its "
+        "traceback.",
         "For `INTERNAL`, report the traceback. For `DATA_LOSS`, copy the version again.",
     ),
     "request": (
-        "A request ended; only with `access_log`. `model` is as the client named it, or the one "
-        "that served the request. `version` is 0 if none did. A request that was rejected before "
-        "it was read has neither `version` nor `ms`.",
+        "A request ended; only with `access_log`. `model` is empty if the service has no model of "
+        "the name that was sent. `version` is 0 if none served it. A request that was rejected "
+        "before it was read has neither `version` nor `ms`.",
         "",
     ),
     "response_not_read": (

@@ -18,7 +18,6 @@ from service.observability.logging import PRINCIPAL, fields, limited
 MESSAGE_CHARS_MAX = 1000
 """gRPC carries the message in a header, and headers are limited in size."""
 _REASON_CHARS_MAX = 200
-_NAME_CHARS_MAX = 80
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""")
 _PATH = re.compile(
     r"\b(features|candidate_features|context|filter|heads)\.\S"
@@ -98,12 +97,12 @@ def log_failure(
     they are logged at debug level. Metrics count them all.
 
     Args:
-      model: As the client named it; empty if it did not, or if that was not read.
+      model: Its name if it exists; empty if it does not, or if it was not read.
     """
     extra = fields(
         call=call,
         code=failure.code.value,
-        model=model[:_NAME_CHARS_MAX],
+        model=model,
         reason=reason_of(problem),
         request_id=failure.request_id,
     )

@@ -106,7 +106,8 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
                     answer = await self._answer(method, context, request)
             except (Exception, asyncio.CancelledError) as problem:
                 failure = failure_of(problem, request.request_id)
-                log_failure(_log, call, failure, problem, request.model)
+                model = self._dataplane.metrics.known_model(request.model)
+                log_failure(_log, call, failure, problem, model)
                 seconds = time.perf_counter() - began
                 self._dataplane.request_finished("grpc", request, failure.code.value, seconds)
                 if isinstance(problem, asyncio.CancelledError):

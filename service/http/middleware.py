@@ -117,7 +117,8 @@ class RequestContextMiddleware:
         except Exception as problem:
             failure = failure_of(problem, request_id)
             if not is_probe:
-                log_failure(_LOG, context.call, failure, problem, context.model)
+                model = self._dataplane.metrics.known_model(context.model)
+                log_failure(_LOG, context.call, failure, problem, model)
             if not code:
                 raise  # the answer has begun: the server closes the connection
             code = failure.code.value

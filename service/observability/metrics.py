@@ -320,7 +320,7 @@ class Metrics:
 
     def request_rejected(self, transport: str, call: str, model: str, code: str) -> None:
         """Counts a request that was rejected before it was read; it has no duration."""
-        self.count("requests", 1, transport, call, self._known(model), code)
+        self.count("requests", 1, transport, call, self.known_model(model), code)
 
     def call_rejected(self, call: str, model: str, reason: str) -> None:
         """Counts a request that was rejected or abandoned before it was computed.
@@ -330,13 +330,13 @@ class Metrics:
           model: As in `request_finished`.
           reason: One of REJECTIONS.
         """
-        self.count("rejected_requests", 1, call, self._known(model), reason)
+        self.count("rejected_requests", 1, call, self.known_model(model), reason)
 
     def rejection_counters(
         self, transport: str, call: str, model: str, code: str, reason: str
     ) -> Sequence[tuple[str, tuple[str, ...]]]:
         """Returns what `request_rejected` and `call_rejected` count, for `count_each`."""
-        model = self._known(model)
+        model = self.known_model(model)
         return ("requests", (transport, call, model, code)), (
             "rejected_requests",
             (call, model, reason),
@@ -354,8 +354,8 @@ class Metrics:
             for phase, seconds in phases.items():
                 self._phase_seconds.observe(seconds, (call, model, phase))
 
-    def _known(self, model: str) -> str:
-        """Returns the label of a model that a client named: its name if it exists, else ""."""
+    def known_model(self, model: str) -> str:
+        """Returns the name of a model if it exists, else "": clients may name anything."""
         return model if model in self._models else ""
 
     def count(self, name: str, amount: int, *labels: str) -> None:

@@ -53,7 +53,7 @@ def test_access_log_has_a_line_for_each_request_with_what_served_it(
         ("grpc", "retrieve", "OK", 1),
     ]
     models = [line["model"] for line in lines]
-    assert models == ["movies", "movies", "x" * 80, "movies"]
+    assert models == ["movies", "movies", "", "movies"]
     assert {line["request_id"] for line in lines[:3]} == {"one"}
     assert all(line["ms"] > 0 for line in lines)
     assert "secret" not in json.dumps(lines)

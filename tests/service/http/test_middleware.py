@@ -48,14 +48,13 @@ def test_failed_request_is_logged_with_its_model_and_reason(path: str, http: htt
         else:
             http.get(path)
     failed = json.loads(written.getvalue().splitlines()[-1])
-    assert (failed["event"], failed["model"]) == (
-        "request_failed",
-        "movies" if path == RETRIEVE else "books",
-    )
+    # What a client sent is not logged, and so neither is a name that no model has.
+    expected = "movies" if path == RETRIEVE else ""
+    assert (failed["event"], failed["model"]) == ("request_failed", expected)
     if path == RETRIEVE:
         assert failed["reason"].startswith("k is …; ")
     else:
-        assert "books" not in failed["reason"]
+        assert "books" not in json.dumps(failed)
 
 
 def test_time_of_a_request_begins_when_its_body_has_arrived(
