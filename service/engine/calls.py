@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.arithmetic import ceil_div
 from bundle.features.columns import Column
 from service.errors import InvalidArgument
 
@@ -278,7 +279,7 @@ class Retrieval(Selecting):
     def cost(self, sizes: Sizes) -> int:
         """About one for each query, and for some hundred values of its filter and exclusions."""
         if self.vectors is not None:
-            queries = -(-self.vectors.size // sizes.dim)
+            queries = ceil_div(self.vectors.size, sizes.dim)
         else:
             queries = _examples(self.context, self.ids, self.context_ids)
         return queries + self.selection_cost

@@ -162,11 +162,9 @@ class HealthApp:
 
 def serve_health(health: Health, listener: socket.socket) -> None:
     """Serves health checks in a thread, for as long as the process lives."""
-    from service.http.protocol import YieldingHttpProtocol
-
     config = uvicorn.Config(
         HealthApp(health),
-        http=YieldingHttpProtocol,
+        http="service.http.protocol:YieldingHttpProtocol",
         loop="asyncio",  # uvloop crashes when a process ends beside its thread
         lifespan="off",
         timeout_keep_alive=_KEEP_ALIVE_S,
