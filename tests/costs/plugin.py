@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.costs.processes import cpu_seconds
+from tests.costs.processes import Stopwatch
 from tests.costs.table import SLOW_FROM, Costs, budget_error, converted, mark_errors
 
 TABLE = "tests/costs/costs.json"
@@ -36,6 +36,7 @@ class Meter:
     """
 
     def __init__(self) -> None:
+        self._stopwatch = Stopwatch()
         self.files: dict[str, float] = defaultdict(float)
         self._tests: dict[str, float] = {}
         self._fixtures: dict[tuple[str, str], float] = defaultdict(float)
@@ -46,11 +47,11 @@ class Meter:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collection(self) -> Generator[None, object, object]:
-        before = cpu_seconds()
+        before = self._stopwatch.seconds()
         try:
             return (yield)
         finally:
-            self.files[COLLECTION] += cpu_seconds() - before
+            self.files[COLLECTION] += self._stopwatch.seconds() - before
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
@@ -60,11 +61,11 @@ class Meter:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self._in_shared_fixtures = 0.0
         self._in_session_fixtures = 0.0
-        before = cpu_seconds()
+        before = self._stopwatch.seconds()
         try:
             return (yield)
         finally:
-            seconds = cpu_seconds() - before
+            seconds = self._stopwatch.seconds() - before
             self.files[_file_of(item)] += seconds - self._in_session_fixtures
             self.files[SESSION_FIXTURES] += self._in_session_fixtures
             self._tests[item.nodeid] = (
@@ -79,13 +80,13 @@ class Meter:
         if fixturedef.scope == "function":
             return (yield)
         inner = self._in_shared_fixtures + self._in_session_fixtures
-        before = cpu_seconds()
+        before = self._stopwatch.seconds()
         try:
             return (yield)
         finally:
             # Of what this fixture needs itself, the seconds are counted already.
             needed = self._in_shared_fixtures + self._in_session_fixtures - inner
-            seconds = cpu_seconds() - before - needed
+            seconds = self._stopwatch.seconds() - before - needed
             if fixturedef.scope in {"session", "package"}:
                 self._in_session_fixtures += seconds
             else:

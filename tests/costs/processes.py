@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +12,27 @@ _USER_TIME = 11
 """The place of `utime` behind the command's name in /proc/PID/stat; `stime`, `cutime` and `cstime`
 follow it.
 """
+
+
+class Stopwatch:
+    """Counts CPU seconds that never decrease: what ended without being waited for was used."""
+
+    def __init__(self, read: Callable[[], float] | None = None) -> None:
+        """Starts; `read`: returns the seconds as they are told now, those of this process if it is
+        None.
+        """
+        self._read = cpu_seconds if read is None else read
+        self._last = self._read()
+        self._ended = 0.0
+
+    def seconds(self) -> float:
+        """Returns the seconds that were used so far."""
+        now = self._read() + self._ended
+        if now < self._last:
+            self._ended += self._last - now
+            now = self._last
+        self._last = now
+        return now
 
 
 def cpu_seconds() -> float:
