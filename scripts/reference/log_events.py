@@ -115,6 +115,10 @@ EVENTS = {
         "start will fail.",
         "Set `TMPDIR` to a directory that nobody cleans, and restart the service.",
     ),
+    "not_announced": (
+        "`ctl` will not find the service by its root, because a socket could not be created.",
+        "Use `rowcast-serve ctl --admin URL`, with the `admin` port of the event `listening`.",
+    ),
     "port_taken": (
         "Another program has the default port of an endpoint. The service uses `port` instead.",
         "Set the port, so that probes and scrapes find it. `ctl` finds the service by its root.",

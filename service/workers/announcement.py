@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import struct
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 _PREFIX = "rowcast-service-"
@@ -33,7 +34,7 @@ class Announcement:
     """A running service.
 
     Attributes:
-      pid: The process id of the supervisor.
+      pid: The process id of the supervisor, in the namespace of the process that reads it.
       root: The absolute path of the root, as it was given.
       admin: The URL of the admin API; "": there is none.
     """
@@ -56,7 +57,8 @@ def announce(announcement: Announcement) -> socket.socket:
       OSError: The socket cannot be created.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(f"\0{_PREFIX}{announcement.pid}")
+    # Not the process id: supervisors in containers that share a network are all process 1.
+    listener.bind(f"\0{_PREFIX}{secrets.token_hex(8)}")
     listener.listen()
     text = json.dumps(asdict(announcement)).encode()
 
@@ -79,10 +81,10 @@ def find_services() -> list[Announcement]:
     and those of root; root trusts all.
     """
     services = list[Announcement]()
-    for name in sorted(set(_names())):
+    for name in set(_names()):
         with suppress(OSError, ValueError, TypeError):  # it has just ended, or is another program
             services.append(_ask(name))
-    return services
+    return sorted(services, key=lambda service: service.pid)
 
 
 def _names() -> Iterator[str]:
@@ -105,7 +107,4 @@ def _ask(name: str) -> Announcement:
         text = b""
         while (part := connection.recv(_BYTES_MAX)) and len(text) < _BYTES_MAX:
             text += part
-    announcement = Announcement(**json.loads(text))
-    if announcement.pid != pid:
-        raise ValueError(f"process {pid} announces process {announcement.pid}")
-    return announcement
+    return replace(Announcement(**json.loads(text)), pid=pid)

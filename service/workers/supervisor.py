@@ -226,7 +226,10 @@ class Supervisor:
             tls = self._settings["tls_cert"] is not None and not on_loopback(host)
             admin = admin_url(host, ports["admin"], tls)
         root = str(Path(self._settings["root"]).absolute())
-        self._opened.enter_context(announce(Announcement(os.getpid(), root, admin)))
+        try:
+            self._opened.enter_context(announce(Announcement(os.getpid(), root, admin)))
+        except OSError as problem:  # `ctl` needs --admin, and the service nothing
+            log.warning("not_announced", extra=logging.fields(problem=str(problem)))
         if self._settings["ports_file"] is not None:
             _write_ports(Path(self._settings["ports_file"]), ports)
         where = {"host": self._settings["host"], **ports}
