@@ -54,6 +54,10 @@ def known_kind(feature: str, values: Values) -> Values:
         values if kind != "f" else values[~(np.abs(values) < 2**63) | (np.trunc(values) != values)]
     )
     wrong = (odd if odd.size else values).flat[0]
+    if kind == "f" and 2**63 <= abs(wrong) < np.inf:
+        raise FeatureError(
+            feature, f"an id of about {wrong!s} is beyond int64; ids lie in [-2^63, 2^63)"
+        )
     raise FeatureError(feature, f"{wrong!s} is no id; an integer or a string was expected")
 
 

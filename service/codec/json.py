@@ -46,6 +46,11 @@ _WINDOW_BYTES = 64 << 10
 _SLICE_VALUES = 1024
 """Values of a long list that are written at a time: neighbors take about 2 ms."""
 
+_NOT_FINITE = ("NaN", "Infinity")
+"""What programs in Python and JavaScript write for numbers that are not finite."""
+_INTEGER_END = 2.0**63
+"""The parser returns larger integers as floats."""
+
 Part = dict[str, Any]
 _SELECTION = ("filter", "crowding", "min_score", "offset")
 _RETRIEVAL, _RANKING, _RECOMMENDATION = (
@@ -83,6 +88,13 @@ def parse(body: bytes, settings: ServiceSettings) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as problem:
+        for word in _NOT_FINITE:
+            if problem.doc.startswith(word, problem.pos):
+                sign = "-" if problem.doc.startswith("-", problem.pos - 1) else ""
+                raise InvalidArgument(
+                    f"the body has {sign}{word} at line {problem.lineno} column {problem.colno}; "
+                    "JSON has no such number: leave the value out, or send a finite one"
+                ) from None
         raise InvalidArgument(f"the body is not valid JSON: {problem}") from None
 
 
@@ -375,6 +387,10 @@ def _option(body: Part, name: str, default: Any) -> Any:
     kind = list if default == () else type(default)
     if kind is float and type(value) is int:
         value = float(value)
+    if kind is int and type(value) is float and abs(value) >= _INTEGER_END:
+        raise InvalidArgument(
+            f"{name} is about {shown(value)}; an integer in [-2^63, 2^63) was expected"
+        )
     if type(value) is not kind:
         raise InvalidArgument(f"{name} is {shown(value)}; {_EXPECTED[kind]} was expected")
     return value

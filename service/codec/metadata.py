@@ -20,6 +20,7 @@ JSON = "application/json"
 PROTOBUF = "application/x-protobuf"
 _JSON_TYPES = (JSON, "")
 _PROTOBUF_TYPES = (PROTOBUF, "application/protobuf")
+_CHARSETS = frozenset({"", "utf-8", "utf8", "us-ascii"})
 _CACHED = 32
 """Headers that are parsed once: clients send few different ones."""
 _CACHED_CHARS_MAX = 256
@@ -112,7 +113,8 @@ def is_protobuf(headers: Headers) -> bool:
 
     Raises:
       InvalidArgument: it is neither, or a web page sent it without a content type. Without asking,
-        browsers let a page send forms, and bodies without a type, to any address.
+        browsers let a page send forms, and bodies without a type, to any address. Or it is JSON in
+        another charset than UTF-8.
     """
     content_type = headers.get("content-type", "")
     media_type = _media_type(content_type)
@@ -121,7 +123,14 @@ def is_protobuf(headers: Headers) -> bool:
         raise InvalidArgument(
             f"content-type is {content_type[:80]!r}; {JSON} or {PROTOBUF} was expected"
         )
-    return media_type in _PROTOBUF_TYPES
+    if media_type in _PROTOBUF_TYPES:
+        return True
+    charset = _charset(content_type)
+    if charset not in _CHARSETS:
+        raise InvalidArgument(
+            f"content-type names the charset {charset[:40]!r}; JSON in utf-8 was expected"
+        )
+    return False
 
 
 def accepts_protobuf(headers: Headers) -> bool:
@@ -145,6 +154,15 @@ def _names_protobuf(accept: str, content_type: str) -> bool:
 
 
 _names_protobuf_cached = lru_cache(_CACHED)(_names_protobuf)
+
+
+def _charset(content_type: str) -> str:
+    """Returns the charset of a content type in lower case; "": it names none."""
+    for parameter in content_type.split(";")[1:]:
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset":
+            return value.strip().strip('"').lower()
+    return ""
 
 
 def _media_type(text: str) -> str:

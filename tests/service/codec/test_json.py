@@ -35,8 +35,6 @@ def _f32(*values: float) -> np.ndarray[Any, np.dtype[np.float32]]:
 @pytest.mark.parametrize(
     "body",
     [
-        b"NaN",
-        b'{"k": Infinity}',
         b"[1e400]",
         b"",
         b"{",
@@ -49,6 +47,27 @@ def _f32(*values: float) -> np.ndarray[Any, np.dtype[np.float32]]:
 def test_parse_of_what_is_not_json_is_rejected(body: bytes) -> None:
     with pytest.raises(InvalidArgument, match="the body is not valid JSON"):
         codec_json.parse(body, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b"NaN", "the body has NaN at line 1 column 1; JSON has no such number"),
+        (b'{"a": 1,\n "k": Infinity}', "the body has Infinity at line 2 column 7; "),
+        (b'{"k": [0, -Infinity]}', "the body has -Infinity at line 1 column "),
+    ],
+)
+def test_parse_of_a_number_that_is_not_finite_names_it(body: bytes, told: str) -> None:
+    with pytest.raises(InvalidArgument, match=told):
+        codec_json.parse(body, SETTINGS)
+
+
+def test_integer_beyond_int64_is_rejected_with_the_range() -> None:
+    body = codec_json.parse(b'{"k": 100000000000000000000, "context": {"a": 1}}', SETTINGS)
+    with pytest.raises(
+        InvalidArgument, match=r"k is about 1e\+20; an integer in \[-2\^63, 2\^63\)"
+    ):
+        _read("retrieve", body)
 
 
 def _read(call: str, body: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from service.codec.metadata import request_id_of, server_timing, timeout_s_of
+from service.codec.metadata import is_protobuf, request_id_of, server_timing, timeout_s_of
 from service.errors import InvalidArgument
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -44,3 +44,14 @@ def test_server_timing_of_phases_is_milliseconds_in_their_order() -> None:
     phases = {"queue": 0.000123, "lookup": 0.0450006, "compute": 0.0}
     assert server_timing(phases) == "queue;dur=0.123, lookup;dur=45.001, compute;dur=0.000"
     assert server_timing({}) == ""
+
+
+@pytest.mark.parametrize("charset", ["utf-8", "UTF-8", '"utf-8"', "us-ascii"])
+def test_json_in_utf_8_is_accepted(charset: str) -> None:
+    assert not is_protobuf({"content-type": f"application/json; charset={charset}"})
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "iso-8859-1"])
+def test_json_in_another_charset_is_rejected_by_its_name(charset: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"the charset '{charset}'; JSON in utf-8"):
+        is_protobuf({"content-type": f"application/json; v=1; Charset={charset}"})

@@ -99,7 +99,7 @@ NO_NUMBERS: list[NDArray[Any]] = [
         *(
             (IdentityIds(), values, told)  # the shortest text of the first that is none
             for values, told in (
-                (np.array([1e20], np.float32), r"1e\+20 is no id"),
+                (np.array([1e20], np.float32), r"an id of about 1e\+20 is beyond int64"),
                 (np.array([0.1], np.float32), r"'f': 0\.1 is no id"),
                 (np.array([5, np.inf], np.float32), "inf is no id"),
                 (np.array([1.0, 2.0]), r"'f': 1\.0 is no id"),
