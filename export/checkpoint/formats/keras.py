@@ -40,6 +40,8 @@ WEIGHTS = "model.weights.h5"
 SUFFIXES = (".h5", ".hdf5", ".keras", ".weights.json")
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
+CONFIG_BYTES_MAX = 256 << 20
+"""Maximum size of the description of a model: a megabyte of a zip file can become a gigabyte."""
 _ZIP = b"PK\x03\x04"
 _HDF = b"\x89HDF\r\n\x1a\n"
 
@@ -148,9 +150,7 @@ def _member(archive: Path) -> tuple[int, int, int, dict[str, Any]]:
                 with file.open(info) as weights:
                     while weights.read(1 << 20):  # at its end, zipfile checks its crc32
                         pass
-            config = (
-                orjson.loads(file.read("config.json")) if "config.json" in file.namelist() else {}
-            )
+            config = _config_of(file, archive)
     except (
         OSError,
         RuntimeError,
@@ -165,6 +165,23 @@ def _member(archive: Path) -> tuple[int, int, int, dict[str, Any]]:
             f"{archive} cannot be read: {reason}; it is damaged, copy it anew"
         ) from problem
     return start, info.file_size, info.CRC, config if isinstance(config, dict) else {}
+
+
+def _config_of(archive: zipfile.ZipFile, path: Path) -> Any:
+    """Returns the description of the model in an archive; {}: there is none.
+
+    Raises:
+      CheckpointError: It is too large to be one.
+    """
+    if "config.json" not in archive.namelist():
+        return {}
+    info = archive.getinfo("config.json")
+    if info.file_size > CONFIG_BYTES_MAX:
+        raise CheckpointError(
+            f"config.json in {path} has {info.file_size} bytes decompressed; at most "
+            f"{CONFIG_BYTES_MAX} were expected of the description of a model"
+        )
+    return orjson.loads(archive.read(info))
 
 
 def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry:

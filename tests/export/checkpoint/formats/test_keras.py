@@ -154,6 +154,17 @@ def test_checksum_of_an_archive_of_the_largest_size_is_checked(
         list_keras(path)
 
 
+def test_description_of_a_model_is_read_up_to_its_largest_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_config(tmp_path / "a.keras", b'{"class_name": "M"}')
+    monkeypatch.setattr(keras, "CONFIG_BYTES_MAX", 19)
+    assert list_keras(path).storage.model == {"class_name": "M"}
+    monkeypatch.setattr(keras, "CONFIG_BYTES_MAX", 18)
+    with pytest.raises(CheckpointError, match="has 19 bytes decompressed; at most 18 were"):
+        list_keras(path)
+
+
 def test_reason_why_an_archive_is_damaged_is_shortened(tmp_path: Path) -> None:
     path = write_archive(tmp_path / "a.keras")
     with zipfile.ZipFile(path, "a") as archive:

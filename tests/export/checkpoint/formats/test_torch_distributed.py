@@ -164,6 +164,7 @@ BROKEN_METADATA: list[tuple[dict[str, Any], list[str]]] = [
     ({"relative_path": "../other.distcp"}, ["'../other.distcp' is no name of a file"]),
     ({"relative_path": "__1_0.distcp"}, ["__1_0.distcp is missing; copy all files"]),
     ({"offset": True}, ["True stands where a size was expected"]),
+    ({"offset": [[1], [2]]}, ["list stands where a size was expected"]),
     ({"offset": -1}, ["-1 stands where a size was expected"]),
     ({"shape": (4.0, 2)}, ["4.0 stands where a size was expected"]),
     ({"shape": (1 << 60, 1)}, ["'t' has the shape [1152921504606846976, 1], which nothing can"]),
@@ -218,6 +219,10 @@ with torch_names():
         ),
         (
             {"part": part_of(byteorder=b"big")},
+            [UNREADABLE + "its values are big-endian; save it on another machine; copy the file"],
+        ),
+        (
+            {"part": part_of(byteorder=bytes(1 << 20))},
             [UNREADABLE + "its values are big-endian; save it on another machine; copy the file"],
         ),
         (
