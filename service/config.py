@@ -237,7 +237,8 @@ class ServiceSettings(BaseSettings):
     max_inflight_bytes: int = Field(default=1 << 30, ge=1_024)
     """Maximum size of all request bodies, compressed and decompressed, and of all responses larger
     than 64 KiB in one process, in bytes. It must be at least max_request_bytes and
-    max_response_bytes.
+    max_response_bytes. The default is lower where a quarter of the memory, or of the limit of the
+    cgroup, is less for all processes.
     """
     retry_after_s: float = Field(default=1.0, gt=0, le=3600)
     """Minimum `retry-after` of a rejected request, in seconds. The longer the queue, the longer it
@@ -311,7 +312,7 @@ class ServiceSettings(BaseSettings):
     max_connections: int = Field(default=20_000, ge=1, le=1_000_000)
     """Maximum number of HTTP connections of one process, and of gRPC connections. While there are
     more HTTP connections, requests get the status 503, and their connections are closed. Further
-    gRPC connections are closed at once.
+    gRPC connections are closed at once. The default is lower where the limit on open files is.
     """
     keep_alive_s: int = Field(default=75, ge=1, le=86_400)
     """Time after which an idle connection is closed, in seconds. It must be longer than proxies

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import resource
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
@@ -24,6 +25,7 @@ _MEMORY_FILES = (
     ),
 )
 """Of cgroups v2 and v1: controller, limit, usage, and what of the usage are pages of files."""
+_OPEN_FILES = 1 << 16
 _QUOTA_FILES = (("", ("cpu.max",)), ("cpu", ("cpu.cfs_quota_us", "cpu.cfs_period_us")))
 
 
@@ -51,6 +53,36 @@ def free_bytes(mount: Path = MOUNT, own: Path = OWN) -> int:
                 reclaimable = sum(_number(parts.get(name, "0")) for name in file_pages)
                 free = min(free, max(0, int(limit) - int(usage) + reclaimable))
     return free
+
+
+def memory_bytes(mount: Path = MOUNT, own: Path = OWN) -> int:
+    """Returns the memory of this machine or, if that is less, the smallest limit of the process'
+    cgroups. `mount`, `own`: as for `free_bytes`.
+    """
+    total = _number(_table(_MEMINFO)["MemTotal:"]) << 10
+    for controller, limit_name, _, _ in _MEMORY_FILES:
+        for directory in _cgroups(controller, mount, own):
+            try:
+                limit = (directory / limit_name).read_text().strip()
+            except OSError:
+                continue
+            if limit.isdecimal():  # "max": no limit
+                total = min(total, int(limit))
+    return total
+
+
+def open_files_max() -> int:
+    """Returns how many files this process may open once it has raised its own limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+
+
+def raise_open_files_limit() -> None:
+    """Raises the soft limit on open files towards the hard one: many systems begin with 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = open_files_max()
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def resident_bytes() -> int:

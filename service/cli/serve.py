@@ -76,8 +76,11 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
       options: by the name of their setting; None: not given.
       only_print: prints the settings instead.
     """
+    from service.resources import compute_threads, memory_bytes, open_files_max, usable_cores
+    from service.workers.start import fitted, start
+
     try:
-        settings = read_settings(options)
+        settings = fitted(read_settings(options), open_files_max(), memory_bytes())
         if only_print:
             sys.stdout.write(
                 orjson.dumps(settings.model_dump(mode="json"), option=orjson.OPT_INDENT_2).decode()
@@ -91,8 +94,6 @@ def run(options: dict[str, Any], *, only_print: bool) -> int:
     import uvicorn  # noqa: F401 - this program can say what to install, the supervisor cannot
 
     from service.observability import logging
-    from service.resources import compute_threads, usable_cores
-    from service.workers.start import start
 
     logging.configure(settings.log_level)
     threads = compute_threads(settings.workers, settings.threads)

@@ -10,7 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from service.resources import compute_threads, free_bytes, limit_blas, resident_bytes, usable_cores
+from service.resources import (
+    compute_threads,
+    free_bytes,
+    limit_blas,
+    memory_bytes,
+    resident_bytes,
+    usable_cores,
+)
 
 V2 = ("memory.max", "memory.current", "inactive_file {}\nactive_file {}\nanon 12\n")
 V1 = (
@@ -70,6 +77,18 @@ def test_free_bytes_without_a_limit_is_the_machines(tmp_path: Path, own: Path) -
     assert 1 << 20 < free_bytes(tmp_path / "none", tmp_path / "neither") < total
     write_memory(tmp_path / "a/b", V2, "max", "400")
     assert 1 << 20 < free_bytes(tmp_path, own) < total
+
+
+@pytest.mark.parametrize("names", [V2, V1])
+def test_memory_bytes_are_those_of_the_smallest_limit(
+    tmp_path: Path, own: Path, names: tuple[str, str, str]
+) -> None:
+    total = memory_bytes(tmp_path, own)
+    assert total > free_bytes(tmp_path, own)
+    root = tmp_path / "memory" if names is V1 else tmp_path
+    write_memory(root / "a", names, "100000", "400")
+    write_memory(root / "a/b", names, "max", "400")
+    assert memory_bytes(tmp_path, own) == 100_000
 
 
 def test_resident_bytes_memory_that_is_written_is_counted() -> None:
