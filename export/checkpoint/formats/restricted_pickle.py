@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
 from export.checkpoint.formats.coding import Malformed
+
+_TUPLE_PARTS_MAX = 1_000_000
 
 
 class Record:
@@ -59,16 +62,60 @@ def load_restricted(
       persistent: Returns the object of a persistent id; None: there may be none.
 
     Raises:
-      Malformed: It is damaged, or names something else.
+      Malformed: It is damaged, or names something else, or would keep the reader busy without end.
     """
     reader = _Unpickler(io.BytesIO(data), substitute, persistent)
     try:
+        _check_tuples(data)
         return reader.load()
     except Malformed:
         raise
     # Whatever a damaged pickle does: wrong stacks, types, lengths, recursion.
     except Exception as problem:
         raise Malformed(f"{type(problem).__name__}: {problem}") from problem
+
+
+def _check_tuples(data: bytes) -> None:
+    """Checks that no tuple of a pickle has more than _TUPLE_PARTS_MAX parts, those of its parts
+    included. Parts may be shared: 300 bytes can hold 10^12 of them, which a dictionary hashes one
+    by one if the tuple is its key.
+
+    Raises:
+      Malformed: One has more.
+    """
+    stack: list[list[int]] = []  # of each object, the number of its parts, in a list of its own
+    marks: list[int] = []
+    memo: dict[int, list[int]] = {}
+    for opcode, argument, _ in pickletools.genops(data):
+        name = opcode.name
+        if name == "MARK":
+            marks.append(len(stack))
+        elif name in {"PUT", "BINPUT", "LONG_BINPUT"}:
+            memo[int(argument or 0)] = stack[-1]
+        elif name == "MEMOIZE":
+            memo[len(memo)] = stack[-1]
+        elif name in {"GET", "BINGET", "LONG_BINGET"}:
+            stack.append(memo[int(argument or 0)])
+        elif name == "DUP":
+            stack.append(stack[-1])
+        else:
+            start = _first_operand(opcode, len(stack), marks)
+            parts = 1 + sum(part for (part,) in stack[start:])
+            del stack[start:]
+            if name.startswith("TUPLE") and parts > _TUPLE_PARTS_MAX:
+                raise Malformed(f"one of its tuples has more than {_TUPLE_PARTS_MAX:,} parts")
+            if opcode.stack_after:
+                stack.append([parts])
+
+
+def _first_operand(opcode: Any, size: int, marks: list[int]) -> int:
+    """Returns where the operands of an instruction begin on the stack, whose last mark it may take
+    away.
+    """
+    before: list[Any] = opcode.stack_before
+    if pickletools.markobject not in before:
+        return size - len(before)
+    return marks.pop() - before.index(pickletools.markobject)
 
 
 class _Unpickler(pickle.Unpickler):

@@ -86,3 +86,38 @@ def test_deeply_nested_pickle_is_malformed_or_read() -> None:
 def test_objects_outside_a_pickle_are_refused() -> None:
     with pytest.raises(Malformed, match="outside"):
         load_restricted(b"\x80\x05\x8c\x01aQ.", saved_as_record)
+
+
+def nested_tuples(levels: int, width: int) -> bytes:
+    """Returns instructions that push a tuple of `levels` levels, each of `width` times the level
+    below it.
+    """
+    text = b"(K\x01tq\x00"
+    for level in range(levels):
+        inner = b"h" + bytes([level])
+        text += b"0(" + inner * width + b"tq" + bytes([level + 1])
+    return text
+
+
+def test_key_that_takes_without_end_to_hash_is_malformed() -> None:
+    bomb = b"\x80\x02}" + nested_tuples(12, 10) + b"K\x01s."
+    assert len(bomb) < 400
+    with pytest.raises(Malformed, match="one of its tuples has more than 1,000,000 parts"):
+        load_restricted(bomb, lambda *_: None)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_tuples_and_shared_objects_of_every_protocol_are_read(protocol: int) -> None:
+    shared = ("a", 2, (3.5, None, True, b"bytes"))
+    value = {
+        "many": [shared] * 1000,
+        shared: {"nested": [(), (1,), (1, 2), (1, 2, 3), tuple(range(50))]},
+        "large": list(range(3000)),
+        "sets": {1, 2, 3} if protocol >= 4 else [],
+        "long": 1 << 100,
+    }
+
+    def substitute(module: str, name: str) -> Any:
+        return {("_codecs", "encode"): lambda text, code: text.encode(code)}.get((module, name))
+
+    assert load_restricted(pickle.dumps(value, protocol), substitute) == value
