@@ -60,6 +60,8 @@ _ARRAYS = ("jax.Array", "np.ndarray", "scalar")
 _NODES_MAX = 1_000_000
 _CACHE_BYTES = 64 << 20
 """Of nodes, each of which is decoded anew for every value else."""
+_CHUNK_VALUES = 1 << 24
+"""Values of a chunk that may be larger than its array, as one of a small array is."""
 _ZARR_2_DTYPE = re.compile(r"[<>|][biufcSUVmM]\d+(\[\w+\])?")
 _STEP_NAME = re.compile(r"^(?:.*_)?(\d+)$")
 
@@ -440,6 +442,12 @@ def _entry(key: str, metadata: dict[str, Any], spec: dict[str, Any], told_by: Lo
         or not (can_be(shape) and can_be(chunk))
     ):
         raise ValueError(f"array {key!r} has the shape {list(shape)} and chunks {list(chunk)}")
+    # The library decodes a chunk as a whole, and ends the process if it has no memory for one.
+    if math.prod(chunk) > max(2 * math.prod(shape), _CHUNK_VALUES):
+        raise ValueError(
+            f"array {key!r} has the shape {list(shape)} and chunks {list(chunk)}, which would be "
+            "much larger than the array"
+        )
     itemsize = NUMPY_DTYPES[dtype].itemsize if dtype in NUMPY_DTYPES else 0
     held = held_bytes(shape, chunk, itemsize)
     array = ArrayStore(orjson.dumps(spec).decode(), chunk, held, str(told_by), _stamp(told_by))

@@ -172,6 +172,11 @@ BROKEN: dict[str, tuple[Write, str]] = {
         f"no array of {kind}": (without_array(kind), UNREADABLE + "it has no array 'b'; copy it")
         for kind in ("jax.Array", "np.ndarray", "scalar")
     },
+    "chunks of more memory than there is": (
+        with_metadata(chunks=[1 << 33, 3]),
+        f"{UNREADABLE}array 'a' has the shape [20, 3] and chunks [{1 << 33}, 3], which would be "
+        "much larger than the array; copy it anew",
+    ),
     **{
         f"shape {shape} in chunks of {chunks}": (
             with_metadata(shape=shape, chunks=chunks),
