@@ -6,6 +6,7 @@ The supervisor imports this module, so that it must stay light.
 
 from __future__ import annotations
 
+import os
 import pkgutil
 import signal
 import socket
@@ -13,10 +14,15 @@ import ssl
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from service import coordinator
-from service.exit_codes import EXIT_OK
+from service.coordinator import Coordinator
+from service.exit_codes import EXIT_BUG, EXIT_OK
+from service.observability import logging
+
+log = logging.logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -39,19 +45,41 @@ class WorkerStart:
 
     def __call__(self) -> Any:
         """Returns the ASGI application of this process."""
-        service = coordinator.connect(self.coordinator)
-        start = service.begin_start()
-        # Before the libraries are loaded: it may have been one of them that ended the others.
-        _pause(start.pause_s)
+        service, is_replacement = _begin(self.coordinator)
         create_app = pkgutil.resolve_name("service.app:create_app")
-        return create_app(self, service, is_replacement=start.is_replacement)
+        return create_app(self, service, is_replacement=is_replacement)
 
     def ssl_context(self, *_: object) -> ssl.SSLContext:
-        """Returns the TLS context of the HTTP server; uvicorn's factory."""
-        from service.config import ServiceSettings
+        """Returns the TLS context of the HTTP server; uvicorn's factory, which it calls first.
+
+        A certificate may not match its key yet, or be away for a moment: then this process ends,
+        and another replacement comes. At the start, `rowcast-serve` has checked them.
+        """
+        _begin(self.coordinator)
+        from service.config import ServiceSettings, SettingsError
         from service.workers import sockets
 
-        return sockets.ssl_context(ServiceSettings(**self.settings))
+        logging.configure(self.settings["log_level"], pid=os.getpid())
+        try:
+            return sockets.ssl_context(ServiceSettings(**self.settings))
+        except SettingsError as problem:
+            log.error("cannot_start", extra=logging.fields(problem=str(problem)))
+            logging.shutdown()
+            sys.exit(EXIT_BUG)
+
+
+@cache
+def _begin(address: str) -> tuple[Coordinator, bool]:
+    """Connects this process to the coordinator, and waits if others ended while they started:
+    before the libraries are loaded, since it may have been one of them.
+
+    Returns:
+      The coordinator, and whether this worker is a replacement.
+    """
+    service = coordinator.connect(address)
+    start = service.begin_start()
+    _pause(start.pause_s)
+    return service, start.is_replacement
 
 
 def _pause(seconds: float) -> None:

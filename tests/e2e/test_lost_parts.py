@@ -19,6 +19,7 @@ from tests.e2e.process import PROGRAM, WAIT_S, Process, until
 from tests.e2e.services import (
     Launch,
     Write,
+    client_of,
     count_of,
     ctl,
     each_number_of_workers,
@@ -30,6 +31,7 @@ from tests.e2e.services import (
     wait_for_workers,
     workers_of,
 )
+from tests.service.security.authorities import Authority
 
 ENDS_THE_PROCESS = """
 import os, signal, sys
@@ -154,6 +156,32 @@ def test_worker_whose_secret_is_away_is_started_again_until_it_is_back(
     (tmp_path / "away").rename(tokens)
     wait_for_workers(service, 2)
     assert service.stop() == 0
+
+
+def test_worker_whose_certificate_has_another_key_is_started_again_until_they_match(
+    write: Write, launch: Launch, tmp_path: Path
+) -> None:
+    write()
+    authority = Authority(tmp_path, "authority")
+    signed = authority.sign("server")
+    other = Authority(tmp_path, "other").sign("other")
+    service = launch(
+        *("--workers", "2", "--tls-cert", str(signed.cert), "--tls-key", str(signed.key))
+    )
+    wait_for(service, "2")
+    key = signed.key.read_bytes()
+    signed.key.write_bytes(other.key.read_bytes())
+    before = workers_of(service)
+    before[0].kill()
+    assert service.event("worker_ended")["reason"] == "SIGKILL"
+    assert str(signed.key) in service.event("cannot_start")["problem"]
+    assert service.event("worker_ended")["reason"] == "exit status 1"
+    with client_of(service, trusted=authority.file) as client:
+        assert client.get("/readyz").status_code == 200
+    signed.key.write_bytes(key)
+    wait_for_workers(service, 2)
+    assert service.stop() == 0
+    assert not service.others, "not all of the log is JSON"
 
 
 def test_workers_respond_from_one_version_after_the_newest_was_deleted(
