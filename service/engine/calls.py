@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from bundle.arithmetic import ceil_div
 from bundle.features.columns import Column
 from service.errors import InvalidArgument
+from service.versions.version import Sizes
 
 Ids = NDArray[Any]
 """[m] int64, or [m] object holding str."""
@@ -40,19 +41,6 @@ class Target:
     model: str = ""
     version: int | None = None
     label: str = ""
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What of a version bounds the cost of its requests, whatever numbers they name.
-
-    Attributes:
-      candidates: of its largest corpus.
-      dim: the smallest one of its indexes.
-    """
-
-    candidates: int = 0
-    dim: int = 1
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ from service.engine.calls import (
     Recommendation,
     Request,
     Retrieval,
-    Sizes,
     Target,
 )
 from service.engine.computation import Computation
@@ -214,7 +213,7 @@ class Engine:
             lease=lease,
             kind=(version.model, request.kind),
             group=(version.model, context.call),
-            cost=min(request.cost(_sizes_of(version)), self._cost_max),
+            cost=min(request.cost(version.sizes), self._cost_max),
             key=None if key is None else (version, key),
             future=asyncio.get_running_loop().create_future(),
         )
@@ -417,13 +416,6 @@ def _check_coverage(coverage: float, minimum: float) -> None:
             f"shards returned {coverage:.0%} of the rows; at least {minimum:.0%} are required "
             "(shard_min_coverage)"
         )
-
-
-def _sizes_of(version: ModelVersion) -> Sizes:
-    return Sizes(
-        max([corpus.entry.size for corpus in version.corpora.values()], default=0),
-        min([index.entry.dim for index in version.indexes.values()], default=1),
-    )
 
 
 def _error_of(problem: BundleError) -> ServiceError:

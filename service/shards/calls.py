@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings
-from service.engine.calls import Answer, Request, Sizes, Vectors, magnitude
+from service.engine.calls import Answer, Request, Vectors, magnitude
 from service.engine.execution import Execution
 from service.engine.limits import NotFinite, check_bytes
 from service.engine.names import show_version
@@ -23,7 +23,7 @@ from service.engine.retrieval.filters import Compiled
 from service.engine.retrieval.search import Found
 from service.engine.retrieval.sharded_search import IndexSearch
 from service.errors import InvalidArgument, NotFound
-from service.versions.version import LoadedIndex, ModelVersion
+from service.versions.version import LoadedIndex, ModelVersion, Sizes
 
 _CANDIDATE_BYTES = 8
 """Of one candidate: its position and its score."""

@@ -275,6 +275,19 @@ class ServedIndex:
     shards: RemoteParts | None
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """What of a version bounds the cost of its requests, whatever numbers they name.
+
+    Attributes:
+      candidates: of its largest corpus.
+      dim: the smallest one of its indexes.
+    """
+
+    candidates: int = 0
+    dim: int = 1
+
+
 @dataclass(frozen=True, eq=False)
 class ModelVersion:
     """A model version as loaded.
@@ -306,6 +319,14 @@ class ModelVersion:
     fingerprint: int = 0
     shards: RemoteParts | None = None
     parts: Mapping[str, LoadedIndex] = field(default_factory=dict)
+
+    @cached_property
+    def sizes(self) -> Sizes:
+        """What bounds the cost of its requests."""
+        return Sizes(
+            max([corpus.entry.size for corpus in self.corpora.values()], default=0),
+            min([index.entry.dim for index in self.indexes.values()], default=1),
+        )
 
     @property
     def files(self) -> Manifest:

@@ -91,7 +91,7 @@ def test_version_for_which_memory_is_missing_elsewhere_may_become_current(
     [
         (report(2, failed=(3,)), {3}),
         (report(2, failed=(3,), listens=False), set()),  # it waits until it can load 3
-        (report(3, failed=(3,)), {2}),  # a new copy of 3 failed, the old one serves
+        (report(2, 3, failed=(3,)), set()),  # a new copy of 3 failed, the old one serves
         (report(2, 3), set()),
         (report(2), set()),  # it has not looked for 3 yet
     ],
@@ -99,9 +99,9 @@ def test_version_for_which_memory_is_missing_elsewhere_may_become_current(
 def test_lacking_versions_are_those_that_a_worker_failed_to_load(
     other: Report, expected: set[int], service: Coordinator
 ) -> None:
-    service.report(1, report(2, 3, failed=(2,) if expected == {2} else ()))
+    service.report(1, report(2, 3))
     service.report(2, other)
-    assert lacking(service, 1) == (expected if expected != {2} else set())
+    assert lacking(service, 1) == expected
 
 
 def test_version_gone_from_the_root_is_lacking_once_a_worker_would_need_it(

@@ -482,15 +482,20 @@ class Scheduler:
             # says nothing about those that are computed.
             failed = isinstance(answer, ServiceError)
             for kind in (job.kind, job.group):
-                # Names in a kind may be the client's; only a success shows that they are ours.
-                expected_s = self.estimates.expected_s(kind)
-                if not failed or (expected_s is not None and each_s > expected_s):
+                if not failed or self._is_slower(kind, each_s):
                     computed[kind] += 1
             if not failed:
                 self._cost.observe(job.group, job.cost)
             self._settle(job, answer)
         for kind, times in computed.items():
             self.estimates.observe(kind, each_s, times)
+
+    def _is_slower(self, kind: Hashable, seconds: float) -> bool:
+        """Returns whether requests of a kind are expected to take less. Nothing is expected of a
+        kind that never succeeded: names in it may be a client's.
+        """
+        expected_s = self.estimates.expected_s(kind)
+        return expected_s is not None and seconds > expected_s
 
     def _hung_up(self, job: Job, watcher: asyncio.Future[object]) -> None:
         if not watcher.cancelled():

@@ -48,5 +48,7 @@ def test_run_into_a_root_that_is_a_file_exits_2(
     (tmp_path / "file").write_text("kept")
     project = write_project(tmp_path, changed(recipe, "output.root", str(tmp_path / "file")))
     assert forked.run(["run", str(project)], tmp_path / "output") == 2
-    assert "directory" in message_of(tmp_path / "output")
+    file = tmp_path / "file"
+    message = f"destination {file} is not a directory; name one, or a new path"
+    assert message in message_of(tmp_path / "output")
     assert (tmp_path / "file").read_text() == "kept"

@@ -10,9 +10,9 @@ from service.engine.calls import (
     IdLists,
     Recommendation,
     Retrieval,
-    Sizes,
     Target,
 )
+from service.versions.version import Sizes
 from tests.service.running import column
 
 SIZES = Sizes(candidates=5_000, dim=4)
