@@ -57,10 +57,14 @@ class Histogram(Collector):
     def observe(self, value: float, labels: Labels) -> None:
         """Counts a value; rendered after the next flush."""
         if labels not in self._series:
-            self._series[labels] = self._create(labels)
+            self.add_series(labels)
         series = self._series[labels]
         series.counts[bisect_left(self._bounds, value)] += 1
         series.sum += value
+
+    def add_series(self, labels: Labels) -> None:
+        """Begins a series, which is 0 until a value is observed."""
+        self._series[labels] = self._create(labels)
 
     def flush(self) -> None:
         """Adds the values since the last flush to those of prometheus_client."""

@@ -286,6 +286,10 @@ class Metrics:
         for name, labels in SERIES_AT_START.items():
             for values in product(*labels):
                 self._counters[name](*values).inc(0)
+        # The first series opens the file of all histograms. Opened with the first request, it might
+        # not be possible any more.
+        for call in CALLS:
+            self._histograms["batch_requests"].add_series((call,))
         rows = "numpy" if native.Rows is None else "compiled"
         self._gauges["build_info"](metadata.version("rowcast"), str(FORMAT_VERSION), rows).set(1)
         self._gauges["process_start_timestamp_seconds"]().set_to_current_time()

@@ -61,11 +61,13 @@ class SupervisorMetrics:
         """Creates the run directory again if somebody has removed it: workers that start need it.
 
         Raises:
-          OSError: It cannot be created, or is another user's.
+          OSError: It cannot be created, is no directory, or is another user's.
         """
         try:
             self.directory.mkdir(mode=0o700)
         except FileExistsError:
+            if not self.directory.is_dir():
+                raise NotADirectoryError(f"{self.directory} is not a directory") from None
             if self.directory.stat().st_uid != os.geteuid():
                 raise PermissionError(f"{self.directory} is another user's") from None
         else:

@@ -126,16 +126,24 @@ def test_service_whose_run_directory_is_removed_creates_it_again(
     assert service.stop() == 0
 
 
-def test_service_whose_run_directory_is_read_only_stays_ready(write: Write, launch: Launch) -> None:
+def test_service_whose_run_directory_cannot_be_written_stays_ready(
+    write: Write, launch: Launch
+) -> None:
     write()
     service = launch("--workers", "1")
     wait_for(service, "1")
-    run_directory_of(service).chmod(0o500)
+    directory = run_directory_of(service)
+    directory.rename(directory.with_name(f"{directory.name}-aside"))
+    directory.write_text("")  # a file in its place: nobody, not even root, can write below it
+    assert str(directory) in service.event("run_directory_lost")["problem"]
     with httpx.Client(base_url=health_url(service)) as health:
         time.sleep(6)  # longer than a worker may be silent
         assert is_ready(health)
+        assert health.get("/metrics").status_code == 500
     assert serves(service, 1)
     assert service.stop() == 0
+    directory.unlink()
+    shutil.rmtree(directory.with_name(f"{directory.name}-aside"))
 
 
 def test_worker_whose_secret_is_away_is_started_again_until_it_is_back(
