@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -201,10 +202,10 @@ def test_rowcast_rejected_prints_one_sentence_and_exits_by_code(
 def test_rowcast_of_a_service_that_is_not_ready_exits_4(
     rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with http_server([NOT_READY]) as server:
+    # The next try would begin after the deadline, so that there is none.
+    with http_server([replace(NOT_READY, retry_after="60")]) as server:
         assert (
-            rowcast("embed", "-f", "user=5", "-m", "m", "--url", server.url, "--timeout", "0.2")
-            == 4
+            rowcast("embed", "-f", "user=5", "-m", "m", "--url", server.url, "--timeout", "30") == 4
         )
     assert capsys.readouterr().err.startswith("NOT_READY: ")
 

@@ -53,6 +53,8 @@ decompressed.
 LIMITS = (
     *("--request-timeout-s", "20", "--body-timeout-s", "2", "--keep-alive-s", "5"),
     *("--max-concurrent-requests", "64", "--max-inflight-bytes", str(64 * MIB)),
+    # Above the idle ones of an attack, whatever this machine's limit on open files is.
+    *("--max-connections", "20000"),
 )
 RANK = "/v1/models/movies:rank"
 RANKING = {"context": {"user": 5}, "candidate_ids": [1000, 1007, 1014, 1021]}
