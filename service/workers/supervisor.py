@@ -315,7 +315,7 @@ def main() -> None:
     except OSError as problem:
         log.error("cannot_start", extra=logging.fields(problem=str(problem)))
     finally:
-        logging.shutdown()
+        logging.finish()  # threads may still log
     sys.exit(code)
 
 

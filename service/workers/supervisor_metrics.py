@@ -44,6 +44,9 @@ class SupervisorMetrics:
         """
         self.directory = Path(tempfile.mkdtemp(prefix="rowcast-"))
         self._lock = _locked(self.directory)
+        self._closed = False
+        # A second signal closes while the first one's close is in progress, in the same thread.
+        self._closing = threading.RLock()
         self._rendering = threading.Lock()
         self._registry = CollectorRegistry()
         (text, labels) = COUNTERS["worker_ends"]
@@ -59,20 +62,24 @@ class SupervisorMetrics:
 
     def restore_directory(self) -> None:
         """Creates the run directory again if somebody has removed it: workers that start need it.
+        Does nothing once the metrics are closed.
 
         Raises:
           OSError: It cannot be created, is no directory, or is another user's.
         """
-        try:
-            self.directory.mkdir(mode=0o700)
-        except FileExistsError:
-            if not self.directory.is_dir():
-                raise NotADirectoryError(f"{self.directory} is not a directory") from None
-            if self.directory.stat().st_uid != os.geteuid():
-                raise PermissionError(f"{self.directory} is another user's") from None
-        else:
-            os.close(self._lock)
-            self._lock = _locked(self.directory)
+        with self._closing:
+            if self._closed:
+                return
+            try:
+                self.directory.mkdir(mode=0o700)
+            except FileExistsError:
+                if not self.directory.is_dir():
+                    raise NotADirectoryError(f"{self.directory} is not a directory") from None
+                if self.directory.stat().st_uid != os.geteuid():
+                    raise PermissionError(f"{self.directory} is another user's") from None
+            else:
+                os.close(self._lock)
+                self._lock = _locked(self.directory)
 
     def render(self, running: Collection[int]) -> bytes:
         """Returns the text of `/metrics`, without the gauges of workers that have ended.
@@ -91,8 +98,11 @@ class SupervisorMetrics:
         return merged + prometheus.generate_latest(self._registry)
 
     def close(self) -> None:
-        """Removes the run directory."""
-        os.close(self._lock)
+        """Removes the run directory; may be called again."""
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                os.close(self._lock)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 

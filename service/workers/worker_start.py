@@ -64,7 +64,7 @@ class WorkerStart:
             return sockets.ssl_context(ServiceSettings(**self.settings))
         except SettingsError as problem:
             log.error("cannot_start", extra=logging.fields(problem=str(problem)))
-            logging.shutdown()
+            logging.finish()
             sys.exit(EXIT_BUG)
 
 

@@ -66,10 +66,10 @@ def half_sent(service: Process) -> Iterator[Callable[[], bytes]]:
         yield finish
 
 
-def only_json_is_logged(service: Process) -> bool:
-    """Whether nothing but log lines came from a service that has ended."""
+def output_beside_the_log(service: Process) -> list[str]:
+    """What a service that has ended wrote that was no line of its log."""
     service.kill()  # waits for the last line
-    return not service.others
+    return service.others
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_service_that_drains_loses_no_request(workers: str, write: Write, launch
         assert finish().startswith(b"HTTP/1.1 200 ")
     assert service.process.wait(WAIT_S) == 0
     assert service.event("stopped")["drained"]
-    assert only_json_is_logged(service)
+    assert output_beside_the_log(service) == []
 
 
 def test_service_under_load_that_is_terminated_completes_every_request(
@@ -388,7 +388,7 @@ def test_log_of_a_service_that_is_stopped_early_is_json_to_the_last_line(
     service.event(event)
     # Before it handles signals, SIGTERM ends the program as it ends any other.
     assert service.stop() in ({0, -signal.SIGTERM} if event == "starting" else {0})
-    assert only_json_is_logged(service)
+    assert output_beside_the_log(service) == []
 
 
 @contextmanager

@@ -98,3 +98,15 @@ def test_health_forgets_workers_that_have_ended(
     health.observe([PID], 1)
     health.observe([OTHER], 1)
     assert health.problem == "no worker responds"
+
+
+def test_run_directory_that_was_removed_comes_back_until_the_service_ends(
+    metrics: SupervisorMetrics,
+) -> None:
+    metrics.directory.rmdir()
+    metrics.restore_directory()
+    assert metrics.directory.is_dir()
+
+    metrics.close()
+    metrics.restore_directory()
+    assert not metrics.directory.exists()
