@@ -174,6 +174,7 @@ class _Connection:
             error.address = self.address.url
             if not isinstance(error, Unreachable):
                 error.request_id = error.request_id or request_id
+            deadline.earlier_failure = error.message
             raise
 
 

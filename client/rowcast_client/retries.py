@@ -25,7 +25,11 @@ JITTER = SystemRandom()  # processes forked from one parent do not wait alike
 
 
 class Deadline:
-    """The end of the time given to one call, all its attempts together."""
+    """The end of the time given to one call, all its attempts together.
+
+    Attributes:
+      earlier_failure: The message of the latest attempt that failed before the end; "": none did.
+    """
 
     def __init__(self, timeout_s: float) -> None:
         if (
@@ -37,6 +41,7 @@ class Deadline:
                 f"timeout_s is {timeout_s!r}: expected a positive number of seconds"
             )
         self.timeout_s = float(timeout_s)
+        self.earlier_failure = ""
         self._end = time.monotonic() + self.timeout_s
 
     def remaining_s(self) -> float:

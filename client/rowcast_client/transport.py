@@ -202,10 +202,13 @@ class Transport(ABC):
         self.only_model = names[0]
 
     def out_of_time(self, deadline: Deadline) -> DeadlineExceeded:
-        """Returns the error for a response that did not arrive before the deadline."""
-        return DeadlineExceeded(
-            f"{self.address.url} did not respond within {deadline.timeout_s:g} s"
-        )
+        """Returns the error for a response that did not arrive before the deadline. Attempts that
+        failed otherwise before may be the cause: retries use up the time.
+        """
+        message = f"{self.address.url} did not respond within {deadline.timeout_s:g} s"
+        if deadline.earlier_failure:
+            message += f"; before, an attempt failed: {deadline.earlier_failure}"
+        return DeadlineExceeded(message)
 
     def unreachable(self, what: str, reason: str) -> Unreachable:
         """Returns the error for a connection that failed."""

@@ -154,6 +154,15 @@ def test_client_of_a_service_that_never_responds_ends_with_the_deadline_and_name
     assert 0.3 <= time.monotonic() - started < 3
 
 
+def test_timeout_of_a_retry_reports_why_the_attempt_before_it_failed(way: Way) -> None:
+    with way.server([NOT_READY, None]) as server, pytest.raises(DeadlineExceeded) as caught:
+        way.send(server.url, EMBED, timeout_s=2)
+    assert len(server.requests) == 2
+    assert caught.value.message == (
+        f"{server.url} did not respond within 2 s; before, an attempt failed: a sentence"
+    )
+
+
 def test_client_of_an_address_without_service_tries_again_and_names_it(way: Way) -> None:
     with way.server([OK]) as server:
         gone = server.url
