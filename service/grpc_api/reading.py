@@ -10,14 +10,14 @@ from typing import NoReturn
 import grpc
 from grpc.aio import ServicerContext
 
-from service.errors import DeadlineExceeded, InvalidArgument, Overloaded, TooLarge
+from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, Overloaded
 
 _BRIEF_S = 0.5
 """Time for a message that is received while half of the slots are taken."""
 _AGAIN_S = 0.02
 """The same on a connection with calls whose messages did not arrive in time."""
 _CANCELLED_S = 0.1
-"""Time after which a call whose message is too large has been cancelled."""
+"""Time after which gRPC has cancelled a call that has ended without a message."""
 _CONNECTION_SHARE = 8
 """One connection may take a slot in this many."""
 _RETRY_AFTER_S = 1.0
@@ -72,7 +72,7 @@ class Reading:
         Raises:
           DeadlineExceeded: It did not arrive in time.
           Overloaded: The connection has too many calls whose messages have not arrived.
-          TooLarge: It is too large, which gRPC has reported to the client before.
+          Cancelled: The client has left, or gRPC has rejected the message as too large.
           InvalidArgument: The client ended the call without a message.
         """
         with self._counted(context.peer()) as connection:
@@ -95,13 +95,16 @@ class Reading:
         return bytes(message)
 
     async def _reject_missing(self) -> NoReturn:
-        """Rejects a call without a message. gRPC reports a message that is too large as missing,
-        and cancels the call right after that.
+        """Rejects a call without a message. If its client has left, or if gRPC has rejected its
+        message as too large, gRPC cancels it right after that, and tells neither from the other.
         """
         try:
             await asyncio.sleep(_CANCELLED_S)
         except asyncio.CancelledError:
-            raise TooLarge("the message is larger than the limit") from None
+            raise Cancelled(
+                "the call ended before its message arrived: the client left, or gRPC rejected a "
+                "message of more than max_request_bytes"
+            ) from None
         raise InvalidArgument("the call has no message; one was expected")
 
     @contextlib.contextmanager

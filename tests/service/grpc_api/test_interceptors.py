@@ -10,6 +10,7 @@ import pytest
 
 from service.errors import INTERNAL_MESSAGE
 from service.grpc_api.servicer import SERVICE
+from service.observability import logging
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.service.grpc_api.conftest import MAX_REQUEST_BYTES
@@ -145,11 +146,11 @@ def test_unknown_methods_are_unimplemented(service: RunningService, channel: grp
 def test_message_over_the_limit_decompressed_or_not_is_resource_exhausted(
     compression: grpc.Compression, service: RunningService, channel: grpc.Channel
 ) -> None:
-    before = counted(service, "retrieve", "TOO_LARGE")
+    before = counted(service, "retrieve", "CANCELLED")
     found = call(channel, "Retrieve", bytes(8 * MAX_REQUEST_BYTES), compression=compression)
     assert found.status is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "retry-after" not in found.trailing
-    until(lambda: counted(service, "retrieve", "TOO_LARGE") == before + 1)
+    until(lambda: counted(service, "retrieve", "CANCELLED") == before + 1)
     assert call(channel, "Lookup", lookup(3)).code == "OK"
 
 
@@ -189,9 +190,24 @@ def test_metadata_that_is_not_text_is_not_logged(
     metadata = b"\0\x0dauthorization" + bytes([len(value)]) + value
     frames = request_frames(f"/{SERVICE}/Lookup", lookup(1).SerializeToString())
     size = int.from_bytes(frames[:3], "big")
+    before = counted(service, "lookup", "OK")
     headers = frame(1, 4, 1, frames[9 : 9 + size] + metadata)
     with connect(service.grpc) as client:
         client.sendall(PREFACE + headers + frames[9 + size :])
-        until(lambda: "Invalid encoding" in (tmp_path / "log").read_text())
+        until(lambda: counted(service, "lookup", "OK") == before + 1)
 
-    assert "secret" not in (tmp_path / "log").read_text()
+    logging.shutdown()
+    text = (tmp_path / "log").read_text()
+    assert "secret" not in text
+    assert "Invalid encoding" not in text
+
+
+@pytest.mark.parametrize("message", [lookup(1).SerializeToString(), b""])
+def test_client_that_leaves_amid_its_call_is_counted_as_cancelled(
+    message: bytes, service: RunningService
+) -> None:
+    before = counted(service, "lookup", "CANCELLED")
+    frames = request_frames(f"/{SERVICE}/Lookup", message)
+    with connect(service.grpc) as client:
+        client.sendall(PREFACE + frames[:-1])
+    until(lambda: counted(service, "lookup", "CANCELLED") == before + 1)
