@@ -389,7 +389,7 @@ def _option(body: Part, name: str, default: Any) -> Any:
         value = float(value)
     if kind is int and type(value) is float and abs(value) >= _INTEGER_END:
         raise InvalidArgument(
-            f"{name} is about {shown(value)}; an integer in [-2^63, 2^63) was expected"
+            f"{name} is about {shown(int(value))}; an integer in [-2^63, 2^63) was expected"
         )
     if type(value) is not kind:
         raise InvalidArgument(f"{name} is {shown(value)}; {_EXPECTED[kind]} was expected")
