@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bundle.errors import RowUnavailable, UnknownRefused
 from bundle.features.columns import Column
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest
+from runtime.errors import ComputationFailed
 from service.config import ServiceSettings
 from service.engine import towers
 from service.engine.calls import Embedding, Ranking, Recommendation, Retrieval, Target
@@ -30,6 +31,11 @@ _EXAMPLES = (1, 64)
 """Examples of each run of a tower: one alone, and enough to grow every buffer once."""
 _EXACT_BYTES_MAX = 4 << 20
 """Of vectors that are all searched exactly: more would have to be read before a version is served.
+"""
+
+_NOT_COMPUTED = (ComputationFailed, NotFinite, RowUnavailable, UnknownRefused)
+"""What models may do with synthetic values, which callers would not send: the exporter has compared
+every tower on examples that the model takes.
 """
 
 _Compute = Callable[[ModelVersion, Any, ServiceSettings, Execution], Computation[object]]
@@ -60,7 +66,7 @@ def run(
             inputs = towers.Inputs(plan.layout_alone, n)
             for place in inputs.places:
                 place.array[...] = "" if place.array.dtype == object else 0
-            with contextlib.suppress(NotFinite):  # such as a mean over no value
+            with contextlib.suppress(*_NOT_COMPUTED):
                 towers.run(tower, plan, inputs, execution)[tower.entry.result].reshape(n, -1)
             throttle()
     for store in model_version.contexts.values():
@@ -79,9 +85,7 @@ def run(
             completed(retrieve.retrieve(model_version, search, settings, execution))
             throttle()
     for compute, request in _requests(model_version):
-        # Some vocabularies hold no synthetic id, and some models cannot compute with synthetic
-        # numbers.
-        with contextlib.suppress(UnknownRefused, RowUnavailable, NotFinite):
+        with contextlib.suppress(*_NOT_COMPUTED):
             completed(compute(model_version, request, settings, execution))
         throttle()
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
+from numpy.typing import NDArray
 
+from runtime.errors import ComputationFailed, InvalidInput
 from service.engine import warmup
-from tests.service.engine.served import Served
+from tests.service.engine.served import CountingTower, Served
 
 Load = Callable[..., Served]
 
@@ -22,3 +25,34 @@ def test_warm_up_runs_every_tower_and_throttles(load: Load, parts: bool) -> None
     for tower in counters.values():
         for counter in tower.values():
             assert {1, 64} <= set(counter.examples)
+
+
+class ParsingTower(CountingTower):
+    """Cannot compute with the values that nobody would send."""
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        super().run(inputs)
+        raise ComputationFailed("'' is no number")
+
+
+class MisfitTower(CountingTower):
+    """Does not fit the manifest."""
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        raise InvalidInput("'price' has dtype object")
+
+
+def test_values_that_a_tower_cannot_compute_with_do_not_keep_a_version_from_service(
+    load: Load,
+) -> None:
+    service = load()
+    (network,) = service.wrapped("ranking", ParsingTower).values()
+    warmup.run(service.version, service.settings, lambda: None)
+    assert {1, 64} <= set(network.examples)
+
+
+def test_tower_that_does_not_fit_its_manifest_keeps_a_version_from_service(load: Load) -> None:
+    service = load()
+    service.wrapped("ranking", MisfitTower)
+    with pytest.raises(InvalidInput, match="'price' has dtype object"):
+        warmup.run(service.version, service.settings, lambda: None)
