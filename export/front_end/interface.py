@@ -149,6 +149,9 @@ class OriginalModel(Protocol):
 
         Args:
           dense: keys of variables that are neither tables nor an optimizer's.
+
+        Raises:
+          CheckpointError: an object that the model has holds more variables in the checkpoint.
         """
 
     def combine(self, config: Any, ids: Any, weights: Any, vectors: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 from export.checkpoint.inventory.layout_file import read_layouts
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
+from export.checkpoint.left_out import refuse_left_out
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, NotConvertible
 from export.front_end.interface import PartitionedModel
@@ -116,6 +117,7 @@ class JaxModel:
 
     def note_unmatched_weights(self, dense: Collection[str]) -> tuple[str, ...]:
         """See OriginalModel.note_unmatched_weights."""
+        refuse_left_out(self.checkpoint, self._stored.left_out(dense))
         unread = self._stored.unread(dense)
         if not unread:
             return ()

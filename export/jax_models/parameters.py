@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from export.checkpoint.left_out import left_out_siblings
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 from export.jax_models.functions import JaxFunctions
@@ -106,6 +107,22 @@ class StoredParameters:
             and key.startswith(beside)
             and len(self.checkpoint.entries[key].shape) > 1
         }
+
+    def left_out(self, dense: Collection[str]) -> dict[str, str]:
+        """Returns the keys of arrays that lie in the same module as one of the model's parameters,
+        and that the model lacks. The tree itself is no module: in a flat one, the parameters of all
+        towers lie beside each other.
+
+        Args:
+          dense: keys of variables that are neither tables nor an optimizer's.
+        """
+        known = {self.key(path) for path in self.model.leaves} - {""}
+
+        def module(key: str) -> str:
+            dotted = key.removesuffix(".value").rpartition(".")[0]
+            return "" if dotted == self.beginning else dotted
+
+        return left_out_siblings(known, {*dense} - known, module)
 
     def _key_in(self, beginning: str, path: str) -> str:
         dotted = path.replace("/", ".")

@@ -77,6 +77,16 @@ def variables_of(root: Any) -> list[Any]:
     return [variable.value for variable in root.variables if not variable.path.endswith(_SEED)]
 
 
+def has_lora_weights(root: Any, variable: Any) -> bool:
+    """Returns whether a variable belongs to a layer with LoRA matrices in a model of Keras 3."""
+    return any(
+        variable is own.value
+        for layer in all_layers(root)
+        if getattr(layer, "lora_enabled", False)
+        for own in layer.weights
+    )
+
+
 def is_wider_integer(dtype: str, stored: str) -> bool:
     """Returns whether a variable of a dtype holds every integer of the stored one: JAX has no
     integers of 64 bits by default, where TensorFlow has them, as in `Normalization.count`.
@@ -130,6 +140,11 @@ def _check_lists(groups: Collection[str], checkpoint: Checkpoint) -> None:
 def _group(path: str) -> str:
     """Returns the path of the layer that saved a dataset."""
     return path.rpartition("/vars/")[0]
+
+
+def layer_of_key(key: str) -> str:
+    """Returns what holds a variable, by its key in a file of Keras or of OrbaxCheckpoint."""
+    return _group(key) or _path_of(key).rpartition(".")[0]
 
 
 def _by_paths(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:

@@ -28,6 +28,7 @@ class ModelObject:
       owner: the object that tracks it.
       node: the checkpoint's object at that path; None if there is none.
       children: names of the objects that it tracks.
+      variables: those of them that are variables.
     """
 
     resource: str
@@ -35,6 +36,7 @@ class ModelObject:
     owner: Any
     node: int | None
     children: tuple[str, ...]
+    variables: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,12 @@ def walk(
         handle = getattr(trackable, "handle", None)
         found.append(
             ModelObject(
-                "" if handle is None else resource(handle), path, owner, node, tuple(children)
+                "" if handle is None else resource(handle),
+                path,
+                owner,
+                node,
+                tuple(children),
+                tuple(name for name, child in children.items() if hasattr(child, "handle")),
             )
         )
         for name, child in children.items():
@@ -116,6 +123,26 @@ def unmatched_objects(
                 if keys:
                     found.append(UnmatchedObject(each.path, name, counted, keys))
     return found
+
+
+def left_out_variables(walked: Sequence[ModelObject], graph: ObjectGraph) -> dict[str, str]:
+    """Returns the variables that the checkpoint holds of an object which has others in the model,
+    and not these: their keys by their attribute paths. An object without any variable may not have
+    been called, and makes them then.
+
+    Args:
+      walked: as `walk` returns them.
+      graph: the checkpoint's object graph.
+    """
+    known = {each.node for each in walked}
+    both = [(each, graph.nodes[each.node].children) for each in walked if each.node is not None]
+    return {
+        _joined(each.path, name): graph.nodes[node].key
+        for each, stored in both
+        if not stored.keys().isdisjoint(each.variables)
+        for name, node in stored.items()
+        if graph.nodes[node].key and name not in each.children and node not in known
+    }
 
 
 def _variables(

@@ -16,6 +16,7 @@ from typing import Any
 
 from export.checkpoint.formats.object_graph import ObjectGraph
 from export.checkpoint.inventory.name_tables import is_partitioned
+from export.checkpoint.left_out import left_out_siblings, refuse_left_out
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 from export.graphs.walks import resource
@@ -24,7 +25,9 @@ from export.tensorflow_models.frameworks.placeholders import line_of_variable
 from export.tensorflow_models.model.keras_generation import why_unlike
 from export.tensorflow_models.model.keras_variables import (
     find_keras_variables,
+    has_lora_weights,
     is_wider_integer,
+    layer_of_key,
     saved_by_keras,
     variables_of,
 )
@@ -32,6 +35,7 @@ from export.tensorflow_models.model.object_paths import Place
 from export.tensorflow_models.model.object_walk import (
     ModelObject,
     UnmatchedObject,
+    left_out_variables,
     unmatched_objects,
     walk,
 )
@@ -47,6 +51,15 @@ _UNSEEN = (
 _UNTRACKED = (
     "Keras does not track it: a layer must be an attribute of the model or of one of its layers, "
     "also in a list or dict, when the model is trained and in the factory"
+)
+_NAMES_IN_LAYERS = {
+    *("kernel", "bias", "weights", "biases"),
+    *("gamma", "beta", "moving_mean", "moving_variance"),
+}
+"""How `tf.layers` and TF-Slim name the variables of a layer."""
+_MERGED = (
+    "Keras saves a layer with its LoRA matrices merged into its own: let the factory create the "
+    "layer without enable_lora"
 )
 
 
@@ -139,9 +152,13 @@ class TrainedModel:
         return why_unlike(self.root, self.checkpoint.graph)
 
     def why_missing(self, variable: Any) -> str:
-        """Returns why TensorFlow could not save a variable, and the cure; "" if it could."""
+        """Returns why TensorFlow or Keras could not save a variable, and the cure; "" if it
+        could.
+        """
         if isinstance(self.root, NamedGraph) or resource(variable.handle) in self.places:
             return ""
+        if saved_by_keras(self.checkpoint) and has_lora_weights(self.root, variable):
+            return _MERGED
         return _UNSEEN if self.checkpoint.graph is not None else _UNTRACKED
 
     @cached_property
@@ -220,12 +237,9 @@ class TrainedModel:
         return unmatched_objects(self._walked(graph), graph, self.checkpoint.entries)
 
     def note_unmatched_weights(self, dense: Collection[str]) -> tuple[str, ...]:
-        """Returns a note if the checkpoint holds matrices that the model code lacks.
-
-        Args:
-          dense: keys of variables that are neither tables nor an optimizer's.
-        """
+        """See OriginalModel.note_unmatched_weights."""
         checkpoint = self.checkpoint
+        refuse_left_out(checkpoint, self._left_out(dense))
         found = {key for key in dense if len(checkpoint.entries[key].shape) > 1}
         if isinstance(self.root, NamedGraph) or checkpoint.graph is None:
             known = {place.key for place in self.places.values()}
@@ -247,6 +261,25 @@ class TrainedModel:
             "model code "
             "lacks; if they are needed for these outputs, the code is not the one that was trained",
         )
+
+    def _left_out(self, dense: Collection[str]) -> dict[str, str]:
+        """Returns what the code of the model's objects lacks: keys in `dense` by their paths."""
+        graph = self._object_graph
+        if graph is not None:
+            left_out = left_out_variables(self._walked(graph), graph)
+            weights = {*dense} - self._counters(graph)
+            return {path: key for path, key in left_out.items() if key in weights}
+        known = {place.key for place in self.places.values()}
+        if isinstance(self.root, NamedGraph):
+            known |= {*self.root.variables}
+            return left_out_siblings(known, {*dense} - known, _layer)
+        return left_out_siblings(known, {*dense} - known, layer_of_key)
+
+    def _counters(self, graph: ObjectGraph) -> set[str]:
+        """Returns the keys of what training counts beside the model, such as `save_counter`."""
+        entries = self.checkpoint.entries
+        beside = {graph.nodes[node].key for node in graph.nodes[0].children.values()}
+        return {key for key in beside & entries.keys() if "int" in entries[key].dtype}
 
     def table_keys(self, tables: Mapping[str, Any]) -> dict[str, str]:
         """Returns the checkpoint's key of each of the model's tables, given by name.
@@ -282,6 +315,14 @@ def _problem(variable: Any, place: Place, made: str, checkpoint: Checkpoint) -> 
         "whole, where it"
     )
     return f"{path} was {where} would read other rows" if spread else ""
+
+
+def _layer(name: str) -> str:
+    """Returns the layer of a variable of TF1, which is its scope; "" unless its name is one that
+    layers give: other scopes hold what belongs to different layers.
+    """
+    scope, _, own = name.rpartition("/")
+    return scope if own in _NAMES_IN_LAYERS else ""
 
 
 def _shapes(keys: Mapping[str, str], checkpoint: Checkpoint) -> str:

@@ -44,12 +44,12 @@ WEIGHTS = {
 
 
 def partitioned(
-    folder: Path, leaves: dict[str, Any] | None = None, **sections: Any
+    folder: Path, leaves: dict[str, Any] | None = None, code: str = MODEL, **sections: Any
 ) -> PartitionedModel:
-    (folder / "model.py").write_text(MODEL)
+    (folder / "model.py").write_text(code)
     write_item(folder / "checkpoint", {**WEIGHTS, **(leaves or {})})
-    code = {"factory": "model.py:build", "table_threshold": 0}
-    job = recipe("model.py:build", INPUTS, TOWERS, {"code": code, "checkpoint": PATH, **sections})
+    place = {"factory": "model.py:build", "table_threshold": 0}
+    job = recipe("model.py:build", INPUTS, TOWERS, {"code": place, "checkpoint": PATH, **sections})
     return JaxFrontEnd().partition(job, folder, open_checkpoint(folder / "checkpoint"))
 
 
@@ -97,6 +97,15 @@ def test_matrices_that_the_model_lacks_are_noted(
     assert note.startswith(
         f"checkpoint checkpoint also holds {shown}{more}, which the model code lacks; if they"
     )
+
+
+def test_module_with_fewer_parameters_than_were_saved_is_refused(tmp_path: Path) -> None:
+    code = MODEL.replace('"w": jax', '"dense/kernel": jax').replace('"w"', '"dense/kernel"')
+    layer = {"params.dense.kernel": np.ones((2, 3)), "params.dense.bias": np.ones(3)}
+    leaves = {key: value.astype(np.float32) for key, value in layer.items()}
+    original = partitioned(tmp_path, leaves, code).original
+    with pytest.raises(CheckpointError, match=r"also holds params.dense.bias \[3\], which the"):
+        original.note_unmatched_weights([*WEIGHTS, *layer])
 
 
 def test_averages_are_found_by_their_path_alone(tmp_path: Path) -> None:

@@ -293,6 +293,51 @@ def test_note_names_the_matrices_that_the_model_lacks(
     assert trained.note_unmatched_weights([key("model", "known", "kernel")]) == ()
 
 
+@pytest.mark.parametrize(
+    ("object_path", "path"), [("model", "hidden.bias"), ("model.hidden", "bias")]
+)
+def test_object_with_fewer_variables_than_were_saved_is_refused(
+    object_path: str, path: str, tmp_path: Path
+) -> None:
+    whole = tf.Module()
+    whole.hidden = Block(kernel=[2, 3], bias=[3])
+    checkpoint = saved(tmp_path, model=whole)
+    model = tf.Module()
+    model.hidden = Block(kernel=[2, 3])
+    root = model if object_path == "model" else model.hidden
+    with pytest.raises(CheckpointError, match=rf"also holds {path} \[3\], which the model code"):
+        TrainedModel(root, checkpoint, object_path).note_unmatched_weights(checkpoint.entries)
+
+
+def test_what_training_counts_beside_the_model_may_be_left_out(tmp_path: Path) -> None:
+    model = Block(kernel=[2, 3])
+    checkpoint = saved(tmp_path, kernel=model.kernel, step=tf.Variable(3))
+    assert TrainedModel(model, checkpoint, "").note_unmatched_weights(checkpoint.entries) == ()
+
+
+def test_object_that_has_made_no_variable_yet_may_have_them_in_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    whole = tf.Module()
+    whole.hidden = Block(kernel=[3], bias=[3])
+    checkpoint = saved(tmp_path, model=whole)
+    model = tf.Module()
+    model.hidden = Block()
+    trained = TrainedModel(model, checkpoint, "model")
+    assert trained.note_unmatched_weights(checkpoint.entries) == ()
+
+
+def test_layer_with_fewer_variables_than_a_file_of_keras_is_refused() -> None:
+    model = keras.Sequential([keras.layers.Dense(2, use_bias=False)])
+    model.build((None, 3))
+    paths = {"layers/dense/vars/0": (3, 2), "layers/dense/vars/1": (2,)}
+    entries = {path: Entry(path, "float32", shape, ()) for path, shape in paths.items()}
+    listing = Listing("", entries, Storage(kind="Keras"))
+    trained = TrainedModel(model, Checkpoint(Path("model.keras"), listing, "saved"), "")
+    with pytest.raises(CheckpointError, match=r"also holds layers/dense/vars/1 \[2\], which"):
+        trained.note_unmatched_weights(entries)
+
+
 def test_vectors_that_the_model_lacks_are_not_noted(tmp_path: Path) -> None:
     whole = tf.Module()
     whole.block = Block(bias=[3])

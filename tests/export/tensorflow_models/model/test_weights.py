@@ -79,6 +79,26 @@ def test_matrices_by_names_that_the_graph_lacks_are_noted(prefix: Path) -> None:
     assert "also holds tower/kernel [4, 2], which the model code lacks" in note
 
 
+def layers(use_bias: bool) -> Callable[[dict[str, Any]], Any]:
+    def model(inputs: dict[str, Any]) -> Any:
+        with v1.variable_scope("dense"):
+            result = tf.matmul(inputs["numbers"], v1.get_variable("kernel", [4, 2]))
+            return result + v1.get_variable("bias", [2]) if use_bias else result
+
+    return model
+
+
+def test_layer_of_the_graph_with_fewer_variables_than_were_saved_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.ckpt"
+    with tf.Graph().as_default(), v1.Session() as session:
+        layers(use_bias=True)({"numbers": tf.ones([1, 4])})
+        session.run(v1.global_variables_initializer())
+        v1.train.Saver().save(session, str(path), write_meta_graph=False)
+    trained = TrainedModel(traced(layers(use_bias=False)), open_checkpoint(path), "")
+    with pytest.raises(CheckpointError, match=r"also holds dense/bias \[2\], which the model code"):
+        trained.note_unmatched_weights(trained.checkpoint.entries)
+
+
 class Listed(keras.Model):  # type: ignore[misc]
     """Blocks in a list, as Keras 3 keeps them out of TensorFlow's checkpoints."""
 

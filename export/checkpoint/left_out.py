@@ -1,0 +1,50 @@
+"""Variables of the checkpoint that belong to an object of the model and that its code lacks.
+
+A layer without its bias, or an embedding without its LoRA matrices, computes other values although
+everything that the code reads is there. Objects that the code lacks as a whole, such as another
+tower, may be left out on purpose. An object is whatever holds variables: a layer, a scope, a dict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from export.checkpoint.reader import Checkpoint
+from export.errors import CheckpointError
+
+_SHOWN = 5
+
+
+def left_out_siblings(
+    read: Collection[str], unread: Collection[str], object_of: Callable[[str], str]
+) -> dict[str, str]:
+    """Returns the unread keys of objects of which other variables are read, by themselves.
+
+    Args:
+      read: Keys of the model's variables.
+      unread: Further keys of the checkpoint.
+      object_of: Returns the object that holds a variable, given its key; "": none.
+    """
+    objects = {object_of(key) for key in read} - {""}
+    return {key: key for key in sorted(unread) if object_of(key) in objects}
+
+
+def refuse_left_out(checkpoint: Checkpoint, keys: Mapping[str, str]) -> None:
+    """Refuses variables that the code of the model's objects lacks.
+
+    Args:
+      checkpoint: The checkpoint that holds them.
+      keys: Their keys by what a user knows them as, such as attribute paths.
+
+    Raises:
+      CheckpointError: There is one.
+    """
+    if not keys:
+        return
+    shown = [f"{path} {list(checkpoint.entries[key].shape)}" for path, key in keys.items()]
+    more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    raise CheckpointError(
+        f"checkpoint {checkpoint.prefix} also holds {', '.join(shown[:_SHOWN])}{more}, which the "
+        "model code lacks, though it creates other variables of the same object: it would not "
+        "compute what was trained. Create the object as in training, with all of its variables"
+    )
