@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bundle.errors import UnknownRefused
 from bundle.features.columns import Column
 from bundle.format.manifest import VocabularyIds
 from export.front_end.specs import FeatureSpec
-from export.graphs.loading import load_tensorflow
+from export.graphs.loading import load_tensorflow, tf
 from export.tensorflow_models.model.code import load_factory
 from tests.export.traced_models import IDS, MODELS, recipe, save_and_trace
 
@@ -49,3 +50,31 @@ def test_lookup_layers_with_several_oov_rows_are_rules_with_the_layers_rows(
         np.testing.assert_array_equal(rows, expected, err_msg=spec.entry.table)
         compared.add(spec.entry.table)
     assert compared == set(model.layers_of)
+
+
+@pytest.mark.parametrize("generation", [2, 3])
+def test_keys_that_a_layer_rejects_are_refused(generation: int, tmp_path: Path) -> None:
+    factory = f"lookup_layers.py:build_strict_{generation}"
+    inputs: dict[str, Any] = {"text": {"dtype": "string"}, "number": IDS}
+    load_tensorflow()
+    model = load_factory(factory, MODELS)()
+    tower = {"role": "query", "outputs": {"string": "string", "integer": "integer"}}
+    code = {"factory": factory, "table_threshold": 0, "inline_bytes_max": 0}
+    job = recipe(factory, inputs, {"tower": tower | {"result": "string"}}, {"code": code})
+
+    made = save_and_trace(job, tmp_path)
+
+    known = {"text": ["blue", "red"], "number": [9, 7]}
+    unknown = {"text": "Red", "number": 8}
+    for name, spec in made.model.spec.features.items():
+        assert isinstance(spec, FeatureSpec)
+        (source,) = spec.reads
+        layer = model.layers_of[spec.entry.table]
+        kind = object if source == "text" else np.int64
+        rows, _ = made.reader.rows(name, {source: Column(np.array(known[source], kind))}, 2)
+        np.testing.assert_array_equal(rows, layer(known[source]).numpy())
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            layer([unknown[source]])
+        sent = {source: Column(np.array([unknown[source]], kind))}
+        with pytest.raises(UnknownRefused):
+            made.reader.activations([name], sent, 1)

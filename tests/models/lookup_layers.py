@@ -62,6 +62,41 @@ def build_3():
     return called(Model3(keras.layers, oov_method="farmhash"))
 
 
+class Strict:
+    """Layers that reject every key outside their vocabularies."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers_of = {
+            "string": layers.StringLookup(vocabulary=STRINGS, num_oov_indices=0),
+            "integer": layers.IntegerLookup(vocabulary=INTEGERS, num_oov_indices=0),
+        }
+        self.string = layers.Embedding(len(STRINGS), 4, name="string")
+        self.integer = layers.Embedding(len(INTEGERS), 4, name="integer")
+
+    def call(self, features):
+        return {
+            "string": self.string(self.layers_of["string"](features["text"])),
+            "integer": self.integer(self.layers_of["integer"](features["number"])),
+        }
+
+
+class Strict2(Strict, tf.keras.Model):
+    pass
+
+
+class Strict3(Strict, keras.Model):
+    pass
+
+
+def build_strict_2():
+    return called(Strict2(tf.keras.layers))
+
+
+def build_strict_3():
+    return called(Strict3(keras.layers))
+
+
 def called(model):
     model({"text": tf.constant(["red"]), "number": tf.constant([7], tf.int64)})
     return model

@@ -65,6 +65,10 @@ LOOKUP_LAYERS = Module(
             )
         ),
     },
+    {
+        "strict_2": variant(towers=query("string", "integer")),
+        "strict_3": variant(towers=query("string", "integer")),
+    },
 )
 
 SLOTS = several("int32", 3)
