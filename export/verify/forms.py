@@ -28,6 +28,9 @@ TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * |y|"
 """The parity rule of float32 forms."""
 UNLIKE = "it would not answer as the model does"
 
+_SAMPLE = 64
+_SEED = 17
+
 
 @dataclass(frozen=True)
 class OpenForm:
@@ -174,10 +177,17 @@ def run(
     return made
 
 
+def another_order(n: int) -> NDArray[np.int64]:
+    """Returns half of n examples in another order, but no more than _SAMPLE."""
+    count = min(_SAMPLE, (n + 1) // 2)
+    return np.random.default_rng(_SEED).permutation(n)[:count]
+
+
 def compare(
     chain: Sequence[OpenForm], values: Values, expected: Values, *, own_rows: bool = False
 ) -> tuple[Values, dict[str, float]]:
-    """Runs a tower, or its parts, on all examples at once and on the first alone.
+    """Runs a tower, or its parts, on all examples at once, on the first alone, and on some of them
+    in another order.
 
     Args:
       chain, values: as of `run`.
@@ -189,14 +199,17 @@ def compare(
       VerificationFailed: one is beyond its limit.
     """
     n = len(next(iter(expected.values())))
+    batches = [np.arange(n)]
+    if n > 1:
+        batches += [np.arange(1), another_order(n)]
     whole: Values = {}
     errors: dict[str, float] = {}
-    for count in dict.fromkeys((n, 1)):
-        results = run(chain, {name: array[:count] for name, array in values.items()}, count)
+    for batch in batches:
+        results = run(chain, {name: array[batch] for name, array in values.items()}, len(batch))
         whole = whole or results
         for opened in chain:
             limit = opened.own_limit if own_rows else opened.limit
             for name in [output.name for output in opened.entry.outputs if output.name in expected]:
-                difference = opened.check(name, results[name], expected[name][:count], limit)
+                difference = opened.check(name, results[name], expected[name][batch], limit)
                 errors[name] = max(errors.get(name, 0.0), difference)
     return whole, errors

@@ -26,6 +26,7 @@ from export.recipe.schema import FeaturePart
 from export.verify.forms import OpenForm, Values, allowed, compare, open_form, run
 from export.verify.rankings import check_effects, order_effects
 from export.verify.reference_inputs import Reference
+from export.verify.self_agreement import why_unlike_itself
 from runtime.tower_inputs import tower_inputs
 from runtime.towers import find_form, open_tower
 
@@ -105,10 +106,16 @@ def check_towers(
         and values.
     """
     values = feature_values(reference, reference.features)
-    return {
-        name: _checked(reference, root, name, tower, values, expected[name])
-        for name, tower in towers.items()
-    }
+    try:
+        return {
+            name: _checked(reference, root, name, tower, values, expected[name])
+            for name, tower in towers.items()
+        }
+    except VerificationFailed as problem:
+        cause = why_unlike_itself(reference)
+        if cause:
+            raise VerificationFailed(cause) from problem
+        raise
 
 
 def _checked(

@@ -155,6 +155,33 @@ def build_half():
     return Half()
 
 
+class Coupled(TpuTable):
+    """Computes an example from others of its batch, or from a random number."""
+
+    def __init__(self, couple):
+        super().__init__()
+        self.couple = couple
+
+    def call(self, features):
+        return self.couple(self.look(features["item"]))
+
+
+def build_coupled_to_earlier():
+    return Coupled(tf.cumsum)
+
+
+def build_coupled_to_later():
+    return Coupled(partial(tf.cumsum, reverse=True))
+
+
+def build_coupled_to_all():
+    return Coupled(lambda vector: vector - tf.reduce_mean(vector))
+
+
+def build_random():
+    return Coupled(lambda vector: tf.nn.dropout(vector, 0.5))
+
+
 class KerasTable(tf.keras.Model):
     """A Keras Embedding."""
 

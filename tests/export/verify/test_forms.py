@@ -193,7 +193,7 @@ def test_worst_value_is_named_by_its_example_and_element() -> None:
     assert largest_difference("here", found[:0], original[:0], 0.5, "the_limit") == 0
 
 
-def test_compare_runs_all_examples_at_once_and_the_first_alone() -> None:
+def test_compare_runs_all_examples_at_once_the_first_alone_and_half_in_another_order() -> None:
     def compute(item: Array) -> Array:
         return item + (np.float32(0.25) if len(item) == 1 else np.float32(0.125))
 
@@ -204,7 +204,7 @@ def test_compare_runs_all_examples_at_once_and_the_first_alone() -> None:
     form = opened(limit=0.5, network=network)
     chain = [replace(opened(network=inner), entry=part("candidate", ["item"], inner).entry), form]
     whole, errors = compare(chain, {"item": items}, original)
-    assert network.batches == [3, 1]
+    assert network.batches == [3, 1, 2]
     assert whole["score"].tolist() == [1.125, 2.125, 3.125]
     assert errors == {"score": 0.25}
 
