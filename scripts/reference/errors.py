@@ -35,7 +35,9 @@ Over HTTP, an unknown path returns 404 and `NOT_FOUND`, and a method that the pa
 uvicorn and gRPC report some errors themselves, before rowcast receives the request. These have neither a code of
 rowcast nor a request id: bytes that are not HTTP (400, plain text), and `RESOURCE_EXHAUSTED` for a gRPC message larger
 than `max_request_bytes`, for metadata of more than 16 KiB, and for more calls than gRPC accepts. Behind 10,000 calls that
-wait to be accepted, gRPC ends further ones as `CANCELLED` ([Overload](../how-to/overload.md#overload)).
+wait to be accepted, gRPC ends further ones as `CANCELLED` ([Overload](../how-to/overload.md#overload)). The service
+cannot distinguish a message that is too large from a client that leaves before its message has arrived: metrics and log
+have both as `CANCELLED`.
 """
 
 EXIT_CODES = """## Exit codes
