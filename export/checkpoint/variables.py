@@ -171,6 +171,43 @@ StorageKind = Literal["TensorFlow", "Orbax", "Keras", "SOK", "HugeCTR", "PyTorch
 
 
 @dataclass(frozen=True, slots=True)
+class ShardedTable:
+    """A table whose rows are sharded over SparseCores, in a variable that several tables may share.
+
+    Attributes:
+      name: of the table.
+      stack: of its variable.
+      rows, dim: of the table.
+      stored: rows and columns of the variable.
+      padded_rows: of the table and its padding, a multiple of the cores.
+      offset: its first row on each core.
+      rotation: the core of its first row.
+    """
+
+    name: str
+    stack: str
+    rows: int
+    dim: int
+    stored: tuple[int, int]
+    padded_rows: int
+    offset: int
+    rotation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModSharding:
+    """How a training program sharded the rows of embedding tables over SparseCores.
+
+    Attributes:
+      cores: SparseCores of all devices.
+      tables: those that it describes; every other one has a variable of its own, with its padding.
+    """
+
+    cores: int
+    tables: tuple[ShardedTable, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Storage:
     """What keeps the variables, and what it says of them besides their keys.
 
@@ -183,6 +220,7 @@ class Storage:
       problems: with its files, which no slice tells: they are missing or cut short.
       dumped: tables of dynamic keys, by the key of the variable of their vectors.
       averages: key of the moving average that is read in a variable's place, by the variable's key.
+      sharding: how the rows of embedding tables are sharded; None: nothing says that they are.
     """
 
     kind: StorageKind = "TensorFlow"
@@ -192,6 +230,7 @@ class Storage:
     problems: tuple[str, ...] = ()
     dumped: Mapping[str, DumpedTable] = field(default_factory=dict)
     averages: Mapping[str, str] = field(default_factory=dict)
+    sharding: ModSharding | None = None
 
 
 class Listing(NamedTuple):

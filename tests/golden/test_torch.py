@@ -106,14 +106,16 @@ def test_save_that_did_not_finish_is_refused(written: Path, tmp_path: Path) -> N
         open_checkpoint(case)
 
 
-def test_rows_that_a_planner_spread_over_cores_are_not_taken_for_rows_in_order(
-    written: Path,
+def test_rows_that_torchrec_sharded_over_sparsecores_are_copied_in_the_order_of_ids(
+    written: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        CheckpointError,
-        match=r"planner_data\['sparsecore'\] \(dict of num_sc_per_device, world_size\).*order",
-    ):
-        open_checkpoint(written / "torch_sparsecore")
+    checkpoint = open_checkpoint(written / "torch_sparsecore")
+    found = recognise(checkpoint)
+    (table,) = found.tables
+    assert (table.name, table.rows, table.layout.kind) == ("users", 64, "sparse_core")
+    assert "may be padding" in table.note
+    rows = np.frombuffer(copied(checkpoint, found, tmp_path)["users"], np.float32)
+    np.testing.assert_array_equal(rows.reshape(64, 4), np.arange(64.0)[:, None].repeat(4, 1))
 
 
 def test_file_that_an_index_names_and_that_is_not_there_is_named(

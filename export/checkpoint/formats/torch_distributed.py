@@ -25,7 +25,16 @@ import google_crc32c
 from export.checkpoint.datafiles import REQUESTS
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.restricted_pickle import load_restricted, record_class
-from export.checkpoint.variables import NUMPY_DTYPES, Entry, Listing, Slice, Storage, can_be
+from export.checkpoint.formats.torch_planner import NotUnderstood, read_planner_data
+from export.checkpoint.variables import (
+    NUMPY_DTYPES,
+    Entry,
+    Listing,
+    ModSharding,
+    Slice,
+    Storage,
+    can_be,
+)
 from export.errors import CheckpointError
 from object_store.locations import Location, read_range, stamp_of
 from object_store.stamps import Stamp
@@ -39,8 +48,6 @@ _PROPERTIES = 5
 _METADATA_BYTES_MAX = 1 << 30
 _LITTLE = b"little"
 _PICKLE_BYTES_MAX = 1 << 20
-_SHOWN_MAX = 200
-"""Characters of the metadata that a message shows."""
 _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
@@ -135,7 +142,7 @@ def list_torch_distributed(directory: Location) -> Listing:
     data = read_range(directory / METADATA, 0, _METADATA_BYTES_MAX)
     try:
         metadata = load_restricted(data, _metadata_substitute)
-        _check_planner_data(directory / METADATA, metadata)
+        sharding = _sharding_of(directory / METADATA, metadata)
         tensors = _tensors_of(metadata)
         parts = _parts_of(directory, metadata, tensors)
     except (
@@ -164,7 +171,7 @@ def list_torch_distributed(directory: Location) -> Listing:
     }
     sums = [piece.crc32 for pieces in slices.values() for piece in pieces]
     digest = google_crc32c.extend(google_crc32c.value(data), str(sums).encode())
-    return Listing(f"crc32c:{digest:08x}", entries, Storage("PyTorch"))
+    return Listing(f"crc32c:{digest:08x}", entries, Storage("PyTorch", sharding=sharding))
 
 
 def _metadata_substitute(module: str, name: str) -> Any:
@@ -175,38 +182,23 @@ def _metadata_substitute(module: str, name: str) -> Any:
     return _SUBSTITUTES.get((module, name))
 
 
-def _check_planner_data(file: Location, metadata: Any) -> None:
-    """Checks that the planner recorded nothing but where each tensor lay in the state dict.
-
-    A planner that saves rows in an order of its own records that order here: TorchRec's planner for
-    TPUs does so under `sparsecore`, since it spreads the rows of a table over SparseCores.
+def _sharding_of(file: Location, metadata: Any) -> ModSharding | None:
+    """Returns how the planner says that rows of tables are sharded; None: it says nothing of that.
 
     Raises:
-      CheckpointError: It recorded something else, whose meaning is not known.
+      CheckpointError: The planner recorded something whose meaning is not known.
     """
-    planner_data = getattr(metadata, "planner_data", None) or {}
-    for name, recorded in planner_data.items():
-        is_path = isinstance(recorded, tuple | list) and all(
-            isinstance(step, str | int) for step in recorded
+    try:
+        return read_planner_data(
+            getattr(metadata, "planner_data", None), metadata.state_dict_metadata
         )
-        if is_path and name in metadata.state_dict_metadata:
-            continue
+    except NotUnderstood as problem:
         raise CheckpointError(
-            f"{file}: the program that saved the checkpoint recorded "
-            f"planner_data[{str(name)[:_SHOWN_MAX]!r}] ({_summary(recorded)}). What it says is not "
-            "understood, and it may say in which order the rows of tables lie; expected was the "
-            "path of each tensor in the state dict, and nothing else. Save the tables with their "
-            "rows in the order of the ids, by torch.distributed.checkpoint.save without a planner"
-        )
-
-
-def _summary(recorded: Any) -> str:
-    """Returns the type of a value, and the keys of a dict."""
-    kind = type(recorded).__name__
-    if not isinstance(recorded, dict):
-        return kind
-    keys = ", ".join(sorted(key for key in recorded if isinstance(key, str)))
-    return f"{kind} of {keys[:_SHOWN_MAX]}"
+            f"{file}: the program that saved the checkpoint recorded {problem}. What it says is "
+            "not understood, and it may say in which order the rows of tables lie. Save the tables "
+            "with their rows in the order of the ids, by torch.distributed.checkpoint.save without "
+            "a planner"
+        ) from problem
 
 
 def _tensors_of(metadata: Any) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -7,8 +7,13 @@
 A state dict has no classes: the weight of an `nn.Embedding` is called like that of any other layer,
 so such a table must be named.
 
-Source: TorchRec, torchrec/modules/embedding_modules.py (the names of tables), and
-torchrec/optim/keyed.py (those of states); torch 2.13, distributed/checkpoint/state_dict.py.
+TorchRec on TPU names a stack of tables like a table, and records how rows are sharded. Its
+optimizers keep their state in `<module>.accumulators.<table>`, `momentums` and `velocities`.
+
+Source: TorchRec, torchrec/modules/embedding_modules.py (the names of tables),
+torchrec/optim/keyed.py (those of states) and torchrec/experimental/torch_tpu/checkpoint/utils.py
+(how rows are sharded: unstack_and_unshard_global_tensor, reverse_mod_shard); torch 2.13,
+distributed/checkpoint/state_dict.py.
 """
 
 from __future__ import annotations
@@ -17,9 +22,20 @@ import re
 from collections.abc import Iterable
 
 from export.checkpoint.inventory.findings import Findings, Found, table_spec
-from export.checkpoint.inventory.specs import may_be_table
+from export.checkpoint.inventory.sparsecore import LayoutContradiction, check_stack
+from export.checkpoint.inventory.specs import TableSpec, may_be_table
+from export.checkpoint.layouts import SparseCore
+from export.checkpoint.variables import Entry, ModSharding
+from export.errors import CheckpointError
 
 _TABLE = re.compile(r"(?:.+\.)?(?:embedding_bags|embeddings)\.(?P<name>[^.]+)\.weight")
+_SHARDED_TABLE = re.compile(r"(?:.+?\.)?(?:embedding_bags|embeddings)\.(?P<name>.+)\.weight")
+"""What TorchRec on TPU shards, whatever dots are in its name."""
+_COLLECTIONS = ("embedding_bags", "embeddings")
+_SHARDED_SLOT = re.compile(
+    r"(?P<module>(?:.+?\.)?)(?P<name>accumulators|momentums|velocities)\.(?P<of>.+?)(?:\.weight)?"
+)
+_PADDED = "its last rows may be padding: nothing records how many rows it has without"
 _STATE = re.compile(r"(?:optim|optimizer|optimizers|fused_optimizer)\.(?:\d+\.)?state\.(?P<of>.+)")
 
 
@@ -32,13 +48,81 @@ def find_in_modules(found: Findings) -> None:
         slot, of = _owner(path, variables)
         found.add_slot(slot, key, of)
 
+    sharding = found.checkpoint.storage.sharding
     tables = []
     for key, entry in entries.items():
-        table = _TABLE.fullmatch(key)
-        if table is not None and key not in states and may_be_table(entry):
-            module = key.removesuffix(".weight")
-            tables.append(Found(table_spec(table["name"], entry, "TorchRec", ""), module))
+        if key in states or not may_be_table(entry):
+            continue
+        if sharding is not None and _is_slot(found, key):
+            continue
+        match = (_TABLE if sharding is None else _SHARDED_TABLE).fullmatch(key)
+        if match is None:
+            continue
+        specs = [table_spec(match["name"], entry, "TorchRec", "")]
+        if sharding is not None:
+            try:
+                specs = _sharded_tables(match["name"], entry, sharding)
+            except LayoutContradiction as problem:
+                raise CheckpointError(
+                    f"variable {key} {list(entry.shape)} of checkpoint {found.checkpoint.name}: "
+                    f"{problem}, by planner_data['sparsecore']; copy the checkpoint again"
+                ) from problem
+        tables += [Found(spec, key.removesuffix(".weight")) for spec in specs]
     found.add_tables(tables)
+
+
+def _is_slot(found: Findings, key: str) -> bool:
+    """Returns whether a variable is the slot variable of a sharded table, and adds it."""
+    slot = _SHARDED_SLOT.fullmatch(key)
+    if slot is None:
+        return False
+    tables = (f"{slot['module']}{kind}.{slot['of']}.weight" for kind in _COLLECTIONS)
+    of = next((table for table in tables if table in found.checkpoint.entries), "")
+    found.add_slot(slot["name"], key, of)
+    return True
+
+
+def _sharded_tables(name: str, entry: Entry, sharding: ModSharding) -> list[TableSpec]:
+    """Returns the tables in a variable whose rows are sharded over SparseCores.
+
+    Args:
+      name: Of the stack or of the table.
+      entry: The variable.
+      sharding: What the training program recorded.
+
+    Raises:
+      LayoutContradiction: The variable cannot be what was recorded.
+    """
+    core_rows, beyond = divmod(entry.shape[0], sharding.cores)
+    if beyond:
+        raise LayoutContradiction(
+            f"its {entry.shape[0]} rows do not divide among {sharding.cores} SparseCores"
+        )
+    described = [table for table in sharding.tables if table.stack == name]
+    # A variable may have the name of the only table of its stack.
+    described = described or [table for table in sharding.tables if table.name == name]
+    for table in described:
+        if table.stored != entry.shape:
+            raise LayoutContradiction(
+                f"the stack of table {table.name!r} is recorded as {list(table.stored)}"
+            )
+    specs = [
+        table_spec(
+            table.name,
+            entry,
+            "TorchRec",
+            "",
+            rows=table.rows,
+            dim=table.dim,
+            layout=SparseCore(sharding.cores, core_rows, table.offset, table.rotation),
+        )
+        for table in described
+    ]
+    if not described:
+        layout = SparseCore(sharding.cores, core_rows, offset=0, rotation=0)
+        specs = [table_spec(name, entry, "TorchRec", "", layout=layout, note=_PADDED)]
+    check_stack(specs)
+    return specs
 
 
 def _by_path(keys: Iterable[str]) -> dict[str, str]:

@@ -187,7 +187,8 @@ BROKEN_METADATA: list[tuple[dict[str, Any], list[str]]] = [
     ),
 ]
 PLANNER_DATA: list[tuple[Any, str]] = [
-    ({"sparsecore": {"world_size": 2}}, "['sparsecore'] (dict of world_size)"),
+    ({"sparsecore": {"world_size": 2}}, "['sparsecore'] without 'num_sc_per_device'"),
+    ({"sparsecore": 2}, "['sparsecore'] (int)"),
     ({"t": {"rotation": 1}}, "['t'] (dict of rotation)"),
     ({"t": ("a", ("b",))}, "['t'] (tuple)"),
     ({"t": 4}, "['t'] (int)"),

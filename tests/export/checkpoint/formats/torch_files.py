@@ -14,7 +14,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -167,9 +167,14 @@ def zipped(
 
 
 def write_torch(
-    directory: Path, tensors: Mapping[str, NDArray[Any]], parts: Sequence[Part]
+    directory: Path,
+    tensors: Mapping[str, NDArray[Any]],
+    parts: Sequence[Part],
+    planner_data: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Writes tensors in parts as `torch.distributed.checkpoint.save` does."""
+    """Writes tensors in parts as `torch.distributed.checkpoint.save` does; `planner_data`: what a
+    planner records besides the paths of tensors.
+    """
     contents: dict[str, bytes] = defaultdict(bytes)
     with torch_names():
         described = {}
@@ -206,7 +211,7 @@ def write_torch(
         metadata = stand_in(
             "Metadata",
             state_dict_metadata=described,
-            planner_data={name: (name,) for name in tensors},
+            planner_data={name: (name,) for name in tensors} | dict(planner_data),
             storage_data=places,
             storage_meta=None,
         )
