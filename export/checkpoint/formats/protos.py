@@ -25,31 +25,45 @@ from export.checkpoint.formats.coding import Malformed
 
 _MESSAGES = {
     "BundleHeaderProto": "int32 num_shards = 1; int32 endianness = 2; VersionDef version = 3",
-    "VersionDef": "int32 producer = 1; int32 min_consumer = 2",
+    "VersionDef": "int32 producer = 1; int32 min_consumer = 2; repeated int32 bad_consumers = 3",
     "BundleEntryProto": "int32 dtype = 1; TensorShapeProto shape = 2; int32 shard_id = 3; int64 "
     "offset = 4; int64 size = 5; fixed32 crc32c = 6; repeated TensorSliceProto slices = 7",
     "TensorShapeProto": "repeated Dim dim = 2; bool unknown_rank = 3",
-    "Dim": "int64 size = 1",
+    "Dim": "int64 size = 1; string name = 2",
     "TensorSliceProto": "repeated Extent extent = 1",
     "Extent": "int64 start = 1; optional int64 length = 2",
     "TrackableObjectGraph": "repeated TrackableObject nodes = 1",
     "TrackableObject": "repeated ObjectReference children = 1; repeated SerializedTensor "
-    "attributes = 2; repeated SlotVariableReference slot_variables = 3",
+    "attributes = 2; repeated SlotVariableReference slot_variables = 3; "
+    "RegisteredSaver registered_saver = 4; BoolValue has_checkpoint_values = 5",
+    "RegisteredSaver": "string name = 1; string object_name = 2",
+    "BoolValue": "bool value = 1",
     "ObjectReference": "int32 node_id = 1; string local_name = 2",
     "SerializedTensor": "string name = 1; string full_name = 2; string checkpoint_key = 3",
     "SlotVariableReference": "int32 original_variable_node_id = 1; string slot_name = 2; "
     "int32 slot_variable_node_id = 3",
     "SparseCoreTableLayouts": "repeated SparseCoreTableLayout tables = 1",
     "SparseCoreTableLayout": "string table_name = 1; string stacked_table_name = 2; int64 "
-    "num_sparse_cores = 3; "
+    "num_sparse_cores = 3; int64 num_partitions = 4; "
     "int64 total_rows_per_sparse_core_shard = 5; repeated int64 unsharded_shape = 6; "
+    "repeated int64 unsharded_padded_shape = 7; "
     "int64 sparse_core_shard_row_offset = 8; int64 sparse_core_shard_rotation = 9",
-    "CheckpointState": "bytes model_checkpoint_path = 1",
+    "CheckpointState": "bytes model_checkpoint_path = 1; repeated bytes "
+    "all_model_checkpoint_paths = 2; repeated double all_model_checkpoint_timestamps = 3; "
+    "double last_preserved_timestamp = 4",
     "EmbeddingSpecProto": "repeated StackedTableSpecProto stacked_table_specs = 1",
-    "StackedTableSpecProto": "string stack_name = 1; int64 stack_vocab_size = 2; int64 "
-    "num_sparsecores = 9; repeated TableSpecProto table_specs = 10",
+    "StackedTableSpecProto": "string stack_name = 1; int64 stack_vocab_size = 2; "
+    "int64 stack_embedding_dim = 3; int64 total_sample_count = 6; int64 max_ids_per_partition = 7; "
+    "int64 max_unique_ids_per_partition = 8; int64 num_sparsecores = 9; "
+    "repeated TableSpecProto table_specs = 10",
     "TableSpecProto": "string table_name = 1; int64 vocab_size = 2; int64 embedding_dim = 3; "
-    "int64 row_offset_in_shard = 9; int64 shard_rotation = 10",
+    "int64 max_ids_per_partition = 5; int64 max_unique_ids_per_partition = 6; "
+    "int64 padded_vocab_size = 7; int64 padded_embedding_dim = 8; "
+    "int64 row_offset_in_shard = 9; int64 shard_rotation = 10; "
+    "repeated FeatureSpecProto feature_specs = 11",
+    "FeatureSpecProto": "string feature_name = 1; repeated int64 input_shape = 2; "
+    "repeated int64 output_shape = 3; int64 row_offset = 4; int64 col_offset = 5; "
+    "int64 col_shift = 6",
     "Example": "Features features = 1",
     "Features": "repeated FeatureEntry feature = 1",
     "FeatureEntry": "string key = 1; Feature value = 2",
@@ -58,9 +72,11 @@ _MESSAGES = {
     "FloatList": "repeated float value = 1",
     "Int64List": "repeated int64 value = 1",
 }
-"""Fields of each message, in the language of .proto files. Whatever else a message holds is passed
-over.
+"""All fields of each message, in the language of .proto files, whether they are read or change
+nothing here.
 """
+_MAY_HAVE_OTHERS = frozenset({"CheckpointState", "Example"})
+"""No row order depends on them: which checkpoint is the newest, and records of a corpus."""
 
 
 def _pool() -> DescriptorPool:
@@ -102,21 +118,32 @@ def decode(kind: str, data: bytes) -> Any:
     """Returns a message of a kind from its bytes.
 
     Raises:
-      Malformed: they are no such message.
+      Malformed: they are no such message, or one of a checkpoint has fields that are not known: a
+        newer release may say by them in which order rows lie.
     """
     try:
-        return _CLASSES[kind].FromString(data)
+        decoded = _CLASSES[kind].FromString(data)
     except DecodeError as problem:
         raise Malformed(f"{len(data)} bytes that are no {kind}") from problem
+    if kind not in _MAY_HAVE_OTHERS:
+        known_and_unknown = decoded.ByteSize()
+        decoded.DiscardUnknownFields()
+        if decoded.ByteSize() != known_and_unknown:
+            raise Malformed(
+                f"a {kind} with fields that this release does not know, which may change what the "
+                "others mean"
+            )
+    return decoded
 
 
 def parse_text(kind: str, data: bytes) -> Any:
     """Returns a message of a kind from protobuf's text format.
 
     Raises:
-      Malformed: it is no such message.
+      Malformed: it is no such message, or has fields that are not known.
     """
     try:
-        return text_format.Parse(data, message(kind), allow_unknown_field=True)
+        others = kind in _MAY_HAVE_OTHERS
+        return text_format.Parse(data, message(kind), allow_unknown_field=others)
     except (text_format.ParseError, UnicodeDecodeError, RecursionError) as problem:
         raise Malformed(f"no {kind} in protobuf's text format ({problem})") from problem

@@ -1,0 +1,80 @@
+"""Fields that no release of today writes may change what others mean, wherever they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from export.checkpoint.formats.coding import Malformed
+from export.checkpoint.formats.protos import decode, message, parse_text
+
+UNKNOWN = bytes((0xA0, 0x3F, 0x02))
+"""Field 1012, the number 2."""
+FILLED: dict[str, dict[str, Any]] = {
+    "BundleHeaderProto": {"num_shards": 1, "version": {"producer": 1}},
+    "BundleEntryProto": {
+        "dtype": 1,
+        "shape": {"dim": [{"size": 4}]},
+        "slices": [{"extent": [{"start": 1}]}],
+    },
+    "TrackableObjectGraph": {
+        "nodes": [
+            {
+                "children": [{"node_id": 1, "local_name": "a"}],
+                "attributes": [{"name": "VARIABLE_VALUE"}],
+                "slot_variables": [{"slot_name": "m"}],
+            }
+        ]
+    },
+    "SparseCoreTableLayouts": {"tables": [{"table_name": "t"}]},
+    "EmbeddingSpecProto": {
+        "stacked_table_specs": [
+            {"stack_name": "s", "table_specs": [{"feature_specs": [{"feature_name": "f"}]}]}
+        ]
+    },
+}
+
+
+def messages_in(parsed: Any) -> list[Any]:
+    """Returns a message and all that are in it."""
+    found = [parsed]
+    for field, value in parsed.ListFields():
+        if field.message_type is not None:
+            inner = list(value) if field.is_repeated else [value]
+            found += [each for one in inner for each in messages_in(one)]
+    return found
+
+
+PLACES = [
+    (kind, place)
+    for kind, fields in FILLED.items()
+    for place in range(len(messages_in(message(kind, **fields))))
+]
+
+
+@pytest.mark.parametrize("kind", FILLED)
+def test_message_of_known_fields_is_decoded(kind: str) -> None:
+    expected = message(kind, **FILLED[kind])
+    assert decode(kind, expected.SerializeToString()) == expected
+
+
+@pytest.mark.parametrize(("kind", "place"), PLACES)
+def test_field_that_is_not_known_is_refused_wherever_it_is(kind: str, place: int) -> None:
+    changed = message(kind, **FILLED[kind])
+    inner = messages_in(changed)[place]
+    inner.MergeFromString(UNKNOWN)
+    assert len(UnknownFieldSet(inner)) == 1
+    with pytest.raises(Malformed, match=f"a {kind} with fields that this release does not know"):
+        decode(kind, changed.SerializeToString())
+
+
+def test_field_that_is_not_known_is_refused_in_text() -> None:
+    with pytest.raises(Malformed, match="column_order"):
+        parse_text("EmbeddingSpecProto", b"stacked_table_specs { column_order: 2 }")
+
+
+@pytest.mark.parametrize("kind", ["CheckpointState", "Example"])
+def test_messages_that_no_row_order_depends_on_may_have_other_fields(kind: str) -> None:
+    decode(kind, UNKNOWN)
