@@ -31,6 +31,12 @@ INDEX_SUFFIX = ".safetensors.index.json"
 _HEADER_BYTES_MAX = 100_000_000
 _INDEX_BYTES_MAX = 256 << 20
 _SIZE_BYTES = 8
+_METADATA = frozenset({"format"})
+"""The library that wrote a file, such as "pt"."""
+_INDEX = frozenset({"metadata", "weight_map"})
+_OF_INDEX = frozenset({"total_parameters", "total_size"})
+_OF_TENSOR = frozenset({"dtype", "shape", "data_offsets"})
+_SHOWN_MAX = 200
 _DTYPES = {
     "F64": "float64",
     "F32": "float32",
@@ -118,10 +124,13 @@ def _check_no_holes(file: Location, tensors: Mapping[str, Any], data_bytes: int)
 
 def _files_of(index: Location) -> list[Location]:
     try:
-        named = orjson.loads(read_range(index, 0, _INDEX_BYTES_MAX))["weight_map"]
+        content = orjson.loads(read_range(index, 0, _INDEX_BYTES_MAX))
+        named = content["weight_map"]
         names = sorted({str(name) for name in named.values()})
     except (ValueError, KeyError, AttributeError, TypeError) as problem:
         raise CheckpointError(f"{index} is no index of safetensors: {problem}") from problem
+    _check_known(index, content, _INDEX, "it")
+    _check_known(index, content.get("metadata"), _OF_INDEX, "its 'metadata'")
     files = []
     for name in names:
         file = index.parent / name
@@ -154,8 +163,26 @@ def _tensors_of(file: Location, header: bytes) -> dict[str, Any]:
         raise CheckpointError(
             f"{file}: its header is damaged: {problem}; copy the file anew"
         ) from problem
-    tensors.pop("__metadata__", None)
+    metadata = tensors.pop("__metadata__", {})
+    _check_known(file, metadata, _METADATA, "'__metadata__' of its header")
+    for name, tensor in tensors.items():
+        _check_known(file, tensor, _OF_TENSOR, f"tensor {name!r} in its header")
     return tensors
+
+
+def _check_known(file: Location, described: Any, known: frozenset[str], where: str) -> None:
+    """Refuses keys whose meaning is not known: they may say in which order the rows of tensors lie.
+
+    Raises:
+      CheckpointError: There is one.
+    """
+    unknown = sorted(set(described) - known) if isinstance(described, dict) else []
+    if unknown:
+        raise CheckpointError(
+            f"{file}: {where} has {unknown[0][:_SHOWN_MAX]!r}, which is not understood and may say "
+            "in which order rows lie; save the tensors with their rows in the order of the ids, "
+            "without it"
+        )
 
 
 def _entry(file: Location, stamp: Stamp, name: str, tensor: Any, data_start: int) -> Entry:

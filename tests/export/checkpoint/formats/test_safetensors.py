@@ -81,6 +81,28 @@ def test_file_of_a_header_alone_holds_no_tensors(tmp_path: Path) -> None:
     assert dict(list_safetensors(write_header(tmp_path / NAME, {})).entries) == {}
 
 
+def test_metadata_of_a_file_that_are_not_known_are_refused(tmp_path: Path) -> None:
+    path = write_header(tmp_path / NAME, {"__metadata__": {"format": "pt", "sharding": "mod"}})
+    with pytest.raises(CheckpointError, match="'__metadata__' of its header has 'sharding', which"):
+        list_safetensors(path)
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [({"row_order": "mod"}, "it has 'row_order'"), ({"metadata": {"mod": 4}}, "has 'mod'")],
+)
+def test_metadata_of_an_index_that_are_not_known_are_refused(
+    more: dict[str, Any], named: str, tmp_path: Path
+) -> None:
+    write_safetensors(tmp_path / NAME, {"t": TABLE})
+    index = {"metadata": {"total_size": 48}, "weight_map": {"t": NAME}}
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    assert list(list_safetensors(tmp_path / INDEX).entries) == ["t"]
+    (tmp_path / INDEX).write_text(json.dumps(index | more))
+    with pytest.raises(CheckpointError, match=named):
+        list_safetensors(tmp_path / INDEX)
+
+
 def test_tensor_of_other_values_is_listed_and_not_read(tmp_path: Path) -> None:
     tensor = {"dtype": "F8_E4M3", "shape": [4], "data_offsets": [0, 4]}
     path = write_header(tmp_path / NAME, {"t": tensor}, bytes(4))
@@ -111,7 +133,9 @@ BROKEN_FILES: list[tuple[bytes, str]] = [
     (sized(b"\xff"), "{file}: its header is damaged: "),
 ]
 GOOD = {"dtype": "F32", "shape": [4, 3], "data_offsets": [0, 48]}
+UNKNOWN = ", which is not understood and may say in which order rows lie"
 BROKEN_TENSORS: list[tuple[Any, str]] = [
+    (GOOD | {"row_order": "mod"}, "{file}: tensor 't' in its header has 'row_order'" + UNKNOWN),
     (1, DAMAGED),
     ({"dtype": "F32"}, DAMAGED + "'data_offsets'; copy the file anew"),
     (GOOD | {"data_offsets": [0]}, DAMAGED + "not enough values"),
