@@ -60,8 +60,24 @@ _ARRAYS = ("jax.Array", "np.ndarray", "scalar")
 _NODES_MAX = 1_000_000
 _CACHE_BYTES = 64 << 20
 """Of nodes, each of which is decoded anew for every value else."""
+_SHOWN_MAX = 200
 _CHUNK_VALUES = 1 << 24
 """Values of a chunk that may be larger than its array, as one of a small array is."""
+_OF_STEP = {
+    "item_handlers",
+    "metrics",
+    "performance_metrics",
+    "init_timestamp_nsecs",
+    "commit_timestamp_nsecs",
+}
+_OF_TREE = {"tree_metadata", "use_ocdbt", "use_zarr3", "store_array_data_equal_to_fill_value"}
+_OF_VALUE = {"value_type", "skip_deserialize", "write_shape"}
+"""Keys of Orbax' own metadata. `write_shape` is the part of an array that one process wrote."""
+_BY_USERS = "custom_metadata"
+"""The key under which Orbax saves what a program gives it."""
+_SHARDING = "_sharding"
+_SHARDINGS = {"NamedSharding", "SingleDeviceSharding"}
+"""Of a global array over devices, whose rows lie in the array in their order."""
 _ZARR_2_DTYPE = re.compile(r"[<>|][biufcSUVmM]\d+(\[\w+\])?")
 _STEP_NAME = re.compile(r"^(?:.*_)?(\d+)$")
 
@@ -155,6 +171,10 @@ def list_orbax(place: OrbaxPlace) -> Listing:
     for name, directory in place.items.items():
         for file in (directory.parent / STEP, directory / STEP, directory / MANIFEST):
             digest.update(_content(file) or b"")
+        for file in (directory.parent / STEP, directory / STEP):
+            if _content(file) is not None:
+                _check_known(file, _json(file), _OF_STEP)
+        _check_shardings(directory / _SHARDING)
         tree = _content(directory / TREE)
         digest.update(tree or b"")
         held, wrong = _list_item(directory, tree, f"{name}." if name else "")
@@ -290,6 +310,7 @@ def _list_item(
             _file_problems(directory, _ends(tensorstore.ocdbt, files) if packed else {})
         )
         tree = None if tree_json is None else orjson.loads(tree_json)
+        _check_tree(directory / TREE, tree or {})
         complete = bool(tree and tree.get("store_array_data_equal_to_fill_value"))
 
         where = {"driver": "ocdbt", "base": base, "path": ""} if packed else base
@@ -307,6 +328,7 @@ def _list_item(
                     raise ValueError(f"it has no array {path!r}")
                 continue
             metadata = orjson.loads(stored.value)
+            _check_known(directory / path, metadata.get("attributes", {}), set())
             told_by = directory / MANIFEST if packed else directory / f"{path}/{file}"
             kvstore = where | {"path": f"{where['path']}{path}/"}
             if packed:
@@ -328,6 +350,52 @@ def _list_item(
             f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew"
         ) from problem
     return entries, problems
+
+
+def _check_tree(file: Location, tree: dict[str, Any]) -> None:
+    """Checks that a tree says nothing that is not known. Raises what `_check_known` raises."""
+    _check_known(file, tree, _OF_TREE)
+    for leaf in tree.get("tree_metadata", {}).values():
+        _check_known(file, leaf["value_metadata"], _OF_VALUE)
+
+
+def _check_shardings(file: Location) -> None:
+    """Checks that arrays were sharded as JAX shards them.
+
+    Raises:
+      CheckpointError: One was sharded otherwise.
+    """
+    if _content(file) is None:
+        return
+    for sharding in _json(file).values():
+        try:
+            kind = orjson.loads(sharding)["sharding_type"]
+        except (ValueError, KeyError, TypeError):
+            kind = sharding
+        if kind not in _SHARDINGS:
+            raise CheckpointError(
+                f"{file}: an array has the sharding {str(kind)[:_SHOWN_MAX]!r}, which is not "
+                "understood and may say in which order rows lie; expected was "
+                f"{' or '.join(sorted(_SHARDINGS))}"
+            )
+
+
+def _check_known(file: Location, described: dict[str, Any], known: set[str]) -> None:
+    """Refuses metadata whose meaning is not known: they may say in which order rows of tables lie.
+
+    Raises:
+      CheckpointError: There is a key with a value that is not known.
+    """
+    unknown = sorted(name for name in described.keys() - known if name != _BY_USERS)
+    by_users = described.get(_BY_USERS) or {}
+    unknown += (
+        [f"{_BY_USERS}.{name}" for name in by_users] if isinstance(by_users, dict) else [_BY_USERS]
+    )
+    if unknown:
+        raise CheckpointError(
+            f"{file} has {unknown[0][:_SHOWN_MAX]!r}, which is not understood and may say in which "
+            "order the rows of tables lie; save the checkpoint without it"
+        )
 
 
 def _leaves(tree: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -260,3 +261,89 @@ def test_data_file_that_is_cut_short_or_gone_is_named(tmp_path: Path, deep: bool
     with pytest.raises(CheckpointError) as error:
         open_checkpoint(item)
     assert str(error.value) == f"data file {file} is missing; copy all files of the checkpoint"
+
+
+def changed_tree(item: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    tree = json.loads((item / "_METADATA").read_text())
+    change(tree)
+    (item / "_METADATA").write_text(json.dumps(tree))
+
+
+def changed_array(item: Path, more: dict[str, Any]) -> None:
+    store = store_of(item)
+    store["a/zarr.json"] = json.dumps(json.loads(store["a/zarr.json"]) | more).encode()
+
+
+def first_value(tree: dict[str, Any]) -> dict[str, Any]:
+    value: dict[str, Any] = next(iter(tree["tree_metadata"].values()))["value_metadata"]
+    return value
+
+
+MORE_METADATA: dict[str, tuple[Callable[[Path], object], str]] = {
+    "of the tree": (
+        lambda item: changed_tree(item, lambda tree: tree.update(row_order="mod")),
+        r"_METADATA has 'row_order', which is not understood",
+    ),
+    "of a user, in the tree": (
+        lambda item: changed_tree(item, lambda tree: tree.update(custom_metadata={"cores": 4})),
+        r"_METADATA has 'custom_metadata\.cores', which is not understood",
+    ),
+    "of a user, no object": (
+        lambda item: changed_tree(item, lambda tree: tree.update(custom_metadata=4)),
+        r"_METADATA has 'custom_metadata', which is not understood",
+    ),
+    "of a value": (
+        lambda item: changed_tree(item, lambda tree: first_value(tree).update(rotation=1)),
+        r"_METADATA has 'rotation', which is not understood",
+    ),
+    "of an array": (
+        lambda item: changed_array(item, {"attributes": {"order": "mod"}}),
+        r"/a has 'order', which is not understood",
+    ),
+    "of a step": (
+        lambda item: (item / "_CHECKPOINT_METADATA").write_text(
+            '{"commit_timestamp_nsecs": 1, "rows": 1}'
+        ),
+        r"_CHECKPOINT_METADATA has 'rows', which is not understood",
+    ),
+    "of a user, in the step": (
+        lambda item: (item / "_CHECKPOINT_METADATA").write_text(
+            '{"commit_timestamp_nsecs": 1, "custom_metadata": {"s": 1}}'
+        ),
+        r"_CHECKPOINT_METADATA has 'custom_metadata\.s', which is not understood",
+    ),
+    "a sharding": (
+        lambda item: (item / "_sharding").write_text(
+            json.dumps({"YQ==": json.dumps({"sharding_type": "ModSharding"})})
+        ),
+        r"_sharding: an array has the sharding 'ModSharding', which is not understood",
+    ),
+    "no sharding": (
+        lambda item: (item / "_sharding").write_text('{"YQ==": "{"}'),
+        r"_sharding: an array has the sharding '\{', which is not understood",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MORE_METADATA)
+def test_metadata_that_may_say_how_rows_lie_are_refused(case: str, tmp_path: Path) -> None:
+    write, message = MORE_METADATA[case]
+    item = tmp_path / "c"
+    write_item(item, {"a": TABLE}, zarr3=True)
+    assert open_checkpoint(item).entries
+    write(item)
+    with pytest.raises(CheckpointError, match=message):
+        open_checkpoint(item)
+
+
+def test_metadata_that_say_nothing_of_rows_are_passed_over(tmp_path: Path) -> None:
+    item = tmp_path / "c"
+    write_item(item, {"a": TABLE})
+    changed_tree(item, lambda tree: tree.update(custom_metadata=None))
+    changed_tree(item, lambda tree: first_value(tree).update(write_shape=[10, 3]))
+    stated = {"sharding_type": "NamedSharding", "shape": [8]}
+    (item / "_sharding").write_text(json.dumps({"YQ==": json.dumps(stated)}))
+    (item / "_CHECKPOINT_METADATA").write_text(
+        '{"metrics": {"loss": 0.1}, "custom_metadata": {}, "commit_timestamp_nsecs": 1}'
+    )
+    assert list(open_checkpoint(item).entries) == ["a"]
