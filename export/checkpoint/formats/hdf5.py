@@ -6,6 +6,7 @@ A listing is made in a process of its own: on damaged files the HDF5 library can
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 import zipfile
@@ -18,6 +19,11 @@ from bundle.arithmetic import ceil_div
 from export.errors import CheckpointError
 
 LISTING_S = 120
+_OF_GROUP = re.compile(
+    r"name|backend|keras_version|model_config|training_config|(layer|weight)_names\d*"
+)
+_OF_DATASET = re.compile("dtype")
+"""Attributes that Keras 3 and tf-keras write; names that are too many for one are in several."""
 
 
 class Dataset(NamedTuple):
@@ -51,11 +57,13 @@ class Contents(NamedTuple):
       datasets: all of them.
       names: path of a group -> what its attribute `name` says.
       model_config: attribute of the file; "" if it has none.
+      unknown: attributes that Keras does not write, by path and name.
     """
 
     datasets: tuple[Dataset, ...]
     names: dict[str, str]
     model_config: str
+    unknown: tuple[str, ...] = ()
 
 
 def open_hdf5(path: str, member: str | None) -> Any:
@@ -114,16 +122,22 @@ def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> Cont
     datasets = tuple(
         each._replace(shape=tuple(each.shape), chunks=tuple(each.chunks)) for each in fields
     )
-    return Contents(datasets, answer["names"], answer["model_config"])
+    return Contents(datasets, answer["names"], answer["model_config"], tuple(answer["unknown"]))
 
 
 def _list(path: str, member: str | None) -> dict[str, Any]:
     try:
         with open_hdf5(path, member) as opened:
             names: dict[str, str] = {}
-            datasets = [tuple(each) for each in _datasets(opened, names)]
+            unknown = _unknown_attributes("", opened, _OF_GROUP)
+            datasets = [tuple(each) for each in _datasets(opened, names, unknown)]
             config = opened.attrs.get("model_config", "")
-            return {"datasets": datasets, "names": names, "model_config": str(config)}
+            return {
+                "datasets": datasets,
+                "names": names,
+                "model_config": str(config),
+                "unknown": unknown,
+            }
     except CheckpointError as problem:
         return {"error": str(problem)}
     except (OSError, RuntimeError, KeyError, ValueError, TypeError) as problem:
@@ -131,12 +145,16 @@ def _list(path: str, member: str | None) -> dict[str, Any]:
         return {"error": f"{path} cannot be listed: {reason}; it is damaged, copy it anew"}
 
 
-def _datasets(opened: Any, names: dict[str, str]) -> Iterator[Dataset]:
-    """Yields every dataset that has a shape; notes the names that groups have."""
+def _datasets(opened: Any, names: dict[str, str], unknown: list[str]) -> Iterator[Dataset]:
+    """Yields every dataset that has a shape; adds the names that groups have, and attributes that
+    Keras does not write.
+    """
     found: list[Any] = []
 
     def visit(path: str, each: Any) -> None:
-        if hasattr(each, "shape"):
+        is_dataset = hasattr(each, "shape")
+        unknown.extend(_unknown_attributes(path, each, _OF_DATASET if is_dataset else _OF_GROUP))
+        if is_dataset:
             found.append(each)
         elif "name" in each.attrs:
             names[path] = str(each.attrs["name"])
@@ -157,6 +175,10 @@ def _datasets(opened: Any, names: dict[str, str]) -> Iterator[Dataset]:
             chunks=dataset.chunks or (),
             problem=problem,
         )
+
+
+def _unknown_attributes(path: str, item: Any, known: re.Pattern[str]) -> list[str]:
+    return [f"{path}/{name}" for name in item.attrs if known.fullmatch(name) is None]
 
 
 def _problem(dataset: Any) -> str:

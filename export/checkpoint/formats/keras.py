@@ -42,6 +42,7 @@ SUFFIXES = (".h5", ".hdf5", ".keras", ".weights.json")
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 CONFIG_BYTES_MAX = 256 << 20
 """Maximum size of the description of a model: a megabyte of a zip file can become a gigabyte."""
+_SHOWN_MAX = 200
 _ZIP = b"PK\x03\x04"
 _HDF = b"\x89HDF\r\n\x1a\n"
 
@@ -104,6 +105,12 @@ def list_keras(path: Path) -> Listing:
             start, size, crc, model = _member(file)
             stamp = f"{size} {crc:08x}"
         listing = list_hdf5(str(file), WEIGHTS if archived else None)
+        if listing.unknown:
+            raise CheckpointError(
+                f"{file}: it has the attribute {listing.unknown[0][:_SHOWN_MAX]!r}, which is not "
+                "understood and may say in which order the rows of tables lie; Keras writes none "
+                "of that name: save the weights without it"
+            )
         for dataset in listing.datasets:
             entries[dataset.key] = _entry(dataset, file, start, archived=archived)
         names |= listing.names

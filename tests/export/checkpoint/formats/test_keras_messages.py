@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 import pytest
 
-from export.checkpoint.formats.keras import WEIGHTS
+from export.checkpoint.formats.keras import WEIGHTS, list_keras
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 from tests.export.checkpoint.formats.keras_files import (
@@ -146,3 +146,22 @@ def test_broken_file_of_keras_is_refused_with_the_reason(
     with pytest.raises(CheckpointError) as error:
         open_checkpoint(path)
     assert str(error.value).startswith(told.format(path=path))
+
+
+@pytest.mark.parametrize("path", ["/", "layers/embedding", "layers/embedding/vars/0"])
+def test_attribute_that_keras_does_not_write_is_refused(path: str, tmp_path: Path) -> None:
+    written = write_weights(tmp_path / "a.weights.h5")
+    assert list_keras(written).entries
+    with h5py.File(written, "r+") as file:
+        file[path].attrs["row_order"] = "mod"
+    with pytest.raises(CheckpointError, match=f"attribute '{path.strip('/')}/row_order', which is"):
+        list_keras(written)
+
+
+def test_attributes_that_keras_writes_are_passed_over(tmp_path: Path) -> None:
+    written = write_weights(tmp_path / "a.weights.h5")
+    with h5py.File(written, "r+") as file:
+        for name in ("keras_version", "backend", "training_config", "layer_names", "layer_names0"):
+            file.attrs[name] = "3"
+        file["layers/embedding"].attrs["weight_names12"] = "3"
+    assert list_keras(written).entries
