@@ -17,6 +17,7 @@ from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.storage.catalog import read_manifest
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
 from export.errors import UsageError, VerificationFailed
+from export.graphs.functions import bytes_of, constants_of
 from export.id_rules.descriptions import describe, describe_cross, describe_text
 from export.report_text import partitions_text, size_text, thousands
 
@@ -205,7 +206,7 @@ def draw_prepared(prepared: Prepared, source: str) -> Drawing:
     spec = prepared.traced.spec
     job = prepared.job
     plans = {plan.spec.name: plan for plan in prepared.plan.tables}
-    variables = {tower.spec.name: tower.variables for tower in prepared.traced.towers}
+    traced = {tower.spec.name: tower for tower in prepared.traced.towers}
     towers = []
     for name, tower in spec.towers.items():
         parts = (
@@ -213,8 +214,9 @@ def draw_prepared(prepared: Prepared, source: str) -> Drawing:
         )
         lacking = prepared.not_in_litert[name]
         runs = f"a SavedModel, since {lacking}" if lacking else "LiteRT"
-        size = sum(int(each.shape.num_elements()) * each.dtype.size for each in variables[name])
-        towers.append(_tower(name, tower, parts, job.towers[name].formula or "", [runs], size))
+        formula = job.towers[name].formula or ""
+        held = [*traced[name].variables, *constants_of(traced[name].function)]
+        towers.append(_tower(name, tower, parts, formula, [runs], sum(map(bytes_of, held))))
     features = _features(prepared.entries, towers)
     tables = [
         _table(features, name, plan.spec, plan.dtype, plan.spec.layout.kind, plan.spec)

@@ -13,6 +13,8 @@ from export.graphs.loading import tf
 from export.graphs.walks import Needed, needed, resource
 from export.user_lines import at_line, line_of_operation
 
+_FEW_VALUES = 64
+
 
 def narrowed(
     name: str, function: Any, feeds: Sequence[Any], fetches: Mapping[str, Any]
@@ -70,6 +72,25 @@ def tables_of(function: Any) -> list[Any]:
     tables = [table_of(outer) for outer, _ in function.graph.captures]
     distinct = {id(table): table for table in tables if table is not None}
     return list(distinct.values())
+
+
+def constants_of(function: Any) -> list[Any]:
+    """Returns the constants that a traced function holds, as tensors of its graph: those that it
+    captured, and those that are operations; not those of a few values, such as shapes.
+    """
+    captured = [
+        inner
+        for outer, inner in function.graph.captures
+        if outer.dtype not in (tf.resource, tf.variant)
+    ]
+    operations = function.graph.get_operations()
+    constants = captured + [each.outputs[0] for each in operations if each.type == "Const"]
+    return [each for each in constants if each.shape.num_elements() > _FEW_VALUES]
+
+
+def bytes_of(values: Any) -> int:
+    """Returns the bytes of a variable or of a constant; 0 of texts."""
+    return int(values.shape.num_elements() * values.dtype.size)
 
 
 def type_of(tensor: Any) -> dict[str, Any]:

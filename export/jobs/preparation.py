@@ -4,7 +4,7 @@ towers, plan of tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,23 +14,26 @@ from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.corpora.files import locate_corpus
 from export.corpora.size_estimates import IndexForecast, forecast_index
-from export.errors import UsageError
-from export.front_end.interface import PartitionedModel
+from export.errors import NotConvertible, UsageError
+from export.front_end.interface import PartitionedModel, TracedTower
 from export.front_end.manifest_features import describe_features
 from export.front_end.roles import check_candidate_inputs
 from export.front_end.specs import ModelSpec
 from export.front_end_choice import open_job
+from export.graphs.functions import bytes_of, constants_of
 from export.jobs.destinations import Destination, open_destination
 from export.jobs.executors import encoder_count
 from export.jobs.table_steps import plan_copy
 from export.recipe.schema import ExportJob, FeaturePart, IndexPart, TablePart
 from export.recipe.settings import ExportSettings
+from export.report_text import size_text
 from export.tables.conversions import ErrorLimits
 from export.tables.plan import ExportPlan, Writing
 from export.towers.compiled import why_not_compiled
 from export.towers.division import Split
 from export.towers.manifest_towers import check_formulas, check_limits, check_rankings
 from export.towers.prepared_towers import arrange_towers
+from export.user_lines import at_line
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,8 @@ def trace_job(
         raise UsageError(
             f"tables.{min(unknown)}: no tower reads a table of that name; they read {known}"
         )
+    if checkpoint.storage.kind != "PyTorch":  # whose towers come in files, with constant weights
+        _check_constants(traced.towers, job)
     original = traced.original
     inventory = original.find_tables()
     read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
@@ -144,6 +149,27 @@ def trace_job(
     return TracedJob(
         job, base, checkpoint, inventory, traced, entries, also_stored, destination, number
     )
+
+
+def _check_constants(towers: Iterable[TracedTower], job: ExportJob) -> None:
+    """Checks that no constant is larger than a variable that stays inside a tower may be.
+
+    Raises:
+      NotConvertible: One is; names the user's line.
+    """
+    limit = job.code.inline_bytes_max
+    for tower in towers:
+        for constant in constants_of(tower.function):
+            size = bytes_of(constant)
+            if size > limit:
+                readers = (tower.lines.get(each.type, "") for each in constant.consumers())
+                line = at_line(next(filter(None, readers), ""))
+                raise NotConvertible(
+                    f"tower {tower.spec.name!r} holds a constant {constant.dtype.name} "
+                    f"{constant.shape.as_list()} ({size_text(size)}){line}, which is larger than "
+                    f"code.inline_bytes_max ({size_text(limit)}) allows; hold its rows in a "
+                    "variable that lookups read, so that they become a table; or raise the limit"
+                )
 
 
 def prepare(

@@ -155,6 +155,21 @@ def build_half():
     return Half()
 
 
+class WithContent(TpuTable):
+    """Reads vectors of content from a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.content = tf.constant(np.ones((20, 4), np.float32))
+
+    def call(self, features):
+        return self.look(features["item"]) + tf.gather(self.content, features["item"])
+
+
+def build_with_content():
+    return WithContent()
+
+
 class Coupled(TpuTable):
     """Computes an example from others of its batch, or from a random number."""
 

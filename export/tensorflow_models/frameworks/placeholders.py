@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from export.graphs.functions import bytes_of
 from export.graphs.internals import current_line, variable_class
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hooks import Hooks
@@ -141,11 +142,6 @@ def give_value(variable: Any) -> None:
             elif callable(value):
                 value = value()
             variable.assign(tf.cast(value, variable.dtype))
-
-
-def bytes_of(variable: Any) -> int:
-    """Returns the size of a variable's value."""
-    return int(variable.shape.num_elements() * variable.dtype.size)
 
 
 @contextlib.contextmanager

@@ -14,12 +14,12 @@ from bundle.format import manifest
 from export.errors import NotConvertible, UsageError
 from export.front_end.interface import TracedTower
 from export.front_end.specs import FeatureSpec, TowerSpec
-from export.graphs.functions import captures_of, line_of_reader, narrowed, type_of
+from export.graphs.functions import bytes_of, captures_of, line_of_reader, narrowed, type_of
 from export.graphs.internals import join, set_input
 from export.graphs.loading import tf
 from export.graphs.walks import PYTHON_CODE, Needed, distinct_identifiers, needed, resource
 from export.recipe.schema import InputPart, TowerPart, name_of_call
-from export.tensorflow_models.frameworks.placeholders import bytes_of, line_of_early
+from export.tensorflow_models.frameworks.placeholders import line_of_early
 from export.tensorflow_models.graph.bag_inputs import add_bag_placeholders
 from export.tensorflow_models.graph.input_paths import per_example
 from export.tensorflow_models.graph.origins import sources_of

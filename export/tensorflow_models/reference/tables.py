@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.front_end.specs import TableFacts
+from export.graphs.functions import bytes_of
 from export.graphs.internals import variable_class
 from export.graphs.loading import tf
 from export.graphs.tensors import with_values
@@ -25,7 +26,6 @@ from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.normalizations import restore_normalizations
 from export.tensorflow_models.frameworks.placeholders import (
     answer_gathers,
-    bytes_of,
     placeholder_class,
     restoring_up_to,
     tables_unallocated,

@@ -14,11 +14,13 @@ from bundle.format.manifest import (
     HashIds,
     VocabularyIds,
 )
-from export.errors import CheckpointError, UsageError
+from export.errors import CheckpointError, NotConvertible, UsageError
+from export.explain.drawing import draw_prepared
 from export.jobs.preparation import Prepared, prepare
 from export.jobs.saved_model_job import prepare_inline
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
+from tests.export.traced_models import MODELS, one_table_recipe, save_and_trace
 
 CORPUS = {"file": "movies.csv", "id": "id"}
 INDEX = {"corpus": "movies", "query_tower": "query", "candidate_tower": "candidate"}
@@ -221,3 +223,24 @@ def test_self_contained_saved_model_of_what_only_bundles_have_is_refused(
     with pytest.raises(UsageError) as refusal:
         prepared(tmp_path, inline=True, **sections)
     assert str(refusal.value) == problem
+
+
+def test_constant_counts_as_a_weight_of_its_tower_and_has_the_limit_of_a_variable(
+    tmp_path: Path,
+) -> None:
+    made = save_and_trace(one_table_recipe("build_with_content"), tmp_path)
+    page = made.job.model_dump()
+    page["checkpoint"]["path"] = str(made.prefix)
+    page["output"]["root"] = str(tmp_path / "bundles")
+    page["code"]["inline_bytes_max"] = 320
+    job = ExportJob.model_validate(page)
+
+    (tower,) = draw_prepared(prepare(job, MODELS, ExportSettings()), "").towers
+    assert tower.bytes >= 320
+
+    page["code"]["inline_bytes_max"] = 319
+    with pytest.raises(
+        NotConvertible,
+        match=r"'tower' holds a constant float32 \[20, 4\] \(320 B\) \(one_table.py:\d+\), which",
+    ):
+        prepare(ExportJob.model_validate(page), MODELS, ExportSettings())
