@@ -60,7 +60,7 @@ class CodePart(Part):
     """
     inline_bytes_max: int = Field(default=64 << 20, ge=0)
     """Maximum size, in bytes, of a table that can stay inside a tower because it cannot be
-    extracted.
+    extracted, and of a constant.
     """
 
 
