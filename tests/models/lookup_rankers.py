@@ -230,9 +230,7 @@ class Beyond(tf.keras.Model):
             0.5,
             tf.cast(history.with_values(tf.ragged.range(history.row_lengths()).values), tf.float32),
         )
-        both = history.with_values(
-            tf.reverse(history.values, [0]) % 7 + tf.cast(history.value_rowids(), tf.int64)
-        )
+        both = history.with_values(tf.bitwise.bitwise_xor(history.values % 7, 5))
         lower = colours.with_values(tf.strings.lower(colours.values))
         clean = tf.strings.to_hash_bucket_fast(
             tf.strings.regex_replace(terms.values, "[^a-z]", ""), FEW
