@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bundle.arithmetic import ceil_div
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
@@ -37,12 +38,14 @@ def stacked(
     tables: Tables, cores: int, per_device: int
 ) -> tuple[NDArray[np.float32], dict[str, Any]]:
     """Stacks tables as TorchRec does; returns the variable, and what a planner records of it."""
-    columns = max(-(-values.shape[1] // 8) * 8 for values in tables.values())
+    columns = max(ceil_div(values.shape[1], 8) * 8 for values in tables.values())
     blocks: list[NDArray[np.float32]] = []
-    offsets, rotations, padded_rows = dict[str, int](), dict[str, int](), dict[str, int]()
+    offsets: dict[str, int] = {}
+    rotations: dict[str, int] = {}
+    padded_rows: dict[str, int] = {}
     offset = 0
     for place, (name, values) in enumerate(tables.items()):
-        rows = -(-len(values) // (8 * cores)) * 8 * cores
+        rows = ceil_div(len(values), 8 * cores) * 8 * cores
         rotation = place * per_device % cores
         blocks.append(np.roll(sharded(padded(values, rows, columns), cores), rotation, 0))
         offsets[name] = offset
@@ -96,7 +99,8 @@ def save(directory: Path, variables: Tables, devices: int, recorded: dict[str, A
 @pytest.mark.parametrize("seed", range(12))
 def test_rows_sharded_over_cores_are_copied_in_the_order_of_ids(seed: int, tmp_path: Path) -> None:
     random = np.random.default_rng(seed)
-    devices, per_device = int(random.integers(1, 5)), int(random.integers(1, 5))
+    devices = int(random.integers(1, 5))
+    per_device = int(random.integers(1, 5))
     cores = devices * per_device
 
     def table(columns: int) -> NDArray[np.float32]:
