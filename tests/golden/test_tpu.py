@@ -2,7 +2,7 @@
 the same as Google's converter rewrote it for 16 cores.
 
 Both are test data of jax-ml/jax-tpu-embedding (jax_tpu_embedding/sparsecore/examples/shakespeare/
-testdata, Apache-2.0), which a fresh machine does not have. ROWCAST_TPU_CHECKPOINTS names the folder
+testdata, Apache-2.0), which a fresh machine does not have. TPU_CHECKPOINTS names the folder
 of the two archives.
 """
 
@@ -23,7 +23,7 @@ from tests.export.movies_job import export
 from tests.golden.copies import copied
 from tests.golden.random_models.serving import answer_to
 
-FOLDER = os.environ.get("ROWCAST_TPU_CHECKPOINTS", "")
+FOLDER = os.environ.get("TPU_CHECKPOINTS", "")
 CASES = {"checkpoint-2x2x2": 32, "converted-2x2x1": 16}
 """Archives, and the SparseCores over which rows are sharded."""
 TABLE = "shakespeare_table"
@@ -77,7 +77,7 @@ def build():
 
 pytestmark = pytest.mark.skipif(
     not Path(FOLDER, "checkpoint-2x2x2.tgz").is_file(),
-    reason="ROWCAST_TPU_CHECKPOINTS names no folder with the archives",
+    reason="TPU_CHECKPOINTS names no folder with the archives",
 )
 pytest.importorskip("flax")
 
