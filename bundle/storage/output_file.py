@@ -55,8 +55,8 @@ class OutputFile:
         except FileNotFoundError:
             return
         self._check_kind(status)
-        # The kernel follows /dev/stdout to files that were removed, too. That it is the same file is
-        # not compared: another writer may just have replaced it.
+        # The kernel follows /dev/stdout to files that were removed, too. Whether it is the same
+        # file is not asked: another writer may just have replaced it.
         if not self.path.exists():
             raise OutputRefused(f"{name} leads to a file that was removed; name a file")
 
