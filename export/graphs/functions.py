@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,24 @@ import numpy as np
 from export.errors import NotConvertible
 from export.graphs.internals import set_captures, table_of, without_gradient
 from export.graphs.loading import tf
-from export.graphs.walks import Needed, needed, resource
+from export.graphs.walks import Needed, keeps_values, needed, resource
 from export.user_lines import at_line, line_of_operation
 
 _FEW_VALUES = 64
+_ASSERTION = re.compile(r"AssertGuard(_\d+)?$")
+"""What a `tf.Assert` is in a function: a condition."""
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "Equal": np.equal,
+    "NotEqual": np.not_equal,
+    "Less": np.less,
+    "LessEqual": np.less_equal,
+    "Greater": np.greater,
+    "GreaterEqual": np.greater_equal,
+}
+_OF_ALL_VALUES = frozenset(
+    {*_COMPARE, "All", "Any", "LogicalNot", "Where", "Shape", "Size", "StridedSlice"}
+)
+"""Operations between a tensor and an assertion about all of its values."""
 
 
 def narrowed(
@@ -85,7 +100,33 @@ def constants_of(function: Any) -> list[Any]:
     ]
     operations = function.graph.get_operations()
     constants = captured + [each.outputs[0] for each in operations if each.type == "Const"]
-    return [each for each in constants if each.shape.num_elements() > _FEW_VALUES]
+    return [each for each in constants if (each.shape.num_elements() or 0) > _FEW_VALUES]
+
+
+def asserts_without(tensor: Any, value: int) -> bool:
+    """Returns whether the graph fails, by a `tf.Assert`, where a tensor of integers has a value:
+    what is asserted begins with a comparison of the tensor that tells the value from 0.
+    """
+    seen = set()
+    queue = [user for user in tensor.consumers() if _distinguishes(user, tensor, value)]
+    for operation in queue:  # grows while it is walked
+        if operation.name in seen:
+            continue
+        seen.add(operation.name)
+        if operation.type == "Assert" or _ASSERTION.search(operation.name):
+            return True
+        if operation.type in _OF_ALL_VALUES or keeps_values(operation):
+            queue += [user for result in operation.outputs for user in result.consumers()]
+    return False
+
+
+def _distinguishes(operation: Any, tensor: Any, value: int) -> bool:
+    """Returns whether an operation compares a tensor with a constant, and tells a value from 0."""
+    compare = _COMPARE.get(operation.type)
+    if compare is None or operation.inputs[0] is not tensor:
+        return False
+    constant = tf.get_static_value(operation.inputs[1])
+    return constant is not None and bool(np.any(compare(value, constant) != compare(0, constant)))
 
 
 def bytes_of(values: Any) -> int:

@@ -14,15 +14,6 @@ ID_DTYPES = frozenset({"int32", "int64"})
 """The integers that ids are computed in."""
 PYTHON_CODE = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 """Operations that run Python code: tf.py_function, tf.numpy_function."""
-_ASSERTION = re.compile(r"AssertGuard(_\d+)?$")
-"""What a `tf.Assert` is in a function: a condition."""
-_COMPARISONS = frozenset(
-    {
-        *("Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual"),
-        *("All", "Any", "LogicalNot", "Where", "Shape", "Size", "StridedSlice"),
-    }
-)
-"""Operations between a tensor and an assertion about all of its values."""
 
 
 _SAME_VALUES = frozenset(
@@ -98,23 +89,6 @@ def needed(results: Iterable[Any], stops: Iterable[Any]) -> Needed:
                 operations[control.name] = control
                 queue.extend(control.inputs)
     return Needed(frozenset(reached), tuple(placeholders.values()), tuple(operations.values()))
-
-
-def is_asserted(tensor: Any) -> bool:
-    """Returns whether the graph checks the values of a tensor, and fails unless they are as a
-    `tf.Assert` wants them.
-    """
-    seen = set()
-    queue = list(tensor.consumers())
-    for operation in queue:  # grows while it is walked
-        if operation.name in seen:
-            continue
-        seen.add(operation.name)
-        if operation.type == "Assert" or _ASSERTION.search(operation.name):
-            return True
-        if operation.type in _COMPARISONS or keeps_values(operation):
-            queue += [user for result in operation.outputs for user in result.consumers()]
-    return False
 
 
 def operands_first(operation: Any, operands_of: Callable[[Any], Sequence[Any]]) -> Iterator[Any]:

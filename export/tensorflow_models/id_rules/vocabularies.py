@@ -15,8 +15,8 @@ import numpy as np
 from bundle.format.manifest import ComputedIds, HashIds, Unknown, VocabularyIds
 from bundle.tables.id_values import DECIMAL
 from export.errors import NotConvertible
+from export.graphs.functions import asserts_without
 from export.graphs.loading import tf
-from export.graphs.walks import is_asserted
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.id_rules.integers import find_raw
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
@@ -64,7 +64,7 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
         return None
     rule = VocabularyIds(vocabulary=_UNNAMED, first_row=int(places[0]))
     # Layers with num_oov_indices=0 check that every key is known.
-    refuses = beyond == -1 and is_asserted(values.tensor)
+    refuses = beyond == -1 and asserts_without(values.tensor, -1)
     if call.from_end and rows is not None and beyond < 0:
         beyond += rows
     unknown = Unknown(rule="refuse") if refuses else row_of_unknown(beyond, rows)
