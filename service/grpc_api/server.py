@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -65,7 +64,6 @@ class GrpcServer:
         """
         settings = self._dataplane.settings
         certificates = self._dataplane.certificates
-        logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_undecodable_text)
         server = self._server = grpc.aio.server(
             interceptors=(self._calls, self._probes),
             options=[("grpc.so_reuseport", int(shared)), *options_of(settings)],
@@ -114,13 +112,6 @@ class GrpcServer:
         )
         for service in ("", self._service.name):
             await self._health.set(service, status)
-
-
-def _is_no_undecodable_text(record: logging.LogRecord) -> bool:
-    """Returns whether gRPC should log a record: not the tracebacks, two per call, of metadata that
-    is not UTF-8. It reads such text as Latin-1.
-    """
-    return record.exc_info is None or not isinstance(record.exc_info[1], UnicodeDecodeError)
 
 
 def reflection_handlers(services: tuple[str, ...]) -> list[grpc.GenericRpcHandler]:

@@ -114,6 +114,14 @@ def _library_message(record: logging.LogRecord) -> str:
     return message[:MESSAGE_CHARS_MAX]
 
 
+def _is_wanted(record: logging.LogRecord) -> bool:
+    """Returns whether a record is worth a line: not that a client's metadata of gRPC are no UTF-8,
+    of which gRPC logs two tracebacks a call. It reads them as Latin-1.
+    """
+    problem = record.exc_info[1] if record.exc_info else None
+    return not (record.name.startswith("grpc") and isinstance(problem, UnicodeDecodeError))
+
+
 class LogHandler(logging.Handler):
     """Formats a line where it is logged and queues it for the thread that writes.
 
@@ -127,6 +135,7 @@ class LogHandler(logging.Handler):
     def __init__(self, stream: TextIO, always: Mapping[str, Any]) -> None:
         super().__init__()
         self.setFormatter(JsonLines(always))
+        self.addFilter(_is_wanted)
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._file = _unbuffered(stream)
         self._thread = threading.Thread(target=self._write_lines, name="rowcast-log", daemon=True)
