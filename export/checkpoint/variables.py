@@ -179,7 +179,6 @@ class ShardedTable:
       stack: of its variable.
       rows, dim: of the table.
       stored: rows and columns of the variable.
-      padded_rows: of the table and its padding, a multiple of the cores.
       offset: its first row on each core.
       rotation: the core of its first row.
     """
@@ -189,7 +188,6 @@ class ShardedTable:
     rows: int
     dim: int
     stored: tuple[int, int]
-    padded_rows: int
     offset: int
     rotation: int
 

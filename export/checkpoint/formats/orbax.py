@@ -75,6 +75,8 @@ _OF_VALUE = {"value_type", "skip_deserialize", "write_shape"}
 """Keys of Orbax' own metadata. `write_shape` is the part of an array that one process wrote."""
 _BY_USERS = "custom_metadata"
 """The key under which Orbax saves what a program gives it."""
+_ATTRIBUTES = ".zattrs"
+"""What users say of an array in zarr 2; zarr 3 has it among the metadata."""
 _SHARDING = "_sharding"
 _SHARDINGS = {"NamedSharding", "SingleDeviceSharding"}
 """Of a global array over devices, whose rows lie in the array in their order."""
@@ -321,7 +323,10 @@ def _list_item(
         reads = [store.read(f"{path}/{file}") for path, file, _ in leaves]
 
         entries: dict[str, Entry] = {}
+        held = set(keys)
         for (path, file, is_array), read in zip(leaves, reads, strict=True):
+            if f"{path}/{_ATTRIBUTES}".encode() in held:
+                _check_known(directory / path, {_ATTRIBUTES: None}, set())
             stored = read.result()
             if stored.state == "missing":
                 if is_array:

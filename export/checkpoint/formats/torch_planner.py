@@ -10,7 +10,8 @@ modules/embedding_configs.py (StackedSparseCoreEmbeddingConfig.to_dict).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from export.checkpoint.variables import ModSharding, ShardedTable
@@ -92,7 +93,7 @@ def _sharding(recorded: Mapping[Any, Any]) -> ModSharding:
     return ModSharding(cores, tuple(tables))
 
 
-def _stack(config: Any, cores: int, where: str) -> Iterable[ShardedTable]:
+def _stack(config: Any, cores: int, where: str) -> Iterator[ShardedTable]:
     _check_keys(config, _OF_A_STACK, _ABOUT_STACKS, where)
     stack = config.get("stack_table_name") or config.get("stack_name")
     if not isinstance(stack, str):
@@ -127,7 +128,6 @@ def _stack(config: Any, cores: int, where: str) -> Iterable[ShardedTable]:
             rows=rows,
             dim=_count(table, "embedding_dim", where),
             stored=stored,
-            padded_rows=padded,
             offset=placed["row_offsets_in_shard"],
             rotation=placed["shard_rotations"] % cores,
         )
@@ -162,8 +162,8 @@ def _check_keys(
 
 
 def _check_distinct(names: list[str], where: str) -> None:
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise NotUnderstood(f"{where}: table {name!r} lies in two stacks")
 
 

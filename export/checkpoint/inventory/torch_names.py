@@ -76,10 +76,11 @@ def _is_slot(found: Findings, key: str) -> bool:
     slot = _SHARDED_SLOT.fullmatch(key)
     if slot is None:
         return False
-    tables = (f"{slot['module']}{kind}.{slot['of']}.weight" for kind in _COLLECTIONS)
-    of = next((table for table in tables if table in found.checkpoint.entries), "")
-    found.add_slot(slot["name"], key, of)
-    return True
+    tables = [f"{slot['module']}{kind}.{slot['of']}.weight" for kind in _COLLECTIONS]
+    stored = [table for table in tables if table in found.checkpoint.entries]
+    if stored:
+        found.add_slot(slot["name"], key, stored[0])
+    return bool(stored)
 
 
 def _sharded_tables(name: str, entry: Entry, sharding: ModSharding) -> list[TableSpec]:

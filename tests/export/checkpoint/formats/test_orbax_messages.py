@@ -336,6 +336,13 @@ def test_metadata_that_may_say_how_rows_lie_are_refused(case: str, tmp_path: Pat
         open_checkpoint(item)
 
 
+def test_attributes_of_an_array_in_zarr_2_are_refused(tmp_path: Path) -> None:
+    write_item(tmp_path / "c", {"a": TABLE})
+    store_of(tmp_path / "c")["a/.zattrs"] = b'{"order": "mod"}'
+    with pytest.raises(CheckpointError, match=r"/a has '\.zattrs', which is not"):
+        open_checkpoint(tmp_path / "c")
+
+
 def test_metadata_that_say_nothing_of_rows_are_passed_over(tmp_path: Path) -> None:
     item = tmp_path / "c"
     write_item(item, {"a": TABLE})
