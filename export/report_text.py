@@ -5,9 +5,11 @@ are shown.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from rich.box import SIMPLE
 from rich.table import Column, Table
+from rich.text import Text
 
 from bundle.format.manifest import PaddingCheck
 
@@ -46,6 +48,16 @@ def natural(name: str) -> list[tuple[int, str]]:
     return [
         (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
     ]
+
+
+def unverified_lines(unverified: Sequence[str], when: str = "") -> list[Text]:
+    """Returns the last line of a report: what no check could tell; none, if there is nothing.
+
+    Args:
+      unverified: each with the reason or the remedy.
+      when: to be written behind "not verified", such as " at its export".
+    """
+    return [Text(f"not verified{when}: {'; '.join(unverified)}")] if unverified else []
 
 
 def report_table(title: str, *columns: str) -> Table:

@@ -17,6 +17,7 @@ from export.report_text import (
     partitions_text,
     report_table,
     size_text,
+    unverified_lines,
 )
 
 TABLES_SHOWN = 30
@@ -105,7 +106,12 @@ def published_report(published: Published) -> RenderableType:
     linked = sum(size for segment, size in segments if not segment.blocks)
     of_it = f", {size_text(linked)} of it linked" if linked else ""
     size = size_text(sum(table.bytes for table in manifest.tables.values()))
-    return Group(proofs, *notes, Text(f"published {published.directory} ({size} of tables{of_it})"))
+    return Group(
+        proofs,
+        *notes,
+        Text(f"published {published.directory} ({size} of tables{of_it})"),
+        *unverified_lines(manifest.verification.unverified),
+    )
 
 
 def _largest(errors: dict[str, float]) -> str:

@@ -7,7 +7,14 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from export.report_text import count_text, decoder_text, padding_text, report_table, size_text
+from export.report_text import (
+    count_text,
+    decoder_text,
+    padding_text,
+    report_table,
+    size_text,
+    unverified_lines,
+)
 from export.verify.published import Verified
 
 UNLISTED_SHOWN = 20
@@ -30,6 +37,7 @@ def verified_json(verified: Verified) -> dict[str, Any]:
             name: check.model_dump(exclude_none=True) for name, check in findings.tables.items()
         },
         "model_check": model_check if findings.examples else None,
+        "unverified": manifest.verification.unverified,
     }
 
 
@@ -58,4 +66,9 @@ def verified_table(verified: Verified) -> RenderableType:
 
     unlisted = findings.unlisted[:UNLISTED_SHOWN]
     notes = [Text(f"note: {path} is no part of the bundle") for path in unlisted]
-    return Group(checks, *notes, Text(f"{verified.bundle} is whole"))
+    return Group(
+        checks,
+        *notes,
+        Text(f"{verified.bundle} is whole"),
+        *unverified_lines(manifest.verification.unverified, " at its export"),
+    )

@@ -48,6 +48,7 @@ from export.verify.recipe_examples import examples_of
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
 from export.verify.stated_layouts import StatedLayout, judge_recipe
+from export.verify.unverified import features_behind
 from runtime.scann import CONFIG
 from runtime.towers import find_form
 from runtime.vectors import VectorFile
@@ -199,7 +200,8 @@ class _Bundle:
             subject = staged_subject(
                 checkpoint, plan, self.draft, complete, rows, self.judged, made_of_rows
             )
-            complete = checked(replace(subject, reference=reference))
+            recorded = features_behind(self.job.verify.expected, spec.towers)
+            complete = checked(replace(subject, reference=reference), recorded)
         features.close()
         return Published(self.draft.publish(complete, progress), complete, tuple(self.notes))
 

@@ -39,6 +39,7 @@ from export.tables.unpacking import with_sums
 from export.tables.zip_sums import check_zip_sums
 from export.verify.checks import STAGED, Subject, check_bundle
 from export.verify.stated_layouts import StatedLayout
+from export.verify.unverified import unverified
 from object_store.locations import is_url
 
 SMALL_JOB_BYTES = 256 << 20
@@ -314,16 +315,24 @@ def staged_subject(
     )
 
 
-def checked(subject: Subject) -> manifest.Manifest:
-    """Checks a staged bundle; returns its manifest with what was compared.
+def checked(subject: Subject, recorded: Collection[str] = ()) -> manifest.Manifest:
+    """Checks a staged bundle; returns its manifest with what was compared, and what was not.
+
+    Args:
+      subject: the staged bundle.
+      recorded: features whose towers were compared with outputs that training recorded.
 
     Raises:
       VerificationFailed: something is wrong; names it, and the steps to be done again.
     """
-    verification = subject.manifest.verification
     compared = check_bundle(subject, STAGED).tables
-    verification = verification.model_copy(update={"tables": dict(compared)})
-    return subject.manifest.model_copy(update={"verification": verification})
+    complete = _verified(subject.manifest, tables=dict(compared))
+    return _verified(complete, unverified=unverified(complete, recorded))
+
+
+def _verified(complete: manifest.Manifest, **update: object) -> manifest.Manifest:
+    verification = complete.verification.model_copy(update=update)
+    return complete.model_copy(update={"verification": verification})
 
 
 def executor_of(

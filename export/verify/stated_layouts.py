@@ -19,14 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
-from bundle.format.manifest import EmbeddedFeature, Feature, PaddingCheck, TableCheck
+from bundle.format.manifest import Feature, PaddingCheck, TableCheck
 from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.layouts import SparseCore
 from export.checkpoint.reader import Checkpoint
 from export.errors import NotConvertible, VerificationFailed
+from export.verify.unverified import tables_behind
 
 if TYPE_CHECKING:
-    from export.front_end.specs import ModelSpec, TowerSpec
+    from export.front_end.specs import ModelSpec
     from export.recipe.schema import ExportJob
 
 LANES = 16
@@ -136,25 +137,6 @@ def judge_recipe(
         remedy="compare outputs that training recorded (verify.expected) of a tower that reads "
         'the table, or accept the statement with verify.stated_layouts = "accept"',
     )
-
-
-def tables_behind(
-    expected: Collection[str], towers: Mapping[str, TowerSpec], features: Mapping[str, Feature]
-) -> set[str]:
-    """Returns the tables that a tower with a recorded output reads.
-
-    Args:
-      expected: keys of `verify.expected`: an output, or `tower.output`.
-      towers: of the model.
-      features: of the manifest.
-    """
-    tables = set()
-    for name, tower in towers.items():
-        keys = {key for output in tower.keys for key in (output, f"{name}.{output}")}
-        if keys.intersection(expected):
-            read = (features[source] for tensor in tower.inputs for source in tensor.sources)
-            tables |= {feature.table for feature in read if isinstance(feature, EmbeddedFeature)}
-    return tables
 
 
 def check_padding(

@@ -126,6 +126,14 @@ def test_report_tells_how_tables_were_compared() -> None:
         assert line in shown
 
 
+def test_report_ends_with_what_was_not_verified() -> None:
+    page = read_manifest(GOLDEN)
+    update = {"unverified": ("ids: no outputs", "rows outside of the samples (users)")}
+    shown = lines_of(published(verification=page.verification.model_copy(update=update)))
+    assert shown[-1] == "not verified: ids: no outputs; rows outside of the samples (users)"
+    assert shown[-2].startswith("published bundles/movies/3")
+
+
 @pytest.mark.parametrize(("count", "more"), [(TABLES_SHOWN, 0), (TABLES_SHOWN + 2, 2)])
 def test_report_lists_some_of_many_tables(count: int, more: int) -> None:
     page = read_manifest(GOLDEN)

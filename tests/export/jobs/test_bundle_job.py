@@ -74,6 +74,10 @@ def test_run_records_in_the_manifest_what_was_verified(
     assert all(
         check["rows_compared"] == check["rows"] for check in page["verification"]["tables"].values()
     )
+    ids, recall_of_users = page["verification"]["unverified"]
+    assert ids.startswith("how ids become rows (history, hour, user_id, genres, movie_id)")
+    assert "verify.expected" in ids
+    assert recall_of_users.startswith("the recall for real queries (movies)")
     index = page["indexes"]["movies"]
     recall = index["recall"]
     assert (recall["value"], recall["k"], recall["queries"]) == (1.0, 10, 24)

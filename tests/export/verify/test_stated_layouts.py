@@ -12,25 +12,20 @@ import pytest
 
 from bundle.arithmetic import ceil_div
 from bundle.format.manifest import (
-    DenseFeature,
-    EmbeddedFeature,
-    Feature,
     PaddingCheck,
     TableCheck,
-    TowerInput,
 )
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.layouts import SparseCore, stored_rows
 from export.checkpoint.reader import open_checkpoint
 from export.errors import NotConvertible, VerificationFailed
-from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
+from export.front_end.specs import ModelSpec, TableFacts
 from export.verify.stated_layouts import (
     StatedLayout,
     check_padding,
     judge_layouts,
     judge_recipe,
-    tables_behind,
     with_layouts,
 )
 from tests.export.checkpoint.tensor_bundles import write_bundle
@@ -236,40 +231,6 @@ def test_layouts_are_told_with_what_was_compared_of_each_table() -> None:
         "stated": checks["stated"].model_copy(update=update),
         "recorded": checks["recorded"],
     }
-
-
-def read_by(name: str, *features: str, outputs: tuple[str, ...]) -> TowerSpec:
-    inputs = tuple(
-        TowerInput(name=each, feature=each, dtype="float32", shape=(None, 2)) for each in features
-    )
-    return TowerSpec(name, "ranking", "", (), dict.fromkeys(outputs), inputs, (), outputs[0])
-
-
-@pytest.mark.parametrize(
-    ("expected", "tables"),
-    [
-        ([], set()),
-        (["vector"], {"users"}),
-        (["rank.click"], {"users", "movies"}),
-        (["click", "vector"], {"users", "movies"}),
-        (["query.click", "rank.vector", "other"], set()),
-        (["number"], set()),
-    ],
-)
-def test_tables_behind_recorded_outputs_are_those_that_their_towers_read(
-    expected: list[str], tables: set[str]
-) -> None:
-    features: dict[str, Feature] = {
-        name: EmbeddedFeature(kind="single", table=f"{name}s", role="context")
-        for name in ("user", "movie")
-    }
-    features["age"] = DenseFeature(kind="dense", role="context")
-    towers = {
-        "query": read_by("query", "user", outputs=("vector",)),
-        "rank": read_by("rank", "user", "movie", "age", outputs=("click", "buy")),
-        "plain": read_by("plain", "age", outputs=("number",)),
-    }
-    assert tables_behind(expected, towers, features) == tables
 
 
 def test_check_padding_of_cores_is_read_at_both_ends_of_some(tmp_path: Path) -> None:
