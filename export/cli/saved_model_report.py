@@ -13,7 +13,7 @@ from rich.text import Text
 from export.jobs.executors import worker_count
 from export.jobs.saved_model_job import PreparedInline
 from export.recipe.settings import ExportSettings
-from export.report_text import count_text, report_table, size_text
+from export.report_text import count_text, report_table, size_text, unverified_lines
 
 
 def plan_json(prepared: PreparedInline, settings: ExportSettings) -> dict[str, Any]:
@@ -82,4 +82,9 @@ def published_report(report: dict[str, Any]) -> RenderableType:
         proofs.add_row("all signatures", "the original model", "NOT COMPARED (--unproved)")
     notes = [Text(f"note: {note}") for note in [*report["notes"], proof["note"]] if note]
     size = f"{size_text(report['table_bytes'])} of tables, {report['data']}"
-    return Group(proofs, *notes, Text(f"published SavedModel {report['saved_model']} ({size})"))
+    return Group(
+        proofs,
+        *notes,
+        Text(f"published SavedModel {report['saved_model']} ({size})"),
+        *unverified_lines(proof["unverified"]),
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from export.tables.segments import Receipt
 from export.tables.vocabularies import read_keys
 from export.towers.manifest_towers import check_limits
 from export.verify.stated_layouts import judge_recipe
+from export.verify.unverified import features_behind, unverified_ids, unverified_layouts
 from object_store.remote_path import RemotePath
 
 REPORT = "assets.extra/rowcast.json"
@@ -215,13 +216,33 @@ def run_inline(
                 path.name: os.path.basename(source)
                 for path, source in prepared.variables.links.items()
             },
-            "verification": proof | {"stated_layouts": judgements},
+            "verification": proof
+            | {
+                "stated_layouts": judgements,
+                "unverified": _unverified(prepared, proof, judgements),
+            },
         }
         file = directory / REPORT
         file.parent.mkdir()
         file.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
         with progress.step("publish"):
             return {"saved_model": str(stage.publish())} | report
+
+
+def _unverified(
+    prepared: PreparedInline, proof: Mapping[str, Any], judgements: Mapping[str, str | None]
+) -> list[str]:
+    """Returns what could not be told of a SavedModel, each with the reason or the remedy."""
+    if not proof["proved"]:
+        return ["what signatures give: not compared with the original model (--unproved)"]
+    lookups = prepared.graph.lookups
+    recorded = features_behind(lookups.job.verify.expected, lookups.traced.spec.towers)
+    accepted = [name for name, judgement in judgements.items() if judgement == "accepted"]
+    return [
+        *unverified_ids(lookups.entries, recorded),
+        *unverified_layouts(accepted),
+        "rows that no example reads",
+    ]
 
 
 def _check_recipe(job: ExportJob, base: Path) -> None:

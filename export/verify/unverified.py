@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from bundle.format.features import inputs_of
 from bundle.format.manifest import EmbeddedFeature, Feature, Manifest
 from export.front_end.specs import TowerSpec
 
@@ -51,37 +52,42 @@ def unverified(manifest: Manifest, recorded: Collection[str] = ()) -> tuple[str,
       manifest: of the bundle, with what was compared of its tables.
       recorded: features whose towers were compared with outputs that training recorded.
     """
+    accepted = [
+        name
+        for name, check in manifest.verification.tables.items()
+        if check.stated_layout == "accepted"
+    ]
     return (
-        *_ids(manifest, recorded),
-        *_layouts(manifest),
+        # Without towers, an id is the number of a row.
+        *(unverified_ids(manifest.features, recorded) if manifest.towers else ()),
+        *unverified_layouts(accepted),
         *_rows(manifest),
         *_decoding(manifest),
         *_recall(manifest),
     )
 
 
-def _ids(manifest: Manifest, recorded: Collection[str]) -> Iterator[str]:
-    """Towers and the original model read the ids of examples by the same code and recipe. Without
-    towers, an id is the number of a row.
+def unverified_ids(features: Mapping[str, Feature], recorded: Collection[str]) -> Iterator[str]:
+    """Yields whose ids may read other rows than in training: towers and the original model read
+    the ids of examples by the same model code and recipe.
+
+    Args:
+      features: by name.
+      recorded: those whose towers were compared with outputs that training recorded.
     """
-    if not manifest.towers:
-        return
-    without = [
+    inputs = [
         name
-        for name, feature in manifest.features.items()
-        if isinstance(feature, EmbeddedFeature) and name not in recorded
+        for feature, entry in features.items()
+        if isinstance(entry, EmbeddedFeature) and feature not in recorded
+        for name in inputs_of(feature, entry)
     ]
-    if without:
-        inputs = _names(manifest.inputs_of(without))
-        yield f"how ids become rows ({inputs}): no recorded outputs (verify.expected)"
+    if inputs:
+        names = _names(dict.fromkeys(inputs))
+        yield f"how ids become rows ({names}): no recorded outputs (verify.expected)"
 
 
-def _layouts(manifest: Manifest) -> Iterator[str]:
-    accepted = [
-        name
-        for name, check in manifest.verification.tables.items()
-        if check.stated_layout == "accepted"
-    ]
+def unverified_layouts(accepted: Collection[str]) -> Iterator[str]:
+    """Yields the tables whose stated layout was accepted without a proof."""
     if accepted:
         yield f"the order of the rows of {_names(accepted)}: its statement was accepted"
 

@@ -276,6 +276,10 @@ def test_stack_is_linked_without_being_rewritten(
     proof = page["verification"]
     assert proof["loaded_by"] == ["tf.saved_model.load", "tf.compat.v1.saved_model.load"]
     assert set(proof["max_abs_error"]["ranking"]) == {"click", "hidden"}
+    ids, layouts, rows = proof["unverified"]
+    assert ids.startswith("how ids become rows (")
+    assert "its statement was accepted" in layouts
+    assert rows == "rows that no example reads"
 
 
 def test_plan_lists_the_inputs_of_the_signatures_and_writes_nothing(
