@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 import httpx
@@ -47,34 +48,34 @@ PROXIES = {"nginx": ("nginx.conf", ("http",)), "haproxy": ("haproxy.cfg", ("http
 """Program -> its configuration, and the transports over which it loses no request."""
 
 
+class Ports(NamedTuple):
+    """The ports of one service."""
+
+    http: int
+    grpc: int
+    admin: int
+    health: int
+
+
 class Services:
     """Two services over one root, on ports that they keep."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self.ports = [(free_port(), free_port(), free_port()) for _ in range(2)]
+        self.ports = [Ports(*(free_port() for _ in Ports._fields)) for _ in range(2)]
         self.running = [self._start(index) for index in range(2)]
 
     def _start(self, index: int) -> Process:
-        http, grpc_port, admin = map(str, self.ports[index])
-        place = (
-            "--state-file",
-            str(self._root.parent / f"state-{index}.json"),
-            "--admin-port",
-            admin,
-        )
-        leaves = ("--drain-delay-s", "3")  # proxies look every second
-        service = Process(
-            self._root,
-            "--workers",
-            "2",
-            "--http-port",
-            http,
-            "--grpc-port",
-            grpc_port,
-            *place,
-            *leaves,
-        )
+        options = {
+            "--workers": 2,
+            "--http-port": self.ports[index].http,
+            "--grpc-port": self.ports[index].grpc,
+            "--admin-port": self.ports[index].admin,
+            "--health-port": self.ports[index].health,
+            "--state-file": self._root.parent / f"state-{index}.json",
+            "--drain-delay-s": 3,  # proxies look every second
+        }
+        service = Process(self._root, *[str(part) for pair in options.items() for part in pair])
         service.event("listening")
         return service
 
@@ -115,7 +116,7 @@ class Services:
             str(program),
             "ctl",
             "--admin",
-            f"http://127.0.0.1:{self.ports[0][2]}",
+            f"http://127.0.0.1:{self.ports[0].admin}",
             command_name,
         ]
         subprocess.run(command, check=True, capture_output=True, timeout=WAIT_S)
@@ -128,6 +129,13 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
+def _with_ports(line: str, ports: Ports) -> str:
+    """Returns a line of a configuration with the ports of a service instead of the usual ones."""
+    line = re.sub(r"\b8080\b", str(ports.http), line)
+    line = re.sub(r"\b9090\b", str(ports.grpc), line)
+    return re.sub(r"\bport 8081\b", f"port {ports.health}", line)
+
+
 def configuration(text: str, services: Services, http_port: int, grpc_port: int) -> str:
     """Returns a configuration of deploy/ with these ports, and every server that it has for each
     service.
@@ -135,9 +143,9 @@ def configuration(text: str, services: Services, http_port: int, grpc_port: int)
     lines = []
     for line in text.splitlines():
         if "server" in line and ("127.0.0.1:8080" in line or "127.0.0.1:9090" in line):
-            for index, (http, rpc, _) in enumerate(services.ports):
+            for index, ports in enumerate(services.ports):
                 named = line.replace("server one", f"server number-{index}")
-                lines.append(re.sub(r"\b8080\b", str(http), re.sub(r"\b9090\b", str(rpc), named)))
+                lines.append(_with_ports(named, ports))
         else:
             lines.append(re.sub(r"(listen |bind :)8000\b", rf"\g<1>{http_port}", line))
             lines[-1] = re.sub(r"(listen |bind :)9000\b", rf"\g<1>{grpc_port}", lines[-1])
