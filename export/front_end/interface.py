@@ -44,6 +44,13 @@ Results = dict[str, dict[str, NDArray[Any]]]
 """Tower -> output -> [n, ...] float32."""
 
 
+ComputeRows = Callable[[Mapping[str, NDArray[Any]], int], Rows | None]
+"""(by input [n * size] values, n examples) -> [m] rows that the model's own operations look up, -1
+for ids to which the lookup gives none. None: they depend on more than the values of inputs. Raises
+whatever the model's framework raises for values that it does not compute.
+"""
+
+
 @dataclass(frozen=True)
 class TracedTower:
     """A tower as a function without lookups.
@@ -181,6 +188,8 @@ class PartitionedModel:
       spec: its tables, features and towers.
       towers: in the recipe's order.
       original: the whole model beside its checkpoint.
+      own_rows: by feature, the model's own operations between inputs and rows; a feature that is
+        not there reads an input's values as they are, or by a rule that the model declares.
       stays: what stays inside towers, such as tables, and why.
       notes: what else the user should know.
     """
@@ -188,6 +197,7 @@ class PartitionedModel:
     spec: ModelSpec
     towers: tuple[TracedTower, ...]
     original: OriginalModel
+    own_rows: Mapping[str, ComputeRows] = field(default_factory=dict)
     stays: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

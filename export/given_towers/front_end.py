@@ -51,7 +51,7 @@ class GivenTowersFrontEnd:
 
         traced = trace_towers(job, base, inside, build)
         original = GivenModel(job, base, checkpoint, traced, towers[-1])
-        return PartitionedModel(traced.spec, traced.towers, original, traced.notes)
+        return PartitionedModel(traced.spec, traced.towers, original, stays=traced.notes)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from export.towers.division import Split
 from export.towers.manifest_towers import check_formulas, check_limits, check_rankings
 from export.towers.prepared_towers import arrange_towers
 from export.user_lines import at_line
+from export.verify.own_rows import check_own_rows
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,7 @@ def trace_job(
     original.find_weights(read.values())
     dense = {entry.key for entry in inventory.dense}
     also_stored = original.note_unmatched_weights(dense)
+    check_own_rows(job, traced, entries)
     number = version or destination.next_version(job.model)
     return TracedJob(
         job, base, checkpoint, inventory, traced, entries, also_stored, destination, number

@@ -40,7 +40,9 @@ class TensorFlowFrontEnd:
         traced = trace_towers(job, base, inside)
         original = TensorFlowModel(job, base, checkpoint, traced)
         notes = note_untested_releases()
-        return PartitionedModel(traced.spec, traced.towers, original, traced.notes, notes)
+        return PartitionedModel(
+            traced.spec, traced.towers, original, traced.own_rows, traced.notes, notes
+        )
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,8 @@ def find_ids(
 def _find_ids(ids: Values, call: CallGraph, rows: int | None, nested: int) -> ResolvedIds | Values:
     found = call.origin(ids)
     if isinstance(found, Source):
-        exact = find_integer(ids, call) if rows is None and ids.tensor.dtype.is_integer else None
+        # A cast that wraps around gives ids beyond int32 rows of a table.
+        exact = find_integer(ids, call) if ids.tensor.dtype.is_integer else None
         return exact or ResolvedIds(found)
     around = {"SelectV2": _selected, "Cast": _cast_to_float_and_back}.get(found.type)
     result = None
@@ -77,7 +78,7 @@ def _find_ids(ids: Values, call: CallGraph, rows: int | None, nested: int) -> Re
         result = around(found, call, rows, nested + 1)
     for module in RULES.values():
         if result is None and (found.inputs or module is buckets):
-            # A final wrap-around leads to no row of a table, but matters to a following rule.
+            # A final wrap-around is searched for only where it can lead to a row.
             result = module.find(ids if module is integers and rows is None else found, call, rows)
     return found if result is None else result
 

@@ -54,6 +54,8 @@ class Lookup:
       line: the user's line.
       feature: its feature; None before it is resolved, or with `no_rule`.
       no_rule: why there is no such feature.
+      position: among the ids of an example, of a lookup that was split off from one of them all.
+      traced: the lookup as the model made it, before its ids were resolved.
     """
 
     path: str
@@ -79,6 +81,8 @@ class Lookup:
     line: str = ""
     feature: FeatureSpec | None = None
     no_rule: NoRule | None = None
+    position: int | None = None
+    traced: Lookup | None = None
 
     @property
     def shape(self) -> tuple[int | None, ...]:

@@ -41,7 +41,10 @@ def columns_of(lookup: Lookup, size: int) -> list[Lookup]:
         activations = [_placeholder(lookup, [None, lookup.table.dim]) for _ in range(size)]
         shape = lookup.activation.shape.as_list()
         join(lookup.activation, tf.reshape(tf.concat(activations, 1), [-1, *shape[1:]]))
-    return [replace(lookup, kind="single", length=None, activation=each) for each in activations]
+    return [
+        replace(lookup, kind="single", length=None, activation=activation, position=position)
+        for position, activation in enumerate(activations)
+    ]
 
 
 def _placeholder(lookup: Lookup, shape: list[int | None]) -> Any:

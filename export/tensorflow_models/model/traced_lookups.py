@@ -55,7 +55,11 @@ def resolve_lookups(call: TracedCall, lookups: Iterable[Lookup]) -> list[Lookup]
     """
     captured = {inner.name: outer for outer, inner in call.function.graph.captures}
     followed = CallGraph(sources_of(call.inputs), captured)
-    return [each for lookup in lookups for each in _resolve(lookup, call.parts, followed)]
+    return [
+        replace(resolved, traced=lookup)
+        for lookup in lookups
+        for resolved in _resolve(lookup, call.parts, followed)
+    ]
 
 
 def _resolve(lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph) -> list[Lookup]:

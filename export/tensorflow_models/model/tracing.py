@@ -8,13 +8,13 @@ docs/adr/0002-lookups-are-extracted-while-tracing.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bundle.format.manifest import DenseFeature
 from export.errors import NotConvertible, UsageError
-from export.front_end.interface import TracedTower
+from export.front_end.interface import ComputeRows, TracedTower
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.graphs.functions import fill
 from export.graphs.internals import join, variable_class
@@ -34,6 +34,7 @@ from export.tensorflow_models.model.inline_lookups import insert_lookups
 from export.tensorflow_models.model.inline_tables import Read, find_inline_lookups, find_other_reads
 from export.tensorflow_models.model.looked_up_numbers import replace_looked_up_numbers
 from export.tensorflow_models.model.object_paths import name_tables, object_paths
+from export.tensorflow_models.model.own_rows import OwnRows, own_rows
 from export.tensorflow_models.model.roots import build_root
 from export.tensorflow_models.model.traced_lookups import resolve_lookups
 
@@ -52,6 +53,7 @@ class TracedModel:
       towers: in the recipe's order.
       root: what the factory returned.
       tables: the placeholder variable of each table of `spec.tables`.
+      own_rows: by feature, the model's own operations between inputs and rows.
       notes: for the plan, such as tables that could not be extracted.
     """
 
@@ -59,6 +61,7 @@ class TracedModel:
     towers: tuple[TracedTower, ...]
     root: Any
     tables: Mapping[str, Any]
+    own_rows: Mapping[str, ComputeRows] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -97,7 +100,13 @@ def trace_towers(
     for name, dumped in open_dumps(job, base).items():
         if name in lookups.tables:
             lookups.tables[name] = replace(lookups.tables[name], rows=dumped.keys.shape[0])
-    spec = with_bundle_names(lookups.describe(ordered), job.vocabularies)
+    described = lookups.describe(ordered)
+    spec = with_bundle_names(described, job.vocabularies)
+    computed = {
+        name: lookups.own_rows[traced]
+        for name, traced in zip(spec.features, described.features, strict=True)
+        if traced in lookups.own_rows
+    }
     towers = tuple(replace(tower, spec=spec.towers[tower.spec.name]) for tower in ordered)
     if isinstance(root, NamedGraph):
         fill(each for tower in towers for each in tower.variables)
@@ -105,7 +114,8 @@ def trace_towers(
         for variable in tower.variables:
             give_value(variable)
     variables = {name: lookups.variables[name] for name in spec.tables}
-    return TracedModel(spec, towers, root, variables, (*lookups.notes, *_bag_notes(spec)))
+    notes = (*lookups.notes, *_bag_notes(spec))
+    return TracedModel(spec, towers, root, variables, computed, notes)
 
 
 def call_inputs(name: str, part: TowerPart, job: ExportJob) -> tuple[str, ...]:
@@ -140,6 +150,7 @@ class _Lookups:
 
     Attributes:
       tables, variables: by the table's name.
+      own_rows: what computes the rows of features, by their names while tracing.
       notes: for the plan.
     """
 
@@ -158,6 +169,7 @@ class _Lookups:
         """
         self.tables: dict[str, TableFacts] = {}
         self.variables: dict[str, Any] = {}
+        self.own_rows: dict[str, OwnRows] = {}
         self.notes: tuple[str, ...] = ()
 
     def resolve(self) -> None:
@@ -280,6 +292,9 @@ class _Lookups:
         elif lookup.feature is not None:
             call.features[name] = lookup.feature
             call.activations[name] = lookup.activation
+            computed = own_rows(call, lookup)
+            if computed is not None:
+                self.own_rows[name] = computed
 
 
 def _bag_notes(spec: ModelSpec) -> Iterator[str]:

@@ -1,0 +1,108 @@
+"""The model's own operations between inputs and rows, run by TensorFlow.
+
+Recognized rules describe these operations anew. Here they are run as they are, so that a rule can
+be compared with what it describes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.graphs.functions import narrowed
+from export.graphs.internals import run_flat
+from export.graphs.loading import tf
+from export.graphs.walks import needed
+from export.tensorflow_models.graph.pruning import TracedCall
+from export.tensorflow_models.lookups.records import Lookup
+
+
+@dataclass(frozen=True, eq=False)
+class OwnRows:
+    """Computes the rows of a lookup from the values of inputs. A `ComputeRows`.
+
+    Attributes:
+      call: the traced call.
+      lookup: as the model made it.
+      position: among the ids of an example, of which it looks one up; None: all.
+    """
+
+    call: TracedCall
+    lookup: Lookup
+    position: int | None
+
+    def __call__(self, columns: Mapping[str, NDArray[Any]], n: int) -> NDArray[np.int64] | None:
+        """See ComputeRows."""
+        sources = self._sources
+        if sources is None or not sources.keys() <= columns.keys() or self._function is None:
+            return None
+        values = []
+        for name, tensor in sources.items():
+            shape = [n if size is None else size for size in tensor.shape.as_list()]
+            values.append(tf.constant(columns[name].reshape(shape), tensor.dtype))
+        (tensor,) = run_flat(self._function, values).values()
+        ids = tensor.numpy().astype(np.int64)
+        if self.position is not None:
+            ids = ids.reshape(n, -1)[:, self.position]
+        return self._found(ids.reshape(-1))
+
+    def _found(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the rows that the lookup itself finds for its ids."""
+        size = self.lookup.table.rows
+        unknown = self.lookup.unknown
+        unknown_row = -1 if unknown is None or unknown.row is None else unknown.row
+        if getattr(self.lookup.variable, "from_end", False):
+            ids = np.where((ids < 0) & (ids >= -size), ids + size, ids)
+        return np.where((ids >= 0) & (ids < size), ids, unknown_row)
+
+    @cached_property
+    def _sources(self) -> dict[str, Any] | None:
+        """The inputs' tensors by name; None: the ids depend on more than values of inputs, such as
+        how many an example has.
+        """
+        by_name = {_values(tensor).name: name for name, tensor in self.call.inputs.items()}
+        captured = {inner.name for _, inner in self.call.function.graph.captures}
+        sources = {}
+        for placeholder in needed([self._ids], []).placeholders:
+            if placeholder.name in captured:
+                continue
+            if placeholder.name not in by_name:
+                return None
+            sources[by_name[placeholder.name]] = placeholder
+        return sources
+
+    @property
+    def _ids(self) -> Any:
+        return _values(self.lookup.ids[0])
+
+    @cached_property
+    def _function(self) -> Any:
+        """From the values of the sources to the ids; None: weights are read on the way, which have
+        no value yet.
+        """
+        feeds = list((self._sources or {}).values())
+        function, variables = narrowed("ids", self.call.function, feeds, {"ids": self._ids})
+        return None if variables else function
+
+
+def own_rows(call: TracedCall, lookup: Lookup) -> OwnRows | None:
+    """Returns what computes the rows of a resolved lookup; None if it was a column that has a rule
+    of its own, or if its ids are an input's values as they are.
+    """
+    traced = lookup.traced
+    if traced is None or traced.rule is not None or len(traced.ids) != 1:
+        return None
+    ids = _values(traced.ids[0])
+    if any(ids is _values(tensor) for tensor in call.inputs.values()):
+        return None
+    return OwnRows(call, traced, lookup.position)
+
+
+def _values(tensor: Any) -> Any:
+    """Returns the values of a dense, ragged or sparse tensor."""
+    return tensor.values if isinstance(tensor, tf.RaggedTensor | tf.SparseTensor) else tensor

@@ -1,0 +1,232 @@
+"""Rules that read other rows than the model's own operations are refused, whatever the value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle.format.manifest import (
+    BucketIds,
+    ComputedIds,
+    HashIds,
+    IdentityIds,
+    IdOperation,
+    Unknown,
+    VocabularyIds,
+)
+from export.errors import VerificationFailed
+from export.front_end.interface import PartitionedModel
+from export.front_end.manifest_features import describe_features
+from export.front_end.specs import ModelSpec, TableFacts
+from export.graphs.loading import load_tensorflow
+from export.tensorflow_models.model.tracing import trace_towers
+from export.verify.own_rows import HOSTILE_VALUES, check_own_rows, hostile_values
+from tests.export.traced_features import embedded
+from tests.export.traced_models import tower_recipe
+
+ROWS = 10
+REMAINDER = ComputedIds(operations=(IdOperation(do="remainder", by=ROWS),))
+HASH = HashIds(buckets=ROWS)
+STEPS = (0.25, 2.0, 3.5)
+Columns = Mapping[str, NDArray[Any]]
+Rows = NDArray[np.int64] | None
+
+
+def remainder(columns: Columns, _n: int) -> Rows:
+    return np.mod(columns["x"], ROWS)
+
+
+def hashed(columns: Columns, _n: int) -> Rows:
+    tf = load_tensorflow()
+    values = columns["x"]
+    texts = tf.constant(values) if values.dtype == object else tf.strings.as_string(values)
+    return np.asarray(tf.strings.to_hash_bucket_fast(texts, ROWS), np.int64)
+
+
+def within_table(columns: Columns, _n: int) -> Rows:
+    ids = columns["x"].astype(np.int64)
+    return np.where((ids >= 0) & (ids < ROWS), ids, -1)
+
+
+def buckets(columns: Columns, _n: int) -> NDArray[np.int64]:
+    if np.isnan(columns["x"]).any():
+        raise ValueError("no number")
+    return np.searchsorted(np.array(STEPS, np.float32), columns["x"], side="right")
+
+
+def beside_a_step(columns: Columns, n: int) -> Rows:
+    """Buckets whose steps are a few floats away, as with another library's logarithm."""
+    near = {"x": np.nextafter(columns["x"], np.float32(np.inf))}
+    return buckets({"x": np.nextafter(near["x"], np.float32(np.inf))}, n)
+
+
+def elsewhere(value: object, row: int, compute: Any) -> Callable[[Columns, int], Rows]:
+    """Returns a computation that differs for one value."""
+
+    def computed(columns: Columns, n: int) -> Rows:
+        rows = compute(columns, n)
+        return np.where(columns["x"] == value, row, rows)
+
+    return computed
+
+
+def refusing_negative(columns: Columns, n: int) -> Rows:
+    if (columns["x"] < 0).any():
+        raise ValueError("below zero")
+    return remainder(columns, n)
+
+
+def of_more_than_values(_columns: Columns, _n: int) -> Rows:
+    return None
+
+
+def check(compute: Any, dtype: str, **described: Any) -> None:
+    """Checks one feature `x` of a table of 10 rows."""
+    job = tower_recipe("one_table.py:build", {"x": {"dtype": dtype}})
+    keys = described.pop("listed", ())
+    spec = embedded("x", "t", keys=keys, **described)
+    model = ModelSpec({"t": TableFacts("t", "t", ROWS, 4)}, {"x": spec}, {})
+    original: Any = None
+    traced = PartitionedModel(model, (), original, {"x": compute})
+    check_own_rows(job, traced, {"x": spec.entry})
+
+
+@pytest.mark.parametrize(
+    ("compute", "dtype", "described"),
+    [
+        (remainder, "int64", {"ids": REMAINDER}),
+        (remainder, "int32", {"ids": REMAINDER}),
+        (refusing_negative, "int64", {"ids": REMAINDER}),
+        (of_more_than_values, "int64", {"ids": HASH}),
+        (hashed, "int64", {"ids": HASH}),
+        (hashed, "string", {"ids": HASH}),
+        (within_table, "int32", {"ids": IdentityIds()}),
+        (buckets, "float32", {"ids": BucketIds(boundaries=STEPS)}),
+        (beside_a_step, "float32", {"ids": BucketIds(boundaries=STEPS)}),
+        (
+            elsewhere(77, 4, within_table),
+            "int64",
+            {"ids": IdentityIds(), "unknown": Unknown(rule="refuse")},
+        ),
+    ],
+)
+def test_rule_that_reads_the_models_rows_passes(
+    compute: Any, dtype: str, described: dict[str, Any]
+) -> None:
+    check(compute, dtype, **described)
+
+
+@pytest.mark.parametrize(
+    ("compute", "dtype", "described", "message"),
+    [
+        (
+            elsewhere(-(1 << 63), 3, remainder),
+            "int64",
+            {"ids": REMAINDER},
+            r"with x = \[-9223372036854775808\], a bundle would read row 2 of 't', and the model's "
+            r"own operations read row 3; 1 of 10000 values differ",
+        ),
+        (elsewhere((1 << 31) - 1, 0, remainder), "int32", {"ids": REMAINDER}, r"\[2147483647\]"),
+        (elsewhere("\u6771\u4eac", 0, hashed), "string", {"ids": HASH}, "\u6771\u4eac"),
+        (elsewhere("", 9, hashed), "string", {"ids": HASH}, r"with x = \[''\]"),
+        (
+            elsewhere(-1, 9, within_table),
+            "int64",
+            {"ids": IdentityIds()},
+            r"with x = \[-1\], a bundle would read no row of 't', .* read row 9",
+        ),
+        (
+            within_table,
+            "int64",
+            {"ids": IdentityIds(), "unknown": Unknown(rule="row", row=5)},
+            "a bundle would read row 5 of 't', and the model's own operations read no row",
+        ),
+        (
+            within_table,
+            "string",
+            {"ids": VocabularyIds(vocabulary="v"), "listed": (("a", "0", "-1"),)},
+            "row 1 of 't'",
+        ),
+        (
+            elsewhere(np.float32(0.5), 0, buckets),
+            "float32",
+            {"ids": BucketIds(boundaries=STEPS)},
+            r"with x = \[0\.5\]",
+        ),
+    ],
+)
+def test_rule_that_reads_another_row_is_refused(
+    compute: Any, dtype: str, described: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(VerificationFailed, match=message):
+        check(compute, dtype, **described)
+
+
+def test_own_operations_of_a_traced_model_tell_a_wrong_rule(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(
+        "import tensorflow as tf\n\n\n"
+        "class Model(tf.Module):\n"
+        "    def __init__(self):\n"
+        "        self.table = tf.Variable(tf.zeros([100, 4]))\n\n"
+        "    def __call__(self, given):\n"
+        "        return tf.gather(self.table, tf.math.floormod(given['x'], 100))\n"
+    )
+    job = tower_recipe("model.py:Model", {"x": {"dtype": "int64"}}, code={"table_threshold": 0})
+    model = trace_towers(job, tmp_path)
+    entry: Any = describe_features(model.spec, job)["x"]
+    original: Any = None
+
+    def check_rule(ids: ComputedIds) -> None:
+        changed = entry.model_copy(update={"ids": ids})
+        spec: Any = model.spec.features["x"]
+        spec = replace(model.spec, features={"x": replace(spec, entry=changed)})
+        traced = PartitionedModel(spec, model.towers, original, model.own_rows)
+        check_own_rows(job, traced, {"x": changed})
+
+    check_rule(entry.ids)
+    for wrong in (
+        IdOperation(do="remainder", by=99),
+        IdOperation(do="absolute"),
+        IdOperation(do="int32"),
+    ):
+        with pytest.raises(VerificationFailed, match="the model's own operations read row"):
+            check_rule(ComputedIds(operations=(wrong,)))
+
+
+def test_rule_of_the_recipe_is_not_compared() -> None:
+    job = tower_recipe(
+        "one_table.py:build",
+        {"x": {"dtype": "int64"}},
+        features={"x": {"ids": {"kind": "hash", "buckets": ROWS}}},
+    )
+    spec = embedded("x", "t")
+    model = ModelSpec({"t": TableFacts("t", "t", ROWS, 4)}, {"x": spec}, {})
+    original: Any = None
+    traced = PartitionedModel(model, (), original, {"x": remainder})
+    check_own_rows(job, traced, {"x": spec.entry})
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "string"])
+def test_hostile_values_are_distinct_kinds_of_one_type(dtype: str) -> None:
+    values = hostile_values(dtype)
+    assert values.shape == (HOSTILE_VALUES,)
+    if dtype == "string":
+        assert {"", "0", "[UNK]"} <= {*values.tolist()}
+        assert all(isinstance(text, str) for text in values.tolist())
+        return
+    ends = np.iinfo(dtype) if dtype.startswith("int") else np.finfo(dtype)
+    assert (
+        values.astype(dtype).astype(values.dtype).tolist() == values.tolist() or dtype == "float32"
+    )
+    if dtype == "float32":
+        assert np.isnan(values).any()
+        assert np.isinf(values).any()
+        assert np.signbit(values).any()
+    else:
+        assert {ends.min, ends.max, 0, -1, 1} <= {*values.tolist()}
