@@ -1,0 +1,203 @@
+"""Which layouts a stored variable can have, given the tables in it and their numbers of rows.
+
+    sparse_core  any number of cores that divides the rows of the variable and leaves room for all
+                 tables; the tables packed in any order; each rotated by any number of cores
+    mod          any number of partitions, if the table is the whole variable
+    plain        rows in order, if the variable holds one table
+
+Pure, no I/O. Candidates come in families of one number of cores and one offset, so that all
+rotations are computed at once.
+
+Source: TensorFlow 2.20, python/tpu/tpu_embedding_v3_utils.py; jax-tpu-embedding 0.1.0,
+sparsecore/lib/nn/table_stacking.py: both pad each table to a multiple of 8 rows on each core, and
+place the tables of a stack one behind the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.arithmetic import ceil_div
+from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore, stored_rows
+
+CORE_ROWS_MULTIPLE = 8
+"""Tables are padded to a multiple of so many rows on each SparseCore."""
+PARTITIONS_MAX = 1024
+"""Of `mod`: far more than parameter servers that anyone ran."""
+OFFSETS_MAX = 256
+"""Of a table in a stack, for one number of cores."""
+_DEVICE_CORES = (1, 2, 4)
+"""SparseCores of a device: rotations are multiples of their number unless a program sets others."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Layouts that differ in their rotation alone, or a single layout of another kind.
+
+    Attributes:
+      cores: of a stack, or the partitions of `mod`: layouts of tables in one variable have the same
+        number; 0: rows in order.
+      layout: the one with rotation 0.
+      rotations: [k] int64, ascending; [0] where the kind has no rotation.
+    """
+
+    cores: int
+    layout: Layout
+    rotations: NDArray[np.int64]
+
+    def stored_rows(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns [n, k] int64: the stored row of each of [n] int64 rows, by each layout."""
+        if not isinstance(self.layout, SparseCore):
+            return stored_rows(self.layout, rows)[:, None]
+        layout = self.layout
+        core = (rows[:, None] + self.rotations) % layout.cores
+        return core * layout.core_rows + (layout.offset + rows // layout.cores)[:, None]
+
+    def member(self, number: int) -> Layout:
+        """Returns the layout with rotation number `number`."""
+        if not isinstance(self.layout, SparseCore):
+            return self.layout
+        layout = self.layout
+        rotation = int(self.rotations[number])
+        return SparseCore(layout.cores, layout.core_rows, layout.offset, rotation)
+
+
+def family_of(layout: Layout) -> Family:
+    """Returns the family of one layout alone."""
+    if isinstance(layout, SparseCore):
+        unturned = SparseCore(layout.cores, layout.core_rows, layout.offset, 0)
+        return Family(layout.cores, unturned, np.array([layout.rotation], np.int64))
+    cores = layout.lanes if isinstance(layout, Mod) else 0
+    return Family(cores, layout, np.zeros(1, np.int64))
+
+
+def joined(layouts: Iterable[Layout]) -> list[Family]:
+    """Returns the families of layouts; those that differ in their rotation alone share one."""
+    rotations: dict[SparseCore, list[int]] = {}
+    joined_families = []
+    for layout in layouts:
+        if isinstance(layout, SparseCore):
+            rotations.setdefault(replace(layout, rotation=0), []).append(layout.rotation)
+        else:
+            joined_families.append(family_of(layout))
+    for unturned, turns in rotations.items():
+        turned = np.array(sorted(turns), np.int64)
+        joined_families.append(Family(unturned.cores, unturned, turned))
+    return joined_families
+
+
+def families(
+    stored_rows: int, table_rows: Sequence[int], number: int, slices: Sequence[int], *, usual: bool
+) -> Iterator[Family]:
+    """Yields the layouts that one table of a variable can have.
+
+    Args:
+      stored_rows: rows of the variable.
+      table_rows: rows of all its tables.
+      number: of the table among them.
+      slices: first stored rows of the slices that the variable is saved in, which may be the
+        partitions of `mod`.
+      usual: whether only rotations that programs choose by themselves are considered: the number
+        of the table in the stack times the SparseCores of a device.
+    """
+    if len(table_rows) == 1:
+        yield family_of(Plain())
+        if table_rows[0] == stored_rows:
+            yield from _partitions(stored_rows, slices)
+    for cores in core_counts(stored_rows, table_rows):
+        core_rows = stored_rows // cores
+        rotations = np.arange(cores, dtype=np.int64)
+        if usual:
+            steps = {
+                place * step % cores for place in range(len(table_rows)) for step in _DEVICE_CORES
+            }
+            rotations = np.array(sorted(steps), np.int64)
+        for offset in _offsets(cores, core_rows, table_rows, number):
+            yield Family(cores, SparseCore(cores, core_rows, offset, 0), rotations)
+
+
+def core_counts(stored_rows: int, table_rows: Sequence[int]) -> list[int]:
+    """Returns the numbers of SparseCores over which a variable can be spread, ascending.
+
+    One core is the order of the rows, which a table alone in its variable has as `plain`.
+    """
+    multiple = CORE_ROWS_MULTIPLE if stored_rows % CORE_ROWS_MULTIPLE == 0 else 1
+    first = 2 if len(table_rows) == 1 else 1
+    return [
+        cores
+        for cores in _divisors(stored_rows // multiple)
+        if cores >= first
+        and sum(_core_rows(rows, cores, multiple) for rows in table_rows) <= stored_rows // cores
+    ]
+
+
+def _core_rows(rows: int, cores: int, multiple: int) -> int:
+    return ceil_div(ceil_div(rows, cores), multiple) * multiple
+
+
+def _divisors(number: int) -> list[int]:
+    low = [part for part in range(1, int(number**0.5) + 1) if number % part == 0]
+    return sorted({*low, *(number // part for part in low)})
+
+
+def _offsets(cores: int, core_rows: int, table_rows: Sequence[int], number: int) -> list[int]:
+    """Returns where a table can begin on each core: behind any of the other tables."""
+    multiple = CORE_ROWS_MULTIPLE if core_rows % CORE_ROWS_MULTIPLE == 0 else 1
+    sums = {0}
+    for other, rows in enumerate(table_rows):
+        if other != number:
+            size = _core_rows(rows, cores, multiple)
+            sums |= {before + size for before in sums}
+        if len(sums) > 4 * OFFSETS_MAX:
+            break
+    last = core_rows - ceil_div(table_rows[number], cores)
+    return sorted(offset for offset in sums if offset <= last)[:OFFSETS_MAX]
+
+
+def _partitions(rows: int, slices: Sequence[int]) -> Iterator[Family]:
+    for partitions in range(2, min(rows, PARTITIONS_MAX) + 1):
+        short, longer = divmod(rows, partitions)
+        # Partitions of equal size are also a spread over cores; both are one layout.
+        sizes = [short + (place < longer) for place in range(partitions)]
+        yield family_of(Mod((0, *accumulate(sizes[:-1]))))
+    if len(slices) > PARTITIONS_MAX:
+        yield family_of(Mod(tuple(slices)))
+
+
+def are_one(first: Layout, second: Layout, rows: int) -> bool:
+    """Returns whether two layouts place every row of a table alike."""
+    if first == second:
+        return True
+    # Lanes repeat, so two rounds of the longer ones tell all rows apart.
+    shown = np.arange(min(rows, 2 * max(first.lanes, second.lanes) + 1), dtype=np.int64)
+    last = np.arange(max(0, rows - 2), rows, dtype=np.int64)
+    sample = np.concatenate([shown, last])
+    return bool(np.array_equal(stored_rows(first, sample), stored_rows(second, sample)))
+
+
+def overlap(first: Layout, first_rows: int, second: Layout, second_rows: int) -> bool:
+    """Returns whether two tables of one variable take the same rows of a core."""
+    if not isinstance(first, SparseCore) or not isinstance(second, SparseCore):
+        return True
+    first_end = first.offset + ceil_div(first_rows, first.cores)
+    second_end = second.offset + ceil_div(second_rows, second.cores)
+    return first.offset < second_end and second.offset < first_end
+
+
+def layout_text(layout: Layout) -> str:
+    """Returns a layout for reading, such as `32 cores, offset 8, rotation 4`."""
+    if isinstance(layout, Plain):
+        return "rows in order"
+    if isinstance(layout, Mod):
+        return f"mod over {layout.lanes} partitions"
+    parts = [f"{layout.cores} cores" if layout.cores > 1 else "1 core"]
+    if layout.offset:
+        parts.append(f"offset {layout.offset}")
+    if layout.rotation:
+        parts.append(f"rotation {layout.rotation}")
+    return ", ".join(parts)

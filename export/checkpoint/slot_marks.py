@@ -1,0 +1,214 @@
+"""Which stored rows training changed, as the slot variables of an optimizer tell it.
+
+An optimizer initializes all values of a slot variable alike: to 0, or to an initial accumulator. A
+row that keeps this value was never trained. Accumulators of squared gradients grow with the number
+of updates, so they also tell which rows were trained often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.checkpoint.reader import Checkpoint
+
+BYTES_MAX = 256 << 20
+"""Of all slot variables of one table or stack: what is read of them at most."""
+_BLOCK_BYTES = 8 << 20
+_GAP_ROWS = 8
+"""Rows between two that are wanted, which are read with them rather than skipped."""
+_ALIKE_ROWS_MIN = 2
+"""Trained rows of two columns or more never coincide; those that do were never trained."""
+_ALIKE_SCALARS_MIN = 8
+"""The same for rows of one column, where trained values coincide by chance."""
+
+
+@dataclass(frozen=True)
+class SlotMarks:
+    """What training left in the slot variables of one stored variable.
+
+    Attributes:
+      rows: [n] int64 ascending, the stored rows that were read; None: all of them.
+      touched: [n] bool, whether training changed the row.
+      growth: [n] float64, the rank of what the accumulators of the row grew by, in [-1, 1]; None:
+        the optimizer keeps no accumulators.
+      slots: names of the slot variables.
+    """
+
+    rows: NDArray[np.int64] | None
+    touched: NDArray[np.bool_]
+    growth: NDArray[np.float64] | None
+    slots: tuple[str, ...]
+
+    @property
+    def touched_share(self) -> float:
+        """Share of the rows that training changed."""
+        return float(self.touched.mean())
+
+    def positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns where stored rows, all of which were read, are in `touched` and `growth`."""
+        return rows if self.rows is None else np.searchsorted(self.rows, rows)
+
+
+@dataclass(frozen=True)
+class SlotReader:
+    """Reads the slot variables of one stored variable.
+
+    Attributes:
+      checkpoint: the open checkpoint.
+      slots: names of the slot variables, and their keys. Each has a row for each stored row.
+      rows: number of stored rows.
+      columns: that tables use; those behind them are padding.
+    """
+
+    checkpoint: Checkpoint
+    slots: Sequence[tuple[str, str]]
+    rows: int
+    columns: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row of all slot variables."""
+        sizes = (self.checkpoint.entries[key] for _, key in self.slots)
+        return sum(entry.bytes // max(1, self.rows) for entry in sizes)
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether all rows are read."""
+        return self.row_bytes * self.rows <= BYTES_MAX
+
+    def read_all(self) -> SlotMarks:
+        """Reads all rows.
+
+        Raises:
+          CheckpointError: a data file is gone, changed, ends early or cannot be read.
+        """
+        return self._marks(None)
+
+    def read(self, rows: NDArray[np.int64]) -> SlotMarks:
+        """Reads [n] int64 stored rows in one pass, from the first to the last; the rest as of
+        `read_all`.
+        """
+        return self._marks(np.unique(rows))
+
+    def _marks(self, rows: NDArray[np.int64] | None) -> SlotMarks:
+        count = self.rows if rows is None else len(rows)
+        touched = np.zeros(count, bool)
+        growth: NDArray[np.float64] | None = None
+        told = False
+        for _, key in self.slots:
+            state = self._read_slot(key, rows, count)
+            initial = state.initial
+            if initial is None:
+                changed = np.ones(count, bool)
+            else:
+                changed = ~(state.uniform & (state.first == initial))
+            if state.accumulates:
+                # Slot variables have scales of their own, so ranks are added, not values.
+                ranks = ranks_of(state.sums)
+                growth = ranks if growth is None else growth + ranks
+            if initial is None:
+                continue
+            told = True
+            touched |= changed
+        if not told:  # No row was left as it was initialized, or nothing distinguishes such rows.
+            touched[:] = True
+        return SlotMarks(rows, touched, growth, tuple(name for name, _ in self.slots))
+
+    def _read_slot(self, key: str, rows: NDArray[np.int64] | None, count: int) -> _SlotState:
+        uniform = np.empty(count, bool)
+        first = np.empty(count, np.float32)
+        sums = np.empty(count, np.float64)
+        lowest = np.inf
+        start = 0
+        for values in self._blocks(key, rows):
+            used = values.reshape(len(values), -1)[:, : self.columns].astype(np.float32)
+            used = np.nan_to_num(used + np.float32(0))  # -0 equals 0, and NaN equals NaN
+            end = start + len(used)
+            uniform[start:end] = (used == used[:, :1]).all(axis=1)
+            first[start:end] = used[:, 0]
+            sums[start:end] = used.sum(axis=1, dtype=np.float64)
+            lowest = min(lowest, float(used.min(initial=np.inf)))
+            start = end
+        return _SlotState(uniform, first, sums, lowest, self._columns_of(key))
+
+    def _columns_of(self, key: str) -> int:
+        shape = self.checkpoint.entries[key].shape
+        return min(self.columns, shape[1]) if len(shape) == 2 else 1
+
+    def _blocks(self, key: str, rows: NDArray[np.int64] | None) -> Iterator[NDArray[Any]]:
+        """Yields the values of the wanted rows, in their order."""
+        entry = self.checkpoint.entries[key]
+        step = max(1, _BLOCK_BYTES // max(1, entry.bytes // max(1, self.rows)))
+        if rows is None:
+            ranges = [(first, min(step, self.rows - first)) for first in range(0, self.rows, step)]
+            yield from self.checkpoint.read_each(key, ranges)
+            return
+        ranges = list(_ranges(rows, step))
+        values_of = self.checkpoint.read_each(key, ranges)
+        for (first, count), values in zip(ranges, values_of, strict=True):
+            low = np.searchsorted(rows, first)
+            high = np.searchsorted(rows, first + count)
+            yield values[rows[low:high] - first]
+
+
+@dataclass(frozen=True)
+class _SlotState:
+    """What was read of one slot variable.
+
+    Attributes:
+      uniform: [n] bool, whether all values of a row are equal.
+      first: [n] float32, the first value of each row.
+      sums: [n] float64, the sum of each row.
+      lowest: value of all rows.
+      columns: of the tables.
+    """
+
+    uniform: NDArray[np.bool_]
+    first: NDArray[np.float32]
+    sums: NDArray[np.float64]
+    lowest: float
+    columns: int
+
+    @property
+    def initial(self) -> np.float32 | None:
+        """The value that all rows began with: the most frequent one of uniform rows. None: no two
+        rows have the same.
+        """
+        values, counts = np.unique(self.first[self.uniform], return_counts=True)
+        alike_min = _ALIKE_ROWS_MIN if self.columns > 1 else _ALIKE_SCALARS_MIN
+        if not len(values) or counts.max() < alike_min:
+            return None
+        return np.float32(values[counts.argmax()])
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether the slot variable may hold sums of squares: no value is negative."""
+        return self.lowest >= 0 and bool(np.ptp(self.sums) > 0)
+
+
+def _ranges(rows: NDArray[np.int64], step: int) -> Iterable[tuple[int, int]]:
+    """Yields ranges that hold ascending rows, and few others: first row and how many."""
+    if not len(rows):
+        return
+    breaks = np.flatnonzero(np.diff(rows) > _GAP_ROWS) + 1
+    for group in np.split(rows, breaks):
+        first = int(group[0])
+        end = int(group[-1]) + 1
+        while first < end:
+            count = min(step, end - first)
+            yield first, count
+            first += count
+
+
+def ranks_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns [n] float64 in [-1, 1]: the ranks of [n] values; equal values have equal ranks."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    middles = ends - (counts + 1) / 2
+    ranks: NDArray[np.float64] = 2 * middles[inverse] / max(1, len(values) - 1) - 1
+    return ranks
