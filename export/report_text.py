@@ -11,7 +11,7 @@ from rich.box import SIMPLE
 from rich.table import Column, Table
 from rich.text import Text
 
-from bundle.format.manifest import PaddingCheck
+from bundle.format.manifest import PaddingCheck, TrainedIdsCheck
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -78,6 +78,18 @@ def decoder_text(decoder: str | None) -> str:
         are not encoded.
     """
     return "" if decoder is None else f"; placement checked, decoding trusted to {decoder}"
+
+
+def trained_ids_text(check: TrainedIdsCheck) -> str:
+    """Returns how ids of training agree with a layout."""
+    text = f"{check.agree} of {count_text(check.ids, 'trained id')} agree"
+    if check.correlation is not None:
+        text += f", and their counts correlate by {check.correlation:.2f}"
+    if check.other_layout:
+        text += f"; the best other layout ({check.other_layout}) reaches {check.other_agree}"
+        if check.other_correlation is not None:
+            text += f" and {check.other_correlation:.2f}"
+    return text if check.decisive else f"{text}, which does not decide it"
 
 
 def padding_text(padding: PaddingCheck | None) -> str:

@@ -198,14 +198,40 @@ class PaddingCheck(StrictModel):
     """Slot variables whose values in these rows were compared, too."""
 
 
+class TrainedIdsCheck(StrictModel):
+    """How ids that occur in training agree with the layout of a table, counted over all tables of
+    its variable: their rows must be rows that training changed."""
+
+    ids: Count
+    """Trained ids that were looked at."""
+    agree: Count
+    """Those whose row training changed, as the slot variables of the optimizer tell it."""
+    other_layout: str
+    """The layout that explains the ids best of all others that the variable can have; empty if it
+    can have no other."""
+    other_agree: Count
+    """Trained ids whose row training changed by that layout."""
+    correlation: float | None = None
+    """Rank correlation of how often ids occur with how far the accumulators of their rows grew;
+    absent without counts."""
+    other_correlation: float | None = None
+    """The same by the best other layout."""
+    decisive: bool
+    """Whether all other layouts explain the ids far worse, which proves the layout."""
+
+
 class TableCheck(StrictModel):
     """Rows compared, bit for bit, with the checkpoint."""
 
     rows_compared: Count
     rows: Positive
-    stated_layout: Literal["expected", "accepted"] | None = None
-    """Of a table whose layout is stated: whether outputs that training recorded agree with it
-    (`expected`), or nothing verifies that row r is the row of id r (`accepted`)."""
+    stated_layout: Literal["derived", "trained_ids", "expected", "accepted"] | None = None
+    """Of a table whose layout the training program did not record: whether it was derived from ids
+    of training (`derived`); or is stated, and these ids prove it (`trained_ids`), outputs that
+    training recorded agree with it (`expected`), or nothing verifies that row r is the row of id r
+    (`accepted`)."""
+    trained_ids: TrainedIdsCheck | None = None
+    """How ids of training agree with the layout, whoever told it; absent if none are given."""
     padding: PaddingCheck | None = None
     """Of a stack whose layout is stated: what could contradict the layout, and does not."""
     decoder: str | None = None

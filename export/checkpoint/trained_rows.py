@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,3 +35,7 @@ class TrainedRows:
         chosen = np.sort(np.random.default_rng(0).choice(len(self.rows), count, replace=False))
         counts = None if self.counts is None else self.counts[chosen]
         return TrainedRows(self.rows[chosen], counts, self.all_trained, self.source)
+
+
+NO_ROWS: Mapping[str, TrainedRows] = MappingProxyType({})
+"""Of no table."""

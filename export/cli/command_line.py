@@ -70,6 +70,16 @@ LayoutFile = Annotated[
         "docs/reference/checkpoints.md.",
     ),
 ]
+TrainedIds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trained-ids",
+        metavar="NAME=FILE",
+        help="Rows of table NAME that occur in training: a text file with one per line, or a CSV, "
+        "Parquet or JSON-lines file with the column id, perhaps with count. They prove or "
+        'contradict layouts, and derive those of kind "derive". Repeatable.',
+    ),
+]
 AcceptStated = Annotated[
     bool,
     typer.Option(

@@ -197,6 +197,7 @@ def tables(
     named: cl.Named = None,
     mod: cl.Mod = None,
     layout: cl.LayoutFile = None,
+    trained_ids: cl.TrainedIds = None,
     accept_stated: cl.AcceptStated = False,
     model: cl.Model = "tables",
     version: cl.Version = None,
@@ -230,7 +231,14 @@ def tables(
         statements = options.read_statements(named, mod, layout)
         writing = Writing(dtype=every, link=how == "link")
         job = tables_job.TablesJob(
-            model, version, statements, names, writing, single, accept_stated
+            model,
+            version,
+            statements,
+            names,
+            writing,
+            single,
+            accept_stated,
+            options.read_trained_ids(trained_ids),
         )
         destination = open_destination(out, Path(), settings.scratch)
         prepared = tables_job.prepare_tables(location_of(checkpoint), destination, job, settings)

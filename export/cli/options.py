@@ -96,15 +96,29 @@ def read_statements(
 
     pairs: dict[str, str] = {}
     for text in named or ():
-        name, separator, key = text.partition("=")
-        if not (name and separator and key):
-            raise UsageError(f"--table {text!r} was given; NAME=KEY was expected")
+        name, key = _pair("--table", text, "KEY")
         if pairs.setdefault(name, key) != key:
             raise UsageError(
                 f"--table names {name!r} twice, as {pairs[name]!r} and {key!r}; one of them was "
                 "expected"
             )
     return Statements(pairs, tuple(mod or ()), read_layouts(layout) if layout is not None else {})
+
+
+def read_trained_ids(values: Sequence[str] | None) -> tuple[tuple[str, str], ...]:
+    """Returns the tables and files that `--trained-ids` names.
+
+    Raises:
+      UsageError: One of them is invalid.
+    """
+    return tuple(_pair("--trained-ids", text, "FILE") for text in values or ())
+
+
+def _pair(option: str, text: str, value: str) -> tuple[str, str]:
+    name, separator, given = text.partition("=")
+    if not (name and separator and given):
+        raise UsageError(f"{option} {text!r} was given; NAME={value} was expected")
+    return name, given
 
 
 def read_names(values: Sequence[str]) -> tuple[str, ...]:

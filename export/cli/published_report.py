@@ -17,11 +17,14 @@ from export.report_text import (
     partitions_text,
     report_table,
     size_text,
+    trained_ids_text,
     unverified_lines,
 )
 
 TABLES_SHOWN = 30
 _BY_STATED_LAYOUT = {
+    "derived": ", by the layout that was derived from ids of training",
+    "trained_ids": ", by its stated layout, which ids of training prove",
     "accepted": ", if its stated layout is right: not verified",
     "expected": ", by its stated layout, which recorded outputs agree with",
 }
@@ -69,6 +72,8 @@ def published_report(published: Published) -> RenderableType:
         check = checks[name]
         how = "equal bit for bit" if table.error is None else f"right as {table.dtype}"
         how += _BY_STATED_LAYOUT.get(check.stated_layout or "", "")
+        if check.trained_ids is not None:
+            how += f"; {trained_ids_text(check.trained_ids)}"
         how += padding_text(check.padding)
         found = f"{check.rows_compared} of {check.rows} rows {how}{decoder_text(check.decoder)}"
         proofs.add_row(

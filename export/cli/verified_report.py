@@ -13,6 +13,7 @@ from export.report_text import (
     padding_text,
     report_table,
     size_text,
+    trained_ids_text,
     unverified_lines,
 )
 from export.verify.published import Verified
@@ -51,9 +52,13 @@ def verified_table(verified: Verified) -> RenderableType:
     for name, check in findings.tables.items():
         table = manifest.tables[name]
         how = "equal bit for bit" if table.error is None else f"right as {table.dtype}"
-        if check.stated_layout is not None:
+        if check.stated_layout == "derived":
+            how += ", by the layout that was derived from ids of training"
+        elif check.stated_layout is not None:
             how += f", by its stated layout ({check.stated_layout})"
-            how += padding_text(check.padding)
+        if check.trained_ids is not None:
+            how += f"; {trained_ids_text(check.trained_ids)}"
+        how += padding_text(check.padding)
         found = f"{check.rows_compared} of {check.rows} {how}{decoder_text(check.decoder)}"
         checks.add_row(f"rows of table {name}", found)
     for part in findings.opened:

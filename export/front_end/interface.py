@@ -32,6 +32,7 @@ from bundle.features.columns import Column
 from bundle.format import manifest
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
+from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.front_end.specs import ModelSpec, TowerSpec
 from export.recipe.schema import ExportJob
 
@@ -133,11 +134,16 @@ class ReferenceModel(Protocol):
 class OriginalModel(Protocol):
     """The user's model beside its checkpoint."""
 
-    def find_tables(self) -> Inventory:
+    def find_tables(self, trained: Mapping[str, TrainedRows] = NO_ROWS) -> Inventory:
         """Finds every table that a tower reads in the checkpoint.
 
+        Args:
+          trained: rows that training read, by the name of a table: layouts are derived from them
+            and compared with them.
+
         Raises:
-          NotConvertible: a table is missing or cannot be exported; says how to name it.
+          NotConvertible: a table is missing or cannot be exported; says how to name it. Or trained
+            rows contradict its layout.
           CheckpointError: a table has another shape in the checkpoint.
         """
 

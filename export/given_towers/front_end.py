@@ -4,17 +4,18 @@ wants them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from export.checkpoint.inventory.layout_file import read_layouts
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint
+from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.errors import CheckpointError, NotConvertible, UsageError
 from export.front_end.interface import PartitionedModel
+from export.front_end.recipe_layouts import recipe_layouts
 from export.given_towers.model_file import GivenTowers, read_model_file
 from export.given_towers.reference import GivenReference
 from export.recipe.schema import ExportJob
@@ -71,17 +72,16 @@ class GivenModel:
     traced: TracedModel
     towers: GivenTowers
 
-    def find_tables(self) -> Inventory:
+    def find_tables(self, trained: Mapping[str, TrainedRows] = NO_ROWS) -> Inventory:
         """See OriginalModel.find_tables."""
-        layout = self.job.checkpoint.layout
-        layouts = {} if layout is None else dict(read_layouts(self.base / layout))
+        layouts = recipe_layouts(self.job, self.base)
         named = {}
         for name in self.traced.spec.tables:
             part = self.job.tables.get(name)
             stated = vectors_key(self.checkpoint, name) or (part.key if part is not None else None)
             if stated:
                 named[name] = stated
-        inventory = recognise(self.checkpoint, Statements(named, (), layouts))
+        inventory = recognise(self.checkpoint, Statements(named, (), layouts), trained)
         for name, facts in self.traced.spec.tables.items():
             check_shape(inventory, name, facts, "")
         return inventory

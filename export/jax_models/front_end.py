@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from export.checkpoint.inventory.layout_file import read_layouts
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
 from export.checkpoint.left_out import refuse_left_out
 from export.checkpoint.reader import Checkpoint
+from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.errors import CheckpointError, NotConvertible
 from export.front_end.interface import PartitionedModel
+from export.front_end.recipe_layouts import is_derived, recipe_layouts, with_config_names
 from export.graphs.functions import fill
 from export.jax_models.functions import Calls, JaxFunctions, build_functions
 from export.jax_models.parameters import StoredParameters
 from export.jax_models.reference import JaxReference
 from export.jax_models.specified_tables import SpecifiedTables
-from export.recipe.schema import ExportJob
+from export.recipe.schema import DERIVE, ExportJob
 from export.tables.dumped import vectors_key
 from export.tensorflow_models.model.tables import check_shape
 from export.tensorflow_models.model.tracing import TracedModel, trace_towers
@@ -77,17 +78,20 @@ class JaxModel:
     traced: TracedModel
     functions: JaxFunctions
 
-    def find_tables(self) -> Inventory:
+    def find_tables(self, trained: Mapping[str, TrainedRows] = NO_ROWS) -> Inventory:
         """See OriginalModel.find_tables."""
-        layout = self.job.checkpoint.layout
-        layouts = {} if layout is None else dict(read_layouts(self.base / layout))
+        layouts = recipe_layouts(self.job, self.base)
         specified = self._specified(layouts)
+        if is_derived(self.job) and specified is not None:
+            layouts |= specified.to_derive()
+        derived = {name for name, table in layouts.items() if table.kind == DERIVE}
         named = {}
         for name, facts in self.traced.spec.tables.items():
-            part = self.job.tables.get(name)
-            stated = vectors_key(self.checkpoint, name) or (part.key if part is not None else None)
+            stated = self._stated_key(name)
             if stated:
                 named[name] = stated
+            elif facts.config_name in derived:
+                named |= {name: facts.config_name} if name != facts.config_name else {}
             elif specified is not None and facts.config_name in specified.specs.tables:
                 if not specified.is_found(facts.config_name):
                     layouts[name] = specified.in_stack(facts.config_name)
@@ -96,7 +100,8 @@ class JaxModel:
             elif name not in layouts:
                 named[name] = self._stored_table(name, facts.config_name)
         mod = tuple(sorted(name for name, part in self.job.tables.items() if part.mod))
-        inventory = recognise(self.checkpoint, Statements(named, mod, layouts))
+        known = with_config_names(trained, self.traced.spec.tables)
+        inventory = recognise(self.checkpoint, Statements(named, mod, layouts), known)
         for name, facts in self.traced.spec.tables.items():
             check_shape(inventory, name, facts, "")
         return inventory
@@ -141,6 +146,11 @@ class JaxModel:
     def _stored(self) -> StoredParameters:
         object_path = self.job.checkpoint.object_path
         return StoredParameters(self.functions, self.checkpoint, object_path)
+
+    def _stated_key(self, name: str) -> str | None:
+        """Returns the variable that the recipe states for a table; None: it states none."""
+        part = self.job.tables.get(name)
+        return vectors_key(self.checkpoint, name) or (part.key if part is not None else None)
 
     def _specified(self, layouts: Mapping[str, StatedTable]) -> SpecifiedTables | None:
         specs = self.functions.specs

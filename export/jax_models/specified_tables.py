@@ -17,6 +17,7 @@ from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
 from export.checkpoint.layouts import SparseCore
 from export.checkpoint.reader import Checkpoint
 from export.errors import NotConvertible
+from export.front_end.recipe_layouts import stack_key
 from export.jax_models.feature_specs import FeatureSpecs, PlaceInStack, SpecifiedTable
 
 _ROWS_AT_ONCE = 8
@@ -81,6 +82,20 @@ class SpecifiedTables:
             offset=place.offset,
             rotation=place.rotation,
         )
+
+    def to_derive(self) -> dict[str, StatedTable]:
+        """Returns every specified table that lies in a stack whose layout nothing records, with
+        the layout to be derived.
+        """
+        layouts = {}
+        for name, table in self.specs.tables.items():
+            if self.is_found(name):
+                continue
+            stack = name if table.place is None else table.place.stack
+            key = stack_key(self._inventory, stack)
+            if key is not None:
+                layouts[name] = StatedTable(key=key, kind="derive", rows=table.rows, dim=table.dim)
+        return layouts
 
     @cached_property
     def _inventory(self) -> Inventory:

@@ -35,6 +35,7 @@ from export.towers.manifest_towers import check_formulas, check_limits, check_ra
 from export.towers.prepared_towers import arrange_towers
 from export.user_lines import at_line
 from export.verify.own_rows import check_own_rows
+from export.verify.trained_ids import trained_rows
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def trace_job(
     if checkpoint.storage.kind != "PyTorch":  # whose towers come in files, with constant weights
         _check_constants(traced.towers, job)
     original = traced.original
-    inventory = original.find_tables()
+    inventory = original.find_tables(trained_rows(job, base, traced.spec, entries))
     read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
     original.find_weights(read.values())
     dense = {entry.key for entry in inventory.dense}
@@ -251,6 +252,9 @@ def _check_files(job: ExportJob, base: Path) -> None:
     named = {f"vocabularies.{name}.file": part.file for name, part in job.vocabularies.items()}
     if job.verify.examples is not None:
         named["verify.examples"] = job.verify.examples
+    for name, trained in job.verify.trained_ids.items():
+        if trained.file is not None:
+            named[f"verify.trained_ids.{name}"] = trained.file
     for key, file in named.items():
         if not (base / file).is_file():
             raise UsageError(f"{key}: file {base / file} does not exist")

@@ -21,6 +21,7 @@ from export.tables.key_indexes import write_key_indexes
 from export.tables.plan import AS_STORED, ExportPlan, Writing, check_exportable
 from export.verify.stated_layouts import judge_layouts
 from export.verify.table_rows import SAMPLE_ROWS
+from export.verify.trained_ids import trained_rows_of_tables
 from object_store.locations import Location
 
 NOTHING_SAID = Statements()
@@ -41,6 +42,7 @@ class TablesJob:
       how: how each is written.
       dtypes: (table, dtype of its rows in the bundle) where it is not that of `how`.
       accept_stated: whether tables are published whose layout is stated and not verified.
+      trained_ids: (table, file of rows that training read), by which layouts are proved.
     """
 
     model: str = "tables"
@@ -50,6 +52,7 @@ class TablesJob:
     how: Writing = AS_STORED
     dtypes: tuple[tuple[str, str], ...] = ()
     accept_stated: bool = False
+    trained_ids: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,10 @@ def prepare_tables(
         )
     checkpoint = open_checkpoint(checkpoint_path)
     inventory = recognise(checkpoint, job.said)
+    if job.trained_ids:
+        known = [*(table.name for table in inventory.tables), *job.said.layouts]
+        trained = trained_rows_of_tables(job.trained_ids, known)
+        inventory = recognise(checkpoint, job.said, trained)
     notes = _left_out(inventory, job)
     wanted = _wanted(inventory, notes, job.names)
     for name, _ in job.dtypes:
@@ -138,8 +145,8 @@ def export_tables(
         prepared.wanted,
         recorded=(),
         accepted=job.accept_stated,
-        remedy="export with a recipe that has verify.expected, or accept the statement with "
-        "--accept-stated-layouts",
+        remedy="give ids that occur in training (--trained-ids NAME=FILE), export with a recipe "
+        "that has verify.expected, or accept the statement with --accept-stated-layouts",
     )
     with staged(prepared.destination, job.model, number) as draft:
         stage = draft.stage

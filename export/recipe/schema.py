@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError,
 from bundle.format.manifest import Distance, IdentityIds, Name, Precision, Role, Unknown
 from export.errors import UsageError
 
+DERIVE = "derive"
+"""In place of a layout file: layouts are derived from ids of training."""
+
 
 class Part(BaseModel):
     """A frozen part of the recipe."""
@@ -42,7 +45,7 @@ class CheckpointPart(Part):
     """
     layout: str | None = None
     """Layout file, relative to the recipe. It describes where variables hold the rows of tables, if
-    the checkpoint does not record it.
+    the checkpoint does not record it. "derive": the exporter derives it from `verify.trained_ids`.
     """
 
 
@@ -344,6 +347,34 @@ class IndexPart(Part):
     """
 
 
+class TrainedIdsPart(Part):
+    """Ids that occur in training, of a feature; or rows of a table. A file name stands for `file`
+    alone.
+    """
+
+    file: str | None = None
+    """Text file with one id per line, or a CSV, Parquet or JSON-lines file. Default: the file of
+    `verify.examples`.
+    """
+    column: str | None = None
+    """Column with the ids. Default: the column that has the name of the feature, else `id`, else
+    the only one.
+    """
+    counts: str | None = None
+    """Column that holds how often each id occurs in training. Default: `count`, if the file has
+    this column; without one, the occurrences in the file.
+    """
+    order: Literal["any", "frequency"] = "any"
+    """frequency: the ids are in the order of their frequency, most frequent first, as in many
+    vocabularies. Training may never have read the rare ones.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_file(cls, given: Any) -> Any:
+        return {"file": given} if isinstance(given, str) else given
+
+
 class VerifyPart(Part):
     """What to verify before the bundle is published."""
 
@@ -364,12 +395,19 @@ class VerifyPart(Part):
     rows than in training. The root mean square of the differences can be a twentieth of the
     standard deviation of the recorded values.
     """
+    trained_ids: dict[str, TrainedIdsPart] = {}
+    """Ids that occur in training, by the name of their feature, or rows by the name of their table.
+    Training changed the rows of these ids, which the slot variables of the optimizer show: a layout
+    that contradicts them is rejected, and `checkpoint.layout = "derive"` derives the layouts from
+    them.
+    """
     rows: PositiveInt = 4096
     """Number of rows to compare per table, unless `--full` is set."""
     stated_layouts: Literal["verify", "accept"] = "verify"
     """How to treat a table whose layout is stated (`checkpoint.layout`, `tables.NAME.mod`). verify:
-    publish it only if a tower that reads it has outputs in `expected`. accept: publish it without,
-    and record in the manifest that nothing verifies its layout.
+    publish it only if `trained_ids` prove the layout, or if a tower that reads the table has
+    outputs in `expected`. accept: publish it without, and record in the manifest that nothing
+    verifies its layout. A layout that the data contradicts is never published.
     """
 
 

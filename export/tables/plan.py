@@ -206,6 +206,7 @@ class ExportPlan:
                 "key": table.spec.key,
                 "layout": table.spec.layout.kind,
                 "stated": table.spec.stated,
+                "trained_ids": table.spec.proof.model_dump() if table.spec.proof else None,
                 "bytes": table.bytes,
                 "slices": table.spec.slices,
                 "segments": table.segments,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any
 
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
+from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.front_end.interface import PartitionedModel
 from export.graphs.loading import note_untested_releases, tf
 from export.graphs.tensors import with_values
@@ -60,9 +61,9 @@ class TensorFlowModel:
     checkpoint: Checkpoint
     traced: TracedModel
 
-    def find_tables(self) -> Inventory:
+    def find_tables(self, trained: Mapping[str, TrainedRows] = NO_ROWS) -> Inventory:
         """See OriginalModel.find_tables."""
-        return recognise_tables(self.checkpoint, self.traced, self.job, self.base)
+        return recognise_tables(self.checkpoint, self.traced, self.job, self.base, trained)
 
     def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
         """See OriginalModel.find_weights."""

@@ -28,6 +28,7 @@ from export.verify.reference_model import checkpoint_rows, finite_results
 from export.verify.stated_layouts import StatedLayout
 from export.verify.table_effects import converted
 from export.verify.table_rows import SAMPLE_ROWS
+from export.verify.trained_ids import trained_rows
 
 
 class Verified(NamedTuple):
@@ -93,7 +94,9 @@ def verify_against_recipe(
     examples = examples_of(job, base, spec, manifest.features)
     sources = {name: table.source for name, table in manifest.tables.items()}
     with TemporaryDirectory(prefix="rowcast-") as aside, told_as_failures():
-        original = traced.original.reference(traced.original.find_tables(), Path(aside, "dense"))
+        trained = trained_rows(job, base, spec, manifest.features)
+        inventory = traced.original.find_tables(trained)
+        original = traced.original.reference(inventory, Path(aside, "dense"))
         read_rows = checkpoint_rows(checkpoint, sources)
         features = open_features(bundle, manifest)
         changed = converted(manifest.tables)
@@ -121,7 +124,7 @@ def _subject(bundle: Path, checkpoint: Checkpoint | None, *, full: bool) -> Subj
         checkpoint,
         rows=None if full else SAMPLE_ROWS,
         judged={
-            name: StatedLayout(check.stated_layout, check.padding)
+            name: StatedLayout(check.stated_layout, check.padding, check.trained_ids)
             for name, check in published.items()
         },
     )

@@ -2,14 +2,14 @@
 verifies.
 
 The copy of a table, the comparison of its rows and the reference model all follow the same layout.
-A wrong one passes all of them. Two things can tell more: the padding of a stack, which training
-never touches, in the table and in its slot variables, and outputs that training recorded
+A wrong one passes all of them. Three things can tell more: ids that occur in training
+(`verify.trained_ids`), whose rows training changed; the padding of a stack, which training never
+touches, in the table and in its slot variables; and outputs that training recorded
 (`verify.expected`).
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
-from bundle.format.manifest import Feature, PaddingCheck, TableCheck
+from bundle.format.manifest import (
+    Feature,
+    PaddingCheck,
+    TableCheck,
+    TrainedIdsCheck,
+)
+from export.checkpoint.inventory.proved_tables import AVERAGES
 from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.layouts import SparseCore
 from export.checkpoint.reader import Checkpoint
 from export.errors import NotConvertible, VerificationFailed
+from export.report_text import trained_ids_text
 from export.verify.unverified import tables_behind
 
 if TYPE_CHECKING:
@@ -40,25 +47,25 @@ _ALIKE_SHARE = 1 / 16
 """Share of padding rows that are alike from which on all must be: initializers of few values, as
 bfloat16 of one column has them, repeat a row by chance, but far less often.
 """
-_AVERAGES = re.compile(r"average|(^|[^a-z])ema([^a-z]|$)", re.IGNORECASE)
-"""Slot variables that hold averages of the rows, and so begin as different as these are."""
 
-Judgement = Literal["expected", "accepted"]
+Judgement = Literal["derived", "trained_ids", "expected", "accepted"]
 Values = NDArray[Any]
 Ranges = list[tuple[int, int]]
 """Stored rows: first row and how many."""
 
 
 class StatedLayout(NamedTuple):
-    """How the stated layout of a table is known.
+    """How the layout of a table is known that the training program did not record.
 
     Attributes:
-      judgement: why the table may be published by it; None: the layout is not stated.
+      judgement: why the table may be published by it; None: the layout is recorded.
       padding: what it was compared with; None: its kind has no padding.
+      trained_ids: how ids of training agree with it, or with a recorded one; None: none are given.
     """
 
     judgement: Judgement | None
     padding: PaddingCheck | None = None
+    trained_ids: TrainedIdsCheck | None = None
 
 
 def judge_layouts(
@@ -81,15 +88,20 @@ def judge_layouts(
       remedy: what the user can do, a clause of the message.
 
     Returns:
-      How the stated layout of each table is known; {} where the program recorded all.
+      How the layout of each table is known that is stated, derived, or compared with ids of
+      training.
 
     Raises:
       NotConvertible: the data contradicts a layout; names table, layout and what was found.
       VerificationFailed: nothing verifies a stated layout, and the user does not accept it.
     """
     padding = check_padding(checkpoint, inventory.tables, names)
-    stated = [table for table in inventory.tables if table.stated and table.name in names]
-    unverified = [table.name for table in stated if table.name not in recorded]
+    tables = [table for table in inventory.tables if table.name in names]
+    unverified = [
+        table.name
+        for table in tables
+        if table.stated and table.name not in recorded and not _is_proved(table)
+    ]
     if unverified and not accepted:
         shown = ", ".join(map(repr, unverified[:8])) + (", ..." if len(unverified) > 8 else "")
         plural = len(unverified) > 1
@@ -97,14 +109,39 @@ def judge_layouts(
             f"table{'s' * plural} {shown}: the layout{'s' * plural} of the rows "
             f"{'are' if plural else 'is'} stated, and nothing in the checkpoint confirms the "
             "statement: if it is wrong, ids get the rows of other ids, and no comparison finds it; "
+            f"{_undecided(tables, unverified)}"
             f"{remedy}; nothing is published"
         )
     return {
         table.name: StatedLayout(
-            "accepted" if table.name in unverified else "expected", padding.get(table.name)
+            _judgement(table, unverified), padding.get(table.name), table.proof
         )
-        for table in stated
+        for table in tables
+        if table.stated or table.derived or table.proof is not None
     }
+
+
+def _undecided(tables: Iterable[TableSpec], unverified: Collection[str]) -> str:
+    """Returns why trained ids do not prove the layouts of tables, a clause of the message."""
+    for table in tables:
+        if table.name in unverified and table.proof is not None:
+            return f"of table {table.name!r}, {trained_ids_text(table.proof)}; "
+    return ""
+
+
+def _is_proved(table: TableSpec) -> bool:
+    return table.proof is not None and table.proof.decisive
+
+
+def _judgement(table: TableSpec, unverified: Collection[str]) -> Judgement | None:
+    """Returns why a table may be published by its layout; None: the layout is recorded."""
+    if table.derived:
+        return "derived"
+    if not table.stated:
+        return None
+    if _is_proved(table):
+        return "trained_ids"
+    return "accepted" if table.name in unverified else "expected"
 
 
 def with_layouts(
@@ -115,7 +152,11 @@ def with_layouts(
     found = {}
     for name, check in checks.items():
         layout = stated.get(name, recorded)
-        update = {"stated_layout": layout.judgement, "padding": layout.padding}
+        update = {
+            "stated_layout": layout.judgement,
+            "padding": layout.padding,
+            "trained_ids": layout.trained_ids,
+        }
         found[name] = check.model_copy(update=update)
     return found
 
@@ -134,8 +175,9 @@ def judge_recipe(
         model.tables,
         tables_behind(job.verify.expected, model.towers, features),
         accepted=job.verify.stated_layouts == "accept",
-        remedy="compare outputs that training recorded (verify.expected) of a tower that reads "
-        'the table, or accept the statement with verify.stated_layouts = "accept"',
+        remedy="give ids that occur in training (verify.trained_ids), compare outputs that "
+        "training recorded (verify.expected) of a tower that reads the table, or accept the "
+        'statement with verify.stated_layouts = "accept"',
     )
 
 
@@ -242,7 +284,7 @@ def _check(checkpoint: Checkpoint, key: str, table: _Padding) -> PaddingCheck:
     slots = []
     for slot in spec.slots:
         entry = checkpoint.entries[slot.key]
-        if entry.shape != spec.stored or _AVERAGES.search(slot.name):
+        if entry.shape != spec.stored or AVERAGES.search(slot.name):
             continue
         _check_untouched(table, slot.name, _read(checkpoint, slot.key, table.padding))
         slots.append(slot.name)

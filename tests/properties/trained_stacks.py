@@ -38,7 +38,9 @@ class TrainedTable:
 Gradients = Callable[[], Values]
 
 
-def adam(values: Values, rows: NDArray[np.int64], gradients: Values, slots: dict[str, Values]) -> None:
+def adam(
+    values: Values, rows: NDArray[np.int64], gradients: Values, slots: dict[str, Values]
+) -> None:
     first = slots["Adam"]
     second = slots["Adam_1"]
     first[rows] = 0.9 * first[rows] + 0.1 * gradients
@@ -53,7 +55,9 @@ def adagrad(
     values[rows] -= 0.1 * gradients / np.sqrt(slots["Adagrad"][rows])
 
 
-def ftrl(values: Values, rows: NDArray[np.int64], gradients: Values, slots: dict[str, Values]) -> None:
+def ftrl(
+    values: Values, rows: NDArray[np.int64], gradients: Values, slots: dict[str, Values]
+) -> None:
     before = slots["Ftrl"][rows]
     after = before + gradients**2
     sigma = (np.sqrt(after) - np.sqrt(before)) / 0.1

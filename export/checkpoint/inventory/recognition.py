@@ -18,14 +18,18 @@ from export.checkpoint.inventory.object_tables import (
     find_partial_layers,
 )
 from export.checkpoint.inventory.optimizer_state import find_named_slots, find_slots
+from export.checkpoint.inventory.proved_tables import compare_tables
 from export.checkpoint.inventory.recorded_stacks import find_recorded_stacks
 from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.inventory.stated_tables import name_tables, state_layouts, state_mod
 from export.checkpoint.reader import Checkpoint
+from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 
 
 def recognise(
-    checkpoint: Checkpoint, said: Statements | Mapping[str, str] | None = None
+    checkpoint: Checkpoint,
+    said: Statements | Mapping[str, str] | None = None,
+    trained: Mapping[str, TrainedRows] = NO_ROWS,
 ) -> Inventory:
     """Sorts a checkpoint's variables into tables, slot variables and the rest.
 
@@ -33,9 +37,12 @@ def recognise(
       checkpoint: an open checkpoint.
       said: by the user; a mapping is that of `Statements.named`. It adds tables, renames recognised
         ones, and wins over a recognised table of the same name.
+      trained: rows that training read, by the name of a table: layouts are derived from them, and
+        all others compared with them. Only then rows are read, of slot variables.
     Raises:
       CheckpointError: the object graph is damaged, or a saved layout contradicts its variable.
-      NotConvertible: a named variable is not there, is a slot variable, or cannot hold the table.
+      NotConvertible: a named variable is not there, is a slot variable, or cannot hold the table;
+        or trained rows contradict a layout.
     """
     if not isinstance(said, Statements):
         said = Statements(named=said or {})
@@ -57,11 +64,11 @@ def recognise(
         find_named_slots(found)
         find_named_tables(found)
     find_dumped(found)
-    state_layouts(found, said.layouts)
+    state_layouts(found, said.layouts, trained)
     name_tables(found, said.named)
     for name in said.mod:
         state_mod(found, name)
-    return found.inventory(_step(checkpoint))
+    return compare_tables(checkpoint, found.inventory(_step(checkpoint)), trained)
 
 
 def _step(checkpoint: Checkpoint) -> int | None:

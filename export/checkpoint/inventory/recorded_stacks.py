@@ -36,7 +36,7 @@ def find_recorded_stacks(found: Findings) -> None:
     recorded: dict[str, StatedTable] = {}
     for path in sorted(directory.glob(f"*/{_FILE}")):
         recorded |= _tables_of(path, found.refused)
-    state_layouts(found, recorded)
+    state_layouts(found, recorded, {})
 
 
 def _tables_of(path: Path, stacks: list[RefusedTable]) -> dict[str, RecordedTable]:

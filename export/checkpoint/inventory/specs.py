@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
 
+from bundle.format.manifest import TrainedIdsCheck
 from export.checkpoint.layouts import Kind, Layout
 from export.checkpoint.variables import Entry, StorageKind
 from export.errors import NotConvertible
@@ -30,10 +31,12 @@ Origin = Literal[
     "embedding spec",
     "dump",
     "TorchRec",
+    "trained ids",
 ]
 """Who wrote a table: the mid-level API, the TFRS layers around it, a Keras or Flax layer, a feature
 column; or the user said so, by naming its variable or in a layout file; or jax-tpu-embedding's
-trainer recorded it in an EmbeddingSpecProto; or a parameter server dumped it; or TorchRec named it.
+trainer recorded it in an EmbeddingSpecProto; or a parameter server dumped it; or TorchRec named it;
+or ids that occur in training prove where it lies.
 """
 
 STATED_NOTE = (
@@ -49,7 +52,7 @@ class StatedTable(BaseModel):
     Attributes:
       key: of its variable, or the name of its stack, which stands somewhere in the key of one
         variable.
-      kind: of its layout.
+      kind: of its layout; "derive": trained ids are to prove it.
       rows, dim: of the table without padding.
       partitions: of a mod layout.
       cores, core_rows, offset, rotation: of a SparseCore layout.
@@ -58,7 +61,7 @@ class StatedTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     key: str
-    kind: Kind
+    kind: Kind | Literal["derive"]
     rows: PositiveInt | None = None
     dim: PositiveInt | None = None
     partitions: PositiveInt | None = None
@@ -73,6 +76,7 @@ class StatedTable(BaseModel):
             "plain": (),
             "mod": ("partitions",),
             "sparse_core": ("cores", "core_rows", "offset", "rotation"),
+            "derive": (),
         }
         for name in sorted(self.model_fields_set - {"key", "kind", "rows", "dim", *own[self.kind]}):
             raise ValueError(f"{name!r} is no key of a table of kind {self.kind!r}")
@@ -137,6 +141,7 @@ class TableSpec:
       keys: key of the variable that holds the id of each row; "": ids are rows, or the model's
         rules make them rows.
       stated: whether the user states the layout, which the training program did not record.
+      proof: how trained ids agree with the layout; None: there are none.
     """
 
     name: str
@@ -155,6 +160,12 @@ class TableSpec:
     note: str = ""
     keys: str = ""
     stated: bool = False
+    proof: TrainedIdsCheck | None = None
+
+    @property
+    def derived(self) -> bool:
+        """Whether trained ids alone tell the layout."""
+        return self.origin == "trained ids"
 
 
 def may_be_table(entry: Entry) -> bool:

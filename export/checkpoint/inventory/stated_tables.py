@@ -14,6 +14,7 @@ from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
 from export.checkpoint.inventory.findings import Findings, table_spec
 from export.checkpoint.inventory.name_tables import partition_note
 from export.checkpoint.inventory.optimizer_state import AVERAGE, AVERAGE_SLOTS
+from export.checkpoint.inventory.proved_tables import derive_tables
 from export.checkpoint.inventory.sparsecore import LayoutContradiction, check_stack
 from export.checkpoint.inventory.specs import (
     STATED_NOTE,
@@ -22,19 +23,29 @@ from export.checkpoint.inventory.specs import (
     TableSpec,
 )
 from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore, fits
+from export.checkpoint.trained_rows import TrainedRows
 from export.checkpoint.variables import Entry
 from export.errors import NotConvertible
 
 
-def state_layouts(found: Findings, stated: Mapping[str, StatedTable]) -> None:
+def state_layouts(
+    found: Findings, stated: Mapping[str, StatedTable], trained: Mapping[str, TrainedRows]
+) -> None:
     """Takes the tables of a layout file; they replace what was recognised in the same variables or
     by the same names.
 
     The layout of a table is a statement where its rows would come out in another order without it.
     Rows or columns that are cut off a plain variable change no order.
 
+    Args:
+      found: what the rules have found.
+      stated: the tables by their names.
+      trained: rows that training read, by the name of a table; the layouts of tables of kind
+        "derive" are derived from them.
+
     Raises:
-      NotConvertible: a variable is not there, is a slot variable, or cannot hold the table.
+      NotConvertible: a variable is not there, is a slot variable, or cannot hold the table; or
+        trained rows do not prove a layout that is to be derived.
     """
     in_another_order = {refused.key for refused in found.refused} | {
         table.key for table in found.tables.values() if not isinstance(table.layout, Plain)
@@ -46,6 +57,9 @@ def state_layouts(found: Findings, stated: Mapping[str, StatedTable]) -> None:
     found.refused = [refused for refused in found.refused if refused.key not in by_key]
     for key, tables in by_key.items():
         path = found.paths_by_key.get(key, "")
+        if any(table.kind == "derive" for table in tables.values()):
+            derive_tables(found, key, _derivable(found, key, tables), trained)
+            continue
         specs = []
         for name, each in tables.items():
             entry = _matrix(found, name, key)
@@ -223,6 +237,50 @@ def _stated_layout(found: Findings, name: str, stated: StatedTable, entry: Entry
     return Mod((0, *accumulate(sizes[:-1])))
 
 
+def _derivable(
+    found: Findings, key: str, tables: Mapping[str, StatedTable]
+) -> dict[str, TableSpec]:
+    """Returns the tables of one variable whose layouts are to be derived, as if their rows were in
+    order.
+
+    Raises:
+      NotConvertible: the layouts of others are stated, or the variable cannot hold the tables.
+    """
+    stated = sorted(name for name, table in tables.items() if table.kind != "derive")
+    if stated:
+        raise NotConvertible(
+            f"layout file: of the tables of {key!r}, some are to be derived and {stated[0]!r} is "
+            'stated; give all of them kind = "derive"'
+        )
+    specs = {}
+    for name, table in tables.items():
+        entry = _matrix(found, name, key)
+        if len(tables) > 1 and table.rows is None:
+            raise NotConvertible(
+                f"layout file: table {name!r} is one of {len(tables)} in {key!r}, so it needs "
+                "'rows' and 'dim'"
+            )
+        spec = table_spec(
+            name,
+            entry,
+            "trained ids",
+            found.paths_by_key.get(key, ""),
+            rows=table.rows,
+            dim=table.dim,
+        )
+        if not fits(spec.layout, spec.rows, spec.dim, spec.stored):
+            raise _unfit(spec)
+        specs[name] = spec
+    return specs
+
+
+def _unfit(table: TableSpec) -> NotConvertible:
+    return NotConvertible(
+        f"layout file: table {table.name!r} has the shape [{table.rows}, {table.dim}], its "
+        f"variable {table.key!r} {list(table.stored)}; correct it"
+    )
+
+
 def _check_stated(key: str, tables: list[TableSpec]) -> None:
     stacked = [table for table in tables if isinstance(table.layout, SparseCore)]
     if len(tables) > max(1, len(stacked)):
@@ -239,10 +297,7 @@ def _check_stated(key: str, tables: list[TableSpec]) -> None:
         ) from problem
     for table in tables:
         if not fits(table.layout, table.rows, table.dim, table.stored):
-            raise NotConvertible(
-                f"layout file: table {table.name!r} has the shape [{table.rows}, {table.dim}], its "
-                f"variable {key!r} {list(table.stored)}; correct it"
-            )
+            raise _unfit(table)
 
 
 def _mod_sizes(rows: int, partitions: int) -> list[int]:

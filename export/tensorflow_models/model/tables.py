@@ -3,17 +3,24 @@ by metadata, or as the recipe states."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from export.checkpoint.inventory.layout_file import read_layouts
 from export.checkpoint.inventory.name_tables import DIV_OR_MOD, is_partitioned
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.specs import Inventory, Statements
+from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
 from export.checkpoint.reader import Checkpoint
+from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.errors import CheckpointError, NotConvertible
+from export.front_end.recipe_layouts import (
+    is_derived,
+    recipe_layouts,
+    stack_key,
+    to_derive,
+    with_config_names,
+)
 from export.front_end.specs import TableFacts
 from export.recipe.schema import ExportJob
 from export.tables.dumped import vectors_key
@@ -25,7 +32,11 @@ from export.user_lines import at_line
 
 
 def recognise_tables(
-    checkpoint: Checkpoint, traced: TracedModel, job: ExportJob, base: Path
+    checkpoint: Checkpoint,
+    traced: TracedModel,
+    job: ExportJob,
+    base: Path,
+    trained: Mapping[str, TrainedRows] = NO_ROWS,
 ) -> Inventory:
     """Finds every table that a tower of the model reads.
 
@@ -34,16 +45,17 @@ def recognise_tables(
       traced: the model.
       job: the recipe.
       base: the folder that its paths are relative to.
+      trained: rows that training read, by the name of a table.
     Raises:
       NotConvertible: a table is missing or cannot be exported; the message shows how to name it.
       CheckpointError: a table has another shape in the checkpoint.
     """
-    layouts = (
-        read_layouts(base / job.checkpoint.layout) if job.checkpoint.layout is not None else {}
-    )
+    layouts = recipe_layouts(job, base)
     found = recognise(checkpoint, Statements(layouts=layouts))
-    trained = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
-    keys = trained.table_keys(traced.tables)
+    model = TrainedModel(traced.root, checkpoint, job.checkpoint.object_path)
+    keys = model.table_keys(traced.tables)
+    if is_derived(job):
+        layouts = _to_derive(checkpoint, traced, found, keys)
     named = {}
     for name, spec in traced.spec.tables.items():
         stated = vectors_key(checkpoint, name) or (
@@ -54,7 +66,7 @@ def recognise_tables(
                 stated
                 or keys.get(name)
                 or _in_layouts(layouts, name)
-                or _by_name(found, spec, traced.tables[name], trained)
+                or _by_name(found, spec, traced.tables[name], model)
             )
     mod = {name for name, part in job.tables.items() if part.mod}
     mod_by_code: set[str] = set()
@@ -65,7 +77,8 @@ def recognise_tables(
             if _is_mod(variable, checkpoint, named[name])
         }
     statements = Statements(named, tuple(sorted(mod | mod_by_code)), layouts)
-    inventory = recognise(checkpoint, statements)
+    known = with_config_names(trained, traced.spec.tables)
+    inventory = recognise(checkpoint, statements, known)
     if isinstance(traced.root, NamedGraph):
         # The model's own lookups have the strategy: nobody states it, and no note asks for it.
         tables = tuple(
@@ -78,6 +91,27 @@ def recognise_tables(
     for name, spec in traced.spec.tables.items():
         check_shape(inventory, name, spec, line_of_variable(traced.tables[name]))
     return inventory
+
+
+def _to_derive(
+    checkpoint: Checkpoint, traced: TracedModel, found: Inventory, keys: Mapping[str, str]
+) -> dict[str, StatedTable]:
+    """Returns the tables whose layouts nothing records: those in stacks, and variables that TF1
+    saved in slices, unless the model's own lookups have the strategy.
+    """
+    recognised = {table.name: table.key for table in found.tables}
+    layouts = {}
+    for name, facts in traced.spec.tables.items():
+        key = keys.get(name) or recognised.get(facts.config_name)
+        if key is None:
+            stack = stack_key(found, facts.config_name)
+            if stack is not None:
+                layouts[name] = to_derive(stack, facts)
+        elif not isinstance(traced.root, NamedGraph) and checkpoint.graph is None:
+            entry = checkpoint.entries.get(key)
+            if entry is not None and is_partitioned(entry):
+                layouts[name] = to_derive(key, facts)
+    return layouts
 
 
 def _in_layouts(layouts: Collection[str], name: str) -> str:

@@ -6,7 +6,7 @@ of the exporter is as it is for TensorFlow's models.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from export import front_end_choice
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint
+from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.errors import VerificationFailed
 from export.front_end.interface import (
     PartitionedModel,
@@ -114,8 +115,8 @@ class NumpyReference:
 class NumpyModel:
     checkpoint: Checkpoint
 
-    def find_tables(self) -> Inventory:
-        return recognise(self.checkpoint, Statements(named={"users": "params.users"}))
+    def find_tables(self, trained: Mapping[str, TrainedRows] = NO_ROWS) -> Inventory:
+        return recognise(self.checkpoint, Statements(named={"users": "params.users"}), trained)
 
     def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
         return [(variable, variable.name.partition(":")[0]) for variable in variables]

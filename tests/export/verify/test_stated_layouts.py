@@ -194,7 +194,7 @@ def test_judge_layouts_stated_layout_is_published_if_it_is_verified_or_accepted(
     inventory = recognise(checkpoint, Statements({"other": "other"}, layouts=layouts))
     names = ["t0", "other"]
     found = judge_layouts(checkpoint, inventory, names, recorded, accepted, "do this")
-    assert found == {"t0": (judged, PaddingCheck(rows=56))}
+    assert found == {"t0": (judged, PaddingCheck(rows=56), None)}
     assert judge_layouts(checkpoint, inventory, ["other"], (), False, "do this") == {}
     with pytest.raises(VerificationFailed, match=r"'t0': the layout .* is stated.*do this"):
         judge_layouts(checkpoint, inventory, names, ("other",), False, "do this")
@@ -226,7 +226,7 @@ def test_layouts_are_told_with_what_was_compared_of_each_table() -> None:
     checks = {name: TableCheck(rows_compared=5, rows=9) for name in ("stated", "recorded")}
     padding = PaddingCheck(rows=3)
     told = with_layouts(checks, {"stated": StatedLayout("accepted", padding)})
-    update = {"stated_layout": "accepted", "padding": padding}
+    update = {"stated_layout": "accepted", "padding": padding, "trained_ids": None}
     assert told == {
         "stated": checks["stated"].model_copy(update=update),
         "recorded": checks["recorded"],

@@ -1,0 +1,126 @@
+"""Layouts of tables that ids of training prove: derived where nothing records them, and compared
+where the training program recorded them or the user states them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from export.checkpoint.inventory.findings import Findings
+from export.checkpoint.inventory.specs import Inventory, SlotSpec, TableSpec
+from export.checkpoint.layout_candidates import layout_text
+from export.checkpoint.layout_proofs import TableInVariable, cannot_be_proved, prove_layouts
+from export.checkpoint.reader import Checkpoint
+from export.checkpoint.slot_marks import SlotReader
+from export.checkpoint.trained_rows import TrainedRows
+from export.checkpoint.variables import Entry
+from export.report_text import trained_ids_text
+
+AVERAGES = re.compile(r"average|(^|[^a-z])ema([^a-z]|$)", re.IGNORECASE)
+"""Slot variables that hold averages of the rows, and so begin as different as these are."""
+
+
+def derive_tables(
+    found: Findings,
+    key: str,
+    tables: Mapping[str, TableSpec],
+    trained: Mapping[str, TrainedRows],
+) -> None:
+    """Adds the tables of one variable by the layouts that trained rows prove; one without trained
+    rows is refused.
+
+    Args:
+      found: what the rules have found.
+      key: of the variable.
+      tables: all tables of the variable.
+      trained: rows that training read, by the name of a table.
+
+    Raises:
+      NotConvertible: trained rows explain no layout, or several equally well.
+    """
+    slots = [slot for slot in found.slots.values() if slot.of == key]
+    if not any(name in trained for name in tables):
+        for name in tables:
+            found.refuse(name, key, cannot_be_proved(key, has_slots=bool(slots)))
+        return
+    sought = [TableInVariable(name, table.rows) for name, table in tables.items()]
+    reader = slot_reader(found.checkpoint, tables.values(), slots)
+    starts = _slice_starts(found.checkpoint.entries[key])
+    proved = prove_layouts(reader, key, starts, sought, trained)
+    for name, table in tables.items():
+        if name not in proved:
+            found.refuse(name, key, cannot_be_proved(key, has_slots=bool(slots)))
+            continue
+        layout = proved[name].layout
+        proof = proved[name].proof
+        note = f"its layout ({layout_text(layout)}) is derived: {trained_ids_text(proof)}"
+        found.tables[name] = replace(table, layout=layout, proof=proof, note=note)
+
+
+def compare_tables(
+    checkpoint: Checkpoint, inventory: Inventory, trained: Mapping[str, TrainedRows]
+) -> Inventory:
+    """Compares the layouts of tables with trained rows.
+
+    Returns:
+      The inventory, in which each table with trained rows tells how they agree.
+
+    Raises:
+      NotConvertible: trained rows contradict a layout, or there are no slot variables.
+    """
+    by_key: dict[str, list[TableSpec]] = {}
+    for table in inventory.tables:
+        # Rows of a dump are found by their keys, so they have no layout.
+        if not table.derived and not table.keys:
+            by_key.setdefault(table.key, []).append(table)
+    compared: dict[str, TableSpec] = {}
+    for key, tables in by_key.items():
+        if not any(table.name in trained for table in tables):
+            continue
+        sought = [TableInVariable(table.name, table.rows, table.layout) for table in tables]
+        reader = slot_reader(checkpoint, tables, tables[0].slots)
+        proved = prove_layouts(reader, key, _slice_starts(checkpoint.entries[key]), sought, trained)
+        for table in tables:
+            if table.name in proved:
+                compared[table.name] = _noted(replace(table, proof=proved[table.name].proof))
+    if not compared:
+        return inventory
+    return replace(
+        inventory, tables=tuple(compared.get(table.name, table) for table in inventory.tables)
+    )
+
+
+def slot_reader(
+    checkpoint: Checkpoint, tables: Iterable[TableSpec], slots: Sequence[SlotSpec]
+) -> SlotReader:
+    """Returns what reads the slot variables of one variable that have a row for each of its rows;
+    averages of the rows are none.
+    """
+    tables = list(tables)
+    rows = tables[0].stored[0]
+    kept = []
+    for slot in sorted(slots, key=lambda slot: slot.name):
+        entry = checkpoint.entries[slot.key]
+        has_rows = 1 <= len(entry.shape) <= 2 and entry.shape[0] == rows and entry.itemsize > 0
+        if has_rows and entry.bytes and not AVERAGES.search(slot.name):
+            kept.append((slot.name, slot.key))
+    return SlotReader(checkpoint, kept, rows, min(table.dim for table in tables))
+
+
+def _noted(table: TableSpec) -> TableSpec:
+    """Returns a table with a note of how trained ids agree with its layout."""
+    proof = table.proof
+    assert proof is not None  # noqa: S101 - it was compared
+    if table.stated and not proof.decisive:
+        return replace(table, note=f"{table.note}; {trained_ids_text(proof)}")
+    if table.stated:
+        return replace(table, note=f"its layout is stated, and proved: {trained_ids_text(proof)}")
+    agreement = f"its layout was compared with trained ids: {trained_ids_text(proof)}"
+    return replace(table, note=f"{table.note}; {agreement}" if table.note else agreement)
+
+
+def _slice_starts(entry: Entry) -> list[int]:
+    """Returns the first stored row of each slice of a variable."""
+    return sorted({part.starts[0] for part in entry.slices})

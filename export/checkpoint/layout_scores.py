@@ -1,0 +1,281 @@
+"""Scores how well each layout that a table can have explains the rows that training read.
+
+    agree        trained ids whose stored row training changed (`slot_marks`)
+    correlation  between the counts of ids and what the accumulators of their rows grew by
+
+Scores are turned into logarithms of likelihoods. A trained id on an untouched row is as unlikely as
+the best layout makes it; a row of no trained id is touched as often as the best layout leaves such
+rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.checkpoint.layout_candidates import Family, families, family_of, joined
+from export.checkpoint.layouts import Layout
+from export.checkpoint.slot_marks import SlotMarks, SlotReader, ranks_of
+from export.checkpoint.trained_rows import TrainedRows
+from export.errors import NotConvertible
+
+DECISIVE = math.log(1e6)
+"""By how much the logarithm of the likelihood of the best layout must exceed that of another."""
+IDS_MAX = 10_000
+"""Trained ids of a table that are looked at."""
+_CORRELATION_WEIGHT = 0.5
+"""Counts of ids that training read alike often depend on one another, so each tells less."""
+_KEPT_MAX = 32
+"""Layouts of a table that are kept for each number of cores."""
+_STAGES = ((256, 2048), (2048, 256), (IDS_MAX, _KEPT_MAX))
+"""Trained ids by which layouts are compared, and how many of these go on to the next stage."""
+_SPARSE_IDS = (64, 16)
+"""Trained ids of a table whose slot variables are too large to be read as a whole: at most, and at
+least."""
+_SPARSE_ROWS_MAX = 400_000
+"""Stored rows that are read of such a table."""
+_BACKGROUND_BLOCKS = 256
+_BACKGROUND_ROWS = 16
+_CELLS_MAX = 1 << 22
+"""Stored rows that are computed at a time."""
+
+
+class TableInVariable(NamedTuple):
+    """A table of a variable.
+
+    Attributes:
+      name: of the table.
+      rows: of the table.
+      stated: its layout by the user or by the training program; None: it is to be derived.
+    """
+
+    name: str
+    rows: int
+    stated: Layout | None = None
+
+
+class ScoredLayout(NamedTuple):
+    """A layout of a table, and how it explains the trained ids.
+
+    Attributes:
+      cores: see `Family`.
+      layout: of the table.
+      agree: trained ids whose row training changed.
+      correlation: of counts and accumulators; 0 without either.
+    """
+
+    cores: int
+    layout: Layout
+    agree: int
+    correlation: float
+
+
+@dataclass(frozen=True)
+class TableScores:
+    """The best layouts of one table for each number of cores.
+
+    Attributes:
+      trained: ids that were looked at.
+      counted: whether counts were compared with accumulators.
+      by_cores: layouts by the number of cores.
+      cut: numbers of cores of which other layouts, left out, are as good.
+      stated: the stated layout; None: it is to be derived.
+    """
+
+    trained: TrainedRows
+    counted: bool
+    by_cores: Mapping[int, Sequence[ScoredLayout]]
+    cut: frozenset[int]
+    stated: ScoredLayout | None
+
+
+@dataclass(frozen=True)
+class Variable:
+    """What is proved: tables, the variable that holds them, and rows that training read."""
+
+    reader: SlotReader
+    key: str
+    slices: Sequence[int]
+    tables: Sequence[TableInVariable]
+    trained: dict[str, TrainedRows]
+
+    def families(self, table: TableInVariable) -> Iterator[Family]:
+        """Yields the layouts that a table can have."""
+        number = self.tables.index(table)
+        table_rows = [each.rows for each in self.tables]
+        usual = not self.reader.reads_all
+        yield from families(self.reader.rows, table_rows, number, self.slices, usual=usual)
+
+    def with_readable_ids(self) -> Variable:
+        """Returns the same with as many trained ids as can be looked at.
+
+        Raises:
+          NotConvertible: so many layouts are possible that too few ids can be.
+        """
+        count = IDS_MAX
+        if not self.reader.reads_all:
+            layouts = sum(
+                len(family.rotations)
+                for table in self.tables
+                if table.name in self.trained
+                for family in self.families(table)
+            )
+            count = min(_SPARSE_IDS[0], _SPARSE_ROWS_MAX // max(1, layouts))
+            if count < _SPARSE_IDS[1]:
+                raise NotConvertible(
+                    f"variable {self.key!r} has {self.reader.rows} rows, and its tables can lie in "
+                    f"{layouts} ways: too many to compare; state the layout and accept it, or give "
+                    "recorded outputs (verify.expected)"
+                )
+        sampled = {name: rows.sample(count) for name, rows in self.trained.items()}
+        return Variable(self.reader, self.key, self.slices, self.tables, sampled)
+
+    def read_marks(self) -> SlotMarks:
+        """Reads the slot variables: all rows, or those that some layout gives a trained id, and
+        blocks of others.
+        """
+        if self.reader.reads_all:
+            return self.reader.read_all()
+        rows = self.reader.rows
+        starts = np.linspace(0, rows - _BACKGROUND_ROWS, _BACKGROUND_BLOCKS).astype(np.int64)
+        wanted = [(starts[:, None] + np.arange(_BACKGROUND_ROWS)).ravel()]
+        for table in self.tables:
+            if table.name in self.trained:
+                ids = self.trained[table.name].rows
+                wanted += [family.stored_rows(ids).ravel() for family in self.families(table)]
+                if table.stated is not None:
+                    wanted.append(family_of(table.stated).stored_rows(ids).ravel())
+        return self.reader.read(np.concatenate(wanted))
+
+    def scores(self, table: TableInVariable, marks: SlotMarks) -> TableScores:
+        """Scores every layout that a table can have."""
+        ranking = _Ranking(self.trained[table.name], marks)
+        by_cores: dict[int, list[Family]] = {}
+        for family in self.families(table):
+            by_cores.setdefault(family.cores, []).append(family)
+        best = {cores: ranking.best_of(members) for cores, members in by_cores.items()}
+        stated = None
+        if table.stated is not None:
+            stated = ranking.score(table.stated)
+            # A statement need not be one that a program would choose.
+            best.setdefault(stated.cores, []).append(stated)
+        return TableScores(ranking.trained, ranking.counted, best, frozenset(ranking.cut), stated)
+
+
+class _Ranking:
+    """Finds the layouts of a table that explain its trained ids best, by more ids in each stage.
+
+    Attributes:
+      trained: rows that training read.
+      counted: whether their counts are compared with accumulators.
+      cut: numbers of cores of which layouts were left out that are as good as those that were kept.
+    """
+
+    def __init__(self, trained: TrainedRows, marks: SlotMarks) -> None:
+        self.trained = trained
+        self.counted = marks.growth is not None and trained.counts is not None
+        self.cut: set[int] = set()
+        self._marks = marks
+
+    def score(self, layout: Layout) -> ScoredLayout:
+        """Returns how one layout explains all trained ids."""
+        family = family_of(layout)
+        agree, correlation = self._score(family, self.trained)
+        return ScoredLayout(family.cores, layout, int(agree[0]), float(correlation[0]))
+
+    def best_of(self, members: Sequence[Family]) -> list[ScoredLayout]:
+        """Returns the best layouts of one number of cores, best first."""
+        remaining = list(members)
+        layouts: list[ScoredLayout] = []
+        for ids_max, kept_max in _STAGES:
+            ids = self.trained.sample(ids_max)
+            if len(ids.rows) == len(self.trained.rows):
+                return self._best(remaining, ids, _KEPT_MAX)
+            layouts = self._best(remaining, ids, kept_max)
+            remaining = joined([scored.layout for scored in layouts])
+        return layouts
+
+    def _best(
+        self, members: Sequence[Family], ids: TrainedRows, kept_max: int
+    ) -> list[ScoredLayout]:
+        scores = [self._score(family, ids) for family in members]
+        agree = np.concatenate([score[0] for score in scores])
+        correlation = np.concatenate([score[1] for score in scores])
+        weight = weight_of_id(0, len(ids.rows), self._marks.touched_share)
+        likelihood = likelihoods(agree, correlation, ids, weight)
+        order = np.argsort(-likelihood, kind="stable")
+        left_out = order[kept_max:]
+        if len(left_out) and likelihood[left_out[0]] > likelihood[order[0]] - DECISIVE:
+            self.cut.add(members[0].cores)
+        starts = np.cumsum([0, *(len(score[0]) for score in scores)])
+        layouts = []
+        for at in order[:kept_max].tolist():
+            number = int(np.searchsorted(starts, at, side="right")) - 1
+            family = members[number]
+            layout = family.member(at - int(starts[number]))
+            layouts.append(
+                ScoredLayout(family.cores, layout, int(agree[at]), float(correlation[at]))
+            )
+        return layouts
+
+    def _score(
+        self, family: Family, ids: TrainedRows
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Returns agreement and correlation, each [k], of the layouts of a family."""
+        weights = _standardized(ids.counts) if self.counted else None
+        growth = self._marks.growth
+        agree = np.empty(len(family.rotations), np.int64)
+        correlation = np.zeros(len(family.rotations))
+        step = max(1, _CELLS_MAX // max(1, len(ids.rows)))
+        for first in range(0, len(family.rotations), step):
+            part = Family(family.cores, family.layout, family.rotations[first : first + step])
+            at = self._marks.positions(part.stored_rows(ids.rows))
+            agree[first : first + step] = self._marks.touched[at].sum(axis=0)
+            if weights is not None and growth is not None:
+                correlation[first : first + step] = _correlations(weights, growth[at])
+        return agree, correlation
+
+
+def weight_of_id(untouched: int, ids: int, touched_share: float) -> float:
+    """Returns by how much a trained id on a touched row raises the likelihood of a layout.
+
+    Args:
+      untouched: trained ids on untouched rows by the best layout.
+      ids: trained ids.
+      touched_share: share of touched rows among those of no trained id.
+    """
+    missed = (untouched + 1) / (ids + 2)
+    touched = min(max(touched_share, 1e-6), 1 - 1e-6)
+    return max(0.0, math.log((1 - missed) / missed) + math.log((1 - touched) / touched))
+
+
+def likelihoods(
+    agree: NDArray[np.int64], correlation: NDArray[np.float64], ids: TrainedRows, weight: float
+) -> NDArray[np.float64]:
+    """Returns [k] float64, the logarithms of the likelihoods of k layouts, up to a constant."""
+    positive = np.clip(correlation, 0, 1 - 1e-9)
+    counted = -0.5 * _CORRELATION_WEIGHT * len(ids.rows) * np.log1p(-positive * positive)
+    total: NDArray[np.float64] = counted + (agree * weight if ids.all_trained else 0)
+    return total
+
+
+def _standardized(counts: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    """Returns the ranks of counts with mean 0 and standard deviation 1; None: all are equal."""
+    if counts is None or len(counts) < 2 or np.ptp(counts) == 0:
+        return None
+    order = ranks_of(counts)
+    order = order - order.mean()
+    result: NDArray[np.float64] = order / order.std()
+    return result
+
+
+def _correlations(weights: NDArray[np.float64], growth: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns [k] float64, the correlation of [n] standardized ranks with each column of [n, k]."""
+    spread = growth.std(axis=0)
+    covariance = weights @ growth / len(weights)
+    return np.divide(covariance, spread, out=np.zeros_like(spread), where=spread > 1e-12)

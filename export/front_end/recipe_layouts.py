@@ -1,0 +1,52 @@
+"""The layouts that a recipe states, or asks to derive from ids of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from export.checkpoint.inventory.layout_file import read_layouts
+from export.checkpoint.inventory.specs import Inventory, StatedTable
+from export.checkpoint.trained_rows import TrainedRows
+from export.front_end.specs import TableFacts
+from export.recipe.schema import DERIVE, ExportJob
+
+
+def is_derived(job: ExportJob) -> bool:
+    """Returns whether layouts that nothing records are to be derived."""
+    return job.checkpoint.layout == DERIVE
+
+
+def recipe_layouts(job: ExportJob, base: Path) -> dict[str, StatedTable]:
+    """Returns the tables of a recipe's layout file; {} if it has none.
+
+    Raises:
+      UsageError: the file cannot be read.
+    """
+    layout = job.checkpoint.layout
+    if layout is None or is_derived(job):
+        return {}
+    return dict(read_layouts(base / layout))
+
+
+def to_derive(key: str, facts: TableFacts) -> StatedTable:
+    """Returns a table of the model whose layout in a variable is to be derived."""
+    return StatedTable(key=key, kind="derive", rows=facts.rows, dim=facts.dim)
+
+
+def stack_key(found: Inventory, table: str) -> str | None:
+    """Returns the key of the stack that holds a table: the only one, or the only one whose name
+    has that of the table in it; None: there is no such stack.
+    """
+    stacks = found.refused
+    if len(stacks) > 1:
+        stacks = tuple(stack for stack in stacks if f"_{table}_" in f"_{stack.name}_")
+    return stacks[0].key if len(stacks) == 1 else None
+
+
+def with_config_names(
+    trained: Mapping[str, TrainedRows], tables: Mapping[str, TableFacts]
+) -> dict[str, TrainedRows]:
+    """Returns trained rows also by the names that checkpoints and layout files use of tables."""
+    known = {facts.config_name: trained[name] for name, facts in tables.items() if name in trained}
+    return known | dict(trained)

@@ -1,0 +1,373 @@
+"""Reads the ids that occur in training (`verify.trained_ids`), and finds the rows that they read.
+
+The ids of a feature become rows by its own rule, as in a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyarrow import csv, json, parquet
+
+from bundle.errors import FeatureError
+from bundle.features.columns import Column
+from bundle.features.embedded import Embedded
+from bundle.features.sources import Indicator
+from bundle.format.manifest import EmbeddedFeature, Feature, KeyedIds, MultiInputIds
+from bundle.tables.vocabularies import Vocabulary, index_keys
+from export.checkpoint.trained_rows import TrainedRows
+from export.errors import UsageError
+from export.front_end.specs import ModelSpec
+from export.recipe.schema import ExportJob, TrainedIdsPart
+from export.verify.recipe_examples import keys_of
+
+FILE_BYTES_MAX = 256 << 20
+"""Of a file of ids; a sample of them proves as much."""
+IDS_MAX = 5_000_000
+"""Ids of a Parquet file, which is compressed."""
+_ID_COLUMN = "id"
+_COUNT_COLUMN = "count"
+
+
+@dataclass(frozen=True)
+class _Ids:
+    """Ids as a file has them.
+
+    Attributes:
+      values: [n] int64, or [n] object holding str.
+      counts: [n] float64, how often each occurs; None: not known.
+      all_trained: see `TrainedRows`.
+      source: what named them, for messages.
+      some_unknown: whether ids that have no row are left out instead of rejected.
+    """
+
+    values: NDArray[Any]
+    counts: NDArray[np.float64] | None
+    all_trained: bool
+    source: str
+    some_unknown: bool = False
+
+
+def trained_rows(
+    job: ExportJob, base: Path, model: ModelSpec, entries: Mapping[str, Feature]
+) -> dict[str, TrainedRows]:
+    """Returns the rows that the ids of a recipe read, by the name of their table.
+
+    Args:
+      job: the recipe.
+      base: its folder, which its paths are relative to.
+      model: its model.
+      entries: its features.
+
+    Raises:
+      UsageError: a file is missing, unreadable, too large, or does not hold ids of its feature;
+        names it and the first id.
+    """
+    if not job.verify.trained_ids:
+        return {}
+    vocabularies = {
+        name: Vocabulary(index_keys(pa.chunked_array([pa.array(keys)])))
+        for name, keys in keys_of(job, base, model).items()
+    }
+    by_table: dict[str, list[TrainedRows]] = {}
+    for name, part in job.verify.trained_ids.items():
+        key = f"verify.trained_ids.{name}"
+        ids = _read_part(key, name, part, job, base)
+        entry = entries.get(name)
+        if isinstance(entry, EmbeddedFeature) and entry.table:
+            rows = model.tables[entry.table].rows
+            resolved = _rows_of_feature(key, name, entry, rows, ids, vocabularies)
+            by_table.setdefault(entry.table, []).append(resolved)
+        elif name in model.tables:
+            by_table.setdefault(name, []).append(_rows_of_table(key, ids))
+        else:
+            features = [
+                each
+                for each, feature in entries.items()
+                if isinstance(feature, EmbeddedFeature) and feature.table
+            ]
+            raise UsageError(
+                f"{key}: the model has no feature and no table of this name that reads rows; its "
+                f"features: {', '.join(sorted(features))}; its tables: "
+                f"{', '.join(sorted(model.tables))}"
+            )
+    return {table: _joined(parts) for table, parts in by_table.items()}
+
+
+def trained_rows_of_tables(
+    files: Sequence[tuple[str, str]], tables: Sequence[str]
+) -> dict[str, TrainedRows]:
+    """Returns the rows that files list, by the name of their table.
+
+    Args:
+      files: (table, path of a file).
+      tables: names of the tables that there are.
+
+    Raises:
+      UsageError: there is no such table, or a file is missing, unreadable or holds no rows.
+    """
+    by_table: dict[str, list[TrainedRows]] = {}
+    for name, file in files:
+        key = f"--trained-ids {name}"
+        if name not in tables:
+            raise UsageError(
+                f"{key}={file}: there is no table of this name; the tables are "
+                f"{', '.join(sorted(tables)) or 'none'}"
+            )
+        ids = _read_ids(key, name, Path(file), TrainedIdsPart(file=file))
+        by_table.setdefault(name, []).append(_rows_of_table(key, ids))
+    return {table: _joined(parts) for table, parts in by_table.items()}
+
+
+def _read_part(key: str, name: str, part: TrainedIdsPart, job: ExportJob, base: Path) -> _Ids:
+    file = part.file
+    if file is None:
+        file = job.verify.examples
+        if file is None:
+            raise UsageError(
+                f"{key} names no file, and there is no verify.examples to take ids from; name a "
+                "file of ids"
+            )
+    return _read_ids(key, name, base / file, part)
+
+
+def _read_ids(key: str, name: str, path: Path, part: TrainedIdsPart) -> _Ids:
+    """Reads the ids of one file."""
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise UsageError(
+                f"{key}: {path} has more than {FILE_BYTES_MAX} bytes; give a sample of the ids"
+            )
+        if path.suffix in _TABULAR:
+            table = _read_table(key, name, path, part)
+        else:
+            table = {_ID_COLUMN: _lines(path)}
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise UsageError(f"{key}: {path} cannot be read: {reason}") from problem
+    except (pa.ArrowException, UnicodeDecodeError, ValueError) as problem:
+        raise UsageError(f"{key}: {path} cannot be read: {problem}") from problem
+    values = _values(key, path, table[_ID_COLUMN])
+    counts = None
+    if _COUNT_COLUMN in table:
+        counts = _counts(key, path, table[_COUNT_COLUMN], values)
+    source = path.name
+    if part.order == "frequency":
+        if counts is not None:
+            raise UsageError(
+                f'{key}: {path} has counts, and order = "frequency" says that there are none; '
+                "leave one of them out"
+            )
+        _check_distinct(key, path, values)
+        ranks = np.arange(len(values), 0, -1, dtype=np.float64)
+        return _Ids(values, ranks, all_trained=False, source=source)
+    distinct, occurrences = _occurrences(values)
+    if counts is None and len(distinct) < len(values):
+        values = distinct
+        counts = occurrences
+    return _Ids(values, counts, True, source, some_unknown=part.file is None)
+
+
+_TABULAR = {".csv", ".parquet", ".jsonl", ".json"}
+
+
+def _lines(path: Path) -> list[Any]:
+    # Only "\n" ends a line: an id may hold other separators.
+    lines = path.read_bytes().decode().removesuffix("\n").split("\n")
+    return [line.removesuffix("\r") for line in lines]
+
+
+def _read_table(key: str, name: str, path: Path, part: TrainedIdsPart) -> dict[str, list[Any]]:
+    """Returns the columns of ids and of counts, if there are any, as `id` and `count`."""
+    if path.suffix == ".parquet":
+        file = parquet.ParquetFile(path)
+        if file.metadata.num_rows > IDS_MAX:
+            raise UsageError(f"{key}: {path} has more than {IDS_MAX} rows; give a sample of them")
+        names = file.schema_arrow.names
+        column, counts = _columns(key, name, path, part, names)
+        table = file.read(columns=[column, *counts])
+    elif path.suffix == ".csv":
+        names = csv.open_csv(path).schema.names
+        column, counts = _columns(key, name, path, part, names)
+        wanted = [column, *counts]
+        # As texts, so that a code such as 007 stays what it is.
+        options = csv.ConvertOptions(column_types={column: pa.string()}, include_columns=wanted)
+        table = csv.read_csv(path, convert_options=options)
+    else:
+        table = json.read_json(path)
+        column, counts = _columns(key, name, path, part, table.column_names)
+    ids = table.column(column).combine_chunks()
+    if pa.types.is_list(ids.type) or pa.types.is_large_list(ids.type):
+        if counts:
+            raise UsageError(
+                f"{key}: column {column!r} of {path} holds lists, which have no counts; one id in "
+                "each row was expected"
+            )
+        ids = ids.flatten()
+    read = {_ID_COLUMN: ids.to_pylist()}
+    if counts:
+        read[_COUNT_COLUMN] = table.column(counts[0]).to_pylist()
+    return read
+
+
+def _columns(
+    key: str, name: str, path: Path, part: TrainedIdsPart, names: Sequence[str]
+) -> tuple[str, list[str]]:
+    """Returns the column of ids, and that of counts if there is one."""
+    column = part.column
+    if column is None:
+        usual = [each for each in (name, _ID_COLUMN) if each in names]
+        alone = list(names) if len(names) == 1 else []
+        column = next(iter([*usual, *alone]), None)
+    if column is None or column not in names:
+        wanted = repr(part.column) if part.column else f"{name!r} or {_ID_COLUMN!r}"
+        raise UsageError(f"{key}: {path} has no column {wanted}; it has {', '.join(names)}")
+    if part.counts is not None and part.counts not in names:
+        raise UsageError(f"{key}: {path} has no column {part.counts!r}; it has {', '.join(names)}")
+    counts = part.counts
+    # Examples may have a column of this name that counts something else.
+    if counts is None and part.file is not None and _COUNT_COLUMN in names:
+        counts = _COUNT_COLUMN
+    return column, [] if counts is None or counts == column else [counts]
+
+
+def _values(key: str, path: Path, ids: list[Any]) -> NDArray[Any]:
+    """Returns ids as integers if all are, else as texts."""
+    if not ids or ids == [""]:
+        raise UsageError(f"{key}: {path} is empty; ids that occur in training were expected")
+    for number, value in enumerate(ids, 1):
+        if value is None or value == "":
+            raise UsageError(f"{key}: {path} has no id in row {number}")
+        if not isinstance(value, int | str) or isinstance(value, bool):
+            raise UsageError(
+                f"{key}: {path} has {value!r} in row {number}; an integer or a text was expected"
+            )
+    if all(_is_integer(value) for value in ids):
+        try:
+            return np.array([int(value) for value in ids], np.int64)
+        except OverflowError as problem:
+            raise UsageError(f"{key}: {path} has an id that is not an int64") from problem
+    return np.array([str(value) for value in ids], object)
+
+
+def _is_integer(value: int | str) -> bool:
+    """Returns whether an id is an integer, written as integers are: 007 is a code."""
+    if isinstance(value, int):
+        return True
+    digits = value.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and str(int(value)) == value
+
+
+def _counts(key: str, path: Path, counts: list[Any], values: NDArray[Any]) -> NDArray[np.float64]:
+    for number, count in enumerate(counts, 1):
+        number_of_times = isinstance(count, int | float) and not isinstance(count, bool)
+        if not number_of_times or not 0 < count < float("inf"):
+            raise UsageError(
+                f"{key}: {path} has the count {count!r} in row {number}; how often the id occurs "
+                "in training was expected, at least once"
+            )
+    _check_distinct(key, path, values)
+    return np.array(counts, np.float64)
+
+
+def _check_distinct(key: str, path: Path, values: NDArray[Any]) -> None:
+    distinct, occurrences = _occurrences(values)
+    if len(distinct) < len(values):
+        repeated = distinct[occurrences.argmax()]
+        raise UsageError(
+            f"{key}: {path} has id {repeated!r} {int(occurrences.max())} times; one count of each "
+            "id was expected"
+        )
+
+
+def _occurrences(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    distinct, occurrences = np.unique(values, return_counts=True)
+    return distinct, occurrences.astype(np.float64)
+
+
+def _rows_of_table(key: str, ids: _Ids) -> TrainedRows:
+    """Returns rows that are stated themselves."""
+    if ids.values.dtype != np.int64 or ids.values.min() < 0:
+        wrong = ids.values[0] if ids.values.dtype != np.int64 else ids.values.min()
+        raise UsageError(
+            f"{key}: {ids.source} has {wrong!r}; of a table, its rows were expected: integers from "
+            "0; ids that a rule turns into rows are given under the name of their feature"
+        )
+    return _summed(ids, ids.values)
+
+
+def _rows_of_feature(
+    key: str,
+    name: str,
+    entry: EmbeddedFeature,
+    table_rows: int,
+    ids: _Ids,
+    vocabularies: Mapping[str, Vocabulary],
+) -> TrainedRows:
+    """Returns the rows that ids read by the rule of a feature."""
+    if isinstance(entry.ids, MultiInputIds | KeyedIds) or entry.places is not None:
+        raise UsageError(
+            f"{key}: a row of feature {name!r} is not made of one id by itself; give the rows of "
+            f"its table instead, as verify.trained_ids.{entry.table}"
+        )
+    embedded = Embedded(name, entry, Indicator(table_rows), vocabularies, {})
+    try:
+        rows = _resolved(embedded, ids.values)
+    except FeatureError as problem:
+        if ids.values.dtype != np.int64:
+            raise UsageError(f"{key}: {ids.source}: {problem}") from problem
+        try:  # Texts that are written in digits.
+            rows = _resolved(embedded, ids.values.astype(str).astype(object))
+        except FeatureError:
+            raise UsageError(f"{key}: {ids.source}: {problem}") from problem
+    known = (rows >= 0) & (rows < table_rows)
+    if entry.unknown.row is not None:
+        rows = np.where(known, rows, entry.unknown.row)
+        known[:] = True
+    if not known.all() and not (ids.some_unknown and known.any()):
+        unknown = ids.values[~known]
+        raise UsageError(
+            f"{key}: {len(unknown)} of {len(ids.values)} ids of {ids.source} have no row in table "
+            f"{entry.table!r} of {table_rows} rows, such as {unknown[0]!r}; ids of feature "
+            f"{name!r} that occurred in training were expected"
+        )
+    counts = None if ids.counts is None else ids.counts[known]
+    kept = _Ids(ids.values[known], counts, ids.all_trained, ids.source)
+    return _summed(kept, rows[known])
+
+
+def _resolved(embedded: Embedded, values: NDArray[Any]) -> NDArray[np.int64]:
+    # Each id is an example of its own, so that a bag is no other than a single value.
+    offsets = np.arange(len(values) + 1, dtype=np.int64)
+    column = Column(values, None if embedded.entry.one_each else offsets)
+    read = embedded.ids({embedded.read: column}, len(values))
+    if len(read.values) != len(values):
+        raise FeatureError(embedded.name, "an id becomes several rows; give the rows of the table")
+    return embedded.rule.resolve(embedded.name, read.values)
+
+
+def _summed(ids: _Ids, rows: NDArray[np.int64]) -> TrainedRows:
+    """Returns distinct rows; the counts of ids that read one row are added."""
+    distinct, inverse = np.unique(rows, return_inverse=True)
+    counts = None
+    if ids.counts is not None:
+        counts = np.bincount(inverse, ids.counts, len(distinct)).astype(np.float64)
+    return TrainedRows(distinct, counts, ids.all_trained, ids.source)
+
+
+def _joined(parts: Sequence[TrainedRows]) -> TrainedRows:
+    """Returns the rows of several features that read one table."""
+    if len(parts) == 1:
+        return parts[0]
+    source = ", ".join(part.source for part in parts)
+    counted = [part.counts for part in parts if part.counts is not None]
+    values = np.concatenate([part.rows for part in parts])
+    counts = np.concatenate(counted) if len(counted) == len(parts) else None
+    ids = _Ids(values, counts, all(part.all_trained for part in parts), source)
+    return _summed(ids, values)
