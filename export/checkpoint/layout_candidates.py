@@ -15,7 +15,7 @@ place the tables of a stack one behind the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -105,11 +105,12 @@ def families(
       usual: whether only rotations that programs choose by themselves are considered: the number
         of the table in the stack times the SparseCores of a device.
     """
+    numbers_of_cores = core_counts(stored_rows, table_rows)
     if len(table_rows) == 1:
         yield family_of(Plain())
         if table_rows[0] == stored_rows:
-            yield from _partitions(stored_rows, slices)
-    for cores in core_counts(stored_rows, table_rows):
+            yield from _partitions(stored_rows, slices, numbers_of_cores)
+    for cores in numbers_of_cores:
         core_rows = stored_rows // cores
         rotations = np.arange(cores, dtype=np.int64)
         if usual:
@@ -159,14 +160,19 @@ def _offsets(cores: int, core_rows: int, table_rows: Sequence[int], number: int)
     return sorted(offset for offset in sums if offset <= last)[:OFFSETS_MAX]
 
 
-def _partitions(rows: int, slices: Sequence[int]) -> Iterator[Family]:
-    for partitions in range(2, min(rows, PARTITIONS_MAX) + 1):
+def _partitions(
+    rows: int, slices: Sequence[int], numbers_of_cores: Collection[int]
+) -> Iterator[Family]:
+    """Yields the layouts of `mod`. Partitions of equal size are as many cores, so that they are
+    left out unless the variable is saved in such slices.
+    """
+    counts = {len(slices), *range(2, min(rows, PARTITIONS_MAX) + 1)} - {0, 1}
+    for partitions in sorted(counts):
+        if partitions in numbers_of_cores and partitions != len(slices):
+            continue
         short, longer = divmod(rows, partitions)
-        # Partitions of equal size are also a spread over cores; both are one layout.
         sizes = [short + (place < longer) for place in range(partitions)]
         yield family_of(Mod((0, *accumulate(sizes[:-1]))))
-    if len(slices) > PARTITIONS_MAX:
-        yield family_of(Mod(tuple(slices)))
 
 
 def are_one(first: Layout, second: Layout, rows: int) -> bool:

@@ -9,6 +9,7 @@ of the two archives.
 from __future__ import annotations
 
 import os
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,11 @@ import numpy as np
 import pytest
 
 from export.checkpoint.inventory.recognition import recognise
+from export.checkpoint.inventory.specs import StatedTable, Statements, TableSpec
 from export.checkpoint.layouts import SparseCore
 from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.trained_rows import TrainedRows
+from export.errors import NotConvertible
 from tests.export.movies_job import export
 from tests.golden.copies import copied
 from tests.golden.random_models.serving import answer_to
@@ -43,6 +47,8 @@ IDS = """
 """
 """The words of the training text, numbered by how often each occurs in it."""
 TEXT = np.array([int(number) for number in IDS.split()])
+TRAINED = np.unique(TEXT[: EXAMPLES + WORDS - 1])
+"""The words that some example reads: 187. The others of the text are only predicted."""
 MODEL = """
 import jax.numpy as jnp
 from flax import nnx
@@ -109,18 +115,82 @@ def test_tables_of_both_topologies_have_equal_rows(
     assert rows[0] == rows[1]
 
 
+def without_layout(checkpoint: Path, directory: Path) -> Path:
+    """Copies a step without the layout that its trainer recorded."""
+    copy = shutil.copytree(checkpoint, directory / "1000")
+    shutil.rmtree(copy / "embedding_spec")
+    return copy
+
+
+def recognised(checkpoint: Path, layout: StatedTable) -> TableSpec:
+    """Recognises the table by a layout, with the trained words."""
+    trained = {TABLE: TrainedRows(TRAINED, None, True, "words")}
+    statements = Statements(layouts={TABLE: layout})
+    return recognise(open_checkpoint(checkpoint), statements, trained).table(TABLE)
+
+
+def stated(cores: int) -> StatedTable:
+    return StatedTable(key=TABLE, kind="sparse_core", rows=2048, dim=8, cores=cores)
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_served_model_predicts_every_next_word_of_its_training_text(
+def test_layout_that_is_not_recorded_is_derived_from_the_words_of_the_training_text(
     case: str, checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
+    checkpoint = without_layout(checkpoints[case], tmp_path)
+    (recorded,) = recognise(open_checkpoint(checkpoints[case])).tables
+
+    table = recognised(checkpoint, StatedTable(key=TABLE, kind="derive", rows=2048, dim=8))
+
+    assert table.layout == recorded.layout
+    assert table.proof is not None
+    assert (table.proof.agree, table.proof.ids) == (187, 187)
+    assert table.proof.other_agree < 187
+    assert (table.stated, table.derived) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("cores", "agree"), [(16, 87), (64, 87), (8, 45), (128, 45), (4, 22), (2, None), (1, None)]
+)
+def test_layout_that_the_words_of_the_training_text_contradict_is_rejected(
+    cores: int, agree: int | None, checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
+    checkpoint = without_layout(checkpoints["checkpoint-2x2x2"], tmp_path)
+    proved = recognised(checkpoint, stated(32))
+    assert proved.proof is not None
+    assert proved.proof.decisive
+    with pytest.raises(NotConvertible) as failure:
+        recognised(checkpoint, stated(cores))
+    if agree is not None:
+        assert f"{agree} of 187 read rows that training changed, and 187 of 187" in str(
+            failure.value
+        )
+
+
+@pytest.mark.parametrize(
+    ("case", "derived"),
+    [("checkpoint-2x2x2", False), ("converted-2x2x1", False), ("checkpoint-2x2x2", True)],
+)
+def test_served_model_predicts_every_next_word_of_its_training_text(
+    case: str, derived: bool, checkpoints: dict[str, Path], tmp_path: Path
+) -> None:
     (tmp_path / "model.py").write_text(MODEL)
+    checkpoint = checkpoints[case]
+    layout = ""
+    trained_ids = ""
+    if derived:
+        checkpoint = without_layout(checkpoint, tmp_path)
+        layout = 'layout = "derive"'
+        trained_ids = f'[verify.trained_ids]\n{TABLE} = "words.txt"\n'
+        (tmp_path / "words.txt").write_text("\n".join(map(str, TRAINED)))
     names = [f"w{place:02d}" for place in range(WORDS)]
     inputs = "".join(f'[inputs.{name}]\ndtype = "int32"\n' for name in names)
     (tmp_path / "recipe.toml").write_text(
         f"""
 model = "random"
 [checkpoint]
-path = "{checkpoints[case]}"
+path = "{checkpoint}"
+{layout}
 [code]
 factory = "model.py:build"
 [output]
@@ -128,9 +198,13 @@ root = "bundles"
 [towers.query]
 role = "query"
 call = "query"
-{inputs}"""
+{inputs}
+{trained_ids}"""
     )
-    export(tmp_path / "recipe.toml")
+    published = export(tmp_path / "recipe.toml")
+    if derived:
+        check = published.manifest.verification.tables[TABLE]
+        assert (check.stated_layout, check.trained_ids.agree) == ("derived", 187)
     windows = np.lib.stride_tricks.sliding_window_view(TEXT, WORDS)[:EXAMPLES]
     requests: list[dict[str, Any]] = [
         {"features": dict(zip(names, window.tolist(), strict=True))} for window in windows

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, model_validator
 
 from bundle.format.manifest import TrainedIdsCheck
-from export.checkpoint.layouts import Kind, Layout
+from export.checkpoint.layouts import Layout
 from export.checkpoint.variables import Entry, StorageKind
 from export.errors import NotConvertible
 
@@ -61,7 +61,7 @@ class StatedTable(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     key: str
-    kind: Kind | Literal["derive"]
+    kind: Literal["plain", "mod", "sparse_core", "derive"]
     rows: PositiveInt | None = None
     dim: PositiveInt | None = None
     partitions: PositiveInt | None = None

@@ -121,7 +121,7 @@ def test_embedding_spec_whose_stack_is_not_one_variable_is_refused(tmp_path: Pat
         (
             "l.toml",
             "[tables.a]\nkey = 'k'\nkind = 'mud'",
-            "tables.a.kind: Input should be 'plain', 'mod' or 'sparse_core'",
+            "tables.a.kind: Input should be 'plain', 'mod', 'sparse_core' or 'derive'",
         ),
         (
             "l.toml",
