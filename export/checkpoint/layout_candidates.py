@@ -186,13 +186,13 @@ def are_one(first: Layout, second: Layout, rows: int) -> bool:
     return bool(np.array_equal(stored_rows(first, sample), stored_rows(second, sample)))
 
 
-def overlap(first: Layout, first_rows: int, second: Layout, second_rows: int) -> bool:
-    """Returns whether two tables of one variable take the same rows of a core."""
-    if not isinstance(first, SparseCore) or not isinstance(second, SparseCore):
-        return True
-    first_end = first.offset + ceil_div(first_rows, first.cores)
-    second_end = second.offset + ceil_div(second_rows, second.cores)
-    return first.offset < second_end and second.offset < first_end
+def core_range(layout: Layout, rows: int) -> tuple[int, int]:
+    """Returns the rows [first, end) that a table takes on each core; of a layout without cores, the
+    table takes the whole variable.
+    """
+    if not isinstance(layout, SparseCore):
+        return 0, rows
+    return layout.offset, layout.offset + ceil_div(rows, layout.cores)
 
 
 def layout_text(layout: Layout) -> str:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from bundle.format.manifest import TrainedIdsCheck
-from export.checkpoint.layout_candidates import are_one, layout_text, overlap
+from export.checkpoint.layout_candidates import are_one, core_range, layout_text
 from export.checkpoint.layout_scores import (
     DECISIVE,
     ScoredLayout,
     TableInVariable,
     TableScores,
     Variable,
+    count_evidence,
     likelihoods,
     weight_of_id,
 )
@@ -134,6 +136,32 @@ Arrangement = dict[str, ScoredLayout]
 """A layout for each table that has trained ids, all in one variable."""
 
 
+class _Option(NamedTuple):
+    """A layout of a table among those of the other tables in the variable.
+
+    Attributes:
+      likelihood: its logarithm.
+      first, end: rows that it takes on each core.
+      scored: the layout.
+    """
+
+    likelihood: float
+    first: int
+    end: int
+    scored: ScoredLayout
+
+    def overlaps(self, other: _Option) -> bool:
+        """Returns whether two tables take the same rows."""
+        return self.first < other.end and other.first < self.end
+
+
+def _lead(options: Sequence[_Option]) -> float:
+    """Returns by how much the best layout of a table is more likely than the next."""
+    if len(options) < 2:
+        return math.inf
+    return options[0].likelihood - options[1].likelihood
+
+
 class _Decision:
     """Decides which layouts the scores prove."""
 
@@ -149,7 +177,7 @@ class _Decision:
         self._scores = scores
         self._marks = marks
         self._weight = weight_of_id(0, self._ids, marks.touched_share)
-        self._searched_all = True
+        self._unsearched = -math.inf
 
     def proved(self) -> dict[str, ProvedLayout]:
         """Returns the layout of each table with trained ids; raises as of `prove_layouts`."""
@@ -185,10 +213,13 @@ class _Decision:
         return found if len(found) == len(stated) else None
 
     def _likelihood(self, name: str, scored: ScoredLayout) -> float:
-        agree = np.array([scored.agree])
-        correlation = np.array([scored.correlation])
+        return self._likelihoods(name, [scored])[0]
+
+    def _likelihoods(self, name: str, layouts: Sequence[ScoredLayout]) -> list[float]:
+        agree = np.array([scored.agree for scored in layouts])
+        correlation = np.array([scored.correlation for scored in layouts])
         ids = self._scores[name].trained
-        return float(likelihoods(agree, correlation, ids, self._weight)[0])
+        return likelihoods(agree, correlation, ids, self._weight).tolist()
 
     def _total(self, arrangement: Arrangement) -> float:
         return sum(self._likelihood(name, scored) for name, scored in arrangement.items())
@@ -215,7 +246,9 @@ class _Decision:
         numbers = set.intersection(*(set(each.by_cores) for each in self._scores.values()))
         options = {cores: self._options(cores, name, unlike) for cores in numbers}
         bounds = {
-            cores: sum(choices[0][0] if choices else -math.inf for choices in option.values())
+            cores: sum(
+                choices[0].likelihood if choices else -math.inf for choices in option.values()
+            )
             for cores, option in options.items()
         }
         for cores in sorted(numbers, key=lambda cores: -bounds[cores]):
@@ -226,60 +259,57 @@ class _Decision:
                 best, best_total = arrangement, total
         return best
 
-    def _options(
-        self, cores: int, name: str, unlike: Layout | None
-    ) -> dict[str, list[tuple[float, ScoredLayout]]]:
+    def _options(self, cores: int, name: str, unlike: Layout | None) -> dict[str, list[_Option]]:
         """Returns the layouts of each table, with their likelihoods, best first."""
         options = {}
         for table, scores in self._scores.items():
-            layouts = [
-                (self._likelihood(table, scored), scored)
-                for scored in scores.by_cores[cores]
-                if table != name
-                or unlike is None
-                or not are_one(scored.layout, unlike, self._tables[table].rows)
+            rows = self._tables[table].rows
+            layouts = scores.by_cores[cores]
+            found = zip(self._likelihoods(table, layouts), layouts, strict=True)
+            choices = [
+                _Option(likelihood, *core_range(scored.layout, rows), scored)
+                for likelihood, scored in found
+                if table != name or unlike is None or not are_one(scored.layout, unlike, rows)
             ]
-            options[table] = sorted(layouts, key=lambda option: -option[0])
+            options[table] = sorted(choices, key=lambda option: -option.likelihood)
         return options
 
     def _arrange(
-        self, options: Mapping[str, Sequence[tuple[float, ScoredLayout]]], total_min: float
+        self, options: Mapping[str, Sequence[_Option]], total_min: float
     ) -> tuple[Arrangement | None, float]:
         """Returns the best combination of layouts of which no two overlap, if it is better than
         `total_min`.
         """
-        names = sorted(options, key=lambda name: len(options[name]))
-        tops = [options[name][0][0] for name in names]
-        best: Arrangement | None = None
+        # Tables whose best layout is far better than the next leave the others few choices.
+        names = sorted(options, key=lambda name: _lead(options[name]), reverse=True)
+        tops = [options[name][0].likelihood for name in names]
+        best: tuple[_Option, ...] | None = None
         best_total = total_min
         visited = 0
-        pending: list[tuple[int, float, Arrangement]] = [(0, 0.0, {})]
+        pending: list[tuple[float, tuple[_Option, ...]]] = [(0.0, ())]
         while pending and visited < _ARRANGEMENTS_MAX:
-            depth, total, arrangement = pending.pop()
+            total, chosen = pending.pop()
             visited += 1
-            if depth == len(names):
+            if len(chosen) == len(names):
                 if total > best_total:
-                    best, best_total = arrangement, total
+                    best, best_total = chosen, total
                 continue
-            name = names[depth]
-            rest = sum(tops[depth + 1 :])
+            rest = sum(tops[len(chosen) + 1 :])
             # The best option is pushed last, so that it is looked at first.
-            for likelihood, scored in reversed(options[name]):
-                reachable = total + likelihood + rest
-                if reachable > best_total and not self._overlaps(name, scored, arrangement):
-                    pending.append((depth + 1, total + likelihood, arrangement | {name: scored}))
-        self._searched_all = self._searched_all and not pending
-        return best, best_total
-
-    def _overlaps(self, name: str, scored: ScoredLayout, arrangement: Arrangement) -> bool:
-        rows = self._tables[name].rows
-        return any(
-            overlap(scored.layout, rows, other.layout, self._tables[other_name].rows)
-            for other_name, other in arrangement.items()
-        )
+            for option in reversed(options[names[len(chosen)]]):
+                reachable = total + option.likelihood + rest
+                if reachable > best_total and not any(map(option.overlaps, chosen)):
+                    pending.append((total + option.likelihood, (*chosen, option)))
+        for total, chosen in pending:
+            self._unsearched = max(self._unsearched, total + sum(tops[len(chosen) :]))
+        if best is None:
+            return None, best_total
+        arrangement = dict(zip(names, best, strict=True))
+        return {name: arrangement[name].scored for name in options}, best_total
 
     def _proof(self, name: str, chosen: Arrangement) -> TrainedIdsCheck:
         """Compares the chosen layouts with the best ones that place a table otherwise."""
+        self._unsearched = -math.inf
         other = self._best(name, chosen[name].layout)
         agree = sum(scored.agree for scored in chosen.values())
         scores = self._scores[name]
@@ -293,7 +323,6 @@ class _Decision:
                 correlation=correlation,
                 decisive=self._explains(name, chosen[name]),
             )
-        margin = self._total(chosen) - self._total(other)
         return TrainedIdsCheck(
             ids=self._ids,
             agree=agree,
@@ -301,22 +330,63 @@ class _Decision:
             other_agree=sum(scored.agree for scored in other.values()),
             correlation=correlation,
             other_correlation=other[name].correlation if scores.counted else None,
-            decisive=margin >= DECISIVE
-            and self._explains(name, chosen[name])
-            and self._searched_all
-            and not self._may_be_cut(name, chosen),
+            decisive=self._explains(name, chosen[name])
+            and self._unsearched < self._total(chosen) - DECISIVE
+            and self._margin(chosen, other) >= DECISIVE
+            and self._is_unrivaled(name, chosen)
+            and not self._may_be_left_out(name, chosen),
         )
 
-    def _may_be_cut(self, name: str, chosen: Arrangement) -> bool:
-        """Returns whether a layout that was left out may explain the data as well."""
+    def _margin(self, chosen: Arrangement, other: Arrangement) -> float:
+        """Returns by how much the data favors layouts over others, as the logarithm of a
+        likelihood.
+        """
+        margin = 0.0
+        for name, scored in chosen.items():
+            margin += self._margin_of_table(name, scored, other[name])
+        return margin
+
+    def _margin_of_table(self, name: str, chosen: ScoredLayout, other: ScoredLayout) -> float:
         scores = self._scores[name]
-        for cores in scores.cut:
-            bound = 0.0
-            for table, own in self._scores.items():
-                likelihoods = [
-                    self._likelihood(table, scored) for scored in own.by_cores.get(cores, ())
-                ]
-                bound += max(likelihoods, default=-math.inf)
+        margin = 0.0
+        if scores.trained.all_trained:
+            margin = (chosen.agree - other.agree) * self._weight
+        if scores.counted and chosen.layout != other.layout:
+            margin += count_evidence(scores.trained, self._marks, chosen.layout, other.layout)
+        return margin
+
+    def _is_unrivaled(self, name: str, chosen: Arrangement) -> bool:
+        """Returns whether every other layout of a table, beside the chosen ones of the others, is
+        far worse. The best one by correlation need not be the one that is hardest to exclude.
+        """
+        if not self._scores[name].counted:
+            return True
+        rows = self._tables[name].rows
+        own = chosen[name]
+        others = {table: scored for table, scored in chosen.items() if table != name}
+        for scored in self._scores[name].by_cores.get(own.cores, ()):
+            if are_one(scored.layout, own.layout, rows) or self._overlaps(name, scored, others):
+                continue
+            if self._margin_of_table(name, own, scored) < DECISIVE:
+                return False
+        return True
+
+    def _overlaps(self, name: str, scored: ScoredLayout, others: Arrangement) -> bool:
+        first, end = core_range(scored.layout, self._tables[name].rows)
+        for table, other in others.items():
+            other_first, other_end = core_range(other.layout, self._tables[table].rows)
+            if first < other_end and other_first < end:
+                return True
+        return False
+
+    def _may_be_left_out(self, name: str, chosen: Arrangement) -> bool:
+        """Returns whether a layout that was left out may explain the data as well."""
+        for cores, left_out in self._scores[name].left_out.items():
+            bound = self._likelihood(name, left_out)
+            for table, scores in self._scores.items():
+                if table != name:
+                    known = scores.by_cores.get(cores, ())
+                    bound += max(self._likelihoods(table, known), default=-math.inf)
             if bound > self._total(chosen) - DECISIVE:
                 return True
         return False
@@ -334,7 +404,7 @@ class _Decision:
         stated = self._stated
         if stated is None:
             return
-        margin = self._total(best) - self._total(stated)
+        margin = self._margin(best, stated)
         for name, scored in stated.items():
             other = best[name]
             if are_one(scored.layout, other.layout, self._tables[name].rows):
@@ -387,6 +457,8 @@ class _Decision:
         hint = ""
         if share > _DENSE_SHARE:
             hint = f" ({share:.0%} of all rows were trained)"
+        if self._marks.growth is None:
+            hint += f", and the optimizer keeps no accumulators ({', '.join(self._marks.slots)})"
         return NotConvertible(
             f"table {name!r}: more than one layout explains the ids of training "
             f"({self._scores[name].trained.source}): {proof.agree} of {proof.ids} read rows that "

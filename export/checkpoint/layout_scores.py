@@ -19,20 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.checkpoint.layout_candidates import Family, families, family_of, joined
-from export.checkpoint.layouts import Layout
-from export.checkpoint.slot_marks import SlotMarks, SlotReader, ranks_of
+from export.checkpoint.layouts import Layout, stored_rows
+from export.checkpoint.slot_marks import SlotMarks, SlotReader, scores_of_ranks
 from export.checkpoint.trained_rows import TrainedRows
 from export.errors import NotConvertible
 
-DECISIVE = math.log(1e6)
+DECISIVE = math.log(1e4)
 """By how much the logarithm of the likelihood of the best layout must exceed that of another."""
 IDS_MAX = 10_000
 """Trained ids of a table that are looked at."""
-_CORRELATION_WEIGHT = 0.5
-"""Counts of ids that training read alike often depend on one another, so each tells less."""
-_KEPT_MAX = 32
-"""Layouts of a table that are kept for each number of cores."""
-_STAGES = ((256, 2048), (2048, 256), (IDS_MAX, _KEPT_MAX))
+_KEPT = (32, 512)
+"""Layouts of a table that are kept for each number of cores: the best ones, and at most so many of
+those that are about as good."""
+_STAGES = ((256, (2048, 2048)), (2048, (256, 1024)), (IDS_MAX, _KEPT))
 """Trained ids by which layouts are compared, and how many of these go on to the next stage."""
 _SPARSE_IDS = (64, 16)
 """Trained ids of a table whose slot variables are too large to be read as a whole: at most, and at
@@ -83,14 +82,14 @@ class TableScores:
       trained: ids that were looked at.
       counted: whether counts were compared with accumulators.
       by_cores: layouts by the number of cores.
-      cut: numbers of cores of which other layouts, left out, are as good.
+      left_out: the best layout that was left out, by the number of cores.
       stated: the stated layout; None: it is to be derived.
     """
 
     trained: TrainedRows
     counted: bool
     by_cores: Mapping[int, Sequence[ScoredLayout]]
-    cut: frozenset[int]
+    left_out: Mapping[int, ScoredLayout]
     stated: ScoredLayout | None
 
 
@@ -164,7 +163,7 @@ class Variable:
             stated = ranking.score(table.stated)
             # A statement need not be one that a program would choose.
             best.setdefault(stated.cores, []).append(stated)
-        return TableScores(ranking.trained, ranking.counted, best, frozenset(ranking.cut), stated)
+        return TableScores(ranking.trained, ranking.counted, best, ranking.left_out, stated)
 
 
 class _Ranking:
@@ -173,13 +172,14 @@ class _Ranking:
     Attributes:
       trained: rows that training read.
       counted: whether their counts are compared with accumulators.
-      cut: numbers of cores of which layouts were left out that are as good as those that were kept.
+      left_out: the best layout that was left out, by the number of cores; where a sample of the
+        ids left it out, it would agree with as large a share of all.
     """
 
     def __init__(self, trained: TrainedRows, marks: SlotMarks) -> None:
         self.trained = trained
         self.counted = marks.growth is not None and trained.counts is not None
-        self.cut: set[int] = set()
+        self.left_out: dict[int, ScoredLayout] = {}
         self._marks = marks
 
     def score(self, layout: Layout) -> ScoredLayout:
@@ -192,16 +192,16 @@ class _Ranking:
         """Returns the best layouts of one number of cores, best first."""
         remaining = list(members)
         layouts: list[ScoredLayout] = []
-        for ids_max, kept_max in _STAGES:
+        for ids_max, kept in _STAGES:
             ids = self.trained.sample(ids_max)
             if len(ids.rows) == len(self.trained.rows):
-                return self._best(remaining, ids, _KEPT_MAX)
-            layouts = self._best(remaining, ids, kept_max)
+                return self._best(remaining, ids, _KEPT)
+            layouts = self._best(remaining, ids, kept)
             remaining = joined([scored.layout for scored in layouts])
         return layouts
 
     def _best(
-        self, members: Sequence[Family], ids: TrainedRows, kept_max: int
+        self, members: Sequence[Family], ids: TrainedRows, kept: tuple[int, int]
     ) -> list[ScoredLayout]:
         scores = [self._score(family, ids) for family in members]
         agree = np.concatenate([score[0] for score in scores])
@@ -209,19 +209,28 @@ class _Ranking:
         weight = weight_of_id(0, len(ids.rows), self._marks.touched_share)
         likelihood = likelihoods(agree, correlation, ids, weight)
         order = np.argsort(-likelihood, kind="stable")
-        left_out = order[kept_max:]
-        if len(left_out) and likelihood[left_out[0]] > likelihood[order[0]] - DECISIVE:
-            self.cut.add(members[0].cores)
+        as_good = int((likelihood > likelihood[order[0]] - DECISIVE).sum())
+        kept_max = min(max(as_good, kept[0]), kept[1])
         starts = np.cumsum([0, *(len(score[0]) for score in scores)])
         layouts = []
-        for at in order[:kept_max].tolist():
+        for at in order[: kept_max + 1].tolist():
             number = int(np.searchsorted(starts, at, side="right")) - 1
             family = members[number]
             layout = family.member(at - int(starts[number]))
             layouts.append(
                 ScoredLayout(family.cores, layout, int(agree[at]), float(correlation[at]))
             )
+        if len(layouts) > kept_max:
+            share = len(self.trained.rows) / len(ids.rows)
+            self._leave_out(layouts.pop(), share)
         return layouts
+
+    def _leave_out(self, scored: ScoredLayout, share: float) -> None:
+        scaled = scored._replace(agree=round(scored.agree * share))
+        before = self.left_out.get(scored.cores, scaled)
+        agree = max(before.agree, scaled.agree)
+        correlation = max(before.correlation, scaled.correlation)
+        self.left_out[scored.cores] = scaled._replace(agree=agree, correlation=correlation)
 
     def _score(
         self, family: Family, ids: TrainedRows
@@ -257,25 +266,54 @@ def weight_of_id(untouched: int, ids: int, touched_share: float) -> float:
 def likelihoods(
     agree: NDArray[np.int64], correlation: NDArray[np.float64], ids: TrainedRows, weight: float
 ) -> NDArray[np.float64]:
-    """Returns [k] float64, the logarithms of the likelihoods of k layouts, up to a constant."""
+    """Returns [k] float64, the logarithms of the likelihoods of k layouts, up to a constant.
+
+    Counts and accumulators are taken for normally distributed, which finds the best layout, but
+    overstates by how much it is better: `count_evidence` tells that.
+    """
     positive = np.clip(correlation, 0, 1 - 1e-9)
-    counted = -0.5 * _CORRELATION_WEIGHT * len(ids.rows) * np.log1p(-positive * positive)
+    counted = -0.5 * len(ids.rows) * np.log1p(-positive * positive)
     total: NDArray[np.float64] = counted + (agree * weight if ids.all_trained else 0)
     return total
 
 
+def count_evidence(ids: TrainedRows, marks: SlotMarks, layout: Layout, other: Layout) -> float:
+    """Returns by how much the counts of ids favor one layout over another, as the logarithm of a
+    likelihood; negative if they favor the other.
+
+    Each id contributes the product of its count's score and the difference of what its row grew by.
+    If neither layout were the right one, such a contribution would as likely be negative, and the
+    sum of n of them, divided by the root of the sum of their squares, exceeds t with a probability
+    below exp(-t^2 / 2), however they are distributed.
+
+    Source: B. Efron, Student's t-test under symmetry conditions, 1969.
+    """
+    weights = _standardized(ids.counts)
+    if weights is None or marks.growth is None:
+        return 0.0
+    grown = marks.growth[marks.positions(stored_rows(layout, ids.rows))]
+    grown_by_other = marks.growth[marks.positions(stored_rows(other, ids.rows))]
+    difference = (grown - grown.mean()) - (grown_by_other - grown_by_other.mean())
+    contributions = weights * difference
+    norm = float(np.sqrt((contributions**2).sum()))
+    if norm == 0:
+        return 0.0
+    ratio = float(contributions.sum()) / norm
+    return math.copysign(ratio * ratio / 2, ratio)
+
+
 def _standardized(counts: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-    """Returns the ranks of counts with mean 0 and standard deviation 1; None: all are equal."""
+    """Returns the scores of counts with mean 0 and standard deviation 1; None: all are equal."""
     if counts is None or len(counts) < 2 or np.ptp(counts) == 0:
         return None
-    order = ranks_of(counts)
+    order = scores_of_ranks(counts)
     order = order - order.mean()
     result: NDArray[np.float64] = order / order.std()
     return result
 
 
 def _correlations(weights: NDArray[np.float64], growth: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns [k] float64, the correlation of [n] standardized ranks with each column of [n, k]."""
+    """Returns [k] float64: how [n] standardized scores correlate with each column of [n, k]."""
     spread = growth.std(axis=0)
     covariance = weights @ growth / len(weights)
     return np.divide(covariance, spread, out=np.zeros_like(spread), where=spread > 1e-12)

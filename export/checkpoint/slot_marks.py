@@ -34,8 +34,8 @@ class SlotMarks:
     Attributes:
       rows: [n] int64 ascending, the stored rows that were read; None: all of them.
       touched: [n] bool, whether training changed the row.
-      growth: [n] float64, the rank of what the accumulators of the row grew by, in [-1, 1]; None:
-        the optimizer keeps no accumulators.
+      growth: [n] float64, the scores (`scores_of_ranks`) of what the accumulators of the row grew
+        by; None: the optimizer keeps no accumulators.
       slots: names of the slot variables.
     """
 
@@ -108,9 +108,9 @@ class SlotReader:
             else:
                 changed = ~(state.uniform & (state.first == initial))
             if state.accumulates:
-                # Slot variables have scales of their own, so ranks are added, not values.
-                ranks = ranks_of(state.sums)
-                growth = ranks if growth is None else growth + ranks
+                # Slot variables have scales of their own, so scores are added, not values.
+                scores = scores_of_ranks(state.sums)
+                growth = scores if growth is None else growth + scores
             if initial is None:
                 continue
             told = True
@@ -205,10 +205,13 @@ def _ranges(rows: NDArray[np.int64], step: int) -> Iterable[tuple[int, int]]:
             first += count
 
 
-def ranks_of(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Returns [n] float64 in [-1, 1]: the ranks of [n] values; equal values have equal ranks."""
+def scores_of_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Returns [n] float64, the exponential scores of the ranks of [n] values: equal values have
+    equal scores, and differences among the largest values count most.
+
+    Source: I. R. Savage, Contributions to the theory of rank order statistics, 1956.
+    """
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    middles = ends - (counts + 1) / 2
-    ranks: NDArray[np.float64] = 2 * middles[inverse] / max(1, len(values) - 1) - 1
-    return ranks
+    middles = np.cumsum(counts) - counts / 2
+    scores: NDArray[np.float64] = -np.log1p(-middles / len(values))[inverse]
+    return scores
