@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from bundle.format.manifest import TrainedIdsCheck
 from export.checkpoint.inventory.findings import Findings
 from export.checkpoint.inventory.specs import Inventory, SlotSpec, TableSpec
 from export.checkpoint.layout_candidates import layout_text
@@ -76,20 +77,45 @@ def compare_tables(
         if not table.derived and not table.keys:
             by_key.setdefault(table.key, []).append(table)
     compared: dict[str, TableSpec] = {}
-    for key, tables in by_key.items():
-        if not any(table.name in trained for table in tables):
-            continue
-        sought = [TableInVariable(table.name, table.rows, table.layout) for table in tables]
-        reader = slot_reader(checkpoint, tables, tables[0].slots)
-        proved = prove_layouts(reader, key, _slice_starts(checkpoint.entries[key]), sought, trained)
+    for tables in by_key.values():
+        proofs = _proofs(checkpoint, tables, tables[0].slots, trained)
         for table in tables:
-            if table.name in proved:
-                compared[table.name] = _noted(replace(table, proof=proved[table.name].proof))
+            if table.name in proofs:
+                compared[table.name] = _noted(replace(table, proof=proofs[table.name]))
     if not compared:
         return inventory
     return replace(
         inventory, tables=tuple(compared.get(table.name, table) for table in inventory.tables)
     )
+
+
+def proofs_of(
+    found: Findings, tables: Sequence[TableSpec], trained: Mapping[str, TrainedRows]
+) -> dict[str, TrainedIdsCheck]:
+    """Returns how trained rows agree with the layouts of the tables of one variable, by the names
+    of those that have trained rows.
+
+    Raises:
+      NotConvertible: as of `compare_tables`.
+    """
+    slots = [slot for slot in found.slots.values() if slot.of == tables[0].key]
+    return _proofs(found.checkpoint, tables, slots, trained)
+
+
+def _proofs(
+    checkpoint: Checkpoint,
+    tables: Sequence[TableSpec],
+    slots: Sequence[SlotSpec],
+    trained: Mapping[str, TrainedRows],
+) -> dict[str, TrainedIdsCheck]:
+    if not any(table.name in trained for table in tables):
+        return {}
+    key = tables[0].key
+    sought = [TableInVariable(table.name, table.rows, table.layout) for table in tables]
+    reader = slot_reader(checkpoint, tables, slots)
+    starts = _slice_starts(checkpoint.entries[key])
+    proved = prove_layouts(reader, key, starts, sought, trained)
+    return {name: layout.proof for name, layout in proved.items()}
 
 
 def slot_reader(

@@ -14,7 +14,7 @@ from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
 from export.checkpoint.inventory.findings import Findings, table_spec
 from export.checkpoint.inventory.name_tables import partition_note
 from export.checkpoint.inventory.optimizer_state import AVERAGE, AVERAGE_SLOTS
-from export.checkpoint.inventory.proved_tables import derive_tables
+from export.checkpoint.inventory.proved_tables import derive_tables, proofs_of
 from export.checkpoint.inventory.sparsecore import LayoutContradiction, check_stack
 from export.checkpoint.inventory.specs import (
     STATED_NOTE,
@@ -22,6 +22,7 @@ from export.checkpoint.inventory.specs import (
     StatedTable,
     TableSpec,
 )
+from export.checkpoint.layout_candidates import are_one, layout_text
 from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore, fits
 from export.checkpoint.trained_rows import TrainedRows
 from export.checkpoint.variables import Entry
@@ -53,6 +54,10 @@ def state_layouts(
     by_key: dict[str, dict[str, StatedTable]] = {}
     for name, each in stated.items():
         by_key.setdefault(_key(found, name, each.key, of_stack=True), {})[name] = each
+    recorded: dict[str, list[TableSpec]] = {}
+    for table in found.tables.values():
+        if isinstance(table.layout, SparseCore):
+            recorded.setdefault(table.key, []).append(table)
     found.tables = {name: table for name, table in found.tables.items() if table.key not in by_key}
     found.refused = [refused for refused in found.refused if refused.key not in by_key]
     for key, tables in by_key.items():
@@ -73,6 +78,8 @@ def state_layouts(
                 spec = replace(spec, stated=True, note=STATED_NOTE)
             specs.append(spec)
         _check_stated(key, specs)
+        if key in recorded:
+            specs = _beside_record(found, specs, recorded[key], trained)
         found.tables |= {spec.name: spec for spec in specs}
 
 
@@ -235,6 +242,48 @@ def _stated_layout(found: Findings, name: str, stated: StatedTable, entry: Entry
         )
     sizes = _mod_sizes(entry.shape[0], min(stated.partitions, entry.shape[0]))
     return Mod((0, *accumulate(sizes[:-1])))
+
+
+def _beside_record(
+    found: Findings,
+    tables: list[TableSpec],
+    recorded: list[TableSpec],
+    trained: Mapping[str, TrainedRows],
+) -> list[TableSpec]:
+    """Returns the tables of a layout file in a variable whose layout the checkpoint records.
+
+    Those that lie where the record says are recorded, too. A record was written by the program that
+    wrote the rows, so a file that contradicts it is as good as contradicted by the data; only ids
+    of training tell that it is the record that is wrong.
+
+    Raises:
+      NotConvertible: the file contradicts the record, and nothing proves the file.
+    """
+    if all(_is_recorded(table, recorded) for table in tables):
+        return [replace(table, stated=False, note="") for table in tables]
+    proofs = proofs_of(found, tables, trained)
+    for table in tables:
+        if table.name not in proofs or not proofs[table.name].decisive:
+            raise _unlike_record(table, recorded)
+    return tables
+
+
+def _is_recorded(table: TableSpec, recorded: list[TableSpec]) -> bool:
+    return any(
+        table.rows <= other.rows and are_one(table.layout, other.layout, table.rows)
+        for other in recorded
+    )
+
+
+def _unlike_record(table: TableSpec, recorded: list[TableSpec]) -> NotConvertible:
+    shown = ", ".join(
+        f"{other.name!r} ({other.rows} rows, {layout_text(other.layout)})" for other in recorded[:8]
+    )
+    return NotConvertible(
+        f"layout file: table {table.name!r} ({table.rows} rows, {layout_text(table.layout)}) "
+        f"contradicts what the checkpoint records of {table.key!r}: {shown}; leave the table out "
+        "of the file, or prove it by ids of training (verify.trained_ids, --trained-ids)"
+    )
 
 
 def _derivable(

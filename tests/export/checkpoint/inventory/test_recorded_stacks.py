@@ -13,6 +13,7 @@ from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.layouts import SparseCore
 from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.trained_rows import TrainedRows
 from export.errors import CheckpointError, NotConvertible
 from tests.export.checkpoint.inventory.test_layout_file import SPEC_TEXT
 from tests.export.checkpoint.orbax_trees import Leaves, write_item
@@ -24,9 +25,9 @@ LEAVES: Leaves = {
 }
 
 
-def step(root: Path, spec: str, item: str = "embedding_spec") -> Path:
+def step(root: Path, spec: str, item: str = "embedding_spec", leaves: Leaves = LEAVES) -> Path:
     """A step as jax-tpu-embedding's save_checkpoint writes it."""
-    write_item(root / "7" / "model", LEAVES)
+    write_item(root / "7" / "model", leaves)
     write_item(root / "7" / "optimizer", {"mu": np.zeros(3, np.float32)})
     (root / "7" / item).mkdir()
     (root / "7" / item / "proto.pbtxt").write_text(spec)
@@ -58,10 +59,61 @@ def test_stack_without_a_recorded_layout_needs_a_layout_file(tmp_path: Path, spe
     assert (found.tables, [refused.name for refused in found.refused]) == ((), ["users_items"])
 
 
-def test_layout_file_replaces_the_layout_that_a_checkpoint_holds(tmp_path: Path) -> None:
-    stated = {"all": StatedTable(key="users_items", kind="sparse_core", rows=1, dim=1, cores=4)}
-    found = recognise(open_checkpoint(step(tmp_path, SPEC_TEXT)), Statements(layouts=stated))
-    assert [(table.name, table.stated) for table in found.tables] == [("all", True)]
+def test_layout_file_that_contradicts_the_layout_that_a_checkpoint_holds_is_refused(
+    tmp_path: Path,
+) -> None:
+    stated = {"users": StatedTable(key="users_items", kind="sparse_core", rows=9, dim=1, cores=4)}
+    with pytest.raises(NotConvertible) as failure:
+        recognise(open_checkpoint(step(tmp_path, SPEC_TEXT)), Statements(layouts=stated))
+    assert str(failure.value) == (
+        "layout file: table 'users' (9 rows, 4 cores) contradicts what the checkpoint records of "
+        "'model.embed.embedding_table.value.users_items.table': 'users' (1000 rows, 8 cores), "
+        "'items' (503 rows, 8 cores, offset 128, rotation 4); leave the table out of the file, or "
+        "prove it by ids of training (verify.trained_ids, --trained-ids)"
+    )
+
+
+def test_layout_file_that_repeats_the_layout_that_a_checkpoint_holds_is_no_statement(
+    tmp_path: Path,
+) -> None:
+    repeated = StatedTable(
+        key="users_items", kind="sparse_core", rows=503, dim=16, cores=8, offset=128, rotation=4
+    )
+    statements = Statements(layouts={"mine": repeated})
+    (table,) = recognise(open_checkpoint(step(tmp_path, SPEC_TEXT)), statements).tables
+    assert (table.name, table.stated, table.note) == ("mine", False, "")
+
+
+def test_ids_of_training_prove_a_layout_file_against_a_record_of_other_devices(
+    tmp_path: Path,
+) -> None:
+    """As a program leaves it that spreads the rows anew and copies the record as it was."""
+    random = np.random.default_rng(1)
+    cores = 16
+    trained = np.flatnonzero(random.random(1000) < 0.3)
+    accumulators = np.full((1920, 16), 0.1, np.float32)
+    stored = trained % cores * (1920 // cores) + trained // cores
+    accumulators[stored] += random.random((len(trained), 16)).astype(np.float32)
+    leaves = {
+        "embed.embedding_table.value.users_items.table": STACK,
+        "embed.embedding_table.value.users_items.slot.accumulator": accumulators,
+    }
+    stated = StatedTable(key="users_items", kind="sparse_core", rows=1000, dim=16, cores=cores)
+    checkpoint = open_checkpoint(step(tmp_path, SPEC_TEXT, leaves=leaves))
+    rows = TrainedRows(trained, None, True, "users.txt")
+    statements = Statements(layouts={"users": stated})
+
+    (table,) = recognise(checkpoint, statements, {"users": rows}).tables
+
+    assert table.layout == SparseCore(16, 120, 0, 0)
+    assert table.proof is not None
+    assert table.proof.decisive
+    with pytest.raises(NotConvertible, match="contradicts what the checkpoint records"):
+        recognise(checkpoint, statements)
+    with pytest.raises(
+        NotConvertible, match=r"'users': its layout \(8 cores\) contradicts the ids"
+    ):
+        recognise(checkpoint, Statements(), {"users": rows})
 
 
 @pytest.mark.parametrize(

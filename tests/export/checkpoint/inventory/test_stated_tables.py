@@ -17,7 +17,7 @@ from export.checkpoint.inventory.specs import (
     StatedTable,
     Statements,
 )
-from export.checkpoint.layouts import Mod, Plain, SparseCore
+from export.checkpoint.layouts import Mod, SparseCore
 from export.checkpoint.reader import open_checkpoint
 from export.errors import NotConvertible
 from tests.export.checkpoint.inventory import test_sparsecore
@@ -165,14 +165,15 @@ def test_recorded_layout_is_no_statement(tmp_path: Path) -> None:
     assert (table.origin, table.stated, table.note) == ("embedding spec", False, "")
 
 
-def test_plain_layout_of_a_recognised_stack_is_a_statement(tmp_path: Path) -> None:
+def test_plain_layout_of_a_stack_contradicts_the_layout_that_its_checkpoint_records(
+    tmp_path: Path,
+) -> None:
     test_sparsecore.write(tmp_path, USERS, ITEMS)
     plain = {"all": StatedTable(key="e/it_ems_users", kind="plain")}
-    found = recognise(open_checkpoint(tmp_path / "ckpt-1"), Statements(layouts=plain))
-    assert [(table.name, table.layout, table.stated) for table in found.tables] == [
-        ("all", Plain(), True)
-    ]
-    assert [slot.name for slot in found.tables[0].slots] == ["accumulators"]
+    with pytest.raises(NotConvertible) as failure:
+        recognise(open_checkpoint(tmp_path / "ckpt-1"), Statements(layouts=plain))
+    assert "layout file: table 'all' (" in str(failure.value)
+    assert "contradicts what the checkpoint records of" in str(failure.value)
 
 
 def test_stack_of_a_layout_file_takes_its_cores_and_rows_from_the_variable(tmp_path: Path) -> None:
