@@ -40,6 +40,8 @@ _SPARSE_ROWS_MAX = 400_000
 """Stored rows that are read of such a table."""
 _BACKGROUND_BLOCKS = 256
 _BACKGROUND_ROWS = 16
+_EQUAL_ERRORS = 1e-9
+"""Difference of two errors of standardized scores below which they are equal."""
 _CELLS_MAX = 1 << 22
 """Stored rows that are computed at a time."""
 
@@ -281,29 +283,31 @@ def count_evidence(ids: TrainedRows, marks: SlotMarks, layout: Layout, other: La
     """Returns by how much the counts of ids favor one layout over another, as the logarithm of a
     likelihood; negative if they favor the other.
 
-    Each id contributes the product of its count's score and the difference of what its row grew by.
-    If neither layout were the right one, such a contribution would as likely be negative, and the
-    sum of n of them, divided by the root of the sum of their squares, exceeds t with a probability
-    below exp(-t^2 / 2), however they are distributed.
+    Each id tells by which layout its row grew as its count says, in standardized scores, and by how
+    much more; this is Wilcoxon's signed-rank test. If neither layout were the right one, either
+    sign would be as likely, and the sum of signed ranks, divided by the root of the sum of their
+    squares, would exceed t with a probability below exp(-t^2 / 2).
 
-    Source: B. Efron, Student's t-test under symmetry conditions, 1969.
+    Source: W. Hoeffding, Probability inequalities for sums of bounded random variables, 1963.
     """
-    weights = _standardized(ids.counts)
-    if weights is None or marks.growth is None:
+    expected = _standardized(ids.counts)
+    if expected is None or marks.growth is None:
         return 0.0
-    grown = marks.growth[marks.positions(stored_rows(layout, ids.rows))]
-    grown_by_other = marks.growth[marks.positions(stored_rows(other, ids.rows))]
-    difference = (grown - grown.mean()) - (grown_by_other - grown_by_other.mean())
-    contributions = weights * difference
-    norm = float(np.sqrt((contributions**2).sum()))
-    if norm == 0:
+    errors = []
+    for rows in (stored_rows(layout, ids.rows), stored_rows(other, ids.rows)):
+        grown = _standardized(marks.growth[marks.positions(rows)])
+        errors.append(np.abs(expected if grown is None else grown - expected))
+    nearer = errors[1] - errors[0]
+    nearer = nearer[np.abs(nearer) > _EQUAL_ERRORS]
+    if not len(nearer):
         return 0.0
-    ratio = float(contributions.sum()) / norm
+    ranks = np.argsort(np.argsort(np.abs(nearer), kind="stable"), kind="stable") + 1.0
+    ratio = float((np.sign(nearer) * ranks).sum() / np.sqrt((ranks**2).sum()))
     return math.copysign(ratio * ratio / 2, ratio)
 
 
 def _standardized(counts: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
-    """Returns the scores of counts with mean 0 and standard deviation 1; None: all are equal."""
+    """Returns the scores of values with mean 0 and standard deviation 1; None: all are equal."""
     if counts is None or len(counts) < 2 or np.ptp(counts) == 0:
         return None
     order = scores_of_ranks(counts)

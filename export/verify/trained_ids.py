@@ -279,7 +279,7 @@ def _counts(key: str, path: Path, counts: list[Any], values: NDArray[Any]) -> ND
 def _check_distinct(key: str, path: Path, values: NDArray[Any]) -> None:
     distinct, occurrences = _occurrences(values)
     if len(distinct) < len(values):
-        repeated = distinct[occurrences.argmax()]
+        repeated = distinct.tolist()[occurrences.argmax()]
         raise UsageError(
             f"{key}: {path} has id {repeated!r} {int(occurrences.max())} times; one count of each "
             "id was expected"
@@ -293,11 +293,11 @@ def _occurrences(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float64
 
 def _rows_of_table(key: str, ids: _Ids) -> TrainedRows:
     """Returns rows that are stated themselves."""
-    if ids.values.dtype != np.int64 or ids.values.min() < 0:
-        wrong = ids.values[0] if ids.values.dtype != np.int64 else ids.values.min()
+    wrong = [value for value in ids.values.tolist() if isinstance(value, str) or value < 0]
+    if wrong:
         raise UsageError(
-            f"{key}: {ids.source} has {wrong!r}; of a table, its rows were expected: integers from "
-            "0; ids that a rule turns into rows are given under the name of their feature"
+            f"{key}: {ids.source} has {wrong[0]!r}; of a table, its rows were expected: integers "
+            "from 0; ids that a rule turns into rows are given under the name of their feature"
         )
     return _summed(ids, ids.values)
 
@@ -331,7 +331,7 @@ def _rows_of_feature(
         rows = np.where(known, rows, entry.unknown.row)
         known[:] = True
     if not known.all() and not (ids.some_unknown and known.any()):
-        unknown = ids.values[~known]
+        unknown = ids.values[~known].tolist()
         raise UsageError(
             f"{key}: {len(unknown)} of {len(ids.values)} ids of {ids.source} have no row in table "
             f"{entry.table!r} of {table_rows} rows, such as {unknown[0]!r}; ids of feature "

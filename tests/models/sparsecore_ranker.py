@@ -174,6 +174,7 @@ def write(
     chunk_rows: int = 1 << 20,
     stacks_at: str = "embedding",
     others: Mapping[str, NDArray[np.float32]] = MappingProxyType({}),
+    trained: Mapping[str, NDArray[np.int64]] = MappingProxyType({}),
 ) -> None:
     """Writes model file, checkpoint and layout.
 
@@ -183,14 +184,19 @@ def write(
       chunk_rows: rows of each array that the checkpoint stores together.
       stacks_at: where the stacks are in the checkpoint.
       others: further parameters, by name.
+      trained: rows of each table that training read, which the slot variables tell.
     """
     (folder / "model.py").write_text(model_file(prepared, more))
     (folder / "layout.textproto").write_text(layout())
     held = {**parameters(), **others}
     leaves = {f"params.{name}": values for name, values in held.items()}
+    accumulators = {name: np.zeros_like(rows) for name, rows in tables().items()}
+    for name, read in trained.items():
+        accumulators[name][read] = tables(seed=7)[name][read] ** 2
+    slots = stacks(accumulators)
     for name, rows in stacks(tables()).items():
         leaves[f"{stacks_at}.{name}.table"] = rows
-        leaves[f"{stacks_at}.{name}.slot.0"] = np.zeros_like(rows)
+        leaves[f"{stacks_at}.{name}.slot.0"] = slots[name]
     write_item(folder / "checkpoint", leaves, chunk_rows=chunk_rows)
 
 

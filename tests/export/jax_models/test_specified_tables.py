@@ -131,6 +131,76 @@ def test_stacks_of_one_table_do_not_tell_the_cores(folder: Path) -> None:
     assert "create_proto_from_feature_specs" in message
 
 
+def trained_rows() -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
+    random = np.random.default_rng(2)
+    return {
+        name: np.flatnonzero(random.random(table.rows) < 0.5)
+        for name, table in ranker.TABLES.items()
+    }
+
+
+def write_ids(folder: Path) -> dict[str, str]:
+    """Writes the ids that occur in training; returns their files by feature or table."""
+    trained = trained_rows()
+    files = {}
+    for name in ("user", "movie", "genres", "tags"):
+        table = ranker.FEATURES[name]
+        (folder / f"{table}.txt").write_text("\n".join(map(str, trained[table])))
+        files["users" if name == "user" else name] = f"{table}.txt"
+    return files
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_layouts_are_derived_from_ids_that_occur_in_training(
+    prepared: bool, tmp_path: Path
+) -> None:
+    ranker.write(tmp_path, prepared, trained=trained_rows())
+    checkpoint = {"path": "checkpoint", "layout": "derive"}
+    job = job_of(checkpoint=checkpoint, verify={"trained_ids": write_ids(tmp_path)})
+
+    prepared_job = bundle_job.prepare(job, tmp_path, ExportSettings())
+    planned = prepared_job.plan.to_json()["tables"]["users"]
+    assert "its layout (8 cores, offset 16, rotation 4) is derived: " in planned["note"]
+    ids = planned["trained_ids"]["ids"]
+    assert planned["trained_ids"]["agree"] == ids
+    bundle_job.run(prepared_job, ExportSettings(), Progress(Console(quiet=True)))
+
+    directory = tmp_path / "bundles" / "ranker" / "1"
+    published = read_manifest(directory)
+    for name, rows in ranker.tables().items():
+        found = TableReader(directory, published.tables[name]).gather(np.arange(len(rows)))
+        np.testing.assert_array_equal(found, rows, name)
+        check = published.verification.tables[name]
+        assert (check.stated_layout, published.tables[name].source.stated) == ("derived", False)
+        assert check.trained_ids is not None
+        assert check.trained_ids.agree == check.trained_ids.ids
+
+
+def test_prepared_specifications_are_proved_by_ids_that_occur_in_training(tmp_path: Path) -> None:
+    ranker.write(tmp_path, prepared=True, trained=trained_rows())
+    job = without_layout(verify={"trained_ids": write_ids(tmp_path)})
+    prepared = bundle_job.prepare(job, tmp_path, ExportSettings())
+    published = bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
+    checks = published.manifest.verification.tables.values()
+    assert {check.stated_layout for check in checks} == {"trained_ids"}
+
+
+def test_specifications_that_ids_of_training_contradict_are_refused_whatever_the_consent(
+    tmp_path: Path,
+) -> None:
+    ranker.write(tmp_path, prepared=True, more=MORE, trained=trained_rows())
+    verify = {"trained_ids": write_ids(tmp_path), "stated_layouts": "accept"}
+    message = refused(tmp_path, without_layout("build_turned", verify=verify))
+    assert "table 'users': its layout (8 cores, offset 16, rotation 3) contradicts" in message
+    assert "by another layout (8 cores, offset 16, rotation 4)" in message
+
+
+def test_layout_without_ids_that_occur_in_training_is_not_derived(tmp_path: Path) -> None:
+    ranker.write(tmp_path, trained=trained_rows())
+    message = refused(tmp_path, job_of(checkpoint={"path": "checkpoint", "layout": "derive"}))
+    assert "cannot be proved without ids that occur in training; give them" in message
+
+
 def test_stack_without_any_layout_is_refused(tmp_path: Path) -> None:
     ranker.write(tmp_path)
     message = refused(tmp_path, without_layout())
