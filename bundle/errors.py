@@ -10,7 +10,8 @@ BundleError
 ├── OutputRefused          a name under which no file can be published
 ├── RowOutOfRange          a row that the table does not have
 ├── FeatureError           values that are not ids, or do not fit their feature
-│   └── UnknownRefused     an unknown id of a feature whose rule is `refuse`
+│   ├── UnknownRefused     an unknown id of a feature whose rule is `refuse`
+│   └── WrongLength        a list of another length than its input takes
 ├── RowUnavailable         a row that could not be fetched, where unknown ids are refused
 ├── UnknownCandidate       a value that is not an id of the candidate store
 ├── FormulaError           an invalid formula, or one that names an unknown output
@@ -80,6 +81,20 @@ class FeatureError(BundleError):
 
 class UnknownRefused(FeatureError):
     """An id has no row in the table of a feature whose `unknown` rule is `refuse`."""
+
+
+class WrongLength(FeatureError):
+    """An example has another number of values than its input takes.
+
+    Attributes:
+      example: Its position.
+      counts: How many values it has, and how many were expected, as a clause.
+    """
+
+    def __init__(self, feature: str, example: int, counts: str) -> None:
+        super().__init__(feature, f"example {example} {counts}")
+        self.example = example
+        self.counts = counts
 
 
 class RowUnavailable(BundleError):

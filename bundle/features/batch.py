@@ -7,7 +7,8 @@ lookup does, as rules:
 - A single feature reads one row per example, bit for bit.
 - A bag's rows are combined as `bundle/tables/combiner.py` says; an empty bag gives zeros.
 - A sparse bag drops weights <= 0 first, unless it sums; a ragged one drops nothing.
-- A sequence is cut at its end to `length`, or filled with zeros.
+- A sequence whose model takes lists of any length is cut at its end to `length`, or filled with
+  zeros. Inputs of a fixed number of values are fitted before (`input_lengths.py`).
 - Unknown ids follow the feature's unknown rule in all of them; padding is left out in all of them.
 """
 

@@ -22,11 +22,13 @@ from bundle.features.batch import Batch
 from bundle.features.columns import Activation, Column, Place, place_of, spread
 from bundle.features.dense import Dense
 from bundle.features.embedded import Embedded
+from bundle.features.input_lengths import FittedColumns, InputLengths, with_fitted_defaults
 from bundle.features.sources import Fetched, Indicator, Ordinal, RemoteTable, small_tables
 from bundle.format.manifest import (
     DenseFeature,
     EmbeddedFeature,
     Feature,
+    InputLength,
     Manifest,
     inputs_of,
     readers_of,
@@ -113,6 +115,12 @@ class FeatureReader:
                 self._weighted.update(inputs_of(name, feature))
             if isinstance(feature, EmbeddedFeature) and feature.places is not None:
                 self._places[inputs_of(name, feature)[0]] = feature.places
+        try:
+            self._lengths = InputLengths(features)
+        except FeatureError as problem:
+            raise FormatError(
+                f"features.{problem.feature}.default does not fit: {problem}"
+            ) from problem
         self._features: dict[str, Dense | Embedded] = {}
         # Plain dictionaries: a cache of a bound method would refer back to this reader, and the
         # memory of a retired version would wait for the garbage collector.
@@ -124,9 +132,11 @@ class FeatureReader:
         self._defaults: dict[str, NDArray[Any] | None] = {}
         self._indicators: dict[tuple[int, bool], Indicator] = {}
         for name, feature in features.items():
+            inputs = inputs_of(name, feature)
             try:
+                feature = with_fitted_defaults(feature, inputs)  # noqa: PLW2901 - the same feature
                 if isinstance(feature, DenseFeature):
-                    read = inputs_of(name, feature)[0]
+                    read = inputs[0]
                     self._features[name] = Dense(read, feature, read in self._weighted)
                 else:
                     self._features[name] = self._open_embedded(
@@ -140,6 +150,27 @@ class FeatureReader:
             except (FeatureError, ValueError, OverflowError) as problem:
                 raise FormatError(f"features.{name}.default does not fit: {problem}") from problem
         self._small = small_tables(self.tables.values())
+        self._check_pads()
+
+    def _check_pads(self) -> None:
+        """Checks that the features of an input take the value that pads it.
+
+        Raises:
+          FormatError: A feature does not take it; names the input and the value.
+        """
+        for name, entry in self._lengths.entries.items():
+            if entry.pad is None:
+                continue
+            empty = {name: Column(np.empty(0, np.int64), np.zeros(2, np.int64))}
+            for reader in self.inputs[name]:
+                if self._is_remote(reader) or len(self._inputs_of(reader)) > 1:
+                    continue
+                try:
+                    self.activations([reader], empty, 1)
+                except FeatureError as problem:
+                    raise FormatError(
+                        f"features.{reader}.input_length.pad {entry.pad!r} does not fit: {problem}"
+                    ) from problem
 
     def _open_embedded(
         self,
@@ -169,6 +200,21 @@ class FeatureReader:
     def __iter__(self) -> Iterator[str]:
         return iter(self._features)
 
+    def fit(self, columns: Mapping[str, Column], n: int) -> FittedColumns:
+        """Checks the lengths of what was sent of n examples, and pads and cuts it, as the inputs
+        say.
+
+        What reads columns does so, too: this is for callers that count.
+
+        Raises:
+          FeatureError: An example has another number of values than its input takes.
+        """
+        return self._lengths.fit(columns, n)
+
+    def length_of(self, name: str) -> InputLength | None:
+        """Returns how many values each example has in an input; None: any number of them."""
+        return self._lengths.entries.get(name)
+
     def activation(self, name: str, columns: Mapping[str, Column], n: int) -> Activation:
         """Looks up and combines one feature of n examples; see `activations`."""
         return self.activations([name], columns, n)[name]
@@ -193,8 +239,7 @@ class FeatureReader:
           UnknownRefused: an id is unknown and the feature refuses those.
           RowUnavailable: a fetched row is lost and the feature refuses unknown ids.
         """
-        if self._places:
-            columns = self._spread(columns, n)
+        columns = self._fitted(columns, n)
         names = tuple(names)
         bound = self._bound.get(names)
         if bound is None:
@@ -223,8 +268,7 @@ class FeatureReader:
         Raises:
           FeatureError, UnknownRefused: as `activations`; something may have been written.
         """
-        if self._places:
-            columns = self._spread(columns, n)
+        columns = self._fitted(columns, n)
         left: list[Place] = []
         for place in places:
             for part in self._after_defaults(place, columns):
@@ -250,7 +294,7 @@ class FeatureReader:
         of `activations`.
         """
         remote = tuple([name for name in names if self._is_remote(name)])
-        return self._batch(remote).wanted(self._spread(columns, n), n)
+        return self._batch(remote).wanted(self._fitted(columns, n), n)
 
     def _after_defaults(self, place: Place, columns: Mapping[str, Column]) -> Sequence[Place]:
         """Writes the features of which nothing was sent, where their default is known; returns all
@@ -400,12 +444,19 @@ class FeatureReader:
           [m] int64 rows, -1 where the table does not know the id, and [n + 1] int64 offsets: the
           rows of each example.
         Raises:
-          FeatureError: as `activations`; also for a dense feature, which has no ids.
+          FeatureError: as `activations`, but for any number of ids; also for a dense feature, which
+            has no ids.
         """
         if isinstance(self._found(name), Dense):
             raise FeatureError(name, "it is dense: it reads no table, so it has no rows")
         rows, offsets = self._batch((name,)).rows(self._spread(columns, n), n)
         return rows, offsets[0] if offsets else np.arange(n + 1, dtype=np.int64)
+
+    def _fitted(self, columns: Mapping[str, Column], n: int) -> Mapping[str, Column]:
+        """Returns columns of the right lengths, with those of each place of inputs."""
+        if self._lengths.entries:
+            columns = self._lengths.fit(columns, n).columns
+        return self._spread(columns, n) if self._places else columns
 
     def _spread(self, columns: Mapping[str, Column], n: int) -> Mapping[str, Column]:
         """Returns columns with those of each place of inputs whose places are features."""

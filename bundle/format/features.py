@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -23,6 +23,7 @@ from bundle.format.id_rules import (
     VocabularyIds,
     first_of,
 )
+from bundle.format.input_lengths import InputLength
 
 
 class Cast(StrictModel):
@@ -82,10 +83,16 @@ class EmbeddedFeature(StrictModel):
     weighted: bool = False
     """Whether callers may send a weight beside each id."""
     length: Length | None = None
-    """Of a sequence: longer ones are cut at their end, shorter ones filled with zeros."""
+    """Of a sequence: longer ones are cut at their end, shorter ones filled with zeros. With an
+    `input_length`, there are no others.
+    """
     default: Any = None
     """The value taken when a caller leaves the input out; null: it must be sent. Written as a
     request writes it. Crossed and joined ids name those of their inputs themselves."""
+    input_length: InputLength | None = None
+    """Of an input whose examples have a fixed number of values each. Crossed and joined ids name
+    those of their inputs themselves.
+    """
     indicator: Annotated[int, Field(ge=1, le=1 << 24, strict=True)] | None = None
     """Instead of a table: how many rows ids may have. Row r reads a vector that is 1 at r and 0
     elsewhere.
@@ -154,9 +161,11 @@ class EmbeddedFeature(StrictModel):
             if self.kind == "single" and any(key.padding is not None for key in self.ids.keys):
                 raise ValueError("'padding' belongs to the keys of a bag")
             by_candidate = any(key.role == "candidate" for key in self.ids.keys)
-            if self.default is not None or (self.role == "candidate") != by_candidate:
+            by_feature = self.default is not None or self.input_length is not None
+            if by_feature or (self.role == "candidate") != by_candidate:
                 raise ValueError(
-                    "crossed and joined ids tell role and default by key, and the role follows"
+                    "crossed and joined ids tell role, default and length of an input by key, and "
+                    "the role follows"
                 )
         if several is None and len(self.inputs) > 1:
             raise ValueError("'inputs' names several, which only crossed and joined ids read")
@@ -222,6 +231,8 @@ class DenseFeature(StrictModel):
     towers.
     """
     default: Any = None
+    input_length: InputLength | None = None
+    """Of an input whose examples have a fixed number of values each."""
 
     @property
     def weighted(self) -> bool:
@@ -304,16 +315,30 @@ def input_entry(
         return feature
     key = feature.ids.keys[feature.inputs.index(name)]
     raw = {"string": HashIds(buckets=1), "int64": IdentityIds(), "float32": first_of(key.ids)}
-    changes = {"ids": raw[key.dtype], "inputs": (name,), "role": key.role, "default": key.default}
+    changes = {
+        "ids": raw[key.dtype],
+        "inputs": (name,),
+        "role": key.role,
+        "default": key.default,
+        "input_length": key.input_length,
+    }
     return feature.model_copy(update=changes)
 
 
-def input_role_and_default(name: str, feature: EmbeddedFeature | DenseFeature) -> tuple[Role, Any]:
-    """Returns the role and the default that a feature gives to one of its inputs."""
+class InputFacts(NamedTuple):
+    """What all features that read an input say of it: see the fields of a feature."""
+
+    role: Role
+    default: Any
+    length: InputLength | None
+
+
+def input_facts(name: str, feature: EmbeddedFeature | DenseFeature) -> InputFacts:
+    """Returns what a feature says of one of its inputs."""
     if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, MultiInputIds):
         key = feature.ids.keys[feature.inputs.index(name)]
-        return key.role, key.default
-    return feature.role, feature.default
+        return InputFacts(key.role, key.default, key.input_length)
+    return InputFacts(feature.role, feature.default, feature.input_length)
 
 
 def inputs_of(name: str, feature: EmbeddedFeature | DenseFeature) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from bundle.format.fields import Boundaries, Count, Int64, Length, Name, Positive, StrictModel
+from bundle.format.input_lengths import InputLength
 
 Role = Literal["context", "candidate"]
 
@@ -156,6 +157,8 @@ class CrossKey(StrictModel):
     """Of the input. The feature itself is the candidate's as soon as one of its inputs is."""
     default: Any = None
     """Of the input, as a feature's `default`."""
+    input_length: InputLength | None = None
+    """Of the input, as a feature's `input_length`."""
     ids: (
         Annotated[
             IdentityIds | ComputedIds | HashIds | VocabularyIds | BucketIds | ChainedIds,

@@ -26,7 +26,7 @@ from bundle.format.features import (
     Feature,
     Unknown,
     input_entry,
-    input_role_and_default,
+    input_facts,
     inputs_of,
     readers_of,
     vocabularies_of,
@@ -52,6 +52,7 @@ from bundle.format.id_rules import (
     first_of,
 )
 from bundle.format.indexes import CostPoint, Distance, Index, Recall, SearchCosts
+from bundle.format.input_lengths import InputLength
 from bundle.format.tables import Segment, Table, TableDtype, TableError, TableSource
 from bundle.format.towers import (
     HeadEffect,
@@ -82,6 +83,7 @@ __all__ = [
     "IdRule",
     "IdentityIds",
     "Index",
+    "InputLength",
     "JoinedIds",
     "KeyedIds",
     "MultiInputIds",
@@ -172,6 +174,10 @@ class Corpus(StrictModel):
     """Arrow type by attribute."""
     filters: dict[str, AttributeIndex] = Field(default_factory=dict)
     """By attribute that requests may filter by."""
+    cut: dict[str, Positive] = Field(default_factory=dict)
+    """Rows whose list was longer than its input takes, by input, where there are any."""
+    padded: dict[str, Positive] = Field(default_factory=dict)
+    """Rows whose list was shorter, and padded, by input, where there are any."""
 
 
 class Provenance(StrictModel):
@@ -283,11 +289,15 @@ class Manifest(StrictModel):
 
     def role_of(self, name: str) -> Role:
         """Returns whether an input is sent once for a context or for each candidate."""
-        return input_role_and_default(name, self.features[self.inputs[name][0]])[0]
+        return input_facts(name, self.features[self.inputs[name][0]]).role
 
     def default_of(self, name: str) -> Any:
         """Returns what stands for an input that is not sent; None: it must be sent."""
-        return input_role_and_default(name, self.features[self.inputs[name][0]])[1]
+        return input_facts(name, self.features[self.inputs[name][0]]).default
+
+    def length_of(self, name: str) -> InputLength | None:
+        """Returns how many values each example has in an input; None: any number of them."""
+        return input_facts(name, self.features[self.inputs[name][0]]).length
 
     def dim_of(self, feature: EmbeddedFeature) -> int:
         """Returns the width of the vectors that a feature reads."""
@@ -306,10 +316,11 @@ class Manifest(StrictModel):
     @model_validator(mode="after")
     def _inputs_agree(self) -> Manifest:
         for name, readers in self.inputs.items():
-            stated = {repr(input_role_and_default(name, self.features[each])) for each in readers}
+            stated = {repr(input_facts(name, self.features[each])) for each in readers}
             if len(stated) > 1:
                 raise ValueError(
-                    f"features {', '.join(readers)} read {name!r} with different roles or defaults"
+                    f"features {', '.join(readers)} read {name!r} with different roles, defaults "
+                    "or numbers of values"
                 )
             places = {getattr(self.features[each], "places", None) for each in readers} - {None}
             if len(places) > 1:

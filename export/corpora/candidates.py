@@ -93,11 +93,28 @@ def write_store(
                     f"corpus {corpus.name!r}, {what} stands in {places}; ids must be distinct"
                 )
             written = writer.finish()
+            cut = +corpus.cut
+            padded = +corpus.padded
     except (FormatError, FeatureError) as problem:
         raise NotConvertible(f"corpus {corpus.name!r}: {problem}") from problem
     except OSError as problem:
         raise _unwritten(f"store {file!r}", problem) from problem
-    return manifest.Corpus(file=file, **vars(written))
+    return manifest.Corpus(file=file, **vars(written), cut=dict(cut), padded=dict(padded))
+
+
+def notes_of_lengths(where: str, corpus: manifest.Corpus) -> list[str]:
+    """Returns notes about the lists of a written corpus that were cut or padded.
+
+    Args:
+      where: what the recipe calls it.
+      corpus: its entry in the manifest.
+    """
+    changes = {"cut": corpus.cut, "padded": corpus.padded}
+    return [
+        f"{where}: {count} of {corpus.size} lists of input {name!r} were {change}"
+        for change, counts in changes.items()
+        for name, count in counts.items()
+    ]
 
 
 def write_filter(

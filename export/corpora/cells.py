@@ -145,7 +145,7 @@ def cells_of(rows: Rows, column: str, separator: str | None = None) -> Cells:
 
 
 def feature_column(rows: Rows, column: str, feature: Feature, separator: str) -> Column:
-    """Returns a feature's column as a caller would send it.
+    """Returns a feature's column as a caller would send it, of any length.
 
     Raises:
       NotConvertible: a value does not fit the feature.
@@ -182,7 +182,7 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
         if isinstance(rule, BucketIds) or (cast is not None and cast.of == "float32"):
             return Column(flat.floats(), offsets)
         return Column(flat.ids(isinstance(rule, IdentityIds | ComputedIds)), offsets)
-    if lists:
+    if lists and feature.input_length is None:
         _check_lengths(rows, column, feature, lengths)
     values = {"float32": flat.floats, "string": flat.texts}.get(feature.dtype, flat.integers)()
     return Column(values, offsets)

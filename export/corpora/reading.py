@@ -7,6 +7,7 @@ line after the header.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from bundle.errors import WrongLength
 from bundle.features.columns import Column
+from bundle.features.input_lengths import default_column, fit_length
 from bundle.format.manifest import Feature, input_entry, readers_of
 from export.corpora.cells import (
     INTEGER,
@@ -46,6 +49,7 @@ class CorpusReader:
 
     Attributes:
       name, part: of the corpus, and what the recipe says of it.
+      cut, padded: rows so far whose list was longer or shorter than its input takes, by input.
     """
 
     def __init__(
@@ -79,6 +83,12 @@ class CorpusReader:
         self._columns = list(dict.fromkeys([part.id, *part.features.values(), *part.attributes]))
         self._lists = {
             part.features[key] for key, feature in self._features.items() if holds_lists(feature)
+        }
+        self.cut = Counter[str]()
+        self.padded = Counter[str]()
+        self._defaults = {
+            key: default_column(key, feature.input_length, feature.default)
+            for key, feature in self._features.items()
         }
         self._integral: bool | None = None
         self._texts: dict[str, int] = {}
@@ -142,11 +152,28 @@ class CorpusReader:
                 self._texts[column] = max(
                     self._texts.get(column, 0), _text_kind(attributes[column])
                 )
-        columns = {
-            key: feature_column(rows, column, self._features[key], part.list_separator)
-            for key, column in part.features.items()
-        }
+        columns = {key: self._column(rows, key) for key in part.features}
         return rows.where, ids, columns, attributes
+
+    def _column(self, rows: Rows, key: str) -> Column:
+        """Returns the column of an input, with lists of the length that the input takes."""
+        feature = self._features[key]
+        length = feature.input_length
+        name = self.part.features[key]
+        column = feature_column(rows, name, feature, self.part.list_separator)
+        if length is None:
+            return column
+        try:
+            fitted = fit_length(key, length, column, len(rows), self._defaults[key])
+        except WrongLength as problem:
+            raise NotConvertible(
+                f"{rows.at(name, problem.example)} {problem.counts} by input {key!r}; write lists "
+                f"of that length, or state what pads or cuts others as inputs.{key}.pad and "
+                f"inputs.{key}.keep"
+            ) from problem
+        self.cut[key] += fitted.cut
+        self.padded[key] += fitted.padded
+        return fitted.column._replace(offsets=None)  # all of one length
 
     def _ids(self, rows: Rows) -> Any:
         """Returns int64 or Arrow strings: all integers or all strings, whichever the first of a CSV

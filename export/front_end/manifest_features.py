@@ -8,11 +8,13 @@ from typing import Any
 
 from bundle.format import manifest
 from export.errors import UsageError
+from export.front_end.input_lengths import input_lengths
 from export.front_end.roles import input_roles
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
 from export.recipe import schema
 
 Roles = Mapping[str, manifest.Role]
+Lengths = Mapping[str, manifest.InputLength]
 
 
 def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, manifest.Feature]:
@@ -32,6 +34,7 @@ def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, mani
     for where, name in named:
         _check_known(name, model, where)
     roles = input_roles(model, job)
+    lengths = input_lengths(model, job)
     for store, part in job.contexts.items():
         for name in part.features:
             if roles[name] != "context":
@@ -40,9 +43,9 @@ def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, mani
                     "belongs to a candidate"
                 )
     return {
-        name: _dense(spec, model, job, roles)
+        name: _dense(spec, model, job, roles, lengths)
         if isinstance(spec, DenseSpec)
-        else _embedded(spec, model, job, roles)
+        else _embedded(spec, model, job, roles, lengths)
         for name, spec in model.features.items()
     }
 
@@ -66,7 +69,7 @@ def _check_known(name: str, model: ModelSpec, where: str) -> None:
 
 
 def _dense(
-    spec: DenseSpec, model: ModelSpec, job: schema.ExportJob, roles: Roles
+    spec: DenseSpec, model: ModelSpec, job: schema.ExportJob, roles: Roles, lengths: Lengths
 ) -> manifest.DenseFeature:
     (name,) = spec.reads
     part = job.features.get(name, schema.FeaturePart())
@@ -75,12 +78,16 @@ def _dense(
         raise UsageError(
             f"features.{name}: it reads no table, so it has neither 'ids' nor 'unknown'"
         )
-    stated = {"role": roles[name], "default": part.default}
+    stated = {
+        "role": roles[name],
+        "default": part.default,
+        "input_length": lengths.get(name),
+    }
     return manifest.DenseFeature(**dict(spec.entry) | stated)
 
 
 def _embedded(
-    spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles: Roles
+    spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles: Roles, lengths: Lengths
 ) -> manifest.EmbeddedFeature:
     first = spec.reads[0]
     part = job.features.get(first, schema.FeaturePart())
@@ -99,10 +106,12 @@ def _embedded(
         "ids": rule,
         "unknown": spec.unknown or part.unknown,
         "default": part.default,
+        "input_length": lengths.get(first),
     }
     if isinstance(rule, manifest.MultiInputIds):
-        # Several inputs: each has a role and a default of its own.
-        stated |= {"ids": _with_stated_keys(rule, spec, job, roles), "default": None}
+        # Several inputs: each has a role, a default and a length of its own.
+        keys = _with_stated_keys(rule, spec, job, roles, lengths)
+        stated |= {"ids": keys, "default": None, "input_length": None}
     elif not (spec.has_rule or isinstance(rule, manifest.IdentityIds)):
         # The model takes rows, and its padding and casts are those of rows; callers send ids.
         stated |= {"padding": None, "cast": None, "from_end": False}
@@ -110,13 +119,22 @@ def _embedded(
 
 
 def _with_stated_keys(
-    rule: manifest.MultiInputIds, spec: FeatureSpec, job: schema.ExportJob, roles: Roles
+    rule: manifest.MultiInputIds,
+    spec: FeatureSpec,
+    job: schema.ExportJob,
+    roles: Roles,
+    lengths: Lengths,
 ) -> manifest.MultiInputIds:
-    """Returns a rule of several inputs with their roles and defaults."""
+    """Returns a rule of several inputs with their roles, defaults and lengths."""
     keys = []
     for key, name in zip(rule.keys, spec.reads, strict=True):
         part = job.features.get(name, schema.FeaturePart())
-        keys.append(key.model_copy(update={"role": roles[name], "default": part.default}))
+        stated = {
+            "role": roles[name],
+            "default": part.default,
+            "input_length": lengths.get(name),
+        }
+        keys.append(key.model_copy(update=stated))
     return rule.model_copy(update={"keys": tuple(keys)})
 
 

@@ -273,6 +273,7 @@ class _Bundle:
                 files=[file.path for file in files],
             )
             entries[name] = self.draft.do(Step(step_key, manifest.Corpus, write))
+            self.notes += candidates.notes_of_lengths(f"{key}.{name}", entries[name])
         return entries
 
     def _write_filters(self, name: str, corpus: manifest.Corpus) -> manifest.Corpus:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
+from bundle.format.input_lengths import Keep, PadSide, PadValue
 from bundle.format.manifest import Distance, IdentityIds, Name, Precision, Role, Unknown
 from export.errors import UsageError
 
@@ -84,6 +85,36 @@ class InputPart(Part):
     """Maximum number of values per example, for a ragged or sparse input that a tower reads itself.
     A request with more is rejected.
     """
+    pad: PadValue | None = None
+    """Value that fills up a list with fewer values than `shape`, as a client sends it, such as the
+    id that filled up the lists of training. Without it, a shorter list is rejected: in a request,
+    an example and a corpus. For a dense input with one axis.
+    """
+    pad_side: PadSide = "end"
+    """Where `pad` is added: `end`, after the values, or `start`, before them, as in training."""
+    keep: Keep | None = None
+    """Which values of a longer list stay: the first or the last ones. Without it, a longer list is
+    rejected. For a dense input with one axis.
+    """
+
+    @model_validator(mode="after")
+    def _fixed_length(self) -> InputPart:
+        stated = sorted({"pad", "pad_side", "keep"} & self.model_fields_set)
+        if not stated:
+            return self
+        if self.kind != "dense":
+            raise ValueError(
+                f"'{stated[0]}' belongs to a dense input; the model itself defines what becomes of "
+                f"the lists of a {self.kind} one"
+            )
+        if len(self.shape) != 1 or self.weights_for is not None:
+            raise ValueError(
+                f"'{stated[0]}' belongs to an input of ids or numbers with one axis, such as "
+                "shape = [20]"
+            )
+        if self.pad is None and "pad_side" in stated:
+            raise ValueError("'pad_side' requires 'pad'")
+        return self
 
 
 class VocabularyPart(Part):

@@ -188,7 +188,8 @@ def _sent(graph: InlineGraph, examples: Examples, features: FeatureReader) -> Se
         if isinstance(spec, DenseSpec) and spec.entry.take == "values":
             sent[name] = tf.constant(features.activation(spec.name, examples.columns, n).values)
             continue
-        column = examples.columns.get(name) or default_column(name, job, n)
+        length = features.length_of(name)
+        column = examples.columns.get(name) or default_column(name, job, n, length)
         single = isinstance(spec, FeatureSpec) and spec.entry.one_each and spec.entry.place is None
         if single and name in job.features and job.features[name].default is not None:
             column = one_each(name, column, default_column(name, job, 1), n)

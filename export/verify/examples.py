@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from bundle.errors import FeatureError, WrongLength
+from bundle.features.input_lengths import InputLengths
 from bundle.features.reader import Column
 from bundle.format import manifest
 from export.errors import UsageError
@@ -67,7 +69,7 @@ def read_examples(
     n = max((len(values) for values in table.values()), default=0)
     if n == 0:
         raise UsageError(f"verify.examples: {path} holds no example")
-    columns = {}
+    columns: dict[str, Column] = {}
     for name, readers in model.inputs.items():
         if name not in table:
             if entries[readers[0].name].default is None:
@@ -84,13 +86,30 @@ def read_examples(
             raise UsageError(
                 f"verify.examples: {name!r} in {path} does not fit: {problem}"
             ) from problem
+    fitted = _fitted(columns, entries, n, path)
     truths = {output: _labels(table, column, path) for output, column in labels.items()}
     return Examples(
         n,
-        columns,
+        fitted,
         truths,
         {name: _recorded(table, column, path) for name, column in recorded.items()},
     )
+
+
+def _fitted(
+    columns: Mapping[str, Column], entries: Mapping[str, manifest.Feature], n: int, path: Path
+) -> Mapping[str, Column]:
+    """Returns columns in which lists have the lengths that their inputs take."""
+    try:
+        return InputLengths(entries).fit(columns, n).columns
+    except WrongLength as problem:
+        raise UsageError(
+            f"verify.examples: row {problem.example + 1} of {path}, column {problem.feature!r} "
+            f"{problem.counts}; write lists of that length, or state what pads or cuts others as "
+            f"inputs.{problem.feature}.pad and inputs.{problem.feature}.keep"
+        ) from problem
+    except FeatureError as problem:
+        raise UsageError(f"verify.examples: {path} does not fit: {problem}") from problem
 
 
 def _recorded(table: Mapping[str, list[Any]], column: str, path: Path) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
+from bundle.features.input_lengths import InputLengths
 from bundle.features.rules.ids import rule_of, within
 from bundle.format import manifest
 from bundle.tables.vocabularies import Vocabulary, index_keys
@@ -51,7 +52,8 @@ def make_examples(
       dumped: some keys of each table whose rows are found by key.
     """
     maker = _Maker(model, entries, keys, dumped, count, np.random.default_rng(0))
-    return Examples(count, {name: maker.column(name) for name in model.inputs})
+    columns = {name: maker.column(name) for name in model.inputs}
+    return Examples(count, InputLengths(entries).fit(columns, count).columns)
 
 
 @dataclass(frozen=True)

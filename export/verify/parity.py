@@ -77,14 +77,18 @@ def with_empty_bags(reference: Reference, tower: str) -> Reference | None:
 
 
 def _may_be_empty(reference: Reference, name: str) -> bool:
-    """Returns whether a request may send nothing in an input: not where a tower also takes its
-    values as they are, such as the mask of a padded history, and there is no default.
+    """Returns whether a request may send nothing in an input: not where each example has a fixed
+    number of values, which nothing pads, and there is no default.
     """
+    length = reference.features.length_of(name)
+    if length is not None and length.pad is not None:
+        return True
     as_sent = any(
         isinstance(spec, DenseSpec) and spec.entry.take == "values"
         for spec in reference.model.inputs[name]
     )
-    return not as_sent or reference.job.features.get(name, FeaturePart()).default is not None
+    is_fixed = as_sent or length is not None
+    return not is_fixed or reference.job.features.get(name, FeaturePart()).default is not None
 
 
 def check_towers(

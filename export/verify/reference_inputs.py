@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
+from bundle.features.input_lengths import fitted_default
 from bundle.features.reader import FeatureReader
+from bundle.format.manifest import InputLength
 from bundle.tables.id_values import integers
 from export.errors import UsageError, VerificationFailed
 from export.front_end.interface import ReadRows, ReferenceInputs, ReferenceModel
@@ -102,7 +104,10 @@ class Reference:
             rows = self._rows(name, embedded[0])
             if stated or len(readers) == 1:
                 return rows
-        return self.examples.columns.get(name) or default_column(name, self.job, self.examples.n)
+        length = self.features.length_of(name)
+        return self.examples.columns.get(name) or default_column(
+            name, self.job, self.examples.n, length
+        )
 
     def _rows(self, name: str, spec: FeatureSpec) -> Column:
         """Returns the rows that the bundle finds for ids, which the recipe's rule must give in
@@ -166,9 +171,16 @@ class Reference:
         return keys[place]
 
 
-def default_column(name: str, job: ExportJob, n: int) -> Column:
-    """Returns what the recipe has stand for an input that n examples leave out."""
-    default = job.features.get(name, FeaturePart()).default
+def default_column(name: str, job: ExportJob, n: int, length: InputLength | None = None) -> Column:
+    """Returns what the recipe has stand for an input that n examples leave out.
+
+    Args:
+      name: the input.
+      job: the recipe.
+      n: number of examples.
+      length: how many values the input takes; None: any number of them.
+    """
+    default = fitted_default(name, length, job.features.get(name, FeaturePart()).default)
     weights = None
     if isinstance(default, dict):
         weights = np.tile(np.asarray(default["weights"], np.float32), n)

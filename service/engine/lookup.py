@@ -89,7 +89,8 @@ def complete(
     n: int,
     execution: Execution,
 ) -> Columns:
-    """Returns the columns that were sent, and beside them what the store holds of the other inputs.
+    """Returns the columns that were sent, and beside them what the store holds of the other inputs,
+    all of the lengths that the inputs take.
 
     Args:
       inputs: of the n contexts, that are needed.
@@ -97,6 +98,38 @@ def complete(
     Raises:
       InvalidArgument: there is no store, more than one, or not one id for each context; or a
         context is not in the store and one of its inputs has no default: names it.
+      FeatureError: an example has another number of values than its input takes.
+    """
+    return fit(
+        model_version, _with_stored(model_version, inputs, sent, ids, n, execution), n, execution
+    )
+
+
+def fit(model_version: ModelVersion, columns: Columns, n: int, execution: Execution) -> Columns:
+    """Checks the lengths of the lists of n examples; pads and cuts those of which the bundle says
+    how, and counts them.
+
+    Raises:
+      FeatureError: an example has another number of values than its input takes.
+    """
+    fitted = model_version.reader.fit(columns, n)
+    for name, count in fitted.cut.items():
+        execution.count("cut_lists", count, model_version.model, name)
+    for name, count in fitted.padded.items():
+        execution.count("padded_lists", count, model_version.model, name)
+    return fitted.columns
+
+
+def _with_stored(
+    model_version: ModelVersion,
+    inputs: Collection[str],
+    sent: Columns,
+    ids: Ids | None,
+    n: int,
+    execution: Execution,
+) -> Columns:
+    """Returns the columns that were sent, and what the store holds of the other inputs; arguments
+    and errors as of `complete`.
     """
     if ids is None:
         return sent

@@ -162,7 +162,14 @@ def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
         "role": role,
         "required": required,
     }
-    return head | _FEATURE | fields | {"default": default, "stored": stored, "readers": readers}
+    length = manifest.length_of(name)
+    tail = {
+        "default": default,
+        "stored": stored,
+        "readers": readers,
+        "input_length": None if length is None else length.model_dump(mode="json"),
+    }
+    return head | _FEATURE | fields | tail
 
 
 def type_of(manifest: Manifest, feature: Feature, name: str) -> str:

@@ -145,7 +145,8 @@ async def embed(
     n = lookup.count_queries(model_version, request.features, None, settings)
     check_rows(n, tower.result_dim, "features", settings, execution.request_count)
     execution.computed(n)
-    vectors = await result(model_version, tower, request.features, n, execution)
+    features = lookup.fit(model_version, request.features, n, execution)
+    vectors = await result(model_version, tower, features, n, execution)
     return Embedded(model_version.model, model_version.version, vectors)
 
 

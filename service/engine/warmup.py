@@ -134,6 +134,9 @@ def _columns(manifest: Manifest, names: Iterable[str]) -> dict[str, Column]:
             for each in readers
             if isinstance(each, EmbeddedFeature) and each.places is not None
         ]
+        length = manifest.length_of(name)
+        if length is not None:
+            sizes.append(length.values)
         size = sizes[0] if sizes else 1
         texts = any(type_of(manifest, each, name) == "string" for each in readers)
         values: NDArray[Any] = np.full(size, "0", object) if texts else np.zeros(size, np.int64)

@@ -104,6 +104,14 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "feature_examples": ("Examples for which a feature was looked up", ("model", "feature")),
     "oov_ids": ("Ids that are not in the table of the feature", ("model", "feature")),
+    "cut_lists": (
+        "Lists that were longer than their input takes, of which `keep` values stayed",
+        ("model", "input"),
+    ),
+    "padded_lists": (
+        "Lists that were shorter than their input takes, and were padded with `pad`",
+        ("model", "input"),
+    ),
     "missing_contexts": (
         "Contexts that used default values because the context store has no such id",
         ("model", "store"),

@@ -103,7 +103,12 @@ EDITS: list[tuple[str, Any, str]] = [
     ("features.genres.inputs", ["a", "b"], "only crossed and joined ids read"),
     ("features.age.inputs", ["a", "b"], "at most 1 item"),
     ("features.age.take", "surprise", "Input should be"),
-    ("features.age.inputs", ["user"], "with different roles or defaults"),
+    ("features.age.inputs", ["user"], "with different roles, defaults or numbers"),
+    ("features.age.input_length", {"values": 0}, "greater than or equal to 1"),
+    ("features.age.input_length", {"values": 1 << 40}, "less than or equal to 65536"),
+    ("features.age.input_length", {"values": 2, "pad": True}, "features.age"),
+    ("features.age.input_length", {"values": 2, "keep": "newest"}, "'first' or 'last'"),
+    ("features.age.input_length", {"values": 2, "pad_side": "start"}, "with 'pad' only"),
     *(("features.hour.ids.boundaries", wrong, ASCEND) for wrong in ([1.0, 0.5], [1e39])),
     (
         "features.user.ids",
@@ -192,7 +197,7 @@ CHANGES: list[tuple[str, Json, str]] = [
         "crossed ids need a single, or a bag",
     ),
     ("crossed", {"weighted": True}, "without weights"),
-    ("crossed", {"default": []}, "default by key"),
+    ("crossed", {"default": []}, "default and length of an input by key"),
     ("crossed", {"ids": {"kind": "identity"}}, "which only crossed and joined ids read"),
     *(
         (

@@ -69,6 +69,18 @@ class Combiner(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMBINER_MEAN: _ClassVar[Combiner]
     COMBINER_SQRTN: _ClassVar[Combiner]
 
+class PadSide(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PAD_SIDE_UNSPECIFIED: _ClassVar[PadSide]
+    PAD_SIDE_START: _ClassVar[PadSide]
+    PAD_SIDE_END: _ClassVar[PadSide]
+
+class Keep(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KEEP_UNSPECIFIED: _ClassVar[Keep]
+    KEEP_FIRST: _ClassVar[Keep]
+    KEEP_LAST: _ClassVar[Keep]
+
 class BagEncoding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     BAG_ENCODING_UNSPECIFIED: _ClassVar[BagEncoding]
@@ -224,6 +236,12 @@ COMBINER_UNSPECIFIED: Combiner
 COMBINER_SUM: Combiner
 COMBINER_MEAN: Combiner
 COMBINER_SQRTN: Combiner
+PAD_SIDE_UNSPECIFIED: PadSide
+PAD_SIDE_START: PadSide
+PAD_SIDE_END: PadSide
+KEEP_UNSPECIFIED: Keep
+KEEP_FIRST: Keep
+KEEP_LAST: Keep
 BAG_ENCODING_UNSPECIFIED: BagEncoding
 BAG_ENCODING_SPARSE: BagEncoding
 BAG_ENCODING_RAGGED: BagEncoding
@@ -830,7 +848,7 @@ class Id(_message.Message):
     def __init__(self, int64: _Optional[int] = ..., string: _Optional[str] = ...) -> None: ...
 
 class FeatureDetails(_message.Message):
-    __slots__ = ("name", "kind", "type", "role", "shape", "length", "combiner", "weighted", "unknown", "table", "required", "default", "stored", "readers")
+    __slots__ = ("name", "kind", "type", "role", "shape", "length", "combiner", "weighted", "unknown", "table", "required", "default", "stored", "readers", "input_length")
     NAME_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -845,6 +863,7 @@ class FeatureDetails(_message.Message):
     DEFAULT_FIELD_NUMBER: _ClassVar[int]
     STORED_FIELD_NUMBER: _ClassVar[int]
     READERS_FIELD_NUMBER: _ClassVar[int]
+    INPUT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     name: str
     kind: FeatureKind
     type: DataType
@@ -859,7 +878,20 @@ class FeatureDetails(_message.Message):
     default: Column
     stored: bool
     readers: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[FeatureKind, str]] = ..., type: _Optional[_Union[DataType, str]] = ..., role: _Optional[_Union[Role, str]] = ..., shape: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., combiner: _Optional[_Union[Combiner, str]] = ..., weighted: _Optional[bool] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., table: _Optional[str] = ..., required: _Optional[bool] = ..., default: _Optional[_Union[Column, _Mapping]] = ..., stored: _Optional[bool] = ..., readers: _Optional[_Iterable[str]] = ...) -> None: ...
+    input_length: InputLength
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[FeatureKind, str]] = ..., type: _Optional[_Union[DataType, str]] = ..., role: _Optional[_Union[Role, str]] = ..., shape: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., combiner: _Optional[_Union[Combiner, str]] = ..., weighted: _Optional[bool] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., table: _Optional[str] = ..., required: _Optional[bool] = ..., default: _Optional[_Union[Column, _Mapping]] = ..., stored: _Optional[bool] = ..., readers: _Optional[_Iterable[str]] = ..., input_length: _Optional[_Union[InputLength, _Mapping]] = ...) -> None: ...
+
+class InputLength(_message.Message):
+    __slots__ = ("values", "pad", "pad_side", "keep")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    PAD_FIELD_NUMBER: _ClassVar[int]
+    PAD_SIDE_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    values: int
+    pad: Column
+    pad_side: PadSide
+    keep: Keep
+    def __init__(self, values: _Optional[int] = ..., pad: _Optional[_Union[Column, _Mapping]] = ..., pad_side: _Optional[_Union[PadSide, str]] = ..., keep: _Optional[_Union[Keep, str]] = ...) -> None: ...
 
 class ReaderDetails(_message.Message):
     __slots__ = ("name", "inputs", "kind", "role", "table", "ids", "unknown", "combiner", "encoding", "weighted", "length", "shape", "dtype", "take", "place", "places", "max_norm", "empty_row", "padding", "below", "cast")

@@ -95,7 +95,9 @@ async def rank(
         returned, request.candidate_ids, len(request.heads), settings, execution.request_count
     )
     context_count = int(counts.size)
-    execution.computed(context_count, int(candidates.offsets[-1]))
+    m = int(candidates.offsets[-1])
+    execution.computed(context_count, m)
+    candidates = replace(candidates, sent=lookup.fit(model_version, candidates.sent, m, execution))
 
     context = lookup.complete(
         model_version,

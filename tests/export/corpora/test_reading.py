@@ -21,10 +21,11 @@ from bundle.format.manifest import (
     IdentityIds,
 )
 from export.corpora import files
+from export.corpora.candidates import notes_of_lengths
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusPart
 from tests.export.corpora.example_files import masked, record, write_examples
-from tests.export.corpora.written import held
+from tests.export.corpora.written import held, write
 
 
 def _embedded(kind: str, ids: Any = None, **more: Any) -> EmbeddedFeature:
@@ -45,6 +46,14 @@ FEATURES: dict[str, Feature] = {
     "studio": _embedded("single", HashIds(buckets=10)),
     "genres": _embedded("bag", HashIds(buckets=10)),
     "cast": _embedded("sequence"),
+    "trio": _embedded("sequence", length=3, input_length={"values": 3}),
+    "padded": _embedded("sequence", length=3, input_length={"values": 3, "pad": 9}),
+    "newest": _embedded(
+        "sequence",
+        length=3,
+        input_length={"values": 3, "pad": 9, "pad_side": "start", "keep": "last"},
+    ),
+    "either": _embedded("sequence", length=2, input_length={"values": 2}, default=[7, 8]),
     "decade": _embedded("single", BucketIds(boundaries=(1990.0, 2000.0))),
     "hour": _embedded("single", cast=Cast(of="float32", to="int64", rounding="down")),
     "code": _embedded("single", cast=Cast(of="int64", to="int32")),
@@ -204,6 +213,17 @@ def test_corpus_parquet_takes_lists_and_dictionaries(tmp_path: Path) -> None:
         ("place", ["1|2", "1"], "row 2 has 1 values; a feature of shape (2,) takes 2"),
         ("place", ["1|2", ""], "row 2 has 0 values; a feature of shape (2,) takes 2"),
         ("words", ["1|2", "1|2|3"], "row 2 has 3 values; a feature of shape (2,) takes 2 at most"),
+        (
+            "trio",
+            ["1|2|3", "1|2"],
+            "row 2 has 2 values; 3 were expected by input 'trio'; write lists of that length, or "
+            "state what pads or cuts others as inputs.trio.pad and inputs.trio.keep",
+        ),
+        ("trio", ["1|2|3", ""], "row 2 has 0 values; 3 were expected"),
+        ("trio", pa.array([[1, 2, 3], None]), "row 2 has 0 values; 3 were expected"),
+        ("trio", ["1|2|3|4", "1|2|3"], "row 1 has 4 values; 3 were expected"),
+        ("padded", ["1|2", "1|2|3|4"], "row 2 has 4 values; at most 3 were expected"),
+        ("either", ["", "1"], "row 2 has 1 values; 2 were expected"),
         ("span", ["1|2", "", "1"], "row 3 has 1 values; a feature of shape (2,) takes 2"),
         (
             "movie",
@@ -432,3 +452,25 @@ def test_corpus_file_that_is_gone_is_told(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as refusal:
             list(files.read_batches(gone, "movies", part, ["id"]))
         assert str(refusal.value) == f"corpus 'movies', movies.{kind} does not exist"
+
+
+def test_lists_of_a_corpus_are_padded_and_cut_as_stated_and_counted(tmp_path: Path) -> None:
+    lists = ["1|2|3", "1|2|3|4", "5", "", "4|3|2|1"]
+    rows = [f"{row},{text}" for row, text in enumerate(lists)]
+    (tmp_path / "movies.csv").write_text("\n".join(["id,list", *rows]))
+    part = CorpusPart(file="movies.csv", id="id", features={"newest": "list"})
+    found = held(tmp_path, part, FEATURES)
+    assert found["feature newest"] == [[1, 2, 3], [2, 3, 4], [9, 9, 5], [9, 9, 9], [3, 2, 1]]
+
+    corpus = write(tmp_path / "counted", part, FEATURES, tmp_path)
+    assert (corpus.cut, corpus.padded) == ({"newest": 2}, {"newest": 2})
+    assert notes_of_lengths("corpora.movies", corpus) == [
+        "corpora.movies: 2 of 5 lists of input 'newest' were cut",
+        "corpora.movies: 2 of 5 lists of input 'newest' were padded",
+    ]
+
+
+def test_empty_lists_of_a_corpus_take_the_default_of_their_input(tmp_path: Path) -> None:
+    (tmp_path / "movies.csv").write_text("id,list\n1,3|4\n2,\n")
+    part = CorpusPart(file="movies.csv", id="id", features={"either": "list"})
+    assert held(tmp_path, part, FEATURES)["feature either"] == [[3, 4], [7, 8]]

@@ -84,6 +84,21 @@ def test_recipe_of_the_docs_is_a_valid_one(tmp_path: Path) -> None:
             "features.user_id.ids.vocabulary: 'oov_buckets' requires 'oov_first_row' (got "
             "{'kind': 'vocabulary', 'vocabulary': 'v', 'oov_buckets': 1})",
         ),
+        (
+            "inputs.seen = { dtype = 'int64', kind = 'ragged', pad = 0 }",
+            "inputs.seen: 'pad' belongs to a dense input; the model itself defines what becomes "
+            "of the lists of a ragged one (got {'dtype': 'int64', 'kind': 'ragged', 'pad': 0})",
+        ),
+        (
+            "inputs.seen = { dtype = 'int64', keep = 'last' }",
+            "inputs.seen: 'keep' belongs to an input of ids or numbers with one axis, such as "
+            "shape = [20] (got {'dtype': 'int64', 'keep': 'last'})",
+        ),
+        (
+            "inputs.seen = { dtype = 'int64', shape = [2], pad_side = 'start' }",
+            "inputs.seen: 'pad_side' requires 'pad' (got {'dtype': 'int64', 'shape': [2], "
+            "'pad_side': 'start'})",
+        ),
         # A misspelled key is also missing.
         (
             "vocabularies.names = { fil = 'f' }",

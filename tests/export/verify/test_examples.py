@@ -55,6 +55,7 @@ PAGES: dict[str, manifest.Feature] = {
         table="users",
         role="context",
         length=2,
+        input_length=manifest.InputLength(values=2),
         ids=manifest.BucketIds(boundaries=(1.0, 2.0)),
     ),
     "age": manifest.DenseFeature(kind="dense", role="context", default=1.0),
@@ -162,6 +163,12 @@ def test_read_labels_and_recorded_outputs_that_cannot_be_such_are_named(
             "e.jsonl",
             json.dumps(ROW) + "\n" + json.dumps(ROW | {"age": 3}),
             "'age' is left out in 1 of 2 examples",
+        ),
+        (
+            "e.jsonl",
+            json.dumps(ROW) + "\n" + json.dumps(ROW | {"pair": [0.5]}),
+            "row 2 of .*e.jsonl, column 'pair' has 1 values; 2 were expected; write lists of that "
+            "length, or state what pads or cuts others as inputs.pair.pad and inputs.pair.keep",
         ),
         ("e.parquet", "no parquet", "e.parquet cannot be read"),
         ("e.parquet", None, "e.parquet does not exist"),

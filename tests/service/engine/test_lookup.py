@@ -10,8 +10,9 @@ import pytest
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Column
-from bundle.format.manifest import EmbeddedFeature, HashIds, TextIds, Unknown
+from bundle.format.manifest import EmbeddedFeature, HashIds, InputLength, TextIds, Unknown
 from service.errors import InvalidArgument, NotFound, TooLarge
+from tests.bundles.small import feature_entries
 from tests.service.engine.served import Served, column
 
 WORDS = TextIds(split="whitespace", ids=HashIds(buckets=50))
@@ -111,3 +112,22 @@ def test_rank_context_ids_without_a_store_are_rejected(load: Load) -> None:
     service = load()
     with pytest.raises(InvalidArgument, match="no context store; send the features"):
         service.rank(context_ids=np.array([7]), candidate_ids=service.small.ids[:1])
+
+
+def test_lists_that_were_cut_or_padded_are_counted_once_by_model_and_input(
+    load: Callable[..., Served],
+) -> None:
+    length = InputLength(values=3, pad=1000, keep="last")
+    recent = feature_entries()["recent"].model_copy(update={"input_length": length})
+    service = load(features={"recent": recent})
+    user = column(7)
+    service.recommend(
+        context={"user": user, "recent": column(*service.small.ids[:4], offsets=[0, 4])}, k=2
+    )
+    service.rank(
+        context={"user": user, "recent": column(1000, offsets=[0, 1])},
+        candidate_ids=service.small.ids[:2],
+    )
+    labels = {"model": "movies", "input": "recent"}
+    assert service.value("rowcast_cut_lists_total", **labels) == 1
+    assert service.value("rowcast_padded_lists_total", **labels) == 1

@@ -1,0 +1,271 @@
+"""Lists of an input that takes a fixed number of values per example: checked, padded or cut.
+
+What a model was trained on has one length. A list of another length is an error, unless the recipe
+of the export says what pads it, or which of its values stay. An example without values takes the
+default of the input, if there is one and nothing pads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import FeatureError, WrongLength
+from bundle.features.columns import Column, checked_offsets
+from bundle.format.features import (
+    DenseFeature,
+    EmbeddedFeature,
+    input_facts,
+    readers_of,
+)
+from bundle.format.id_rules import MultiInputIds
+from bundle.format.input_lengths import InputLength
+from bundle.tables.offsets import Offsets, lengths_of, offsets_of
+
+
+class FittedColumn(NamedTuple):
+    """A column in which each example has as many values as the input takes.
+
+    Attributes:
+      column: The values.
+      cut: How many examples had more values.
+      padded: How many examples had fewer values, and were padded.
+    """
+
+    column: Column
+    cut: int = 0
+    padded: int = 0
+
+
+class FittedColumns(NamedTuple):
+    """Columns by input, each as long as its input takes.
+
+    Attributes:
+      columns: By input.
+      cut: How many examples had more values, by input, where there are any.
+      padded: How many examples had fewer values, by input, where there are any.
+    """
+
+    columns: Mapping[str, Column]
+    cut: Mapping[str, int] = MappingProxyType({})
+    padded: Mapping[str, int] = MappingProxyType({})
+
+
+class InputLengths:
+    """The inputs of a model that take a fixed number of values."""
+
+    def __init__(self, features: Mapping[str, EmbeddedFeature | DenseFeature]) -> None:
+        """Collects them from the features of a manifest.
+
+        Raises:
+          FeatureError: The default of an input has another number of values; names the input.
+        """
+        self.entries: dict[str, InputLength] = {}
+        self._defaults: dict[str, Column | None] = {}
+        for name, readers in readers_of(features).items():
+            facts = input_facts(name, features[readers[0]])
+            if facts.length is not None:
+                self.entries[name] = facts.length
+                self._defaults[name] = default_column(name, facts.length, facts.default)
+
+    def fit(self, columns: Mapping[str, Column], n: int) -> FittedColumns:
+        """Checks, pads or cuts what was sent of n examples; see `fit_length`.
+
+        It changes nothing of columns that it returned before.
+        """
+        changed: dict[str, Column] = {}
+        cut: dict[str, int] = {}
+        padded: dict[str, int] = {}
+        for name, entry in self.entries.items():
+            column = columns.get(name)
+            if column is None:
+                continue
+            fitted = fit_length(name, entry, column, n, self._defaults[name])
+            if fitted.column is not column:
+                changed[name] = fitted.column
+            if fitted.cut:
+                cut[name] = fitted.cut
+            if fitted.padded:
+                padded[name] = fitted.padded
+        if not changed:
+            return FittedColumns(columns)
+        return FittedColumns({**columns, **changed}, cut, padded)
+
+
+def with_fitted_defaults(
+    feature: EmbeddedFeature | DenseFeature, inputs: tuple[str, ...]
+) -> EmbeddedFeature | DenseFeature:
+    """Returns a feature whose defaults have as many values as its inputs take.
+
+    Raises:
+      FeatureError: As `fitted_default`.
+    """
+    if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, MultiInputIds):
+        keys = []
+        for name, key in zip(inputs, feature.ids.keys, strict=True):
+            default = fitted_default(name, key.input_length, key.default)
+            keys.append(key.model_copy(update={"default": default}))
+        ids = feature.ids.model_copy(update={"keys": tuple(keys)})
+        return feature.model_copy(update={"ids": ids})
+    default = fitted_default(inputs[0], feature.input_length, feature.default)
+    return feature.model_copy(update={"default": default})
+
+
+def fitted_default(name: str, entry: InputLength | None, default: Any) -> Any:
+    """Returns the default of an input with as many values as the input takes, in the same form.
+
+    Raises:
+      FeatureError: It has another number of values, and the entry does not say what becomes of it.
+    """
+    if entry is None or default is None:
+        return default
+    given = _stated_column(default)
+    fitted = fit_length(name, entry, given, 1).column
+    if fitted is given:
+        return default
+    values = fitted.values.tolist()
+    if fitted.weights is None:
+        return values
+    return {"ids": values, "weights": fitted.weights.tolist()}
+
+
+def default_column(name: str, entry: InputLength | None, default: Any) -> Column | None:
+    """Returns the default of an input as a column of one example, of the length that the input
+    takes; None: it has no default.
+
+    Raises:
+      FeatureError: As `fitted_default`.
+    """
+    fitted = fitted_default(name, entry, default)
+    return None if fitted is None else _stated_column(fitted)
+
+
+def _stated_column(default: Any) -> Column:
+    weights = None
+    if isinstance(default, dict):
+        if "weights" in default:
+            weights = np.asarray(default["weights"], np.float32).reshape(-1)
+        default = default["ids"]
+    values = np.asarray(default).reshape(-1)
+    if values.dtype.kind == "U":
+        values = values.astype(object)
+    if not values.size:
+        values = values.astype(np.int64)
+    return Column(values, None, weights)
+
+
+def fit_length(
+    name: str, entry: InputLength, column: Column, n: int, default: Column | None = None
+) -> FittedColumn:
+    """Returns a column of n examples with `entry.values` values each.
+
+    Args:
+      name: The input.
+      entry: How many values it takes, and what becomes of other lists.
+      column: What was sent.
+      n: The number of examples.
+      default: What replaces an example without values; None: the input has no default.
+
+    Raises:
+      WrongLength: An example has another number of values, and the entry does not say what becomes
+        of it.
+      FeatureError: The offsets do not fit.
+    """
+    expected = entry.values
+    if column.offsets is None and column.values.shape == (n * expected,):
+        return FittedColumn(column)
+    offsets = checked_offsets(name, column, n)
+    lengths = lengths_of(offsets)
+    wrong = lengths != expected
+    if not np.count_nonzero(wrong):
+        return FittedColumn(column)
+
+    takes_default = np.zeros(n, bool)
+    if entry.pad is None and default is not None:
+        takes_default = lengths == 0
+    _check(name, entry, lengths, takes_default)
+    is_short = (lengths < expected) & ~takes_default
+    values = _placed(entry, column.values, offsets, entry.pad)
+    weights = column.weights
+    if weights is not None:
+        if weights.shape != column.values.shape:
+            counts = f"{weights.size} weights for {column.values.size} values"
+            raise FeatureError(name, f"{counts}; one each was expected")
+        weights = _placed(entry, weights, offsets, 1.0)
+    if default is not None and takes_default.any():
+        values, default_values = _alike(values, default.values)
+        values[takes_default] = default_values
+        if weights is not None:
+            weights[takes_default] = 1.0 if default.weights is None else default.weights
+    fitted = Column(
+        values.reshape(-1),
+        None,
+        None if weights is None else weights.reshape(-1),
+    )
+    cut = int(np.count_nonzero(lengths > expected))
+    return FittedColumn(fitted, cut, int(np.count_nonzero(is_short)))
+
+
+def _check(
+    name: str,
+    entry: InputLength,
+    lengths: NDArray[np.int64],
+    takes_default: NDArray[np.bool_],
+) -> None:
+    is_wrong = np.zeros(lengths.size, bool)
+    if entry.pad is None:
+        is_wrong |= (lengths < entry.values) & ~takes_default
+    if entry.keep is None:
+        is_wrong |= lengths > entry.values
+    if not is_wrong.any():
+        return
+    example = int(np.argmax(is_wrong))
+    expected = str(entry.values)
+    if entry.pad is not None:
+        expected = f"at most {expected}"
+    if entry.keep is not None:
+        expected = f"at least {expected}"
+    raise WrongLength(name, example, f"has {lengths[example]} values; {expected} were expected")
+
+
+def _placed(
+    entry: InputLength, values: NDArray[Any], offsets: Offsets, pad: object
+) -> NDArray[Any]:
+    """Returns [n, expected]: the values of each example that stay, and `pad` beside them."""
+    lengths = lengths_of(offsets)
+    kept = np.minimum(lengths, entry.values)
+    sources = offsets[:-1]
+    if entry.keep == "last":
+        sources = offsets[1:] - kept
+    targets = np.zeros(lengths.size, np.int64)
+    if entry.pad_side == "start":
+        targets = entry.values - kept
+
+    steps = np.arange(kept.sum()) - offsets_of(kept)[:-1].repeat(kept)
+    values, filler = _alike(values, _array_of(0 if pad is None else pad))
+    placed = np.full((lengths.size, entry.values), filler[0], values.dtype)
+    rows = np.arange(lengths.size).repeat(kept)
+    placed[rows, targets.repeat(kept) + steps] = values[sources.repeat(kept) + steps]
+    return placed
+
+
+def _array_of(value: object) -> NDArray[Any]:
+    return np.array([value], object if isinstance(value, str) else None)
+
+
+def _alike(values: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Returns both arrays with one dtype: strings of digits are integers, too."""
+    if not values.size:
+        return values.astype(others.dtype), others
+    if (values.dtype == object) != (others.dtype == object):
+        return values.astype(str).astype(object), others.astype(str).astype(object)
+    if values.dtype == object:
+        return values, others
+    dtype = np.result_type(values, others)
+    if np.issubdtype(dtype, np.float64) and values.dtype != np.float64:
+        dtype = np.dtype(np.float32)
+    return values.astype(dtype), others.astype(dtype)

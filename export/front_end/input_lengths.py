@@ -1,0 +1,112 @@
+"""How many values the dense inputs of a model take, and what the recipe has become of other lists.
+
+The tensors of ragged and sparse inputs hold lists of any length: there the model itself cuts and
+pads, as by `max_sequence_length`, and the features of a bundle do as it does.
+"""
+
+from __future__ import annotations
+
+import math
+
+from bundle.errors import FeatureError
+from bundle.features.input_lengths import fitted_default
+from bundle.format.manifest import InputLength
+from export.errors import UsageError
+from export.front_end.specs import FeatureSpec, ModelSpec
+from export.recipe import schema
+
+
+def input_lengths(model: ModelSpec, job: schema.ExportJob) -> dict[str, InputLength]:
+    """Returns the number of values of each input that takes a fixed number of them.
+
+    An input of numbers alone, or of one value, is left out if the recipe does not pad or cut it:
+    its features take no other number of values.
+
+    Raises:
+      UsageError: What pads an input is no value of it, or the default of an input has another
+        number of values.
+    """
+    lengths = {}
+    for name in model.inputs:
+        part = job.inputs.get(name)
+        if part is None or part.kind != "dense" or not part.shape:
+            continue
+        stated = part.pad is not None or part.keep is not None
+        if not stated and not _is_listed(name, model):
+            continue
+        if part.pad is not None:
+            _check_pad(name, part.pad, model, job)
+        lengths[name] = InputLength(
+            values=math.prod(part.shape),
+            pad=_padding(name, model, job) if part.pad is None else part.pad,
+            pad_side=part.pad_side,
+            keep=part.keep,
+        )
+        _check_default(name, lengths[name], job)
+    return lengths
+
+
+def _is_listed(name: str, model: ModelSpec) -> bool:
+    """Returns whether a feature reads several ids of each example."""
+    embedded = [spec for spec in model.inputs[name] if isinstance(spec, FeatureSpec)]
+    return any(not spec.entry.one_each or spec.entry.place is not None for spec in embedded)
+
+
+def _padding(name: str, model: ModelSpec, job: schema.ExportJob) -> int | str | None:
+    """Returns the id that every feature of an input leaves out, as feature columns do -1 and "";
+    None: there is none, or the recipe makes rows of what clients send.
+    """
+    paddings = set()
+    is_row_stated = job.features.get(name, schema.FeaturePart()).ids.kind != "identity"
+    for spec in model.inputs[name]:
+        of_rows = isinstance(spec, FeatureSpec) and is_row_stated and not spec.has_rule
+        left_out = None
+        if isinstance(spec, FeatureSpec) and not of_rows:
+            left_out = spec.padding_of(name)
+        paddings.add(left_out)
+    return paddings.pop() if len(paddings) == 1 else None
+
+
+def _check_pad(name: str, pad: int | float | str, model: ModelSpec, job: schema.ExportJob) -> None:
+    readers = model.inputs[name]
+    if any(spec.weights is not None for spec in readers):
+        raise UsageError(
+            f"inputs.{name}.pad: its values have weights, and nothing states the weight of {pad!r};"
+            " send lists of full length"
+        )
+    kind = _value_kind(name, job)
+    fits = {
+        "an integer": isinstance(pad, int),
+        "a number": not isinstance(pad, str),
+        "a string": isinstance(pad, str),
+        "an integer or a string": not isinstance(pad, float),
+    }
+    if not fits[kind]:
+        raise UsageError(
+            f"inputs.{name}.pad is {pad!r}; {kind} was expected, as clients send it for this input"
+        )
+
+
+def _value_kind(name: str, job: schema.ExportJob) -> str:
+    """Returns what clients send for an input: as the recipe's rule takes it, else as the model."""
+    rule = job.features.get(name, schema.FeaturePart()).ids
+    if isinstance(rule, schema.VocabularyRule) and rule.vocabulary in job.vocabularies:
+        keys = job.vocabularies[rule.vocabulary].dtype
+        return "a string" if keys == "string" else "an integer"
+    if isinstance(rule, schema.HashRule):
+        return "an integer or a string"
+    if isinstance(rule, schema.BucketRule):
+        return "a number"
+    dtype = job.inputs[name].dtype
+    return {"float32": "a number", "string": "a string"}.get(dtype, "an integer")
+
+
+def _check_default(name: str, length: InputLength, job: schema.ExportJob) -> None:
+    default = job.features.get(name, schema.FeaturePart()).default
+    try:
+        fitted_default(name, length, default)
+    except FeatureError as problem:
+        raise UsageError(
+            f"features.{name}.default: {problem.problem}; write a default of that length, or "
+            f"what pads a shorter one as inputs.{name}.pad"
+        ) from problem
