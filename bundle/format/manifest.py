@@ -53,7 +53,14 @@ from bundle.format.id_rules import (
 )
 from bundle.format.indexes import CostPoint, Distance, Index, Recall, SearchCosts
 from bundle.format.input_lengths import InputLength
-from bundle.format.tables import Segment, Table, TableDtype, TableError, TableSource
+from bundle.format.tables import (
+    NonFiniteRows,
+    Segment,
+    Table,
+    TableDtype,
+    TableError,
+    TableSource,
+)
 from bundle.format.towers import (
     HeadEffect,
     Precision,
@@ -87,6 +94,7 @@ __all__ = [
     "JoinedIds",
     "KeyedIds",
     "MultiInputIds",
+    "NonFiniteRows",
     "Precision",
     "Recall",
     "Role",

@@ -83,6 +83,14 @@ class TableError(StrictModel):
     """Between a row and what it became; 1 where both are zeros."""
 
 
+class NonFiniteRows(StrictModel):
+    """Rows that hold NaN or an infinity, which the user allows."""
+
+    rows: Positive | None = None
+    """How many there are; null: the rows of a linked table are not read."""
+    first_row: Count | None = None
+
+
 class Table(StrictModel):
     """Rows x dim of one dtype under one name."""
 
@@ -95,6 +103,8 @@ class Table(StrictModel):
     error: TableError | None = None
     """Where rows were converted."""
     source: TableSource
+    non_finite: NonFiniteRows | None = None
+    """None: all rows that were read are finite, which are all but those of a linked table."""
     unavailable: Literal["error", "unknown"] = "error"
     """What a lookup does where no process that holds its row can be reached: fail, or treat the id
     as unknown.

@@ -87,6 +87,13 @@ AcceptStated = Annotated[
         help="Publish tables even if nothing verifies the layout that --mod or --layout states.",
     ),
 ]
+AllowNonFinite = Annotated[
+    bool,
+    typer.Option(
+        "--allow-non-finite",
+        help="Publish tables although rows hold NaN or infinities. The manifest counts them.",
+    ),
+]
 OtherCheckpoint = Annotated[
     str | None,
     typer.Option(

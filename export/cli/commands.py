@@ -199,6 +199,7 @@ def tables(
     layout: cl.LayoutFile = None,
     trained_ids: cl.TrainedIds = None,
     accept_stated: cl.AcceptStated = False,
+    allow_non_finite: cl.AllowNonFinite = False,
     model: cl.Model = "tables",
     version: cl.Version = None,
     full: cl.Full = False,
@@ -229,7 +230,7 @@ def tables(
         names = options.read_names(only or ())
         every, single = read_dtypes(dtypes or ())
         statements = options.read_statements(named, mod, layout)
-        writing = Writing(dtype=every, link=how == "link")
+        writing = Writing(dtype=every, link=how == "link", allow_non_finite=allow_non_finite)
         job = tables_job.TablesJob(
             model,
             version,

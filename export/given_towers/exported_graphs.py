@@ -8,7 +8,7 @@ is exported: this is the only place where PyTorch has a say.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from export.errors import NotConvertible
+from export.front_end.finite_weights import check_finite_weights
 from export.given_towers.aten_operations import OPERATIONS
 from export.graphs.loading import tf
 from export.recipe.schema import explain
@@ -51,12 +52,16 @@ class _Graph(BaseModel):
 class ExportedGraphTower:
     """A tower in a file that `write_tower` wrote. Implements `GivenTower`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, not_finite: Collection[str] = ()) -> None:
         """Reads the file.
 
+        Args:
+          path: of the file.
+          not_finite: names of weights that may hold NaN or infinities.
+
         Raises:
-          NotConvertible: it is damaged or not such a file, has an operation without a counterpart,
-            or computes something else than PyTorch did.
+          NotConvertible: it is damaged or not such a file, has a weight that is not finite or an
+            operation without a counterpart, or computes something else than PyTorch did.
         """
         self._path = path
         try:
@@ -72,6 +77,7 @@ class ExportedGraphTower:
                 reason = explain(problem, _Graph)
             raise self._refused(f"cannot be read: {reason}; {_WRITE_AGAIN}") from problem
 
+        check_finite_weights(f"tower {path}", self._checked_weights(), not_finite)
         self.inputs = {
             name: tf.TensorSpec([None, *value.shape[1:]], value.dtype, name)
             for name, value in examples.items()
@@ -91,6 +97,16 @@ class ExportedGraphTower:
             results[each.name] = self._result(each, results)
         outputs = {name: results[result] for name, result in self._graph.outputs.items()}
         return outputs.get("", outputs)
+
+    def _checked_weights(self) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yields the weights that must be finite. Buffers and constants may hold infinities, as
+        masks do; torch.export begins the names of parameters with `p_`.
+        """
+        for name, values in self._weights.items():
+            if name.startswith("p_") or values.dtype.kind != "f":
+                yield name, values
+            else:
+                yield name, np.where(np.isinf(values), 0, values)
 
     def _result(self, each: _Operation, results: Mapping[str, Any]) -> Any:
         try:

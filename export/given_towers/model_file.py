@@ -111,7 +111,10 @@ def read_model_file(job: ExportJob, base: Path) -> GivenTowers:
             )
     table_of = dict(_features(tables))
     _check_weights(table_of, job)
-    towers = {name: open_tower(base / file) for name, file in files.items()}
+    towers = {
+        name: open_tower(base / file, job.checkpoint.allow_non_finite)
+        for name, file in files.items()
+    }
     return GivenTowers(towers, plan_activations(table_of, job.inputs))
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from export.errors import NotConvertible
+from export.front_end.finite_weights import check_finite_weights
 from export.graphs.internals import frozen_graph
 from export.graphs.loading import tf
 
@@ -14,11 +15,16 @@ from export.graphs.loading import tf
 class SavedModelTower:
     """The signature `serving_default` of a SavedModel, or its only one. Implements `GivenTower`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, not_finite: Collection[str] = ()) -> None:
         """Loads the SavedModel.
 
+        Args:
+          path: of its directory.
+          not_finite: names of variables that may hold NaN or infinities.
+
         Raises:
-          NotConvertible: it is damaged, or has no such signature.
+          NotConvertible: it is damaged, has no such signature, or holds a variable that is not
+            finite.
         """
         try:
             loaded = tf.saved_model.load(str(path))
@@ -34,6 +40,8 @@ class SavedModelTower:
                 f"tower {path} has no signature 'serving_default'; it has {known}: save it with "
                 "tf.saved_model.save(module, path, signatures=function)"
             )
+        variables = ((variable.name, variable.numpy()) for variable in signature.variables)
+        check_finite_weights(f"tower {path}", variables, not_finite)
         self.inputs = dict(signature.structured_input_signature[1])
         for name, spec in self.inputs.items():
             if spec.shape.rank and spec.shape[0] is not None:

@@ -4,17 +4,20 @@ towers, plan of tables.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from bundle.format import manifest
 from export.checkpoint.inventory.specs import Inventory
-from export.checkpoint.reader import Checkpoint
+from export.checkpoint.reader import SMALL_BYTES_MAX, Checkpoint
 from export.corpora.files import locate_corpus
 from export.corpora.size_estimates import IndexForecast, forecast_index
 from export.errors import NotConvertible, UsageError
+from export.front_end.finite_weights import check_finite_weights
 from export.front_end.interface import PartitionedModel, TracedTower
 from export.front_end.manifest_features import describe_features
 from export.front_end.roles import check_candidate_inputs
@@ -144,13 +147,55 @@ def trace_job(
     original = traced.original
     inventory = original.find_tables(trained_rows(job, base, traced.spec, entries))
     read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
-    original.find_weights(read.values())
+    weights = original.find_weights(read.values())
+    _check_weights(checkpoint, inventory, traced.spec, weights, job)
     dense = {entry.key for entry in inventory.dense}
     also_stored = original.note_unmatched_weights(dense)
     check_own_rows(job, traced, entries)
     number = version or destination.next_version(job.model)
     return TracedJob(
         job, base, checkpoint, inventory, traced, entries, also_stored, destination, number
+    )
+
+
+def _check_weights(
+    checkpoint: Checkpoint,
+    inventory: Inventory,
+    model: ModelSpec,
+    weights: Iterable[tuple[Any, str]],
+    job: ExportJob,
+) -> None:
+    """Checks that the weights of towers are finite; rows of tables are checked while they are
+    copied.
+
+    Args:
+      checkpoint: holds them.
+      inventory: its tables.
+      model: the tables that are copied.
+      weights: each variable with its key; "" if a tower's file holds it, which was checked.
+      job: the recipe.
+
+    Raises:
+      NotConvertible: a weight is not finite.
+      UsageError: the recipe allows it for a variable that the checkpoint lacks.
+    """
+    allowed = job.checkpoint.allow_non_finite
+    for key in allowed:
+        if key not in checkpoint.entries and checkpoint.storage.kind != "PyTorch":
+            close = difflib.get_close_matches(key, checkpoint.entries, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise UsageError(
+                f"checkpoint.allow_non_finite: checkpoint {checkpoint.name} has no variable "
+                f"{key!r}{hint}"
+            )
+    copied = {table.key for table in inventory.tables if table.name in model.tables}
+    keys = dict.fromkeys(key for _, key in weights if key and key not in copied)
+    entries = checkpoint.entries
+    readable = (key for key in keys if entries[key].bytes <= SMALL_BYTES_MAX)
+    check_finite_weights(
+        f"checkpoint {checkpoint.name}",
+        ((key, checkpoint.read_all(key)) for key in readable),
+        allowed,
     )
 
 
@@ -244,7 +289,9 @@ def _tables_of_candidates(opened: TracedJob) -> set[str]:
 
 def _writing(part: TablePart, link: bool) -> Writing:
     limits = ErrorLimits(part.max_abs_error, part.rms_error, part.cosine_min)
-    return Writing(part.segment_rows, part.dtype, limits, link)
+    return Writing(
+        part.segment_rows, part.dtype, limits, link, allow_non_finite=part.allow_non_finite
+    )
 
 
 def _check_files(job: ExportJob, base: Path) -> None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from bundle.format import manifest
 from bundle.storage import staging
 from export.checkpoint.inventory.specs import TableSpec
 from export.errors import UsageError, VerificationFailed
@@ -37,6 +38,7 @@ from export.saved_model.files import (
     write_variables,
 )
 from export.saved_model.graph import InlineGraph, build_graph, variable_key, write_graph
+from export.tables.finite_rows import check_finite, joined
 from export.tables.segments import Receipt
 from export.tables.vocabularies import read_keys
 from export.towers.manifest_towers import check_limits
@@ -188,6 +190,7 @@ def run_inline(
         plan = prepared.variables
         with progress.step("variables", plan.moved_bytes) as moved:
             receipts = _move(plan, settings, stage, moved)
+            _check_finite(prepared, receipts)
             write_variables(plan, prepared.checkpoint, prepared.small, objects, receipts)
             prepared.checkpoint.check_unchanged()
         with progress.step("proof"):
@@ -253,12 +256,29 @@ def _check_recipe(job: ExportJob, base: Path) -> None:
             "machine: give one, and send the directory with your store's own tool"
         )
     for name, part in job.tables.items():
-        beyond = part.model_fields_set - {"key", "mod", "segment_rows"}
+        beyond = part.model_fields_set - {"key", "mod", "segment_rows", "allow_non_finite"}
         if beyond:
             raise UsageError(
                 f"tables.{name}.{min(beyond)} is for bundles; a self-contained SavedModel holds "
                 "tables as they were trained: leave it out"
             )
+
+
+def _check_finite(prepared: PreparedInline, receipts: Iterable[Receipt]) -> None:
+    """Checks that the variables that tasks copied are finite, but for tables where the recipe
+    allows others.
+
+    Raises:
+      NotConvertible: one is not.
+    """
+    found: dict[str, list[manifest.NonFiniteRows | None]] = {}
+    for receipt in receipts:
+        found.setdefault(receipt.key, []).append(receipt.non_finite)
+    tables = {spec.key: name for name, spec in prepared.tables.items()}
+    for key, parts in found.items():
+        name = tables.get(key, key)
+        part = prepared.job.tables.get(name)
+        check_finite(name, joined(parts), allowed=part is not None and part.allow_non_finite)
 
 
 def _clear(directory: Path) -> None:

@@ -23,6 +23,7 @@ from export.jobs.staged import Draft
 from export.jobs.uploads import FinishedStep, Uploads, without_objects
 from export.recipe.settings import ExportSettings
 from export.steps import Step, StepKey
+from export.tables.finite_rows import check_finite
 from export.tables.links import link_files
 from export.tables.plan import ExportPlan, TablePlan, Writing, plan_tables
 from export.tables.segments import (
@@ -118,6 +119,7 @@ def copy_tables(
 
     Raises:
       VerificationFailed: converted rows break a limit.
+      NotConvertible: rows are not finite, and not allowed to be.
       ExportError: a source is damaged, or a segment cannot be written.
     """
     for table in plan.tables:
@@ -137,7 +139,15 @@ def copy_tables(
     link_files(plan, stage.directory)
     tables = {table.spec.name: manifest_table(table, receipts, plan.links) for table in plan.tables}
     for table in plan.tables:
-        table.limits.check(table.spec.name, tables[table.spec.name].error)
+        entry = tables[table.spec.name]
+        table.limits.check(table.spec.name, entry.error)
+        if not table.linked:
+            check_finite(
+                table.spec.name,
+                entry.non_finite,
+                allowed=table.allow_non_finite,
+                converted=entry.error is not None,
+            )
     return tables
 
 

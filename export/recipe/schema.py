@@ -44,6 +44,11 @@ class CheckpointPart(Part):
     """Read the moving average of each variable that has one: `ExponentialMovingAverage` of TF1,
     `use_ema` of Keras, or slot variables named `average`.
     """
+    allow_non_finite: tuple[str, ...] = ()
+    """Variables of towers that may hold NaN or infinities, such as a mask of infinities: their keys
+    in the checkpoint, or the names of the weights in a tower's file. Tables have a key of their
+    own.
+    """
     layout: str | None = None
     """Layout file, relative to the recipe. It describes where variables hold the rows of tables, if
     the checkpoint does not record it. "derive": the exporter derives it from `verify.trained_ids`.
@@ -99,7 +104,12 @@ class InputPart(Part):
 
     @model_validator(mode="after")
     def _fixed_length(self) -> InputPart:
-        stated = sorted({"pad", "pad_side", "keep"} & self.model_fields_set)
+        changes = {
+            "pad": self.pad is not None,
+            "pad_side": self.pad_side != "end",
+            "keep": self.keep is not None,
+        }
+        stated = [key for key, is_stated in changes.items() if is_stated]
         if not stated:
             return self
         if self.kind != "dense":
@@ -112,7 +122,7 @@ class InputPart(Part):
                 f"'{stated[0]}' belongs to an input of ids or numbers with one axis, such as "
                 "shape = [20]"
             )
-        if self.pad is None and "pad_side" in stated:
+        if self.pad is None and self.pad_side != "end":
             raise ValueError("'pad_side' requires 'pad'")
         return self
 
@@ -279,6 +289,10 @@ class TablePart(Part):
     """Maximum root mean square of these differences."""
     cosine_min: float | None = Field(default=None, ge=-1, le=1)
     """Minimum cosine between a row and its converted row."""
+    allow_non_finite: bool = False
+    """Publish the table although rows hold NaN or infinities. A request that reads one of them
+    fails with INTERNAL. The manifest records how many there are.
+    """
     unavailable: Literal["error", "unknown"] = "error"
     """What a lookup does if it reaches no shard that holds the row. error: the request fails.
     unknown: the id is treated as unknown, and the response reports its `coverage`.

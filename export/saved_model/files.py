@@ -28,7 +28,7 @@ from export.checkpoint.formats import object_graph as objectgraph
 from export.checkpoint.formats.tensorbundle import data_file, string_bytes, write_index
 from export.checkpoint.layouts import Plain
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.variables import Entry, Slice
+from export.checkpoint.variables import NUMPY_DTYPES, Entry, Slice
 from export.errors import CheckpointError, NotConvertible
 from export.tables.links import link_file
 from export.tables.plan import rest_tasks
@@ -135,7 +135,8 @@ def plan_variables(
             if check:
                 tasks += rest_tasks(stored, [(0, entry.shape[0])], budget_bytes)
             continue
-        tasks += _copies(key, stored, directory, own, at, budget_bytes)
+        named = entry._replace(key=key)
+        tasks += _copies(named, stored, directory, own, at, budget_bytes)
         zeros = (0,) * len(entry.shape)
         whole = Slice(str(own), at, entry.bytes, None, zeros, entry.shape)
         large[key] = entry._replace(key=key, slices=(whole,))
@@ -242,7 +243,7 @@ def _as_bytes(entry: Entry) -> Entry:
 
 
 def _copies(
-    key: str, stored: Entry, directory: Path, own: Path, at: int, budget_bytes: int
+    entry: Entry, stored: Entry, directory: Path, own: Path, at: int, budget_bytes: int
 ) -> list[TableTask]:
     """Plans the copy of a variable, as a matrix of bytes, to byte `at` of a data file."""
     rows, row_bytes = stored.shape
@@ -252,7 +253,7 @@ def _copies(
         here = bands.within(all_bands, first, count)
         tasks.append(
             TableTask(
-                table=key,
+                table=entry.key,
                 dim=row_bytes,
                 key=stored.key,
                 dtype=stored.dtype,
@@ -267,6 +268,7 @@ def _copies(
                 file=own.relative_to(directory).as_posix(),
                 block_bytes=block_bytes(1, budget_bytes),
                 offset=at + first * row_bytes,
+                value_dtype=entry.dtype if entry.dtype in NUMPY_DTYPES else "",
             )
         )
     return tasks

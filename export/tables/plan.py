@@ -45,6 +45,7 @@ class Writing:
       limits: of the error of converted rows.
       link: whether its segments are hard links into the checkpoint, if its rows lie there in order.
       streamed: whether a segment is removed from the local disk once a store holds it.
+      allow_non_finite: whether rows may hold NaN or infinities.
     """
 
     segment_rows: int | None = None
@@ -53,9 +54,14 @@ class Writing:
     link: bool = False
     segment_bytes: int = segments.SEGMENT_BYTES
     streamed: bool = False
+    allow_non_finite: bool = False
 
 
 AS_STORED = Writing()
+_LINKED = (
+    "its rows are linked and not read: NaN and infinities are found only in rows that are compared "
+    "(all of them with --full)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,7 @@ class TablePlan:
       note: what the user should know of the way it is written, or "".
       limits: of the error of converted rows.
       streamed: whether a segment is removed from the local disk once a store holds it.
+      allow_non_finite: whether rows may hold NaN or infinities.
     """
 
     spec: TableSpec
@@ -79,6 +86,7 @@ class TablePlan:
     note: str = ""
     limits: ErrorLimits = NO_LIMITS
     streamed: bool = False
+    allow_non_finite: bool = False
 
     @property
     def dtype(self) -> str:
@@ -275,7 +283,17 @@ def plan_tables(
         bands = _bands(spec, entry, inventory.checkpoint)
         hindrance = _hindrance(spec, entry, bands, way) if way.link else ""
         if way.link and not hindrance:
-            plans.append(TablePlan(spec, entry.slices, (), tuple(band.slices[0] for band in bands)))
+            linked = tuple(band.slices[0] for band in bands)
+            plans.append(
+                TablePlan(
+                    spec,
+                    entry.slices,
+                    (),
+                    linked,
+                    note=_LINKED,
+                    allow_non_finite=way.allow_non_finite,
+                )
+            )
             continue
         remote = any(is_url(part.file) for part in entry.slices)
         held = block_bytes(spec.layout.lanes, budget_bytes, remote=remote)
@@ -285,7 +303,15 @@ def plan_tables(
             note = f"its rows are converted from {spec.dtype} to {tasks[0].written_dtype}"
         slices = checkpoint.entries[spec.key].slices
         plans.append(
-            TablePlan(spec, slices, tasks, note=note, limits=way.limits, streamed=way.streamed)
+            TablePlan(
+                spec,
+                slices,
+                tasks,
+                note=note,
+                limits=way.limits,
+                streamed=way.streamed,
+                allow_non_finite=way.allow_non_finite,
+            )
         )
     _check_manifest(plans)
     rest = _rest(checkpoint, [each.spec for each in plans if each.tasks], budget_bytes)

@@ -30,6 +30,7 @@ from export.checkpoint.stored_rows import SliceRows, StoredRows
 from export.checkpoint.variables import Slice
 from export.errors import CheckpointError, DestinationError
 from export.tables.conversions import Conversion, ErrorSums, table_error
+from export.tables.finite_rows import FiniteScan, joined
 from export.tables.interleaving import stripes_of
 from export.tables.links import linked_segments
 from export.tables.plan import ExportPlan, TablePlan
@@ -45,6 +46,7 @@ class Receipt(StrictModel):
       segment: what was written; None: the task only summed.
       scales: of its int8 rows.
       error: of its rows, if they were converted.
+      non_finite: rows that hold NaN or an infinity, of the segment alone.
     """
 
     table: str
@@ -53,6 +55,7 @@ class Receipt(StrictModel):
     sources: tuple[SourceSum, ...]
     scales: Segment | None = None
     error: ErrorSums | None = None
+    non_finite: manifest.NonFiniteRows | None = None
 
     def files(self, task: TableTask | RestTask) -> list[manifest.File]:
         """Returns the files that the task wrote; a file that several tasks fill is none of them."""
@@ -92,14 +95,19 @@ def copy_rows(task: TableTask) -> Receipt:
                 else None
             )
             error = None
+            scan = FiniteScan(task.value_dtype or task.dtype, task.values_per_row)
             if task.converted:
-                error = _convert(stored, task, writer, scales)
+                error = _convert(stored, task, writer, scales, scan)
             elif isinstance(stored, SliceRows) and in_order:
+                at = task.first_row * task.dim * task.itemsize
                 for piece, crc in stored.pieces(lambda: writer.room_bytes):
                     writer.write(piece, crc)
+                    scan.scan(piece, at)
+                    at += piece.size
             else:
                 for first, rows in stripes_of(stored, task):
                     writer.place((first - task.first_row) * rows.shape[1], rows)
+                    scan.scan(rows, first * rows.shape[1])
             _refuse_damaged(stored, f"table {task.table!r}", task)
             return Receipt(
                 table=task.table,
@@ -108,6 +116,7 @@ def copy_rows(task: TableTask) -> Receipt:
                 sources=stored.sums(),
                 scales=_closed(task, task.scales, scales) if task.scales and scales else None,
                 error=error,
+                non_finite=scan.found,
             )
     except SlicesOverlap as problem:
         raise CheckpointError(
@@ -250,6 +259,9 @@ def manifest_table(
     ]
     own.sort(key=lambda pair: pair[0].first_row)
     errors = [each.error for _, each in own if each.error is not None]
+    non_finite = joined(each.non_finite for _, each in own)
+    if table.linked and table.allow_non_finite:
+        non_finite = manifest.NonFiniteRows()
     return manifest.Table.model_validate(
         {
             "rows": spec.rows,
@@ -259,6 +271,7 @@ def manifest_table(
             "scales": tuple(each.scales for _, each in own if each.scales is not None),
             "error": table_error(spec.dtype, spec.dim, errors) if errors else None,
             "source": source_of(spec.layout, spec.key, stated=spec.stated),
+            "non_finite": non_finite,
         }
     )
 
@@ -299,11 +312,20 @@ def _closed(task: TableTask, file: str, writer: SegmentWriter, offset: int = 0) 
 
 
 def _convert(
-    stored: StoredRows, task: TableTask, writer: SegmentWriter, scales: SegmentWriter | None
+    stored: StoredRows,
+    task: TableTask,
+    writer: SegmentWriter,
+    scales: SegmentWriter | None,
+    scan: FiniteScan,
 ) -> ErrorSums:
     conversion = Conversion(task.table, task.dtype, task.written_dtype)
     for first, rows in stripes_of(stored, task):
         at = first - task.first_row
+        lost = scan.scan(rows, first * rows.shape[1])
+        if lost.size:
+            # The table is rejected once all such rows are counted.
+            rows = rows.copy()  # noqa: PLW2901 - the same rows
+            rows[lost - first] = 0
         for piece in conversion.pieces(rows, first):
             writer.place(at * row_bytes(task.written_dtype, task.dim), piece.stored)
             if scales is not None and piece.scales is not None:

@@ -54,6 +54,7 @@ class TableTask:
       attempts: directory of the run, where the segment lies until it is whole; None: beside `file`.
       offset: first byte of the segment in `file`, which is there and which other tasks fill, too;
         None: the segment is the file.
+      value_dtype: of the values that rows of bytes (`dtype` int8) consist of; "" if `dtype` is.
     """
 
     table: str
@@ -73,6 +74,7 @@ class TableTask:
     scales: str | None = None
     attempts: str | None = None
     offset: int | None = None
+    value_dtype: str = ""
 
     @property
     def step(self) -> str:
@@ -83,6 +85,13 @@ class TableTask:
     def itemsize(self) -> int:
         """Bytes of a stored value."""
         return NUMPY_DTYPES[self.dtype].itemsize
+
+    @property
+    def values_per_row(self) -> int:
+        """Values of a row, which has `dim` of them unless it is copied as bytes."""
+        if not self.value_dtype:
+            return self.dim
+        return self.dim // NUMPY_DTYPES[self.value_dtype].itemsize
 
     @property
     def stored_row_bytes(self) -> int:

@@ -91,7 +91,10 @@ def verify_tables(
             for block in _blocks(name, table, entry, count, grouped=open_table is not None):
                 compared += block.size
                 trained = read_rows(checkpoint, table.source, block)[:, : table.dim]
-                _compare(name, table, block, trained, reader.gather(block))
+                read = reader.gather(block)
+                _compare(name, table, block, trained, read)
+                if table.non_finite is None:
+                    _check_finite(name, block, read)
                 reader.release()
             reader.close()
             if rows is None and open_table is None:
@@ -124,6 +127,23 @@ def read_rows(checkpoint: Checkpoint, source: TableSource, rows: Rows) -> Vector
     values = np.empty((rows.size, read[0].shape[1]), read[0].dtype)
     values[order] = np.concatenate(read)
     return values
+
+
+def _check_finite(name: str, rows: Rows, vectors: Vectors) -> None:
+    """Checks that rows are finite: a copy looked at all of them, and nothing at those of a linked
+    table.
+
+    Raises:
+      VerificationFailed: A row is not; names it.
+    """
+    lost = ~np.isfinite(vectors).all(axis=1)
+    if lost.any():
+        raise VerificationFailed(
+            f"table {name!r}: row {rows[lost].min()} holds NaN or an infinity, and so do "
+            f"{np.count_nonzero(lost)} of the {rows.size} rows that were compared with it; repair "
+            "them or take an older checkpoint, or allow them (tables."
+            f"{name}.allow_non_finite = true in a recipe, --allow-non-finite for tables)"
+        )
 
 
 def _find_variable(checkpoint: Checkpoint, name: str, table: Table) -> Entry:

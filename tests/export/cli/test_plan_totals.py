@@ -61,6 +61,9 @@ def test_plan_table_ends_with_its_totals(
     with console.capture() as shown:
         console.print(plan_table(plan, ["seen"]))
     lines = shown.get().splitlines()
-    assert lines[-2:] == ["note: seen", total]
-    (user,) = [" ".join(line.split()) for line in lines if "user" in line]
+    notes = [line for line in lines if line.startswith("note: ")]
+    assert "note: seen" in notes
+    assert any("linked and not read" in note for note in notes) == ("linked" in segments)
+    assert lines[-1] == total
+    (user,) = [" ".join(line.split()) for line in lines if line.split()[:1] == ["user"]]
     assert user == f"user 100 4 float32 1.6 KiB plain 1 {segments}"

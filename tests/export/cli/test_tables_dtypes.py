@@ -67,7 +67,11 @@ def test_tables_of_float64_become_float32_by_default_with_a_note(
         (["--dtype", "int4"], 2, "--dtype 'int4' was given; [NAME=]DTYPE was expected"),
         (["--dtype", "users=int8"], 2, "--dtype users=...: no table of that name is exported"),
         (["--table", "city=city/embeddings"], 4, "--dtype city=float32"),
-        (["--dtype", "int8", "--only", "bad"], 4, "table 'bad': row 17 holds inf in column 2"),
+        (
+            ["--dtype", "int8", "--only", "bad"],
+            4,
+            "table 'bad': 1 row holds NaN or an infinity, first row 17",
+        ),
     ],
 )
 def test_tables_with_an_invalid_dtype_are_rejected(

@@ -258,3 +258,16 @@ def test_reason_of_a_library_is_cut_to_200_letters(tmp_path: Path) -> None:
     before, _, reason = str(caught.value).partition(" has no counterpart with these arguments: ")
     assert before.endswith("operation 'broken' (view) of PyTorch")
     assert len(reason) == 200
+
+
+def test_weight_that_is_not_finite_is_named_before_results_are_compared(
+    written: Path, tmp_path: Path
+) -> None:
+    arrays = arrays_of(written / "ranker.npz")
+    arrays["weights/p_tower_click_bias"][0] = np.nan
+    np.savez(tmp_path / "ranker.npz", **arrays)
+    message = r"ranker\.npz: variable 'p_tower_click_bias' \[1\] holds NaN or an infinity in 1 of 1"
+    with pytest.raises(NotConvertible, match=message):
+        ExportedGraphTower(tmp_path / "ranker.npz")
+    with pytest.raises(NotConvertible, match="differs from PyTorch's by nan"):
+        ExportedGraphTower(tmp_path / "ranker.npz", ["p_tower_click_bias"])

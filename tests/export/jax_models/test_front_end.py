@@ -449,3 +449,24 @@ def test_narrower_rows_are_written_and_measured(folder: Path, dtype: str, larges
         found = TableReader(bundle, table).gather(np.arange(table.rows))
         error = np.abs(found - held[name]).max()
         assert 0 < error <= largest
+
+
+def test_parameter_that_is_not_finite_is_named_before_anything_is_written(
+    folder: Path, tmp_path: Path
+) -> None:
+    for name in ("model.py", "shapes.json"):
+        (tmp_path / name).write_text((folder / name).read_text())
+    tree = parameters()
+    tree["layers"][0]["b"][1] = np.inf
+    save(tmp_path, {"params": tree})
+    message = (
+        "variable 'params.layers.0.b' [3] holds NaN or an infinity in 1 of 3 values, the first at "
+        "[1]; take an older checkpoint"
+    )
+    assert message in refused(tmp_path)
+    allowed = {"path": "checkpoint", "allow_non_finite": ["params.layers.0.b"]}
+    bundle_job.prepare(job_of(checkpoint=allowed), tmp_path, ExportSettings())
+    misspelled = {"path": "checkpoint", "allow_non_finite": ["params.layers.0.c"]}
+    assert "has no variable 'params.layers.0.c'; did you mean 'params.layers.0." in refused(
+        tmp_path, checkpoint=misspelled
+    )

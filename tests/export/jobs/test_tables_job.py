@@ -329,3 +329,59 @@ def test_prepare_tables_of_a_checkpoint_without_any_lists_what_may_be_meant(
     ):
         prepared(tmp_path, {"a": zeros(5)})
     assert prepared(tmp_path, USER, version=7).version == 7
+
+
+LOST = TABLE.copy()
+LOST[[6, 8], [1, 2]] = np.nan, np.inf
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "expected"),
+    [
+        (
+            (),
+            4,
+            "table 'user': 2 rows hold NaN or an infinity, first row 6; repair them or take an "
+            "older checkpoint; if no request reads them, allow them "
+            "(tables.user.allow_non_finite = true in a recipe, --allow-non-finite for tables)",
+        ),
+        # Of a conversion, no consent makes a row.
+        (
+            ("--dtype", "int8", "--allow-non-finite"),
+            4,
+            "table 'user': 2 rows hold NaN or an infinity, first row 6; which only a table that is "
+            "copied as it is may hold; mend it, or state no dtype",
+        ),
+        (
+            ("--tables", "link"),
+            5,
+            "table 'user': row 6 holds NaN or an infinity, and so do 2 of the 10 rows that were "
+            "compared with it; repair them",
+        ),
+    ],
+)
+def test_tables_with_rows_that_are_not_finite_are_rejected(
+    command: Command, tmp_path: Path, options: tuple[str, ...], code: int, expected: str
+) -> None:
+    write_bundle(tmp_path / "c", {"user/embeddings": LOST})
+    run = ["tables", tmp_path / "c", tmp_path / "out", "--table", "user=user/embeddings"]
+    done = command(*run, *options)
+    assert (done.code, visible(tmp_path / "out")) == (code, [])
+    assert expected in done.message
+
+
+@pytest.mark.parametrize(
+    ("options", "recorded"),
+    [((), {"rows": 2, "first_row": 6}), (("--tables", "link"), {"rows": None, "first_row": None})],
+)
+def test_tables_with_such_rows_that_the_user_allows_are_published_and_say_so(
+    command: Command, tmp_path: Path, options: tuple[str, ...], recorded: dict[str, Any]
+) -> None:
+    write_bundle(tmp_path / "c", {"user/embeddings": LOST})
+    run = ["tables", tmp_path / "c", tmp_path / "out", "--table", "user=user/embeddings"]
+    page = command(*run, "--allow-non-finite", *options, "--json").json
+    np.testing.assert_array_equal(bundle(tmp_path / "out")["rows"]["user"], LOST)
+    table = catalog.read_manifest(tmp_path / "out/tables/1").tables["user"]
+    assert table.non_finite is not None
+    assert table.non_finite.model_dump() == recorded
+    assert command("verify", page["bundle"], "--checkpoint", tmp_path / "c").code == 0

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from benchmarks.exporter.big_checkpoints import write_plain
+from bundle.format.manifest import NonFiniteRows
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
@@ -299,3 +300,46 @@ def test_manifest_table_takes_the_receipts_of_its_own_tasks(tmp_path: Path) -> N
     assert [segment.first_row for segment in page.segments] == [0, 60]
     assert (page.error, page.scales) == (None, ())
     assert (page.source.key, page.source.layout, page.source.stated) == ("t", "plain", False)
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("segment_rows", [None, 40])
+@pytest.mark.parametrize("dtype", ["f4", "f2", ml_dtypes.bfloat16])
+@pytest.mark.parametrize("lost", [np.nan, np.inf, -np.inf])
+def test_copy_rows_counts_the_rows_that_are_not_finite(
+    tmp_path: Path, cut: str, segment_rows: int | None, dtype: Any, lost: float
+) -> None:
+    values = VALUES.astype(dtype)
+    values[[8, 9, 40, 100], [0, 5, 3, 2]] = lost
+    values[9] = lost
+    plan = planned(tmp_path, cut, values, segment_rows, budget_bytes=64)
+    page = manifest_table(plan.tables[0], [copy_rows(task) for task in plan.tasks])
+    assert page.non_finite == NonFiniteRows(rows=4, first_row=8)
+
+
+@pytest.mark.parametrize(("source", "target"), [("f4", "float16"), ("f4", "int8"), ("f8", None)])
+def test_copy_rows_counts_them_in_rows_that_it_converts(
+    tmp_path: Path, source: str, target: str | None
+) -> None:
+    values = VALUES.astype(source)
+    values[[3, 70], 1] = np.nan
+    write_bundle(tmp_path / "ckpt", {"t": values})
+    checkpoint = open_checkpoint(tmp_path)
+    inventory = recognise(checkpoint, {"t": "t"})
+    plan = plan_tables(
+        checkpoint, inventory, tmp_path / "out", writing={"t": Writing(dtype=target)}
+    )
+    page = manifest_table(plan.tables[0], [copy_rows(task) for task in plan.tasks])
+    assert page.non_finite == NonFiniteRows(rows=2, first_row=3)
+
+
+def test_copy_rows_passes_over_padding_that_belongs_to_no_table(tmp_path: Path) -> None:
+    stack = np.full((16, DIM + 2), np.nan, np.float32)
+    stack[[0, 1, 2, 8, 9], :DIM] = VALUES[:5]
+    write_bundle(tmp_path / "ckpt", {"stack": stack})
+    checkpoint = open_checkpoint(tmp_path)
+    layout = StatedTable(key="stack", kind="sparse_core", rows=5, dim=DIM, cores=2)
+    inventory = recognise(checkpoint, Statements(layouts={"t": layout}))
+    plan = plan_tables(checkpoint, inventory, tmp_path / "out")
+    page = manifest_table(plan.tables[0], [copy_rows(task) for task in plan.tasks])
+    assert page.non_finite is None
