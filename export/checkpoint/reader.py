@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import math
 import os
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -24,6 +26,7 @@ from export.checkpoint.formats.arrays import ArrayRows
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.dumps import is_dump, list_dump
 from export.checkpoint.formats.keras import find_keras, list_keras
+from export.checkpoint.formats.keras_archive import read_asset
 from export.checkpoint.formats.object_graph import ObjectGraph
 from export.checkpoint.formats.orbax import find_orbax, is_keras_state, list_orbax
 from export.checkpoint.formats.prefixes import STATE_FILE, find_prefix
@@ -229,6 +232,23 @@ class Checkpoint:
         if text is None:
             raise CheckpointError(self._damaged(key))
         return text
+
+    def read_asset(self, path: str, bytes_max: int) -> bytes:
+        """Returns the first bytes of an asset, `bytes_max` at most, or all where an array holds it.
+
+        Raises:
+          CheckpointError: it is damaged.
+        """
+        asset = self.storage.assets[path]
+        if not asset.file:
+            return self.read_all(asset.member).tobytes()
+        try:
+            return read_asset(asset, bytes_max)
+        except (OSError, RuntimeError, ValueError, zipfile.BadZipFile, zlib.error) as problem:
+            raise CheckpointError(
+                f"checkpoint {self.prefix}: its asset {path} cannot be read: {problem}; it is "
+                "damaged, copy it anew"
+            ) from problem
 
     def read_all(self, key: str) -> Values:
         """Reads a small variable after checking its crc.

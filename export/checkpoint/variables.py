@@ -205,6 +205,20 @@ class ModSharding:
     tables: tuple[ShardedTable, ...] = ()
 
 
+class Asset(NamedTuple):
+    """A file that a layer saved beside its variables, such as a vocabulary.
+
+    Attributes:
+      bytes: its size, decompressed.
+      file: on this machine: the archive that holds it, or the file itself; "": an array holds it.
+      member: its name in the archive, or the key of the array; "" if it is a file of its own.
+    """
+
+    bytes: int
+    file: str
+    member: str
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """What keeps the variables, and what it says of them besides their keys.
@@ -215,6 +229,8 @@ class Storage:
       step: training step, as a directory's name says it.
       layer_names: key -> name of the variable's layer, where a Keras file says it.
       model: configuration of the Keras model, where the file has it: class and name of every layer.
+      assets: what layers of Keras saved beside their variables, by path in the model: with slashes,
+        in Orbax with dots.
       problems: with its files, which no slice tells: they are missing or cut short.
       dumped: tables of dynamic keys, by the key of the variable of their vectors.
       averages: key of the moving average that is read in a variable's place, by the variable's key.
@@ -225,6 +241,7 @@ class Storage:
     step: int | None = None
     layer_names: Mapping[str, str] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
+    assets: Mapping[str, Asset] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     dumped: Mapping[str, DumpedTable] = field(default_factory=dict)
     averages: Mapping[str, str] = field(default_factory=dict)

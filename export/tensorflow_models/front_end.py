@@ -15,9 +15,11 @@ from export.front_end.interface import PartitionedModel
 from export.graphs.loading import note_untested_releases, tf
 from export.graphs.tensors import with_values
 from export.recipe.schema import ExportJob
+from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.lookups.embedding_layers import original_lookup
+from export.tensorflow_models.model.archived_model import check_archived_model
 from export.tensorflow_models.model.dense_copy import local_prefix
-from export.tensorflow_models.model.roots import find_variables
+from export.tensorflow_models.model.roots import build_root, find_variables
 from export.tensorflow_models.model.tables import recognise_tables
 from export.tensorflow_models.model.tracing import TracedModel, trace_towers
 from export.tensorflow_models.model.weights import TrainedModel
@@ -38,9 +40,18 @@ class TensorFlowFrontEnd:
         self, job: ExportJob, base: Path, checkpoint: Checkpoint, inside: bool = False
     ) -> PartitionedModel:
         """See FrontEnd.partition."""
-        traced = trace_towers(job, base, inside)
+
+        def build(job: ExportJob, base: Path) -> Any:
+            root = build_root(job, base)
+            if not isinstance(root, NamedGraph):
+                path = job.checkpoint.object_path
+                TrainedModel(root, checkpoint, path).restore_normalizations()
+            return root
+
+        traced = trace_towers(job, base, inside, build)
+        notes = check_archived_model(traced.root, checkpoint, job.checkpoint.object_path)
         original = TensorFlowModel(job, base, checkpoint, traced)
-        notes = note_untested_releases()
+        notes += note_untested_releases()
         return PartitionedModel(
             traced.spec, traced.towers, original, traced.own_rows, traced.notes, notes
         )

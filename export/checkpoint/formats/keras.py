@@ -22,6 +22,13 @@ import orjson
 
 from export.checkpoint.formats.arrays import HDF5, held_bytes
 from export.checkpoint.formats.hdf5 import Dataset, list_hdf5
+from export.checkpoint.formats.keras_archive import (
+    NOTHING,
+    WEIGHTS,
+    Description,
+    describe_archive,
+    describe_directory,
+)
 from export.checkpoint.formats.prefixes import told_by_name
 from export.checkpoint.variables import (
     NUMPY_DTYPES,
@@ -36,12 +43,9 @@ from export.errors import CheckpointError
 from object_store.stamps import local_stamp
 
 CHECKED_BYTES_MAX = 256 << 20
-WEIGHTS = "model.weights.h5"
 SUFFIXES = (".h5", ".hdf5", ".keras", ".weights.json")
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-CONFIG_BYTES_MAX = 256 << 20
-"""Maximum size of the description of a model: a megabyte of a zip file can become a gigabyte."""
 _SHOWN_MAX = 200
 _ZIP = b"PK\x03\x04"
 _HDF = b"\x89HDF\r\n\x1a\n"
@@ -85,6 +89,7 @@ def list_keras(path: Path) -> Listing:
     """
     entries: dict[str, Entry] = {}
     names: dict[str, str] = {}
+    described = NOTHING
     model: dict[str, Any] = {}
     digest = 0
     archived = path.name.endswith(".keras") or zipfile.is_zipfile(path)
@@ -102,8 +107,10 @@ def list_keras(path: Path) -> Listing:
         status = file.stat()
         stamp = f"{status.st_size} {status.st_mtime_ns}"
         if archived:
-            start, size, crc, model = _member(file)
+            start, size, crc, described = _member(file)
             stamp = f"{size} {crc:08x}"
+        else:
+            described = describe_directory(file)
         listing = list_hdf5(str(file), WEIGHTS if archived else None)
         if listing.unknown:
             raise CheckpointError(
@@ -114,11 +121,12 @@ def list_keras(path: Path) -> Listing:
         for dataset in listing.datasets:
             entries[dataset.key] = _entry(dataset, file, start, archived=archived)
         names |= listing.names
-        model = model or _object(listing.model_config)
+        model = described.config or _object(listing.model_config)
         listed = "".join(f"{key} {entry.dtype} {entry.shape}" for key, entry in entries.items())
         digest = google_crc32c.extend(digest, (stamp + listed).encode())
     layers = {key: names[group] for key in entries if (group := key.rpartition("/")[0]) in names}
-    return Listing(f"crc32c:{digest:08x}", entries, Storage("Keras", None, layers, model))
+    storage = Storage("Keras", None, layers, model, described.assets)
+    return Listing(f"crc32c:{digest:08x}", entries, storage)
 
 
 def _shards(index: Path) -> list[str]:
@@ -131,9 +139,9 @@ def _shards(index: Path) -> list[str]:
     return sorted({Path(str(name)).name for name in flat})
 
 
-def _member(archive: Path) -> tuple[int, int, int, dict[str, Any]]:
-    """Returns where the weights lie in a .keras archive: first byte, size, crc32; and the model's
-    configuration.
+def _member(archive: Path) -> tuple[int, int, int, Description]:
+    """Returns where the weights lie in a .keras archive: first byte, size, crc32; and what it says
+    beside them.
     """
     try:
         with zipfile.ZipFile(archive) as file, archive.open("rb") as raw:
@@ -157,7 +165,7 @@ def _member(archive: Path) -> tuple[int, int, int, dict[str, Any]]:
                 with file.open(info) as weights:
                     while weights.read(1 << 20):  # at its end, zipfile checks its crc32
                         pass
-            config = _config_of(file, archive)
+            described = describe_archive(file, archive)
     except (
         OSError,
         RuntimeError,
@@ -171,24 +179,7 @@ def _member(archive: Path) -> tuple[int, int, int, dict[str, Any]]:
         raise CheckpointError(
             f"{archive} cannot be read: {reason}; it is damaged, copy it anew"
         ) from problem
-    return start, info.file_size, info.CRC, config if isinstance(config, dict) else {}
-
-
-def _config_of(archive: zipfile.ZipFile, path: Path) -> Any:
-    """Returns the description of the model in an archive; {}: there is none.
-
-    Raises:
-      CheckpointError: It is too large to be one.
-    """
-    if "config.json" not in archive.namelist():
-        return {}
-    info = archive.getinfo("config.json")
-    if info.file_size > CONFIG_BYTES_MAX:
-        raise CheckpointError(
-            f"config.json in {path} has {info.file_size} bytes decompressed; at most "
-            f"{CONFIG_BYTES_MAX} were expected of the description of a model"
-        )
-    return orjson.loads(archive.read(info))
+    return start, info.file_size, info.CRC, described
 
 
 def _entry(dataset: Dataset, file: Path, start: int, *, archived: bool) -> Entry:

@@ -19,6 +19,7 @@ checkpoint/_src/{metadata/tree,path/atomicity,path/step, serialization/tensorsto
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import re
@@ -33,7 +34,16 @@ import orjson
 
 from bundle.arithmetic import ceil_div
 from export.checkpoint.formats.arrays import held_bytes, load_tensorstore
-from export.checkpoint.variables import NUMPY_DTYPES, ArrayStore, Entry, Listing, Storage, can_be
+from export.checkpoint.formats.keras_archive import CONFIG_BYTES_MAX
+from export.checkpoint.variables import (
+    NUMPY_DTYPES,
+    ArrayStore,
+    Asset,
+    Entry,
+    Listing,
+    Storage,
+    can_be,
+)
 from export.errors import CheckpointError
 from object_store.locations import Location
 from object_store.remote_path import RemotePath
@@ -53,6 +63,11 @@ KERAS_TREES = (
 `keras.Model.get_state_tree` returns them.
 """
 KERAS_ITEM = "pytree"
+_KERAS_CONFIG = "model_config"
+_KERAS_ASSETS = "assets"
+"""Items beside it, if not only weights are saved."""
+_STRINGS = "_strings.json"
+"""What holds the strings of an item."""
 _UNFINISHED = ".orbax-checkpoint-tmp"
 _DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
 """tensorstore's name of the format, by the file that describes an array."""
@@ -73,6 +88,12 @@ _OF_STEP = {
 _OF_TREE = {"tree_metadata", "use_ocdbt", "use_zarr3", "store_array_data_equal_to_fill_value"}
 _OF_VALUE = {"value_type", "skip_deserialize", "write_shape"}
 """Keys of Orbax' own metadata. `write_shape` is the part of an array that one process wrote."""
+_ARRAY_METADATAS = "array_metadatas"
+_ARRAY_METADATA = "array_metadata"
+_EXTENDED = "ext_metadata"
+_OF_ARRAY = {"param_name", "write_shape", "chunk_shape", _EXTENDED}
+_OF_RANDOM_KEYS = {"random_key_impl"}
+"""Keys of what each process says of its arrays. Chunks are where each array says so, too."""
 _BY_USERS = "custom_metadata"
 """The key under which Orbax saves what a program gives it."""
 _ATTRIBUTES = ".zattrs"
@@ -177,13 +198,57 @@ def list_orbax(place: OrbaxPlace) -> Listing:
             if _content(file) is not None:
                 _check_known(file, _json(file), _OF_STEP)
         _check_shardings(directory / _SHARDING)
+        _check_array_metadatas(directory / _ARRAY_METADATAS)
         tree = _content(directory / TREE)
         digest.update(tree or b"")
         held, wrong = _list_item(directory, tree, f"{name}." if name else "")
         entries |= held
         problems += wrong
-    storage = Storage("Orbax", place.step, problems=tuple(problems))
+    storage = Storage(
+        "Orbax",
+        place.step,
+        model=_keras_config(place),
+        assets=_keras_assets(place, entries),
+        problems=tuple(problems),
+    )
     return Listing(f"sha256:{digest.hexdigest()[:16]}", entries, storage)
+
+
+def _keras_config(place: OrbaxPlace) -> dict[str, Any]:
+    """Returns the configuration of the model of Keras whose variables are saved; {}: there is none.
+
+    Raises:
+      CheckpointError: It is no JSON, or too large.
+    """
+    if KERAS_ITEM not in place.items or _KERAS_CONFIG not in place.items:
+        return {}
+    file = place.items[_KERAS_CONFIG] / _STRINGS
+    content = _content(file)
+    if content is None or len(content) > CONFIG_BYTES_MAX:
+        raise CheckpointError(
+            f"{file} is missing, or has more than {CONFIG_BYTES_MAX} bytes; the description of a "
+            "model was expected: copy the checkpoint anew"
+        )
+    try:
+        config = json.loads(json.loads(content)["config"])
+    except (ValueError, KeyError, TypeError, RecursionError) as problem:
+        raise CheckpointError(
+            f"{file} does not hold the description of a model: {type(problem).__name__}; copy the "
+            "checkpoint anew"
+        ) from problem
+    return config if isinstance(config, dict) else {}
+
+
+def _keras_assets(place: OrbaxPlace, entries: Mapping[str, Entry]) -> dict[str, Asset]:
+    """Returns what layers of Keras saved beside their variables: arrays of bytes."""
+    if KERAS_ITEM not in place.items or _KERAS_ASSETS not in place.items:
+        return {}
+    beginning = f"{_KERAS_ASSETS}."
+    return {
+        key.removeprefix(beginning): Asset(entry.bytes, "", key)
+        for key, entry in entries.items()
+        if key.startswith(beginning)
+    }
 
 
 def _at(directory: Location) -> OrbaxPlace | None:
@@ -383,6 +448,29 @@ def _check_shardings(file: Location) -> None:
                 "understood and may say in which order rows lie; expected was "
                 f"{' or '.join(sorted(_SHARDINGS))}"
             )
+
+
+def _check_array_metadatas(folder: Location) -> None:
+    """Checks that what each process of the training program said of its arrays is known.
+
+    Raises:
+      CheckpointError: One said something else, or its file is damaged.
+    """
+    if not folder.is_dir():
+        return
+    for file in _children(folder):
+        described = _json(file)
+        _check_known(file, described, {_ARRAY_METADATAS})
+        try:
+            for item in described[_ARRAY_METADATAS]:
+                _check_known(file, item, {_ARRAY_METADATA})
+                _check_known(file, item[_ARRAY_METADATA], _OF_ARRAY)
+                _check_known(file, item[_ARRAY_METADATA].get(_EXTENDED) or {}, _OF_RANDOM_KEYS)
+        except (KeyError, TypeError, AttributeError) as problem:
+            raise CheckpointError(
+                f"{file} does not describe arrays as Orbax does: {problem}; copy the checkpoint "
+                "anew"
+            ) from problem
 
 
 def _check_known(file: Location, described: dict[str, Any], known: set[str]) -> None:

@@ -8,7 +8,9 @@ Source: Keras 3.15, src/saving/saving_lib.py (`_save_state`, `H5IOStore`), src/l
 from __future__ import annotations
 
 import importlib
+import json
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,11 +45,11 @@ class SavedValues:
     Attributes:
       values: by the path of its dataset: the layer's own variable, unless the layer saves something
         that it computes.
-      groups: the path of every layer, also of those that have made no variable yet.
+      groups: every layer by its path, also those that have made no variable yet.
     """
 
     values: Mapping[str, Any]
-    groups: frozenset[str]
+    groups: Mapping[str, Any]
 
 
 def saved_values(model: Any, path: str) -> SavedValues:
@@ -61,6 +63,8 @@ def saved_values(model: Any, path: str) -> SavedValues:
     save_state = _internal("saving.saving_lib", "_save_state")
     store_class = _internal("saving.saving_lib", "H5IOStore")
     groups: dict[str, dict[str, Any]] = {}
+    by_id = {id(layer): layer for layer in all_layers(model)}
+    layers: dict[str, Any] = {}
 
     class Recorder(store_class):  # type: ignore[misc, valid-type]
         """Takes what would be written, and opens no file."""
@@ -74,10 +78,37 @@ def saved_values(model: Any, path: str) -> SavedValues:
         def make(self, path: str, metadata: Any = None) -> dict[str, Any]:  # noqa: ARG002
             return groups.setdefault(path.lstrip("/"), {})
 
-    save_state(model, Recorder(), None, path, set())
+    class Visited(set[int]):
+        """Takes the id of each layer when Keras has written it: after its group was made."""
+
+        def add(self, number: int) -> None:
+            layers[next(reversed(groups))] = by_id.get(number)
+            super().add(number)
+
+    save_state(model, Recorder(), None, path, Visited())
     values = {
         f"{group}/vars/{name}".lstrip("/"): value
         for group, written in groups.items()
         for name, value in written.items()
     }
-    return SavedValues(values, frozenset(groups))
+    return SavedValues(values, {group: layers.get(group) for group in groups})
+
+
+def configuration_of(model: Any) -> dict[str, Any]:
+    """Returns the configuration that Keras would write to an archive, after a way through JSON.
+
+    Raises:
+      Exception: a class of the model does not say its configuration; whatever it raises.
+    """
+    serialize = _internal("saving.saving_lib", "_serialize_model_as_json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of lambdas, that reading them back may be unsafe
+        text, _ = serialize(model)
+    configuration: dict[str, Any] = json.loads(text)
+    return configuration
+
+
+def name_in_list(class_name: str) -> str:
+    """Returns how Keras calls a layer of a class in a list of layers."""
+    name: str = _internal("utils.naming", "to_snake_case")(class_name)
+    return name

@@ -49,6 +49,11 @@ def saved_by_keras(checkpoint: Checkpoint) -> bool:
     return checkpoint.storage.kind == "Keras"
 
 
+def is_whole_model(checkpoint: Checkpoint) -> bool:
+    """Returns whether a checkpoint is a whole model in Keras's older format, `.h5`."""
+    return any(key.startswith(_WHOLE_MODEL) for key in checkpoint.entries)
+
+
 def find_keras_variables(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:
     """Returns the place of every variable of a model, by its resource.
 
@@ -99,7 +104,7 @@ def is_wider_integer(dtype: str, stored: str) -> bool:
 
 
 def _by_attributes(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:
-    if any(key.startswith(_WHOLE_MODEL) for key in checkpoint.entries):
+    if is_whole_model(checkpoint):
         raise CheckpointError(
             f"checkpoint {checkpoint.prefix} is a whole model in Keras's older format, which gives "
             'only tables: save the model with model.save("model.keras") or '

@@ -21,6 +21,10 @@ from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 from export.graphs.walks import resource
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
+from export.tensorflow_models.frameworks.normalizations import (
+    adapted_normalizations,
+    give_normalization,
+)
 from export.tensorflow_models.frameworks.placeholders import line_of_variable
 from export.tensorflow_models.model.keras_generation import why_unlike
 from export.tensorflow_models.model.keras_variables import (
@@ -96,6 +100,19 @@ class TrainedModel:
             variable.assign(value.astype(variable.dtype.as_numpy_dtype, copy=False))
             if hasattr(variable, "restored"):
                 variable.restored = True  # not a table, whatever its size: TensorFlow saves it
+
+    def restore_normalizations(self) -> None:
+        """Gives Normalization layers that the factory adapted what training adapted them to.
+
+        A layer whose variables the checkpoint lacks, or has with another shape, stays as it is.
+        """
+        for layer in adapted_normalizations(self.root):
+            variables = [_tensorflow_variable(v) for v in (layer.adapt_mean, layer.adapt_variance)]
+            places = [self.places.get(resource(variable.handle)) for variable in variables]
+            keys = [place.key for place in places if place is not None and place.key]
+            shapes = [tuple(self.checkpoint.entries[key].shape) for key in keys]
+            if shapes == [tuple(variable.shape) for variable in variables]:
+                give_normalization(layer, *map(self.checkpoint.read_all, keys))
 
     def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
         """Returns each variable that a tower reads with its key in the checkpoint; reads no value.
@@ -291,6 +308,11 @@ class TrainedModel:
             name: self.places.get(resource(variable.handle)) for name, variable in tables.items()
         }
         return {name: place.key for name, place in found.items() if place is not None and place.key}
+
+
+def _tensorflow_variable(variable: Any) -> Any:
+    """Returns a variable of either Keras as TensorFlow's."""
+    return variable if hasattr(variable, "handle") else variable.value
 
 
 def _problem(variable: Any, place: Place, made: str, checkpoint: Checkpoint) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from export.checkpoint.formats.keras import WEIGHTS
+from export.checkpoint.formats.keras_archive import WEIGHTS
 
 TABLE = np.arange(80, dtype=np.float32).reshape(20, 4)
 

@@ -13,9 +13,10 @@ import h5py
 import numpy as np
 import pytest
 
-from export.checkpoint.formats import keras
+from export.checkpoint.formats import keras, keras_archive
 from export.checkpoint.formats.hdf5 import list_hdf5, open_hdf5
-from export.checkpoint.formats.keras import WEIGHTS, find_keras, list_keras
+from export.checkpoint.formats.keras import find_keras, list_keras
+from export.checkpoint.formats.keras_archive import WEIGHTS
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
@@ -158,9 +159,9 @@ def test_description_of_a_model_is_read_up_to_its_largest_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_config(tmp_path / "a.keras", b'{"class_name": "M"}')
-    monkeypatch.setattr(keras, "CONFIG_BYTES_MAX", 19)
+    monkeypatch.setattr(keras_archive, "CONFIG_BYTES_MAX", 19)
     assert list_keras(path).storage.model == {"class_name": "M"}
-    monkeypatch.setattr(keras, "CONFIG_BYTES_MAX", 18)
+    monkeypatch.setattr(keras_archive, "CONFIG_BYTES_MAX", 18)
     with pytest.raises(CheckpointError, match="has 19 bytes decompressed; at most 18 were"):
         list_keras(path)
 

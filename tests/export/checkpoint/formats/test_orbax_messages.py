@@ -279,6 +279,17 @@ def first_value(tree: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def array_metadatas(item: Path, content: object) -> None:
+    """Writes what a process says of its arrays."""
+    (item / "array_metadatas").mkdir(exist_ok=True)
+    (item / "array_metadatas" / "process_0").write_text(json.dumps(content))
+
+
+def metadata_of_a(**more: object) -> dict[str, Any]:
+    described = {"param_name": "a", "write_shape": [2, 4], "chunk_shape": [2, 4], **more}
+    return {"array_metadatas": [{"array_metadata": described}]}
+
+
 MORE_METADATA: dict[str, tuple[Callable[[Path], object], str]] = {
     "of the tree": (
         lambda item: changed_tree(item, lambda tree: tree.update(row_order="mod")),
@@ -318,6 +329,26 @@ MORE_METADATA: dict[str, tuple[Callable[[Path], object], str]] = {
         ),
         r"_sharding: an array has the sharding 'ModSharding', which is not understood",
     ),
+    "of the arrays of a process": (
+        lambda item: array_metadatas(item, {"array_metadatas": [], "cores": 4}),
+        r"process_0 has 'cores', which is not understood",
+    ),
+    "beside an array of a process": (
+        lambda item: array_metadatas(item, {"array_metadatas": [{"array_metadata": {}, "x": 1}]}),
+        r"process_0 has 'x', which is not understood",
+    ),
+    "of an array of a process": (
+        lambda item: array_metadatas(item, metadata_of_a(rotation=1)),
+        r"process_0 has 'rotation', which is not understood",
+    ),
+    "more of an array of a process": (
+        lambda item: array_metadatas(item, metadata_of_a(ext_metadata={"layout": "mod"})),
+        r"process_0 has 'layout', which is not understood",
+    ),
+    "no arrays of a process": (
+        lambda item: array_metadatas(item, {"array_metadatas": [1]}),
+        r"process_0 does not describe arrays as Orbax does",
+    ),
     "no sharding": (
         lambda item: (item / "_sharding").write_text('{"YQ==": "{"}'),
         r"_sharding: an array has the sharding '\{', which is not understood",
@@ -350,6 +381,9 @@ def test_metadata_that_say_nothing_of_rows_are_passed_over(tmp_path: Path) -> No
     changed_tree(item, lambda tree: first_value(tree).update(write_shape=[10, 3]))
     stated = {"sharding_type": "NamedSharding", "shape": [8]}
     (item / "_sharding").write_text(json.dumps({"YQ==": json.dumps(stated)}))
+    array_metadatas(item, metadata_of_a(ext_metadata={"random_key_impl": "fry"}))
+    assert open_checkpoint(item).entries
+    array_metadatas(item, metadata_of_a(ext_metadata=None))
     (item / "_CHECKPOINT_METADATA").write_text(
         '{"metrics": {"loss": 0.1}, "custom_metadata": {}, "commit_timestamp_nsecs": 1}'
     )

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from bundle.features.reader import FeatureReader
 from export.checkpoint.reader import open_checkpoint
-from export.errors import VerificationFailed
 from export.front_end.manifest_features import describe_features
 from export.graphs.loading import load_tensorflow
 from export.tensorflow_models.model.code import load_factory
@@ -49,7 +48,7 @@ def numbers(seed: int) -> NDArray[np.float32]:
         ("adapted", None, "3"),
     ],
 )
-def test_towers_normalize_by_the_checkpoints_values_or_are_refused(
+def test_towers_normalize_by_the_checkpoints_values(
     factory: str, trained: int | None, keras: str, tmp_path: Path
 ) -> None:
     tf = load_tensorflow()
@@ -61,10 +60,6 @@ def test_towers_normalize_by_the_checkpoints_values_or_are_refused(
     tf.train.Checkpoint(model=model).write(str(tmp_path / "ckpt" / "model"))
     path = tmp_path / "recipe.toml"
     path.write_text(RECIPE.replace("FOLDER", str(MODELS)).replace("FACTORY", f"{factory}_{keras}"))
-    if factory == "adapted" and trained != 1:  # the code is not that of the checkpoint
-        with pytest.raises(VerificationFailed, match="the original model gives"):
-            export(path)
-        return
     published = export(path)
     assert isinstance(published.directory, Path)
     tower = open_tower(published.directory, published.manifest.towers["query"], "f32")

@@ -1,0 +1,150 @@
+"""What Keras 3 saves beside the weights of a model: its configuration, and files of layers.
+
+Such a file is an asset, as the vocabulary of a StringLookup that was adapted.
+
+    config.json, metadata.json      class and arguments of every layer; version of Keras
+    model.weights.h5                the weights
+    assets/<path of the layer>/...  files that layers wrote, such as vocabulary.txt
+
+All in a zip file, a `.keras` archive, or in a directory, as an archive that was unzipped. Nothing
+is unpickled and nothing of it is executed; sizes are checked before anything is decompressed.
+
+Source: Keras 3.15, src/saving/saving_lib.py.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from export.checkpoint.variables import Asset
+from export.errors import CheckpointError
+
+WEIGHTS = "model.weights.h5"
+CONFIG_BYTES_MAX = 256 << 20
+"""Maximum size of the description of a model: a megabyte of a zip file can become a gigabyte."""
+
+_CONFIG = "config.json"
+_METADATA = "metadata.json"
+_ASSETS = "assets/"
+_SHOWN_MAX = 200
+
+
+class Description(NamedTuple):
+    """What is saved beside the weights.
+
+    Attributes:
+      config: of the model, as Keras serializes objects; {}: there is none.
+      assets: by their paths in the model, such as `layers/string_lookup/vocabulary.txt`.
+    """
+
+    config: dict[str, Any]
+    assets: dict[str, Asset]
+
+
+NOTHING = Description({}, {})
+
+
+def describe_archive(archive: zipfile.ZipFile, path: Path) -> Description:
+    """Returns what an open archive says beside its weights.
+
+    Raises:
+      CheckpointError: It holds a file that Keras does not write, or its configuration is too large
+        to be one, or is nested too deeply.
+      ValueError: Its configuration is no JSON.
+    """
+    members = {info.filename: info for info in archive.infolist() if not info.is_dir()}
+    _check_files(members, path)
+    assets = {
+        name.removeprefix(_ASSETS): Asset(info.file_size, str(path), name)
+        for name, info in members.items()
+        if name.startswith(_ASSETS)
+    }
+    config = members.get(_CONFIG)
+    if config is None:
+        return Description({}, assets)
+    _check_size(config.file_size, path)
+    return Description(_parsed(archive.read(config), path), assets)
+
+
+def describe_directory(weights: Path) -> Description:
+    """Returns what lies beside weights, if they are those of an archive that was unzipped.
+
+    Raises:
+      CheckpointError: The configuration is too large to be one, or is nested too deeply.
+    """
+    directory = weights.parent
+    file = directory / _CONFIG
+    if weights.name != WEIGHTS or not file.is_file():
+        return NOTHING
+    _check_size(file.stat().st_size, directory)
+    try:
+        config = _parsed(file.read_bytes(), directory)
+    except ValueError:
+        return NOTHING
+    if not {"class_name", "config"} <= config.keys():
+        return NOTHING  # Other programs call their settings so, too.
+    folder = directory / _ASSETS
+    files = sorted(child for child in folder.rglob("*") if child.is_file())
+    assets = {
+        file.relative_to(folder).as_posix(): Asset(file.stat().st_size, str(file), "")
+        for file in files
+    }
+    return Description(config, assets)
+
+
+def read_asset(asset: Asset, bytes_max: int) -> bytes:
+    """Returns the first bytes of an asset that is a file or in an archive.
+
+    Raises:
+      OSError: It cannot be read.
+      zipfile.BadZipFile: The archive is damaged.
+    """
+    if not asset.member:
+        with Path(asset.file).open("rb") as file:
+            return file.read(bytes_max)
+    with zipfile.ZipFile(asset.file) as archive, archive.open(asset.member) as member:
+        return member.read(bytes_max)
+
+
+def _check_files(names: Iterable[str], path: Path) -> None:
+    """Checks that Keras writes files of these names.
+
+    Raises:
+      CheckpointError: It does not write one.
+    """
+    known = {WEIGHTS, _CONFIG, _METADATA}
+    unknown = sorted(name for name in names if name not in known and not name.startswith(_ASSETS))
+    if unknown:
+        raise CheckpointError(
+            f"{path} holds the file {unknown[0][:_SHOWN_MAX]!r}, which is not understood and may "
+            "say in which order the rows of tables lie; Keras writes none of that name: remove it "
+            "from the archive"
+        )
+
+
+def _check_size(size: int, path: Path) -> None:
+    if size > CONFIG_BYTES_MAX:
+        raise CheckpointError(
+            f"{_CONFIG} in {path} has {size} bytes decompressed; at most {CONFIG_BYTES_MAX} were "
+            "expected of the description of a model"
+        )
+
+
+def _parsed(text: bytes, path: Path) -> dict[str, Any]:
+    """Returns a JSON object; {} if it is none. Keras also writes NaN and Infinity.
+
+    Raises:
+      CheckpointError: It is nested too deeply.
+      ValueError: It is no JSON.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError as problem:
+        raise CheckpointError(
+            f"{_CONFIG} in {path} is nested too deeply to be the description of a model"
+        ) from problem
+    return value if isinstance(value, dict) else {}
