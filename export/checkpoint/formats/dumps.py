@@ -53,6 +53,7 @@ _META_HEAD = struct.Struct("<5i")
 _META_TABLE_BYTES = 16
 _FILE_HEAD = struct.Struct("<32i")
 _COLLECTION_TABLES_MAX = 1 << 16
+_SHOWN_MAX = 200
 
 
 def is_dump(directory: Path) -> bool:
@@ -85,6 +86,7 @@ def list_dump(directory: Path) -> Listing:
             "nor `<table>_keys.file` and `<table>_values.file`, as SOK 1 does, nor `key` and "
             "`emb_vector`, nor `embedding_collection_0`, as HugeCTR does"
         )
+    _check_files(directory, listed, kind)
     digest = hashlib.sha256()
     entries = {entry.key: entry for table in listed for entry in table.entries}
     for entry in entries.values():
@@ -93,6 +95,30 @@ def list_dump(directory: Path) -> Listing:
         )
     storage = Storage(kind, None, dumped={table.vectors.key: table for table in listed})
     return Listing(f"sha256:{digest.hexdigest()}", entries, storage)
+
+
+def _check_files(directory: Path, tables: Sequence[DumpedTable], kind: StorageKind) -> None:
+    """Checks that there is nothing beside the files of tables that may say more of their rows.
+
+    A folder of HugeCTR's tables may lie beside other files, as its dense model; empty and hidden
+    files say nothing.
+
+    Raises:
+      CheckpointError: There is such a file.
+    """
+    files = {
+        Path(part.file) for table in tables for entry in table.entries for part in entry.slices
+    }
+    known = {"key", "emb_vector", "slot_id", "meta_data"} if kind == "HugeCTR" else set()
+    for folder in sorted({file.parent for file in files}):
+        for path in sorted(folder.iterdir()):
+            ignored = path in files or path.name in known or path.name.startswith(".")
+            if not ignored and path.is_file() and path.stat().st_size:
+                raise CheckpointError(
+                    f"dump file {str(path)[-_SHOWN_MAX:]!r} is not understood, and may say in "
+                    f"which order rows lie or what they mean; {kind} writes none of that name: "
+                    f"move it out of {directory}"
+                )
 
 
 def _sok_tables(directory: Path) -> Iterator[str]:
@@ -199,7 +225,9 @@ def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
     its int32 number; of every table its uint64 keys; of every table its int32 dim.
     """
     meta = path / "meta_data"
-    tables, kind, *_ = _META_HEAD.unpack(_head(meta, _META_HEAD.size, _COLLECTION_WRITER))
+    tables, kind, vector_kind, *reserved = _META_HEAD.unpack(
+        _head(meta, _META_HEAD.size, _COLLECTION_WRITER)
+    )
     total = meta.stat().st_size
     expected = _META_HEAD.size + _META_TABLE_BYTES * tables
     kinds = _COLLECTION_KEY_DTYPES
@@ -208,6 +236,12 @@ def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
             f"dump file {meta} of {total} bytes does not tell embedding tables as HugeCTR does "
             f"({tables} tables, key "
             f"type {kind}, which is {expected} bytes); it is damaged, or another program's"
+        )
+    if vector_kind not in (0, 1) or any(reserved):
+        raise CheckpointError(
+            f"dump file {meta} begins with the numbers {vector_kind}, {reserved[0]} and "
+            f"{reserved[1]} behind the types of keys, which is not understood; 0 or 1 (the type of "
+            "vectors), 0 and 0 were expected: it is of another version of HugeCTR"
         )
     data = _head(meta, total, _COLLECTION_WRITER)[_META_HEAD.size :]
     numbers = struct.unpack_from(f"<{tables}i", data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from export.checkpoint.formats.coding import Malformed
@@ -18,7 +19,31 @@ _SAVE = (
     "array by tf.train.Checkpoint(NAME=tf.Variable(array)).write(PATH), then export PATH with "
     "--table NAME=NAME"
 )
+_FLAX = (
+    "a file of msgpack (flax.serialization, flax.training.checkpoints, T5X), which is not read "
+    "here; load it in a program with Flax by flax.serialization.msgpack_restore or "
+    "restore_checkpoint(PATH, target=None), and save the tree with "
+    "orbax.checkpoint.StandardCheckpointer().save(DIRECTORY, tree)"
+)
+_MSGPACK = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)([\xa1-\xbf]|\xd9.)", re.DOTALL)
+"""How a map begins whose first key is a text."""
+_FLAX_STEP = re.compile(r"checkpoint_\d+")
+"""How flax.training.checkpoints called its files."""
+_SNAPSHOT = (
+    "a snapshot of PyTorch (torchsnapshot), which is not read here; load it in the program that "
+    "wrote it by Snapshot(PATH).restore(app_state), and save the tables by "
+    "torch.distributed.checkpoint.save or safetensors.torch.save_file"
+)
+_SNAPSHOT_FILE = ".snapshot_metadata"
+_DYNAMIC = re.compile(r"(.+)_mht_\d+of\d+(_rank\d+_size\d+)?-(keys|values)")
+_DYNAMIC_KIND = (
+    "keys or values of a dynamic embedding (TensorFlow Recommenders Addons), which is not read "
+    "here; write the table in a program with that library as int64 keys and float32 rows: "
+    "keys, rows = variable.export(); keys.numpy().astype('<i8').tofile('NAME_keys.file'); "
+    "rows.numpy().astype('<f4').tofile('NAME_values.file'); then give their directory"
+)
 _BY_SUFFIX = {
+    ".msgpack": _FLAX,
     **dict.fromkeys(
         (".pt", ".pth"),
         "a pickle of PyTorch, which is not read, since reading it can run any code; load it in the "
@@ -95,6 +120,8 @@ def _in_directory(directory: Location) -> Location:
         newest = max(indexes)[2]
         return newest.with_name(newest.stem)
     held = _within(directory)
+    if (directory / _SNAPSHOT_FILE).is_file():
+        raise CheckpointError(f"{directory} is {_SNAPSHOT}")
     if any(file.name in ORBAX_PARTS for file in held):
         remote = "it is read from this machine's disks only; copy it there first"
         missing = "it holds no tree of arrays; give the directory of a step, or of all steps"
@@ -110,7 +137,8 @@ def _in_directory(directory: Location) -> Location:
         if file.name.endswith("_temp") and file.is_dir():
             raise CheckpointError(_unfinished(str(file)[: -len("_temp")]))
     for file in held:
-        if (file.suffix in (".h5", ".hdf5", ".keras") or told_by_name(file)) and file.is_file():
+        told = file.suffix in (".h5", ".hdf5", ".keras") or told_by_name(file)
+        if (told or _FLAX_STEP.fullmatch(file.name)) and file.is_file():
             raise CheckpointError(f"{directory} holds no checkpoint; {_kind_of(file)}")
     raise CheckpointError(
         f"directory {directory} holds no checkpoint: no file named `{STATE_FILE}` and no *.index"
@@ -129,6 +157,8 @@ def _from_state(state: Location) -> Location:
         )
     except Malformed:
         named = ""
+    if not named and _MSGPACK.match(read_range(state, 0, 8)):
+        raise CheckpointError(f"{state} is {_FLAX}")
     if not named:
         raise CheckpointError(
             f"state file {state} names no model_checkpoint_path; give the checkpoint's prefix "
@@ -172,18 +202,22 @@ def _missing(path: Location) -> str:
 
 def told_by_name(file: Location) -> str:
     """Says what a file is whose name alone tells it, and what to do; "" of any other."""
-    if ".data-" in file.name:
-        return f"a data file of a checkpoint; give its prefix, {file.name.split('.data-')[0]}"
+    name = file.name
+    if ".data-" in name:
+        return f"a data file of a checkpoint; give its prefix, {name.split('.data-')[0]}"
     if file.suffix == ".meta":
-        return (
-            "the graph beside a checkpoint of TF1; give its prefix, "
-            f"{file.name.removesuffix('.meta')}"
-        )
-    if file.name == STATE_FILE:
-        return f"a state file; give its directory, {file.parent}"
-    if file.name in ORBAX_PARTS:
-        return f"a part of an Orbax checkpoint; give its directory, {file.parent}"
-    return _BY_SUFFIX.get(file.suffix, "")
+        prefix = name.removesuffix(".meta")
+        return f"the graph beside a checkpoint of TF1; give its prefix, {prefix}"
+    if _DYNAMIC.fullmatch(name):
+        return _DYNAMIC_KIND
+    by_name = {
+        _SNAPSHOT_FILE: f"a part of {_SNAPSHOT}",
+        STATE_FILE: f"a state file; give its directory, {file.parent}",
+        **dict.fromkeys(
+            ORBAX_PARTS, f"a part of an Orbax checkpoint; give its directory, {file.parent}"
+        ),
+    }
+    return by_name.get(name) or _BY_SUFFIX.get(file.suffix, "")
 
 
 def _kind_of(file: Location) -> str:
@@ -198,6 +232,8 @@ def _kind_of(file: Location) -> str:
         told_by_name(file),
         *(kind for begins, kind in _BY_HEAD.items() if head.startswith(begins)),
     ]
+    if _MSGPACK.match(head):
+        kinds.append(_FLAX)
     if tail == MAGIC:
         kinds.append(
             "a V1 checkpoint (a Saver with write_version=V1), which is not read here; save it with "

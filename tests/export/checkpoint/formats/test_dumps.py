@@ -51,7 +51,7 @@ def test_dump_is_read_with_its_keys(tmp_path: Path, writer: str, within: bool) -
 @pytest.mark.parametrize(
     ("writer", "strays"),
     [
-        ("SOK", ["api-key", "s/u-weight", "old-key/t", "t-notes/t"]),
+        ("SOK", ["s/u-weight", "old-key/t", "t-notes/t"]),
         ("HugeCTR", ["settings/key", "other/slot_id"]),
         ("collection", ["embedding_collection_1/notes", "other/meta_data", "other/key0"]),
     ],
@@ -151,7 +151,7 @@ def test_collections_are_told_apart_by_their_numbers(tmp_path: Path) -> None:
 def test_dump_that_is_written_anew_has_another_fingerprint(tmp_path: Path) -> None:
     first = list_dump(WRITERS["SOK"](tmp_path)).fingerprint
     assert re.fullmatch("sha256:[0-9a-f]{64}", first)
-    (tmp_path / "t-key").rename(tmp_path / "aside")
+    (tmp_path / "t-key").rename(tmp_path / ".aside")
     assert list_dump(WRITERS["SOK"](tmp_path)).fingerprint != first
 
 
@@ -248,6 +248,18 @@ def _meta(
             "begins keys of table 0 (kind 2, table 0)",
         ),
         ("collection", "weight0", lambda data: data + bytes(700), "several processes"),
+        (
+            "collection",
+            "meta_data",
+            lambda data: data[:8] + bytes([7]) + data[9:],
+            "begins with the numbers 7, 0 and 0 behind the types of keys, which is not understood",
+        ),
+        (
+            "collection",
+            "meta_data",
+            lambda data: data[:16] + bytes([3]) + data[17:],
+            "begins with the numbers 0, 0 and 3 behind the types of keys, which is not understood",
+        ),
     ],
 )
 def test_damaged_dump_is_refused_by_name(
@@ -261,3 +273,16 @@ def test_damaged_dump_is_refused_by_name(
     with pytest.raises(CheckpointError, match="dump file") as refused:
         open_checkpoint(tmp_path)
     assert told in str(refused.value)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_file_beside_those_of_a_table_is_refused_by_name(tmp_path: Path, writer: str) -> None:
+    WRITERS[writer](tmp_path)
+    (table,) = list_dump(tmp_path).storage.dumped.values()
+    folder = Path(table.keys.slices[0].file).parent
+    for harmless in (".DS_Store", "_SUCCESS"):
+        (folder / harmless).write_bytes(b"x" if harmless.startswith(".") else b"")
+    assert open_checkpoint(tmp_path)
+    (folder / "row_order.json").write_text('{"cores": 4}')
+    with pytest.raises(CheckpointError, match=r"row_order\.json' is not understood"):
+        open_checkpoint(tmp_path)

@@ -121,6 +121,13 @@ def test_find_prefix_state_file_without_its_checkpoint_is_refused_with_the_remed
     assert str(error.value).endswith(expected)
 
 
+@pytest.mark.parametrize("name", ["checkpoint", "checkpoint_100"])
+def test_find_prefix_of_a_directory_that_flax_wrote_names_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\x81\xa6params\x80")
+    with pytest.raises(CheckpointError, match=rf"{name} is a file of msgpack \(flax"):
+        find_prefix(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["manifest.ocdbt", "_METADATA", "_CHECKPOINT_METADATA"])
 def test_find_prefix_of_a_part_of_orbax_says_what_to_give(tmp_path: Path, name: str) -> None:
     (tmp_path / "made").mkdir()
@@ -154,6 +161,13 @@ def test_find_prefix_of_a_part_of_orbax_says_what_to_give(tmp_path: Path, name: 
         ("lightning.ckpt", b"\x80\x02}", "a pickle .*tf.train.Checkpoint"),
         ("table", b"\x93NUMPY\x01\0", "file of numpy"),
         ("model.tflite", b"\x1c\0\0\0TFL3", "give its checkpoint"),
+        ("model.mp", b"\x81\xa6params\x80", "file of msgpack .*StandardCheckpointer"),
+        ("model.msgpack", b"", "file of msgpack .*StandardCheckpointer"),
+        ("large", b"\xde\x00\x20\xd9\x40param", "file of msgpack"),
+        ("checkpoint_100", b"\x82\xa4step", r"restore_checkpoint\(PATH, target=None\)"),
+        (".snapshot_metadata", b"version: 0.1.0", r"torchsnapshot.*torch\.distributed"),
+        ("items_mht_1of1_rank0_size1-keys", bytes(80), "dynamic embedding .*NAME_keys.file"),
+        ("items_mht_1of2-values", bytes(80), "dynamic embedding .*NAME_values.file"),
         ("notes.txt", b"hello", "no checkpoint"),
         ("empty", b"", "no checkpoint"),
     ],
@@ -172,6 +186,10 @@ def test_find_prefix_of_another_file_names_its_format(
         (["model.pth", "config.json"], "", "holds no checkpoint; .*a pickle of PyTorch"),
         (["ckpt-1.data-00000-of-00001"], "", "holds no checkpoint; .*give its prefix, ckpt-1"),
         (["_METADATA"], "", "Orbax"),
+        ([".snapshot_metadata", "0/users"], "", "is a snapshot of PyTorch"),
+        (["items_mht_1of1-keys"], "", "holds no checkpoint; .*dynamic embedding"),
+        (["flax.msgpack"], "", "holds no checkpoint; .*flax.msgpack is a file of msgpack"),
+        (["checkpoint_7"], "", "holds no checkpoint; .*checkpoint_7 is no checkpoint"),
         (["ckpt-1_temp/part"], "", "ckpt-1 is not complete"),
         (["ckpt-1_temp/part"], "ckpt-1", "ckpt-1 is not complete"),
         (["ckpt-1.data-00000-of-00001"], "ckpt-1", "data files but no ckpt-1"),
