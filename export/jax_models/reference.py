@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.errors import ExportError, NotConvertible
+from export.errors import ExportError
 from export.front_end.interface import ReferenceInputs, ReferenceRun, Results
 from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
 from export.jax_models.functions import build_functions
 from export.jax_models.loading import jax
 from export.jax_models.parameters import StoredParameters
+from export.raised_errors import raised_on_examples
 from export.recipe.schema import ExportJob, name_of_call
 from export.tensorflow_models.reference.inputs import dense_input, pooled, read_rows
-from export.user_lines import at_line, line_of_exception
 
 _INNER = ("jaxpr", "call_jaxpr")
 """Parameters of primitives that only call another computation."""
@@ -104,11 +104,8 @@ class JaxReference:
         except ExportError:
             raise
         except Exception as problem:
-            message = " ".join(str(problem).split())
-            raise NotConvertible(
-                f"{name_of_call(path)} raised {type(problem).__name__} on the examples"
-                f"{at_line(line_of_exception(problem))}: {message[:300]}"
-            ) from problem
+            made = self.job.verify.examples is None
+            raise raised_on_examples(name_of_call(path), problem, made=made) from problem
         return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
 
 

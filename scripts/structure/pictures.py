@@ -124,7 +124,7 @@ EXPORT = Picture(
         Box("graphs", 7, (0, 4)),
         Box("checkpoint", 8, (4, 12), parts="inventory formats"),
         Box("recipe", 9, (0, 12)),
-        Box("errors report_text locations steps user_lines", 10, (0, 12)),
+        Box("errors report_text locations raised_errors steps user_lines", 10, (0, 12)),
     ),
     package="export",
     mark="uses TensorFlow",

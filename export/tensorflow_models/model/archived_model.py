@@ -266,11 +266,14 @@ class _ArchivedModel:
         """Returns the default of a layer's argument; MISSING if it has none."""
         kinds = (kind for layer in all_layers(self.root) for kind in type(layer).__mro__)
         kind = next((kind for kind in kinds if kind.__name__ == class_name), object)
-        parameter = inspect.signature(kind).parameters.get(argument)
-        if parameter is None or parameter.default is parameter.empty:
-            return MISSING
-        default = parameter.default
-        return list(default) if isinstance(default, tuple) else default
+        # A class may hand arguments on to its base.
+        initializers: list[Any] = [base.__init__ for base in kind.__mro__]
+        for initializer in initializers:
+            parameter = inspect.signature(initializer).parameters.get(argument)
+            if parameter is not None and parameter.default is not parameter.empty:
+                default = parameter.default
+                return list(default) if isinstance(default, tuple) else default
+        return MISSING
 
     def _label(self, group: str) -> str:
         layer = self.saved.groups.get(group)

@@ -16,6 +16,7 @@ from export.graphs.internals import current_line
 from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
 from export.graphs.walks import PYTHON_CODE, identifier
+from export.raised_errors import one_line
 from export.recipe.schema import InputPart, name_of_call
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
@@ -26,14 +27,6 @@ from export.tensorflow_models.lookups.records import Lookup, MakeTable, batch_si
 from export.user_lines import at_line, line_of_exception, line_of_operation
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_WRAPPED = re.compile(
-    r"Exception encountered when calling [^\n]*\n\s*+(?:\x1b\[1m)?(?!in user "
-    r"code|\w*(?:Error|Exception): )(.+?)"
-    r"(?:\x1b\[0m)?\n\s*\n",
-    re.DOTALL,
-)
-"""The error that a layer raised, inside the message of Keras 2 or 3."""
-_RAISED = re.compile(r"^\s*(\w*(?:Error|Exception): .*?)\s*$", re.MULTILINE)
 _OTHER_DTYPE = re.compile(r"has type (\w+) that does not match expected type of (\w+)")
 
 
@@ -132,7 +125,7 @@ def trace_call(
         raise
     except Exception as problem:
         raise NotConvertible(
-            f"{name_of_call(path)} with inputs {', '.join(parts)} raised {_one_line(problem)}"
+            f"{name_of_call(path)} with inputs {', '.join(parts)} raised {one_line(problem)}"
             f"{at_line(line_of_exception(problem))}; "
             f"{_cure(problem, parts)}{_python_code_cure(recorder.graph)}"
         ) from problem
@@ -284,15 +277,6 @@ def _with_row_lengths(
     return given
 
 
-def _one_line(problem: Exception) -> str:
-    """Returns an exception as one line: Keras and AutoGraph wrap the original in call stacks."""
-    wrapped = _WRAPPED.findall(str(problem))
-    if wrapped:
-        return f"{type(problem).__name__}: {' '.join(wrapped[-1].split())}"
-    raised = _RAISED.findall(str(problem))
-    return raised[-1] if raised else f"{type(problem).__name__}: {' '.join(str(problem).split())}"
-
-
 def _python_code_cure(graph: Any) -> str:
     """Returns what to change in a call that ran Python code before it raised, which is the likely
     cause.
@@ -315,7 +299,7 @@ def _cure(problem: Exception, parts: Mapping[str, InputPart]) -> str:
       problem: What the call raised.
       parts: The inputs that it was given.
     """
-    text = _one_line(problem)
+    text = one_line(problem)
     mismatch = _OTHER_DTYPE.search(text)
     declared: list[str] = []
     if mismatch is not None:

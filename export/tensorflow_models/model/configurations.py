@@ -94,8 +94,9 @@ class _Place:
     path: str = ""
 
     def at(self, name: str | int) -> _Place:
-        step = f"[{name}]" if isinstance(name, int) else f".{name}" if self.path else name
-        return _Place(self.layer, self.path + step)
+        if isinstance(name, int):
+            return _Place(self.layer, f"{self.path}[{name}]")
+        return _Place(self.layer, f"{self.path}.{name}".lstrip("."))
 
     def unlike(self, saved: Any, built: Any) -> str:
         where = f"{self.layer or 'the model'}: {self.path or 'it'}"

@@ -21,11 +21,12 @@ from bundle.errors import BundleError
 from bundle.features.columns import Column
 from bundle.format.manifest import TextIds
 from export.checkpoint.reader import Checkpoint
-from export.errors import CheckpointError, ExportError, NotConvertible
+from export.errors import CheckpointError, ExportError
 from export.front_end.interface import ReferenceInputs, ReferenceRun
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec
 from export.graphs.loading import tf
 from export.graphs.tensors import composed
+from export.raised_errors import raised_on_examples
 from export.recipe.schema import ExportJob, name_of_call
 from export.tensorflow_models.frameworks.hook_points import NORMALIZATIONS
 from export.tensorflow_models.frameworks.hooks import Hooks
@@ -37,7 +38,6 @@ from export.tensorflow_models.model.keras_variables import saved_by_keras
 from export.tensorflow_models.model.roots import build_root
 from export.tensorflow_models.model.weights import TrainedModel, path_steps
 from export.tensorflow_models.reference.tables import ReferenceTables
-from export.user_lines import at_line, line_of_exception
 
 Call = tuple[str, tuple[str, ...]]
 """The attribute path of a call, and the names of its inputs."""
@@ -124,11 +124,8 @@ class TensorFlowReference:
         except (ExportError, BundleError):
             raise
         except Exception as problem:
-            message = " ".join(str(problem).split())
-            raise NotConvertible(
-                f"{name_of_call(path)} raised {type(problem).__name__} on the examples"
-                f"{at_line(line_of_exception(problem))}: {message[:300]}"
-            ) from problem
+            made = self.job.verify.examples is None
+            raise raised_on_examples(name_of_call(path), problem, made=made) from problem
 
     def _reader(self, root: NamedGraph, facts: Mapping[str, TableFacts]) -> Callable[[str], Any]:
         """Returns a reader of variables by their names, by TensorFlow itself; tables that left the

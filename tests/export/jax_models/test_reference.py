@@ -203,9 +203,11 @@ def test_error_of_the_model_is_told_with_its_line_and_cut(reference: JaxReferenc
         run(reference, tower("failing", "age", result=None))
     line = MODEL.splitlines().index('    raise ValueError("no such  thing " * 99)') + 1
     before, _, reason = str(caught.value).partition(": ")
-    assert before.endswith(f"raised ValueError on the examples (model.py:{line})")
-    assert reason.startswith("no such thing no such thing")
-    assert len(reason) == 300
+    assert before.endswith(f"raised an error on the examples (model.py:{line})")
+    text, _, remedy = reason.partition("...; ")
+    assert text.startswith("ValueError: no such thing no such thing")
+    assert len(text) == 300
+    assert remedy.endswith("name their file as verify.examples")
 
 
 def test_parameter_that_the_checkpoint_lacks_matters_where_it_is_read(

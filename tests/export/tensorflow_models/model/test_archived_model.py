@@ -299,6 +299,23 @@ def test_configuration_that_is_nested_too_deeply_is_refused(archive: Path, tmp_p
         open_checkpoint(path)
 
 
+def without_arguments(name: str, content: bytes) -> bytes:
+    """Leaves out arguments, as a version of Keras does that has none of that name."""
+    if name == "config.json":
+        for argument in (b'"oov_method": "floormod", ', b', "mask_zero": false'):
+            assert argument in content
+            content = content.replace(argument, b"")
+    return content
+
+
+def test_argument_that_the_archive_lacks_has_the_default_of_its_class(
+    archive: Path, tmp_path: Path
+) -> None:
+    path = rewritten(archive, tmp_path / "a.keras", without_arguments)
+    assert check_archived_model(build(), open_checkpoint(path), "") == ()
+    assert "(Embedding): mask_zero is False in the file" in refusal(path, build(mask_zero=True))
+
+
 def lambda_model(factor: float) -> Any:
     keras.utils.clear_session()
     number = keras.Input((2,), name="number")

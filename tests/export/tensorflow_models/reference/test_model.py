@@ -185,9 +185,11 @@ def test_run_of_a_call_that_raises_says_where(tmp_path: Path) -> None:
     line = CODE[: CODE.index("raise ValueError")].count("\n") + 1
     with pytest.raises(NotConvertible) as refused:
         run(tmp_path, tower("raises", "raises", "age"))
-    shown = ("no such way " + "x" * 400)[:300]
+    shown = ("ValueError: no such way " + "x" * 400)[:300]
     assert str(refused.value) == (
-        f"call 'raises' raised ValueError on the examples (model.py:{line}): {shown}"
+        f"call 'raises' raised an error on the examples (model.py:{line}): {shown}...; the "
+        "examples are made up: if the model does not take every value, write some that callers "
+        "would send, and name their file as verify.examples"
     )
 
 

@@ -1,0 +1,70 @@
+"""What a model's code raised, in one line: Keras, AutoGraph and TensorFlow wrap the original in
+call stacks, values and codes of a terminal; and what to do about it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from export.errors import NotConvertible
+from export.user_lines import at_line, line_of_exception
+
+_WRAPPED = re.compile(
+    r"Exception encountered when calling [^\n]*\n\s*+(?:\x1b\[1m)?(?!in user "
+    r"code|\w*(?:Error|Exception): )(.+?)"
+    r"(?:\x1b\[0m)?\n\s*\n",
+    re.DOTALL,
+)
+"""The error that a layer raised, inside the message of Keras 2 or 3."""
+_RAISED = re.compile(r"^\s*(\w*(?:Error|Exception): .*?)\s*$", re.MULTILINE)
+_KERNEL = re.compile(r"\{\{[^}]*\}\}|\[Op:\w+\][^\n]*")
+"""Where TensorFlow says in its own terms which kernel failed."""
+_TERMINAL = re.compile(r"\x1b\[[0-9;]*m")
+_RAGGED = re.compile(r"valid RaggedTensor|row_splits|row_lengths|value_rowids|nested_splits")
+_SHOWN_MAX = 300
+
+
+def one_line(problem: BaseException) -> str:
+    """Returns the class and the message of what was raised first."""
+    text = _KERNEL.sub("", str(problem))
+    wrapped = _WRAPPED.findall(text)
+    if wrapped:
+        return f"{type(problem).__name__}: {_plain(wrapped[-1])}"
+    raised = _RAISED.findall(text)
+    return _plain(raised[-1]) if raised else f"{type(problem).__name__}: {_plain(text)}"
+
+
+def raised_on_examples(call: str, problem: BaseException, *, made: bool) -> NotConvertible:
+    """Returns the refusal of a model whose code raises when it is run on examples.
+
+    Args:
+      call: the call, as messages name it.
+      problem: what it raised.
+      made: whether the examples were made up, for want of `verify.examples`.
+    """
+    text = one_line(problem)
+    if len(text) > _SHOWN_MAX:
+        text = f"{text[:_SHOWN_MAX]}..."
+    return NotConvertible(
+        f"{call} raised an error on the examples{at_line(line_of_exception(problem))}: {text}; "
+        f"{_remedy(text, made=made)}"
+    )
+
+
+def _plain(text: str) -> str:
+    return " ".join(_TERMINAL.sub("", text).split())
+
+
+def _remedy(text: str, *, made: bool) -> str:
+    if _RAGGED.search(text):
+        return (
+            "the first axis of every input is the batch, so values and offsets of a ragged tensor "
+            'are no two inputs: declare one input with kind = "ragged", and let the call take a '
+            "tf.RaggedTensor"
+        )
+    if made:
+        return (
+            "the examples are made up: if the model does not take every value, write some that "
+            "callers would send, and name their file as verify.examples"
+        )
+    return "correct verify.examples, or the model: a request with such values would fail, too"
