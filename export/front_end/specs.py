@@ -148,6 +148,8 @@ class TowerSpec:
       variables: names of the dense variables that the tower reads.
       half: half-precision dtype that it computes in; "" if none.
       largest_bytes: size of its largest variable.
+      random, clock, joining: an operation that draws random numbers, reads the clock, or joins
+        examples of a batch, as far as a graph tells: line and type; "": none was found.
     """
 
     name: str
@@ -161,6 +163,9 @@ class TowerSpec:
     variables: tuple[str, ...] = ()
     half: str = ""
     largest_bytes: int = 0
+    random: str = ""
+    clock: str = ""
+    joining: str = ""
 
     @property
     def half_cure(self) -> str:

@@ -7,6 +7,7 @@ Asked where a tower differs from the model: then the model's own code may be the
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,10 +31,11 @@ def why_unlike_itself(reference: Reference) -> str:
     expected = reference_results(reference)
     if at := _first_difference(reference_results(reference), expected):
         tower, output, example = at
+        place = _place_of(reference, tower, "random")
         return (
             f"tower {tower!r}, output {output!r}: the original model itself gives another value "
-            f"for example {example} when it is called again ({_call_of(reference, tower)}): "
-            "something random is in it, such as dropout. Call it for inference: training=False"
+            f"for example {example} when it is called again ({place}): something random is in it, "
+            "such as dropout. Call it for inference: training=False"
         )
     for order in (another_order(reference.examples.n), np.arange(1)):
         sample = replace(reference, examples=_chosen(reference.examples, order))
@@ -42,20 +44,23 @@ def why_unlike_itself(reference: Reference) -> str:
             for tower, outputs in expected.items()
         }
         if at := _first_difference(reference_results(sample), chosen):
-            tower, output, place = at
+            tower, output, row = at
             where = "alone" if len(order) == 1 else "among other examples, or in another order"
+            place = _place_of(reference, tower, "joining")
             return (
                 f"tower {tower!r}, output {output!r}: the original model itself gives another "
-                f"value for example {order[place]} {where} ({_call_of(reference, tower)}): it "
-                "depends on the other examples of the batch, which a request does not have. "
-                "Compute each example from its own values: what joins, sums or counts needs an "
-                "axis behind the first"
+                f"value for example {order[row]} {where} ({place}): it depends on the other "
+                "examples of the batch, which a request does not have. Compute each example from "
+                "its own values: what joins, sums or counts needs an axis behind the first"
             )
     return ""
 
 
-def _call_of(reference: Reference, tower: str) -> str:
-    return name_of_call(reference.model.towers[tower].call)
+def _place_of(reference: Reference, tower: str, cause: Literal["random", "joining"]) -> str:
+    """Returns the call of a tower, and the operation that its graph shows as the likely cause."""
+    spec = reference.model.towers[tower]
+    operation = spec.random if cause == "random" else spec.joining
+    return ", ".join(filter(None, (name_of_call(spec.call), operation)))
 
 
 def _chosen(examples: Examples, order: NDArray[np.int64]) -> Examples:

@@ -30,7 +30,8 @@ MESSAGES = [
         RAGGED,
         True,
         "the model's call raised an error on the examples: ValueError: Arguments to "
-        "from_row_splits do not form a valid RaggedTensor:monotonic Condition x >= 0 did not hold element-wise: x "
+        "from_row_splits do not form a valid RaggedTensor:monotonic Condition x >= 0 did not hold "
+        "element-wise: x "
         "(shape=(255,) dtype=int32) = ['0', '1', '-1', '...']; the first axis of every input is "
         "the batch, so values and offsets of a ragged tensor are no two inputs: declare one input "
         'with kind = "ragged", and let the call take a tf.RaggedTensor',

@@ -193,6 +193,14 @@ def build_coupled_to_all():
     return Coupled(lambda vector: vector - tf.reduce_mean(vector))
 
 
+def build_coupled_by_product():
+    return Coupled(lambda v: tf.matmul(tf.matmul(v, v, transpose_b=True), v))
+
+
+def build_timed():
+    return Coupled(lambda vector: vector * tf.cast(tf.timestamp() > 0, tf.float32))
+
+
 def build_random():
     return Coupled(lambda vector: tf.nn.dropout(vector, 0.5))
 

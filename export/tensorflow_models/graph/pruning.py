@@ -17,6 +17,7 @@ from export.front_end.specs import FeatureSpec, TowerSpec
 from export.graphs.functions import bytes_of, captures_of, line_of_reader, narrowed, type_of
 from export.graphs.internals import join, set_input
 from export.graphs.loading import tf
+from export.graphs.own_values import find_own_values
 from export.graphs.walks import PYTHON_CODE, Needed, distinct_identifiers, needed, resource
 from export.recipe.schema import InputPart, TowerPart, name_of_call
 from export.tensorflow_models.frameworks.placeholders import line_of_early
@@ -103,6 +104,8 @@ def prune(
     names = distinct_identifiers(inputs)
     function, variables = narrowed(name, trace.function, list(inputs.values()), results)
     half = _half(found)
+    order = {operation.name: n for n, operation in enumerate(trace.function.graph.get_operations())}
+    beyond = find_own_values(sorted(found.operations, key=lambda each: order[each.name]))
     spec = TowerSpec(
         name=name,
         role=part.role,
@@ -120,6 +123,9 @@ def prune(
         variables=tuple(variable.name for variable in variables),
         half=half,
         largest_bytes=max((bytes_of(variable) for variable in variables), default=0),
+        random=beyond.random,
+        clock=beyond.clock,
+        joining=beyond.joining,
     )
     return TracedTower(spec, function, variables, _lines_by_type(found))
 

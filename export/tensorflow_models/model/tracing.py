@@ -114,7 +114,7 @@ def trace_towers(
         for variable in tower.variables:
             give_value(variable)
     variables = {name: lookups.variables[name] for name in spec.tables}
-    notes = (*lookups.notes, *_bag_notes(spec))
+    notes = (*lookups.notes, *_bag_notes(spec), *_clock_notes(spec))
     return TracedModel(spec, towers, root, variables, computed, notes)
 
 
@@ -306,4 +306,15 @@ def _bag_notes(spec: ModelSpec) -> Iterator[str]:
             yield (
                 f"input {name!r} goes into the towers, at most {size} values per example "
                 f"(inputs.{name}.length_max)"
+            )
+
+
+def _clock_notes(spec: ModelSpec) -> Iterator[str]:
+    """Yields notes about towers whose results change while nothing that is sent changes."""
+    for name, tower in spec.towers.items():
+        if tower.clock:
+            yield (
+                f"tower {name!r} reads the clock ({tower.clock}): what it returns for a request "
+                "changes with time, and vectors of a corpus keep the time of the export; to fix "
+                "it, send the time as an input"
             )

@@ -139,26 +139,27 @@ def test_check_towers_in_half_precision_suggests_the_remedy_and_applies_the_limi
 
 
 @pytest.mark.parametrize(
-    ("function", "reason"),
+    ("function", "cause", "made_by", "operation"),
     [
-        (
-            "build_coupled_to_earlier",
-            "among other examples, or in another order (the model's call)",
-        ),
-        ("build_coupled_to_later", "among other examples, or in another order (the model's call)"),
-        ("build_coupled_to_all", "among other examples, or in another order (the model's call)"),
-        ("build_random", "when it is called again (the model's call): something random is in it"),
+        ("build_coupled_to_earlier", "in another order", "self.couple(self.look", "Cumsum"),
+        ("build_coupled_to_later", "in another order", "self.couple(self.look", "Cumsum"),
+        ("build_coupled_to_all", "in another order", "tf.reduce_mean(vector)", "Mean"),
+        ("build_coupled_by_product", "in another order", "transpose_b=True", "MatMul"),
+        ("build_random", "when it is called again", "tf.nn.dropout(", "RandomUniform"),
     ],
 )
 def test_model_that_computes_an_example_otherwise_among_others_is_named_as_the_cause(
-    function: str, reason: str, tmp_path: Path
+    function: str, cause: str, made_by: str, operation: str, tmp_path: Path
 ) -> None:
     made = save_and_trace(one_table_recipe(function), tmp_path)
     written = write_towers(made.model, made.job, made.prefix, tmp_path)
     reference = reference_of(made)
     with pytest.raises(VerificationFailed, match="original model itself gives another") as problem:
         check_towers(reference, *written, reference_results(reference))
-    assert reason in str(problem.value)
+    code = (MODELS / "one_table.py").read_text()
+    line = code[: code.index(made_by)].count("\n") + 1
+    where = f"{cause} (the model's call, one_table.py:{line}, {operation}): "
+    assert where in str(problem.value)
 
 
 def test_reference_reads_the_unknown_row_of_the_recipe(movies: TracedCheckpoint) -> None:
