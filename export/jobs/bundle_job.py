@@ -231,9 +231,11 @@ class _Bundle:
                 if last > rows:
                     raise UsageError(
                         f"features.{name}.ids: vocabulary {feature.ids.vocabulary!r} reaches row "
-                        f"{last - 1}, table "
-                        f"{feature.table!r} has {rows} rows; the vocabulary is not the one that "
-                        "was trained with"
+                        f"{last - 1}, and table {feature.table!r} has {rows} rows: either the "
+                        "vocabulary is not the one of training, or the table was too short there, "
+                        f"so that the last {last - rows} keys have no row (a table needs one for "
+                        "each key, and those for other keys): leave them out of the vocabulary, or "
+                        "train a larger table"
                     )
         return entries
 

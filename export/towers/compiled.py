@@ -25,6 +25,12 @@ _MISSING = re.compile(
     r"^(?:Custom|Flex) ops: (.*?)\s*$|'tf\.(\w+)' (?:op\b|that was)", re.MULTILINE
 )
 
+_LOCATED = re.compile(
+    r'^\S+: error: loc\((?:callsite\()?(?:fused)?\["(?P<operation>\w+):".*\)\): (?P<why>.*?)\s*$',
+    re.MULTILINE,
+)
+"""What the converter says of one operation, between where it is called from."""
+
 
 def compile_tower(
     saved_model: Path, precision: Precision, path: Path, lines: Mapping[str, str] = _NO_LINES
@@ -107,6 +113,10 @@ def _why_not_compiled(problem: Exception, lines: Mapping[str, str]) -> str:
         name for listed, one in _MISSING.findall(text) for name in (listed or one).split(", ")
     }
     if not missing:
+        if located := _LOCATED.search(text):
+            line = at_line(lines.get(located["operation"], ""))
+            reason = f"LiteRT's converter rejects {located['operation']}{line}: {located['why']}"
+            return reason[:_REASON_CHARACTERS]
         first = next((line.strip() for line in text.splitlines() if line.strip()), "")
         return (first or type(problem).__name__)[:_REASON_CHARACTERS]
     if "LookupTableFindV2" in missing:

@@ -438,8 +438,8 @@ def _numbers_at_fault(problem: Exception) -> str:
     """
     if isinstance(problem, NotFinite):
         return (
-            f"{problem} is not finite with the numbers that were sent; smaller numbers were "
-            "expected"
+            f"{problem} is not finite with the values that were sent: smaller numbers, and lists "
+            "with at least one id that the model does not mask, were expected"
         )
     if isinstance(problem, ComputationFailed):
         return (

@@ -2,6 +2,7 @@
 
     <module>.embedding_bags.<table>.weight   TorchRec's EmbeddingBagCollection
     <module>.embeddings.<table>.weight       TorchRec's EmbeddingCollection
+    ....<table>.weight_qscale, weight_qbias  of a quantized table, whose weight is of integers
     optim.state.<variable>.<slot>            state of an optimizer: slot variables
 
 A state dict has no classes: the weight of an `nn.Embedding` is called like that of any other layer,
@@ -35,6 +36,13 @@ _COLLECTIONS = ("embedding_bags", "embeddings")
 _SHARDED_SLOT = re.compile(
     r"(?P<module>(?:.+?\.)?)(?P<name>accumulators|momentums|velocities)\.(?P<of>.+?)(?:\.weight)?"
 )
+_SCALES = ("_qscale", "_qbias", "_qscale_bias", "_qscaleshift")
+_QUANTIZED = (
+    "its rows are quantized ({dtype}, with a scale and a bias for each row beside them, or within "
+    "it), which is not read here: save the float tables, before "
+    "torchrec.inference.modules.quantize_inference_model or quantize_embeddings; rowcast-export "
+    "quantizes rows itself (dtype int8)"
+)
 _PADDED = "its last rows may be padding: nothing records how many rows it has without"
 _STATE = re.compile(r"(?:optim|optimizer|optimizers|fused_optimizer)\.(?:\d+\.)?state\.(?P<of>.+)")
 
@@ -48,10 +56,12 @@ def find_in_modules(found: Findings) -> None:
         slot, of = _owner(path, variables)
         found.add_slot(slot, key, of)
 
+    _refuse_quantized(found)
     sharding = found.checkpoint.storage.sharding
+    refused = found.taken()
     tables = []
     for key, entry in entries.items():
-        if key in states or not may_be_table(entry):
+        if key in states or key in refused or not may_be_table(entry):
             continue
         if sharding is not None and _is_slot(found, key):
             continue
@@ -69,6 +79,21 @@ def find_in_modules(found: Findings) -> None:
                 ) from problem
         tables += [Found(spec, key.removesuffix(".weight")) for spec in specs]
     found.add_tables(tables)
+
+
+def _refuse_quantized(found: Findings) -> None:
+    """Refuses tables whose rows TorchRec or FBGEMM quantized, and the variables that scale them."""
+    entries = found.checkpoint.entries
+    for key, entry in entries.items():
+        match = _TABLE.fullmatch(key)
+        scales = [f"{key}{suffix}" for suffix in _SCALES if f"{key}{suffix}" in entries]
+        integers = entry.dtype in ("uint8", "int8", "int32", "quint8", "quint4x2")
+        if not scales and not (match is not None and integers):
+            continue
+        name = match["name"] if match is not None else key.removesuffix(".weight")
+        found.refuse(name, key, _QUANTIZED.format(dtype=entry.dtype))
+        for scale in scales:
+            found.refuse(f"{name}{scale.removeprefix(key)}", scale, f"it scales {name!r}")
 
 
 def _is_slot(found: Findings, key: str) -> bool:

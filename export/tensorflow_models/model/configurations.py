@@ -274,8 +274,9 @@ def _normalized(value: Any) -> Any:
     if not _is_object(value):
         return value
     config = value["config"]
-    if value["class_name"] == "DTypePolicy" and isinstance(config, dict):
-        return config.get("name")
+    if str(value["class_name"]).endswith("DTypePolicy") and isinstance(config, dict):
+        # One of a quantized layer has a mode and the dtype before.
+        return config.get("name") or " of ".join(map(str, config.values()))
     if value["class_name"] == "function" and isinstance(config, str):
         return config
     return value

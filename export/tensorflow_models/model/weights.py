@@ -19,6 +19,7 @@ from export.checkpoint.inventory.name_tables import is_partitioned
 from export.checkpoint.left_out import left_out_siblings, refuse_left_out
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
+from export.graphs.internals import is_keras_3_layer
 from export.graphs.walks import resource
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.frameworks.normalizations import (
@@ -51,6 +52,15 @@ _UNSEEN = (
     "dicts of Keras 3. Add an attribute that holds them, both in training and in the factory: "
     "`model.saved = tf.train.Checkpoint(layers=model.layers)`, or `block.saved` of the layer that "
     "owns the list; then write the checkpoint again"
+)
+_UNSEEN_OBJECT = (
+    "tf.train.Checkpoint saves only what a model holds as attributes, and looks into no plain "
+    "Python object: let the class of the object that holds the variable derive from tf.Module, "
+    "both in training and in the factory; then write the checkpoint again"
+)
+_QUANTIZED = (
+    "Keras quantized the layers that were saved: let the factory quantize the model, too "
+    '(model.quantize("int8")), or save the model before it is quantized'
 )
 _UNTRACKED = (
     "Keras does not track it: a layer must be an attribute of the model or of one of its layers, "
@@ -153,6 +163,7 @@ class TrainedModel:
                     "model"
                 )
                 why = next(filter(None, map(self.why_missing, variables)), why)
+                why = self.why_quantized(found) or why
                 why = self.why_unlike or why
             raise CheckpointError(
                 f"checkpoint {self.checkpoint.prefix}: {'; '.join(problems[:_SHOWN])}{more}. {why}"
@@ -176,7 +187,20 @@ class TrainedModel:
             return ""
         if saved_by_keras(self.checkpoint) and has_lora_weights(self.root, variable):
             return _MERGED
-        return _UNSEEN if self.checkpoint.graph is not None else _UNTRACKED
+        if self.checkpoint.graph is None:
+            return _UNTRACKED
+        return _UNSEEN if is_keras_3_layer(self.root) else _UNSEEN_OBJECT
+
+    def why_quantized(self, found: Iterable[tuple[Any, str]]) -> str:
+        """Returns what to do about layers that were saved as integers, the model's being floats; ""
+        if there are none.
+        """
+        saved = saved_by_keras(self.checkpoint)
+        for variable, key in found if saved else ():
+            stored = self.checkpoint.entries[key].dtype if key else ""
+            if stored in ("int8", "uint8") and variable.dtype.is_floating:
+                return _QUANTIZED
+        return ""
 
     @cached_property
     def places(self) -> dict[str, Place]:

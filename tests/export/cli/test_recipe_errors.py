@@ -122,7 +122,8 @@ MODEL = [
         "features.movie_id.ids.first_row",
         1,
         "features.movie_id.ids",
-        "vocabulary 'movies' reaches row 40, table 'movies' has 40 rows",
+        "vocabulary 'movies' reaches row 40, and table 'movies' has 40 rows: either the vocabulary",
+        "so that the last 1 keys have no row",
     ),
     mistake(
         4,

@@ -156,6 +156,19 @@ def test_several_missing_operations_are_named_in_order() -> None:
     assert reason == "LiteRT has no operation Betainc, Polygamma (model.py:9)"
 
 
+def test_operation_that_the_converter_rejects_is_named_with_its_line_and_the_reason() -> None:
+    kernel = tf.constant([[1], [2]], tf.int8)
+
+    def rounded(user: Any) -> Any:
+        product = tf.matmul(tf.cast(user, tf.int8), kernel, output_type=tf.int32)
+        return tf.cast(product[:, 0], tf.float32)
+
+    reason = why_not_compiled(replace(small(rounded), lines={"BatchMatMulV3": "model.py:5"}))
+    assert reason.startswith(
+        "LiteRT's converter rejects BatchMatMulV3 (model.py:5): 'tfl.fully_connected' op operand"
+    )
+
+
 def test_other_error_is_told_by_its_first_line(tmp_path: Path) -> None:
     missing = tmp_path / ("m" * 200) / ("n" * 200)
     reason = compile_tower(missing, "f32", tmp_path / "compiled.tflite")

@@ -93,3 +93,14 @@ def test_state_that_is_called_like_a_table_is_none(tmp_path: Path) -> None:
     found = inventory(tmp_path, USERS, state)
     assert [table.key for table in found.tables] == [USERS]
     assert [slot.key for slot in found.slots] == [state]
+
+
+def test_quantized_table_is_named_as_such_and_its_scales_are_no_tables(tmp_path: Path) -> None:
+    table = "ebc.embedding_bags.users.weight"
+    found = inventory(tmp_path, table, f"{table}_qscale", f"{table}_qbias", "over.weight")
+    assert found.tables == ()
+    assert [entry.key for entry in found.candidates] == ["over.weight"]
+    reasons = {refused.name: refused.reason for refused in found.refused}
+    assert sorted(reasons) == ["users", "users_qbias", "users_qscale"]
+    assert reasons["users"].startswith("its rows are quantized (float32, with a scale and a bias")
+    assert reasons["users_qscale"] == "it scales 'users'"

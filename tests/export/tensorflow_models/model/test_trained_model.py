@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,15 +116,24 @@ def test_find_weights_lists_five_problems(count: int, more: str, tmp_path: Path)
     assert message == f"checkpoint PREFIX: {listed}{more}. {OTHER_CODE}"
 
 
-def test_find_weights_of_a_variable_that_no_object_holds_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("build", "remedy"),
+    [
+        (lambda: Block(kernel=[2, 3]), "looks into no plain Python object: let the class"),
+        (
+            lambda: keras.Sequential([]),
+            "not layers in lists and dicts of Keras 3. Add an attribute",
+        ),
+    ],
+)
+def test_find_weights_of_a_variable_that_no_object_holds_says_so(
+    build: Callable[[], Any], remedy: str, tmp_path: Path
+) -> None:
     checkpoint = saved(tmp_path, model=Block(kernel=[2, 3]))
-    model = Block(kernel=[2, 3])
     hidden = tf.Variable(tf.zeros([4]), name="hidden")
-    message = refused(TrainedModel(model, checkpoint, "model"), hidden)
-    assert message.startswith(
-        "checkpoint PREFIX: hidden:0 [4] is not in the checkpoint. tf.train.Checkpoint saves only "
-        "what a model holds as attributes, not layers in lists and dicts of Keras 3."
-    )
+    message = refused(TrainedModel(build(), checkpoint, "model"), hidden)
+    assert message.startswith("checkpoint PREFIX: hidden:0 [4] is not in the checkpoint. ")
+    assert remedy in message
 
 
 def test_find_weights_takes_partitions_of_what_is_no_table(tmp_path: Path) -> None:
