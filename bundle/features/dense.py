@@ -155,13 +155,23 @@ class Dense:
             if beyond.any():
                 raise FeatureError(self.read, f"{result[beyond][0]} is beyond int32")
             result = result.astype(np.int32)
-        rows = self._spec.below
-        if rows is not None:
-            outside = (result < 0) | (result >= rows)
-            if outside.any():
-                wrong = result[outside][0]
-                raise FeatureError(self.read, f"{wrong} is no row of its table, which has {rows}")
+        if self._spec.outside == "refuse":
+            self._refuse_outside(result)
         return result
+
+    def _refuse_outside(self, ids: NDArray[Any]) -> None:
+        """Raises FeatureError if an id is no row of a table inside the towers."""
+        rows = self._spec.below
+        if rows is None:
+            return
+        first = -rows if self._spec.from_end else 0
+        outside = (ids < first) | (ids >= rows)
+        if outside.any():
+            raise FeatureError(
+                self.read,
+                f"id {ids[outside][0]} is not in its table, which has {rows} rows, and the "
+                "feature refuses unknown ids",
+            )
 
     def _needed_default(self) -> NDArray[Any]:
         if self._default is None:

@@ -227,8 +227,14 @@ class DenseFeature(StrictModel):
     """Of one example; () is a single number."""
     dtype: Literal["float32", "int32", "int64", "string"] = "float32"
     below: Positive | None = None
-    """Whole numbers are 0 to `below` - 1, others are refused: they are rows of a table inside the
-    towers.
+    """Whole numbers are rows of a table inside the towers: 0 to `below` - 1. `outside` says what
+    becomes of others.
+    """
+    from_end: bool = False
+    """Whether -`below` to -1 are rows, too, counted from the table's end."""
+    outside: Literal["refuse", "zeros", "nearest"] = "refuse"
+    """What becomes of whole numbers that are no rows. refuse: the request fails. zeros, nearest:
+    the towers read a vector of zeros, or the nearest row.
     """
     default: Any = None
     input_length: InputLength | None = None
@@ -247,6 +253,8 @@ class DenseFeature(StrictModel):
             raise ValueError(f"'{self.take}' lie in a row: 'shape' is how many there may be")
         if self.take == "weights" and self.dtype != "float32":
             raise ValueError("'weights' are float32")
+        if self.below is None and (self.from_end or self.outside != "refuse"):
+            raise ValueError("'from_end' and 'outside' belong to 'below'")
         return self
 
 

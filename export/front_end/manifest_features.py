@@ -100,11 +100,15 @@ def _embedded(
     _check_one_rule(spec, model, job)
     rule = spec.rule or describe_ids(spec, part, rows, job)
     _check_keyed(spec, rule, job)
+    states_rule = not (spec.has_rule or isinstance(rule, manifest.IdentityIds))
+    unknown = unknown_of(spec, part)
+    if spec.outside.others == "nearest" and isinstance(rule, manifest.IdentityIds):
+        rule = manifest.ComputedIds(operations=spec.outside.limits(rows))
     by_candidate = any(roles[name] == "candidate" for name in spec.reads)
     stated: dict[str, Any] = {
         "role": "candidate" if by_candidate else "context",
         "ids": rule,
-        "unknown": spec.unknown or part.unknown,
+        "unknown": unknown,
         "default": part.default,
         "input_length": lengths.get(first),
     }
@@ -112,10 +116,42 @@ def _embedded(
         # Several inputs: each has a role, a default and a length of its own.
         keys = _with_stated_keys(rule, spec, job, roles, lengths)
         stated |= {"ids": keys, "default": None, "input_length": None}
-    elif not (spec.has_rule or isinstance(rule, manifest.IdentityIds)):
+    elif states_rule:
         # The model takes rows, and its padding and casts are those of rows; callers send ids.
         stated |= {"padding": None, "cast": None, "from_end": False}
     return manifest.EmbeddedFeature(**dict(spec.entry) | stated)
+
+
+def unknown_of(spec: FeatureSpec, part: schema.FeaturePart) -> manifest.Unknown:
+    """Returns what becomes of a feature's unknown ids: what the model defines, else what the recipe
+    states.
+
+    Raises:
+      UsageError: The recipe states what the model contradicts.
+    """
+    if spec.unknown is not None:
+        return spec.unknown
+    if "unknown" not in part.model_fields_set:
+        return spec.outside.unknown
+    others = spec.outside.others
+    takes_rows = not spec.has_rule and part.ids.kind != "identity"
+    where = f"features.{spec.reads[0]}.unknown"
+    if others == "nearest" and not takes_rows:
+        raise UsageError(
+            f"{where}: the model itself reads the nearest row of table {spec.entry.table!r} for "
+            "an id outside of it; leave it out"
+        )
+    if others == "nearest" and part.unknown.rule == "zeros":
+        raise UsageError(
+            f"{where} is 'zeros', and the model reads a row of table {spec.entry.table!r} for "
+            "every id; state 'row' with the row that unknown ids had in training, or 'refuse'"
+        )
+    if others == "zeros" and not takes_rows and part.unknown.rule == "row":
+        raise UsageError(
+            f"{where} is row {part.unknown.row}, and the model itself reads zeros for an id "
+            f"outside of table {spec.entry.table!r}; state 'zeros' or 'refuse', or leave it out"
+        )
+    return part.unknown
 
 
 def _with_stated_keys(

@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from bundle.format import manifest
+from export.front_end.outside_ids import REJECTING, OutsideIds
 
 SIGNATURE = "serving_default"
 """The one signature of a tower's SavedModel and of its compiled forms."""
@@ -66,6 +67,8 @@ class FeatureSpec:
         recipe states the rule.
       has_unknown: Whether the model itself defines, by `entry.unknown`, what ids outside the table
         become; otherwise the recipe states it.
+      outside: What the model's lookup reads for ids that are no rows, where neither the model nor
+        the recipe replaces them before.
       keys: The keys of each vocabulary that the rule reads, in the order of `vocabularies_of`.
       config: The FeatureConfig of an embedding layer; calls need not share it.
     """
@@ -78,6 +81,7 @@ class FeatureSpec:
     ids_max: int | None = None
     has_rule: bool = False
     has_unknown: bool = False
+    outside: OutsideIds = REJECTING
     keys: tuple[Keys, ...] = ()
     config: Any = field(default=None, compare=False, repr=False)
 
@@ -120,11 +124,13 @@ class DenseSpec:
       entry: Its manifest entry as far as the model determines it; validated when the recipe
         completes it.
       weights: For a bag, the input of its weights.
+      tables: The tables inside the towers whose ids the values are, by their `config_name`.
     """
 
     name: str
     entry: manifest.DenseFeature
     weights: str | None = None
+    tables: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from export.errors import ExportError
 from export.front_end.interface import ReferenceInputs, ReferenceRun, Results
-from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
+from export.front_end.specs import FeatureSpec, ModelSpec, TableFacts, TowerSpec
 from export.jax_models.functions import build_functions
 from export.jax_models.loading import jax
 from export.jax_models.parameters import StoredParameters
@@ -32,10 +32,32 @@ class _Table:
     """A table that is not in memory, where a computation takes its parameter.
 
     Attributes:
-      read: returns rows of it; zeros for ids that are outside.
+      read: returns rows of it, which exist.
+      count: how many rows it has; None: rows are found by key, and any integer may be one.
+      filling: what the recipe states of ids outside, where the model reads NaN; None: nothing.
     """
 
     read: Callable[[NDArray[Any]], NDArray[Any]]
+    count: int | None
+    filling: float | None = None
+
+    def gather(self, ids: NDArray[Any], mode: str, filling: Any) -> NDArray[Any]:
+        """Returns [*shape of ids, dim] as JAX's gather does in one of its modes.
+
+        Source: JAX 0.10, jax.lax.GatherScatterMode.
+        """
+        if self.count is None:
+            return self.read(ids)
+        nearest = np.clip(ids, 0, self.count - 1)
+        vectors = self.read(nearest)
+        if mode in ("CLIP", "PROMISE_IN_BOUNDS"):
+            return vectors
+        if filling is None:
+            filling = np.nan
+        if self.filling is not None and np.isnan(filling):
+            filling = self.filling
+        vectors[ids != nearest] = filling
+        return vectors
 
 
 @dataclass(frozen=True)
@@ -91,7 +113,7 @@ class JaxReference:
         arguments: list[Any] = []
         for leaf_path, leaf in functions.leaves.items():
             if leaf_path in tables:
-                arguments.append(_table(leaf, tables[leaf_path], inputs))
+                arguments.append(self._table(leaf, tables[leaf_path], inputs))
             elif leaf_path in functions.variables and self.stored.key(leaf_path):
                 arguments.append(jax.numpy.asarray(self.stored.read(leaf_path)))
             else:
@@ -108,12 +130,24 @@ class JaxReference:
             raise raised_on_examples(name_of_call(path), problem, made=made) from problem
         return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
 
+    def _table(self, leaf: Any, table: TableFacts, inputs: ReferenceInputs) -> _Table:
+        def read(ids: NDArray[Any]) -> NDArray[Any]:
+            return read_rows(table, ids, inputs).astype(leaf.dtype)
 
-def _table(leaf: Any, table: TableFacts, inputs: ReferenceInputs) -> _Table:
-    def read(ids: NDArray[Any]) -> NDArray[Any]:
-        return read_rows(table, ids, inputs).astype(leaf.dtype)
+        count = None if table.name in inputs.keyed else table.rows
+        return _Table(read, count, 0.0 if self._states_zeros(table) else None)
 
-    return _Table(read)
+    def _states_zeros(self, table: TableFacts) -> bool:
+        """Returns whether the recipe states zeros for unknown ids of features of a table."""
+        return any(
+            isinstance(spec, FeatureSpec)
+            and spec.entry.table == table.name
+            and name in self.job.features
+            and "unknown" in self.job.features[name].model_fields_set
+            and self.job.features[name].unknown.rule == "zeros"
+            for spec in self.whole.features.values()
+            for name in spec.reads
+        )
 
 
 def _outputs(tower: TowerSpec, whole: Any) -> dict[str, NDArray[Any]]:
@@ -153,7 +187,9 @@ def _run_with_tables(eqn: Any, inputs: list[Any]) -> Sequence[Any]:
         return _run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs)
     # Only gathers of rows read a table: a parameter that is also read otherwise is none.
     table, indices = inputs
-    return [jax.numpy.asarray(table.read(np.asarray(indices)[..., 0]))]
+    ids = np.asarray(indices)[..., 0]
+    vectors = table.gather(ids, params["mode"].name, params["fill_value"])
+    return [jax.numpy.asarray(vectors)]
 
 
 def _bind(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:

@@ -1,8 +1,9 @@
 """What the reference model is called with: the examples, as they were when it was trained.
 
-The model's own id rules get what callers send; where the recipe has the rule from id to row, the
-model was trained on rows, and gets those. Where rows are found by key, the keys are what it was
-trained on.
+The model gets the ids that callers send and looks them up by itself, also those that no table has:
+what a bundle finds for them is compared with that, and takes no part in it. Where the recipe has
+the rule from id to row, the model was trained on rows, and gets those that TensorFlow makes by that
+rule. Where rows are found by key, the keys are what it was trained on.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features.columns import Column
+from bundle.features.columns import Column, checked_offsets
 from bundle.features.input_lengths import fitted_default
 from bundle.features.reader import FeatureReader
-from bundle.format.manifest import InputLength
+from bundle.format.manifest import DenseFeature, InputLength
 from bundle.tables.id_values import integers
 from export.errors import UsageError, VerificationFailed
 from export.front_end.interface import ReadRows, ReferenceInputs, ReferenceModel
-from export.front_end.manifest_features import describe_ids
+from export.front_end.manifest_features import describe_ids, unknown_of
 from export.front_end.specs import FeatureSpec, ModelSpec
 from export.id_rules.operations import rows_by_tensorflow
 from export.recipe.schema import ExportJob, FeaturePart
@@ -31,6 +32,8 @@ from export.tables.dumped import KeyFile, open_dumps
 from export.verify.examples import Examples
 
 Rows = NDArray[np.int64]
+
+_INT32 = np.iinfo(np.int32)
 
 
 @dataclass(frozen=True)
@@ -93,64 +96,149 @@ class Reference:
         return {name: self._values(name) for name in self.model.inputs}
 
     def _values(self, name: str) -> Column:
-        readers = self.model.inputs[name]
+        """Returns the values of an input that the model itself gets.
+
+        The model looks ids up by itself, whether or not its tables have rows for them. Only what
+        the recipe states comes before: a rule, and what unknown ids become.
+        """
+        column = self.examples.columns.get(name)
+        is_sent = column is not None
+        if column is None:
+            length = self.features.length_of(name)
+            column = default_column(name, self.job, self.examples.n, length)
         embedded = [
             spec
-            for spec in readers
+            for spec in self.model.inputs[name]
             if isinstance(spec, FeatureSpec) and spec.rule is None and spec.entry.place is None
         ]
-        stated = self.job.features.get(name, FeaturePart()).ids.kind != "identity"
-        if embedded and (stated or embedded[0].entry.cast is None):
-            rows = self._rows(name, embedded[0])
-            if stated or len(readers) == 1:
-                return rows
-        length = self.features.length_of(name)
-        return self.examples.columns.get(name) or default_column(
-            name, self.job, self.examples.n, length
-        )
+        if not embedded:
+            self._check_inside(name, column)
+            return column
+        spec = embedded[0]
+        if spec.weights is not None and column.weights is None:
+            column = column._replace(weights=np.ones(column.values.size, np.float32))
+        if self.job.features.get(name, FeaturePart()).ids.kind != "identity":
+            rows = self._rows_by_rule(name, spec, column, compared=is_sent)
+            is_unknown = rows < 0
+            if spec.entry.table not in self.dumped:
+                # One past the end is no row to any model; some count -1 from the end.
+                rows = np.where(is_unknown, self.model.rows_of(spec), rows)
+            return self._by_unknown_rule(name, column, rows, is_unknown)
+        if spec.unknown is not None or spec.entry.cast is not None:
+            return column  # the model itself makes rows of all ids
+        ids = self._fitting(name, integers(name, column.values))
+        count = max(self.model.rows_of(each) for each in embedded)
+        first = -count if all(each.outside.from_end for each in embedded) else 0
+        is_unknown = (ids < first) | (ids >= count)
+        padding = spec.padding_of(name)
+        if padding is not None:
+            is_unknown &= ids != padding
+        return self._by_unknown_rule(name, column, ids, is_unknown)
 
-    def _rows(self, name: str, spec: FeatureSpec) -> Column:
-        """Returns the rows that the bundle finds for ids, which the recipe's rule must give in
-        TensorFlow, too.
-        """
-        part = self.job.features.get(name, FeaturePart())
-        column = self.examples.columns.get(name)
-        rows, offsets = self.features.rows(spec.name, self.examples.columns, self.examples.n)
-        if column is not None and column.values.size == rows.size:  # else defaults stand among them
-            self._check_rows(name, spec, column.values, rows)
-        weights = None
-        if spec.weights is not None:
-            sent = column.weights if column is not None else None
-            weights = np.ones(rows.size, np.float32) if sent is None else sent.astype(np.float32)
-        unknown = spec.unknown or part.unknown
-        if unknown.rule == "row":
-            rows = np.where(rows < 0, np.int64(unknown.row or 0), rows)
-        if spec.entry.kind == "bag" and (rows < 0).any():  # a bag leaves unknown ids out
-            kept = rows >= 0
-            offsets = np.concatenate([[0], np.cumsum(kept)])[offsets]
-            rows = rows[kept]
-            weights = None if weights is None else weights[kept]
-        if spec.entry.table in self.dumped:
-            rows = self._keys(name, rows, self.dumped[spec.entry.table])
-        return Column(rows, offsets, weights)
-
-    def _check_rows(self, name: str, spec: FeatureSpec, values: NDArray[Any], found: Rows) -> None:
-        """Compares the rows of ids with those in the dump, or with what TensorFlow makes of them by
-        the recipe's rule.
+    def _check_inside(self, name: str, column: Column) -> None:
+        """Checks that ids have rows in the tables inside the towers, where others are refused.
 
         Raises:
-          VerificationFailed: they differ; names an id and both rows.
+          UsageError: One has none; names it.
         """
+        for spec in self.model.inputs[name]:
+            entry = spec.entry
+            if not isinstance(entry, DenseFeature) or entry.below is None:
+                continue
+            ids = integers(name, column.values)
+            first = -entry.below if entry.from_end else 0
+            is_unknown = (ids < first) | (ids >= entry.below)
+            if entry.outside == "refuse" and is_unknown.any():
+                raise UsageError(_refused(name, ids[is_unknown][0], "its table"))
+
+    def _fitting(self, name: str, ids: Rows) -> Rows:
+        """Returns ids that the dtype of an input can hold; others are no rows in any case."""
+        if self.job.inputs[name].dtype != "int32":
+            return ids
+        return ids.clip(_INT32.min, _INT32.max)
+
+    def _by_unknown_rule(
+        self, name: str, column: Column, ids: Rows, is_unknown: NDArray[np.bool_]
+    ) -> Column:
+        """Returns a column with other ids, those that are unknown as the recipe states.
+
+        Args:
+          name: The input.
+          column: What callers send.
+          ids: [m] what the model gets for each of its values.
+          is_unknown: [m] which of them no table has.
+
+        Raises:
+          UsageError: An example holds an unknown id, which the feature refuses.
+        """
+        readers = self.model.inputs[name]
+        spec = next(each for each in readers if isinstance(each, FeatureSpec) and not each.rule)
+        column = column._replace(values=ids)
+        if not is_unknown.any():
+            return column
+        sent = self.examples.columns[name].values if name in self.examples.columns else ids
+        unknown = unknown_of(spec, self.job.features.get(name, FeaturePart()))
+        if unknown.rule == "refuse" and spec.outside.others != "nearest":
+            refused = sent.tolist()[int(is_unknown.argmax())]
+            raise UsageError(_refused(name, refused, f"table {spec.entry.table!r}"))
+        if unknown.rule == "row":
+            row = np.int64(unknown.row or 0)
+            if spec.entry.table in self.dumped:
+                (row,) = self.dumped[spec.entry.table].of(np.array([row]))
+            return column._replace(values=np.where(is_unknown, row, ids))
+        bags = [isinstance(each, FeatureSpec) and each.entry.kind == "bag" for each in readers]
+        if unknown.rule == "zeros" and all(bags):  # a bag leaves unknown ids out
+            kept = ~is_unknown
+            offsets = checked_offsets(name, column, self.examples.n)
+            return Column(
+                ids[kept],
+                np.concatenate([[0], np.cumsum(kept)])[offsets],
+                None if column.weights is None else column.weights[kept],
+            )
+        return column
+
+    def _rows_by_rule(self, name: str, spec: FeatureSpec, column: Column, compared: bool) -> Rows:
+        """Returns [m] the rows that the recipe's rule makes of ids in TensorFlow, or of a dumped
+        table their keys, which training had; -1 for unknown ids.
+
+        Args:
+          name: The input.
+          spec: The feature that reads it.
+          column: What callers send, or the default.
+          compared: Whether the bundle must find the same rows.
+
+        Raises:
+          VerificationFailed: It finds others; names an id and both rows.
+        """
+        values = column.values
+        dump = self.dumped.get(spec.entry.table)
         part = self.job.features.get(name, FeaturePart())
-        if spec.entry.table in self.dumped:
-            right = self.dumped[spec.entry.table].rows(integers(name, values))
+        if dump is not None:
+            rows = dump.rows(integers(name, values))
             source = "of the dump"
         else:
-            rows = self.model.rows_of(spec)
-            rule = describe_ids(spec, part, rows, self.job)
+            count = self.model.rows_of(spec)
+            rule = describe_ids(spec, part, count, self.job)
             source = f"by the recipe's rule ({part.ids.kind}) in TensorFlow"
-            right = rows_by_tensorflow(rule, values, self.job.vocabularies, self.base)
-            right = np.where((right < 0) | (right >= rows), -1, right)
+            rows = rows_by_tensorflow(rule, values, self.job.vocabularies, self.base)
+            rows = np.where((rows < 0) | (rows >= count), -1, rows)
+        if compared:
+            self._check_rows(name, spec, values, rows, source)
+        if dump is None:
+            return rows
+        keys = np.where(rows < 0, -1, integers(name, values))
+        self._check_keys(name, keys)
+        return keys
+
+    def _check_rows(
+        self, name: str, spec: FeatureSpec, values: NDArray[Any], right: Rows, source: str
+    ) -> None:
+        """Compares the rows that the bundle finds for ids with those of another source.
+
+        Raises:
+          VerificationFailed: They differ; names an id and both rows.
+        """
+        found, _ = self.features.rows(spec.name, self.examples.columns, self.examples.n)
         if not np.array_equal(found, right):
             place = int(np.argmax(found != right))
             raise VerificationFailed(
@@ -159,16 +247,19 @@ class Reference:
                 f"{right[place]} {source}; {int((found != right).sum())} of {found.size} differ"
             )
 
-    def _keys(self, name: str, rows: Rows, file: KeyFile) -> Rows:
-        """Returns the keys of rows, -1 where there is none."""
-        held, place = np.unique(rows, return_inverse=True)
-        keys = np.concatenate([np.full(np.count_nonzero(held < 0), -1), file.of(held[held >= 0])])
-        if self.job.inputs[name].dtype == "int32" and keys.max(initial=0) > np.iinfo(np.int32).max:
+    def _check_keys(self, name: str, keys: Rows) -> None:
+        if self.job.inputs[name].dtype == "int32" and keys.max(initial=0) > _INT32.max:
             raise UsageError(
                 f"inputs.{name}.dtype is int32, which key {keys.max()} of its table does not fit; "
                 "say int64"
             )
-        return keys[place]
+
+
+def _refused(name: str, value: Any, table: str) -> str:
+    return (
+        f"verify.examples: id {value!s:.80} of input {name!r} is not in {table}, and the feature "
+        f"refuses unknown ids; leave the example out, or state features.{name}.unknown"
+    )
 
 
 def default_column(name: str, job: ExportJob, n: int, length: InputLength | None = None) -> Column:

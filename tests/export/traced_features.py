@@ -7,7 +7,7 @@ from typing import Any
 from bundle.format.manifest import DenseFeature, EmbeddedFeature
 from export.front_end.specs import DenseSpec, FeatureSpec
 
-EXPORTERS_OWN = ("encoding", "ids_dtype", "ids_max", "keys")
+EXPORTERS_OWN = ("encoding", "ids_dtype", "ids_max", "keys", "outside")
 """Fields that a feature has beside its manifest entry."""
 
 

@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from export.front_end.outside_ids import Outside, OutsideIds
 from export.graphs.loading import tf
 from export.jax_models.equations import Equation, Handler
 from export.jax_models.operations.shapes import Part, replace_part, window
 from export.jax_models.values import Parameter, Size, Value, constant, is_static
+from export.tensorflow_models.frameworks.placeholders import placeholder_class, with_outside_ids
 
 _AS_IS = "use jnp.take, indexing by whole rows, or jnp.take_along_axis"
 """The remedy for indexing that has no counterpart."""
+_OTHER_MODES = 'use fill_value=0, or mode="clip", or make rows of ids before the lookup'
+"""The remedy for a mode of a lookup that has no counterpart."""
 _MOVES_INSIDE = {
     "gather": ("CLIP", "PROMISE_IN_BOUNDS"),
     "scatter": ("CLIP",),
@@ -36,7 +40,7 @@ def _is_row_lookup(equation: Equation, operand: Value) -> bool:
     numbers = equation.params["dimension_numbers"]
     return (
         isinstance(operand, Parameter)
-        and len(operand.shape) == 2
+        and isinstance(operand.variable, placeholder_class())
         and numbers.start_index_map == (0,)
         and numbers.collapsed_slice_dims == (0,)
         and not numbers.operand_batching_dims
@@ -50,11 +54,35 @@ def _look_up(table: Any, indices: Value, equation: Equation) -> Any:
     intercepts.
     """
     ids = _ids_before_wrapping(indices, table.shape[0])
-    if ids is not None:
-        table.variable.from_end = True
-        return tf.nn.embedding_lookup(table.variable, equation.sizes.full(ids))
-    ids_tensor = tf.squeeze(_places(equation, indices), -1)
-    return tf.nn.embedding_lookup(table.variable, ids_tensor)
+    outside = OutsideIds(ids is not None, _outside(equation))
+    if ids is None:
+        ids_tensor = tf.squeeze(_places(equation, indices), -1)
+    else:
+        ids_tensor = equation.sizes.full(ids)
+    with with_outside_ids(table.variable, outside):
+        return tf.nn.embedding_lookup(table.variable, ids_tensor)
+
+
+def _outside(equation: Equation) -> Outside:
+    """Returns what JAX reads for indices outside of a table.
+
+    Source: JAX 0.10, jax.lax.GatherScatterMode. Where a program promises that there are none, JAX
+    moves them inside, on CPUs and TPUs alike.
+    """
+    mode = equation.params["mode"].name
+    if mode in _MOVES_INSIDE["gather"]:
+        return "nearest"
+    if mode != "FILL_OR_DROP":
+        raise equation.refused(f"mode {mode} of a lookup is not known; {_OTHER_MODES}")
+    filling = equation.params["fill_value"]
+    if filling is None or np.isnan(filling):
+        return "nan"
+    if filling == 0:
+        return "zeros"
+    raise equation.refused(
+        f'mode="fill" with fill_value={filling} reads vectors of that number for ids outside of '
+        f"the table, which a table of the bundle cannot; {_OTHER_MODES}"
+    )
 
 
 def _ids_before_wrapping(indices: Value, rows: int) -> Value | None:

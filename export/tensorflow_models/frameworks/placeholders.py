@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from export.front_end.outside_ids import REJECTING, OutsideIds
 from export.graphs.functions import bytes_of
 from export.graphs.internals import current_line, variable_class
 from export.graphs.loading import tf
@@ -58,8 +59,10 @@ def placeholder_class() -> Any:
         """Whether TensorFlow saves and restores it; None: up to `restored_bytes_max`."""
         restored_bytes_max = FIRST_VALUE_BYTES
         first: Any = None
-        from_end = False
-        """Whether negative ids are rows counted from the end, as to the Embedding of Keras 3."""
+        outside = REJECTING
+        """What the lookup that is being called does with ids that are no rows; see
+        `with_outside_ids`.
+        """
         mod = False
         """Whether a lookup spreads ids over its partitions, if it has some, by TF1's `mod`
         strategy.
@@ -213,6 +216,21 @@ def placeholder_of(table: Any) -> Any:
     table = table[0] if isinstance(table, list | tuple) and len(table) == 1 else table
     table = table if isinstance(table, tf.Variable) else getattr(table, "value", table)
     return table if isinstance(table, placeholder_class()) else None
+
+
+@contextlib.contextmanager
+def with_outside_ids(variable: Any, outside: OutsideIds) -> Iterator[None]:
+    """Lets lookups of a placeholder variable be recorded, inside the `with` block, as ones that
+    treat ids outside of the table so.
+
+    TensorFlow's functions have no argument for it, since TensorFlow rejects such ids.
+    """
+    before = variable.outside
+    variable.outside = outside
+    try:
+        yield
+    finally:
+        variable.outside = before
 
 
 def table_of_layer(layer: Any) -> Any:

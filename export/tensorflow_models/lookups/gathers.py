@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from export.front_end.outside_ids import OutsideIds
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hook_points import KERAS_3_EMBEDDING
 from export.tensorflow_models.frameworks.hooks import Hooks
@@ -15,8 +16,12 @@ from export.tensorflow_models.frameworks.placeholders import (
     early_rows,
     placeholder_class,
     table_of_layer,
+    with_outside_ids,
 )
+from export.tensorflow_models.lookups.gathered_rows import read_rows
 from export.tensorflow_models.lookups.records import Answer, Lookup, of_table
+
+_FROM_END = OutsideIds(from_end=True)
 
 
 def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
@@ -24,7 +29,7 @@ def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
 
     Args:
       hooks: receives the replacements.
-      answer: returns rows in the lookup's shape; None leaves the gather to TensorFlow.
+      answer: returns rows in the lookup's shape; None leaves the gather in the graph.
       first: tried before `answer`.
     """
 
@@ -40,7 +45,7 @@ def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
         lookup = describe_gather(variable, ids)
         found = answer(lookup) if lookup is not None else None
         if lookup is None or found is None:
-            return None
+            return read_rows(variable, ids, variable.outside)
         shaped = (
             tf.reshape(found, [-1, *ids.shape.as_list()[1:], lookup.table.dim])
             if lookup.length
@@ -80,16 +85,18 @@ def gather_in_keras_3(hooks: Hooks) -> None:
         plain = isinstance(table, placeholder_class()) and not layer.lora_enabled
         if not plain or not tf.is_tensor(inputs):  # ragged and sparse ones are
             return call(layer, inputs)
-        table.from_end = True
         ids = inputs if inputs.dtype in (tf.int32, tf.int64) else tf.cast(inputs, tf.int32)
         if isinstance(ids, tf.SparseTensor):
-            found = tf.nn.safe_embedding_lookup_sparse(
-                table, tf.sparse.expand_dims(ids, -1), default_id=0
-            )
+            with with_outside_ids(table, _FROM_END):
+                found = tf.nn.safe_embedding_lookup_sparse(
+                    table, tf.sparse.expand_dims(ids, -1), default_id=0
+                )
             return tf.cast(
                 tf.ensure_shape(found, [*ids.shape.as_list(), table.shape.as_list()[1]]),
                 layer.compute_dtype,
             )
-        return tf.cast(tf.nn.embedding_lookup(table, ids), layer.compute_dtype)
+        with with_outside_ids(table, _FROM_END):
+            found = tf.nn.embedding_lookup(table, ids)
+        return tf.cast(found, layer.compute_dtype)
 
     hooks.replace(KERAS_3_EMBEDDING, looked_up)

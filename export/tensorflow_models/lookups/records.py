@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from bundle.format import paths
 from bundle.format.manifest import IdRule, Unknown
 from export.errors import NotConvertible
+from export.front_end.outside_ids import REJECTING, OutsideIds
 from export.front_end.specs import Combiner, Encoding, FeatureSpec, Keys, Kind, TableFacts
 from export.graphs.loading import tf
 
@@ -42,6 +43,7 @@ class Lookup:
         its own dimension.
       rule: the lookup's own rule from ids to rows; None: its ids are rows.
       unknown: what the rule does with ids outside the table.
+      outside: what the lookup itself does with them.
       keys: the keys of each vocabulary that `rule` reads, in the order of `vocabularies_of`.
       padding: the id that marks padding in a dense tensor.
       max_norm: the largest norm of a row; rows with a larger norm are scaled.
@@ -69,6 +71,7 @@ class Lookup:
     length: int | None = None
     rule: IdRule | None = None
     unknown: Unknown | None = None
+    outside: OutsideIds = REJECTING
     keys: tuple[Keys, ...] = ()
     padding: int | str | None = None
     max_norm: float | None = None
@@ -99,9 +102,14 @@ Answer = Callable[[Lookup], Any]
 def of_table(variable: Any, ids: Tensors, **how: Any) -> Lookup:
     """Returns a lookup of ids in a plain variable; `how` are other fields of Lookup."""
     facts = facts_of(variable)
-    return Lookup(
-        **{"path": facts.config_name, "table": facts, "variable": variable, "ids": (ids,), **how}
-    )
+    by_default = {
+        "path": facts.config_name,
+        "table": facts,
+        "variable": variable,
+        "ids": (ids,),
+        "outside": getattr(variable, "outside", REJECTING),
+    }
+    return Lookup(**{**by_default, **how})
 
 
 def of_indicator(path: str, rows: int, ids: Tensors, dim: int | None = None, **how: Any) -> Lookup:

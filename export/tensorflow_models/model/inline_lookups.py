@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from export.front_end.outside_ids import OutsideIds
 from export.graphs.internals import join
 from export.graphs.loading import tf
 from export.id_rules.operations import rows_of
 from export.tensorflow_models.frameworks.placeholders import placeholder_class
+from export.tensorflow_models.lookups.gathered_rows import counted_from_end, read_rows
 from export.tensorflow_models.lookups.ragged import dense_rows
 from export.tensorflow_models.lookups.records import Lookup
 
@@ -41,9 +43,10 @@ def look_up(lookup: Lookup) -> Any:
     """Returns the result of a lookup within its graph, [batch or ids, ..., dim] float32."""
     (ids,) = lookup.ids
     if lookup.encoding == "dense" and lookup.kind != "bag":
-        rows, kept = _rows(lookup, ids)
         if (lookup.rule, lookup.unknown, lookup.padding) == (None, None, None):
-            return _vectors(lookup, rows)
+            vectors = read_rows(lookup.variable, ids, outside_ids_of(lookup))
+            return tf.cast(vectors, tf.float32)
+        rows, kept = _rows(lookup, ids)
         vectors = _vectors(lookup, tf.where(kept, rows, tf.zeros_like(rows)))
         return vectors * tf.expand_dims(tf.cast(kept, tf.float32), -1)
     if lookup.kind == "sequence":
@@ -53,11 +56,23 @@ def look_up(lookup: Lookup) -> Any:
     return _combined(lookup, *_flat(ids))
 
 
+def outside_ids_of(lookup: Lookup) -> OutsideIds:
+    """Returns what a lookup inside a tower does with ids that are no rows.
+
+    Where the model defines nothing, an id that callers send is out of vocabulary, and reads what it
+    would if the table were extracted: zeros. An id that the model computes is left to TensorFlow.
+    """
+    outside = lookup.outside
+    if lookup.feature is not None and outside.others == "rejected":
+        return outside._replace(others="zeros")
+    return outside
+
+
 def _rows(lookup: Lookup, ids: Any) -> tuple[Any, Any]:
     """Returns the rows of ids by the lookup's rule, and which of them are no padding."""
     rows = ids if lookup.rule is None else rows_of(lookup.rule, ids, {})
-    if getattr(lookup.variable, "from_end", False):
-        rows = tf.where(rows < 0, rows + tf.constant(lookup.table.rows, rows.dtype), rows)
+    if lookup.outside.from_end:
+        rows = counted_from_end(rows, lookup.table.rows)
     if lookup.unknown is not None and lookup.unknown.row is not None:
         known = (rows >= 0) & (rows < lookup.table.rows)
         rows = tf.where(known, rows, tf.constant(lookup.unknown.row, rows.dtype))

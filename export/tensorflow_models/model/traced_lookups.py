@@ -22,12 +22,18 @@ from bundle.format.manifest import (
 from export.errors import NotConvertible, UsageError
 from export.front_end.specs import FeatureSpec
 from export.graphs.loading import tf
+from export.id_rules.operations import links_of
 from export.recipe.schema import InputPart
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.graph.origins import Source, sources_of
 from export.tensorflow_models.graph.pruning import TracedCall
 from export.tensorflow_models.id_rules import crosses, texts
-from export.tensorflow_models.id_rules.chains import find_chain, followed_by, may_be_none
+from export.tensorflow_models.id_rules.chains import (
+    chained,
+    find_chain,
+    followed_by,
+    may_be_none,
+)
 from export.tensorflow_models.id_rules.integers import reach_of
 from export.tensorflow_models.id_rules.remedies import cure_of, unexplained_operation
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
@@ -69,7 +75,7 @@ def _resolve(lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph) ->
     changed = _from_changed_text(lookup, call)
     if changed is not None:
         lookup = replace(lookup, rule=None, unknown=None, keys=())
-    call = replace(call, from_end=getattr(lookup.variable, "from_end", False))
+    call = replace(call, from_end=lookup.outside.from_end)
     # With a rule of the lookup's own, its ids are not rows of the table yet.
     rows = lookup.table.rows if lookup.rule is None else None
     found = [_ids(ids, call, rows) for ids in lookup.ids] if changed is None else [changed]
@@ -168,6 +174,8 @@ def _resolved(
     part = parts[names[0]]
     made = _combined_rule(known, lookup)
     rule = made.rule
+    if rule is not None and made.unknown is None:
+        rule = _within_table(rule, lookup)
     if lookup.ids_max is not None and isinstance(rule, TextIds):
         rule = rule.model_copy(update={"length": lookup.ids_max})
     if rule is None and (
@@ -179,14 +187,13 @@ def _resolved(
     # Padding is an id as it is sent: what a rule computes is compared with nothing.
     as_sent = first.rule is None or isinstance(first.rule, TextIds)
     place = first.source.place
-    counted_from_end = getattr(lookup.variable, "from_end", False)
     entry = EmbeddedFeature.model_construct(
         kind=lookup.kind,
         table=lookup.table.name,
         role="context",
         inputs=names,
         ids=rule or IdentityIds(),
-        unknown=made.unknown or Unknown(),
+        unknown=made.unknown or lookup.outside.unknown,
         combiner=lookup.combiner,
         encoding="ragged" if lookup.encoding == "ragged" else "sparse",
         padding=lookup.padding if as_sent else None,
@@ -200,7 +207,7 @@ def _resolved(
         cast=made.cast,
         filler_row=lookup.filler_row,
         ordinal=lookup.variable is None and lookup.table.dim < lookup.table.rows,
-        from_end=counted_from_end and _may_be_negative(rule, first.unknown),
+        from_end=lookup.outside.from_end and _may_be_negative(rule, first.unknown),
     )
     dense_bag = lookup.encoding == "dense" and lookup.kind == "bag"
     feature = FeatureSpec(
@@ -212,10 +219,30 @@ def _resolved(
         ids_max=math.prod(part.shape) if dense_bag else None,
         has_rule=rule is not None,
         has_unknown=made.unknown is not None,
+        outside=lookup.outside,
         keys=made.keys,
         config=lookup.config,
     )
     return replace(lookup, feature=feature)
+
+
+def _within_table(rule: IdRule, lookup: Lookup) -> IdRule:
+    """Returns the rule of a lookup whose computed ids may be outside of its table, and then read
+    the nearest row.
+    """
+    links = links_of(rule)
+    if lookup.outside.others != "nearest" or not links:
+        return rule
+    rows = lookup.table.rows
+    limits = lookup.outside.limits(rows)
+    last = links[-1]
+    if not isinstance(last, ComputedIds):
+        return chained((*links, ComputedIds(operations=limits)))
+    low, high = reach_of(last)
+    if low >= (-rows if lookup.outside.from_end else 0) and high < rows:
+        return rule
+    limited = ComputedIds(operations=(*last.operations, *limits))
+    return chained((*links[:-1], limited))
 
 
 def _may_be_negative(rule: IdRule | None, unknown: Unknown | None) -> bool:

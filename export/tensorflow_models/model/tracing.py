@@ -7,7 +7,7 @@ docs/adr/0002-lookups-are-extracted-while-tracing.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from export.tensorflow_models.lookups.interception import lookups_intercepted
 from export.tensorflow_models.lookups.records import Lookup, MakeTable
 from export.tensorflow_models.model.call_tracing import trace_call, zeros
 from export.tensorflow_models.model.feature_names import traced_name, with_bundle_names
-from export.tensorflow_models.model.inline_lookups import insert_lookups
+from export.tensorflow_models.model.inline_lookups import insert_lookups, outside_ids_of
 from export.tensorflow_models.model.inline_tables import Read, find_inline_lookups, find_other_reads
 from export.tensorflow_models.model.looked_up_numbers import replace_looked_up_numbers
 from export.tensorflow_models.model.object_paths import name_tables, object_paths
@@ -163,10 +163,8 @@ class _Lookups:
         for name, call in towers.items():
             results, _ = tower_results(name, job.towers[name], call.result)
             self._results[name] = call, list(results.values())
-        self._below: dict[str, int] = {}
-        """Rows of the smallest table inside the towers that each input indexes, by the input's
-        name.
-        """
+        self._inside: dict[str, list[Lookup]] = {}
+        """Lookups inside the towers by the name of the input whose values are their ids."""
         self.tables: dict[str, TableFacts] = {}
         self.variables: dict[str, Any] = {}
         self.own_rows: dict[str, OwnRows] = {}
@@ -214,7 +212,7 @@ class _Lookups:
                     self._extract(call, each, traced_name(each.feature, names))
                 elif each.feature.entry.place is None:  # each position has a limit of its own
                     (name,) = each.feature.entry.inputs
-                    self._below[name] = min(each.table.rows, self._below.get(name, each.table.rows))
+                    self._inside.setdefault(name, []).append(each)
             for indicator, feature in replace_looked_up_numbers(call, self._results_of(call)):
                 self._extract(call, indicator, traced_name(feature, names))
 
@@ -237,7 +235,7 @@ class _Lookups:
             name, _, take = which.rpartition("@")
             dtype: Any = tensor.dtype
             shape = tuple(size for size in tensor.shape[1:] if size is not None)
-            limit = self._below.get(name) if take == "values" else None
+            inside = self._inside.get(name, []) if take == "values" else []
             beside = weights[name] if take == "weights" else None
             entry = DenseFeature.model_construct(
                 kind="dense",
@@ -246,9 +244,10 @@ class _Lookups:
                 take=take,
                 shape=shape,
                 dtype=dtype,
-                below=limit,
+                **_limits(inside),
             )
-            features[which] = DenseSpec(which, entry, beside)
+            tables_inside = tuple(dict.fromkeys(each.table.config_name for each in inside))
+            features[which] = DenseSpec(which, entry, beside, tables_inside)
         used = {spec.entry.table for spec in features.values() if isinstance(spec, FeatureSpec)}
         tables = {name: table for name, table in self.tables.items() if name in used}
         return ModelSpec(tables, features, specs)
@@ -295,6 +294,26 @@ class _Lookups:
             computed = own_rows(call, lookup)
             if computed is not None:
                 self.own_rows[name] = computed
+
+
+def _limits(lookups: Collection[Lookup]) -> dict[str, Any]:
+    """Returns the fields of an input whose values are ids of tables inside the towers: which of
+    them are rows, and what becomes of the others.
+    """
+    if not lookups:
+        return {}
+    outside = {outside_ids_of(each).others for each in lookups}
+    if "nan" in outside:
+        # No request can do anything with such a vector: its ids must be rows of these tables.
+        lookups = [each for each in lookups if each.outside.others == "nan"]
+        other_ids = "refuse"
+    else:
+        other_ids = "zeros" if "zeros" in outside else "nearest"
+    return {
+        "below": min(each.table.rows for each in lookups),
+        "from_end": all(each.outside.from_end for each in lookups),
+        "outside": other_ids,
+    }
 
 
 def _bag_notes(spec: ModelSpec) -> Iterator[str]:

@@ -69,7 +69,13 @@ class TensorFlowReference:
         for name in inputs.keyed & facts.keys():
             facts[name] = replace(facts[name], rows=np.iinfo(np.int64).max)
         bytes_max = restored_bytes_max(self.job, self.whole)
-        tables = ReferenceTables(facts, inputs.read_rows, bytes_max)
+        inside = {
+            table
+            for spec in self.whole.features.values()
+            if isinstance(spec, DenseSpec)
+            for table in spec.tables
+        }
+        tables = ReferenceTables(facts, inside, inputs.read_rows, bytes_max)
         numbers = _plain_numbers(model, inputs) if expect_numbers else {}
 
         with (

@@ -9,7 +9,7 @@ replaced by the places of their vectors.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -47,16 +47,22 @@ class ReferenceTables:
     """Answers every lookup of the reference model."""
 
     def __init__(
-        self, tables: Mapping[str, TableFacts], read_rows: ReadRows, inline_bytes_max: int
+        self,
+        tables: Mapping[str, TableFacts],
+        inside: Collection[str],
+        read_rows: ReadRows,
+        inline_bytes_max: int,
     ) -> None:
         """Takes what is known of the tables.
 
         Args:
           tables: those that left the towers, by name.
+          inside: those in the towers whose ids callers send, by `config_name`.
           read_rows: reads them from the checkpoint.
           inline_bytes_max: tables up to this size may be inside a tower, and are restored whole.
         """
         self._tables = tables
+        self._inside = inside
         self._read_rows = read_rows
         self._inline_bytes_max = inline_bytes_max
         self._of_layers: dict[int, TableFacts] = {}
@@ -101,11 +107,16 @@ class ReferenceTables:
     def _name(self, variable: Any) -> str | None:
         key = resource(variable.handle)
         if key not in self._names:
-            if key not in self._paths:  # it was made since
-                self._paths = object_paths(self._root)
-            path, _ = self._paths.get(key, ("", None))
-            self._names[key] = self._by_place.get(path or variable.name.partition(":")[0])
+            self._names[key] = self._by_place.get(self._path(variable))
         return self._names[key]
+
+    def _path(self, variable: Any) -> str:
+        """Returns where a variable is in the model, or its own name if nothing tracks it."""
+        key = resource(variable.handle)
+        if key not in self._paths:  # it was made since
+            self._paths = object_paths(self._root)
+        path, _ = self._paths.get(key, ("", None))
+        return path or variable.name.partition(":")[0]
 
     def _gather(self, variable: Any, ids: Any) -> Any:
         if self._root is None and not tf.executing_eagerly():
@@ -123,8 +134,29 @@ class ReferenceTables:
             shape = tf.concat([tf.shape(ids), variable.shape.as_list()[1:]], 0)
             return tf.zeros(shape, variable.dtype)
         if name is None:
-            return None
-        return tf.cast(self._vectors(name, tf.convert_to_tensor(ids)), variable.dtype)
+            return self._read_inside(variable, tf.convert_to_tensor(ids))
+        rows = self._counted(variable, tf.convert_to_tensor(ids), self._tables[name].rows)
+        return tf.cast(self._vectors(name, rows), variable.dtype)
+
+    def _read_inside(self, variable: Any, ids: Any) -> Any:
+        """Returns rows of a table that is in memory.
+
+        Ids that callers send may be out of vocabulary: they read zeros, whatever the size of the
+        table. Ids that the model computes are left to TensorFlow, which rejects them.
+        """
+        count = variable.shape.as_list()[0]
+        rows = self._counted(variable, ids, count)
+        gather = super(placeholder_class(), variable).sparse_read
+        if self._path(variable) not in self._inside:
+            return gather(rows)
+        is_row = (rows >= 0) & (rows < count)
+        vectors = gather(tf.where(is_row, rows, tf.zeros_like(rows)))
+        return tf.where(is_row[..., tf.newaxis], vectors, tf.zeros_like(vectors))
+
+    @staticmethod
+    def _counted(variable: Any, ids: Any, count: int) -> Any:
+        # Source: Keras 3.15, src/backend/tensorflow/numpy.py (`take`).
+        return tf.where(ids < 0, ids + count, ids) if variable.outside.from_end else ids
 
     def _vectors(self, name: str, ids: Any) -> Any:
         """Returns the float32 row of each id, zeros for one that is outside the table."""

@@ -41,7 +41,7 @@ def test_ids_become_rows_and_weights_inputs_of_their_own(tmp_path: Path) -> None
     reference = reference_of(tmp_path, EXAMPLES, 3)
     assert reference.inputs.n == 3
     assert list(reference.inputs.columns) == ["age", "seen", "seen_weights", "user"]
-    assert given(reference, "user") == ([3, -1, 0], [0, 1, 2, 3], None)
+    assert given(reference, "user") == ([3, 12, 0], None, None)
     # A bag leaves unknown ids out, and their weights.
     assert given(reference, "seen") == ([0, 2, 4], [0, 2, 2, 3], [0.5, 2, 1])
     assert given(reference, "seen_weights") == ([0.5, 2, 1], [0, 2, 2, 3], [0.5, 2, 1])
@@ -59,15 +59,15 @@ def test_weights_that_were_not_sent_are_ones(tmp_path: Path) -> None:
     left_out = {"user": Column(np.array([3, 4]))}
     default = {"seen": {"default": {"ids": [5, 6], "weights": [0.5, 2.0]}}, "age": {"default": 7.5}}
     reference = reference_of(tmp_path / "defaults", left_out, 2, features=default)
-    assert given(reference, "seen") == ([5, 6, 5, 6], [0, 2, 4], [1, 1, 1, 1])
+    assert given(reference, "seen") == ([5, 6, 5, 6], None, [0.5, 2, 0.5, 2])
     assert given(reference, "age") == ([7.5, 7.5], None, None)
 
 
 @pytest.mark.parametrize(
     ("spec", "ids", "rows"),
     [
-        # Of the model, of the recipe.
-        (embedded("user", "users", unknown=manifest.Unknown(rule="row", row=4)), [3, 12], [3, 4]),
+        # The model itself knows what becomes of them; the recipe states it.
+        (embedded("user", "users", unknown=manifest.Unknown(rule="row", row=4)), [3, 12], [3, 12]),
         (USER, [3, 12, -1], [3, 5, 5]),
     ],
 )
@@ -96,7 +96,7 @@ def test_ids_become_rows_by_the_rule_of_the_recipe(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("70\n50\n90\n")
     examples = EXAMPLES | {"user": Column(np.array([90, 8, 70]))}
     reference = reference_of(tmp_path, examples, 3, **NAMES)
-    assert given(reference, "user")[0] == [3, -1, 1]
+    assert given(reference, "user")[0] == [3, ROWS, 1]  # no row
 
 
 def test_ids_of_the_models_own_rule_are_given_as_they_were_sent(tmp_path: Path) -> None:
@@ -159,12 +159,12 @@ def test_ids_that_the_bundle_finds_elsewhere_than_the_rule_are_named(tmp_path: P
     )
 
 
-def test_ids_right_outside_the_table_are_unknown_in_the_bundle_and_by_the_rule(
+def test_ids_outside_the_table_reach_the_model_as_they_were_sent(
     tmp_path: Path,
 ) -> None:
     examples = {"user": Column(np.array([-1, ROWS, ROWS - 1, 0]))}
     reference = reference_of(tmp_path, examples, 4, (USER,))
-    assert given(reference, "user")[0] == [-1, -1, ROWS - 1, 0]
+    assert given(reference, "user")[0] == [-1, ROWS, ROWS - 1, 0]
 
 
 KEYS = np.array([70, 30, 90, 10, 20, 40, 50, 60, 80, 1 << 31], np.int64)

@@ -11,10 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from export.errors import NotConvertible
+from export.front_end.outside_ids import OutsideIds
 from export.graphs.loading import tf
 from export.jax_models.evaluation import Evaluator
 from export.jax_models.tracing import BATCH, trace
 from export.jax_models.values import Parameter, Value
+from export.tensorflow_models.frameworks.hooks import Hooks
+from export.tensorflow_models.frameworks.named_graphs import without_memory
+from export.tensorflow_models.frameworks.placeholders import answer_gathers
+from export.tensorflow_models.lookups.gathered_rows import read_rows
 from tests.export.jax_models.evaluated import DTYPES, EXAMPLES, check_all, check_same, evaluated
 
 jax = pytest.importorskip("jax")
@@ -272,6 +278,7 @@ OF_ROWS: dict[str, Callable[[Any, Any], Any]] = {
     "by hand, of a vector": lambda table, ids: by_hand(table, ids[:, 0]),
 }
 OF_OTHER_ROWS: dict[str, Callable[[Any, Any], Any]] = {
+    "part of rows": lambda table, ids: jnp.take(table, ids, axis=0, mode="wrap")[:, :2],
     "as they are": lambda table, ids: read_unwrapped(table, abs(ids)),
     "another shape": lambda table, ids: read_unwrapped(
         table, jnp.where(ids < 0, ids + 6, ids).reshape(-1)
@@ -291,7 +298,6 @@ OF_OTHER_ROWS: dict[str, Callable[[Any, Any], Any]] = {
 }
 OF_COLUMNS: dict[str, Callable[[Any, Any], Any]] = {
     "columns": lambda table, ids: jnp.take(table, ids, axis=1, mode="wrap"),
-    "part of rows": lambda table, ids: jnp.take(table, ids, axis=0, mode="wrap")[:, :2],
     "rows and columns": lambda table, ids: table[ids, abs(ids) % 3],
     "another order": by_formula(
         jax.lax.GatherDimensionNumbers((0,), (0,), (0,)),
@@ -301,14 +307,35 @@ OF_COLUMNS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def traced_of_parameter(function: Callable[..., Any], ids: NDArray[Any]) -> Any:
-    """Returns a function of a parameter and ids as a graph, and the parameter's variable, whose
-    `from_end` is set where ids below 0 count from the end.
+OF_MODES: dict[str, Callable[[Any, Any], Any]] = {
+    "indexing": lambda table, ids: table[ids],
+    "take": lambda table, ids: jnp.take(table, ids, axis=0),
+    "clip": lambda table, ids: jnp.take(table, ids, axis=0, mode="clip"),
+    "wrap": lambda table, ids: jnp.take(table, ids, axis=0, mode="wrap"),
+    "zeros": lambda table, ids: jnp.take(table, ids, axis=0, mode="fill", fill_value=0),
+    "get": lambda table, ids: table.at[ids].get(mode="clip"),
+    "promise": lambda table, ids: table.at[ids].get(mode="promise_in_bounds"),
+    "drop": lambda table, ids: table.at[ids].get(mode="drop"),
+    "unwrapped": lambda table, ids: table.at[ids].get(mode="fill", wrap_negative_indices=False),
+}
+
+
+def traced_of_parameter(
+    function: Callable[..., Any], ids: NDArray[Any], dtype: Any = "float32"
+) -> tuple[Any, list[OutsideIds]]:
+    """Returns a function of a parameter and ids as a graph, and what each lookup of its rows does
+    with ids outside of the table.
     """
-    parameters = {"table": jax.ShapeDtypeStruct(TABLE.shape, jnp.float32)}
+    parameters = {"table": jax.ShapeDtypeStruct(TABLE.shape, dtype)}
     spec = tf.TensorSpec([None, *ids.shape[1:]], ids.dtype)
     traced = trace(lambda p, x: function(p["table"], x["ids"]), parameters, {"ids": spec}, "it")
-    variable = tf.Variable(TABLE)
+    variable = without_memory("table", tf.TensorShape(TABLE.shape), tf.as_dtype(dtype), True)
+    variable.assign(TABLE.astype(dtype))
+    lookups: list[OutsideIds] = []
+
+    def read(table: Any, tensor: Any) -> Any:
+        lookups.append(table.outside)
+        return read_rows(table, tensor, table.outside)
 
     def evaluate(sent: Any) -> Any:
         given = Value(traced.jaxpr.in_avals[1].shape, sent)
@@ -316,32 +343,61 @@ def traced_of_parameter(function: Callable[..., Any], ids: NDArray[Any]) -> Any:
         return evaluator.results(traced.jaxpr, [Parameter(variable), given])[0]
 
     graph = tf.function(evaluate, autograph=False, input_signature=[spec])
-    return graph.get_concrete_function(), variable
+    with Hooks() as hooks:
+        answer_gathers(hooks, read)
+        concrete = graph.get_concrete_function()
+    return concrete, lookups
 
 
 INSIDE = np.array([[0, 5], [4, 1], [3, 2]], np.int32)
+OUTSIDE = np.array([[0, 5], [6, 99], [-1, -6], [-7, -99], [1 << 30, -(1 << 30)]], np.int32)
+
+
+@pytest.mark.parametrize("function", OF_MODES | OF_ROWS | OF_OTHER_ROWS)
+def test_ids_outside_of_a_parameter_read_what_jax_reads_in_each_mode(function: str) -> None:
+    read = (OF_MODES | OF_ROWS | OF_OTHER_ROWS)[function]
+    graph, lookups = traced_of_parameter(read, OUTSIDE)
+    assert len(lookups) == 1
+    expected = read(jnp.asarray(TABLE), OUTSIDE)
+    np.testing.assert_array_equal(graph(tf.constant(OUTSIDE)), expected)
 
 
 @pytest.mark.parametrize("function", OF_ROWS)
 def test_ids_of_a_parameter_that_count_from_the_end_are_known_to(function: str) -> None:
-    _, variable = traced_of_parameter(OF_ROWS[function], INSIDE)
-    assert variable.from_end
+    _, lookups = traced_of_parameter(OF_ROWS[function], INSIDE)
+    assert [outside.from_end for outside in lookups] == [True]
 
 
 @pytest.mark.parametrize("function", OF_OTHER_ROWS)
 def test_ids_of_a_parameter_that_are_computed_otherwise_are_read_as_they_are(
     function: str,
 ) -> None:
-    graph, variable = traced_of_parameter(OF_OTHER_ROWS[function], INSIDE)
-    assert not hasattr(variable, "from_end")
-    expected = OF_OTHER_ROWS[function](jnp.asarray(TABLE), INSIDE)
-    np.testing.assert_array_equal(graph(tf.constant(INSIDE)), expected)
+    _, lookups = traced_of_parameter(OF_OTHER_ROWS[function], INSIDE)
+    assert lookups == [OutsideIds(from_end=False, others="nearest")]
 
 
 @pytest.mark.parametrize("function", OF_COLUMNS)
 def test_parameter_of_which_no_whole_rows_are_read_is_no_table(function: str) -> None:
     columns = INSIDE % 3
-    graph, variable = traced_of_parameter(OF_COLUMNS[function], columns)
-    assert not hasattr(variable, "from_end")
+    graph, lookups = traced_of_parameter(OF_COLUMNS[function], columns)
+    assert not lookups
     expected = OF_COLUMNS[function](jnp.asarray(TABLE), columns)
     np.testing.assert_array_equal(graph(tf.constant(columns)), expected)
+
+
+@pytest.mark.parametrize("function", OF_MODES)
+def test_integers_of_a_parameter_are_no_table_and_read_what_jax_reads(function: str) -> None:
+    read = OF_MODES[function]
+    graph, lookups = traced_of_parameter(read, OUTSIDE, "int32")
+    assert not lookups
+    expected = read(jnp.asarray(TABLE.astype(np.int32)), OUTSIDE)
+    np.testing.assert_array_equal(graph(tf.constant(OUTSIDE)), expected)
+
+
+def test_filling_that_no_table_has_is_refused_by_its_mode() -> None:
+    with pytest.raises(NotConvertible) as refusal:
+        traced_of_parameter(
+            lambda table, ids: jnp.take(table, ids, axis=0, mode="fill", fill_value=7), INSIDE
+        )
+    assert 'mode="fill" with fill_value=7' in str(refusal.value)
+    assert 'use fill_value=0, or mode="clip"' in str(refusal.value)

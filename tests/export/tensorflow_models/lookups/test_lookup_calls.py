@@ -195,7 +195,8 @@ def test_embedding_of_keras_3_gathers_from_its_table(spec: Any, dtype: Any) -> N
     found = intercept(lambda _, features: layer.call(features["ids"]), ids=spec)
     (lookup,) = found.gathered
     assert lookup.variable is layer.embeddings.value
-    assert lookup.variable.from_end
+    assert lookup.outside.from_end
+    assert not lookup.variable.outside.from_end
     assert lookup.ids[0].dtype == dtype
     assert "ReadVariableOp" not in found.operations
 
@@ -223,7 +224,7 @@ def test_adapted_embedding_of_keras_3_stays_in_the_tower() -> None:
     layer.enable_lora(2)
     found = intercept(lambda _, features: layer.call(features["ids"]), ids=ids())
     assert found.gathered == []
-    assert not table.from_end
+    assert not table.outside.from_end
 
 
 def embed_reduce(**how: Any) -> Any:

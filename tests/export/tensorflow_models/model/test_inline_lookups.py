@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bundle.format.manifest import ComputedIds, IdOperation, Unknown
+from export.front_end.outside_ids import OutsideIds
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.placeholders import tables_unallocated
 from export.tensorflow_models.lookups.records import Lookup, of_table
@@ -65,7 +66,12 @@ def test_dense_ids_read_a_row_each(dtype: Any, how: dict[str, Any], given: Any, 
 
 def test_negative_ids_are_rows_from_the_end_where_the_layer_takes_them_so() -> None:
     given = tf.constant([-1, 0, 1, -4])
-    assert found(given, table(from_end=True)) == [ROWS[3], ROWS[0], ROWS[1], ROWS[0]]
+    assert found(given, table(outside=OutsideIds(from_end=True))) == [
+        ROWS[3],
+        ROWS[0],
+        ROWS[1],
+        ROWS[0],
+    ]
 
 
 def test_rows_of_half_precision_become_float32() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from bundle.format.manifest import CrossedIds, CrossKey, HashIds, Unknown, VocabularyIds
 from export.errors import NotConvertible, UsageError
+from export.front_end.outside_ids import OutsideIds
 from export.front_end.specs import TableFacts
 from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
@@ -56,6 +57,9 @@ def resolve(look_up: LookUp) -> list[Lookup]:
     traced = trace(call, **{name: input_spec(part) for name, part in INPUTS.items()})
     whole = TracedCall(traced.function, traced.inputs, {}, traced.results, INPUTS, made)
     return resolve_lookups(whole, made)
+
+
+FROM_END = OutsideIds(from_end=True)
 
 
 def of(*ids: Any, **how: Any) -> Lookup:
@@ -377,14 +381,15 @@ PADDED_CROSS = CrossedIds(
             id="ordinal",
         ),
         pytest.param(
-            lambda each: of(each["item"], variable=variable(from_end=True)),
+            lambda each: of(each["item"], variable=variable(), outside=FROM_END),
             {"kind": "single", "inputs": ("item",), "from_end": True},
             id="from the end",
         ),
         pytest.param(
             lambda each: of(
                 tf.where(each["item"] < 0, tf.constant(7, tf.int64), each["item"]),
-                variable=variable(from_end=True),
+                variable=variable(),
+                outside=FROM_END,
             ),
             {
                 "kind": "single",
@@ -408,7 +413,7 @@ PADDED_CROSS = CrossedIds(
             id="one row of unknown ids, stated twice",
         ),
         pytest.param(
-            lambda each: of(each["item"] % 5 - 3, variable=variable(from_end=True)),
+            lambda each: of(each["item"] % 5 - 3, variable=variable(), outside=FROM_END),
             {
                 "kind": "single",
                 "inputs": ("item",),
@@ -419,7 +424,7 @@ PADDED_CROSS = CrossedIds(
             id="computed from the end",
         ),
         pytest.param(
-            lambda each: of(hashed(each["text"]) - 1, variable=variable(from_end=True)),
+            lambda each: of(hashed(each["text"]) - 1, variable=variable(), outside=FROM_END),
             {
                 "kind": "single",
                 "inputs": ("text",),
@@ -436,7 +441,7 @@ PADDED_CROSS = CrossedIds(
             id="computed and not from the end",
         ),
         pytest.param(
-            lambda each: of(each["item"] % 5, variable=variable(from_end=True)),
+            lambda each: of(each["item"] % 5, variable=variable(), outside=FROM_END),
             {"kind": "single", "inputs": ("item",), "ids": FIFTH, "has_rule": True},
             id="computed and never negative",
         ),
@@ -446,13 +451,13 @@ PADDED_CROSS = CrossedIds(
             id="list of words",
         ),
         pytest.param(
-            lambda each: of(LISTED.lookup(each["text"]), variable=variable(from_end=True)),
+            lambda each: of(LISTED.lookup(each["text"]), variable=variable(), outside=FROM_END),
             {**WORDS, "has_unknown": True, "unknown": {"rule": "row", "row": 7}},
             id="list of words from the end",
         ),
         pytest.param(
             lambda each: of(
-                each["item"], variable=variable(from_end=True), rule=HashIds(buckets=3)
+                each["item"], variable=variable(), outside=FROM_END, rule=HashIds(buckets=3)
             ),
             {"kind": "single", "inputs": ("item",), "ids": HASHED, "has_rule": True},
             id="hash that is never negative",

@@ -78,7 +78,7 @@ def test_trace_towers_squeezes_never_take_the_batch_and_shapes_are_kept() -> Non
 def test_trace_towers_small_keras_embedding_stays_inside() -> None:
     model = trace_towers(one_table_recipe("build_small_keras_table"), MODELS)
     assert model.spec.tables == {}
-    assert model.spec.features == {"item": dense("item", "int64", (), below=100)}
+    assert model.spec.features == {"item": dense("item", "int64", (), below=100, outside="zeros")}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""Rows of a variable by any ids: what a lookup reads for ids outside of the table, in TensorFlow's
+operations.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from export.front_end.outside_ids import OutsideIds
+from export.graphs.loading import tf
+from export.tensorflow_models.frameworks.placeholders import placeholder_class
+
+
+def read_rows(variable: Any, ids: Any, outside: OutsideIds) -> Any:
+    """Returns [*shape of ids, dim] rows of a placeholder variable, in its dtype.
+
+    Args:
+      variable: The table, whose gather stays in the graph.
+      ids: int32 or int64 of any shape.
+      outside: What ids become that are no rows. Those that it rejects are left to TensorFlow.
+    """
+    count = variable.shape.as_list()[0]
+    rows = counted_from_end(ids, count) if outside.from_end else ids
+    if outside.others == "rejected":
+        return _gathered(variable, rows)
+    nearest = _nearest(rows, count)
+    vectors = _gathered(variable, nearest)
+    if outside.others == "nearest":
+        return vectors
+    filling = tf.constant(0.0 if outside.others == "zeros" else math.nan, vectors.dtype)
+    return tf.where(tf.expand_dims(tf.equal(rows, nearest), -1), vectors, filling)
+
+
+def _nearest(rows: Any, count: int) -> Any:
+    # Of a minimum of 6 and a maximum of 0, LiteRT's converter makes a Relu6, which takes no integers.
+    last = tf.constant(count - 1, rows.dtype)
+    low = tf.where(rows < 0, tf.zeros_like(rows), rows)
+    return tf.where(low > last, last, low)
+
+
+def counted_from_end(ids: Any, count: int) -> Any:
+    """Returns ids with those below 0 counted from the end of so many rows."""
+    return tf.where(ids < 0, ids + tf.constant(count, ids.dtype), ids)
+
+
+def _gathered(variable: Any, rows: Any) -> Any:
+    # Past the hook for gathers, which may be what calls this.
+    return super(placeholder_class(), variable).sparse_read(rows)  # type: ignore[misc]

@@ -1,0 +1,320 @@
+"""Ids that no table has a row for: the service gives what the framework gives, whether the table is
+extracted or stays inside the tower, and the parity check notices where it would not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from bundle.format.manifest import IdentityIds, Unknown, dump
+from bundle.storage.catalog import read_manifest
+from export.errors import ExportError, UsageError, VerificationFailed
+from export.graphs.loading import load_tensorflow
+from export.recipe.schema import read_recipe
+from export.verify.published import verify_against_recipe
+from service.errors import InvalidArgument
+from tests.export.movies_job import export
+from tests.golden.random_models.serving import answer_to
+
+ROWS = 7
+IDS = [0, ROWS - 1, ROWS, ROWS + 90, -1, -ROWS, -ROWS - 1, -500]
+"""The first and the last row, and ids around and far outside of them."""
+EXTRACTED = 0
+INSIDE = 10_000
+THRESHOLDS = (EXTRACTED, INSIDE)
+"""Limits of rows below and above that of the tables."""
+
+JAX = """
+import jax
+import jax.numpy as jnp
+
+MODES = {{
+    "clip": lambda t, ids: jnp.take(t, ids, axis=0, mode="clip"),
+    "index": lambda t, ids: t[ids],
+    "get_clip": lambda t, ids: t.at[ids].get(mode="clip"),
+    "promise": lambda t, ids: t.at[ids].get(mode="promise_in_bounds"),
+    "wrap": lambda t, ids: jnp.take(t, ids, axis=0, mode="wrap"),
+    "zeros": lambda t, ids: jnp.take(t, ids, axis=0, mode="fill", fill_value=0),
+    "take": lambda t, ids: jnp.take(t, ids, axis=0),
+}}
+
+
+def score(parameters, inputs):
+    rows = [MODES[name](parameters[name], inputs[name]) for name in {modes}]
+    return {{"vector": jnp.concatenate(rows, axis=1)}}
+
+
+def build():
+    return {{name: jax.ShapeDtypeStruct(({rows}, 2), jnp.float32) for name in {modes}}}, score
+"""
+DEFINED = ("clip", "index", "get_clip", "promise", "wrap", "zeros")
+"""Modes in which every id has a vector of numbers."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A model that was saved with its recipe.
+
+    Attributes:
+      folder: of both.
+      call: the trained model: ids by input -> [n, width] float32.
+    """
+
+    folder: Path
+    call: Any
+
+    def export(self) -> None:
+        export(self.folder / "recipe.toml")
+
+    def served(self, ids: Mapping[str, Sequence[int]]) -> NDArray[np.float32]:
+        """Returns what the service answers to ids by input."""
+        parts = [{"features": example} for example in examples_of(ids)]
+        answer = answer_to(self.folder / "bundles", "embed", {"tower": "query", "requests": parts})
+        return np.array([result["vector"] for result in answer["results"]], np.float32)
+
+
+def examples_of(ids: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
+    """Returns an object for each example."""
+    return [dict(zip(ids, values, strict=True)) for values in zip(*ids.values(), strict=True)]
+
+
+def write_recipe(
+    folder: Path,
+    inputs: Mapping[str, Any],
+    threshold: int,
+    more: str = "",
+    checkpoint: str = "checkpoint",
+) -> None:
+    lines = [
+        'model = "random"',
+        f'checkpoint.path = "{checkpoint}"',
+        'code.factory = "model.py:build"',
+        f"code.table_threshold = {threshold}",
+        'output.root = "bundles"',
+        *(f"inputs.{name} = {value}" for name, value in inputs.items()),
+        "[towers.query]",
+        'role = "query"',
+        'outputs = { vector = "vector" }',
+        more,
+    ]
+    (folder / "recipe.toml").write_text("\n".join(lines) + "\n")
+
+
+def jax_project(folder: Path, modes: Sequence[str], threshold: int, more: str = "") -> Project:
+    jax = pytest.importorskip("jax")
+    from tests.export.checkpoint.orbax_trees import write_item
+
+    code = JAX.format(modes=repr(tuple(modes)), rows=ROWS)
+    (folder / "model.py").write_text(code)
+    random = np.random.default_rng(5)
+    parameters = {name: random.normal(0, 1, (ROWS, 2)).astype(np.float32) for name in modes}
+    write_item(folder / "checkpoint", {f"params.{name}": rows for name, rows in parameters.items()})
+    write_recipe(folder, dict.fromkeys(modes, '{ dtype = "int32" }'), threshold, more)
+    names: dict[str, Any] = {}
+    exec(code, names)
+
+    def call(ids: Mapping[str, Sequence[int]]) -> NDArray[np.float32]:
+        batch = {name: np.asarray(values, np.int32) for name, values in ids.items()}
+        return np.asarray(jax.jit(names["score"])(parameters, batch)["vector"])
+
+    return Project(folder, call)
+
+
+def with_examples(folder: Path, ids: Mapping[str, Sequence[int]]) -> str:
+    """Writes examples; returns the lines of a recipe that name them."""
+    lines = "".join(json.dumps(example) + "\n" for example in examples_of(ids))
+    (folder / "examples.jsonl").write_text(lines)
+    return '[verify]\nexamples = "examples.jsonl"'
+
+
+@pytest.mark.parametrize("threshold", THRESHOLDS)
+def test_every_mode_of_jax_is_served_for_every_id(threshold: int, tmp_path: Path) -> None:
+    ids = dict.fromkeys(DEFINED, IDS)
+    project = jax_project(tmp_path, DEFINED, threshold, with_examples(tmp_path, ids))
+    project.export()
+    np.testing.assert_array_equal(project.served(ids), project.call(ids))
+
+
+KNOWN = [0, ROWS - 1, -1, -ROWS]
+"""Ids that `jnp.take` has a row for; it reads NaN for all others."""
+
+
+@pytest.mark.parametrize("threshold", THRESHOLDS)
+def test_ids_of_which_jax_makes_nan_are_refused(threshold: int, tmp_path: Path) -> None:
+    project = jax_project(tmp_path, ["take"], threshold)
+    project.export()
+    np.testing.assert_array_equal(project.served({"take": KNOWN}), project.call({"take": KNOWN}))
+    for unknown in set(IDS) - set(KNOWN):
+        with pytest.raises(InvalidArgument, match=rf"id {unknown} is not in .*refuses unknown"):
+            project.served({"take": [unknown]})
+
+
+@pytest.mark.parametrize("threshold", THRESHOLDS)
+def test_examples_with_ids_of_which_jax_makes_nan_are_refused(
+    threshold: int, tmp_path: Path
+) -> None:
+    lines = with_examples(tmp_path, {"take": [0, ROWS]})
+    with pytest.raises(ExportError, match=rf"id {ROWS} .*is not in .*refuses unknown ids"):
+        jax_project(tmp_path, ["take"], threshold, lines).export()
+
+
+@pytest.mark.parametrize(
+    ("stated", "read"), [('{ rule = "row", row = 3 }', 3), ('{ rule = "zeros" }', None)]
+)
+def test_unknown_ids_of_which_jax_makes_nan_read_what_the_recipe_states(
+    stated: str, read: int | None, tmp_path: Path
+) -> None:
+    lines = with_examples(tmp_path, {"take": IDS}) + f"\n[features.take]\nunknown = {stated}"
+    project = jax_project(tmp_path, ["take"], INSIDE, lines)
+    project.export()
+    row = np.zeros(2, np.float32) if read is None else project.call({"take": [read]})[0]
+    unknown = sorted(set(IDS) - set(KNOWN))
+    assert (project.served({"take": unknown}) == row).all()
+    np.testing.assert_array_equal(project.served({"take": KNOWN}), project.call({"take": KNOWN}))
+
+
+@pytest.mark.parametrize(
+    ("mode", "stated", "message"),
+    [
+        ("clip", 'unknown = { rule = "zeros" }', "reads the nearest row of table 'clip'"),
+        ("zeros", 'unknown = { rule = "row", row = 1 }', "the model itself reads zeros"),
+        (
+            "index",
+            'unknown = { rule = "zeros" }\nids = { kind = "hash" }',
+            "reads a row of table 'index' for every id; state 'row'",
+        ),
+    ],
+)
+def test_statements_about_unknown_ids_that_the_model_contradicts_are_refused(
+    mode: str, stated: str, message: str, tmp_path: Path
+) -> None:
+    project = jax_project(tmp_path, [mode], INSIDE, f"[features.{mode}]\n{stated}")
+    with pytest.raises(UsageError, match=message):
+        project.export()
+
+
+KERAS = """
+import keras
+
+Layer = keras.layers.Embedding
+
+
+class Model(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.items = Layer({rows}, 2)
+        self.seen = Layer({rows}, 2)
+
+    def call(self, inputs):
+        ids = inputs["seen"]
+        mask = keras.ops.cast(ids >= 0, "float32")[:, :, None]
+        history = keras.ops.sum(self.seen(ids) * mask, axis=1)
+        return {{"vector": keras.ops.concatenate([self.items(inputs["item"]), history], axis=1)}}
+
+
+def build():
+    return Model()
+"""
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't:DeprecationWarning")
+@pytest.mark.parametrize("threshold", THRESHOLDS)
+def test_ids_below_zero_and_beyond_are_taken_by_keras_3_whatever_the_size_of_the_table(
+    threshold: int, tmp_path: Path
+) -> None:
+    tf = load_tensorflow()
+    keras = pytest.importorskip("keras")
+    (tmp_path / "model.py").write_text(KERAS.format(rows=ROWS))
+    names: dict[str, Any] = {}
+    exec((tmp_path / "model.py").read_text(), names)
+    keras.utils.set_random_seed(3)
+    model = names["build"]()
+    taken = [0, ROWS - 1, -1, -ROWS]
+    seen = [[1, 2, 3], [4, -1, -1], [-1, -1, -1], [0, 0, -1]]
+    batch = {"item": tf.constant(taken), "seen": tf.constant(seen)}
+    expected = np.asarray(model(batch)["vector"])
+    model.save_weights(tmp_path / "model.weights.h5")
+    beyond = [ROWS, -ROWS - 1]
+    examples = {"item": [*taken, *beyond], "seen": [*seen, [ROWS, -1, 2], [1, -ROWS - 1, 2]]}
+    inputs = {"item": '{ dtype = "int32" }', "seen": '{ dtype = "int32", shape = [3] }'}
+    more = with_examples(tmp_path, examples)
+    write_recipe(tmp_path, inputs, threshold, more, checkpoint="model.weights.h5")
+    project = Project(tmp_path, None)
+    project.export()
+
+    served = project.served(examples)
+    np.testing.assert_array_equal(served[: len(taken)], expected)
+    # Keras rejects them on a CPU: they are out of vocabulary, and read zeros.
+    assert (served[len(taken) :, :2] == 0).all()
+    weights = model.seen.get_weights()[0]
+    np.testing.assert_allclose(
+        served[len(taken) :, 2:], [weights[2], weights[1] + weights[2]], 1e-6
+    )
+
+
+PLAIN = """
+import tensorflow as tf
+
+
+class Model(tf.Module):
+    def __init__(self):
+        self.items = tf.Variable(tf.zeros([{rows}, 2]))
+
+    @tf.function
+    def __call__(self, inputs):
+        return {{"vector": tf.gather(self.items, inputs["item"])}}
+
+
+def build():
+    return Model()
+"""
+
+
+@pytest.mark.parametrize("threshold", THRESHOLDS)
+def test_ids_that_tensorflow_rejects_read_zeros_whatever_the_size_of_the_table(
+    threshold: int, tmp_path: Path
+) -> None:
+    tf = load_tensorflow()
+    (tmp_path / "model.py").write_text(PLAIN.format(rows=ROWS))
+    names: dict[str, Any] = {}
+    exec((tmp_path / "model.py").read_text(), names)
+    model = names["build"]()
+    rows = np.random.default_rng(1).normal(0, 1, (ROWS, 2)).astype(np.float32)
+    model.items.assign(rows)
+    tf.train.Checkpoint(model=model).write(str(tmp_path / "checkpoint" / "model"))
+    more = with_examples(tmp_path, {"item": IDS})
+    write_recipe(tmp_path, {"item": '{ dtype = "int64" }'}, threshold, more, "checkpoint/model")
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('checkpoint.object_path = "model"\n' + recipe.read_text())
+    project = Project(tmp_path, None)
+    project.export()
+    expected = [rows[i] if 0 <= i < ROWS else [0, 0] for i in IDS]
+    np.testing.assert_array_equal(project.served({"item": IDS}), expected)
+
+
+def test_bundle_that_reads_other_rows_than_the_model_is_noticed_by_an_example(
+    tmp_path: Path,
+) -> None:
+    """Its manifest has lost what the model does with ids outside of its table."""
+    lines = with_examples(tmp_path, {"clip": IDS})
+    project = jax_project(tmp_path, ["clip"], EXTRACTED, lines)
+    project.export()
+    bundle = tmp_path / "bundles" / "random" / "1"
+    job, base = read_recipe(tmp_path / "recipe.toml"), tmp_path
+    verify_against_recipe(bundle, job, base)
+
+    manifest = read_manifest(bundle)
+    entry = manifest.features["clip"]
+    lost = entry.model_copy(update={"ids": IdentityIds(), "unknown": Unknown()})
+    changed = manifest.model_copy(update={"features": {"clip": lost}})
+    (bundle / "manifest.json").write_bytes(dump(changed))
+    with pytest.raises(VerificationFailed, match="tower 'query'"):
+        verify_against_recipe(bundle, job, base)
