@@ -102,7 +102,8 @@ def _embedded(
     _check_keyed(spec, rule, job)
     states_rule = not (spec.has_rule or isinstance(rule, manifest.IdentityIds))
     unknown = unknown_of(spec, part)
-    if spec.outside.others == "nearest" and isinstance(rule, manifest.IdentityIds):
+    reads_nearest = spec.outside.others == "nearest" and spec.unknown is None
+    if reads_nearest and isinstance(rule, manifest.IdentityIds):
         rule = manifest.ComputedIds(operations=spec.outside.limits(rows))
     by_candidate = any(roles[name] == "candidate" for name in spec.reads)
     stated: dict[str, Any] = {

@@ -146,6 +146,8 @@ class _Partition:
                 tensor.name in self._rows or not flow.per(tensor) for tensor in operation.inputs
             )
             and operation.type not in ("Shape", "Placeholder")
+            # A part hands on no truth values, whether or not they are rows.
+            and operation.outputs[0].dtype.name != "bool"
         ]
         why = (
             f"operation {named(mixing[0])} does not compute a separate row for each context"

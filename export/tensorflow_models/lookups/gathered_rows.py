@@ -33,7 +33,7 @@ def read_rows(variable: Any, ids: Any, outside: OutsideIds) -> Any:
 
 
 def _nearest(rows: Any, count: int) -> Any:
-    # Of a minimum of 6 and a maximum of 0, LiteRT's converter makes a Relu6, which takes no integers.
+    # Limits of 0 and 6 become a Relu6 in LiteRT's converter, which takes no integers.
     last = tf.constant(count - 1, rows.dtype)
     low = tf.where(rows < 0, tf.zeros_like(rows), rows)
     return tf.where(low > last, last, low)

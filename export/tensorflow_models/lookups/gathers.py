@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from export.front_end.outside_ids import OutsideIds
+from export.front_end.outside_ids import REJECTING, OutsideIds
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hook_points import KERAS_3_EMBEDDING
 from export.tensorflow_models.frameworks.hooks import Hooks
@@ -45,6 +45,8 @@ def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
         lookup = describe_gather(variable, ids)
         found = answer(lookup) if lookup is not None else None
         if lookup is None or found is None:
+            if variable.outside == REJECTING:
+                return None
             return read_rows(variable, ids, variable.outside)
         shaped = (
             tf.reshape(found, [-1, *ids.shape.as_list()[1:], lookup.table.dim])

@@ -59,12 +59,15 @@ def look_up(lookup: Lookup) -> Any:
 def outside_ids_of(lookup: Lookup) -> OutsideIds:
     """Returns what a lookup inside a tower does with ids that are no rows.
 
-    Where the model defines nothing, an id that callers send is out of vocabulary, and reads what it
-    would if the table were extracted: zeros. An id that the model computes is left to TensorFlow.
+    Ids that callers send read what they would if the table were extracted: zeros where the model
+    defines nothing, and those that would read NaN are refused before. Ids that the model computes
+    read what they do in the model.
     """
     outside = lookup.outside
     if lookup.feature is not None and outside.others == "rejected":
         return outside._replace(others="zeros")
+    if lookup.feature is not None and outside.others == "nan":
+        return outside._replace(others="rejected")
     return outside
 
 

@@ -302,10 +302,10 @@ def _limits(lookups: Collection[Lookup]) -> dict[str, Any]:
     """
     if not lookups:
         return {}
+    refusing = [each for each in lookups if each.outside.others == "nan"]
     outside = {outside_ids_of(each).others for each in lookups}
-    if "nan" in outside:
-        # No request can do anything with such a vector: its ids must be rows of these tables.
-        lookups = [each for each in lookups if each.outside.others == "nan"]
+    if refusing:
+        lookups = refusing
         other_ids = "refuse"
     else:
         other_ids = "zeros" if "zeros" in outside else "nearest"
