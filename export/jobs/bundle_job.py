@@ -141,6 +141,11 @@ class _Bundle:
                 self.job, prepared.base, spec, original, read_rows, examples, features, changed
             )
             reference, expected = finite_results(reference)
+            if examples.known is not None and reference.examples.known is None:
+                self.notes.append(
+                    "the model rejects invented ids that its tables lack, so what becomes of "
+                    "unknown ids is not verified: name real examples as verify.examples"
+                )
             effects = table_effects.measure_effects(
                 reference, trained, self.directory, towers, expected
             )

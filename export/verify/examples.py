@@ -31,12 +31,14 @@ class Examples:
         it.
       recorded: [n, ...] float64 by output: what training recorded of it, where the examples tell
         it.
+      known: invented ones without the ids that no table has, which a model may reject.
     """
 
     n: int
     columns: Mapping[str, Column]
     labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     recorded: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    known: Examples | None = None
 
 
 def read_examples(

@@ -1,4 +1,6 @@
-"""Examples that are made of known ids, where a recipe names no file of examples."""
+"""Examples that are invented where a recipe names no file of examples: known ids, and some that no
+table has.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,8 @@ from export.verify.examples import Examples, offsets_of
 
 BAG_SIZES = 6
 """Made bags hold 0 to 5 ids, made sequences up to two more than fit."""
+_UNKNOWN_EVERY = 7
+"""One id of so many is unknown."""
 NO_LIMIT = 1 << 62
 """Stands for the number of rows where ids of any size have one."""
 
@@ -38,9 +42,10 @@ def make_examples(
     keys: Keys,
     count: int,
     dumped: Keys = MappingProxyType({}),
+    *,
+    unknown_ids: bool = False,
 ) -> Examples:
-    """Makes examples whose ids are all known: bags of 0 to 5 ids with repeated ones, numbers around
-    zero.
+    """Makes examples of known ids: bags of 0 to 5 ids with repeated ones, numbers around zero.
 
     They are the same in every run.
 
@@ -50,9 +55,16 @@ def make_examples(
       keys: of each vocabulary.
       count: how many.
       dumped: some keys of each table whose rows are found by key.
+      unknown_ids: whether some ids of each input are such that no table has, if its features take
+        them.
     """
     maker = _Maker(model, entries, keys, dumped, count, np.random.default_rng(0))
-    columns = {name: maker.column(name) for name in model.inputs}
+    columns = {}
+    for number, name in enumerate(model.inputs):
+        column = maker.column(name)
+        if unknown_ids:
+            column = maker.with_unknown_ids(name, column, first=number % _UNKNOWN_EVERY)
+        columns[name] = column
     return Examples(count, InputLengths(entries).fit(columns, count).columns)
 
 
@@ -99,6 +111,65 @@ class _Maker:
                 weights[::7] = 0
         one_each = spec is not None and spec.entry.one_each and spec.entry.place is None
         return Column(ids, None if one_each else offsets, weights)
+
+    def with_unknown_ids(self, name: str, column: Column, first: int) -> Column:
+        """Replaces ids of an input by ids that no table has, from position `first` on."""
+        unknown = self._unknown_ids(name)
+        positions = np.arange(first, column.values.size, _UNKNOWN_EVERY)
+        if not unknown or not positions.size:
+            return column
+        values = column.values.copy()
+        for place, position in enumerate(positions):
+            values[position] = unknown[place % len(unknown)]
+        return column._replace(values=values)
+
+    def _unknown_ids(self, name: str) -> list[Any]:
+        """Returns ids of an input that no table has; none if a feature refuses them, or has a row
+        for every id.
+        """
+        readers = self.model.inputs[name]
+        embedded = [spec for spec in readers if isinstance(spec, FeatureSpec)]
+        rows = self._rows_of_tables(readers)
+        if not rows or any(len(spec.reads) > 1 for spec in embedded):
+            return []
+        if not embedded:
+            return _outside(rows, padding=None)
+
+        spec = min(embedded, key=_telling)
+        rule = manifest.first_of(self._rule_of_ids(spec))
+        unknown: list[Any] = []
+        if isinstance(rule, manifest.VocabularyIds):
+            unknown = _unlike(self.keys[rule.vocabulary], is_text=spec.ids_dtype == "string")
+        elif isinstance(rule, manifest.KeyedIds):
+            unknown = _unlike(self.dumped[rule.keys], is_text=False)
+        elif isinstance(rule, manifest.IdentityIds | manifest.ComputedIds):
+            unknown = _outside(rows, self.model.padding_of(name))
+        return [] if spec.ids_dtype == "float32" else unknown
+
+    def _rule_of_ids(self, spec: FeatureSpec) -> manifest.IdRule:
+        """Returns the rule of a feature's ids, whether the model or the recipe states it."""
+        entry = self.entries[spec.name]
+        assert isinstance(entry, manifest.EmbeddedFeature)  # noqa: S101 - of a FeatureSpec
+        return entry.ids
+
+    def _rows_of_tables(self, readers: Sequence[FeatureSpec | DenseSpec]) -> list[int]:
+        """Returns how many rows the tables have that an input leads to; nothing if one of its
+        readers refuses ids that are no rows.
+        """
+        rows = []
+        for spec in readers:
+            entry = self.entries[spec.name]
+            if isinstance(entry, manifest.EmbeddedFeature) and isinstance(spec, FeatureSpec):
+                refuses = entry.unknown.rule == "refuse" and spec.outside.others != "nearest"
+                rows.append(self.model.rows_of(spec))
+            elif isinstance(entry, manifest.DenseFeature) and entry.below is not None:
+                refuses = entry.outside == "refuse"
+                rows.append(entry.below)
+            else:
+                refuses = False
+            if refuses:
+                return []
+        return rows
 
     def _ids(
         self,
@@ -249,6 +320,23 @@ class _Maker:
 
     def _weights(self, size: int) -> NDArray[np.float32]:
         return self.random.uniform(0.25, 2.0, size).astype(np.float32)
+
+
+def _outside(rows: Sequence[int], padding: int | str | None) -> list[Any]:
+    """Returns integers around and outside of tables of so many rows."""
+    last = max(rows)
+    integers = [last, -1, last + 5, -last - 1]
+    return [integer for integer in integers if integer != padding]
+
+
+def _unlike(keys: Ids, is_text: bool) -> list[Any]:
+    """Returns ids that are none of the keys."""
+    if keys.dtype == object:
+        words = ["unknown", "UNKNOWN 2", "?"]
+        return [word for word in words if word not in set(keys.tolist())]
+    last = int(keys.max(initial=0))
+    integers = [last + 1, last + 1000]
+    return [str(integer) for integer in integers] if is_text else integers
 
 
 def _telling(spec: FeatureSpec) -> tuple[int, bool, bool]:

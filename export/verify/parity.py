@@ -110,16 +110,58 @@ def check_towers(
         and values.
     """
     values = feature_values(reference, reference.features)
+    checked = {}
+    for name, tower in towers.items():
+        try:
+            checked[name] = _checked(reference, root, name, tower, values, expected[name])
+        except VerificationFailed as problem:
+            cause = why_unlike_itself(reference)
+            if cause:
+                raise VerificationFailed(cause) from problem
+            suspects = _unknown_ids_at_fault(reference, root, name, tower, values, expected[name])
+            if suspects:
+                raise VerificationFailed(f"{problem}; {suspects}") from problem
+            raise
+    return checked
+
+
+def _unknown_ids_at_fault(
+    reference: Reference, root: Path, name: str, tower: Tower, values: Values, expected: Values
+) -> str:
+    """Returns a clause about the inputs whose unknown ids make a tower differ; "" if it differs
+    without them, too.
+    """
+    model = reference.model
+    inputs = model.read_by(model.towers[name])
+    has_unknown = {which: reference.has_unknown_ids(which) for which in inputs}
+    kept = ~np.any(list(has_unknown.values()), axis=0)
+    if kept.all() or not kept.any():
+        return ""
+    known = replace(reference, examples=replace(reference.examples, n=int(kept.sum()), labels={}))
     try:
-        return {
-            name: _checked(reference, root, name, tower, values, expected[name])
-            for name, tower in towers.items()
-        }
-    except VerificationFailed as problem:
-        cause = why_unlike_itself(reference)
-        if cause:
-            raise VerificationFailed(cause) from problem
-        raise
+        _checked(
+            known,
+            root,
+            name,
+            tower,
+            {key: array[kept] for key, array in values.items()},
+            {key: array[kept] for key, array in expected.items()},
+        )
+    except VerificationFailed:
+        return ""
+    suspects = [which for which in inputs if has_unknown[which].any()]
+    clause = (
+        "examples without ids that no table has agree, so that these are treated otherwise than "
+        f"in training: compare features.NAME.ids and .unknown of {', '.join(suspects)}"
+    )
+    numbers = [
+        which
+        for which in suspects
+        if any(isinstance(spec, DenseSpec) for spec in model.inputs[which])
+    ]
+    if numbers:
+        clause += f"; the model also reads {', '.join(numbers)} as numbers"
+    return clause
 
 
 def _checked(

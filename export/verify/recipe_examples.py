@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from bundle.format.manifest import Feature
@@ -26,7 +27,10 @@ def examples_of(
             base / part.examples, model, entries, part.count, part.labels, part.expected
         )
     dumped = {name: KeyFile(table).sample() for name, table in open_dumps(job, base).items()}
-    return make_examples(model, entries, keys_of(job, base, model), part.count, dumped=dumped)
+    keys = keys_of(job, base, model)
+    known = make_examples(model, entries, keys, part.count, dumped)
+    examples = make_examples(model, entries, keys, part.count, dumped, unknown_ids=True)
+    return replace(examples, known=known)
 
 
 def keys_of(job: ExportJob, base: Path, model: ModelSpec) -> Keys:

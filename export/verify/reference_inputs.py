@@ -63,6 +63,18 @@ class Reference:
         """Returns the converted tables that a tower reads."""
         return sorted(self.converted & set(self.model.of(tower).tables))
 
+    def has_unknown_ids(self, name: str) -> NDArray[np.bool_]:
+        """Returns [n] which examples hold an id of an input that the bundle finds in no table."""
+        examples = self.examples
+        found = np.zeros(examples.n, bool)
+        for spec in self.model.inputs[name]:
+            if not isinstance(spec, FeatureSpec):
+                continue
+            rows, offsets = self.features.rows(spec.name, examples.columns, examples.n)
+            number = np.repeat(np.arange(examples.n), np.diff(offsets))
+            found[number[rows < 0]] = True
+        return found
+
     @cached_property
     def dumped(self) -> dict[str, KeyFile]:
         """Keys of each table whose rows are found by key."""

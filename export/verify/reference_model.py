@@ -51,7 +51,7 @@ def finite_results(reference: Reference) -> tuple[Reference, Results]:
         recorded: names the tower, the output and the example.
     """
     made = reference.job.verify.examples is None
-    found = _run(reference, expect_numbers=made)
+    reference, found = _run_on_taken(reference, expect_numbers=made)
     if found.expected_numbers:
         columns = {**reference.examples.columns, **found.expected_numbers}
         reference = replace(reference, examples=replace(reference.examples, columns=columns))
@@ -60,6 +60,8 @@ def finite_results(reference: Reference) -> tuple[Reference, Results]:
     if made and _not_finite(expected):
         reference = replace(reference, examples=without_signs(reference.examples, reference.model))
         expected = reference_results(reference)
+    if reference.examples.known is not None and _not_finite(expected):
+        return finite_results(_of_known_ids(reference))
     wrong = _not_finite(expected)
     if wrong:
         cure = (
@@ -74,6 +76,24 @@ def finite_results(reference: Reference) -> tuple[Reference, Results]:
         )
     _check_recorded(expected, reference.examples.recorded)
     return reference, expected
+
+
+def _run_on_taken(reference: Reference, expect_numbers: bool) -> tuple[Reference, ReferenceRun]:
+    """Runs the reference model; on known ids alone if it rejects the unknown ones among invented
+    examples.
+    """
+    try:
+        return reference, _run(reference, expect_numbers)
+    except NotConvertible:
+        if reference.examples.known is None:
+            raise
+        reference = _of_known_ids(reference)
+        return reference, _run(reference, expect_numbers)
+
+
+def _of_known_ids(reference: Reference) -> Reference:
+    assert reference.examples.known is not None  # noqa: S101 - asked before
+    return replace(reference, examples=reference.examples.known)
 
 
 def _check_recorded(found: Results, recorded: Mapping[str, NDArray[np.float64]]) -> None:

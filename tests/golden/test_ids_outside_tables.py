@@ -318,3 +318,78 @@ def test_bundle_that_reads_other_rows_than_the_model_is_noticed_by_an_example(
     (bundle / "manifest.json").write_bytes(dump(changed))
     with pytest.raises(VerificationFailed, match="tower 'query'"):
         verify_against_recipe(bundle, job, base)
+
+
+MASKED = """
+import jax
+import jax.numpy as jnp
+
+
+def score(parameters, inputs):
+    ids = inputs["seen"]
+    mask = ids > 0
+    rows = parameters["items"][ids] * mask[:, :, None]
+    weights = jax.nn.softmax(jnp.where(mask, ids * 0.1, -9.0), axis=1)
+    return {{"vector": (rows * weights[:, :, None]).sum(1)}}
+
+
+def build():
+    return {{"items": jax.ShapeDtypeStruct(({rows}, 2), jnp.float32)}}, score
+"""
+WORDS = (50, 70, 90, 20)
+"""Keys of a vocabulary, whose rows begin at 1; row 0 is that of padding and of unknown ids."""
+
+
+def masked_project(folder: Path, feature: str, kind: str = "vocabulary") -> Project:
+    """Writes a model that masks the rows which a recipe makes of ids."""
+    jax = pytest.importorskip("jax")
+    from tests.export.checkpoint.orbax_trees import write_item
+
+    (folder / "model.py").write_text(MASKED.format(rows=ROWS))
+    items = np.random.default_rng(5).normal(0, 1, (ROWS, 2)).astype(np.float32)
+    write_item(folder / "checkpoint", {"params.items": items})
+    (folder / "words.txt").write_text("".join(f"{word}\n" for word in WORDS))
+    rules = {
+        "vocabulary": 'ids = { kind = "vocabulary", vocabulary = "words", first_row = 1 }',
+        "identity": "",
+    }
+    more = "\n".join(
+        [
+            '[vocabularies.words]\nfile = "words.txt"\ndtype = "int64"',
+            f"[features.seen]\n{rules[kind]}\n{feature}",
+        ]
+    )
+    inputs = {"seen": '{ dtype = "int32", shape = [4] }'}
+    write_recipe(folder, inputs, INSIDE, more)
+    names: dict[str, Any] = {}
+    exec((folder / "model.py").read_text(), names)
+
+    def call(ids: Mapping[str, Any]) -> NDArray[np.float32]:
+        """Calls the model with the rows that its training pipeline made."""
+        rows = [[1 + WORDS.index(i) if i in WORDS else 0 for i in seen] for seen in ids["seen"]]
+        batch = {"seen": np.array(rows, np.int32)}
+        return np.asarray(jax.jit(names["score"])({"items": items}, batch)["vector"])
+
+    return Project(folder, call)
+
+
+def test_rows_that_a_recipe_makes_are_also_what_the_model_masks(tmp_path: Path) -> None:
+    """Unknown ids are above 0, and the row that they read is not."""
+    project = masked_project(tmp_path, 'unknown = { rule = "row", row = 0 }')
+    project.export()
+    seen = {"seen": [[50, 20, 70, 90], [99, 50, 0, 0], [-4, 7, 8, 9], [90, 1 << 30, 20, 5]]}
+    np.testing.assert_allclose(project.served(seen), project.call(seen), 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("feature", "kind", "message"),
+    [
+        ('unknown = { rule = "zeros" }', "vocabulary", "reads a row of table 'items' for every id"),
+        ('unknown = { rule = "row", row = 2 }', "identity", "it counts ids below 0 from the end"),
+    ],
+)
+def test_masks_whose_numbers_the_recipe_leaves_open_are_refused(
+    feature: str, kind: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        masked_project(tmp_path, feature, kind).export()

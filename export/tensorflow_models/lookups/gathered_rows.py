@@ -46,4 +46,4 @@ def counted_from_end(ids: Any, count: int) -> Any:
 
 def _gathered(variable: Any, rows: Any) -> Any:
     # Past the hook for gathers, which may be what calls this.
-    return super(placeholder_class(), variable).sparse_read(rows)  # type: ignore[misc]
+    return super(placeholder_class(), variable).sparse_read(rows)

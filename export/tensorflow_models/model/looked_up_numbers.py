@@ -30,7 +30,7 @@ from export.tensorflow_models.model.traced_lookups import resolve_lookups
 _OPERATIONS = vocabularies.OPERATIONS | hashes.OPERATIONS
 """The operations that LiteRT lacks and rules describe."""
 
-_EXACT_MAX = 1 << 24
+EXACT_MAX = 1 << 24
 """Integers up to this one are exact in float32, the dtype of an indicator."""
 
 
@@ -58,7 +58,7 @@ def replace_looked_up_numbers(
             continue
         resolved = resolve_lookups(call, [lookup])
         if len(resolved) == 1 and resolved[0].feature is not None:
-            _replace(tensor, lookup)
+            join(tensor, numbers_of(lookup, tensor))
             replaced.append((resolved[0], resolved[0].feature))
     return replaced
 
@@ -104,14 +104,26 @@ def _indicator(tensor: Any, call: TracedCall, followed: CallGraph) -> Lookup | N
         return None
 
     count = row_count(found)
-    if count is None or not 1 < count <= _EXACT_MAX or not _always_a_row(found):
+    if count is None or not 1 < count <= EXACT_MAX or not _always_a_row(found):
         return None
 
+    return indicator_of_numbers(found.source.name, tensor, count, size)
+
+
+def indicator_of_numbers(name: str, tensor: Any, count: int, size: int) -> Lookup:
+    """Returns the indicator of integers that are rows, with a placeholder of its result.
+
+    Args:
+      name: The input that they are computed from.
+      tensor: The integers.
+      count: The number of rows.
+      size: How many integers each example has.
+    """
     single = size == 1
     with tensor.graph.as_default():
         shape = [None, 1] if single else [None, size, 1]
-        name = identifier(f"{found.source.name}_numbers")
-        activation = tf.compat.v1.placeholder(tf.float32, shape, name=name)
+        placeholder = identifier(f"{name}_numbers")
+        activation = tf.compat.v1.placeholder(tf.float32, shape, name=placeholder)
     return of_indicator(
         tensor.op.name,
         count,
@@ -139,11 +151,10 @@ def _always_a_row(found: ResolvedIds) -> bool:
     return found.unknown is not None and found.unknown.row is not None
 
 
-def _replace(tensor: Any, lookup: Lookup) -> None:
-    """Makes all readers of a tensor read the numbers of an indicator."""
+def numbers_of(lookup: Lookup, tensor: Any) -> Any:
+    """Returns the numbers of an indicator, as the tensor that they replace has them."""
     sizes = [lookup.length] if lookup.length is not None else []
     if tensor.shape.rank is not None:
         sizes = tensor.shape.as_list()[1:]
     with tensor.graph.as_default():
-        numbers = tf.cast(tf.reshape(lookup.activation, [-1, *sizes]), tensor.dtype)
-    join(tensor, numbers)
+        return tf.cast(tf.reshape(lookup.activation, [-1, *sizes]), tensor.dtype)

@@ -36,6 +36,7 @@ from export.tensorflow_models.model.looked_up_numbers import replace_looked_up_n
 from export.tensorflow_models.model.object_paths import name_tables, object_paths
 from export.tensorflow_models.model.own_rows import OwnRows, own_rows
 from export.tensorflow_models.model.roots import build_root
+from export.tensorflow_models.model.stated_rows import replace_stated_rows
 from export.tensorflow_models.model.traced_lookups import resolve_lookups
 
 Call = tuple[str, tuple[str, ...]]
@@ -214,6 +215,12 @@ class _Lookups:
                     (name,) = each.feature.entry.inputs
                     self._inside.setdefault(name, []).append(each)
             for indicator, feature in replace_looked_up_numbers(call, self._results_of(call)):
+                self._extract(call, indicator, traced_name(feature, names))
+        rows = {name: table.rows for name, table in self.tables.items()}
+        features = list(names)
+        for call in self._calls:
+            results = self._results_of(call)
+            for indicator, feature in replace_stated_rows(call, results, features, rows, self._job):
                 self._extract(call, indicator, traced_name(feature, names))
 
     def describe(self, towers: Iterable[TracedTower]) -> ModelSpec:

@@ -75,7 +75,7 @@ class TensorFlowReference:
             if isinstance(spec, DenseSpec)
             for table in spec.tables
         }
-        tables = ReferenceTables(facts, inside, inputs.read_rows, bytes_max)
+        tables = ReferenceTables(facts, inputs.read_rows, bytes_max, inside)
         numbers = _plain_numbers(model, inputs) if expect_numbers else {}
 
         with (

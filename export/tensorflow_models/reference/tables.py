@@ -49,17 +49,17 @@ class ReferenceTables:
     def __init__(
         self,
         tables: Mapping[str, TableFacts],
-        inside: Collection[str],
         read_rows: ReadRows,
         inline_bytes_max: int,
+        inside: Collection[str] = (),
     ) -> None:
         """Takes what is known of the tables.
 
         Args:
           tables: those that left the towers, by name.
-          inside: those in the towers whose ids callers send, by `config_name`.
           read_rows: reads them from the checkpoint.
           inline_bytes_max: tables up to this size may be inside a tower, and are restored whole.
+          inside: those whose ids callers send, by `config_name`.
         """
         self._tables = tables
         self._inside = inside
@@ -146,7 +146,7 @@ class ReferenceTables:
         """
         count = variable.shape.as_list()[0]
         rows = self._counted(variable, ids, count)
-        gather = super(placeholder_class(), variable).sparse_read
+        gather = super(placeholder_class(), variable).sparse_read  # type: ignore[misc]
         if self._path(variable) not in self._inside:
             return gather(rows)
         is_row = (rows >= 0) & (rows < count)

@@ -10,6 +10,7 @@ import pytest
 
 from bundle.features.columns import Column
 from bundle.format import manifest
+from export.front_end.outside_ids import OutsideIds
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.verify.examples import without_signs
 from export.verify.made_examples import make_examples
@@ -347,3 +348,46 @@ def test_made_ids_of_a_hash_that_are_numbers_too_are_below_their_limit() -> None
     )
     read = dense("numbers", "int64", (2,), below=6, inputs=("x",))
     assert set(columns_of(bag, read)["x"].values.tolist()) == set(range(6))
+
+
+NEAREST = OutsideIds(from_end=True, others="nearest")
+
+
+@pytest.mark.parametrize(
+    ("spec", "entry", "unknown"),
+    [
+        (embedded("f", "t"), {}, {10, -1, 15, -11}),
+        (embedded("f", "t"), {"unknown": manifest.Unknown(rule="row", row=3)}, {10, -1, 15, -11}),
+        (embedded("f", "t"), {"unknown": manifest.Unknown(rule="refuse")}, set()),
+        (
+            embedded("f", "t", outside=NEAREST),
+            {"unknown": manifest.Unknown(rule="refuse")},
+            {10, -1, 15, -11},
+        ),
+        (embedded("f", "t"), {"ids": manifest.HashIds(buckets=ROWS)}, set()),
+        (embedded("f", "t"), {"ids": manifest.VocabularyIds(vocabulary="numbers")}, {10, 1009}),
+        (
+            embedded("f", "t", ids_dtype="string"),
+            {"ids": manifest.VocabularyIds(vocabulary="names")},
+            {"unknown", "UNKNOWN 2", "?"},
+        ),
+        (
+            embedded("f", "t", kind="bag", combiner="sum", padding=-1, ids_max=4),
+            {"padding": -1},
+            {10, 15, -11},
+        ),
+        (dense("f", "int64", (), below=4), {}, set()),
+        (dense("f", "int64", (), below=4, outside="zeros"), {}, {4, -1, 9, -5}),
+        (dense("f", "int64", ()), {}, set()),
+    ],
+)
+def test_some_made_ids_are_in_no_table_where_the_feature_takes_them(
+    spec: FeatureSpec | DenseSpec, entry: dict[str, Any], unknown: set[Any]
+) -> None:
+    model = ModelSpec(tables=TABLES, features={"f": spec}, towers={})
+    page = spec.entry.model_copy(update=entry)
+    known = make_examples(model, {"f": page}, KEYS, COUNT).columns["f"]
+    mixed = make_examples(model, {"f": page}, KEYS, COUNT, unknown_ids=True).columns["f"]
+    differs = known.values != mixed.values
+    assert set(mixed.values[differs].tolist()) == unknown
+    assert differs.sum() <= known.values.size / 7 + 1

@@ -60,7 +60,9 @@ def test_made_examples_are_as_many_as_the_recipe_counts_and_of_its_vocabulary(
     }
     found = examples(tmp_path, embedded("user", "users"), **stated)
     assert (found.n, found.labels, found.recorded) == (40, {}, {})
-    assert set(found.columns["user"].values.tolist()) == {70, 50, 90}
+    assert found.known is not None
+    assert set(found.known.columns["user"].values.tolist()) == {70, 50, 90}
+    assert set(found.columns["user"].values.tolist()) == {70, 50, 90, 91, 1090}
 
 
 def test_made_examples_of_a_dumped_table_are_its_keys(tmp_path: Path) -> None:
@@ -72,7 +74,10 @@ def test_made_examples_of_a_dumped_table_are_its_keys(tmp_path: Path) -> None:
         tables={"users": {"dump": "dump"}},
         features={"user": {"ids": {"kind": "keyed"}}},
     )
-    assert set(found.columns["user"].values.tolist()) == set(keys.tolist())
+    assert found.known is not None
+    assert set(found.known.columns["user"].values.tolist()) == set(keys.tolist())
+    unknown = {(1 << 40) + 1, (1 << 40) + 1000}
+    assert set(found.columns["user"].values.tolist()) == {*keys.tolist(), *unknown}
 
 
 def test_keys_are_those_of_the_recipe_and_of_the_model(tmp_path: Path) -> None:
