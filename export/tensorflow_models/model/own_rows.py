@@ -56,8 +56,11 @@ class OwnRows:
         size = self.lookup.table.rows
         unknown = self.lookup.unknown
         unknown_row = -1 if unknown is None or unknown.row is None else unknown.row
-        if getattr(self.lookup.variable, "from_end", False):
+        outside = self.lookup.outside
+        if outside.from_end:
             ids = np.where((ids < 0) & (ids >= -size), ids + size, ids)
+        if outside.others == "nearest":
+            ids = np.clip(ids, 0, size - 1)
         return np.where((ids >= 0) & (ids < size), ids, unknown_row)
 
     @cached_property
