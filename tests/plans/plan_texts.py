@@ -33,7 +33,7 @@ from export.recipe.settings import ExportSettings
 from export.tables.plan import TablePlan
 from export.tensorflow_models.frameworks.keras_saving import reset_automatic_names
 from export.towers.parts import TracedPart
-from tests.plans.planned_models import Project
+from tests.plans.planned_models import PlannedModel
 
 VALUES_MAX = 12
 """Of a list; longer ones are shortened."""
@@ -45,13 +45,15 @@ _HARNESS_LINE = re.compile(rf" \({Path(__file__).name}:\d+\)")
 _LINE = re.compile(r"\b(\w+\.py):(\d+)")
 
 
-def plan_text(project: Project, folder: Path) -> str:
+def plan_text(model: PlannedModel, folder: Path) -> str:
     """Returns the plan of an export, or why it is refused.
 
     Args:
-      project: what is exported.
-      folder: of its files, which is another one in each run.
+      model: what is exported.
+      folder: an empty one for its files.
     """
+    _forget_names()  # a checkpoint may hold them
+    project = model.write(folder)
     _forget_names()
     try:
         lines = _plan_lines(prepare(project.job, project.base, ExportSettings()))

@@ -58,7 +58,7 @@ def update(
             yield f"{name}: kept, since {', '.join(missing)} cannot be imported"
             continue
         with tempfile.TemporaryDirectory() as folder:
-            text = plan_text(model.write(Path(folder)), Path(folder))
+            text = plan_text(model, Path(folder))
         if difference(directory, name, text):
             (directory / f"{name}{SUFFIX}").write_text(text, encoding="utf-8")
             yield f"{name}: recorded"
