@@ -17,8 +17,10 @@ _WRAPPED = re.compile(
 )
 """The error that a layer raised, inside the message of Keras 2 or 3."""
 _RAISED = re.compile(r"^\s*(\w*(?:Error|Exception): .*?)\s*$", re.MULTILINE)
-_KERNEL = re.compile(r"\{\{[^}]*\}\}|\[Op:\w+\][^\n]*")
+_KERNEL = re.compile(r"\{\{function_node [^}]*\}\} ?|\[Op:\w+\][^\n]*")
 """Where TensorFlow says in its own terms which kernel failed."""
+_NODE = re.compile(r"\{\{node ([^}]*)\}\}")
+"""An operation of a graph."""
 _TERMINAL = re.compile(r"\x1b\[[0-9;]*m")
 _RAGGED = re.compile(r"valid RaggedTensor|row_splits|row_lengths|value_rowids|nested_splits")
 _SHOWN_MAX = 300
@@ -26,7 +28,7 @@ _SHOWN_MAX = 300
 
 def one_line(problem: BaseException) -> str:
     """Returns the class and the message of what was raised first."""
-    text = _KERNEL.sub("", str(problem))
+    text = _NODE.sub(r"\1", _KERNEL.sub("", str(problem)))
     wrapped = _WRAPPED.findall(text)
     if wrapped:
         return f"{type(problem).__name__}: {_plain(wrapped[-1])}"
