@@ -151,14 +151,18 @@ def prepare_inline(
     left_out = (
         (f"{' and '.join(beyond)} of the recipe are not part of a SavedModel",) if beyond else ()
     )
-    stated = (f"table {name}: {spec.note}" for name, spec in tables.items() if spec.stated)
+    layouts = (
+        f"table {name}: {spec.note}"
+        for name, spec in tables.items()
+        if spec.stated or spec.proof is not None
+    )
     return PreparedInline(
         **vars(opened),
         tables=tables,
         graph=graph,
         small=small,
         variables=plan,
-        notes=(*traced.notes, *opened.also_stored, *left_out, *stated),
+        notes=(*traced.notes, *opened.also_stored, *left_out, *layouts),
     )
 
 
@@ -203,7 +207,11 @@ def run_inline(
                 prepared.variables,
                 settings.unproved,
             )
-        judgements = {name: layout.judgement for name, layout in judged.items()}
+        judgements = {
+            name: layout.judgement
+            for name, layout in judged.items()
+            if layout.judgement is not None
+        }
         if "expected" in judgements.values() and not proof["examples"]:
             raise VerificationFailed(
                 f"verify.expected cannot verify the stated layouts: {proof['note']}; free memory, "

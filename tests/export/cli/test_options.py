@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from export.checkpoint.inventory.specs import StatedTable, Statements
-from export.cli.options import read_job, read_names, read_settings, read_statements
+from export.cli.options import (
+    read_job,
+    read_names,
+    read_settings,
+    read_statements,
+    read_trained_ids,
+)
 from export.errors import UsageError
 
 RECIPE = """
@@ -102,6 +108,14 @@ def test_statements_are_of_names_mod_and_the_layout_file(tmp_path: Path) -> None
     assert read_statements(["a=x", "b=y=z", "a=x"], ["a"], layout) == Statements(
         {"a": "x", "b": "y=z"}, ("a",), {"t": StatedTable(key="k", kind="plain")}
     )
+
+
+def test_trained_ids_are_files_of_tables() -> None:
+    assert read_trained_ids(None) == ()
+    assert read_trained_ids(["a=x.txt", "a=y=z.csv"]) == (("a", "x.txt"), ("a", "y=z.csv"))
+    with pytest.raises(UsageError) as refusal:
+        read_trained_ids(["users.txt"])
+    assert str(refusal.value) == "--trained-ids 'users.txt' was given; NAME=FILE was expected"
 
 
 @pytest.mark.parametrize("text", ["a", "a=", "=x", "=", ""])

@@ -32,6 +32,7 @@ from tests.export.checkpoint.tensor_bundles import (
 from tests.export.commands import Command
 from tests.export.forked_runs import ForkedRuns
 from tests.export.movies_job import visible
+from tests.properties.trained_stacks import Stack, packed, train
 
 TABLE = np.arange(70, dtype=np.float32).reshape(10, 7)
 ROWS: list[Box] = [[(0, 4), (0, -1)], [(4, 3), (0, -1)], [(7, 3), (0, -1)]]
@@ -67,6 +68,54 @@ def test_tables_of_a_stated_stack_say_which_padding_was_compared(
     assert check["padding"] == {"rows": 11, "slots": ["Adagrad"]}
     shown = " ".join(command(*run, "--accept-stated-layouts").out.split())
     assert "not verified; compared with 11 padding rows and their Adagrad" in shown
+
+
+def test_tables_of_a_stack_are_derived_from_ids_that_occur_in_training(
+    command: Command, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(1)
+    tables = [train(random, "adam", random.integers(0, 2, rows)) for rows in (90, 130)]
+    stack = Stack("adam", tables, packed([90, 130], 4, [0, 2]))
+    write_bundle(tmp_path / "c", stack.variables())
+    run: list[object] = ["tables", tmp_path / "c", tmp_path / "out"]
+    layout = tmp_path / "layout.toml"
+    said = ""
+    for name, table in zip("ab", tables, strict=True):
+        rows = len(table.values)
+        said += f'[tables.{name}]\nkey = "stack"\nkind = "derive"\nrows = {rows}\ndim = 8\n'
+        (tmp_path / f"{name}.txt").write_text("\n".join(map(str, table.trained)))
+        run += ["--trained-ids", f"{name}={tmp_path}/{name}.txt"]
+    layout.write_text(said)
+    run += ["--layout", layout]
+
+    planned = command(*run, "--plan", "--json").json["tables"]["b"]
+    assert planned["trained_ids"]["agree"] == planned["trained_ids"]["ids"]
+    assert "its layout (4 cores, offset 24, rotation 2) is derived: " in planned["note"]
+    page = command(*run, "--full", "--json").json
+    read = bundle(tmp_path / "out")["rows"]
+    for name, table in zip("ab", tables, strict=True):
+        np.testing.assert_array_equal(read[name], table.values)
+        check = page["verification"]["tables"][name]
+        assert check["stated_layout"] == "derived"
+        assert check["trained_ids"]["decisive"] is True
+    shown = " ".join(command(*run).out.split())
+    assert "by the layout that was derived from ids of training; 1" in shown
+    verified = command("verify", page["bundle"], "--checkpoint", tmp_path / "c")
+    assert "trained ids agree; the best other layout (" in " ".join(verified.out.split())
+
+    wrong = layout.with_name("wrong.toml")
+    wrong.write_text(
+        said.replace('"derive"', '"sparse_core"\ncores = 4').replace(
+            "[tables.b]", "offset = 40\n[tables.b]"
+        )
+    )
+    refused = command(*run[:-1], wrong, "--accept-stated-layouts")
+    assert refused.code == 4
+    assert "table 'a': its layout (4 cores, offset 40) contradicts the ids" in refused.message
+    refused = command(*run, "--trained-ids", f"c={tmp_path}/a.txt")
+    assert refused.code == 2
+    assert "--trained-ids c=" in refused.message
+    assert "there is no table of this name; the tables are a, b" in refused.message
 
 
 @pytest.mark.parametrize("how", ["--mod", "--layout"])

@@ -63,7 +63,15 @@ def test_recipe_of_the_docs_is_a_valid_one(tmp_path: Path) -> None:
         (
             "verify.zzz = 1",
             "unknown key 'verify.zzz'; known here: count, examples, expected, labels, rows, "
-            "stated_layouts",
+            "stated_layouts, trained_ids",
+        ),
+        (
+            "verify.trained_ids.user_id = { files = 'f' }",
+            "unknown key 'verify.trained_ids.user_id.files'; did you mean 'file'?",
+        ),
+        (
+            "verify.trained_ids.user_id = { order = 'rank' }",
+            "verify.trained_ids.user_id.order: Input should be 'any' or 'frequency' (got 'rank')",
         ),
         (
             "vocabularies.names = { file = 'f', zzz = 1 }",

@@ -68,6 +68,8 @@ def stated(
         "genres": STACK[:10],
         "ages": STACK[:128],
         "ages/Adam": STACK[:128],
+        "words": np.zeros((2048, 16), np.float32),
+        "words/Adam": np.zeros((2048, 16), np.float32),
     }
     write_bundle(directory / "ckpt-1", variables)
     layouts = read_layouts(written(directory, name, content))
@@ -87,6 +89,8 @@ def test_layout_file_of_the_docs_reads_as_documented(tmp_path: Path) -> None:
     assert [table.name for table in found.tables if table.stated] == ["genres", "items", "users"]
     assert {table.note for table in found.tables} == {"", STATED_NOTE}
     assert [slot.name for slot in found.table("ages").slots] == ["Adam"]
+    with pytest.raises(NotConvertible, match=r"'words'.*proved without ids that occur in training"):
+        found.table("words")
     assert found.candidates == ()
 
 
@@ -279,7 +283,7 @@ def test_layout_file_is_read_up_to_a_limit(tmp_path: Path, monkeypatch: pytest.M
     path = written(tmp_path, "l.toml", TOML)
     size = path.stat().st_size
     monkeypatch.setattr(layout_file, "FILE_BYTES_MAX", size)
-    assert len(read_layouts(path)) == 4
+    assert len(read_layouts(path)) == 5
     monkeypatch.setattr(layout_file, "FILE_BYTES_MAX", size - 1)
     with pytest.raises(UsageError) as error:
         read_layouts(path)
