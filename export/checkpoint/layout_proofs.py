@@ -219,7 +219,8 @@ class _Decision:
         agree = np.array([scored.agree for scored in layouts])
         correlation = np.array([scored.correlation for scored in layouts])
         ids = self._scores[name].trained
-        return likelihoods(agree, correlation, ids, self._weight).tolist()
+        found: list[float] = likelihoods(agree, correlation, ids, self._weight).tolist()
+        return found
 
     def _total(self, arrangement: Arrangement) -> float:
         return sum(self._likelihood(name, scored) for name, scored in arrangement.items())
@@ -256,7 +257,8 @@ class _Decision:
                 break
             arrangement, total = self._arrange(options[cores], best_total)
             if arrangement is not None:
-                best, best_total = arrangement, total
+                best = arrangement
+                best_total = total
         return best
 
     def _options(self, cores: int, name: str, unlike: Layout | None) -> dict[str, list[_Option]]:
@@ -292,7 +294,8 @@ class _Decision:
             visited += 1
             if len(chosen) == len(names):
                 if total > best_total:
-                    best, best_total = chosen, total
+                    best = chosen
+                    best_total = total
                 continue
             rest = sum(tops[len(chosen) + 1 :])
             # The best option is pushed last, so that it is looked at first.

@@ -40,6 +40,8 @@ _SPARSE_ROWS_MAX = 400_000
 """Stored rows that are read of such a table."""
 _BACKGROUND_BLOCKS = 256
 _BACKGROUND_ROWS = 16
+_SPREAD_MIN = 1e-12
+"""Standard deviation below which all values are equal."""
 _EQUAL_ERRORS = 1e-9
 """Difference of two errors of standardized scores below which they are equal."""
 _CELLS_MAX = 1 << 22
@@ -320,4 +322,7 @@ def _correlations(weights: NDArray[np.float64], growth: NDArray[np.float64]) -> 
     """Returns [k] float64: how [n] standardized scores correlate with each column of [n, k]."""
     spread = growth.std(axis=0)
     covariance = weights @ growth / len(weights)
-    return np.divide(covariance, spread, out=np.zeros_like(spread), where=spread > 1e-12)
+    correlations: NDArray[np.float64] = np.divide(
+        covariance, spread, out=np.zeros_like(spread), where=spread > _SPREAD_MIN
+    )
+    return correlations

@@ -35,7 +35,9 @@ def stated(rows: int, place: Place | None) -> StatedTable:
 
 def recognised(checkpoint: Path, stack: Stack, statement: Statement | None) -> Inventory:
     """Recognises the tables of a stack by a statement; None: derives their layouts."""
-    places = statement or [None] * len(stack.tables)
+    places: list[Place | None] = [None] * len(stack.tables)
+    if statement is not None:
+        places = list(statement)
     layouts = {
         f"t{number}": stated(len(table.values), place)
         for number, (table, place) in enumerate(zip(stack.tables, places, strict=True))

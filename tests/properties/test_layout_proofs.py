@@ -40,7 +40,7 @@ def check_stack(directory: Path, stack: Stack, random: np.random.Generator) -> N
             recognised(directory, stack, statement)
 
 
-@settings(max_examples=settings.default.max_examples // 3)
+@settings(max_examples=settings().max_examples // 3)
 @given(optimizer=st.sampled_from(list(OPTIMIZERS)), seed=st.integers(0, 2**32 - 1))
 def test_layout_of_a_trained_stack_is_derived_and_every_wrong_statement_refused(
     optimizer: str, seed: int

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.arithmetic import ceil_div
+
 Values = NDArray[Any]
 DIM = 8
 
@@ -115,7 +117,7 @@ class Place:
         """Returns the stored row of each row, by dealing the numbers of the rows."""
         numbers = np.arange(1, rows + 1)[:, np.newaxis]
         turned = dealt(numbers, self.cores, self.rotation, 0)[:, :, 0]
-        on_core = -(-rows // self.cores)
+        on_core = ceil_div(rows, self.cores)
         variable = np.zeros((self.cores, self.core_rows), np.int64)
         variable[:, self.offset : self.offset + on_core] = turned[:, :on_core]
         flat = variable.ravel()
@@ -161,7 +163,7 @@ class Stack:
 
 def packed(rows: Sequence[int], cores: int, rotations: Sequence[int]) -> list[Place]:
     """Returns the places of tables, one behind the other on each core."""
-    sizes = [-(-count // (8 * cores)) * 8 for count in rows]
+    sizes = [ceil_div(count, 8 * cores) * 8 for count in rows]
     offsets = np.cumsum([0, *sizes]).tolist()
     return [
         Place(cores, offsets[-1], offset, rotation)
@@ -219,7 +221,7 @@ def wrong_offset(random: np.random.Generator, stack: Stack) -> Statement:
     place = places[number]
     ends = [other.offset for other in places if other.offset > place.offset]
     end = min([*ends, place.core_rows])
-    room = end - place.offset - -(-len(stack.tables[number].values) // place.cores)
+    room = end - place.offset - ceil_div(len(stack.tables[number].values), place.cores)
     if room:
         moved = place.offset + int(random.integers(1, room + 1))
         places[number] = replace(place, offset=moved)
@@ -238,7 +240,7 @@ def exchanged(random: np.random.Generator, stack: Stack) -> Statement:
 def in_order(_random: np.random.Generator, stack: Stack) -> Statement:
     """Takes the rows of each core for the rows of a table: `div`."""
     rows = [len(table.values) for table in stack.tables]
-    sizes = [-(-count // (8 * stack.places[0].cores)) * 8 for count in rows]
+    sizes = [ceil_div(count, 8 * stack.places[0].cores) * 8 for count in rows]
     offsets = np.cumsum([0, *sizes]) * stack.places[0].cores
     return [Place(1, stack.rows, offset, 0) for offset in offsets[:-1].tolist()]
 

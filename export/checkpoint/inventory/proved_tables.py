@@ -12,7 +12,8 @@ from bundle.format.manifest import TrainedIdsCheck
 from export.checkpoint.inventory.findings import Findings
 from export.checkpoint.inventory.specs import Inventory, SlotSpec, TableSpec
 from export.checkpoint.layout_candidates import layout_text
-from export.checkpoint.layout_proofs import TableInVariable, cannot_be_proved, prove_layouts
+from export.checkpoint.layout_proofs import cannot_be_proved, prove_layouts
+from export.checkpoint.layout_scores import TableInVariable
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.slot_marks import SlotReader
 from export.checkpoint.trained_rows import TrainedRows

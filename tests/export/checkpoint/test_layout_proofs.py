@@ -4,6 +4,7 @@ tests/properties/test_layout_proofs.py.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +44,13 @@ def write_stack(
     *tables: TrainedTable,
     cores: int = 8,
     optimizer: str = "adagrad",
-    **changed: NDArray[Any],
+    slots: dict[str, NDArray[Any]] | None = None,
 ) -> Path:
     """Writes tables as a stack in which each is turned by 2 cores more than the one before."""
     rows = [len(table.values) for table in tables]
     rotations = [2 * number % cores for number in range(len(rows))]
     stack = Stack(optimizer, tables, packed(rows, cores, rotations))
-    write_bundle(directory / "ckpt", stack.variables() | changed)
+    write_bundle(directory / "ckpt", stack.variables() | (slots or {}))
     return directory
 
 
@@ -170,17 +171,16 @@ def test_ids_of_training_tell_mod_from_div(tmp_path: Path, mod: bool) -> None:
     layout = {"t": StatedTable(key="t/embeddings", kind="derive")}
     (table,) = recognise(checkpoint, Statements(layouts=layout), trained).tables
     assert table.layout == (Mod((0, 68, 136)) if mod else Plain())
-    right, wrong = Statements(mod=("t",)), Statements()
-    if not mod:
-        right, wrong = wrong, right
-    (table,) = recognise(checkpoint, right, trained).tables
+    by_mod = Statements(mod=("t",))
+    by_div = Statements()
+    (table,) = recognise(checkpoint, by_mod if mod else by_div, trained).tables
     assert table.proof is not None
     assert table.proof.decisive
     with pytest.raises(NotConvertible, match="contradicts the ids of training"):
-        recognise(checkpoint, wrong, trained)
+        recognise(checkpoint, by_div if mod else by_mod, trained)
 
 
-BAD_IDS = {
+BAD_IDS: dict[str, tuple[Callable[[TrainedTable], TrainedRows], str]] = {
     "of a larger table": (
         lambda table: ids([3, 200, 300]),
         "table 't': 2 of 3 trained ids (ids.txt) read rows that it does not have, such as row 200 "
@@ -214,7 +214,7 @@ def test_ids_that_cannot_be_those_of_training_are_rejected(case: str, tmp_path: 
 def test_slot_variables_that_were_reset_prove_nothing(tmp_path: Path) -> None:
     table = trained_table(some(200, 0.4))
     reset = np.full((256, DIM), 0.1, np.float32)
-    write_stack(tmp_path, table, **{"stack/Adagrad": reset})
+    write_stack(tmp_path, table, slots={"stack/Adagrad": reset})
     assert refused(tmp_path, {"t": ids(table.trained)}, t=200) == (
         "verify.trained_ids: all 256 rows that were read of the slot variables of 'stack' "
         "(Adagrad) have one value, as if the optimizer had been reset: nothing tells which rows "
