@@ -27,8 +27,8 @@ from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore, stored_row
 
 CORE_ROWS_MULTIPLE = 8
 """Tables are padded to a multiple of so many rows on each SparseCore."""
-PARTITIONS_MAX = 1024
-"""Of `mod`: far more than parameter servers that anyone ran."""
+PARTITIONS_MAX = 128
+"""Of `mod`, unless the variable is saved in more slices: as many as parameter servers or hosts."""
 OFFSETS_MAX = 256
 """Of a table in a stack, for one number of cores."""
 _DEVICE_CORES = (1, 2, 4)
