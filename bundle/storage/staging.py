@@ -69,6 +69,7 @@ class Staging:
                 self._refuse_existing()
             self._steps = journal.read(self._aside(".journal"))
             self._trusted: set[str] = set()
+            self.resumed: set[str] = set()
             self.directory.mkdir(exist_ok=True)
             _end_attempts(self.directory)
             self.attempts.mkdir()
@@ -127,6 +128,7 @@ class Staging:
                 del self._steps[step]
                 return None
             self._trusted.add(step)
+            self.resumed.add(step)
         return entry
 
     def files(self, step: str) -> tuple[File, ...]:

@@ -192,9 +192,9 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
         metavar="NAME=VALUE",
         help="Value of a feature; a list as NAME=1,2,3, other values as NAME:=JSON. Repeatable.",
     )
-    k = _option("-k", type=int, help="Number of neighbors to return. Default: 10.")
+    k = _option("-k", type=_count, help="Number of neighbors to return. Default: 10.")
     k_of_rank = _option(
-        "-k", type=int, help="Number of the best candidates to return. Default: all candidates."
+        "-k", type=_count, help="Number of the best candidates to return. Default: all candidates."
     )
     context_id = _option(
         "--context-id",
@@ -315,6 +315,14 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
             *shared,
         ],
     }
+
+
+def _count(text: str) -> int:
+    """Returns a number of results: the default of a call is 0, which nobody means who writes it."""
+    count = int(text)
+    if count < 1:
+        raise ArgumentTypeError(f"{count}: at least 1 was expected")
+    return count
 
 
 def _option(*flags: str, **settings: Any) -> ArgumentParser:

@@ -27,6 +27,7 @@ from export.graphs.functions import bytes_of, constants_of
 from export.jobs.destinations import Destination, open_destination
 from export.jobs.executors import encoder_count
 from export.jobs.table_steps import plan_copy
+from export.recipe.references import check_references
 from export.recipe.schema import ExportJob, FeaturePart, IndexPart, TablePart
 from export.recipe.settings import ExportSettings
 from export.report_text import size_text
@@ -132,6 +133,7 @@ def trace_job(
       ExportError: the job cannot be done as asked; names what and the cure.
     """
     # First: to trace a model can take minutes.
+    check_references(job)
     destination = open_destination(job.output.root, base, settings.scratch)
     front_end, job, checkpoint = open_job(job, base)
     traced = front_end.partition(job, base, checkpoint, inside)

@@ -70,6 +70,10 @@ class Progress:
         rate = f"   {_rate(done, self.seconds[name], unit)}" if done else ""
         self._console.print(f"  {name:<22} {self.seconds[name]:7.2f} s{rate}", highlight=False)
 
+    def note(self, name: str, text: str) -> None:
+        """Shows a line that is no step."""
+        self._console.print(f"  {name:<22} {text}", highlight=False)
+
 
 def _rate(done: int, seconds: float, unit: Unit) -> str:
     speed = int(done / max(seconds, 1e-9))

@@ -89,6 +89,9 @@ class Draft:
 
     def publish(self, manifest: Manifest, progress: Progress) -> Location:
         """Publishes it; errors as of `Destination.publish`."""
+        kinds = {step.partition("/")[0] for step in self.stage.resumed if "/" in step}
+        if kinds:
+            progress.note("resumed", f"{', '.join(sorted(kinds))} of an earlier run")
         if self.uploads is None:
             step = progress.step("commit")
         else:

@@ -559,7 +559,8 @@ def read_recipe(path: Path) -> ExportJob:
             f"recipe {path} cannot be read: it is not UTF-8 text; a TOML file was expected"
         ) from problem
     except tomllib.TOMLDecodeError as problem:
-        raise UsageError(f"recipe {path} cannot be read as TOML: {problem}") from problem
+        cure = "; texts need quotes" if str(problem).startswith("Invalid value") else ""
+        raise UsageError(f"recipe {path} cannot be read as TOML: {problem}{cure}") from problem
     except RecursionError as problem:
         raise UsageError(f"recipe {path} cannot be read: it is nested too deeply") from problem
     try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from bundle.errors import FormulaError
 from bundle.format import manifest
 from bundle.format.formula import parse_formula
 from export.errors import NotConvertible, UsageError
@@ -55,29 +54,20 @@ def _size(output: manifest.TowerOutput) -> int:
 
 
 def check_formulas(job: schema.ExportJob, model: ModelSpec) -> None:
-    """Checks each tower's formula against the outputs that it has.
+    """Checks that each tower's formula reads one number per candidate of an output.
 
     Raises:
-      UsageError: it is not a formula, names something other than an output of one number per
-        candidate, or its tower does not rank.
+      UsageError: it reads an output of several.
     """
     for name, tower in model.towers.items():
         text = job.towers[name].formula
-        if text is None:
-            continue
-        where = f"towers.{name}.formula"
-        if tower.role != "ranking":
-            raise UsageError(f"{where}: a {tower.role} tower ranks nothing; leave it out")
-        try:
-            formula = parse_formula(text)
-        except FormulaError as problem:
-            raise UsageError(f"{where}: {problem}") from problem
-        outputs = {output.name: output for output in tower.outputs}
-        for output in formula.names:
-            if output not in outputs:
-                raise UsageError(f"{where} names {output!r}; the tower has {', '.join(outputs)}")
-            if _size(outputs[output]) != 1:
-                raise UsageError(f"{where}: output {output!r} is not one number for each candidate")
+        read = () if text is None else parse_formula(text).names
+        for output in tower.outputs:
+            if output.name in read and _size(output) != 1:
+                raise UsageError(
+                    f"towers.{name}.formula: output {output.name!r} is not one number for each "
+                    "candidate"
+                )
 
 
 def describe_tower(

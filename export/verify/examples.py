@@ -174,7 +174,8 @@ def _read_parquet(path: Path, count: int) -> dict[str, list[Any]]:
 
 def _read_json_lines(path: Path, count: int) -> dict[str, list[Any]]:
     with path.open(encoding="utf-8") as lines:
-        examples = [json.loads(line) for line in islice(filter(str.strip, lines), count)]
+        numbered = ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+        examples = [_parsed(number, line) for number, line in islice(numbered, count)]
     for number, example in enumerate(examples, 1):
         if not isinstance(example, dict):
             raise ValueError(f"example {number} is no JSON object")
@@ -185,6 +186,17 @@ def _read_json_lines(path: Path, count: int) -> dict[str, list[Any]]:
                 f"{name!r} is left out in {len(examples) - found} of {len(examples)} examples"
             )
     return {name: [example[name] for example in examples] for name in names}
+
+
+def _parsed(number: int, line: str) -> Any:
+    """Returns an example, which has a line of its own."""
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as problem:
+        raise ValueError(
+            f"line {number} is no JSON: {problem.msg} at column {problem.colno}; each example is "
+            "one line"
+        ) from problem
 
 
 def _pack(values: list[Any], weights: list[Any] | None) -> Column:

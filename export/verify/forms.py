@@ -28,6 +28,9 @@ TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * |y|"
 """The parity rule of float32 forms."""
 UNLIKE = "it would not answer as the model does"
 
+_READ_RAW = ("@values", "@lengths", "@weights", "@indicator")
+"""Ends of the names of features that no table is read by."""
+_SHOWN = 8
 _SAMPLE = 64
 _SEED = 17
 
@@ -59,6 +62,24 @@ class OpenForm:
         """
         return self.limit if self.form.precision != "f32" or self.spec.half else None
 
+    @property
+    def _suspects(self) -> str:
+        """A clause on the features that the tower reads, or those alone that it reads in two
+        ways.
+        """
+        names = sorted({source for tensor in self.spec.inputs for source in tensor.sources})
+        looked_up = {_input_of(name) for name in names if not name.endswith(_READ_RAW)}
+        twice = [
+            name for name in names if name.endswith("@values") and _input_of(name) in looked_up
+        ]
+        if twice:
+            return (
+                f"; suspect {', '.join(twice)}: the tower reads these ids as numbers, too, and "
+                "rows are found by a rule"
+            )
+        shown = ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
+        return f"; it reads {shown}" if shown else ""
+
     def check(
         self, output: str, got: NDArray[Any], expected: NDArray[Any], limit: float | None
     ) -> float:
@@ -69,7 +90,7 @@ class OpenForm:
         """
         precision = self.form.precision
         key = f"towers.{self.spec.name}.max_abs_error.{self.form.precision}"
-        cure = UNLIKE
+        cure = f"{UNLIKE}{self._suspects}"
         if limit is not None:
             less = f"leave {precision!r} out of the tower's precisions"
             if precision == "f32":
@@ -80,6 +101,10 @@ class OpenForm:
         return largest_difference(
             f"{self.label}, output {output!r}", got, expected, limit, key, cure
         )
+
+
+def _input_of(feature: str) -> str:
+    return feature.partition("@")[0]
 
 
 def largest_difference(

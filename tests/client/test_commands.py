@@ -226,6 +226,7 @@ def test_rowcast_of_an_address_without_service_exits_5_and_names_it(
         ("retrieve", "-f", "user"),
         ("retrieve", "-f", "user=1", "-f", "user=2"),
         ("retrieve", "-k", "many"),
+        ("retrieve", "-k", "0"),
         ("rank",),
         ("rankk",),
         ("lookup", "-f", "user"),

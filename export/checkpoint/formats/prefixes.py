@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 from pathlib import Path
@@ -196,7 +197,12 @@ def _missing(path: Location) -> str:
                 "copy did not finish"
             )
         present = ", ".join(sorted(file.stem for file in _indexes(path.parent))[-5:])
-        return f"checkpoint {path} does not exist" + (f"; beside it: {present}" if present else "")
+        if present:
+            return f"checkpoint {path} does not exist; beside it: {present}"
+        names = [file.name for file in _within(path.parent)]
+        close = difflib.get_close_matches(path.name, names, n=1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        return f"checkpoint {path} does not exist{meant}"
     return f"checkpoint {path} does not exist"
 
 

@@ -267,8 +267,8 @@ class _ArchivedModel:
         kinds = (kind for layer in all_layers(self.root) for kind in type(layer).__mro__)
         kind = next((kind for kind in kinds if kind.__name__ == class_name), object)
         # A class may hand arguments on to its base.
-        initializers: list[Any] = [base.__init__ for base in kind.__mro__]
-        for initializer in initializers:
+        own = [vars(base).get("__init__") for base in kind.__mro__]
+        for initializer in filter(None, own):
             parameter = inspect.signature(initializer).parameters.get(argument)
             if parameter is not None and parameter.default is not parameter.empty:
                 default = parameter.default

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bundle.format.manifest import DenseFeature
-from export.errors import NotConvertible, UsageError
+from export.errors import NotConvertible
 from export.front_end.interface import ComputeRows, TracedTower
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.graphs.functions import fill
@@ -86,7 +86,7 @@ def trace_towers(
     make_table = _table_maker(layer_tables)
     with lookups_intercepted(make_table, zeros, zeros):
         root = build(job, base)
-    key_of = {name: (part.call, call_inputs(name, part, job)) for name, part in job.towers.items()}
+    key_of = {name: (part.call, call_inputs(part, job)) for name, part in job.towers.items()}
     calls: dict[Call, TracedCall] = {}
     for path, inputs in dict.fromkeys(key_of.values()):
         calls[path, inputs] = trace_call(
@@ -119,14 +119,8 @@ def trace_towers(
     return TracedModel(spec, towers, root, variables, computed, notes)
 
 
-def call_inputs(name: str, part: TowerPart, job: ExportJob) -> tuple[str, ...]:
+def call_inputs(part: TowerPart, job: ExportJob) -> tuple[str, ...]:
     """Returns the names of the inputs that a tower's call takes."""
-    for which in part.inputs:
-        if which not in job.inputs:
-            raise UsageError(
-                f"towers.{name}.inputs names {which!r}; the recipe's inputs: "
-                f"{', '.join(job.inputs)}"
-            )
     return part.inputs or tuple(job.inputs)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,7 @@ def test_run_whose_files_grow_too_large_at_every_step_exits_6_then_resumes_with_
         failed += 1
     assert status == 0
     assert failed >= 3
+    assert re.search(r"^  resumed +.*tables.* of an earlier run$", output.read_text(), re.MULTILINE)
     assert facts(root / "movies/1") == facts(undisturbed)
     assert hidden(root) == []
 

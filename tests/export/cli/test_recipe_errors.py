@@ -91,7 +91,7 @@ CORPUS = [
 
 MODEL = [
     mistake(2, "code.factory", "two_towers.py:build_movie", "has no function 'build_movie'"),
-    mistake(2, "towers.query.inputs", ["userid"], "towers.query.inputs names 'userid'"),
+    mistake(2, "towers.query.inputs", ["userid"], "towers.query.inputs names 'userid' (did you me"),
     mistake(
         2, "towers.query.outputs", {"vector": "queries"}, "towers.query.outputs names 'queries'"
     ),

@@ -126,6 +126,10 @@ def test_first_mistake_of_a_recipe_is_told_with_its_key(
     ("content", "problem"),
     [
         (b"a = = 1", "cannot be read as TOML: "),
+        (
+            b"a = text",
+            "cannot be read as TOML: Invalid value (at line 1, column 5); texts need quo",
+        ),
         (b"\xff\xfe", "cannot be read: it is not UTF-8 text; a TOML file was expected"),
         (b"a = " + b"[" * 100_000, "cannot be read: it is nested too deeply"),
         (None, "does not exist"),

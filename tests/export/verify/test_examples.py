@@ -152,6 +152,11 @@ def test_read_labels_and_recorded_outputs_that_cannot_be_such_are_named(
         ("e.jsonl", '{"user": "ann"}', "has no 'seen', which has no default; it has \\['user'\\]"),
         ("e.jsonl", "[1]", "example 1 is no JSON object"),
         ("e.jsonl", "{", "cannot be read"),
+        (
+            "e.jsonl",
+            f"{json.dumps(ROW)}\n\n{{'user': 1}}",
+            "cannot be read: line 3 is no JSON: .* at column 2; each example is one line",
+        ),
         ("e.jsonl", "", "holds no example"),
         ("e.jsonl", "{}", "holds no example"),
         (

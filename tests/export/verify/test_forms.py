@@ -222,3 +222,27 @@ def test_part_that_cannot_compute_is_named_with_its_batch() -> None:
     chain = [part("context", ["user"], Network("score", fail))]
     with pytest.raises(VerificationFailed, match="score, batch of 2: 2 are too many"):
         run(chain, {"user": np.arange(6, dtype=np.float32)}, 6, candidates=3)
+
+
+@pytest.mark.parametrize(
+    ("features", "suspects"),
+    [
+        (("age", "user_id"), "; it reads age, user_id"),
+        (
+            ("history@items", "history@values", "n@values"),
+            "; suspect history@values: the tower reads these ids as numbers, too, and rows are "
+            "found by a rule",
+        ),
+    ],
+)
+def test_output_that_differs_names_the_features_that_may_be_the_cause(
+    features: tuple[str, ...], suspects: str
+) -> None:
+    inputs = tuple(
+        TowerInput(name=f"i{n}", feature=name, shape=(None,), dtype="float32")
+        for n, name in enumerate(features)
+    )
+    form = replace(opened(), spec=replace(SPEC, inputs=inputs))
+    with pytest.raises(VerificationFailed) as problem:
+        form.check("score", np.array([1.0]), np.array([2.0]), None)
+    assert str(problem.value).endswith(f"it would not answer as the model does{suspects}")
