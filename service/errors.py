@@ -12,6 +12,7 @@ ServiceError
 ├── Cancelled         the client has disconnected
 ├── DataLoss          a committed file does not match its checksum
 ├── Unimplemented     the API has this feature, but this service does not provide it
+├── RowNotFinite      a row of the bundle holds NaN or an infinity
 └── Internal          a bug; the client receives a fixed message
 """
 
@@ -152,6 +153,29 @@ class Unimplemented(ServiceError):
     """The API has this feature, but this service does not provide it."""
 
     code = Code.UNIMPLEMENTED
+
+
+class RowNotFinite(ServiceError):
+    """A row of the bundle holds NaN or an infinity. The service is at fault, not the request.
+
+    Attributes:
+      table: The table that holds the row.
+    """
+
+    code = Code.INTERNAL
+
+    def __init__(self, table: str, value: object) -> None:
+        """Creates the error.
+
+        Args:
+          table: The table that holds the row.
+          value: The id that leads to the row.
+        """
+        super().__init__(
+            f"the row of id {str(value)[:128]} in table {table!r} holds NaN or an infinity, and "
+            "nothing can be computed with it; the model is at fault, not the request"
+        )
+        self.table = table
 
 
 class Internal(ServiceError):

@@ -82,6 +82,22 @@ class _Divided(NamedTuple):
     sent: Sequence[tuple[int, int, tuple[str, ...], tuple[int, ...]]]
 
 
+class LostRow(NamedTuple):
+    """A row with NaN or an infinity that an example reads.
+
+    Attributes:
+      feature: Reads the row.
+      table: Holds the row.
+      id: Leads to the row; as the feature's rule takes it.
+      example: Its position.
+    """
+
+    feature: str
+    table: str
+    id: Any
+    example: int
+
+
 class FeatureReader:
     """Turns columns into activations. Holds nothing of a call; safe for any number of threads."""
 
@@ -451,6 +467,59 @@ class FeatureReader:
             raise FeatureError(name, "it is dense: it reads no table, so it has no rows")
         rows, offsets = self._batch((name,)).rows(self._spread(columns, n), n)
         return rows, offsets[0] if offsets else np.arange(n + 1, dtype=np.int64)
+
+    def rows_not_finite(
+        self,
+        names: Iterable[str],
+        columns: Mapping[str, Column],
+        n: int,
+        fetched: Fetched | None = None,
+    ) -> list[LostRow]:
+        """Finds what makes the vectors of features NaN or infinite: for each example and feature
+        the first row that is not finite, if one is.
+
+        Arguments and errors are those of `activations`.
+        """
+        columns = self._fitted(columns, n)
+        found = []
+        for name in names:
+            feature = self._found(name)
+            if isinstance(feature, Dense) or isinstance(feature.table, Indicator):
+                continue
+            vectors = self.activations([name], columns, n, fetched)[name].values
+            is_lost = ~np.isfinite(vectors.reshape(n, -1)).all(axis=1)
+            for example in np.flatnonzero(is_lost).tolist():
+                lost = self._first_not_finite(name, feature, columns, n, example, fetched)
+                if lost is not None:
+                    found.append(LostRow(name, feature.entry.table, lost, example))
+        return found
+
+    def _first_not_finite(
+        self,
+        name: str,
+        feature: Embedded,
+        columns: Mapping[str, Column],
+        n: int,
+        example: int,
+        fetched: Fetched | None,
+    ) -> Any:
+        """Returns the first id of an example whose row is not finite; None: there is none."""
+        rows, offsets = self._batch((name,)).rows(columns, n)
+        ids = feature.ids(columns, n).values
+        part = slice(example, example + 1)
+        if offsets:
+            part = slice(*offsets[0][example : example + 2].tolist())
+        read = rows[part]
+        if feature.entry.unknown.row is not None:
+            read = np.where(read < 0, feature.entry.unknown.row, read)
+        table = feature.table
+        if isinstance(table, RemoteTable):
+            shifted = np.where(read < 0, read, read + table.first)
+            vectors = (fetched or {})[table.among.name].take(shifted)
+        else:
+            vectors = table.take(read)
+        is_lost = ~np.isfinite(vectors).all(axis=1)
+        return ids[part][is_lost][0] if is_lost.any() else None
 
     def _fitted(self, columns: Mapping[str, Column], n: int) -> Mapping[str, Column]:
         """Returns columns of the right lengths, with those of each place of inputs."""

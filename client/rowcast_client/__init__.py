@@ -31,6 +31,7 @@ from rowcast_client.filters import near, where
 from rowcast_client.results import (
     Embedded,
     Explanation,
+    FailedCandidate,
     LookedUp,
     Neighbor,
     Neighbors,
@@ -54,6 +55,7 @@ __all__ = [
     "DeadlineExceeded",
     "Embedded",
     "Explanation",
+    "FailedCandidate",
     "GetModelResponse",
     "Internal",
     "InvalidArgument",

@@ -27,14 +27,7 @@ def plain(response: Any) -> Any:
         if columns.get("retrieval_scores", ()) is None:  # of retrieve
             del columns["retrieval_scores"]
         shown |= columns
-        if isinstance(response, Retrieved) and response.explanations:
-            shown["explanation"] = plain(response.explanations[0])
-        if isinstance(response, Retrieved) and response.degraded:
-            shown["degraded"] = True
-            shown["degraded_reason"] = response.degraded_reason
-        if response.coverage < 1:
-            shown["coverage"] = response.coverage
-        return shown
+        return shown | _remarks(response)
     if isinstance(response, Sequence) and not isinstance(response, str):
         return [plain(one) for one in response]
     if isinstance(response, Message):
@@ -51,6 +44,23 @@ def plain(response: Any) -> Any:
     if isinstance(response, Mapping):
         return {name: plain(value) for name, value in response.items()}
     return response.tolist() if isinstance(response, np.ndarray) else response
+
+
+def _remarks(response: Retrieved | Ranked) -> dict[str, Any]:
+    """What a response has beside its records, where it applies."""
+    shown: dict[str, Any] = {}
+    if isinstance(response, Ranked) and response.failed:
+        shown["failed"] = [
+            {"position": each.position, "message": each.message} for each in response.failed
+        ]
+    if isinstance(response, Retrieved) and response.explanations:
+        shown["explanation"] = plain(response.explanations[0])
+    if isinstance(response, Retrieved) and response.degraded:
+        shown["degraded"] = True
+        shown["degraded_reason"] = response.degraded_reason
+    if response.coverage < 1:
+        shown["coverage"] = response.coverage
+    return shown
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table | str:
@@ -170,6 +180,8 @@ def ranked_table(response: Ranked) -> Iterable[Table | str]:
         ["sent as", "id", "score", *response[0].heads],
         rows,
     )
+    for each in response.failed:
+        yield f"{each.position + 1} failed: {each.message}"
 
 
 def vectors_table(response: Embedded) -> Iterable[Table | str]:

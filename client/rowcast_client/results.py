@@ -196,8 +196,30 @@ class RankedCandidates(Records[RankedCandidate]):
     heads: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class FailedCandidate:
+    """A candidate that the service could not score.
+
+    Attributes:
+      context: the position of its context.
+      position: its position among the candidates of the context, as sent.
+      message: why.
+    """
+
+    context: int
+    position: int
+    message: str
+
+
+@dataclass(frozen=True, eq=False)
 class Ranked(Answer[RankedCandidates]):
-    """Ranked candidates of n contexts."""
+    """Ranked candidates of n contexts.
+
+    Attributes:
+      failed: candidates without a score, which the records leave out.
+    """
+
+    failed: tuple[FailedCandidate, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +288,10 @@ def unpack_ranked(message: pb.RankResponse) -> Ranked:
         },
     )
     response = (message.model.name, message.model.version, packed, _offsets(message, packed))
-    return Ranked(*response, coverage=_coverage(message))
+    failed = tuple(
+        FailedCandidate(each.context, each.position, each.message) for each in message.failed
+    )
+    return Ranked(*response, coverage=_coverage(message), failed=failed)
 
 
 def unpack_embedded(message: pb.EmbedResponse) -> Embedded:

@@ -115,4 +115,5 @@ def _is_finite(data: NDArray[Any], dtype: str) -> NDArray[np.bool_]:
     if exponents is None:
         found: NDArray[np.bool_] = np.isfinite(data.view(NUMPY_DTYPES[dtype]))
         return found
-    return (data.view(np.uint16) & exponents) != exponents
+    is_finite: NDArray[np.bool_] = (data.view(np.uint16) & exponents) != exponents
+    return is_finite

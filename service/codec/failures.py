@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.codec.stubs import embedding_service_pb2 as pb
-from service.errors import INTERNAL_MESSAGE, Code, Overloaded, ServiceError
+from service.errors import (
+    INTERNAL_MESSAGE,
+    Code,
+    Internal,
+    Overloaded,
+    RowNotFinite,
+    ServiceError,
+)
 from service.observability.logging import PRINCIPAL, fields, limited
 
 MESSAGE_CHARS_MAX = 1000
@@ -29,6 +36,7 @@ _NUMBER = re.compile(r"(?<![A-Za-z_0-9])-?\d[\d.,]*(?:e[+-]?\d+)?")
 _ENUM_PREFIX = "ERROR_CODE_"
 _LEVELS = {
     Code.DATA_LOSS: logging.ERROR,
+    Code.INTERNAL: logging.ERROR,
     Code.OVERLOADED: logging.DEBUG,
 }
 
@@ -51,7 +59,7 @@ def failure_of(problem: BaseException, request_id: str) -> Failure:
     """
     if isinstance(problem, asyncio.CancelledError):
         return Failure(Code.CANCELLED, "the client cancelled the call", request_id)
-    if not isinstance(problem, ServiceError) or problem.code is Code.INTERNAL:
+    if not isinstance(problem, ServiceError) or isinstance(problem, Internal):
         return Failure(Code.INTERNAL, INTERNAL_MESSAGE, request_id)
     retry_after_s = None
     if isinstance(problem, Overloaded):
@@ -106,7 +114,7 @@ def log_failure(
         reason=reason_of(problem),
         request_id=failure.request_id,
     )
-    if failure.code is Code.INTERNAL:
+    if failure.code is Code.INTERNAL and not isinstance(problem, RowNotFinite):
         # The client was told that the log has the details under the request id.
         logger.error("request_failed", extra=extra, exc_info=problem)
         return
@@ -123,7 +131,9 @@ def reason_of(problem: BaseException) -> str:
     """
     if isinstance(problem, Overloaded):
         return problem.reason
-    if not isinstance(problem, ServiceError) or problem.code is Code.INTERNAL:
+    if isinstance(problem, RowNotFinite):
+        return f"a row of table {problem.table} holds NaN or an infinity"
+    if not isinstance(problem, ServiceError) or isinstance(problem, Internal):
         return type(problem).__name__
     reason = _QUOTED.sub("…", str(problem)[:MESSAGE_CHARS_MAX])
     reason = _PATH.sub(r"\1.…", reason)

@@ -295,10 +295,21 @@ def ranked_value(answer: calls.Ranked, several: bool) -> dict[str, Any]:
             "scores": answer.scores[first:last],
             "positions": answer.positions[first:last],
             "heads": {name: scores[first:last] for name, scores in answer.heads.items()},
+            **_failed(answer, context),
         }
-        for first, last in pairwise(answer.offsets.tolist())
+        for context, (first, last) in enumerate(pairwise(answer.offsets.tolist()))
     )
     return _answer(answer, results, several)
+
+
+def _failed(answer: calls.Ranked, context: int) -> dict[str, Any]:
+    """Returns the field with the candidates of a context that failed, if some did."""
+    failed = [
+        {"position": each.position, "message": each.message}
+        for each in answer.failed
+        if each.context == context
+    ]
+    return {"failed": failed} if failed else {}
 
 
 def recommended_value(answer: calls.Retrieved, several: bool) -> dict[str, Any]:

@@ -187,6 +187,7 @@ def ranked_message(answer: calls.Ranked) -> pb.RankResponse:
         scores=answer.scores.tobytes(),
         heads={name: scores.tobytes() for name, scores in answer.heads.items()},
         offsets=answer.offsets.astype(np.int32).tobytes(),
+        failed=[pb.FailedCandidate(**each._asdict()) for each in answer.failed],
     )
 
 

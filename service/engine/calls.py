@@ -348,15 +348,30 @@ class Ranking(Request):
         return _examples(self.candidate_features, self.candidate_ids)
 
 
+class FailedCandidate(NamedTuple):
+    """A candidate that could not be scored.
+
+    Attributes:
+      context: The position of its context.
+      position: Its position among the candidates of the context, as sent.
+      message: Why, for the client.
+    """
+
+    context: int
+    position: int
+    message: str
+
+
 @dataclass(frozen=True)
 class Ranked(Answer):
-    """Answer to a Ranking."""
+    """Answer to a Ranking. What lists candidates leaves out those that `failed`."""
 
     ids: Ids | None
     positions: NDArray[np.int32]
     scores: NDArray[np.float32]
     heads: Mapping[str, NDArray[np.float32]]
     offsets: Offsets
+    failed: tuple[FailedCandidate, ...] = ()
 
     @property
     def encoding_cost(self) -> int:

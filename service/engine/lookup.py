@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bundle.arithmetic import ceil_div
 from bundle.errors import RowUnavailable, UnknownRefused
 from bundle.features.columns import Column, Place, checked_offsets
+from bundle.features.reader import LostRow
 from bundle.features.sources import Fetched
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, MultiInputIds, inputs_of
 from bundle.tables.id_values import distinct
@@ -26,7 +27,7 @@ from service.engine.calls import Columns, Ids, LookedUp, Lookup
 from service.engine.execution import Execution, RowsLost
 from service.engine.limits import at_most, check_queries, check_rows
 from service.engine.names import choose_context_store, name_hint, show_id, show_version
-from service.errors import InvalidArgument, NotFound
+from service.errors import InvalidArgument, NotFound, RowNotFinite
 from service.versions.version import LoadedStore, ModelVersion
 
 Rows = NDArray[np.int64]
@@ -235,6 +236,43 @@ def write(
     execution.looked_up(model_version.model, [place.names for place in places], n)
 
 
+async def rows_not_finite(
+    model_version: ModelVersion,
+    places: Sequence[Place],
+    columns: Columns,
+    n: int,
+    execution: Execution,
+) -> list[LostRow]:
+    """Returns the rows with NaN or an infinity that a call of `write` read, and counts them; to be
+    called once a result was not finite.
+
+    Arguments and errors are those of `write`.
+    """
+    names = [name for place in places for name in place.names]
+    fetched = None
+    if model_version.shards is not None:
+        fetched = await fetch(model_version, [(places, columns, n)], execution)
+    found = model_version.reader.rows_not_finite(names, columns, n, fetched)
+    for row in found:
+        execution.count("non_finite_rows", 1, model_version.model, row.table)
+    return found
+
+
+async def check_rows_finite(
+    model_version: ModelVersion,
+    places: Sequence[Place],
+    columns: Columns,
+    n: int,
+    execution: Execution,
+) -> None:
+    """Raises RowNotFinite if a call of `write` read a row with NaN or an infinity; see
+    `rows_not_finite`.
+    """
+    found = await rows_not_finite(model_version, places, columns, n, execution)
+    if found:
+        raise RowNotFinite(found[0].table, found[0].id)
+
+
 async def _fetched(
     model_version: ModelVersion, wanted: Mapping[str, Rows], execution: Execution
 ) -> Fetched:
@@ -269,6 +307,7 @@ async def look_up(
       InvalidArgument: an id alone has no row of the feature's table, or it has no table.
       FeatureError: a value is no id of the feature, or is unknown and the feature rejects those.
       RowUnavailable: the row of an id is lost, and the feature rejects unknown ids.
+      RowNotFinite: the row of an id holds NaN or an infinity.
     """
     name, feature = _embedded(model_version, request.feature)
     (read,) = inputs_of(name, feature)
@@ -292,6 +331,11 @@ async def look_up(
     if feature.unknown.rule == "refuse" and lost.any():
         raise RowUnavailable(name, request.ids.values[lost][0])
     found &= ~lost
+    is_finite = np.isfinite(vectors).all(axis=1)
+    if not is_finite.all():
+        count = int(np.count_nonzero(~is_finite))
+        execution.count("non_finite_rows", count, model_version.model, feature.table)
+        raise RowNotFinite(feature.table, request.ids.values[~is_finite][0])
     execution.computed(n)
     return LookedUp(
         model_version.model,

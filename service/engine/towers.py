@@ -23,7 +23,7 @@ from service.config import ServiceSettings
 from service.engine import lookup
 from service.engine.calls import Columns, Embedded, Embedding, Offsets, Vectors
 from service.engine.execution import Execution
-from service.engine.limits import check_finite, check_rows, check_values
+from service.engine.limits import NotFinite, check_finite, check_rows, check_values
 from service.engine.names import check_names, choose_tower
 from service.versions.input_layout import Layout, Span
 from service.versions.version import LoadedPart, LoadedTower, ModelVersion, TowerPlan
@@ -153,7 +153,12 @@ async def embed(
 async def result(
     model_version: ModelVersion, tower: LoadedTower, columns: Columns, n: int, execution: Execution
 ) -> Vectors:
-    """Runs a tower on the features of n examples; returns its result, [n, dim] float32."""
+    """Runs a tower on the features of n examples; returns its result, [n, dim] float32.
+
+    Raises:
+      RowNotFinite: the result is not finite because of a row.
+      NotFinite: the result is not finite.
+    """
     plan = tower.plan(frozenset([tower.entry.result]))
     inputs = Inputs(plan.layout_alone, n)
     fetched = None
@@ -162,7 +167,11 @@ async def result(
         fetched = await lookup.fetch(model_version, [(inputs.places, columns, n)], execution)
     lookup.write(model_version, inputs.places, columns, n, execution, fetched)
     execution.begin("compute")
-    outputs = run(tower, plan, inputs, execution)
+    try:
+        outputs = run(tower, plan, inputs, execution)
+    except NotFinite:
+        await lookup.check_rows_finite(model_version, inputs.places, columns, n, execution)
+        raise
     return outputs[tower.entry.result].reshape(n, -1)
 
 

@@ -25,6 +25,7 @@ from service.engine.limits import NotFinite
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
 from service.engine.signatures import type_of
+from service.errors import RowNotFinite
 from service.versions.version import ModelVersion
 
 _EXAMPLES = (1, 64)
@@ -33,7 +34,7 @@ _EXACT_BYTES_MAX = 4 << 20
 """Of vectors that are all searched exactly: more would have to be read before a version is served.
 """
 
-_NOT_COMPUTED = (ComputationFailed, NotFinite, RowUnavailable, UnknownRefused)
+_NOT_COMPUTED = (ComputationFailed, NotFinite, RowNotFinite, RowUnavailable, UnknownRefused)
 """What models may do with synthetic values, which callers would not send: the exporter has compared
 every tower on examples that the model takes.
 """

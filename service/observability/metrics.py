@@ -104,6 +104,10 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "feature_examples": ("Examples for which a feature was looked up", ("model", "feature")),
     "oov_ids": ("Ids that are not in the table of the feature", ("model", "feature")),
+    "non_finite_rows": (
+        "Rows that hold NaN or an infinity and failed a request or one of its candidates",
+        ("model", "table"),
+    ),
     "cut_lists": (
         "Lists that were longer than their input takes, of which `keep` values stayed",
         ("model", "input"),

@@ -111,6 +111,7 @@ def write_small_bundle(
     formula: str | None = None,
     users: bool = False,
     keys: Mapping[str, Array] | None = None,
+    lost_rows: Mapping[str, int] | None = None,
 ) -> SmallBundle:
     """Writes and commits one version.
 
@@ -130,6 +131,7 @@ def write_small_bundle(
       formula: The formula of the ranking tower.
       users: Adds the store of contexts `users`, with STORED_USERS.
       keys: The keys of each key index, in the order of rows.
+      lost_rows: A row of each of these tables that holds NaN.
     """
     random = np.random.default_rng([version, size])
     edition = linear.EDITIONS[(version - 1) % len(linear.EDITIONS)]
@@ -150,6 +152,8 @@ def write_small_bundle(
 
     with BundleWriter(root, model, version) as writer:
         directory = writer.directory
+        for name, row in (lost_rows or {}).items():
+            tables[name][row, 1] = np.nan
         for name, rows in tables.items():
             row_type = (row_types or {}).get(name)
             writer.tables[name] = _write_table(directory, name, rows, row_type)

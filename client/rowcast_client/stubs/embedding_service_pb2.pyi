@@ -583,7 +583,7 @@ class RankRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., tower: _Optional[str] = ..., context: _Optional[_Mapping[str, Column]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., candidate_features: _Optional[_Mapping[str, Column]] = ..., offsets: _Optional[bytes] = ..., heads: _Optional[_Iterable[str]] = ..., k: _Optional[int] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
 
 class RankResponse(_message.Message):
-    __slots__ = ("model", "ids", "positions", "scores", "heads", "offsets", "coverage")
+    __slots__ = ("model", "ids", "positions", "scores", "heads", "offsets", "coverage", "failed")
     class HeadsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -598,6 +598,7 @@ class RankResponse(_message.Message):
     HEADS_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     COVERAGE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     ids: Ids
     positions: bytes
@@ -605,7 +606,18 @@ class RankResponse(_message.Message):
     heads: _containers.ScalarMap[str, bytes]
     offsets: bytes
     coverage: float
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., heads: _Optional[_Mapping[str, bytes]] = ..., offsets: _Optional[bytes] = ..., coverage: _Optional[float] = ...) -> None: ...
+    failed: _containers.RepeatedCompositeFieldContainer[FailedCandidate]
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., heads: _Optional[_Mapping[str, bytes]] = ..., offsets: _Optional[bytes] = ..., coverage: _Optional[float] = ..., failed: _Optional[_Iterable[_Union[FailedCandidate, _Mapping]]] = ...) -> None: ...
+
+class FailedCandidate(_message.Message):
+    __slots__ = ("context", "position", "message")
+    CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    context: int
+    position: int
+    message: str
+    def __init__(self, context: _Optional[int] = ..., position: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class RecommendRequest(_message.Message):
     __slots__ = ("model", "context", "k", "pool_size", "exclude_ids", "exclude_offsets", "attributes", "index", "tower", "formula", "context_ids", "filter", "recall", "crowding", "diversity", "min_score", "explain", "negative_ids", "negative_offsets", "offset")

@@ -7,7 +7,7 @@ other, so that scores have the same bits either way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -16,23 +16,63 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Column, checked_offsets, repeated
+from bundle.features.reader import LostRow
 from bundle.features.sources import Fetched
 from bundle.tables.offsets import lengths_of, offsets_of
 from service.config import ServiceSettings
 from service.engine import lookup, towers
-from service.engine.calls import Columns, Offsets, Ranked, Ranking, check_offsets
+from service.engine.calls import (
+    Columns,
+    FailedCandidate,
+    Ids,
+    Offsets,
+    Ranked,
+    Ranking,
+    check_offsets,
+)
 from service.engine.execution import Execution
-from service.engine.limits import at_most, check_k, check_queries, check_scores, check_values
+from service.engine.limits import (
+    NotFinite,
+    at_most,
+    check_k,
+    check_queries,
+    check_scores,
+    check_values,
+)
 from service.engine.names import check_names, choose_corpus, choose_ranking_tower
 from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Scores
-from service.errors import InvalidArgument
+from service.errors import InvalidArgument, RowNotFinite
 from service.versions.version import LoadedStore, LoadedTower, ModelVersion, TowerPlan
 
 _RANGE_MIN = 512
 """Candidates of a range, at least: to divide a request takes about 0.3 ms, as long as a small tower
 computes these.
 """
+
+
+class CandidatesNotFinite(RowNotFinite):
+    """Candidates read rows with NaN or an infinity; the others can be ranked without them.
+
+    Attributes:
+      messages: Why a candidate cannot be ranked, by its position among all candidates.
+    """
+
+    def __init__(self, rows: Sequence[LostRow]) -> None:
+        super().__init__(rows[0].table, rows[0].id)
+        self._rows = rows
+        self.messages = {row.example: str(RowNotFinite(row.table, row.id)) for row in rows}
+
+    def among(self, positions: NDArray[np.int64]) -> CandidatesNotFinite:
+        """Returns the error of the same candidates among others, by their positions there."""
+        rows = [row._replace(example=int(positions[row.example])) for row in self._rows]
+        return CandidatesNotFinite(rows)
+
+    def kept(self, m: int) -> NDArray[np.int64]:
+        """Returns the positions of the other candidates of m, ascending."""
+        is_kept = np.ones(m, bool)
+        is_kept[list(self.messages)] = False
+        return np.flatnonzero(is_kept)
 
 
 @dataclass(frozen=True)
@@ -59,6 +99,14 @@ class Candidates:
         held = set(self.corpus.entry.features).difference(sent)
         wanted = [name for name in names if name in held]
         return {**sent, **self.corpus.store.features(self.positions[start:stop], wanted)}
+
+    def only(self, kept: NDArray[np.int64]) -> Candidates:
+        """Returns some of the candidates, by their ascending positions among all."""
+        counts = np.zeros(int(self.offsets[-1]), np.int64)
+        counts[kept] = 1
+        sent = {name: repeated(name, column, counts) for name, column in self.sent.items()}
+        positions = None if self.positions is None else self.positions[kept]
+        return Candidates(kept.searchsorted(self.offsets), sent, self.corpus, positions)
 
 
 @dataclass(frozen=True)
@@ -107,13 +155,38 @@ async def rank(
         context_count,
         execution,
     )
-    outputs = await score(model_version, plan.tower, plan.outputs, context, candidates, execution)
+    kept = np.arange(m)
+    failed: list[FailedCandidate] = []
+    try:
+        outputs = await score(
+            model_version, plan.tower, plan.outputs, context, candidates, execution
+        )
+    except CandidatesNotFinite as problem:
+        if execution.request_count > 1:  # each request is computed alone
+            raise
+        kept = problem.kept(m)
+        failed = _failed(problem, candidates.offsets)
+        outputs = await score(
+            model_version, plan.tower, plan.outputs, context, candidates.only(kept), execution
+        )
 
     ids = request.candidate_ids
+    if ids is not None and failed:
+        ids = ids[kept]
     scores = plan.ordering.scores(outputs, None if ids is None else ids.__getitem__)
     heads = {head: outputs[head] for head in request.heads}
     # Everything is scored before anything is dropped: a formula may need all heads.
-    return _select(model_version, request, candidates.offsets, scores, heads, plan.k)
+    ranked = _select(model_version, ids, kept, candidates.offsets, scores, heads, plan.k)
+    return replace(ranked, failed=tuple(failed)) if failed else ranked
+
+
+def _failed(problem: CandidatesNotFinite, offsets: Offsets) -> list[FailedCandidate]:
+    """Returns the candidates that cannot be ranked; context i owns offsets[i]:offsets[i + 1]."""
+    failed = []
+    for candidate, message in sorted(problem.messages.items()):
+        context = int(offsets.searchsorted(candidate, side="right")) - 1
+        failed.append(FailedCandidate(context, candidate - int(offsets[context]), message))
+    return failed
 
 
 async def score(
@@ -128,17 +201,44 @@ async def score(
 
     Raises:
       FeatureError: a column does not fit its feature.
+      RowNotFinite: an output is not finite because of a row that a context reads.
+      CandidatesNotFinite: outputs are not finite because of rows that candidates read.
       NotFinite: an output holds NaN or an infinity.
     """
     offsets = candidates.offsets
-    m = int(candidates.offsets[-1])
-    n = offsets.size - 1
-    contexts = towers.Contexts.of(plan.layout, offsets)
     # What features of candidates read of their contexts.
     crossed = [name for name in plan.crossed if name in context]
     if crossed:
         copies = {name: repeated(name, context[name], lengths_of(offsets)) for name in crossed}
         candidates = replace(candidates, sent={**candidates.sent, **copies})
+    try:
+        return await _scores(model_version, tower, plan, context, candidates, execution)
+    except NotFinite as problem:
+        m = int(offsets[-1])
+        n = offsets.size - 1
+        frames = towers.Contexts.of(plan.layout, offsets).frames
+        await lookup.check_rows_finite(model_version, frames, context, n, execution)
+        places = towers.Inputs(plan.layout, 0).places
+        columns = candidates.columns(plan.inputs["candidate"], 0, m)
+        rows = await lookup.rows_not_finite(model_version, places, columns, m, execution)
+        if rows:
+            raise CandidatesNotFinite(rows) from problem
+        raise
+
+
+async def _scores(
+    model_version: ModelVersion,
+    tower: LoadedTower,
+    plan: TowerPlan,
+    context: Columns,
+    candidates: Candidates,
+    execution: Execution,
+) -> dict[str, Scores]:
+    """Does what `score` does, without looking for rows that are not finite."""
+    offsets = candidates.offsets
+    m = int(candidates.offsets[-1])
+    n = offsets.size - 1
+    contexts = towers.Contexts.of(plan.layout, offsets)
     read = plan.inputs["candidate"]
     fetched = None
     execution.begin("lookup")
@@ -247,18 +347,26 @@ def _candidates(
 
 def _select(
     model_version: ModelVersion,
-    request: Ranking,
+    ids: Ids | None,
+    scored: NDArray[np.int64],
     offsets: Offsets,
     scores: Scores,
     heads: Mapping[str, Scores],
     k: int,
 ) -> Ranked:
-    """Returns the k best candidates of each context, or all of them in the order sent."""
-    ids = request.candidate_ids
+    """Returns the k best candidates of each context, or all of them in the order sent.
+
+    Args:
+      ids: Of the candidates with a score.
+      scored: The positions of these among all candidates.
+      offsets: Context i owns offsets[i]:offsets[i + 1] of all candidates.
+      scores, heads: Of the candidates with a score.
+      k: How many are returned of each context; 0: all.
+    """
     positions = np.arange(scores.size)
-    kept_offsets = offsets
+    kept_offsets = scored.searchsorted(offsets)
     if k:
-        positions, kept_offsets = best(scores, offsets, k)
+        positions, kept_offsets = best(scores, kept_offsets, k)
         ids = None if ids is None else ids[positions]
         scores = scores[positions]
         heads = {head: values[positions] for head, values in heads.items()}
@@ -268,7 +376,7 @@ def _select(
         model=model_version.model,
         version=model_version.version,
         ids=ids,
-        positions=(positions - first_of_context).astype(np.int32),
+        positions=(scored[positions] - first_of_context).astype(np.int32),
         scores=scores,
         heads=heads,
         offsets=kept_offsets,

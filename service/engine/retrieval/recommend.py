@@ -24,7 +24,7 @@ from service.engine.limits import check_k
 from service.engine.names import check_names, choose_index, choose_ranking_tower
 from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Scores
-from service.engine.ranking.rank import Candidates, score
+from service.engine.ranking.rank import Candidates, CandidatesNotFinite, score
 from service.engine.retrieval import reordering, retrieve, search
 from service.versions.version import LoadedStore, ModelVersion, TowerPlan
 
@@ -81,14 +81,38 @@ async def recommend(
     steps = _plan_steps(ranker, request, found, k, execution)
     if steps.reason:
         execution.count("degraded", 1, model_version.model)
-    scores, ranked = await ranker.score(found, steps.ranked_max, execution)
+    reason = steps.reason
+    try:
+        scores, ranked = await ranker.score(found, steps.ranked_max, execution)
+    except CandidatesNotFinite as problem:
+        reason = _with_left_out(reason, problem, found)
+        found = _only(found, problem.kept(found.positions.size))
+        scores, ranked = await ranker.score(found, steps.ranked_max, execution)
     planned = replace(request, diversity=steps.diversity)
     with steps.diversifying.measured(bool(steps.diversity)):
         chosen, offsets = await reordering.best(index, found, scores, k, planned, execution, ranked)
     execution.begin("lookup")
     best = found._replace(positions=found.positions[chosen], scores=scores[chosen], offsets=offsets)
     answer = retrieve.answer(model_version, corpus, best, request, k)
-    return replace(answer, retrieval_scores=found.scores[chosen], degraded_reason=steps.reason)
+    return replace(answer, retrieval_scores=found.scores[chosen], degraded_reason=reason)
+
+
+def _only(found: search.Found, kept: NDArray[np.int64]) -> search.Found:
+    """Returns some of the candidates that were found, by their ascending positions."""
+    return found._replace(
+        positions=found.positions[kept],
+        scores=found.scores[kept],
+        offsets=kept.searchsorted(found.offsets),
+    )
+
+
+def _with_left_out(reason: str, problem: CandidatesNotFinite, found: search.Found) -> str:
+    """Returns why a recommendation is degraded, with the candidates that cannot be ranked."""
+    left_out = (
+        f"{len(problem.messages)} of {found.positions.size} candidates are left out, because they "
+        f"read rows that hold NaN or an infinity, such as one of table {problem.table!r}"
+    )
+    return f"{reason}; {left_out}" if reason else left_out
 
 
 @dataclass(frozen=True)
@@ -223,7 +247,10 @@ class _Ranker:
                 scores=found.scores[ranked],
                 offsets=offsets_of(np.minimum(counts, ranked_max)),
             )
-            scores[ranked] = await self._rank(best, execution)
+            try:
+                scores[ranked] = await self._rank(best, execution)
+            except CandidatesNotFinite as problem:
+                raise problem.among(np.flatnonzero(ranked)) from problem
         return scores, ranked
 
     def pace(self, candidates: int, execution: Execution) -> _Pace:

@@ -18,7 +18,15 @@ from service.codec.failures import (
     log_failure,
     reason_of,
 )
-from service.errors import INTERNAL_MESSAGE, Code, Internal, InvalidArgument, NotFound, Overloaded
+from service.errors import (
+    INTERNAL_MESSAGE,
+    Code,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    Overloaded,
+    RowNotFinite,
+)
 from service.observability.logging import LIMITED_LINES_PER_S_MAX, PRINCIPAL, finish
 
 
@@ -36,6 +44,23 @@ def test_failure_of_a_service_error_has_its_message_cut_to_what_headers_carry() 
 def test_failure_of_a_bug_has_only_the_fixed_message(bug: Exception) -> None:
     failure = failure_of(bug, "r1")
     assert (failure.code, failure.message) == (Code.INTERNAL, INTERNAL_MESSAGE)
+
+
+def test_failure_of_a_row_names_it_to_the_client_and_its_table_alone_to_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    problem = RowNotFinite("items", 19_998)
+    failure = failure_of(problem, "r1")
+    assert failure.code is Code.INTERNAL
+    assert failure.message.startswith("the row of id 19998 in table 'items' holds NaN or an infin")
+    with caplog.at_level(logging.DEBUG):
+        log_failure(logging.getLogger("rowcast.test"), "rank", failure, problem, "shop")
+    (record,) = caplog.records
+    assert (record.levelname, record.exc_info) == ("ERROR", None)
+    assert record.__dict__["rowcast_fields"]["reason"] == (
+        "a row of table items holds NaN or an infinity"
+    )
+    assert "19998" not in str(record.__dict__)
 
 
 def test_failure_of_a_cancelled_task_is_cancelled() -> None:
