@@ -39,9 +39,9 @@ VALUES = {
 }
 LABELS = """
 ## Labels
-The number of series is bounded. The values of `model`, `feature`, `table`, `store`, `tower` and `part` come from
-manifests, never from requests, and all other labels have few values. The series of `INTERNAL` and `DATA_LOSS` exist
-from the start with the value 0, so that `increase()` includes the first error.
+The number of series is bounded. The values of `model`, `feature`, `input`, `table`, `store`, `tower` and `part` come
+from manifests, never from requests, and all other labels have few values. The series of `INTERNAL` and `DATA_LOSS`
+exist from the start with the value 0, so that `increase()` includes the first error.
 
 | label | values |
 |---|---|

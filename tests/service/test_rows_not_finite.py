@@ -83,12 +83,12 @@ def test_row_of_a_candidate_fails_this_candidate_alone(k: int, clients: Clients)
         ranked = client.rank({"user": 7}, MOVIES, k=k, heads=["watch"])
         typed = client.rank([{"user": 6}, {"user": 7}], [[1000], MOVIES], k=k)
     assert ranked.failed == (FailedCandidate(0, 2, message("movies", 1014)),)
-    assert ranked[0].ids.tolist() == alone[0].ids.tolist()
+    assert [one.id for one in ranked[0]] == [one.id for one in alone[0]]
     np.testing.assert_array_equal(ranked[0].scores, alone[0].scores)
     np.testing.assert_array_equal(ranked[0].heads["watch"], alone[0].heads["watch"])
-    assert [MOVIES[position] for position in ranked[0].positions] == ranked[0].ids.tolist()
+    assert all(MOVIES[one.position] == one.id for one in ranked[0])
     assert typed.failed == (FailedCandidate(1, 2, message("movies", 1014)),)
-    assert typed[1].ids.tolist() == ranked[0].ids.tolist()
+    assert [one.id for one in typed[1]] == [one.id for one in ranked[0]]
 
 
 def test_candidate_that_fails_stands_in_the_response_of_every_transport(clients: Clients) -> None:

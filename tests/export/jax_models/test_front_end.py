@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from bundle.features.columns import Column
+from bundle.features.reader import open_features
 from bundle.format.manifest import EmbeddedFeature, Manifest
 from bundle.storage.catalog import read_manifest
 from bundle.tables.reader import TableReader
@@ -19,6 +22,7 @@ from export.jobs import bundle_job
 from export.jobs.progress import Progress
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
+from runtime.tower_inputs import tower_inputs
 from runtime.towers import open_tower
 
 jax = pytest.importorskip("jax")
@@ -166,7 +170,13 @@ def job_of(**changes: Any) -> ExportJob:
         "output": {"root": "bundles"},
         "inputs": {
             "user": {"dtype": "int32"},
-            "genres": {"dtype": "int32", "shape": [3]},
+            "genres": {
+                "dtype": "int32",
+                "shape": [3],
+                "pad": 0,
+                "pad_side": "start",
+                "keep": "last",
+            },
             "age": {"dtype": "float32"},
         },
         "towers": {
@@ -199,7 +209,11 @@ def test_index_whose_queries_take_the_mask_of_a_padded_history_is_published(
     changes: dict[str, Any] = {
         "model": "two_towers",
         "code": {"factory": "model.py:build_two_towers"},
-        "inputs": {**job.model_dump()["inputs"], "item": {"dtype": "int32"}},
+        "inputs": {
+            **job.model_dump()["inputs"],
+            "genres": {"dtype": "int32", "shape": [3]},
+            "item": {"dtype": "int32"},
+        },
         "towers": {
             "query": {"role": "query", "call": "query", "outputs": {"vector": "vector"}},
             "candidate": {"role": "candidate", "call": "candidate"},
@@ -220,7 +234,7 @@ def test_index_whose_queries_take_the_mask_of_a_padded_history_is_published(
     manifest = read_manifest(folder / "bundles" / "two_towers" / "1")
     index = manifest.indexes["items"]
     assert index.recall.value == 1
-    # Nobody can send an empty history: three genres are the mask's, too.
+    # Nobody can send an empty history: nothing pads it.
     assert index.recall_of_cold_users is None
 
     example = {"user": 3, "genres": [1, 2, 3], "age": 20.0, "item": 4}
@@ -280,6 +294,31 @@ def test_towers_in_both_forms_give_what_jax_gives(folder: Path, published: Manif
         found = opened.run(inputs)
         np.testing.assert_allclose(found["vector"], wanted, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(found["first"], wanted[:, 0], rtol=1e-5, atol=1e-6)
+
+
+def test_lists_are_padded_and_cut_as_in_training_for_lookups_and_masks_alike(
+    folder: Path, published: Manifest
+) -> None:
+    lists = [[4], [], [1, 2, 3, 4, 5], [6, 0, 7]]
+    trained = np.array([[0, 0, 4], [0, 0, 0], [3, 4, 5], [6, 0, 7]])
+    users = np.array([5, 59, 0, 7])
+    ages = np.array([0.5, -1.5, 0.0, 1.0], np.float32)
+    values = np.array([genre for each in lists for genre in each])
+    columns = {
+        "user": Column(users),
+        "genres": Column(values, np.cumsum([0, *map(len, lists)])),
+        "age": Column(ages),
+    }
+    root = folder / "bundles" / "plain" / "1"
+    tower = published.towers["query"]
+    with closing(open_features(root, published)) as features:
+        found = features.activations(published.features, columns, len(lists))
+        fitted = features.fit(columns, len(lists))
+    taken = {name: activation.values for name, activation in found.items()}
+    vectors = open_tower(root, tower, "f32").run(tower_inputs(tower.inputs, taken, len(lists)))
+    wanted = expected(parameters(), users, trained, ages)
+    np.testing.assert_allclose(vectors["vector"], wanted, rtol=1e-5, atol=1e-6)
+    assert (fitted.cut, fitted.padded) == ({"genres": 1}, {"genres": 2})
 
 
 def expected(held: dict[str, Any], users: Any, genres: Any, ages: Any) -> Any:
