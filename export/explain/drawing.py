@@ -419,11 +419,11 @@ def _features(
 def _feature(name: str, feature: manifest.Feature, taken_by: tuple[str, ...]) -> DrawnFeature:
     inputs = manifest.inputs_of(name, feature)
     default = feature.default is not None
+    fitted = _fitted_lists(feature.input_length)
     if isinstance(feature, manifest.DenseFeature):
-        return DrawnFeature(
-            name, inputs, feature.role, _dense_kind(feature), "", "", "", "", default, taken_by
-        )
-    kind = _embedded_kind(feature)
+        kind = _dense_kind(feature) + fitted
+        return DrawnFeature(name, inputs, feature.role, kind, "", "", "", "", default, taken_by)
+    kind = _embedded_kind(feature) + fitted
     ids = _describe_ids(feature, inputs)
     unknown = (
         f"row {feature.unknown.row}" if feature.unknown.rule == "row" else feature.unknown.rule
@@ -445,6 +445,18 @@ def _describe_ids(feature: manifest.EmbeddedFeature, inputs: tuple[str, ...]) ->
         case manifest.TextIds() as text:
             return describe_text(text)
     return describe(feature.ids) + (", below 0 from the end" if feature.from_end else "")
+
+
+def _fitted_lists(length: manifest.InputLength | None) -> str:
+    """Returns what becomes of lists of another length than an input takes; "" if nothing does."""
+    if length is None:
+        return ""
+    words = []
+    if length.pad is not None:
+        words.append(f"padded with {length.pad!r} at the {length.pad_side}")
+    if length.keep is not None:
+        words.append(f"of longer lists the {length.keep}")
+    return "".join(f", {word}" for word in words)
 
 
 def _dense_kind(feature: manifest.DenseFeature) -> str:

@@ -100,7 +100,7 @@ def check_finite(
         return
     rows = "1 row holds" if found.rows == 1 else f"{found.rows} rows hold"
     remedy = (
-        "which only a table that is copied as it is may hold; mend it, or state no dtype"
+        "converted rows cannot hold them: repair them, or copy the table as it is stored"
         if converted
         else "repair them or take an older checkpoint; if no request reads them, allow them "
         f"(tables.{table}.allow_non_finite = true in a recipe, --allow-non-finite for tables)"

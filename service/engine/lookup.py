@@ -54,10 +54,10 @@ def known_positions(corpus: LoadedStore, ids: Ids) -> NDArray[np.int64]:
 
 def count_examples(manifest: Manifest, columns: Columns) -> int:
     """Returns how many examples packed columns hold: by offsets, else by the values of a single or
-    dense feature.
+    dense feature, else by those of an input that takes a fixed number of them.
 
-    Bags and sequences without offsets do not show it: they hold one example if nothing else is
-    sent.
+    Other bags and sequences without offsets do not show it: they hold one example if nothing else
+    is sent. So does an input whose lists are padded or cut.
     """
     for name, column in columns.items():
         if column.offsets is not None:
@@ -68,6 +68,12 @@ def count_examples(manifest: Manifest, columns: Columns) -> int:
                 return ceil_div(int(column.values.size), math.prod(feature.shape))
         elif feature.one_each:
             return int(column.values.size)
+    for name, column in columns.items():
+        length = manifest.length_of(name)
+        if length is None or length.pad is not None or length.keep is not None:
+            continue
+        if column.values.size and column.values.size % length.values == 0:
+            return int(column.values.size) // length.values
     return 1
 
 

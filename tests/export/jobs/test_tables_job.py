@@ -398,8 +398,8 @@ LOST[[6, 8], [1, 2]] = np.nan, np.inf
         (
             ("--dtype", "int8", "--allow-non-finite"),
             4,
-            "table 'user': 2 rows hold NaN or an infinity, first row 6; which only a table that is "
-            "copied as it is may hold; mend it, or state no dtype",
+            "table 'user': 2 rows hold NaN or an infinity, first row 6; converted rows cannot hold "
+            "them: repair them, or copy the table as it is stored",
         ),
         (
             ("--tables", "link"),

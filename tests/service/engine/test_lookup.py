@@ -11,6 +11,7 @@ import pytest
 from bundle.errors import FeatureError
 from bundle.features.columns import Column
 from bundle.format.manifest import EmbeddedFeature, HashIds, InputLength, TextIds, Unknown
+from service.engine.lookup import count_examples
 from service.errors import InvalidArgument, NotFound, TooLarge
 from tests.bundles.small import feature_entries
 from tests.service.engine.served import Served, column
@@ -131,3 +132,22 @@ def test_lists_that_were_cut_or_padded_are_counted_once_by_model_and_input(
     labels = {"model": "movies", "input": "recent"}
     assert service.value("rowcast_cut_lists_total", **labels) == 1
     assert service.value("rowcast_padded_lists_total", **labels) == 1
+
+
+@pytest.mark.parametrize(
+    ("length", "count"),
+    [
+        (InputLength(values=3), 2),
+        (InputLength(values=4), 1),
+        (InputLength(values=3, keep="last"), 1),
+        (None, 1),
+    ],
+)
+def test_packed_lists_of_a_fixed_length_show_how_many_they_are(
+    load: Load, length: InputLength | None, count: int
+) -> None:
+    recent = feature_entries()["recent"].model_copy(
+        update={"input_length": length, "default": None}
+    )
+    manifest = load(features={"recent": recent}).version.manifest
+    assert count_examples(manifest, {"recent": column(*range(6))}) == count
