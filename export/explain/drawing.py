@@ -18,7 +18,7 @@ from bundle.storage.catalog import read_manifest
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
 from export.errors import UsageError, VerificationFailed
 from export.graphs.functions import bytes_of, constants_of
-from export.id_rules.descriptions import describe, describe_cross, describe_text
+from export.id_rules.descriptions import describe_ids
 from export.report_text import partitions_text, size_text, thousands
 
 if TYPE_CHECKING:  # seconds, with TensorFlow
@@ -424,7 +424,7 @@ def _feature(name: str, feature: manifest.Feature, taken_by: tuple[str, ...]) ->
         kind = _dense_kind(feature) + fitted
         return DrawnFeature(name, inputs, feature.role, kind, "", "", "", "", default, taken_by)
     kind = _embedded_kind(feature) + fitted
-    ids = _describe_ids(feature, inputs)
+    ids = describe_ids(feature, inputs)
     unknown = (
         f"row {feature.unknown.row}" if feature.unknown.rule == "row" else feature.unknown.rule
     )
@@ -434,17 +434,6 @@ def _feature(name: str, feature: manifest.Feature, taken_by: tuple[str, ...]) ->
     return DrawnFeature(
         name, inputs, feature.role, kind, feature.table, rule, ids, unknown, default, taken_by
     )
-
-
-def _describe_ids(feature: manifest.EmbeddedFeature, inputs: tuple[str, ...]) -> str:
-    match feature.ids:
-        case manifest.KeyedIds():
-            return f"key of table {feature.table}"
-        case manifest.MultiInputIds() as cross:
-            return describe_cross(cross, inputs)
-        case manifest.TextIds() as text:
-            return describe_text(text)
-    return describe(feature.ids) + (", below 0 from the end" if feature.from_end else "")
 
 
 def _fitted_lists(length: manifest.InputLength | None) -> str:
@@ -461,7 +450,7 @@ def _fitted_lists(length: manifest.InputLength | None) -> str:
 
 def _dense_kind(feature: manifest.DenseFeature) -> str:
     if feature.below is not None:
-        return f"rows below {feature.below}"
+        return f"rows below {feature.below}" + (", from the end" if feature.from_end else "")
     kinds = {
         "lengths": "how many ids",
         "padded": f"bag of {feature.dtype}, {math.prod(feature.shape)} at most",

@@ -10,9 +10,12 @@ from bundle.format.manifest import (
     BucketIds,
     ComputedIds,
     CrossedIds,
+    EmbeddedFeature,
     HashIds,
     IdRule,
     JoinedIds,
+    KeyedIds,
+    MultiInputIds,
     TextIds,
     TextStep,
     VocabularyIds,
@@ -66,6 +69,23 @@ def describe(rule: IdRule) -> str:
         ", then ".join(_DESCRIBED_BY[type(each)](each) for each in links_of(rule))
         or "the id is the row"
     )
+
+
+def describe_ids(feature: EmbeddedFeature, inputs: Sequence[str]) -> str:
+    """Returns how what callers send of a feature becomes rows, in a few words.
+
+    Args:
+      feature: The manifest's entry.
+      inputs: What it reads.
+    """
+    match feature.ids:
+        case KeyedIds():
+            return f"key of table {feature.table}"
+        case MultiInputIds() as cross:
+            return describe_cross(cross, inputs)
+        case TextIds() as text:
+            return describe_text(text)
+    return describe(feature.ids) + (", below 0 from the end" if feature.from_end else "")
 
 
 def describe_text(rule: TextIds) -> str:

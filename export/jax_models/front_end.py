@@ -58,7 +58,9 @@ class JaxFrontEnd:
         # Values do not matter before the checkpoint is read, and there is no memory without them.
         fill(variable for tower in traced.towers for variable in tower.variables)
         original = JaxModel(job, base, checkpoint, traced, built[-1])
-        return PartitionedModel(traced.spec, traced.towers, original, traced.own_rows, traced.notes)
+        return PartitionedModel(
+            traced.spec, traced.towers, original, traced.own_rows, traced.notes, traced.remarks
+        )
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from export.front_end_choice import open_job
 from export.graphs.functions import bytes_of, constants_of
 from export.jobs.destinations import Destination, open_destination
 from export.jobs.executors import encoder_count
+from export.jobs.likely_mistakes import likely_mistakes
 from export.jobs.table_steps import plan_copy
 from export.recipe.references import check_references
 from export.recipe.schema import ExportJob, FeaturePart, IndexPart, TablePart
@@ -102,7 +103,7 @@ class Prepared(TracedJob):
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What of the recipe is likely a mistake."""
-        return tuple(_unlike_first_rows(self.entries))
+        return likely_mistakes(self.entries, self.traced.spec)
 
     @cached_property
     def not_in_litert(self) -> dict[str, str]:
@@ -314,28 +315,6 @@ def _check_files(job: ExportJob, base: Path) -> None:
                 raise UsageError(
                     f"contexts.{name}.filters: only a corpus has filters; leave it out"
                 )
-
-
-def _unlike_first_rows(entries: Mapping[str, manifest.Feature]) -> list[str]:
-    """Warns of features that read one table by one vocabulary, and begin at different
-    rows of it.
-    """
-    firsts: dict[tuple[str, str], dict[int, str]] = {}
-    for name, entry in entries.items():
-        # An indicator reads no table.
-        if not isinstance(entry, manifest.EmbeddedFeature) or not entry.table:
-            continue
-        if isinstance(entry.ids, manifest.VocabularyIds):
-            rows = firsts.setdefault((entry.table, entry.ids.vocabulary), {})
-            rows.setdefault(entry.ids.first_row, name)
-    return [
-        f"features {' and '.join(map(repr, rows.values()))} read table {table!r} by vocabulary "
-        f"{vocabulary!r} from "
-        f"rows {' and '.join(map(str, rows))} on (first_row): one is likely wrong, which "
-        "verify.expected would tell"
-        for (table, vocabulary), rows in firsts.items()
-        if len(rows) > 1
-    ]
 
 
 def _check_indexes(job: ExportJob) -> None:

@@ -51,7 +51,7 @@ class TensorFlowFrontEnd:
         traced = trace_towers(job, base, inside, build)
         notes = check_archived_model(traced.root, checkpoint, job.checkpoint.object_path)
         original = TensorFlowModel(job, base, checkpoint, traced)
-        notes += note_untested_releases()
+        notes = (*notes, *note_untested_releases(), *traced.remarks)
         return PartitionedModel(
             traced.spec, traced.towers, original, traced.own_rows, traced.notes, notes
         )

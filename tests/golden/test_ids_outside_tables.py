@@ -74,14 +74,14 @@ class Project:
     def export(self) -> None:
         export(self.folder / "recipe.toml")
 
-    def served(self, ids: Mapping[str, Sequence[int]]) -> NDArray[np.float32]:
+    def served(self, ids: Mapping[str, Sequence[Any]]) -> NDArray[np.float32]:
         """Returns what the service answers to ids by input."""
         parts = [{"features": example} for example in examples_of(ids)]
         answer = answer_to(self.folder / "bundles", "embed", {"tower": "query", "requests": parts})
         return np.array([result["vector"] for result in answer["results"]], np.float32)
 
 
-def examples_of(ids: Mapping[str, Sequence[int]]) -> list[dict[str, int]]:
+def examples_of(ids: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Returns an object for each example."""
     return [dict(zip(ids, values, strict=True)) for values in zip(*ids.values(), strict=True)]
 
@@ -121,14 +121,14 @@ def jax_project(folder: Path, modes: Sequence[str], threshold: int, more: str = 
     names: dict[str, Any] = {}
     exec(code, names)
 
-    def call(ids: Mapping[str, Sequence[int]]) -> NDArray[np.float32]:
+    def call(ids: Mapping[str, Sequence[Any]]) -> NDArray[np.float32]:
         batch = {name: np.asarray(values, np.int32) for name, values in ids.items()}
         return np.asarray(jax.jit(names["score"])(parameters, batch)["vector"])
 
     return Project(folder, call)
 
 
-def with_examples(folder: Path, ids: Mapping[str, Sequence[int]]) -> str:
+def with_examples(folder: Path, ids: Mapping[str, Sequence[Any]]) -> str:
     """Writes examples; returns the lines of a recipe that name them."""
     lines = "".join(json.dumps(example) + "\n" for example in examples_of(ids))
     (folder / "examples.jsonl").write_text(lines)
@@ -243,7 +243,10 @@ def test_ids_below_zero_and_beyond_are_taken_by_keras_3_whatever_the_size_of_the
     expected = np.asarray(model(batch)["vector"])
     model.save_weights(tmp_path / "model.weights.h5")
     beyond = [ROWS, -ROWS - 1]
-    examples = {"item": [*taken, *beyond], "seen": [*seen, [ROWS, -1, 2], [1, -ROWS - 1, 2]]}
+    examples: dict[str, list[Any]] = {
+        "item": [*taken, *beyond],
+        "seen": [*seen, [ROWS, -1, 2], [1, -ROWS - 1, 2]],
+    }
     inputs = {"item": '{ dtype = "int32" }', "seen": '{ dtype = "int32", shape = [3] }'}
     more = with_examples(tmp_path, examples)
     write_recipe(tmp_path, inputs, threshold, more, checkpoint="model.weights.h5")
@@ -378,7 +381,7 @@ def test_rows_that_a_recipe_makes_are_also_what_the_model_masks(tmp_path: Path) 
     project = masked_project(tmp_path, 'unknown = { rule = "row", row = 0 }')
     project.export()
     seen = {"seen": [[50, 20, 70, 90], [99, 50, 0, 0], [-4, 7, 8, 9], [90, 1 << 30, 20, 5]]}
-    np.testing.assert_allclose(project.served(seen), project.call(seen), 1e-6, 1e-6)
+    np.testing.assert_allclose(project.served(seen), project.call(seen), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(

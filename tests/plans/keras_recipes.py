@@ -49,7 +49,14 @@ STRING_INPUTS = Module(
     },
 )
 
-NORMALIZATIONS = Module("normalizations", {"inputs": {"n": several("float32", 2)}, "towers": QUERY})
+NORMALIZATIONS = Module(
+    "normalizations",
+    {"inputs": {"n": several("float32", 2)}, "towers": QUERY},
+    {
+        "plain_2-of_integers": variant("build_plain_2", inputs={"n": several("int32", 2)}),
+        "plain_3-of_integers": variant("build_plain_3", inputs={"n": several("int32", 2)}),
+    },
+)
 
 LOOKUP_LAYERS = Module(
     "lookup_layers",

@@ -237,12 +237,13 @@ def _within_table(rule: IdRule, lookup: Lookup) -> IdRule:
     limits = lookup.outside.limits(rows)
     last = links[-1]
     if not isinstance(last, ComputedIds):
-        return chained((*links, ComputedIds(operations=limits)))
+        always: IdRule = chained((*links, ComputedIds(operations=limits)))
+        return always
     low, high = reach_of(last)
     if low >= (-rows if lookup.outside.from_end else 0) and high < rows:
         return rule
-    limited = ComputedIds(operations=(*last.operations, *limits))
-    return chained((*links[:-1], limited))
+    limited: IdRule = chained((*links[:-1], ComputedIds(operations=(*last.operations, *limits))))
+    return limited
 
 
 def _may_be_negative(rule: IdRule | None, unknown: Unknown | None) -> bool:

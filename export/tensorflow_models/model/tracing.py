@@ -32,6 +32,7 @@ from export.tensorflow_models.model.call_tracing import trace_call, zeros
 from export.tensorflow_models.model.feature_names import traced_name, with_bundle_names
 from export.tensorflow_models.model.inline_lookups import insert_lookups, outside_ids_of
 from export.tensorflow_models.model.inline_tables import Read, find_inline_lookups, find_other_reads
+from export.tensorflow_models.model.input_dtypes import notes_on_dtypes
 from export.tensorflow_models.model.looked_up_numbers import replace_looked_up_numbers
 from export.tensorflow_models.model.object_paths import name_tables, object_paths
 from export.tensorflow_models.model.own_rows import OwnRows, own_rows
@@ -56,6 +57,7 @@ class TracedModel:
       tables: the placeholder variable of each table of `spec.tables`.
       own_rows: by feature, the model's own operations between inputs and rows.
       notes: for the plan, such as tables that could not be extracted.
+      remarks: what else the user should know.
     """
 
     spec: ModelSpec
@@ -64,6 +66,7 @@ class TracedModel:
     tables: Mapping[str, Any]
     own_rows: Mapping[str, ComputeRows] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def trace_towers(
@@ -95,6 +98,7 @@ def trace_towers(
     lookups = _Lookups(job, root, {name: calls[key] for name, key in key_of.items()})
     lookups.resolve()
     lookups.extract(inside)
+    remarks = lookups.remarks()
     ordered = [
         prune(name, part, calls[key_of[name]], layer_tables) for name, part in job.towers.items()
     ]
@@ -116,7 +120,7 @@ def trace_towers(
             give_value(variable)
     variables = {name: lookups.variables[name] for name in spec.tables}
     notes = (*lookups.notes, *_bag_notes(spec), *_clock_notes(spec))
-    return TracedModel(spec, towers, root, variables, computed, notes)
+    return TracedModel(spec, towers, root, variables, computed, notes, remarks)
 
 
 def call_inputs(part: TowerPart, job: ExportJob) -> tuple[str, ...]:
@@ -252,6 +256,21 @@ class _Lookups:
         used = {spec.entry.table for spec in features.values() if isinstance(spec, FeatureSpec)}
         tables = {name: table for name, table in self.tables.items() if name in used}
         return ModelSpec(tables, features, specs)
+
+    def remarks(self) -> tuple[str, ...]:
+        """Returns notes about inputs that towers read as other numbers than callers send."""
+        ids = {
+            name
+            for call in self._calls
+            for feature in call.features.values()
+            for name in feature.reads
+        }
+        notes = [
+            note
+            for call in self._calls
+            for note in notes_on_dtypes(call, self._results_of(call), ids)
+        ]
+        return tuple(dict.fromkeys(notes))
 
     def _results_of(self, call: TracedCall) -> list[Any]:
         """Returns the outputs of all towers of a call."""

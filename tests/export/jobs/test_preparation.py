@@ -7,16 +7,9 @@ from typing import Any
 
 import pytest
 
-from bundle.format.manifest import (
-    DenseFeature,
-    EmbeddedFeature,
-    Feature,
-    HashIds,
-    VocabularyIds,
-)
 from export.errors import CheckpointError, NotConvertible, UsageError
 from export.explain.drawing import draw_prepared
-from export.jobs.preparation import Prepared, prepare
+from export.jobs.preparation import prepare
 from export.jobs.saved_model_job import prepare_inline
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
@@ -149,47 +142,6 @@ def test_recipe_that_names_what_is_not_there_is_refused_first(
     with pytest.raises(UsageError) as refusal:
         prepared(tmp_path, **sections)
     assert str(refusal.value) == problem.replace("FOLDER", str(tmp_path))
-
-
-def warnings(entries: dict[str, Feature]) -> tuple[str, ...]:
-    """Returns the warnings of a job that has these features."""
-    nothing: Any = None
-    return Prepared(
-        job=nothing,
-        base=nothing,
-        checkpoint=nothing,
-        inventory=nothing,
-        traced=nothing,
-        entries=entries,
-        also_stored=(),
-        destination=nothing,
-        version=1,
-        splits={},
-        plan=nothing,
-        forecasts={},
-    ).warnings
-
-
-def looked_up(vocabulary: str, first_row: int, table: str = "movies") -> EmbeddedFeature:
-    ids = VocabularyIds(vocabulary=vocabulary, first_row=first_row)
-    return EmbeddedFeature(kind="single", table=table, role="context", ids=ids)
-
-
-def test_features_that_read_a_table_from_different_rows_on_are_warned_of() -> None:
-    hashed = EmbeddedFeature(kind="single", table="movies", role="context", ids=HashIds(buckets=3))
-    alike: dict[str, Feature] = {
-        "seen": looked_up("ids", 1),
-        "liked": looked_up("ids", 1),
-        "named": looked_up("names", 0),
-        "user": looked_up("ids", 0, "users"),
-        "hashed": hashed,
-        "age": DenseFeature(kind="dense", role="context"),
-    }
-    assert warnings(alike) == ()
-    assert warnings(alike | {"wrong": looked_up("ids", 0)}) == (
-        "features 'seen' and 'wrong' read table 'movies' by vocabulary 'ids' from rows 1 and 0 on "
-        "(first_row): one is likely wrong, which verify.expected would tell",
-    )
 
 
 @pytest.mark.parametrize(

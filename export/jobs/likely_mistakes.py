@@ -1,0 +1,82 @@
+"""What of a recipe is likely a mistake, though the job can be done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bundle.format import manifest
+from export.front_end.specs import FeatureSpec, ModelSpec
+from export.id_rules.descriptions import describe_ids
+
+_Reader = tuple[FeatureSpec, manifest.EmbeddedFeature]
+
+
+def likely_mistakes(entries: Mapping[str, manifest.Feature], model: ModelSpec) -> tuple[str, ...]:
+    """Returns warnings about features of one table whose ids lead to different rows.
+
+    Args:
+      entries: The manifest's features.
+      model: The traced model.
+    """
+    return (*_unlike_first_rows(entries), *_unlike_rules(entries, model))
+
+
+def _unlike_first_rows(entries: Mapping[str, manifest.Feature]) -> list[str]:
+    """Warns of features that read one table by one vocabulary, and begin at different
+    rows of it.
+    """
+    firsts: dict[tuple[str, str], dict[int, str]] = {}
+    for name, entry in entries.items():
+        # An indicator reads no table.
+        if not isinstance(entry, manifest.EmbeddedFeature) or not entry.table:
+            continue
+        if isinstance(entry.ids, manifest.VocabularyIds):
+            rows = firsts.setdefault((entry.table, entry.ids.vocabulary), {})
+            rows.setdefault(entry.ids.first_row, name)
+    return [
+        f"features {' and '.join(map(repr, rows.values()))} read table {table!r} by vocabulary "
+        f"{vocabulary!r} from "
+        f"rows {' and '.join(map(str, rows))} on (first_row): one is likely wrong, which "
+        "verify.expected would tell"
+        for (table, vocabulary), rows in firsts.items()
+        if len(rows) > 1
+    ]
+
+
+def _unlike_rules(entries: Mapping[str, manifest.Feature], model: ModelSpec) -> list[str]:
+    """Warns of features that read one table by different rules, where the model does not itself
+    compute all of them.
+    """
+    features: dict[str, dict[str, list[_Reader]]] = {}
+    for name, spec in model.features.items():
+        entry = entries[name]
+        if (
+            isinstance(spec, FeatureSpec)
+            and isinstance(entry, manifest.EmbeddedFeature)
+            and entry.place is None
+            and entry.table
+        ):
+            rule = entry.ids
+            # Different rows of one vocabulary have a warning of their own.
+            is_listed = isinstance(rule, manifest.VocabularyIds)
+            alike = f"vocabulary {rule.vocabulary}" if is_listed else rule.model_dump_json()
+            features.setdefault(entry.table, {}).setdefault(alike, []).append((spec, entry))
+
+    warnings = []
+    for table, by_rule in features.items():
+        firsts = [readers[0] for readers in by_rule.values()]
+        # Fields that share a table have an offset each.
+        only_moved = all(
+            isinstance(entry.ids, manifest.IdentityIds | manifest.ComputedIds)
+            for _, entry in firsts
+        )
+        if len(firsts) < 2 or only_moved or all(spec.has_rule for spec, _ in firsts):
+            continue
+        listed = " and ".join(
+            f"{spec.name!r} ({describe_ids(entry, spec.reads)})" for spec, entry in firsts
+        )
+        warnings.append(
+            f"features {listed} read table {table!r} by different rules: one is likely wrong, "
+            "which verify.expected would tell"
+        )
+    return warnings

@@ -1,0 +1,55 @@
+"""Notes about inputs that a model casts to another kind of number than callers send."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from export.graphs.loading import tf
+from export.graphs.walks import needed
+from export.tensorflow_models.graph.pruning import TracedCall
+from export.user_lines import at_line, line_of_operation
+
+
+def notes_on_dtypes(
+    call: TracedCall, results: Sequence[Any], ids: Collection[str]
+) -> Iterator[str]:
+    """Yields a note about each number of a call that is cast to another kind wherever it is read.
+
+    Args:
+      call: The traced call, whose lookups have their placeholders.
+      results: The outputs of its towers.
+      ids: The inputs that lookups read, whatever else does.
+    """
+    operations = needed(results, call.activations.values()).operations
+    for name, tensor in call.inputs.items():
+        if name in ids or not isinstance(tensor, tf.Tensor) or not _is_number(tensor):
+            continue
+        readers = [each for each in operations if any(one is tensor for one in each.inputs)]
+        casts = [each for each in readers if each.type == "Cast"]
+        others = [each for each in readers if each.type not in ("Cast", "Shape")]
+        if not casts or others:
+            continue
+        read = casts[0].outputs[0].dtype
+        if not _is_number(casts[0].outputs[0]) or read.is_floating == tensor.dtype.is_floating:
+            continue
+        stated = tensor.dtype.name
+        effect = "callers can send whole numbers only"
+        if read.is_integer:
+            effect = "the fractions that callers send are cut off"
+        yield (
+            f"input {name!r} is {stated} in the recipe, and the model reads it as {read.name}"
+            f"{at_line(line_of_operation(casts[0]))}: {effect}; if that is not meant, write "
+            f'inputs.{name}.dtype = "{_written(read)}"'
+        )
+
+
+def _is_number(tensor: Any) -> bool:
+    return bool(tensor.dtype.is_floating or tensor.dtype.is_integer)
+
+
+def _written(dtype: Any) -> str:
+    """Returns the dtype as a recipe can state it."""
+    if dtype.is_floating:
+        return "float32"
+    return dtype.name if dtype.name in ("int32", "int64") else "int64"
