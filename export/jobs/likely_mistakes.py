@@ -58,8 +58,11 @@ def _unlike_rules(entries: Mapping[str, manifest.Feature], model: ModelSpec) -> 
         ):
             rule = entry.ids
             # Different rows of one vocabulary have a warning of their own.
-            is_listed = isinstance(rule, manifest.VocabularyIds)
-            alike = f"vocabulary {rule.vocabulary}" if is_listed else rule.model_dump_json()
+            alike = (
+                f"vocabulary {rule.vocabulary}"
+                if isinstance(rule, manifest.VocabularyIds)
+                else rule.model_dump_json()
+            )
             features.setdefault(entry.table, {}).setdefault(alike, []).append((spec, entry))
 
     warnings = []

@@ -215,7 +215,9 @@ class FeaturePart(Part):
     )
     """How an id in a request becomes a row, if the model does not specify it."""
     unknown: Unknown = Unknown()
-    """What happens with an id that has no row in the table."""
+    """What happens with an id that has no row in the table. Default: zeros. Of models in JAX: what
+    their lookups read, or refuse where that is NaN and where the recipe makes rows of ids.
+    """
     default: Any = None
     """Value to use if a request omits the feature, written as in a request. Without a default,
     requests must include the feature.
@@ -425,8 +427,8 @@ class VerifyPart(Part):
 
     examples: str | None = None
     """Parquet or JSON-lines file of raw examples, with a column for each input. Default: synthetic
-    examples, with known ids and with numbers in the range of the Normalization layers of the model,
-    or else around 0.
+    examples, with known ids, some that no table has, and numbers in the range of the Normalization
+    layers of the model, or else around 0.
     """
     count: PositiveInt = 256
     """Number of examples on which towers are compared."""
