@@ -31,6 +31,8 @@ FILE_BYTES_MAX = 256 << 20
 """Of a file of ids; a sample of them proves as much."""
 IDS_MAX = 5_000_000
 """Ids of a Parquet file, which is compressed."""
+_DIGITS_MAX = 19
+"""Of an int64; what has more is a text."""
 _ID_COLUMN = "id"
 _COUNT_COLUMN = "count"
 
@@ -261,7 +263,9 @@ def _is_integer(value: int | str) -> bool:
     if isinstance(value, int):
         return True
     digits = value.removeprefix("-")
-    return digits.isascii() and digits.isdecimal() and str(int(value)) == value
+    if len(digits) > _DIGITS_MAX or not (digits.isascii() and digits.isdecimal()):
+        return False
+    return str(int(value)) == value
 
 
 def _counts(key: str, path: Path, counts: list[Any], values: NDArray[Any]) -> NDArray[np.float64]:

@@ -133,7 +133,7 @@ def test_rows_of_a_table_and_ids_of_its_feature_are_taken_together(tmp_path: Pat
         ("i.parquet", {"user": [1.5]}, {}, "has 1.5 in row 1; an integer or a text was expected"),
         ("i.parquet", {"user": [1, None]}, {}, "has no id in row 2"),
         ("i.parquet", {"user": [[1]], "count": [2]}, {}, "holds lists, which have no counts"),
-        ("i.txt", "99999999999999999999", {}, "has an id that is not an int64"),
+        ("i.txt", "9999999999999999999", {}, "has an id that is not an int64"),
         ("i.txt", "ann", {}, "i.txt: feature 'user': 'ann' is no integer id"),
         (
             "i.txt",
