@@ -115,7 +115,9 @@ def families(
         rotations = np.arange(cores, dtype=np.int64)
         if usual:
             steps = {
-                place * step % cores for place in range(len(table_rows)) for step in _DEVICE_CORES
+                number_in_stack * step % cores
+                for number_in_stack in range(len(table_rows))
+                for step in _DEVICE_CORES
             }
             rotations = np.array(sorted(steps), np.int64)
         for offset in _offsets(cores, core_rows, table_rows, number):
@@ -171,7 +173,7 @@ def _partitions(
         if partitions in numbers_of_cores and partitions != len(slices):
             continue
         short, longer = divmod(rows, partitions)
-        sizes = [short + (place < longer) for place in range(partitions)]
+        sizes = [short + (partition < longer) for partition in range(partitions)]
         yield family_of(Mod((0, *accumulate(sizes[:-1]))))
 
 

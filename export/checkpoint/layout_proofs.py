@@ -208,9 +208,12 @@ class _Decision:
 
     @property
     def _stated(self) -> Arrangement | None:
-        stated = {name: scores.stated for name, scores in self._scores.items()}
-        found = {name: scored for name, scored in stated.items() if scored is not None}
-        return found if len(found) == len(stated) else None
+        stated = {}
+        for name, scores in self._scores.items():
+            if scores.stated is None:
+                return None
+            stated[name] = scores.stated
+        return stated
 
     def _likelihood(self, name: str, scored: ScoredLayout) -> float:
         return self._likelihoods(name, [scored])[0]
@@ -219,8 +222,8 @@ class _Decision:
         agree = np.array([scored.agree for scored in layouts])
         correlation = np.array([scored.correlation for scored in layouts])
         ids = self._scores[name].trained
-        found: list[float] = likelihoods(agree, correlation, ids, self._weight).tolist()
-        return found
+        values: list[float] = likelihoods(agree, correlation, ids, self._weight).tolist()
+        return values
 
     def _total(self, arrangement: Arrangement) -> float:
         return sum(self._likelihood(name, scored) for name, scored in arrangement.items())
@@ -244,7 +247,7 @@ class _Decision:
         """
         best: Arrangement | None = None
         best_total = -math.inf
-        numbers = set.intersection(*(set(each.by_cores) for each in self._scores.values()))
+        numbers = set.intersection(*(set(scores.by_cores) for scores in self._scores.values()))
         options = {cores: self._options(cores, name, unlike) for cores in numbers}
         bounds = {
             cores: sum(
@@ -267,10 +270,10 @@ class _Decision:
         for table, scores in self._scores.items():
             rows = self._tables[table].rows
             layouts = scores.by_cores[cores]
-            found = zip(self._likelihoods(table, layouts), layouts, strict=True)
+            scored_likelihoods = zip(self._likelihoods(table, layouts), layouts, strict=True)
             choices = [
                 _Option(likelihood, *core_range(scored.layout, rows), scored)
-                for likelihood, scored in found
+                for likelihood, scored in scored_likelihoods
                 if table != name or unlike is None or not are_one(scored.layout, unlike, rows)
             ]
             options[table] = sorted(choices, key=lambda option: -option.likelihood)
@@ -418,12 +421,22 @@ class _Decision:
                 raise NotConvertible(
                     f"table {name!r}: its layout ({layout_text(scored.layout)}) contradicts the "
                     f"ids of training ({self._scores[name].trained.source}): "
-                    f"{self._found(name, scored)}, and {self._found(name, other)} by another "
-                    f"layout ({layout_text(other.layout)}); correct the layout, or let the "
-                    'exporter derive it (layout = "derive")'
+                    f"{self._agreement(name, scored)}, and {self._agreement(name, other)} by "
+                    f"another layout ({layout_text(other.layout)}); {self._remedy(name)}"
                 )
 
-    def _found(self, name: str, scored: ScoredLayout) -> str:
+    def _remedy(self, name: str) -> str:
+        if self._tables[name].recorded:
+            return (
+                "check that these are ids of this table, that occurred in this training, and the "
+                "rule that makes rows of them"
+            )
+        return (
+            'correct the statement, or let the exporter derive the layout (kind = "derive" in a '
+            'layout file, checkpoint.layout = "derive" in a recipe)'
+        )
+
+    def _agreement(self, name: str, scored: ScoredLayout) -> str:
         scores = self._scores[name]
         text = f"{scored.agree} of {len(scores.trained.rows)} read rows that training changed"
         if scores.counted:
@@ -441,7 +454,7 @@ class _Decision:
             ):
                 raise NotConvertible(
                     f"table {name!r}: no layout explains the ids of training "
-                    f"({scores.trained.source}): at best, {self._found(name, scored)} "
+                    f"({scores.trained.source}): at best, {self._agreement(name, scored)} "
                     f"({layout_text(scored.layout)}); check that they are ids of this feature that "
                     "occurred in this training, and that every table of the stack is listed with "
                     "its rows; without trained ids, state the layout and accept it, or give "

@@ -55,11 +55,13 @@ class TableInVariable(NamedTuple):
       name: of the table.
       rows: of the table.
       stated: its layout by the user or by the training program; None: it is to be derived.
+      recorded: whether the training program recorded it.
     """
 
     name: str
     rows: int
     stated: Layout | None = None
+    recorded: bool = False
 
 
 class ScoredLayout(NamedTuple):
@@ -110,7 +112,7 @@ class Variable:
     def families(self, table: TableInVariable) -> Iterator[Family]:
         """Yields the layouts that a table can have."""
         number = self.tables.index(table)
-        table_rows = [each.rows for each in self.tables]
+        table_rows = [other.rows for other in self.tables]
         usual = not self.reader.reads_all
         yield from families(self.reader.rows, table_rows, number, self.slices, usual=usual)
 

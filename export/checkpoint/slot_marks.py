@@ -99,7 +99,7 @@ class SlotReader:
         count = self.rows if rows is None else len(rows)
         touched = np.zeros(count, bool)
         growth: NDArray[np.float64] | None = None
-        told = False
+        is_marked = False
         for _, key in self.slots:
             state = self._read_slot(key, rows, count)
             initial = state.initial
@@ -113,9 +113,10 @@ class SlotReader:
                 growth = scores if growth is None else growth + scores
             if initial is None:
                 continue
-            told = True
+            is_marked = True
             touched |= changed
-        if not told:  # No row was left as it was initialized, or nothing distinguishes such rows.
+        if not is_marked:
+            # No row was left as it was initialized, or nothing distinguishes such rows.
             touched[:] = True
         return SlotMarks(rows, touched, growth, tuple(name for name, _ in self.slots))
 

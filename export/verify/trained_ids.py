@@ -90,8 +90,8 @@ def trained_rows(
             by_table.setdefault(name, []).append(_rows_of_table(key, ids))
         else:
             features = [
-                each
-                for each, feature in entries.items()
+                feature_name
+                for feature_name, feature in entries.items()
                 if isinstance(feature, EmbeddedFeature) and feature.table
             ]
             raise UsageError(
@@ -224,7 +224,7 @@ def _columns(
     """Returns the column of ids, and that of counts if there is one."""
     column = part.column
     if column is None:
-        usual = [each for each in (name, _ID_COLUMN) if each in names]
+        usual = [usual_name for usual_name in (name, _ID_COLUMN) if usual_name in names]
         alone = list(names) if len(names) == 1 else []
         column = next(iter([*usual, *alone]), None)
     if column is None or column not in names:

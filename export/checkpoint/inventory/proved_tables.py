@@ -112,7 +112,10 @@ def _proofs(
     if not any(table.name in trained for table in tables):
         return {}
     key = tables[0].key
-    sought = [TableInVariable(table.name, table.rows, table.layout) for table in tables]
+    sought = [
+        TableInVariable(table.name, table.rows, table.layout, recorded=not table.stated)
+        for table in tables
+    ]
     reader = slot_reader(checkpoint, tables, slots)
     starts = _slice_starts(checkpoint.entries[key])
     proved = prove_layouts(reader, key, starts, sought, trained)

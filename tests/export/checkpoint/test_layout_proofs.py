@@ -211,6 +211,17 @@ def test_ids_that_cannot_be_those_of_training_are_rejected(case: str, tmp_path: 
     assert message in refused(tmp_path, {"t": wrong(table)}, t=200)
 
 
+def test_ids_that_read_the_row_after_their_own_contradict_a_table_in_order(tmp_path: Path) -> None:
+    table = trained_table(some(200, 0.4))
+    variables = {"t/embeddings": table.values, "t/embeddings/Adagrad": table.slots["Adagrad"]}
+    write_bundle(tmp_path / "ckpt", variables)
+    checkpoint = open_checkpoint(tmp_path)
+    (found,) = recognise(checkpoint, Statements(), {"t": ids(table.trained)}).tables
+    assert found.note.startswith("its layout was compared with trained ids: ")
+    with pytest.raises(NotConvertible, match="no layout explains the ids of training"):
+        recognise(checkpoint, Statements(), {"t": ids((table.trained + 1) % 200)})
+
+
 def test_slot_variables_that_were_reset_prove_nothing(tmp_path: Path) -> None:
     table = trained_table(some(200, 0.4))
     reset = np.full((256, DIM), 0.1, np.float32)
