@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.format.manifest import Segment, Table, TableSource
+from bundle.format.manifest import NonFiniteRows, Segment, Table, TableSource
 from bundle.tables.reader import TableReader
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.errors import VerificationFailed
@@ -243,7 +243,10 @@ def test_verify_tables_a_value_that_is_no_number_equals_any_other_such_value(
     table = Table(rows=1, dim=2, dtype="float32", segments=(segment,), source=source)
     checkpoint = open_checkpoint(tmp_path)
     if equal:
-        assert verify_tables(checkpoint, tmp_path, {"t": table}, 1)["t"].rows_compared == 1
+        allowed = table.model_copy(update={"non_finite": NonFiniteRows(rows=1, first_row=0)})
+        assert verify_tables(checkpoint, tmp_path, {"t": allowed}, 1)["t"].rows_compared == 1
+        with pytest.raises(VerificationFailed, match="'t': row 0 holds NaN or an infinity"):
+            verify_tables(checkpoint, tmp_path, {"t": table}, 1)
         return
     with pytest.raises(VerificationFailed, match=r"row 0 differs .* first in column 1"):
         verify_tables(checkpoint, tmp_path, {"t": table}, 1)
