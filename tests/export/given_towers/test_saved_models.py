@@ -107,3 +107,17 @@ def test_path_without_a_tower_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tower.pt").touch()
     with pytest.raises(NotConvertible, match=r"tower\.pt is of no form that is read"):
         open_tower(tmp_path / "tower.pt")
+
+
+def test_variable_that_is_not_finite_is_named_unless_it_is_allowed(tmp_path: Path) -> None:
+    module = Scaled()
+    module.factor.assign(float("inf"))
+    signature = tf.function(module.scaled).get_concrete_function(NUMBERS)
+    folder = str(tmp_path / "tower")
+    tf.saved_model.save(module, folder, signatures={"serving_default": signature})
+    message = (
+        r"tower: variable 'Variable:0' \[\] holds NaN or an infinity in 1 of 1 values, the first"
+    )
+    with pytest.raises(NotConvertible, match=message):
+        open_tower(tmp_path / "tower")
+    assert open_tower(tmp_path / "tower", ["Variable:0"]).inputs.keys() == {"user"}
