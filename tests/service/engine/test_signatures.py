@@ -9,9 +9,11 @@ import httpx
 import orjson
 import pytest
 
-from bundle.format.manifest import EmbeddedFeature, HashIds
+from bundle.format.manifest import EmbeddedFeature, HashIds, InputLength
+from service.codec.signatures import details_message
+from service.codec.stubs import embedding_service_pb2 as pb
 from service.engine.signatures import describe
-from tests.bundles.small import SmallBundle
+from tests.bundles.small import SmallBundle, feature_entries
 from tests.service.engine.served import Served
 from tests.service.running import RunningService
 
@@ -162,3 +164,32 @@ def test_describe_on_a_shard_has_no_model(
     write()
     refused = httpx.get(f"{serve(shard='1/2').http}/v1/models/movies/versions/1").json()["error"]
     assert (refused["code"], "shard 1/2" in refused["message"]) == ("UNIMPLEMENTED", True)
+
+
+@pytest.mark.parametrize(
+    ("length", "column"),
+    [
+        (InputLength(values=3), None),
+        (
+            InputLength(values=3, pad=1000, pad_side="start", keep="last"),
+            pb.Column(int64s=(1000).to_bytes(8, "little")),
+        ),
+    ],
+)
+def test_describe_input_of_a_fixed_length_has_what_becomes_of_other_lists(
+    load: Load, length: InputLength, column: pb.Column | None
+) -> None:
+    entry = feature_entries()["recent"].model_copy(update={"input_length": length, "default": None})
+    details = described(load, features={"recent": entry})
+    found = features(details, "rank")
+    assert found["recent"]["input_length"] == length.model_dump()
+    assert found["user"]["input_length"] is None
+
+    calls = details_message(details).calls
+    message = next(each for call in calls for each in call.features if each.name == "recent")
+    assert message.input_length.values == 3
+    assert message.input_length.HasField("pad") == (column is not None)
+    if column is not None:
+        assert message.input_length.pad == column
+        assert message.input_length.pad_side == pb.PAD_SIDE_START
+        assert message.input_length.keep == pb.KEEP_LAST
