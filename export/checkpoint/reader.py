@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -27,6 +28,7 @@ from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.dumps import is_dump, list_dump
 from export.checkpoint.formats.keras import find_keras, list_keras
 from export.checkpoint.formats.keras_archive import read_asset
+from export.checkpoint.formats.keras_metadata import read_saved_layers
 from export.checkpoint.formats.object_graph import ObjectGraph
 from export.checkpoint.formats.orbax import find_orbax, is_keras_state, list_orbax
 from export.checkpoint.formats.prefixes import STATE_FILE, find_prefix
@@ -72,7 +74,11 @@ def open_checkpoint(path: Location, complete: bool = True) -> Checkpoint:
         raise CheckpointError(f"checkpoint {path} cannot be read: {problem.strerror}") from problem
     if found is None:
         prefix = find_prefix(path)
-        found = Checkpoint(prefix, read_index(prefix))
+        listing = read_index(prefix)
+        layers = read_saved_layers(prefix)
+        found = Checkpoint(
+            prefix, listing._replace(storage=replace(listing.storage, layers=layers))
+        )
     if complete and found.problems:
         raise CheckpointError(found.problems[0])
     return found

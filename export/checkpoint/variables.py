@@ -231,6 +231,7 @@ class Storage:
       model: configuration of the Keras model, where the file has it: class and name of every layer.
       assets: what layers of Keras saved beside their variables, by path in the model: with slashes,
         in Orbax with dots.
+      layers: configurations of the layers of a model of tf-keras in a SavedModel, by their paths.
       problems: with its files, which no slice tells: they are missing or cut short.
       dumped: tables of dynamic keys, by the key of the variable of their vectors.
       averages: key of the moving average that is read in a variable's place, by the variable's key.
@@ -242,6 +243,7 @@ class Storage:
     layer_names: Mapping[str, str] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     assets: Mapping[str, Asset] = field(default_factory=dict)
+    layers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     dumped: Mapping[str, DumpedTable] = field(default_factory=dict)
     averages: Mapping[str, str] = field(default_factory=dict)

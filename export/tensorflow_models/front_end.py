@@ -20,6 +20,7 @@ from export.tensorflow_models.lookups.embedding_layers import original_lookup
 from export.tensorflow_models.model.archived_model import check_archived_model
 from export.tensorflow_models.model.dense_copy import local_prefix
 from export.tensorflow_models.model.roots import build_root, find_variables
+from export.tensorflow_models.model.saved_layers import check_saved_layers
 from export.tensorflow_models.model.tables import recognise_tables
 from export.tensorflow_models.model.tracing import TracedModel, trace_towers
 from export.tensorflow_models.model.weights import TrainedModel
@@ -49,7 +50,9 @@ class TensorFlowFrontEnd:
             return root
 
         traced = trace_towers(job, base, inside, build)
-        notes = check_archived_model(traced.root, checkpoint, job.checkpoint.object_path)
+        path = job.checkpoint.object_path
+        notes = check_archived_model(traced.root, checkpoint, path)
+        notes += check_saved_layers(traced.root, checkpoint, path)
         original = TensorFlowModel(job, base, checkpoint, traced)
         notes = (*notes, *note_untested_releases(), *traced.remarks)
         return PartitionedModel(

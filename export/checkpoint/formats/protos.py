@@ -8,7 +8,7 @@ Source: TensorFlow 2.20, tensorflow/core/protobuf/{tensor_bundle,trackable_objec
 core/framework/ {tensor_shape,tensor_slice,versions}.proto,
 core/tpu/kernels/sparse_core_layout.proto, python/training/ checkpoint_state.proto,
 core/example/{example,feature}.proto; jax-tpu-embedding 0.1.0,
-sparsecore/lib/proto/embedding_spec.proto.
+sparsecore/lib/proto/embedding_spec.proto; tf-keras 2.20, protobuf/saved_metadata.proto.
 """
 
 from __future__ import annotations
@@ -64,6 +64,9 @@ _MESSAGES = {
     "FeatureSpecProto": "string feature_name = 1; repeated int64 input_shape = 2; "
     "repeated int64 output_shape = 3; int64 row_offset = 4; int64 col_offset = 5; "
     "int64 col_shift = 6",
+    "SavedMetadata": "repeated SavedLayer nodes = 1",
+    "SavedLayer": "int32 node_id = 2; string node_path = 3; string identifier = 4; "
+    "string metadata = 5; VersionDef version = 6",
     "Example": "Features features = 1",
     "Features": "repeated FeatureEntry feature = 1",
     "FeatureEntry": "string key = 1; Feature value = 2",

@@ -10,7 +10,6 @@ Source: Keras 3.15, src/saving/saving_lib.py, src/layers/preprocessing/index_loo
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -34,6 +33,7 @@ from export.tensorflow_models.model.configurations import (
     MISSING,
     Comparison,
     compare_configurations,
+    default_of,
     is_of_keras,
     text_of,
 )
@@ -263,17 +263,7 @@ class _ArchivedModel:
         return config if isinstance(config, dict) and "class_name" in config else {}
 
     def _default_of(self, class_name: str, argument: str) -> Any:
-        """Returns the default of a layer's argument; MISSING if it has none."""
-        kinds = (kind for layer in all_layers(self.root) for kind in type(layer).__mro__)
-        kind = next((kind for kind in kinds if kind.__name__ == class_name), object)
-        # A class may hand arguments on to its base.
-        own = [vars(base).get("__init__") for base in kind.__mro__]
-        for initializer in filter(None, own):
-            parameter = inspect.signature(initializer).parameters.get(argument)
-            if parameter is not None and parameter.default is not parameter.empty:
-                default = parameter.default
-                return list(default) if isinstance(default, tuple) else default
-        return MISSING
+        return default_of(map(type, all_layers(self.root)), class_name, argument)
 
     def _label(self, group: str) -> str:
         layer = self.saved.groups.get(group)

@@ -9,7 +9,7 @@ variables: their names may be numbered otherwise. Everything else must be equal,
                                     only training reads them: each variable has the saved value
     name                            a layer may be renamed, but not to the name of another one
     vocabulary, idf_weights         of lookups are compared by the values that the layers look up
-    vocabulary_size                 follows from the vocabulary
+    vocabulary_size, has_input_...  follows from the vocabulary
     build_config, compile_config    shapes that variables were built for; the optimizer and losses
     module, registered_name         where a class is defined, which may be another file
     shared_object_id                numbers that Keras draws
@@ -22,8 +22,9 @@ Source: Keras 3.15, src/saving/serialization_lib.py, src/models/functional.py.
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +35,7 @@ MISSING = object()
 
 _OF_TRAINING = re.compile(r".*_(initializer|regularizer|constraint)")
 _SKIPPED = ("name", "trainable")
-_OF_VOCABULARIES = ("vocabulary", "idf_weights", "vocabulary_size")
+_OF_VOCABULARIES = ("vocabulary", "idf_weights", "vocabulary_size", "has_input_vocabulary")
 _WIRING = ("inbound_nodes", "input_layers", "output_layers")
 _SHOWN_MAX = 80
 
@@ -71,8 +72,28 @@ def compare_configurations(saved: Any, built: Any, default_of: DefaultOf) -> Com
     """
     comparison = Comparison()
     walk = _Walk(comparison, default_of)
-    comparison.differences.extend(walk.objects(saved, built, _Place(), {}, {}))
+    comparison.differences.extend(walk.objects(saved, built, _Place()))
     return comparison
+
+
+def default_of(classes: Iterable[type], class_name: str, argument: str) -> Any:
+    """Returns the default of an argument of a class, or of the base that the class hands it on to;
+    MISSING if it has none.
+
+    Args:
+      classes: those of a model's layers.
+      class_name: of one of them, or of a base.
+      argument: of its constructor.
+    """
+    kinds = (kind for layer in classes for kind in layer.__mro__)
+    kind = next((kind for kind in kinds if kind.__name__ == class_name), object)
+    own = [vars(base).get("__init__") for base in kind.__mro__]
+    for initializer in filter(None, own):
+        parameter = inspect.signature(initializer).parameters.get(argument)
+        if parameter is not None and parameter.default is not parameter.empty:
+            default = parameter.default
+            return list(default) if isinstance(default, tuple) else default
+    return MISSING
 
 
 def text_of(value: Any) -> str:
@@ -124,7 +145,7 @@ class _Walk:
         saved = _normalized(saved)
         built = _normalized(built)
         if _is_object(saved) and _is_object(built):
-            yield from self.objects(saved, built, place, names, other_names)
+            yield from self.objects(saved, built, place)
         elif isinstance(saved, dict) and isinstance(built, dict):
             for key in _keys(saved, built):
                 if key != "shared_object_id":
@@ -141,12 +162,7 @@ class _Walk:
             yield place.unlike(saved, built)
 
     def objects(
-        self,
-        saved: Mapping[str, Any],
-        built: Mapping[str, Any],
-        place: _Place,
-        names: Scope,
-        other_names: Scope,
+        self, saved: Mapping[str, Any], built: Mapping[str, Any], place: _Place
     ) -> Iterator[str]:
         kind = str(saved.get("class_name"))
         if kind != built.get("class_name") or is_of_keras(saved) != is_of_keras(built):
@@ -155,18 +171,17 @@ class _Walk:
         if kind == "__lambda__":
             yield from self._lambdas(saved, built, place)
             return
-        if kind == "__keras_tensor__":
-            pair = saved["config"].get("keras_history"), built["config"].get("keras_history")
-            yield from self.values(*pair, place, names, other_names)
-            return
         config = saved.get("config")
         other = built.get("config")
         if not isinstance(config, dict) or not isinstance(other, dict):
             yield from self.values(config, other, place, {}, {})
             return
         if kind in LOOKUPS and "name" in other:
-            vocabulary = config.get("vocabulary")
+            vocabulary = _normalized(config.get("vocabulary"))
             self.comparison.vocabularies[str(other["name"])] = vocabulary
+        if kind == "Lambda" and "function_type" in config:
+            yield from self._lambdas_of_keras_2(config, other, place)
+            return
         layers = config.get("layers")
         other_layers = other.get("layers")
         if _is_list_of_layers(layers) and _is_list_of_layers(other_layers):
@@ -177,7 +192,7 @@ class _Walk:
                 continue
             pair = config.get(key, MISSING), other.get(key, MISSING)
             pair = self._with_defaults(kind, key, *pair)
-            if key == "batch_shape":
+            if key in ("batch_shape", "batch_input_shape"):
                 pair = _sizes_of_example(pair[0]), _sizes_of_example(pair[1])
             yield from self.values(*pair, place.at(key), {}, {})
 
@@ -203,7 +218,7 @@ class _Walk:
             name = _name_of(layer)
             if other_names.get(name, index) != index and not _is_automatic(layer):
                 yield f"{inner.layer} is in the place of layer {name!r} of the file"
-            yield from self.objects(layer, built, inner, {}, {})
+            yield from self.objects(layer, built, inner)
             pair = layer.get("inbound_nodes"), built.get("inbound_nodes")
             called = _Place(inner.layer, "what it is called on")
             yield from self.values(*pair, called, names, other_names)
@@ -215,6 +230,19 @@ class _Walk:
             pair = config.get(key), other.get(key)
             scopes: tuple[Scope, Scope] = (names, other_names) if key in _WIRING else ({}, {})
             yield from self.values(*pair, place.at(key), *scopes)
+
+    def _lambdas_of_keras_2(
+        self, config: Mapping[str, Any], other: Mapping[str, Any], place: _Place
+    ) -> Iterator[str]:
+        """Compares two layers of functions: code, defaults and what it holds, or a name."""
+        pair = _normalized(config.get("function")), _normalized(other.get("function"))
+        if all(isinstance(function, list) for function in pair):
+            if pair[0][:1] != pair[1][:1]:
+                self.comparison.lambdas.append(place.layer or "the model")
+            pair = pair[0][1:], pair[1][1:]
+        yield from self.values(*pair, place.at("function"), {}, {})
+        pair = config.get("arguments"), other.get("arguments")
+        yield from self.values(*pair, place.at("arguments"), {}, {})
 
     def _lambdas(
         self, saved: Mapping[str, Any], built: Mapping[str, Any], place: _Place
@@ -271,10 +299,14 @@ def _is_automatic(layer: Mapping[str, Any]) -> bool:
 
 def _normalized(value: Any) -> Any:
     """Returns a value in the shorter of two forms in which Keras writes the same."""
+    if isinstance(value, dict) and value.get("class_name") in ("__tuple__", "TensorShape"):
+        return value.get("items")
     if not _is_object(value):
         return value
     config = value["config"]
-    if str(value["class_name"]).endswith("DTypePolicy") and isinstance(config, dict):
+    if value["class_name"] == "__keras_tensor__" and isinstance(config, dict):
+        return config.get("keras_history")
+    if str(value["class_name"]).endswith("Policy") and isinstance(config, dict):
         # One of a quantized layer has a mode and the dtype before.
         return config.get("name") or " of ".join(map(str, config.values()))
     if value["class_name"] == "function" and isinstance(config, str):
@@ -283,6 +315,7 @@ def _normalized(value: Any) -> Any:
 
 
 def _sizes_of_example(shape: Any) -> Any:
+    shape = _normalized(shape)
     return shape[1:] if isinstance(shape, list) else shape
 
 

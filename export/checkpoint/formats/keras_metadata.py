@@ -1,0 +1,66 @@
+"""What tf-keras saves beside a SavedModel: the configuration of each layer (`keras_metadata.pb`).
+
+Source: tf-keras 2.20, src/saving/legacy/saved_model/{save,load,constants}.py.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from export.checkpoint.formats.coding import Malformed
+from export.checkpoint.formats.keras_archive import CONFIG_BYTES_MAX
+from export.checkpoint.formats.protos import decode
+from export.errors import CheckpointError
+from object_store.locations import Location, read_range, stamp_of
+
+_FILE = "keras_metadata.pb"
+_VARIABLES = "variables"
+_ROOT = "root"
+_LAYERS = frozenset(
+    f"_tf_keras_{kind}"
+    for kind in ("layer", "input_layer", "rnn_layer", "model", "network", "sequential")
+)
+
+
+def read_saved_layers(prefix: Location) -> dict[str, dict[str, Any]]:
+    """Returns the configuration of each layer of a SavedModel of tf-keras.
+
+    Args:
+      prefix: of a checkpoint: the variables of a SavedModel, or any other.
+
+    Returns:
+      `class_name` and `config` by the path of attributes, "" of the model; {}: it is of no
+      SavedModel of tf-keras.
+
+    Raises:
+      CheckpointError: the file is damaged, or too large.
+    """
+    file = prefix.parent.parent / _FILE
+    if (prefix.name, prefix.parent.name) != (_VARIABLES, _VARIABLES) or not file.is_file():
+        return {}
+    size = stamp_of(file).bytes
+    if size > CONFIG_BYTES_MAX:
+        raise CheckpointError(
+            f"{file} has {size} bytes; at most {CONFIG_BYTES_MAX} were expected of the description "
+            "of a model"
+        )
+    try:
+        nodes = decode("SavedMetadata", read_range(file, 0, size)).nodes
+        described = {
+            node.node_path: json.loads(node.metadata)
+            for node in nodes
+            if node.identifier in _LAYERS
+        }
+        return {
+            path.removeprefix(_ROOT).removeprefix("."): {
+                "class_name": metadata["class_name"],
+                "config": metadata["config"],
+            }
+            for path, metadata in described.items()
+            if isinstance(metadata.get("config"), dict)
+        }
+    except (Malformed, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
+        raise CheckpointError(
+            f"{file} does not describe a model of tf-keras: {problem}; copy the SavedModel anew"
+        ) from problem

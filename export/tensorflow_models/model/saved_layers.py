@@ -1,0 +1,180 @@
+"""Compares the layers that a SavedModel of tf-keras describes with those of the factory's model.
+
+The vocabulary of a layer that was adapted is no part of its description: it is a constant of the
+SavedModel's graph, which is neither run nor read. A note says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from export.checkpoint.reader import Checkpoint
+from export.errors import CheckpointError
+from export.graphs.loading import tf
+from export.tensorflow_models.model.configurations import (
+    MISSING,
+    Comparison,
+    compare_configurations,
+    default_of,
+    text_of,
+)
+
+_REMEDY = (
+    "Let the factory build the layer as it was trained. If the factory is right, save the model "
+    "with tf.train.Checkpoint(model=model).write(path), which says nothing of layers"
+)
+
+
+def check_saved_layers(root: Any, checkpoint: Checkpoint, object_path: str) -> tuple[str, ...]:
+    """Compares the layers of a SavedModel with those of the model that the factory returned.
+
+    Args:
+      root: the model.
+      checkpoint: any checkpoint.
+      object_path: where the model is in what was saved; "": it was saved itself.
+
+    Returns:
+      Notes on what is not compared.
+
+    Raises:
+      CheckpointError: A layer differs; names it, and the first difference.
+    """
+    described = checkpoint.storage.layers
+    if not described or not hasattr(root, "_trackable_children"):
+        return ()
+    view = tf.train.TrackableView(root)
+    parts = list(view.descendants())
+    classes = [type(part) for part in parts]
+    vocabularies: dict[str, list[Any] | None] = {}
+    lambdas: dict[str, None] = {}
+    for path, saved in sorted(_within(described, object_path), key=lambda pair: len(pair[0])):
+        layer = _object_at(view, root, path)
+        built = None if layer is None else _configuration_of(layer, str(saved["class_name"]))
+        if built is None:
+            continue  # What the model lacks, or describes by its code alone.
+        found = compare_configurations(
+            saved, built, lambda kind, argument: default_of(classes, kind, argument)
+        )
+        _check(checkpoint, _label(layer) if path else "the model", found)
+        # A model that is a graph has vocabularies that were arguments, its layers have none.
+        vocabularies = found.vocabularies | vocabularies
+        lambdas |= dict.fromkeys(found.lambdas)
+    layers = {part.name: part for part in parts if hasattr(part, "get_vocabulary")}
+    notes = [
+        note
+        for name, vocabulary in vocabularies.items()
+        if (note := _compare_vocabulary(checkpoint, layers.get(name), vocabulary))
+    ]
+    notes += [
+        f"{label}: the code of a lambda is the factory's; the saved one is not compared"
+        for label in lambdas
+    ]
+    return tuple(notes)
+
+
+def _within(
+    described: Mapping[str, Mapping[str, Any]], object_path: str
+) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """Yields the layers of an object, by their paths from it."""
+    steps = tuple(step for step in object_path.replace("/", ".").split(".") if step)
+    for path, saved in described.items():
+        own = tuple(step for step in path.split(".") if step)
+        if own[: len(steps)] == steps:
+            yield own[len(steps) :], saved
+
+
+def _object_at(view: Any, root: Any, path: tuple[str, ...]) -> Any:
+    """Returns the object at a path of attributes; None if there is none."""
+    current = root
+    for step in path:
+        current = view.children(current).get(step)
+        if current is None:
+            return None
+    return current
+
+
+def _configuration_of(layer: Any, saved_class: str) -> dict[str, Any] | None:
+    """Returns a layer's class and arguments, after a way through JSON; None if it does not say, or
+    if it and the saved one are of different classes of the user's.
+
+    A class that derives from the saved one, as to add methods for the export, passes for it.
+    """
+    if not hasattr(layer, "get_config"):
+        return None
+    own_class = type(layer).__name__
+    if saved_class in {kind.__name__ for kind in type(layer).__mro__}:
+        own_class = saved_class
+    elif not _is_of_keras(own_class) and not _is_of_keras(saved_class):
+        return None
+    try:
+        text = json.dumps(layer.get_config(), default=_plain)
+    except Exception:  # noqa: BLE001 - a class of the user's may raise anything
+        return None
+    return {"class_name": own_class, "config": json.loads(text)}
+
+
+def _is_of_keras(class_name: str) -> bool:
+    return any(hasattr(module, class_name) for module in (tf.keras, tf.keras.layers))
+
+
+def _plain(value: Any) -> Any:
+    """Returns what JSON has for an argument."""
+    if isinstance(value, tf.TensorShape):
+        return value.as_list() if value.rank is not None else None
+    if isinstance(value, tf.DType):
+        return value.name
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "get_config"):
+        return {"class_name": type(value).__name__, "config": value.get_config()}
+    return getattr(value, "__name__", repr(value))
+
+
+def _check(checkpoint: Checkpoint, label: str, found: Comparison) -> None:
+    if found.differences:
+        # A graph of layers names the layer in it.
+        difference = found.differences[0].replace("the model: ", f"{label}: ", 1)
+        raise CheckpointError(f"checkpoint {checkpoint.prefix}: {difference}. {_REMEDY}")
+
+
+def _compare_vocabulary(checkpoint: Checkpoint, layer: Any, vocabulary: list[Any] | None) -> str:
+    """Compares the vocabulary of a layer; returns a note if it cannot be, else "".
+
+    Raises:
+      CheckpointError: It was an argument, and is another in the model.
+    """
+    if layer is None:
+        return ""
+    if not isinstance(vocabulary, list):
+        return (
+            f"{_label(layer)}: its vocabulary in SavedModel {checkpoint.prefix.parent.parent} is a "
+            "part of the graph, which is not read; only recorded outputs (verify.expected) can "
+            "tell whether it is the factory's"
+        )
+    stored = [str(token) for token in vocabulary]
+    own = [str(token) for token in layer.get_vocabulary(include_special_tokens=False)]
+    whole = [str(token) for token in layer.get_vocabulary()]
+    if stored not in (own, whole):
+        _refuse_vocabulary(checkpoint, layer, stored, own)
+    return ""
+
+
+def _refuse_vocabulary(
+    checkpoint: Checkpoint, layer: Any, stored: list[str], own: list[str]
+) -> None:
+    size = max(len(stored), len(own))
+    padded = [*stored, *[MISSING] * size][:size], [*own, *[MISSING] * size][:size]
+    index = next(i for i, (left, right) in enumerate(zip(*padded, strict=True)) if left != right)
+    saved, built = (
+        "nothing" if tokens[index] is MISSING else text_of(tokens[index]) for tokens in padded
+    )
+    raise CheckpointError(
+        f"checkpoint {checkpoint.prefix}: {_label(layer)}: vocabulary entry {index} is {saved} in "
+        f"the file and {built} in the model. {_REMEDY}"
+    )
+
+
+def _label(layer: Any) -> str:
+    return f"layer {layer.name!r} ({type(layer).__name__})"
