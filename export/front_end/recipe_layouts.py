@@ -38,9 +38,9 @@ def stack_key(found: Inventory, table: str) -> str | None:
     """Returns the key of the stack that holds a table: the only one, or the only one whose name
     has that of the table in it; None: there is no such stack.
     """
-    stacks = found.refused
+    stacks = [refused for refused in found.refused if refused.is_stack]
     if len(stacks) > 1:
-        stacks = tuple(stack for stack in stacks if f"_{table}_" in f"_{stack.name}_")
+        stacks = [stack for stack in stacks if f"_{table}_" in f"_{stack.name}_"]
     return stacks[0].key if len(stacks) == 1 else None
 
 

@@ -79,9 +79,9 @@ class Findings:
         if (entry := self.checkpoint.entries.get(key)) is not None:
             self.slots[key] = SlotSpec(name, key, of, entry.bytes)
 
-    def refuse(self, name: str, key: str, reason: str) -> None:
-        """Adds a table that cannot be exported."""
-        self.refused.append(RefusedTable(name, key, reason))
+    def refuse(self, name: str, key: str, reason: str, *, is_stack: bool = False) -> None:
+        """Adds a table, or a stack of tables, that cannot be exported."""
+        self.refused.append(RefusedTable(name, key, reason, is_stack))
 
     def taken(self) -> set[str]:
         """Returns the keys of all variables that a rule has found."""

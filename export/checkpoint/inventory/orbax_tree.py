@@ -42,7 +42,7 @@ _STACK_SLOT = re.compile(
 )
 _SPREAD = (
     "it is a SparseCore stack, and how its rows are spread over cores is not in the checkpoint; "
-    "say it with --layout FILE (docs/reference/checkpoints.md)"
+    "say it with --layout FILE, perhaps with --trained-ids (docs/reference/checkpoints.md)"
 )
 
 
@@ -69,7 +69,7 @@ def find_in_tree(found: Findings) -> None:
         entry = entries[key]
         stack = _stack_of(key, with_slots)
         if stack and len(entry.shape) == 2:
-            found.refuse(stack, key, _SPREAD)
+            found.refuse(stack, key, _SPREAD, is_stack=True)
         elif (origin := _LEAVES.get(_leaf(key))) is not None and may_be_table(entry):
             *path, leaf = _parts(key)
             tables.append(

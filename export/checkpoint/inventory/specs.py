@@ -175,11 +175,16 @@ def may_be_table(entry: Entry) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RefusedTable:
-    """Something that metadata tells to be tables, but that cannot be exported, and why."""
+    """Something that metadata tells to be tables, but that cannot be exported, and why.
+
+    Attributes:
+      is_stack: whether only the layout of its tables is not known.
+    """
 
     name: str
     key: str
     reason: str
+    is_stack: bool = False
 
 
 @dataclass(frozen=True, slots=True)
