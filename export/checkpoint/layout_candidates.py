@@ -15,6 +15,7 @@ place the tables of a stack one behind the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -29,8 +30,10 @@ CORE_ROWS_MULTIPLE = 8
 """Tables are padded to a multiple of so many rows on each SparseCore."""
 PARTITIONS_MAX = 128
 """Of `mod`, unless the variable is saved in more slices: as many as parameter servers or hosts."""
+CORES_MAX = 1 << 16
+"""SparseCores of a training job: the largest TPU slices have half as many."""
 OFFSETS_MAX = 256
-"""Of a table in a stack, for one number of cores."""
+"""Of a table in a stack, for one number of cores: about so many."""
 _DEVICE_CORES = (1, 2, 4)
 """SparseCores of a device: rotations are multiples of their number unless a program sets others."""
 
@@ -125,41 +128,40 @@ def families(
 
 
 def core_counts(stored_rows: int, table_rows: Sequence[int]) -> list[int]:
-    """Returns the numbers of SparseCores over which a variable can be spread, ascending.
+    """Returns the numbers of SparseCores over which a variable can be spread, ascending; each core
+    holds at least the rows to which programs pad.
 
     One core is the order of the rows, which a table alone in its variable has as `plain`.
     """
-    multiple = CORE_ROWS_MULTIPLE if stored_rows % CORE_ROWS_MULTIPLE == 0 else 1
     first = 2 if len(table_rows) == 1 else 1
+    last = min(CORES_MAX, stored_rows // CORE_ROWS_MULTIPLE)
     return [
         cores
-        for cores in _divisors(stored_rows // multiple)
-        if cores >= first
-        and sum(_core_rows(rows, cores, multiple) for rows in table_rows) <= stored_rows // cores
+        for cores in _divisors(stored_rows)
+        if first <= cores <= last
+        and sum(ceil_div(rows, cores) for rows in table_rows) <= stored_rows // cores
     ]
 
 
-def _core_rows(rows: int, cores: int, multiple: int) -> int:
-    return ceil_div(ceil_div(rows, cores), multiple) * multiple
-
-
 def _divisors(number: int) -> list[int]:
-    low = [part for part in range(1, int(number**0.5) + 1) if number % part == 0]
+    low = [part for part in range(1, math.isqrt(number) + 1) if number % part == 0]
     return sorted({*low, *(number // part for part in low)})
 
 
 def _offsets(cores: int, core_rows: int, table_rows: Sequence[int], number: int) -> list[int]:
-    """Returns where a table can begin on each core: behind any of the other tables."""
-    multiple = CORE_ROWS_MULTIPLE if core_rows % CORE_ROWS_MULTIPLE == 0 else 1
-    sums = {0}
-    for other, rows in enumerate(table_rows):
-        if other != number:
-            size = _core_rows(rows, cores, multiple)
-            sums |= {before + size for before in sums}
-        if len(sums) > 4 * OFFSETS_MAX:
-            break
+    """Returns where a table can begin on each core: behind any of the other tables, which are
+    padded or not.
+    """
     last = core_rows - ceil_div(table_rows[number], cores)
-    return sorted(offset for offset in sums if offset <= last)[:OFFSETS_MAX]
+    offsets = {0}
+    for multiple in (CORE_ROWS_MULTIPLE, 1):
+        sums = {0}
+        for other, rows in enumerate(table_rows):
+            if other != number and len(sums) < OFFSETS_MAX:
+                size = ceil_div(ceil_div(rows, cores), multiple) * multiple
+                sums |= {before + size for before in sums}
+        offsets |= sums
+    return sorted(offset for offset in offsets if offset <= last)
 
 
 def _partitions(

@@ -31,7 +31,7 @@ from export.checkpoint.slot_marks import SlotMarks, SlotReader
 from export.checkpoint.trained_rows import TrainedRows
 from export.errors import NotConvertible
 
-UNTOUCHED_SHARE_MAX = 0.05
+UNTOUCHED_SHARE_MAX = 0.01
 """Share of trained ids that may fall on untouched rows: examples that training skipped, gradients
 that are zero."""
 CORRELATION_MIN = 0.3

@@ -18,6 +18,8 @@ from export.checkpoint.reader import Checkpoint
 
 BYTES_MAX = 256 << 20
 """Of all slot variables of one table or stack: what is read of them at most."""
+ROWS_MAX = 1 << 22
+"""Of a variable whose rows are all read: all of them are ordered."""
 _BLOCK_BYTES = 8 << 20
 _GAP_ROWS = 8
 """Rows between two that are wanted, which are read with them rather than skipped."""
@@ -79,7 +81,7 @@ class SlotReader:
     @property
     def reads_all(self) -> bool:
         """Whether all rows are read."""
-        return self.row_bytes * self.rows <= BYTES_MAX
+        return self.rows <= ROWS_MAX and self.row_bytes * self.rows <= BYTES_MAX
 
     def read_all(self) -> SlotMarks:
         """Reads all rows.

@@ -36,11 +36,13 @@ def to_derive(key: str, facts: TableFacts) -> StatedTable:
 
 def stack_key(found: Inventory, table: str) -> str | None:
     """Returns the key of the stack that holds a table: the only one, or the only one whose name
-    has that of the table in it; None: there is no such stack.
+    has that of the table in it, without the layer of keras-rs that holds it; None: there is no such
+    stack.
     """
+    short = table.rpartition(".")[2]
     stacks = [refused for refused in found.refused if refused.is_stack]
     if len(stacks) > 1:
-        stacks = [stack for stack in stacks if f"_{table}_" in f"_{stack.name}_"]
+        stacks = [stack for stack in stacks if f"_{short}_" in f"_{stack.name}_"]
     return stacks[0].key if len(stacks) == 1 else None
 
 

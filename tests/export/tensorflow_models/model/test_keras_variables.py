@@ -184,7 +184,9 @@ def stacked(users: np.ndarray[Any, Any], movies: np.ndarray[Any, Any]) -> Any:
     return stack.reshape(-1, keras_3.DIM)
 
 
-def write_on_sparse_cores(folder: Path, ranker: Path) -> None:
+def write_on_sparse_cores(
+    folder: Path, ranker: Path, accumulators: np.ndarray[Any, Any] | None = None
+) -> None:
     """Writes a ranker's variables as training on a TPU would: one stack instead of two tables."""
     variables = arrays(ranker / "variables.npz")
     dense = {path: values for path, values in variables.items() if "_table" not in path}
@@ -193,7 +195,10 @@ def write_on_sparse_cores(folder: Path, ranker: Path) -> None:
         variables["ranker.embed.movie_table.embeddings"],
     )
     tree = {f"trainable_variables.{path}": values for path, values in dense.items()}
-    tree["trainable_variables.ranker.embed.var:user_table_movie_table:table"] = stack
+    path = "trainable_variables.ranker.embed.var:user_table_movie_table:table"
+    tree[path] = stack
+    if accumulators is not None:
+        tree[f"{path}:slot:accumulator"] = accumulators
     tree["optimizer_variables.adam.iteration"] = np.int32(6)
     write_item(folder / "checkpoint", tree, zarr3=True)
 
@@ -223,6 +228,28 @@ def test_tables_on_sparse_cores_come_from_their_layout(trained: Path, tmp_path: 
     published(tmp_path, tmp_path, **RANKER, **accepted)
     bundle = tmp_path / "tested" / "1"
     check_towers(bundle, trained / "ranker", RANKER_TABLES, {"score": "score"})
+
+
+def test_layout_of_tables_on_sparse_cores_is_derived_from_ids_that_occur_in_training(
+    trained: Path, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(2)
+    users = np.full((keras_3.USERS, keras_3.DIM), 0.1, np.float32)
+    movies = np.full((keras_3.MOVIES, keras_3.DIM), 0.1, np.float32)
+    trained_ids = {}
+    for name, accumulators in (("user_table", users), ("movie_table", movies)):
+        read = np.flatnonzero(random.random(len(accumulators)) < 0.5)
+        accumulators[read] += random.random((len(read), keras_3.DIM)).astype(np.float32)
+        (tmp_path / f"{name}.txt").write_text("\n".join(map(str, read)))
+        trained_ids[f"embed.{name}"] = str(tmp_path / f"{name}.txt")
+    accumulators = np.nan_to_num(stacked(users, movies), nan=0.1)
+    write_on_sparse_cores(tmp_path, trained / "ranker", accumulators)
+    checkpoint = {"path": str(tmp_path / "checkpoint"), "layout": "derive"}
+    verify = {"trained_ids": trained_ids}
+    manifest = published(tmp_path, tmp_path, **RANKER, checkpoint=checkpoint, verify=verify)
+    checks = manifest.verification.tables.values()
+    assert {check.stated_layout for check in checks} == {"derived"}
+    check_towers(tmp_path / "tested" / "1", trained / "ranker", RANKER_TABLES, {"score": "score"})
 
 
 def test_tables_on_sparse_cores_without_a_layout_are_refused(trained: Path, tmp_path: Path) -> None:
