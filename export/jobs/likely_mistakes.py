@@ -58,11 +58,9 @@ def _unlike_rules(entries: Mapping[str, manifest.Feature], model: ModelSpec) -> 
         ):
             rule = entry.ids
             # Different rows of one vocabulary have a warning of their own.
-            alike = (
-                f"vocabulary {rule.vocabulary}"
-                if isinstance(rule, manifest.VocabularyIds)
-                else rule.model_dump_json()
-            )
+            alike = rule.model_dump_json()
+            if isinstance(rule, manifest.VocabularyIds):
+                alike = f"vocabulary {rule.vocabulary}"
             features.setdefault(entry.table, {}).setdefault(alike, []).append((spec, entry))
 
     warnings = []

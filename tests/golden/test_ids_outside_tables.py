@@ -311,16 +311,19 @@ def test_bundle_that_reads_other_rows_than_the_model_is_noticed_by_an_example(
     project = jax_project(tmp_path, ["clip"], EXTRACTED, lines)
     project.export()
     bundle = tmp_path / "bundles" / "random" / "1"
-    job, base = read_recipe(tmp_path / "recipe.toml"), tmp_path
-    verify_against_recipe(bundle, job, base)
+    job = read_recipe(tmp_path / "recipe.toml")
+    verify_against_recipe(bundle, job, tmp_path)
 
     manifest = read_manifest(bundle)
     entry = manifest.features["clip"]
     lost = entry.model_copy(update={"ids": IdentityIds(), "unknown": Unknown()})
     changed = manifest.model_copy(update={"features": {"clip": lost}})
     (bundle / "manifest.json").write_bytes(dump(changed))
-    with pytest.raises(VerificationFailed, match="tower 'query'"):
-        verify_against_recipe(bundle, job, base)
+    with pytest.raises(VerificationFailed) as failure:
+        verify_against_recipe(bundle, job, tmp_path)
+    assert "tower 'query'" in str(failure.value)
+    # The other examples agree, which names the suspect.
+    assert str(failure.value).endswith("compare features.NAME.ids and .unknown of clip")
 
 
 MASKED = """
