@@ -79,10 +79,11 @@ def saved_values(model: Any, path: str) -> SavedValues:
             return groups.setdefault(path.lstrip("/"), {})
 
     class Visited(set[int]):
-        """Takes the id of each layer when Keras has written it: after its group was made."""
+        """Takes the id of each object that Keras has written, after its group was made."""
 
         def add(self, number: int) -> None:
-            layers[next(reversed(groups))] = by_id.get(number)
+            # An object that saves no variables has no group: the last one is that of another.
+            layers.setdefault(next(reversed(groups), ""), by_id.get(number))
             super().add(number)
 
     save_state(model, Recorder(), None, path, Visited())
