@@ -5,15 +5,12 @@ to trace a model can take minutes.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from bundle.errors import FormulaError
 from bundle.format.formula import parse_formula
 from export.errors import UsageError
 from export.recipe.schema import ExportJob, TowerPart
-
-_UNNAMED = "result"
-"""The output of a call that returns one tensor."""
 
 
 def check_references(job: ExportJob) -> None:
@@ -29,31 +26,44 @@ def check_references(job: ExportJob) -> None:
                     f"towers.{name}.inputs names {which!r}"
                     f"{_nearest(which, job.inputs)}; the recipe's inputs: {', '.join(job.inputs)}"
                 )
-        outputs = list(part.outputs) or [_UNNAMED]
-        if part.result is not None and part.result not in outputs:
+        outputs = list(part.outputs)  # {}: the model names them
+        if outputs and part.result is not None and part.result not in outputs:
             raise UsageError(
                 f"towers.{name}.result is {part.result!r}{_nearest(part.result, outputs)}; it must "
                 f"be one of its outputs: {', '.join(outputs)}"
             )
-        if part.formula is not None:
-            _check_formula(f"towers.{name}.formula", part, part.formula, outputs)
+        formula_names(name, part, outputs)
 
 
-def _check_formula(where: str, part: TowerPart, text: str, outputs: list[str]) -> None:
+def formula_names(tower: str, part: TowerPart, outputs: Collection[str]) -> frozenset[str]:
+    """Returns the outputs that a tower's formula reads; none if it has no formula.
+
+    Args:
+      tower: its name.
+      part: its part of the recipe.
+      outputs: those that it has; empty: they are not known.
+
+    Raises:
+      UsageError: it is no formula, names another output, or its tower does not rank.
+    """
+    if part.formula is None:
+        return frozenset()
+    where = f"towers.{tower}.formula"
     if part.role != "ranking":
         raise UsageError(f"{where}: a {part.role} tower ranks nothing; leave it out")
     try:
-        formula = parse_formula(text)
+        names = frozenset(parse_formula(part.formula).names)
     except FormulaError as problem:
         raise UsageError(f"{where}: {problem}") from problem
-    for output in formula.names:
-        if output not in outputs:
+    for output in sorted(names):
+        if outputs and output not in outputs:
             raise UsageError(
                 f"{where} names {output!r}{_nearest(output, outputs)}; the tower has "
                 f"{', '.join(outputs)}"
             )
+    return names
 
 
 def _nearest(wrong: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(wrong, list(known), n=1)
+    close = difflib.get_close_matches(wrong, list(known), n=1, cutoff=0.7)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -6,10 +6,10 @@ import math
 from collections.abc import Collection
 
 from bundle.format import manifest
-from bundle.format.formula import parse_formula
 from export.errors import NotConvertible, UsageError
 from export.front_end.specs import ModelSpec, TowerSpec
 from export.recipe import schema
+from export.recipe.references import formula_names
 
 
 def check_limits(job: schema.ExportJob, model: ModelSpec, converted: Collection[str] = ()) -> None:
@@ -54,14 +54,14 @@ def _size(output: manifest.TowerOutput) -> int:
 
 
 def check_formulas(job: schema.ExportJob, model: ModelSpec) -> None:
-    """Checks that each tower's formula reads one number per candidate of an output.
+    """Checks each tower's formula against the outputs that it has.
 
     Raises:
-      UsageError: it reads an output of several.
+      UsageError: it is not a formula, names something other than an output of one number per
+        candidate, or its tower does not rank.
     """
     for name, tower in model.towers.items():
-        text = job.towers[name].formula
-        read = () if text is None else parse_formula(text).names
+        read = formula_names(name, job.towers[name], [output.name for output in tower.outputs])
         for output in tower.outputs:
             if output.name in read and _size(output) != 1:
                 raise UsageError(

@@ -94,7 +94,7 @@ def test_ranking_of_several_numbers_is_refused() -> None:
 def checked_formula(formula: str | None, spec: TowerSpec) -> str:
     """Returns why a formula is refused; "" if it is not."""
     try:
-        check_formulas(job_of(formula=formula), model_of(spec))
+        check_formulas(job_of(formula=formula, role=spec.role), model_of(spec))
     except UsageError as problem:
         return str(problem)
     return ""
