@@ -264,7 +264,7 @@ class Verification(StrictModel):
     table_effect: dict[str, dict[str, float]] = Field(default_factory=dict)
     """By tower and output: the largest difference that converted tables alone make."""
     unverified: tuple[str, ...] = ()
-    """What no check could tell, each with the reason or the remedy."""
+    """What no check could show, each with the reason or the remedy."""
 
 
 class Manifest(StrictModel):

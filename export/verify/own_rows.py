@@ -156,7 +156,8 @@ def hostile_values(dtype: str) -> Values:
         numbers = random.integers(-(1 << 40), 1 << 40, HOSTILE_VALUES - len(_WORDS))
         return _texts([*_WORDS, *map(str, numbers.tolist())])
     bits = 32 if dtype == "int32" else 64
-    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    low = -(1 << (bits - 1))
+    high = (1 << (bits - 1)) - 1
     powers = [1 << bit for bit in range(bits - 1)]
     edges = {*powers, *(power - 1 for power in powers), *(power + 1 for power in powers)}
     edges |= {-edge for edge in edges} | {low, high, 0}
