@@ -133,14 +133,25 @@ def core_counts(stored_rows: int, table_rows: Sequence[int]) -> list[int]:
 
     One core is the order of the rows, which a table alone in its variable has as `plain`.
     """
+    multiple = _multiple(stored_rows)
     first = 2 if len(table_rows) == 1 else 1
     last = min(CORES_MAX, stored_rows // CORE_ROWS_MULTIPLE)
     return [
         cores
-        for cores in _divisors(stored_rows)
+        for cores in _divisors(stored_rows // multiple)
         if first <= cores <= last
-        and sum(ceil_div(rows, cores) for rows in table_rows) <= stored_rows // cores
+        and sum(_core_rows(rows, cores, multiple) for rows in table_rows) <= stored_rows // cores
     ]
+
+
+def _multiple(rows: int) -> int:
+    """Returns to which multiple tables are padded in a variable or on a core of so many rows."""
+    return CORE_ROWS_MULTIPLE if rows % CORE_ROWS_MULTIPLE == 0 else 1
+
+
+def _core_rows(rows: int, cores: int, multiple: int) -> int:
+    """Returns the rows that a table takes on each core, with its padding."""
+    return ceil_div(ceil_div(rows, cores), multiple) * multiple
 
 
 def _divisors(number: int) -> list[int]:
@@ -149,19 +160,15 @@ def _divisors(number: int) -> list[int]:
 
 
 def _offsets(cores: int, core_rows: int, table_rows: Sequence[int], number: int) -> list[int]:
-    """Returns where a table can begin on each core: behind any of the other tables, which are
-    padded or not.
-    """
+    """Returns where a table can begin on each core: behind any of the other tables."""
     last = core_rows - ceil_div(table_rows[number], cores)
-    offsets = {0}
-    for multiple in (CORE_ROWS_MULTIPLE, 1):
-        sums = {0}
-        for other, rows in enumerate(table_rows):
-            if other != number and len(sums) < OFFSETS_MAX:
-                size = ceil_div(ceil_div(rows, cores), multiple) * multiple
-                sums |= {before + size for before in sums}
-        offsets |= sums
-    return sorted(offset for offset in offsets if offset <= last)
+    multiple = _multiple(core_rows)
+    sums = {0}
+    for other, rows in enumerate(table_rows):
+        if other != number and len(sums) < OFFSETS_MAX:
+            size = _core_rows(rows, cores, multiple)
+            sums |= {before + size for before in sums}
+    return sorted(offset for offset in sums if offset <= last)
 
 
 def _partitions(
