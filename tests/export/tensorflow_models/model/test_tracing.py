@@ -270,14 +270,17 @@ def test_trace_towers_error_inside_keras_layers_is_one_sentence(movies: TracedCh
         trace_towers(ExportJob.model_validate(changed), MODELS)
 
 
-def test_trace_towers_input_that_would_be_sent_in_two_dtypes_is_refused(tmp_path: Path) -> None:
+def test_trace_towers_numbers_of_an_input_with_a_rule_of_the_recipe_are_its_rows(
+    tmp_path: Path,
+) -> None:
     changed = one_table_recipe("build_reads_the_ids").model_dump(mode="json", exclude_unset=True)
     changed["features"] = {"item": {"ids": {"kind": "hash", "dtype": "string"}}}
     changed["output"] = {"root": str(tmp_path), "tables": "inline"}
     prefix = save_checkpoint(one_table_recipe("build_reads_the_ids"), tmp_path)
     changed["checkpoint"]["path"] = str(prefix)
-    with pytest.raises(NotConvertible, match="input 'item' would be sent as int64 and as string"):
-        prepare_inline(ExportJob.model_validate(changed), MODELS, ExportSettings())
+    job = ExportJob.model_validate(changed)
+    prepared = prepare_inline(job, MODELS, ExportSettings())
+    assert set(prepared.entries) == {"item@items", "item@indicator"}
 
 
 @pytest.mark.parametrize("function", ["build_large_keras_table", "build_called_keras_table"])
