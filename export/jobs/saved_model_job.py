@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -147,10 +147,7 @@ def prepare_inline(
         plan.end - staged_bytes,
         ', or set output.tables = "inline-link" where the checkpoint lies there',
     )
-    beyond = [what for what in ("corpora", "indexes") if getattr(job, what)]
-    left_out = (
-        (f"{' and '.join(beyond)} of the recipe are not part of a SavedModel",) if beyond else ()
-    )
+    left_out = tuple(_left_out(job))
     layouts = (
         f"table {name}: {spec.note}"
         for name, spec in tables.items()
@@ -238,6 +235,19 @@ def run_inline(
         file.write_bytes(orjson.dumps(report, option=orjson.OPT_INDENT_2))
         with progress.step("publish"):
             return {"saved_model": str(stage.publish())} | report
+
+
+def _left_out(job: ExportJob) -> Iterator[str]:
+    """Yields notes on what a recipe has and a SavedModel has not."""
+    beyond = [what for what in ("corpora", "indexes") if getattr(job, what)]
+    if beyond:
+        yield f"{' and '.join(beyond)} of the recipe are not part of a SavedModel"
+    fitted = [name for name, part in job.inputs.items() if part.pad is not None or part.keep]
+    if fitted:
+        yield (
+            f"lists of {', '.join(fitted)} are neither padded nor cut by a SavedModel, whose "
+            "signature fixes their length: clients do it (pad and keep of the recipe)"
+        )
 
 
 def _unverified(

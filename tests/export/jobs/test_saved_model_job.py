@@ -306,6 +306,17 @@ def test_plan_lists_the_inputs_of_the_signatures_and_writes_nothing(
     assert not (project.parent / "bundles").exists()
 
 
+def test_plan_notes_lists_that_clients_must_pad_themselves(
+    ads: TracedCheckpoint, command: Command, tmp_path: Path
+) -> None:
+    recipe = ads.job.model_dump(mode="json", exclude_unset=True)
+    recipe = changed(recipe, "checkpoint.path", str(ads.prefix))
+    slots = {"dtype": "int64", "shape": [2], "pad": 0, "keep": "last"}
+    project = write_project(tmp_path / "project", changed(recipe, "inputs.slots", slots))
+    page = command("plan", project, "--tables", "inline", "--json").json
+    assert [note for note in page["notes"] if "lists of slots are neither padded nor cut" in note]
+
+
 @pytest.mark.parametrize(
     ("path", "value", "told"),
     [
