@@ -269,11 +269,13 @@ import tensorflow as tf
 
 class Model(tf.Module):
     def __init__(self):
-        self.items = tf.Variable(tf.zeros([{rows}, 2]))
+        self.layer = tf.keras.layers.Embedding({rows}, 2)
+        self.layer.build(None)
+        self.items = self.layer.embeddings
 
     @tf.function
     def __call__(self, inputs):
-        return {{"vector": tf.gather(self.items, inputs["item"])}}
+        return {{"vector": {lookup}}}
 
 
 def build():
@@ -282,11 +284,16 @@ def build():
 
 
 @pytest.mark.parametrize("threshold", THRESHOLDS)
+@pytest.mark.parametrize(
+    "lookup",
+    ['tf.gather(self.items, inputs["item"])', 'self.layer(inputs["item"])'],
+    ids=["gather", "tf-keras"],
+)
 def test_ids_that_tensorflow_rejects_read_zeros_whatever_the_size_of_the_table(
-    threshold: int, tmp_path: Path
+    lookup: str, threshold: int, tmp_path: Path
 ) -> None:
     tf = load_tensorflow()
-    (tmp_path / "model.py").write_text(PLAIN.format(rows=ROWS))
+    (tmp_path / "model.py").write_text(PLAIN.format(rows=ROWS, lookup=lookup))
     names: dict[str, Any] = {}
     exec((tmp_path / "model.py").read_text(), names)
     model = names["build"]()
