@@ -42,8 +42,14 @@ from export.tables.key_indexes import write_key_indexes
 from export.tables.vocabularies import write_model_vocabulary, write_vocabulary
 from export.towers.files import TowerFiles
 from export.verify import table_effects
+from export.verify.failing_forms import without_failing_forms
 from export.verify.forms import TOLERANCE
-from export.verify.parity import check_towers, query_vectors, with_empty_bags
+from export.verify.parity import (
+    check_towers,
+    feature_values,
+    query_vectors,
+    with_empty_bags,
+)
 from export.verify.recipe_examples import examples_of
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
@@ -146,6 +152,9 @@ class _Bundle:
                     "the model rejects invented ids that its tables lack, so what becomes of "
                     "unknown ids is not verified: name real examples as verify.examples"
                 )
+            values = feature_values(reference, reference.features)
+            towers, left_out = without_failing_forms(reference, self.directory, towers, values)
+            self.notes += left_out
             effects = table_effects.measure_effects(
                 reference, trained, self.directory, towers, expected
             )

@@ -18,6 +18,7 @@ from bundle.format.manifest import IdentityIds, Unknown, dump
 from bundle.storage.catalog import read_manifest
 from export.errors import ExportError, UsageError, VerificationFailed
 from export.graphs.loading import load_tensorflow
+from export.jobs.staged import Published
 from export.recipe.schema import read_recipe
 from export.verify.published import verify_against_recipe
 from service.errors import InvalidArgument
@@ -71,8 +72,8 @@ class Project:
     folder: Path
     call: Any
 
-    def export(self) -> None:
-        export(self.folder / "recipe.toml")
+    def export(self) -> Published:
+        return export(self.folder / "recipe.toml")
 
     def served(self, ids: Mapping[str, Sequence[Any]]) -> NDArray[np.float32]:
         """Returns what the service answers to ids by input."""
@@ -406,3 +407,40 @@ def test_masks_whose_numbers_the_recipe_leaves_open_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         masked_project(tmp_path, feature, kind).export()
+
+
+ONE_HOT = """
+import jax
+import jax.numpy as jnp
+
+
+def score(parameters, inputs):
+    return {{"vector": jax.nn.one_hot(inputs["item"], {rows}) @ parameters["items"]}}
+
+
+def build():
+    return {{"items": jax.ShapeDtypeStruct(({rows}, 2), jnp.float32)}}, score
+"""
+
+
+@pytest.mark.parametrize("has_examples", [False, True])
+def test_compiled_tower_that_fails_outside_of_a_one_hot_vector_is_left_out(
+    has_examples: bool, tmp_path: Path
+) -> None:
+    """LiteRT's converter makes a lookup of the product."""
+    pytest.importorskip("jax")
+    from tests.export.checkpoint.orbax_trees import write_item
+
+    (tmp_path / "model.py").write_text(ONE_HOT.format(rows=ROWS))
+    items = np.random.default_rng(5).normal(0, 1, (ROWS, 2)).astype(np.float32)
+    write_item(tmp_path / "checkpoint", {"params.items": items})
+    more = with_examples(tmp_path, {"item": IDS}) if has_examples else ""
+    write_recipe(tmp_path, {"item": '{ dtype = "int32" }'}, INSIDE, more)
+    project = Project(tmp_path, None)
+    (note,) = project.export().notes
+    what = "an example" if has_examples else "-1 in input 'item'"
+    assert f"tower 'query' is not compiled for LiteRT (f32): it fails on {what}" in note
+    forms = read_manifest(tmp_path / "bundles" / "random" / "1").towers["query"].forms
+    assert [form.kind for form in forms] == ["saved_model"]
+    expected = [items[i] if 0 <= i < ROWS else [0, 0] for i in IDS]
+    np.testing.assert_array_equal(project.served({"item": IDS}), expected)
