@@ -51,9 +51,13 @@ def _group(group: Group) -> Iterator[str]:
 
 
 def _tower(tower: DrawnTower) -> Iterator[str]:
-    order = f"ordered by {tower.formula}" if tower.formula else f"result {tower.result}"
+    order = ""
+    if tower.formula:
+        order = f" (ordered by {tower.formula})"
+    elif len(tower.outputs) > 1:
+        order = f" (result {tower.result})"
     yield from _wrapped(
-        f"{tower.name}  {tower_box(tower).lines[0]} -> {', '.join(tower.outputs)} ({order})", 2
+        f"{tower.name}  {tower_box(tower).lines[0]} -> {', '.join(tower.outputs)}{order}", 2
     )
     for line in (*(f"runs as {form}" for form in tower.runs), *map(str, tower.parts)):
         yield from _wrapped(line, 4)

@@ -29,7 +29,7 @@ def test_tower_without_formula_and_parts_is_told_by_its_result() -> None:
         "    <- user  context, single; the id is the row; unknown: zeros",
         "",
         "towers -> outputs",
-        "  rank  ranking tower, 2.0 KiB of weights -> score (result score)",
+        "  rank  ranking tower, 2.0 KiB of weights -> score",
         "    runs as LiteRT f32",
         "    takes user",
     ]
