@@ -105,8 +105,9 @@ class NumpyReference:
     ) -> ReferenceRun:
         assert list(model.towers) == ["query"]
         ids = inputs.columns["user"].values
-        rows, places = np.unique(ids, return_inverse=True)
-        vectors = inputs.read_rows("users", rows)[places]
+        is_row = (ids >= 0) & (ids < model.tables["users"].rows)
+        rows, positions = np.unique(np.where(is_row, ids, 0), return_inverse=True)
+        vectors = inputs.read_rows("users", rows)[positions] * is_row[:, np.newaxis]
         ages = inputs.columns["age"].values
         return ReferenceRun({"query": {"result": query(vectors, ages, self._kernel)}})
 
