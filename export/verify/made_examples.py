@@ -124,11 +124,13 @@ class _Maker:
         return column._replace(values=values)
 
     def _unknown_ids(self, name: str) -> list[Any]:
-        """Returns ids of an input that no table has; none if a feature refuses them, or has a row
-        for every id.
+        """Returns ids of an input that no table has; none if a feature refuses them, has a row for
+        every id, or leaves them out where the model is given them.
         """
         readers = self.model.inputs[name]
         embedded = [spec for spec in readers if isinstance(spec, FeatureSpec)]
+        if self._drops_some(readers):
+            return []
         rows = self._rows_of_tables(readers)
         if not rows or any(len(spec.reads) > 1 for spec in embedded):
             return []
@@ -145,6 +147,23 @@ class _Maker:
         elif isinstance(rule, manifest.IdentityIds | manifest.ComputedIds):
             unknown = _outside(rows, self.model.padding_of(name))
         return [] if spec.ids_dtype == "float32" else unknown
+
+    def _drops_some(self, readers: Sequence[FeatureSpec | DenseSpec]) -> bool:
+        """Returns whether bags leave unknown ids out that other readers of the input take, such as
+        the number of ids: the model itself, which is given all or none, is then no reference.
+        """
+        bags = [
+            isinstance(spec, FeatureSpec)
+            and spec.entry.kind == "bag"
+            and self._unknown_rule(spec) == "zeros"
+            for spec in readers
+        ]
+        return any(bags) and not all(bags)
+
+    def _unknown_rule(self, spec: FeatureSpec) -> str:
+        entry = self.entries[spec.name]
+        assert isinstance(entry, manifest.EmbeddedFeature)  # noqa: S101 - of a FeatureSpec
+        return entry.unknown.rule
 
     def _rule_of_ids(self, spec: FeatureSpec) -> manifest.IdRule:
         """Returns the rule of a feature's ids, whether the model or the recipe states it."""

@@ -229,7 +229,12 @@ def test_plan_tells_what_it_would_read_and_write(tmp_path: Path) -> None:
     plan = plan_tables(*given, tmp_path / "out", writing=ways, workers=2)
     said = given.inventory.table("a").note
     assert said.startswith("saved by TF1 in slices")
+    linked = (
+        "its rows are linked and not read: NaN and infinities are found only in rows that are "
+        "compared (all of them with --full)"
+    )
     layout = {"layout": "plain", "stated": False, "dim": 4, "dtype": "float32"}
+    layout["trained_ids"] = None
     copied = layout | {"linked": False}
     assert plan.to_json() == {
         "checkpoint": "ckpt-1",
@@ -237,7 +242,7 @@ def test_plan_tells_what_it_would_read_and_write(tmp_path: Path) -> None:
             "a": copied
             | {"key": "a", "rows": 10, "bytes": 160, "slices": 2, "segments": 3, "note": said},
             "b": layout
-            | {"key": "b", "rows": 3, "bytes": 48, "slices": 1, "segments": 1, "note": ""}
+            | {"key": "b", "rows": 3, "bytes": 48, "slices": 1, "segments": 1, "note": linked}
             | {"linked": True},
             "c": copied
             | {"key": "c", "rows": 6, "bytes": 96, "slices": 1, "segments": 1}
@@ -256,6 +261,7 @@ def test_plan_tells_what_it_would_read_and_write(tmp_path: Path) -> None:
     }
     assert plan.notes == (
         f"table a: {said}",
+        f"table b: {linked}",
         "table c: its rows are converted from float64 to float32",
     )
     assert plan.moved_bytes == 160 + 96

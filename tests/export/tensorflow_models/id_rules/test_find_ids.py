@@ -142,10 +142,11 @@ def test_keys_outside_a_vocabulary_are_spread_by_their_remainders(
     [
         (lambda features: features["x"], None, None),
         (lambda features: tf.cast(features["x"], tf.int32), None, Cast(of="int64", to="int32")),
-        (lambda features: tf.cast(features["x"], tf.int32), 50, None),
+        # 2^32 + 5 is row 5 of the model's table.
+        (lambda features: tf.cast(features["x"], tf.int32), 50, Cast(of="int64", to="int32")),
     ],
 )
-def test_integers_that_another_rule_takes_are_cast_and_rows_are_not(
+def test_integers_that_wrap_around_are_cast_whatever_takes_them(
     change: Change, rows: int | None, cast: Cast | None
 ) -> None:
     resolved = found(change, rows, x=ids())

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.errors import UsageError
 from export.front_end.specs import DenseSpec, FeatureSpec, TableFacts
 from export.graphs.loading import tf
 from export.recipe.schema import ExportJob
@@ -92,11 +91,6 @@ def test_tower_takes_all_inputs_or_those_that_the_recipe_names() -> None:
     )
     model = traced(lambda model, inputs: gather(model.items, inputs["other"]), job, items=11)
     assert [tower.spec.call_inputs for tower in model.towers] == [("item", "other"), ("other",)]
-    wrong = job_of("item", "other", a={"role": "query", "inputs": ["other", "items"]})
-    with pytest.raises(
-        UsageError, match=r"\Atowers\.a\.inputs names 'items'; the recipe's inputs: item, other\Z"
-    ):
-        traced(lambda model, inputs: inputs["other"], wrong)
 
 
 def test_model_has_the_tables_and_features_that_towers_need() -> None:

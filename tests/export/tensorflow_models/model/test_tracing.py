@@ -161,7 +161,6 @@ def test_trace_towers_model_that_cannot_be_partitioned_names_why_and_the_cure(
     [
         ({"call": "score"}, "call 'score': One has no attribute 'score'"),
         ({"call": "way"}, "call 'way' is a str, which cannot be called"),
-        ({"inputs": ["items"]}, "towers.tower.inputs names 'items'; the recipe's inputs: item"),
         (
             {"outputs": {"vector": "query"}},
             "returns a .*, not a dict; leave towers.tower.outputs out",
