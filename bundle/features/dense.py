@@ -70,8 +70,7 @@ class Dense:
         if column.weights is not None and not self._drop_weights:
             raise FeatureError(self.read, "weights were sent; the feature takes none")
         if self._spec.take == "lengths":
-            lengths = lengths_of(checked_offsets(self.read, column, n))
-            return Activation(self._numbers(lengths).reshape(n, *self.shape))
+            return Activation(self._numbers(self._lengths(column, n)).reshape(n, *self.shape))
         if self._spec.take in ("padded", "weights"):
             return Activation(self._padded(column, n))
         if column.offsets is None and column.values.shape == (n * self._size,):
@@ -93,6 +92,20 @@ class Dense:
         result = np.repeat(self._needed_default(), n, axis=0)
         result[~absent] = values
         return Activation(result)
+
+    def _lengths(self, column: Column, n: int) -> NDArray[np.int64]:
+        """Returns [n] how many ids each example has. Of a list of a fixed length that feature
+        columns of TensorFlow fill up, by -1 or "", these are the ids up to the last of another
+        value.
+        """
+        length = self._spec.input_length
+        if length is None or length.pad not in (-1, ""):
+            return lengths_of(checked_offsets(self.read, column, n))
+        values = column.values.reshape(n, length.values)
+        padding = str(length.pad) if values.dtype == object else length.pad
+        counts = np.where(values != padding, np.arange(1, length.values + 1), 0)
+        longest: NDArray[np.int64] = counts.max(axis=1, initial=0)
+        return longest
 
     def _stated(self, default: Any) -> NDArray[Any]:
         """Returns [1, *shape] numbers of a default."""

@@ -195,7 +195,8 @@ def fit_length(
         if weights.shape != column.values.shape:
             counts = f"{weights.size} weights for {column.values.size} values"
             raise FeatureError(name, f"{counts}; one each was expected")
-        weights = _placed(entry, weights, offsets, 1.0)
+        # What fills a list up counts for nothing in a weighted sum or mean.
+        weights = _placed(entry, weights, offsets, 0.0)
     if default is not None and takes_default.any():
         values, default_values = _alike(values, default.values)
         values[takes_default] = default_values

@@ -12,7 +12,7 @@ from bundle.errors import FeatureError
 from bundle.features.input_lengths import fitted_default
 from bundle.format.manifest import InputLength
 from export.errors import UsageError
-from export.front_end.specs import FeatureSpec, ModelSpec
+from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
 from export.recipe import schema
 
 
@@ -59,6 +59,8 @@ def _padding(name: str, model: ModelSpec, job: schema.ExportJob) -> int | str | 
     paddings = set()
     is_row_stated = job.features.get(name, schema.FeaturePart()).ids.kind != "identity"
     for spec in model.inputs[name]:
+        if isinstance(spec, DenseSpec) and spec.entry.take == "lengths":
+            continue  # counts what is left
         of_rows = isinstance(spec, FeatureSpec) and is_row_stated and not spec.has_rule
         left_out = None
         if isinstance(spec, FeatureSpec) and not of_rows:

@@ -219,7 +219,6 @@ RANKERS = [
         },
         columns,
         16,
-        refused=(("shop", [[40]] * N, "40 is no row of its table"),),
         code="",
     ),
 ]
