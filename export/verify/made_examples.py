@@ -149,16 +149,19 @@ class _Maker:
         return [] if spec.ids_dtype == "float32" else unknown
 
     def _drops_some(self, readers: Sequence[FeatureSpec | DenseSpec]) -> bool:
-        """Returns whether bags leave unknown ids out that other readers of the input take, such as
-        the number of ids: the model itself, which is given all or none, is then no reference.
+        """Returns whether bags leave unknown ids out that the model is given all the same, for
+        another reader of the input, such as the number of ids, or for a rule of its own: what it
+        makes of them is then no reference.
         """
-        bags = [
-            isinstance(spec, FeatureSpec)
+        dropping = [
+            spec
+            for spec in readers
+            if isinstance(spec, FeatureSpec)
             and spec.entry.kind == "bag"
             and self._unknown_rule(spec) == "zeros"
-            for spec in readers
         ]
-        return any(bags) and not all(bags)
+        by_own_rule = any(spec.rule is not None for spec in dropping)
+        return bool(dropping) and (by_own_rule or len(dropping) < len(readers))
 
     def _unknown_rule(self, spec: FeatureSpec) -> str:
         entry = self.entries[spec.name]
