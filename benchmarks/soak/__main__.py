@@ -29,7 +29,7 @@ from service.grpc_api.servicer import SERVICE
 from tests.bundles.small import write_small_bundle
 from tests.e2e.process import WAIT_S, Process
 
-ALL_S_MAX = 1800
+ALL_S_MAX = 3600
 SHOW = Console(highlight=False, soft_wrap=True)
 
 
