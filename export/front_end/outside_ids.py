@@ -6,10 +6,11 @@ from typing import Literal, NamedTuple
 
 from bundle.format import manifest
 
-Outside = Literal["rejected", "nearest", "zeros", "nan"]
+Outside = Literal["rejected", "refused", "nearest", "zeros", "nan"]
 """What a lookup reads for an id that is no row.
 
 rejected: nothing that training can rely on, as in TensorFlow, which raises an error on CPUs.
+refused: nothing, since the layer checks its ids.
 nearest: the first or the last row. zeros, nan: a vector of these.
 """
 
@@ -28,7 +29,7 @@ class OutsideIds(NamedTuple):
     @property
     def unknown(self) -> manifest.Unknown:
         """What the service does with such ids where the recipe states nothing."""
-        if self.others in ("nearest", "nan"):
+        if self.others in ("refused", "nearest", "nan"):
             # No vector of the model stands for an unknown id.
             return manifest.Unknown(rule="refuse")
         return manifest.Unknown()
@@ -46,5 +47,6 @@ class OutsideIds(NamedTuple):
         )
 
 
+REFUSING = OutsideIds(others="refused")
 REJECTING = OutsideIds()
 """A lookup that defines nothing for ids that are no rows."""

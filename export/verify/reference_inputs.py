@@ -199,7 +199,9 @@ class Reference:
                 (row,) = self.dumped[spec.entry.table].of(np.array([row]))
             return column._replace(values=np.where(is_unknown, row, ids))
         bags = [isinstance(each, FeatureSpec) and each.entry.kind == "bag" for each in readers]
-        if unknown.rule == "zeros" and all(bags):  # a bag leaves unknown ids out
+        # A dense input has a place for every id, and only padding can stand in one.
+        has_place = self.job.inputs[name].kind != "dense" or spec.padding_of(name) is not None
+        if unknown.rule == "zeros" and all(bags) and has_place:  # a bag leaves unknown ids out
             kept = ~is_unknown
             offsets = checked_offsets(name, column, self.examples.n)
             return Column(

@@ -125,13 +125,13 @@ AVERAGES = (
     ),
 )
 _ENCODED = "inputs output_mode depth dtype sparse count_weights"
-ENCODINGS = (
-    HookPoint(
-        "tf_keras.src.layers.preprocessing.preprocessing_utils",
-        "encode_categorical_inputs",
-        _ENCODED,
-    ),
-    HookPoint("keras.src.utils.numerical_utils", "encode_categorical_inputs", _ENCODED),
+TF_KERAS_ENCODING = HookPoint(
+    "tf_keras.src.layers.preprocessing.preprocessing_utils",
+    "encode_categorical_inputs",
+    _ENCODED,
+)
+KERAS_3_ENCODING = HookPoint(
+    "keras.src.utils.numerical_utils", "encode_categorical_inputs", _ENCODED
 )
 KERAS_3_EMBEDDING = HookPoint("keras.src.layers.core.embedding", "Embedding.call", "inputs")
 EMBED_REDUCE = HookPoint(

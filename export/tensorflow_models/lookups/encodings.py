@@ -10,10 +10,12 @@ src/utils/numerical_utils.py: encode_categorical_inputs.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from export.front_end.outside_ids import REFUSING, REJECTING, OutsideIds
 from export.graphs.loading import tf
-from export.tensorflow_models.frameworks.hook_points import ENCODINGS
+from export.tensorflow_models.frameworks.hook_points import KERAS_3_ENCODING, TF_KERAS_ENCODING
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.graph.input_paths import Values, per_example
 from export.tensorflow_models.id_rules import crosses
@@ -27,8 +29,8 @@ from export.tensorflow_models.lookups.records import Answer, Lookup, of_indicato
 def intercept_encodings(hooks: Hooks, answer: Answer) -> None:
     """Replaces encodings of ids that a rule describes by `answer`; Keras computes all others."""
 
-    def encoded(original: Callable[..., Any], **how: Any) -> Any:
-        lookup = _lookup(**how)
+    def encode(outside: OutsideIds, original: Callable[..., Any], **how: Any) -> Any:
+        lookup = _lookup(outside, **how)
         if lookup is None:
             return original(**how)
         with tf.control_dependencies(None):  # without Keras' assertions about ids
@@ -38,11 +40,14 @@ def intercept_encodings(hooks: Hooks, answer: Answer) -> None:
             found = tf.cast(found, how["dtype"])
             return found if how["output_mode"] != "tf_idf" else found * how["idf_weights"]
 
-    for point in ENCODINGS:
-        hooks.replace(point, encoded)
+    # Its layers reject ids beyond their number of tokens; those of Keras 3 leave them out.
+    hooks.replace(TF_KERAS_ENCODING, partial(encode, REFUSING))
+    hooks.replace(KERAS_3_ENCODING, partial(encode, REJECTING))
 
 
-def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | None:
+def _lookup(
+    outside: OutsideIds, inputs: Any, output_mode: str, depth: int, **how: Any
+) -> Lookup | None:
     """Returns the lookup of an encoding; None if no rule describes its ids, or if a tower can
     compute it.
     """
@@ -67,7 +72,7 @@ def _lookup(inputs: Any, output_mode: str, depth: int, **how: Any) -> Lookup | N
     ):
         return None
     how = {} if size == 1 else {"kind": "bag", "combiner": "sum"}
-    return of_indicator(inputs.op.name, depth, inputs, **how)
+    return of_indicator(inputs.op.name, depth, inputs, outside=outside, **how)
 
 
 def _is_described(ids: Any, size: int, depth: int) -> bool:
