@@ -13,6 +13,7 @@ from bundle.format.id_rules import (
     ChainedIds,
     ComputedIds,
     CrossedIds,
+    GraphIds,
     HashIds,
     IdentityIds,
     IdRule,
@@ -183,9 +184,12 @@ class EmbeddedFeature(StrictModel):
             raise ValueError("'place' is one of 'places', which is given with it")
         if self.place is not None and self.kind != "single":
             raise ValueError("'place' belongs to a single")
-        if self.cast is not None and isinstance(self.ids, BucketIds | MultiInputIds | TextIds):
+        takes_integers = not isinstance(
+            first_of(self.ids), BucketIds | GraphIds | MultiInputIds | TextIds
+        )
+        if self.cast is not None and not takes_integers:
             raise ValueError(
-                "'cast' makes integers, which no buckets, crossed, joined ids or texts take"
+                "'cast' makes integers, which no buckets, graphs, crossed, joined ids or texts take"
             )
         return self
 
@@ -204,7 +208,7 @@ class EmbeddedFeature(StrictModel):
         if self.ordinal and (self.indicator is None or self.kind == "bag"):
             raise ValueError("'ordinal' belongs to an indicator that is no bag")
         last = self.ids.rules[-1] if isinstance(self.ids, ChainedIds) else self.ids
-        if self.from_end and not isinstance(last, IdentityIds | ComputedIds):
+        if self.from_end and not isinstance(last, IdentityIds | ComputedIds | GraphIds):
             raise ValueError("'from_end' belongs to ids that are integers, or are computed of one")
         return self
 
@@ -272,7 +276,12 @@ def vocabularies_of(rule: IdRule) -> tuple[VocabularyIds, ...]:
         each for one in rules for each in (one.rules if isinstance(one, ChainedIds) else [one])
     ]
     rules += [rule.ids] if isinstance(rule, JoinedIds | TextIds) else []
-    return tuple(each for each in rules if isinstance(each, VocabularyIds))
+    return tuple(
+        vocabulary
+        for each in rules
+        for vocabulary in (each.vocabularies if isinstance(each, GraphIds) else [each])
+        if isinstance(vocabulary, VocabularyIds)
+    )
 
 
 def readers_of(

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from bundle.format.fields import Boundaries, Count, Int64, Length, Name, Positive, StrictModel
+from bundle.format.id_graphs import (
+    OPERATIONS_MAX,
+    ConstantNode,
+    InputNode,
+    OperationNode,
+    check_order,
+    kind_of_node,
+)
 from bundle.format.input_lengths import InputLength
 
 Role = Literal["context", "candidate"]
@@ -109,6 +117,40 @@ class BucketIds(StrictModel):
     """Whether boundaries above the value are counted: rows fall as it rises."""
 
 
+Node = Annotated[
+    Annotated[InputNode, Tag("Input")]
+    | Annotated[ConstantNode, Tag("Const")]
+    | Annotated[OperationNode, Tag("operation")],
+    Discriminator(kind_of_node),
+]
+
+
+class GraphIds(StrictModel):
+    """Row = what the model's own operations compute of the id: the result of the last node."""
+
+    kind: Literal["graph"] = "graph"
+    nodes: Annotated[tuple[Node, ...], Field(min_length=1, max_length=OPERATIONS_MAX)]
+    """In an order in which they can be computed; one of them is the input."""
+    vocabularies: tuple[VocabularyIds, ...] = ()
+    """That the operations look keys up in. A key's value is its position, from `first_row` on."""
+
+    @property
+    def dtype(self) -> str:
+        """What callers send: int32, int64, float32 or string."""
+        (dtype,) = {node.dtype for node in self.nodes if isinstance(node, InputNode)}
+        return dtype
+
+    @model_validator(mode="after")
+    def _in_order(self) -> GraphIds:
+        check_order(self.nodes)
+        inputs = [node for node in self.nodes if isinstance(node, InputNode)]
+        if len(inputs) != 1:
+            raise ValueError(f"a graph has one input, not {len(inputs)}")
+        if any(each.oov_buckets or each.mask is not None for each in self.vocabularies):
+            raise ValueError("a graph's vocabularies have neither 'oov_buckets' nor 'mask'")
+        return self
+
+
 class ChainedIds(StrictModel):
     """Row = what rules make of the id, one after another; each takes the integer that the one
     before it made.
@@ -120,7 +162,8 @@ class ChainedIds(StrictModel):
     rules: Annotated[
         tuple[
             Annotated[
-                ComputedIds | HashIds | VocabularyIds | BucketIds, Field(discriminator="kind")
+                ComputedIds | HashIds | VocabularyIds | BucketIds | GraphIds,
+                Field(discriminator="kind"),
             ],
             ...,
         ],
@@ -274,6 +317,7 @@ IdRule = Annotated[
     | HashIds
     | VocabularyIds
     | BucketIds
+    | GraphIds
     | ChainedIds
     | CrossedIds
     | JoinedIds

@@ -19,6 +19,7 @@ from bundle.format.manifest import (
     ComputedIds,
     DenseFeature,
     Feature,
+    GraphIds,
     IdentityIds,
     first_of,
 )
@@ -179,6 +180,9 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
     if not isinstance(feature, DenseFeature):
         rule = first_of(feature.ids)
         cast = feature.cast
+        if isinstance(rule, GraphIds):
+            read = {"float32": flat.floats, "string": flat.texts}.get(rule.dtype, flat.integers)
+            return Column(read(), offsets)
         if isinstance(rule, BucketIds) or (cast is not None and cast.of == "float32"):
             return Column(flat.floats(), offsets)
         return Column(flat.ids(isinstance(rule, IdentityIds | ComputedIds)), offsets)

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from bundle.features.rules.expressions import expression
 from bundle.format.manifest import (
     BucketIds,
     ComputedIds,
     CrossedIds,
     EmbeddedFeature,
+    GraphIds,
     HashIds,
     IdRule,
     JoinedIds,
@@ -125,5 +127,6 @@ _DESCRIBED_BY: Mapping[type, Callable[[Any], str]] = MappingProxyType(
         VocabularyIds: _describe_vocabulary,
         ComputedIds: _describe_computed,
         BucketIds: _describe_bucket,
+        GraphIds: lambda rule: expression(rule, "the id"),
     }
 )

@@ -7,6 +7,7 @@ Source: TensorFlow 2.20 and Keras 2.20 / 3.15.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format import manifest
+from bundle.format.id_graphs import ConstantNode, InputNode, OperationNode
 from bundle.format.manifest import (
     BucketIds,
     Cast,
@@ -24,6 +26,7 @@ from bundle.format.manifest import (
     ComputedIds,
     CrossedIds,
     CrossKey,
+    GraphIds,
     HashIds,
     IdRule,
     JoinedIds,
@@ -99,6 +102,52 @@ def _computed_rows(rule: ComputedIds, values: Any, _vocabularies: Vocabularies) 
     for each in rule.operations:
         found = operations[each.do](found, tf.constant(each.by or 0, tf.int64))
     return found
+
+
+def _rows_by_graph(rule: GraphIds, values: Any, vocabularies: Vocabularies) -> Any:
+    results: list[Any] = []
+    for node in rule.nodes:
+        if isinstance(node, InputNode):
+            result = values if node.dtype == "string" else tf.cast(values, node.dtype)
+        elif isinstance(node, ConstantNode):
+            constants = [float(value) if _is_float(node) else value for value in node.values]
+            result = tf.constant(constants if node.is_list else constants[0], node.dtype)
+        elif node.op == "LookupTableFindV2":
+            entry = rule.vocabularies[node.attributes["vocabulary"]]
+            keys, default = (results[operand] for operand in node.inputs)
+            result = _found(entry, keys, default, vocabularies)
+        else:
+            result = run_operation(node, [results[operand] for operand in node.inputs])
+        results.append(result)
+    return results[-1]
+
+
+def _is_float(node: ConstantNode) -> bool:
+    return node.dtype.startswith("float")  # its values may be the words NaN and Infinity
+
+
+def _found(entry: VocabularyIds, keys: Any, default: Any, vocabularies: Vocabularies) -> Any:
+    wide = keys if keys.dtype == tf.string else tf.cast(keys, tf.int64)
+    position = vocabularies[entry.vocabulary].lookup(wide)
+    value = tf.cast(position + entry.first_row, default.dtype)
+    return tf.where(position < 0, default, value)
+
+
+def run_operation(node: OperationNode, operands: list[Any]) -> Any:
+    """Returns the result of the operation that a node names."""
+    operation = getattr(tf.raw_ops, node.op)
+    if node.op in ("LowerBound", "UpperBound"):  # search in each row of a matrix
+        among, searched = operands
+        attributes = {"out_type": tf.as_dtype(node.attributes["out_type"])}
+        rows = operation(sorted_inputs=among[tf.newaxis], values=searched[tf.newaxis], **attributes)
+        return rows[0]
+    if node.op == "StringJoin":
+        return operation(inputs=operands, **node.attributes)
+    names = list(inspect.signature(operation).parameters)
+    arguments = dict(zip(names, operands, strict=False)) | node.attributes
+    if node.op == "GatherV2":
+        arguments["axis"] = 0
+    return operation(**arguments)
 
 
 def _rows_by_bucket(rule: BucketIds, values: Any, _vocabularies: Vocabularies) -> Any:
@@ -240,6 +289,7 @@ _ROWS_BY: Mapping[type, Callable[[Any, Any, Vocabularies], Any]] = MappingProxyT
         VocabularyIds: _rows_by_vocabulary,
         ComputedIds: _computed_rows,
         BucketIds: _rows_by_bucket,
+        GraphIds: _rows_by_graph,
     }
 )
 """The rules of one value, of which chains consist: [m] ids -> [m] int64 rows."""

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.errors import FeatureError
 from bundle.features.columns import Column
 from bundle.features.input_lengths import InputLengths
-from bundle.features.rules.ids import rule_of, within
+from bundle.features.rules.ids import Rule, rule_of, within
 from bundle.format import manifest
 from bundle.tables.vocabularies import Vocabulary, index_keys
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
@@ -32,7 +33,7 @@ Keys = Mapping[str, NDArray[Any]]
 """Keys of each vocabulary in the order of their rows: [size] int64 or object holding str."""
 Ids = NDArray[Any]
 
-_COMPUTED = manifest.ComputedIds | manifest.ChainedIds
+_COMPUTED = manifest.ComputedIds | manifest.ChainedIds | manifest.GraphIds
 """Rules that give rows of some integers only."""
 
 
@@ -146,6 +147,8 @@ class _Maker:
             unknown = _unlike(self.dumped[rule.keys], is_text=False)
         elif isinstance(rule, manifest.IdentityIds | manifest.ComputedIds):
             unknown = _outside(rows, self.model.padding_of(name))
+            if any(each.entry.indicator is not None for each in embedded):
+                unknown = [each for each in unknown if each >= 0]  # no encoding takes others
         return [] if spec.ids_dtype == "float32" else unknown
 
     def _drops_some(self, readers: Sequence[FeatureSpec | DenseSpec]) -> bool:
@@ -242,6 +245,7 @@ class _Maker:
         """
         if not isinstance(entry, manifest.EmbeddedFeature):
             return self._integers(rows, beyond, size)
+        ids: Ids
         rule = manifest.first_of(entry.ids)
         if isinstance(rule, manifest.MultiInputIds):
             key = rule.keys[entry.inputs.index(name)]
@@ -253,15 +257,36 @@ class _Maker:
         if isinstance(rule, manifest.VocabularyIds):
             known = self.keys[rule.vocabulary]
             below = max(1, min(known.size, rows - rule.first_row))
-            return known[self.random.integers(0, below, size)]
-        if isinstance(rule, manifest.HashIds):
-            return self.random.integers(0, beyond, size)
-        if isinstance(rule, manifest.BucketIds):
+            ids = known[self.random.integers(0, below, size)]
+        elif isinstance(rule, manifest.GraphIds):
+            ids = self._before_graph(rule, self._integers(rows, beyond, size))
+        elif isinstance(rule, manifest.HashIds):
+            ids = self.random.integers(0, beyond, size)
+        elif isinstance(rule, manifest.BucketIds):
             low = min(rule.boundaries, default=0.0)
             high = max(rule.boundaries, default=0.0)
-            return self.random.uniform(low - 1, high + 1, size).astype(np.float32)
-        ids = self._integers(rows, beyond, size)
-        return ids if entry.cast is None else _before_cast(ids, entry.cast)
+            ids = self.random.uniform(low - 1, high + 1, size).astype(np.float32)
+        else:
+            ids = self._integers(rows, beyond, size)
+            ids = ids if entry.cast is None else _before_cast(ids, entry.cast)
+        return ids
+
+    def _before_graph(self, rule: manifest.GraphIds, integers: Ids) -> Ids:
+        """Returns [m] values of the type that the model's own operations take: integers, or numbers
+        of every size, or texts. Every second one is a key of a vocabulary, where there are any.
+        """
+        if rule.dtype == "float32":
+            scales = 10.0 ** self.random.integers(-1, 5, integers.size)
+            return (self.random.standard_normal(integers.size) * scales).astype(np.float32)
+        is_text = rule.dtype == "string"
+        ids = _as_text(integers) if is_text else integers
+        kind = object if is_text else np.int64
+        listed = [self.keys[each.vocabulary] for each in rule.vocabularies]
+        known = [keys for keys in listed if keys.size and keys.dtype == kind]
+        if known:
+            ids = ids.copy()
+            ids[::2] = self.random.choice(np.concatenate(known), ids[::2].size)
+        return ids
 
     def _integers(self, rows: int, beyond: int, size: int) -> Ids:
         return self.random.integers(0, max(1, min(rows, beyond)), size)
@@ -293,9 +318,15 @@ class _Maker:
         if not rules or ids.dtype.kind not in "ifO":
             return ids
 
+        of_floats = any(
+            isinstance(spec.rule, manifest.GraphIds) and spec.rule.dtype == "float32"
+            for spec in specs
+        )
+
         def known(tried: Ids) -> NDArray[np.bool_]:
-            whole = tried if tried.dtype == object else np.floor(tried).astype(np.int64)
-            found = [within(rule.resolve("", whole), rows) >= 0 for rule, rows in rules]
+            is_whole = tried.dtype != object and not of_floats
+            whole = np.floor(tried).astype(np.int64) if is_whole else tried
+            found = [within(_rows_or_none(rule, whole), rows) >= 0 for rule, rows in rules]
             return np.asarray(np.all(found, axis=0))
 
         right = known(ids)
@@ -314,13 +345,13 @@ class _Maker:
         if not others.size:
             return ids
         replaced = self.random.choice(others, int((~right).sum()))
-        if ids.dtype.kind == "f":
+        if ids.dtype.kind == "f" and not of_floats:
             replaced = replaced + ids[~right] % 1
         ids = ids.copy()
         ids[~right] = replaced
         return ids
 
-    def _rule(self, rule: manifest.ComputedIds | manifest.ChainedIds) -> Any:
+    def _rule(self, rule: _COMPUTED) -> Any:
         """Returns a rule as a service computes it."""
         read = {each.vocabulary for each in manifest.vocabularies_of(rule)}
         return rule_of(rule, {name: vocabulary_of(self.keys[name]) for name in read})
@@ -395,6 +426,17 @@ def _fixed_size(spec: FeatureSpec | None, numbers: Sequence[manifest.DenseFeatur
         return entry.length
     # Where no id stands for padding, every example of a dense bag is full.
     return spec.ids_max if entry.padding is None else None
+
+
+def _rows_or_none(rule: Rule, ids: Ids) -> Ids:
+    """Returns [m] int64 rows, -1 of ids that the model's operations fail on."""
+    try:
+        return rule.resolve("", ids)
+    except FeatureError:
+        if ids.size == 1:
+            return np.array([-1])
+    middle = ids.size // 2
+    return np.concatenate([_rows_or_none(rule, half) for half in (ids[:middle], ids[middle:])])
 
 
 def _reach(spec: FeatureSpec, rows: int) -> int:

@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bundle.features.rules.expressions import expression
 from bundle.format.manifest import (
+    ChainedIds,
     ComputedIds,
     Corpus,
     DenseFeature,
     EmbeddedFeature,
     Feature,
+    GraphIds,
     HashIds,
     IdentityIds,
+    IdRule,
     KeyedIds,
     Manifest,
     MultiInputIds,
@@ -176,24 +180,38 @@ def type_of(manifest: Manifest, feature: Feature, name: str) -> str:
     """Returns the type of the values that a feature takes of an input."""
     if isinstance(feature, DenseFeature):
         return feature.dtype
-    if feature.cast is not None or isinstance(feature.ids, TextIds):
-        return "string" if feature.cast is None else feature.cast.of
+    if feature.cast is not None:
+        return feature.cast.of
     rule = first_of(feature.ids)
-    if isinstance(rule, IdentityIds | ComputedIds | KeyedIds):
-        return "int64"
-    if isinstance(feature.ids, MultiInputIds):
-        return feature.ids.keys[feature.inputs.index(name)].dtype
-    if isinstance(rule, HashIds):
-        return "int64_or_string"
-    return (
-        manifest.vocabularies[rule.vocabulary].dtype
-        if isinstance(rule, VocabularyIds)
-        else "float32"
-    )
+    match rule:
+        case GraphIds():
+            dtype = rule.dtype
+        case IdentityIds() | ComputedIds() | KeyedIds():
+            dtype = "int64"
+        case MultiInputIds():
+            dtype = rule.keys[feature.inputs.index(name)].dtype
+        case HashIds():
+            dtype = "int64_or_string"
+        case VocabularyIds():
+            dtype = manifest.vocabularies[rule.vocabulary].dtype
+        case TextIds():
+            dtype = "string"
+        case _:
+            dtype = "float32"
+    return dtype
 
 
 def _unknown(feature: EmbeddedFeature) -> str:
     return f"row {feature.unknown.row}" if feature.unknown.rule == "row" else feature.unknown.rule
+
+
+def _rule(rule: IdRule) -> Json:
+    """Returns a rule as the manifest writes it; the operations of a graph as an expression."""
+    if isinstance(rule, GraphIds):
+        return {"kind": rule.kind, "dtype": rule.dtype, "expression": expression(rule)}
+    if isinstance(rule, ChainedIds):
+        return {"kind": rule.kind, "rules": [_rule(each) for each in rule.rules]}
+    return rule.model_dump(mode="json", exclude_none=True)
 
 
 def _reader(manifest: Manifest, name: str) -> Json:
@@ -203,7 +221,7 @@ def _reader(manifest: Manifest, name: str) -> Json:
     if isinstance(feature, EmbeddedFeature):
         fields |= {
             "shape": () if feature.indicator is None else (feature.indicator,),
-            "ids": feature.ids.model_dump(mode="json", exclude_none=True),
+            "ids": _rule(feature.ids),
             "unknown": _unknown(feature),
             "encoding": feature.encoding if feature.kind == "bag" else "",
             "cast": None

@@ -536,6 +536,9 @@ def odd():
     )
     return {
         "squared": lambda given: given["item"] * given["item"] % 100,
+        "sine": lambda given: tf.cast(
+            10.0 + 10.0 * tf.sin(tf.cast(given["item"], tf.float32)), tf.int64
+        ),
         "python": lambda given: tf.reshape(
             tf.py_function(lambda ids: ids + 1, [given["item"]], tf.int64), [-1]
         ),

@@ -147,10 +147,15 @@ def watched():
     return model
 
 
+def first_letters(texts):
+    """Characters of texts, where a bundle counts in bytes."""
+    return tf.strings.substr(texts, 0, 3, unit="UTF8_CHAR")
+
+
 def mixed(ids, rows=ROWS):
-    """Rows by a product of ids by themselves, which no rule tells."""
+    """Rows by a sum over an axis, which a bundle does not compute."""
     last = ids % 1009
-    return (last * last + last) % rows
+    return tf.reduce_sum(tf.stack([last * last, last], -1), -1) % rows
 
 
 class Bags(tf.keras.Model):
@@ -222,16 +227,15 @@ class Beyond(tf.keras.Model):
     def call(self, features):
         names = ("words", "weights", "history", "recent", "item", "colours", "terms")
         words, weights, history, recent, item, colours, terms = (features[name] for name in names)
-        signed = tf.where(
-            words.values < 0, words.values, tf.bitwise.bitwise_xor(words.values, 0x155) % ROWS
-        )
+        bits = tf.cast(tf.raw_ops.PopulationCount(x=words.values), words.values.dtype)
+        signed = tf.where(words.values < 0, words.values, bits)
         ids = tf.SparseTensor(words.indices, signed, words.dense_shape)
         fading = tf.pow(
             0.5,
             tf.cast(history.with_values(tf.ragged.range(history.row_lengths()).values), tf.float32),
         )
         both = history.with_values(tf.bitwise.bitwise_xor(history.values % 7, 5))
-        lower = colours.with_values(tf.strings.lower(colours.values))
+        lower = colours.with_values(tf.strings.lower(colours.values, "utf-8"))
         clean = tf.strings.to_hash_bucket_fast(
             tf.strings.regex_replace(terms.values, "[^a-z]", ""), FEW
         )
@@ -258,9 +262,7 @@ class Beyond(tf.keras.Model):
             look_up(
                 self.tags, tf.SparseTensor(terms.indices, clean, terms.dense_shape), combiner="mean"
             ),
-            self.cities(
-                tf.strings.to_hash_bucket_fast(tf.strings.substr(features["city"], 0, 3), FEW)
-            ),
+            self.cities(tf.strings.to_hash_bucket_fast(first_letters(features["city"]), FEW)),
             self.columns(computed),
         ]
         return {"score": self.head(tf.concat(parts, 1))[:, 0]}

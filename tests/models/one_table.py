@@ -60,7 +60,7 @@ class One(TpuTable):
         way = self.way
         item = features["item"]
         if way == "computed ids":
-            item = item * item
+            item = tf.cast(tf.raw_ops.PopulationCount(x=item), item.dtype)
         if way == "in a condition":
             return self.out(
                 tf.cond(tf.reduce_sum(item) > 0, lambda: self.look(item), lambda: self.look(item))

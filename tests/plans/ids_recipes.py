@@ -32,11 +32,9 @@ TITLES = {"titles": several("string", 1)}
 TEXTS = {"inline_bytes_max": 4000, "table_threshold": 100}
 OF_TEXTS = ("titles", "titles_3", "handmade", "unknown_word")
 REFUSED = (
-    "squared",
+    "sine",
     "python",
     "weak",
-    "narrow",
-    "multiplied",
     "variable",
     "unguarded",
     "crossed",
@@ -65,7 +63,10 @@ IDS = Module(
         **{name: variant(code=TEXTS, write=write_nothing) for name in REFUSED_OF_TEXTS},
         "stripped": variant(code={"inline_bytes_max": 100}, write=write_nothing),
         "weighted_text": variant(code={"inline_bytes_max": 100}, write=write_nothing),
-        "squared-within_limit": variant("build_squared", code={}),
+        "squared": variant(),
+        "narrow": variant(),
+        "multiplied": variant(),
+        "sine-within_limit": variant("build_sine", code={}),
         "weak-within_limit": variant("build_weak", code={}),
         "layer-rule_of_the_recipe": variant(
             "build_layer", features={"x": {"ids": {"kind": "hash"}}}

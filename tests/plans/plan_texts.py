@@ -21,7 +21,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from bundle.format.manifest import EmbeddedFeature, TowerInput, TowerOutput
+from bundle.features.rules.expressions import expression
+from bundle.format.manifest import EmbeddedFeature, GraphIds, TowerInput, TowerOutput
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.layouts import Plain
 from export.errors import ExportError
@@ -136,6 +137,8 @@ def _feature_lines(prepared: Prepared) -> Iterator[str]:
         subject = f"feature {name}"
         of_model = _model_facts(prepared.traced.spec.features[name])
         facts = _without_defaults(entry) | _filled(of_model)
+        if isinstance(entry, EmbeddedFeature) and isinstance(entry.ids, GraphIds):
+            facts["ids"] = {"dtype": entry.ids.dtype, "computed": expression(entry.ids)}
         lines = list(_fact_lines(subject, facts))
         if isinstance(entry, EmbeddedFeature) and readers[entry.table] > READERS_MAX:
             yield f"{subject}: " + "; ".join(line.removeprefix(f"{subject}: ") for line in lines)

@@ -36,7 +36,7 @@ def hashes(feature: str, values: Values, key: tuple[int, int] | None = None) -> 
     texts = list(map(str, known_kind(feature, values).tolist()))
     try:
         if key is not None:
-            return _siphashes(texts, key)
+            return siphashes([text.encode() for text in texts], key)
         return np.fromiter(map(farmhash.fingerprint64, texts), np.uint64, len(texts))
     except UnicodeEncodeError as problem:
         raise FeatureError(
@@ -61,17 +61,14 @@ def _turned(hashes: Hashes, bits: int) -> Hashes:
     return (hashes >> np.uint64(bits)) | (hashes << np.uint64(64 - bits))
 
 
-def _siphashes(texts: Sequence[str], key: tuple[int, int]) -> Hashes:
-    """Returns the SipHash-2-4 of strings in UTF-8; those of one length are hashed together.
+def siphashes(texts: Sequence[bytes], key: tuple[int, int]) -> Hashes:
+    """Returns the SipHash-2-4 of texts; those of one length are hashed together.
 
     Source: Aumasson, Bernstein: SipHash, a fast short-input PRF, 2012 (the formula); TensorFlow
     2.20,
       core/platform/strong_hash.h (the use).
     """
-    padded = [
-        data + bytes(7 - len(data) % 8) + bytes([len(data) & 0xFF])
-        for data in (text.encode() for text in texts)
-    ]
+    padded = [text + bytes(7 - len(text) % 8) + bytes([len(text) & 0xFF]) for text in texts]
     lengths = np.array([len(each) for each in padded], np.int64)
     found = np.empty(len(padded), np.uint64)
     for length in np.unique(lengths).tolist():

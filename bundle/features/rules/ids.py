@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
+from bundle.features.rules.graphs import Graph
 from bundle.features.rules.hashing import hashes
 from bundle.format.features import Cast
 from bundle.format.id_rules import (
     BucketIds,
     ChainedIds,
     ComputedIds,
+    GraphIds,
     HashIds,
     IdentityIds,
     IdOperation,
@@ -30,7 +32,16 @@ from bundle.tables.id_values import Rows, Values, integers, known_kind, numbers,
 from bundle.tables.key_index import KeyIndex
 from bundle.tables.vocabularies import Vocabulary
 
-OneInput = IdentityIds | ComputedIds | HashIds | VocabularyIds | BucketIds | ChainedIds | KeyedIds
+OneInput = (
+    IdentityIds
+    | ComputedIds
+    | HashIds
+    | VocabularyIds
+    | BucketIds
+    | GraphIds
+    | ChainedIds
+    | KeyedIds
+)
 """Rules that make a row of one value."""
 Evaluation = Callable[[str, Values], NDArray[Any]]
 """Takes the input's name, for errors, and [m] ids; returns [m] int64, or uint64 of hashes."""
@@ -175,21 +186,27 @@ def rule_of(
 def _evaluation(
     entry: OneInput, vocabularies: Mapping[str, Vocabulary], keys: Mapping[str, KeyIndex]
 ) -> Evaluation:
+    evaluation: Evaluation
     match entry:
         case ComputedIds():
-            return partial(_computed, entry.operations)
+            evaluation = partial(_computed, entry.operations)
         case HashIds():
-            return partial(_masked, entry)
+            evaluation = partial(_masked, entry)
         case VocabularyIds():
-            return partial(_listed, entry, vocabularies[entry.vocabulary])
+            evaluation = partial(_listed, entry, vocabularies[entry.vocabulary])
         case BucketIds():
-            return partial(_bucketed, entry, np.asarray(entry.boundaries, np.float32))
+            evaluation = partial(_bucketed, entry, np.asarray(entry.boundaries, np.float32))
+        case GraphIds():
+            opened = [vocabularies[each.vocabulary] for each in entry.vocabularies]
+            evaluation = Graph(entry, opened).rows
         case KeyedIds():
-            index = keys[entry.keys]
-            return lambda feature, values: index.find(integers(feature, values))
+            evaluation = partial(_keyed, keys[entry.keys])
         case ChainedIds():
-            return partial(_chained, [rule_of(each, vocabularies) for each in entry.rules])
-    raise TypeError(entry)
+            rules = [rule_of(each, vocabularies) for each in entry.rules]
+            evaluation = partial(_chained, rules)
+        case _:
+            raise TypeError(entry)
+    return evaluation
 
 
 def cast(entry: Cast, feature: str, values: Values) -> Rows:
@@ -254,6 +271,10 @@ def _oov_buckets(entry: VocabularyIds, feature: str, ids: Values) -> Rows:
     else:
         buckets = hashes(feature, ids) % np.uint64(entry.oov_buckets)
     return buckets.astype(np.int64)
+
+
+def _keyed(index: KeyIndex, feature: str, values: Values) -> Rows:
+    return index.find(integers(feature, values))
 
 
 def _bucketed(

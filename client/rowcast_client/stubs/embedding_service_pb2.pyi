@@ -952,7 +952,7 @@ class ReaderDetails(_message.Message):
     def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., kind: _Optional[_Union[FeatureKind, str]] = ..., role: _Optional[_Union[Role, str]] = ..., table: _Optional[str] = ..., ids: _Optional[_Union[IdRule, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., combiner: _Optional[_Union[Combiner, str]] = ..., encoding: _Optional[_Union[BagEncoding, str]] = ..., weighted: _Optional[bool] = ..., length: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[DataType, str]] = ..., take: _Optional[_Union[Take, str]] = ..., place: _Optional[int] = ..., places: _Optional[int] = ..., max_norm: _Optional[float] = ..., empty_row: _Optional[int] = ..., padding: _Optional[_Union[Id, _Mapping]] = ..., below: _Optional[int] = ..., cast: _Optional[_Union[Cast, _Mapping]] = ...) -> None: ...
 
 class IdRule(_message.Message):
-    __slots__ = ("identity", "computed", "hash", "vocabulary", "buckets", "chained", "crossed", "joined", "text", "keyed")
+    __slots__ = ("identity", "computed", "hash", "vocabulary", "buckets", "chained", "crossed", "joined", "text", "keyed", "graph")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
     COMPUTED_FIELD_NUMBER: _ClassVar[int]
     HASH_FIELD_NUMBER: _ClassVar[int]
@@ -963,6 +963,7 @@ class IdRule(_message.Message):
     JOINED_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     KEYED_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
     identity: IdentityIds
     computed: ComputedIds
     hash: HashIds
@@ -973,7 +974,8 @@ class IdRule(_message.Message):
     joined: JoinedIds
     text: TextIds
     keyed: KeyedIds
-    def __init__(self, identity: _Optional[_Union[IdentityIds, _Mapping]] = ..., computed: _Optional[_Union[ComputedIds, _Mapping]] = ..., hash: _Optional[_Union[HashIds, _Mapping]] = ..., vocabulary: _Optional[_Union[VocabularyIds, _Mapping]] = ..., buckets: _Optional[_Union[BucketIds, _Mapping]] = ..., chained: _Optional[_Union[ChainedIds, _Mapping]] = ..., crossed: _Optional[_Union[CrossedIds, _Mapping]] = ..., joined: _Optional[_Union[JoinedIds, _Mapping]] = ..., text: _Optional[_Union[TextIds, _Mapping]] = ..., keyed: _Optional[_Union[KeyedIds, _Mapping]] = ...) -> None: ...
+    graph: GraphIds
+    def __init__(self, identity: _Optional[_Union[IdentityIds, _Mapping]] = ..., computed: _Optional[_Union[ComputedIds, _Mapping]] = ..., hash: _Optional[_Union[HashIds, _Mapping]] = ..., vocabulary: _Optional[_Union[VocabularyIds, _Mapping]] = ..., buckets: _Optional[_Union[BucketIds, _Mapping]] = ..., chained: _Optional[_Union[ChainedIds, _Mapping]] = ..., crossed: _Optional[_Union[CrossedIds, _Mapping]] = ..., joined: _Optional[_Union[JoinedIds, _Mapping]] = ..., text: _Optional[_Union[TextIds, _Mapping]] = ..., keyed: _Optional[_Union[KeyedIds, _Mapping]] = ..., graph: _Optional[_Union[GraphIds, _Mapping]] = ...) -> None: ...
 
 class IdentityIds(_message.Message):
     __slots__ = ()
@@ -1030,6 +1032,14 @@ class BucketIds(_message.Message):
     first_row: int
     falling: bool
     def __init__(self, boundaries: _Optional[_Iterable[float]] = ..., first_row: _Optional[int] = ..., falling: _Optional[bool] = ...) -> None: ...
+
+class GraphIds(_message.Message):
+    __slots__ = ("dtype", "expression")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    EXPRESSION_FIELD_NUMBER: _ClassVar[int]
+    dtype: DataType
+    expression: str
+    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., expression: _Optional[str] = ...) -> None: ...
 
 class ChainedIds(_message.Message):
     __slots__ = ("rules",)

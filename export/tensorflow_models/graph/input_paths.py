@@ -219,6 +219,8 @@ class CallGraph:
         for position, operand in enumerate(operation.inputs):
             argument = self.constant(operand)
             if argument is None:
+                if operation.type == "GatherV2" and position > 0:
+                    return []  # which values it selects depends on those of an input
                 size = per_example(operand)
                 if not size:
                     return []

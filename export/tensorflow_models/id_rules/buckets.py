@@ -140,18 +140,6 @@ def _computed(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
             numbers[np.newaxis].astype(searched.dtype.as_numpy_dtype),
         ]
         return np.asarray(run(operation, given)[0]).reshape(-1)
-    if (
-        values.type == "Cast"
-        and operation.outputs[0].dtype.is_integer
-        and numbers.dtype.kind == "f"
-    ):
-        # TensorFlow casts numbers beyond the integers, which no table has a row for, to the
-        # smallest integer.
-        limits = np.iinfo(operation.outputs[0].dtype.as_numpy_dtype)
-        with np.errstate(over="ignore"):  # float16 ends before int32 does
-            largest = np.asarray(limits.max).astype(numbers.dtype)
-            above = np.nextafter(largest, np.asarray(0, numbers.dtype))
-            numbers = np.clip(numbers, limits.min, above)
     given = []
     for each in values.inputs:
         constant = call.number(each)

@@ -14,6 +14,7 @@ from bundle.format.manifest import (
     BucketIds,
     CrossedIds,
     CrossKey,
+    GraphIds,
     HashIds,
     JoinedIds,
     VocabularyIds,
@@ -251,6 +252,8 @@ def key_of(before: ResolvedIds, key: CrossKey) -> CrossKey | None:
     if first is None or (before.cast is not None and before.cast.of == "float32"):
         return None
     first = (*((WRAPPED,) if before.cast is not None else ()), *first)
+    if any(isinstance(rule, GraphIds) for rule in first):
+        return None
     if not first:
         return key
     if key.dtype == "float32":

@@ -23,7 +23,7 @@ from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 from export.user_lines import at_line, line_of_operation
 
 OPERATIONS = frozenset({"LookupTableFindV2"})
-_UNNAMED = "vocabulary"
+UNNAMED = "vocabulary"
 """The name of a vocabulary until all of them are known."""
 
 
@@ -37,11 +37,42 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
     beyond = call.number(default)
     if found is None or table is None or beyond is None or (rows is None and beyond < -1):
         return None
-    raw = tf.raw_ops
-    keys_dtype = ids.tensor.dtype
+    listed = exported(values, table)
+    if listed is None:
+        return None
+    keys, first_row = listed
+    are_decimal = not ids.tensor.dtype.is_integer and isinstance(call.origin(ids), Values)
+    known: tuple[Any, ...] = tuple(_as_sent(key, are_decimal) for key in keys)
+    if None in known:
+        return None
+    rule = VocabularyIds(vocabulary=UNNAMED, first_row=first_row)
+    # Layers with num_oov_indices=0 check that every key is known.
+    refuses = beyond == -1 and asserts_without(values.tensor, -1)
+    if call.from_end and rows is not None and beyond < 0:
+        beyond += rows
+    unknown = Unknown(rule="refuse") if refuses else row_of_unknown(beyond, rows)
+    return replace(found, rule=rule, unknown=unknown, keys=(known,))
+
+
+def exported(values: Values, table: Any) -> tuple[list[int] | list[bytes], int] | None:
+    """Returns the keys of a lookup table in the order of their values, and the first value.
+
+    Args:
+      values: what `LookupTableFindV2` finds.
+      table: the handle of the table.
+
+    Returns:
+      None if the values are no consecutive integers of at least 0.
+
+    Raises:
+      NotConvertible: the table has no keys yet; names the user's line.
+    """
+    _, ids, default = values.inputs
+    if not default.tensor.dtype.is_integer:
+        return None
     try:
-        keys, positions = raw.LookupTableExportV2(
-            table_handle=table, Tkeys=keys_dtype, Tvalues=default.tensor.dtype
+        keys, positions = tf.raw_ops.LookupTableExportV2(
+            table_handle=table, Tkeys=ids.tensor.dtype, Tvalues=default.tensor.dtype
         )
     except tf.errors.AbortedError as problem:
         raise NotConvertible(
@@ -56,19 +87,7 @@ def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | Non
         return None
     if not np.array_equal(places, np.arange(places[0], places[0] + places.size)):
         return None
-    are_decimal = not keys_dtype.is_integer and isinstance(call.origin(ids), Values)
-    known: tuple[Any, ...] = tuple(
-        _as_sent(key, are_decimal) for key in keys.numpy()[order].tolist()
-    )
-    if None in known:
-        return None
-    rule = VocabularyIds(vocabulary=_UNNAMED, first_row=int(places[0]))
-    # Layers with num_oov_indices=0 check that every key is known.
-    refuses = beyond == -1 and asserts_without(values.tensor, -1)
-    if call.from_end and rows is not None and beyond < 0:
-        beyond += rows
-    unknown = Unknown(rule="refuse") if refuses else row_of_unknown(beyond, rows)
-    return replace(found, rule=rule, unknown=unknown, keys=(known,))
+    return keys.numpy()[order].tolist(), int(places[0])
 
 
 def rows_beyond(found: ResolvedIds, listed: ResolvedIds) -> dict[str, Any] | None:

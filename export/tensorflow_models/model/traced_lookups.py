@@ -12,6 +12,7 @@ from bundle.format.manifest import (
     ComputedIds,
     CrossedIds,
     EmbeddedFeature,
+    GraphIds,
     HashIds,
     IdentityIds,
     IdRule,
@@ -30,10 +31,10 @@ from export.tensorflow_models.graph.pruning import TracedCall
 from export.tensorflow_models.id_rules import crosses, texts
 from export.tensorflow_models.id_rules.chains import (
     chained,
-    find_chain,
     followed_by,
     may_be_none,
 )
+from export.tensorflow_models.id_rules.graphs import find_rule
 from export.tensorflow_models.id_rules.integers import reach_of
 from export.tensorflow_models.id_rules.remedies import cure_of, unexplained_operation
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
@@ -154,7 +155,7 @@ def _columns(
     """Returns the source and rule of each id of an example, or why one has none."""
     ids = lookup.ids[0]
     rows = lookup.table.rows
-    found = [find_chain(Values(ids, place, size), call, rows) for place in range(size)]
+    found = [find_rule(Values(ids, place, size), call, rows) for place in range(size)]
     known = [
         each
         for each in found
@@ -250,6 +251,8 @@ def _may_be_negative(rule: IdRule | None, unknown: Unknown | None) -> bool:
     if rule is None:
         return unknown is None  # else the model gives ids below 0 the row of unknown ids
     last = rule.rules[-1] if isinstance(rule, ChainedIds) else rule
+    if isinstance(last, GraphIds):
+        return True
     return isinstance(last, ComputedIds) and reach_of(last)[0] < 0
 
 
@@ -357,7 +360,7 @@ def _ids(value: Any, call: CallGraph, rows: int | None) -> ResolvedIds | NoRule:
         values = value
         structure = {}
         part = "dense"
-    found = find_chain(Values(values), call, rows)
+    found = find_rule(Values(values), call, rows)
     if not isinstance(found, ResolvedIds):
         text = None if rows is None else texts.find(values, call, rows, structure.get("splits"))
         return text or _no_rule_for(found, call, rows)

@@ -9,6 +9,7 @@ import numpy as np
 from tests.golden.random_models.integer_rules import (
     chosen,
     limited,
+    nested,
     remainder,
     rows_themselves,
     shifted,
@@ -58,7 +59,7 @@ def whole_numbers(wanted: Wanted) -> Rule:
 
 
 Drawn = Callable[[Wanted], Rule]
-OF_INTEGERS: tuple[Drawn, ...] = (remainder, limited, chosen)
+OF_INTEGERS: tuple[Drawn, ...] = (remainder, limited, chosen, nested)
 """Computations of any integer."""
 OF_ROWS: tuple[Drawn, ...] = (rows_themselves, rows_themselves, shifted, *OF_INTEGERS, *OF_INTEGERS)
 OF_TEXTS: tuple[Drawn, ...] = (hashed_text, hashed_integers, known_text, known_integers)

@@ -75,6 +75,26 @@ def chosen(wanted: Wanted) -> Rule:
     return Rule(dtype, wanted.integers(dtype), template)
 
 
+def nested(wanted: Wanted) -> Rule:
+    """Operations on each other's results, of which the last one makes rows."""
+    draft = wanted.draft
+    dtype = wanted.integer_dtype()
+    library = draft.dialect.module
+    constant = draft.integer(2, 100)
+    code = "{ids}"
+    for _ in range(draft.integer(1, 3)):
+        code = draft.choice(
+            f"({code} * {code})",
+            f"({code} + {constant})",
+            f"({code} // {constant})",
+            f"{library}.minimum({code}, {constant} - {code})",
+            f"{library}.where({code} < {constant}, {code}, -{code})",
+            f"{library}.where(({code} > 3) & ({code} <= {constant}), {code} * 2, 7 - {code})",
+            f"{library}.maximum({code} % {constant}, {{ids}})",
+        )
+    return Rule(dtype, wanted.integers(dtype), f"({code} % {wanted.rows})")
+
+
 def stated(wanted: Wanted) -> Rule:
     """A vocabulary that the recipe states: clients send keys, and the model takes rows."""
     draft = wanted.draft

@@ -514,23 +514,28 @@ DENSE_ROWS = (
 )
 
 
-def squared(each: Any, **how: Any) -> Lookup:
-    """Returns a lookup of ids that no rule describes."""
-    return of(each["item"] * each["item"], **how)
+def bit_counts(each: Any) -> Any:
+    """Returns ids that nothing in a bundle computes."""
+    return tf.cast(tf.raw_ops.PopulationCount(x=each["item"]), each["item"].dtype)
+
+
+def counted(each: Any, **how: Any) -> Lookup:
+    """Returns a lookup of ids that nothing in a bundle computes."""
+    return of(bit_counts(each), **how)
 
 
 @pytest.mark.parametrize(
     ("look_up", "why", "cure"),
     [
         pytest.param(
-            lambda each: squared(each, gather=True),
-            rf"computed by operation 'mul' \(Mul\) {LINE} of the model",
+            lambda each: counted(each, gather=True),
+            rf"computed by operation 'PopulationCount' \(PopulationCount\) {LINE} of the model",
             SEPARATE,
             id="gather",
         ),
         pytest.param(
-            lambda each: squared(each, variable=variable()),
-            rf"computed by operation 'mul' \(Mul\) {LINE} of the model",
+            lambda each: counted(each, variable=variable()),
+            rf"computed by operation 'PopulationCount' \(PopulationCount\) {LINE} of the model",
             SEPARATE,
             id="lookup",
         ),
@@ -600,27 +605,25 @@ NO_PADDING = (
     ("look_up", "why", "cure"),
     [
         pytest.param(
-            lambda each: squared(each, variable=variable(mod=True)),
-            rf"computed by operation 'mul' \(Mul\) {LINE} of the model",
+            lambda each: counted(each, variable=variable(mod=True)),
+            rf"computed by operation 'PopulationCount' \(PopulationCount\) {LINE} of the model",
             SEPARATE,
             id="partitions by remainder",
         ),
         pytest.param(
-            lambda each: squared(
+            lambda each: counted(
                 each,
                 variable=variable(),
                 rule=VocabularyIds(vocabulary="v"),
                 keys=((1, 2),),
             ),
-            rf"computed by operation 'mul' \(Mul\) {LINE} of the model",
+            rf"computed by operation 'PopulationCount' \(PopulationCount\) {LINE} of the model",
             SEPARATE,
             id="vocabulary",
         ),
         pytest.param(
-            lambda each: of(
-                each["item"], each["other"] * each["other"], rule=CROSS, variable=variable()
-            ),
-            rf"computed by operation 'mul' \(Mul\) {LINE} of the model",
+            lambda each: of(each["other"], bit_counts(each), rule=CROSS, variable=variable()),
+            rf"computed by operation 'PopulationCount' \(PopulationCount\) {LINE} of the model",
             SEPARATE,
             id="cross",
         ),

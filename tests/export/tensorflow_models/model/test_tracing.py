@@ -86,8 +86,8 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
     [
         (
             "one_table.py:build_computed_ids",
-            r"ids of feature 'item' are computed by operation .*\(Mul\) \(one_table.py:\d+\) of "
-            r"the model",
+            r"ids of feature 'item' are computed by operation .*\(PopulationCount\) "
+            r"\(one_table.py:\d+\) of the model",
         ),
         (
             "one_table.py:build_in_a_condition",

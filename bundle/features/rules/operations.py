@@ -1,0 +1,358 @@
+"""TensorFlow's operations on ids, one NumPy function for each.
+
+A function gives what TensorFlow's kernel on a CPU gives, bit by bit, or rejects the value where the
+kernel fails. Texts are bytes here, as in TensorFlow: [m] object. An operand is [m] values, or one
+value as an array without axes; where it is a list of constants, `Operation.lists` says so.
+
+Source: TensorFlow 2.20, core/kernels (the rules): cwise_ops.h, cast_op_impl.h, bucketize_op.cc,
+searchsorted_op.cc, gather_op.cc, string_to_hash_bucket_op.h, as_string_op.cc, string_join_op.cc,
+string_lower_op.cc, string_upper_op.cc, string_strip_op.cc, string_length_op.cc, substr_op.cc and
+static_regex_replace_op.cc.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import farmhash
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features.rules.hashing import siphashes
+
+Array = NDArray[Any]
+Attributes = Mapping[str, Any]
+
+TEXTS_MAX = 64 << 20
+"""Bytes of the texts that one operation makes."""
+_WHITESPACE = b" \t\n\v\f\r"
+_SIMPLE_PATTERN = re.compile(
+    r"(?:[^\\.^$*+?{}\[\]|()]|\\\W)+|\[(?!\^)(?:(?!\\\w|[\[\]])[\x00-\x7f]|\\\W)+\]", re.ASCII
+)
+"""A text, or one of a set of ASCII characters: what RE2 and Python understand alike."""
+
+
+class Rejected(Exception):
+    """A value that TensorFlow's operation fails on, in words."""
+
+
+class Operation(NamedTuple):
+    """What computes one operation.
+
+    Attributes:
+      compute: takes the attributes and the operands; returns [m] results, or one.
+      operands: how many it takes; None: one or more.
+      attributes: names of those that have an effect.
+      lists: positions of the operands that are lists of constants.
+      words: how it is written, of operands by position and attributes by name; "": as a call.
+    """
+
+    compute: Callable[..., Array]
+    operands: int | None
+    attributes: tuple[str, ...] = ()
+    lists: tuple[int, ...] = ()
+    words: str = ""
+
+
+def _texts(texts: Iterable[bytes], shape: tuple[int, ...]) -> Array:
+    """Returns texts as an array of objects."""
+    listed = list(texts)
+    size = sum(map(len, listed))
+    if size > TEXTS_MAX:
+        raise Rejected(f"makes texts of {size} bytes; at most {TEXTS_MAX} are computed")
+    array = np.empty(len(listed), object)
+    array[:] = listed
+    return array.reshape(shape)
+
+
+def _changed(change: Callable[[bytes], bytes], texts: Array) -> Array:
+    """Returns each text after a change."""
+    return _texts(map(change, texts.ravel().tolist()), texts.shape)
+
+
+def flushed(numbers: Array) -> Array:
+    """Returns floats with zeros in place of those that are not normal: TensorFlow computes without
+    them (core/platform/denormal.h).
+    """
+    if numbers.dtype.kind != "f":
+        return numbers
+    is_tiny = np.abs(numbers) < np.finfo(numbers.dtype).tiny
+    return np.where(is_tiny, np.copysign(np.zeros_like(numbers), numbers), numbers)
+
+
+def _without_zero(numbers: Array) -> Array:
+    """Returns integers that others are divided by."""
+    if numbers.dtype.kind in "iu" and not numbers.all():
+        raise Rejected("is divided by 0")
+    return numbers
+
+
+def _floor_div(_attributes: Attributes, numbers: Array, divisors: Array) -> Array:
+    if numbers.dtype.kind == "f":
+        return np.floor(flushed(numbers / divisors))
+    return np.floor_divide(numbers, _without_zero(divisors))
+
+
+def _floor_mod(_attributes: Attributes, numbers: Array, divisors: Array) -> Array:
+    if numbers.dtype.kind != "f":
+        return np.mod(numbers, _without_zero(divisors))
+    remainders = flushed(np.fmod(numbers, divisors))
+    other_sign = (remainders != 0) & ((remainders < 0) != (divisors < 0))
+    return np.where(other_sign, remainders + divisors, remainders)
+
+
+def _truncate_mod(_attributes: Attributes, numbers: Array, divisors: Array) -> Array:
+    remainders: Array = np.fmod(numbers, _without_zero(divisors))
+    return remainders
+
+
+def _truncate_div(_attributes: Attributes, numbers: Array, divisors: Array) -> Array:
+    remainders = np.fmod(numbers, _without_zero(divisors))
+    quotients: Array = np.floor_divide(numbers - remainders, divisors)
+    return quotients
+
+
+def _squared_difference(first: Array, second: Array) -> Array:
+    return flushed(np.square(flushed(first - second)))
+
+
+def _clipped(_attributes: Attributes, numbers: Array, smallest: Array, largest: Array) -> Array:
+    return np.maximum(np.minimum(numbers, largest), smallest)
+
+
+def _selected(_attributes: Attributes, condition: Array, first: Array, second: Array) -> Array:
+    return np.where(condition, first, second)
+
+
+def _cast(attributes: Attributes, values: Array) -> Array:
+    to = np.dtype(attributes["DstT"])
+    if to.kind == "b":
+        is_true: Array = values != 0
+        return is_true
+    if values.dtype.kind != "f" or to.kind not in "iu":
+        return values.astype(to)
+    # Of a number beyond the integers x86-64 makes the smallest one; narrow types are cut from it.
+    wide = np.int64 if to.itemsize == 8 else np.int32
+    smallest = np.iinfo(wide).min
+    inside = (values >= smallest) & (values < -float(smallest))
+    whole = np.where(inside, values, 0).astype(wide)
+    return np.where(inside, whole, np.array(smallest, wide)).astype(to)
+
+
+def _bucketized(attributes: Attributes, numbers: Array) -> Array:
+    boundaries = np.asarray(attributes["boundaries"], np.float32)
+    # C++ compares an integer with a float as floats.
+    compared = numbers if numbers.dtype.kind == "f" else numbers.astype(np.float32)
+    return np.searchsorted(boundaries, compared, side="right").astype(np.int32)
+
+
+def _searched(side: Any) -> Callable[..., Array]:
+    def search(attributes: Attributes, among: Array, values: Array) -> Array:
+        return np.searchsorted(among, values, side=side).astype(attributes["out_type"])
+
+    return search
+
+
+def _gathered(_attributes: Attributes, values: Array, positions: Array) -> Array:
+    outside = (positions < 0) | (positions >= values.size)
+    if outside.any():
+        wrong = positions.ravel()[outside.ravel().argmax()]
+        raise Rejected(f"leads to position {wrong} of a list of {values.size}")
+    return values[positions]
+
+
+def _hashed(attributes: Attributes, texts: Array) -> Array:
+    listed = texts.ravel().tolist()
+    hashes = np.fromiter(map(farmhash.fingerprint64, listed), np.uint64, len(listed))
+    return _buckets(hashes.reshape(texts.shape), attributes)
+
+
+def _strongly_hashed(attributes: Attributes, texts: Array) -> Array:
+    low, high = attributes["key"]
+    hashes = siphashes(texts.ravel().tolist(), (low, high))
+    return _buckets(hashes.reshape(texts.shape), attributes)
+
+
+def _buckets(hashes: Array, attributes: Attributes) -> Array:
+    return (hashes % np.uint64(attributes["num_buckets"])).astype(np.int64)
+
+
+def _as_string(attributes: Attributes, values: Array) -> Array:
+    if values.dtype.kind == "b":
+        return _texts([str(value).lower().encode() for value in values.ravel()], values.shape)
+    width = attributes["width"]
+    # C prints integers without a sign by %u, which knows no "+".
+    fill = attributes["fill"] if values.dtype.kind != "u" else attributes["fill"].strip("+ ")
+    pattern = "%" + fill + (str(width) if width > -1 else "")
+    if values.dtype.kind == "f":
+        if attributes["precision"] > -1:
+            pattern += f".{attributes['precision']}"
+        if attributes["scientific"]:
+            pattern += "e"
+        else:
+            pattern += "g" if attributes["shortest"] else "f"
+    else:
+        pattern += "d"
+    return _texts([(pattern % value).encode() for value in values.ravel().tolist()], values.shape)
+
+
+def _joined(attributes: Attributes, *texts: Array) -> Array:
+    parts = np.broadcast_arrays(*texts)
+    separator = attributes["separator"].encode()
+    rows = zip(*[part.ravel().tolist() for part in parts], strict=True)
+    return _texts(map(separator.join, rows), parts[0].shape)
+
+
+def _added(_attributes: Attributes, first: Array, second: Array) -> Array:
+    if first.dtype.kind == "O":
+        return _joined({"separator": ""}, first, second)
+    return flushed(np.add(first, second))
+
+
+def _lowered(_attributes: Attributes, texts: Array) -> Array:
+    return _changed(bytes.lower, texts)
+
+
+def _raised(_attributes: Attributes, texts: Array) -> Array:
+    return _changed(bytes.upper, texts)
+
+
+def _stripped(_attributes: Attributes, texts: Array) -> Array:
+    return _changed(lambda text: text.strip(_WHITESPACE), texts)
+
+
+def _lengths(attributes: Attributes, texts: Array) -> Array:
+    listed = texts.ravel().tolist()
+    if attributes["unit"] == "UTF8_CHAR":
+        # The bytes of a character but for the first are 10xxxxxx.
+        listed = [[byte for byte in text if byte & 0xC0 != 0x80] for text in listed]
+    return np.array([len(text) for text in listed], np.int32).reshape(texts.shape)
+
+
+def _parts_of_texts(_attributes: Attributes, texts: Array, starts: Array, sizes: Array) -> Array:
+    rows = np.broadcast_arrays(texts, starts, sizes)
+    parts = []
+    for text, start, size in zip(*[each.ravel().tolist() for each in rows], strict=True):
+        if not -len(text) <= start <= len(text):
+            raise Rejected(f"begins at byte {start} of a text of {len(text)} bytes")
+        first = start if start >= 0 else start + len(text)
+        parts.append(text[first : first + size] if size >= 0 else text[first:])
+    return _texts(parts, rows[0].shape)
+
+
+def is_simple(pattern: str) -> bool:
+    """Returns whether a regular expression is a text, or a set of ASCII characters: what RE2 and
+    Python understand alike, in a time that grows with the text.
+    """
+    return _SIMPLE_PATTERN.fullmatch(pattern) is not None
+
+
+def _replaced(attributes: Attributes, texts: Array) -> Array:
+    if not is_simple(attributes["pattern"]):
+        raise ValueError(f"pattern {attributes['pattern']!r} is neither a text nor a set")
+    pattern = re.compile(attributes["pattern"].encode(), re.ASCII)
+    rewrite = attributes["rewrite"].encode()
+    count = 0 if attributes["replace_global"] else 1
+    return _changed(lambda text: pattern.sub(lambda _: rewrite, text, count), texts)
+
+
+def _filled(value: int) -> Callable[..., Array]:
+    def fill(_attributes: Attributes, values: Array) -> Array:
+        return np.full(values.shape, value, values.dtype)
+
+    return fill
+
+
+def _arithmetic(function: np.ufunc, words: str) -> Operation:
+    """Returns an operation on numbers whose results may be too small to be normal."""
+    return Operation(
+        lambda _attributes, *operands: flushed(function(*operands)), function.nin, words=words
+    )
+
+
+def _of_two(function: Callable[..., Any], words: str = "") -> Operation:
+    return Operation(lambda _attributes, first, second: function(first, second), 2, words=words)
+
+
+def _of_one(function: Callable[..., Any], words: str = "") -> Operation:
+    return Operation(lambda _attributes, values: function(values), 1, words=words)
+
+
+OPERATIONS: Mapping[str, Operation] = {
+    "Abs": _of_one(np.abs, "abs({0})"),
+    "Add": Operation(_added, 2, words="({0} + {1})"),
+    "AddV2": Operation(_added, 2, words="({0} + {1})"),
+    "AsString": Operation(
+        _as_string,
+        1,
+        ("width", "fill", "precision", "scientific", "shortest"),
+        words="str({0})",
+    ),
+    "BitwiseAnd": _of_two(np.bitwise_and, "({0} & {1})"),
+    "BitwiseOr": _of_two(np.bitwise_or, "({0} | {1})"),
+    "BitwiseXor": _of_two(np.bitwise_xor, "({0} ^ {1})"),
+    "Bucketize": Operation(_bucketized, 1, ("boundaries",), words="bucket({0})"),
+    "Cast": Operation(_cast, 1, ("DstT",), words="{DstT}({0})"),
+    "Ceil": _of_one(np.ceil, "ceil({0})"),
+    "ClipByValue": Operation(_clipped, 3, words="clip({0}, {1}, {2})"),
+    "Equal": _of_two(np.equal, "({0} == {1})"),
+    "Floor": _of_one(np.floor, "floor({0})"),
+    "FloorDiv": Operation(_floor_div, 2, words="({0} div {1})"),
+    "FloorMod": Operation(_floor_mod, 2, words="({0} mod {1})"),
+    "GatherV2": Operation(_gathered, 2, lists=(0,), words="{0}[{1}]"),
+    "Greater": _of_two(np.greater, "({0} > {1})"),
+    "GreaterEqual": _of_two(np.greater_equal, "({0} >= {1})"),
+    "Invert": _of_one(np.invert, "~{0}"),
+    "IsFinite": _of_one(np.isfinite, "isfinite({0})"),
+    "IsInf": _of_one(np.isinf, "isinf({0})"),
+    "IsNan": _of_one(np.isnan, "isnan({0})"),
+    "LeftShift": _of_two(np.left_shift, "({0} << {1})"),
+    "Less": _of_two(np.less, "({0} < {1})"),
+    "LessEqual": _of_two(np.less_equal, "({0} <= {1})"),
+    "LogicalAnd": _of_two(np.logical_and, "({0} and {1})"),
+    "LogicalNot": _of_one(np.logical_not, "not {0}"),
+    "LogicalOr": _of_two(np.logical_or, "({0} or {1})"),
+    "LowerBound": Operation(_searched("left"), 2, ("out_type",), lists=(0,)),
+    "Maximum": _of_two(np.maximum, "max({0}, {1})"),
+    "Minimum": _of_two(np.minimum, "min({0}, {1})"),
+    "Mul": _arithmetic(np.multiply, "({0} * {1})"),
+    "Neg": _of_one(np.negative, "-{0}"),
+    "NotEqual": _of_two(np.not_equal, "({0} != {1})"),
+    "OnesLike": Operation(_filled(1), 1),
+    "RealDiv": _arithmetic(np.divide, "({0} / {1})"),
+    "RightShift": _of_two(np.right_shift, "({0} >> {1})"),
+    "Rint": _of_one(np.rint, "round({0})"),
+    "Round": _of_one(np.rint, "round({0})"),
+    "Select": Operation(_selected, 3, words="({1} if {0} else {2})"),
+    "SelectV2": Operation(_selected, 3, words="({1} if {0} else {2})"),
+    "Sign": _of_one(np.sign, "sign({0})"),
+    "Sqrt": _of_one(np.sqrt, "sqrt({0})"),
+    "Square": _arithmetic(np.square, "square({0})"),
+    "SquaredDifference": _of_two(_squared_difference),
+    "StaticRegexReplace": Operation(
+        _replaced,
+        1,
+        ("pattern", "rewrite", "replace_global"),
+        words="replace({0}, {pattern!r}, {rewrite!r})",
+    ),
+    "StringJoin": Operation(_joined, None, ("separator",)),
+    "StringLength": Operation(_lengths, 1, ("unit",), words="len({0})"),
+    "StringLower": Operation(_lowered, 1, words="lower({0})"),
+    "StringStrip": Operation(_stripped, 1, words="strip({0})"),
+    "StringToHashBucketFast": Operation(
+        _hashed, 1, ("num_buckets",), words="(fingerprint64({0}) mod {num_buckets})"
+    ),
+    "StringToHashBucketStrong": Operation(
+        _strongly_hashed, 1, ("num_buckets", "key"), words="(siphash({0}) mod {num_buckets})"
+    ),
+    "StringUpper": Operation(_raised, 1, words="upper({0})"),
+    "Sub": _arithmetic(np.subtract, "({0} - {1})"),
+    "Substr": Operation(_parts_of_texts, 3),
+    "TruncateDiv": Operation(_truncate_div, 2),
+    "TruncateMod": Operation(_truncate_mod, 2, words="fmod({0}, {1})"),
+    "UpperBound": Operation(_searched("right"), 2, ("out_type",), lists=(0,)),
+    "ZerosLike": Operation(_filled(0), 1),
+}
+"""By TensorFlow's names. `LookupTableFindV2`, which reads a vocabulary, is a graph's own."""

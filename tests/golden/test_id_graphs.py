@@ -1,0 +1,99 @@
+"""Ids by the model's own operations: the integers of TensorFlow, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from bundle.features.rules.ids import rule_of
+from bundle.format.manifest import GraphIds
+from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
+from export.id_rules import operations
+from export.tensorflow_models.graph.input_paths import CallGraph, Values
+from export.tensorflow_models.graph.origins import Source
+from export.tensorflow_models.id_rules.graphs import find_graph, find_rule
+from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from tests.golden.id_programs import Program, tf
+
+PROGRAMS = 300
+
+
+def test_random_programs_give_the_integers_of_tensorflow() -> None:
+    for seed in range(PROGRAMS):
+        program = Program(seed)
+        found = find_graph(program.ids, program.call)
+        assert isinstance(found, ResolvedIds), (seed, found.type)
+        rule = GraphIds.model_validate_json(named(found.rule).model_dump_json())
+        rows = rule_of(rule, opened(rule, found)).resolve("x", program.sent)
+        assert rows.tolist() == program.computed.tolist(), (seed, rule)
+        inside = operations.rows_of(rule, tf.constant(program.sent), tables(rule, found))
+        assert inside.numpy().tolist() == program.computed.tolist(), (seed, rule)
+
+
+def named(rule: Any) -> GraphIds:
+    """Returns a graph whose vocabularies have distinct names."""
+    assert isinstance(rule, GraphIds)
+    names = [
+        each.model_copy(update={"vocabulary": f"v{number}"})
+        for number, each in enumerate(rule.vocabularies)
+    ]
+    return rule.model_copy(update={"vocabularies": tuple(names)})
+
+
+def opened(rule: GraphIds, found: ResolvedIds) -> dict[str, Vocabulary]:
+    """Returns the vocabularies of a graph as a service opens them."""
+    vocabularies = {}
+    for entry, keys in zip(rule.vocabularies, found.keys, strict=True):
+        texts = [key for key in keys if isinstance(key, str)]
+        listed: Any = StringKeys(texts) if texts else IntegerKeys(np.array(keys))
+        vocabularies[entry.vocabulary] = Vocabulary(listed)
+    return vocabularies
+
+
+def tables(rule: GraphIds, found: ResolvedIds) -> dict[str, Any]:
+    """Returns the vocabularies of a graph as TensorFlow's tables."""
+    named = {}
+    for entry, keys in zip(rule.vocabularies, found.keys, strict=True):
+        known = tf.constant(keys, tf.string if isinstance(keys[0], str) else tf.int64)
+        positions = tf.range(len(keys), dtype=tf.int64)
+        initial = tf.lookup.KeyValueTensorInitializer(known, positions)
+        named[entry.vocabulary] = tf.lookup.StaticHashTable(initial, -1)
+    return named
+
+
+def test_keys_that_a_layer_rejects_are_no_operand() -> None:
+    layer = tf.keras.layers.StringLookup(vocabulary=["red", "blue"], num_oov_indices=0)
+    unknown = computed_by(lambda texts: layer(texts) % 7, tf.string)
+    assert isinstance(unknown, Values)
+    assert unknown.type == "LookupTableFindV2"
+
+
+def test_values_of_different_examples_are_no_operands() -> None:
+    pairs = computed_by(lambda ids: tf.reshape(ids[:, None] * ids[None, :], [-1]) % 7, tf.int64)
+    assert isinstance(pairs, Values)
+    assert pairs.type == "Mul"
+
+
+def test_ids_that_a_gather_maps_are_not_taken_for_its_positions() -> None:
+    mapped = computed_by(
+        lambda ids: tf.gather(tf.constant([0, 1, 5, 5], tf.int64), ids),
+        tf.int64,
+        partial(find_rule, rows=None),
+    )
+    assert isinstance(mapped, ResolvedIds)
+    assert isinstance(mapped.rule, GraphIds)
+    assert rule_of(mapped.rule, {}).resolve("x", np.arange(4)).tolist() == [0, 1, 5, 5]
+
+
+def computed_by(
+    function: Any, dtype: Any, find: Callable[..., ResolvedIds | Values] = find_graph
+) -> ResolvedIds | Values:
+    """Returns the ids that a function computes of one input."""
+    traced = tf.compat.v1.wrap_function(function, [tf.TensorSpec([None], dtype)])
+    captured = {inner.name: outer for outer, inner in traced.graph.captures}
+    (sent,) = [tensor for tensor in traced.inputs if tensor.name not in captured]
+    call = CallGraph({sent.name: Source("x", "dense")}, captured)
+    return find(Values(traced.outputs[0]), call)
