@@ -51,12 +51,14 @@ class WorkerStatus:
         shards: Iterable[dict[str, Any]] = (),
     ) -> WorkerStatus:
         """Returns the status of this process."""
+        # Before the versions: a command waits for its revision, and then reports their states.
+        revision = poller.revision
         known = dict(poller.known)
         models = manager.models()
         problems = tuple(latest_problems())
         return cls(
             os.getpid(),
-            poller.revision,
+            revision,
             poller.state.problem,
             resident_bytes,
             known,

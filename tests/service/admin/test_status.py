@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from service.admin.status import WorkerStatus, merged_versions, read_statuses
@@ -15,6 +18,17 @@ def status(pid: int, *states: VersionState) -> WorkerStatus:
 def test_statuses_are_those_of_workers_that_have_told_theirs() -> None:
     statuses = [status(pid, VersionState(2, "available", current=True)) for pid in (3, 5)]
     assert read_statuses([b"", *(each.to_json() for each in statuses)]) == statuses
+
+
+def test_status_has_no_newer_revision_than_the_versions_that_it_lists() -> None:
+    poller: Any = SimpleNamespace(revision=7, known={}, state=SimpleNamespace(problem=""))
+
+    def arranged_meanwhile() -> dict[str, tuple[VersionState, ...]]:
+        poller.revision = 8
+        return {}
+
+    manager: Any = SimpleNamespace(models=arranged_meanwhile)
+    assert WorkerStatus.of(manager, poller, 1 << 20).revision == 7
 
 
 @pytest.mark.parametrize(
