@@ -122,6 +122,7 @@ class Poller:
           listens: See Report.
           status: See Report.
         """
+        settled = self._manager.settled  # before the versions, which are then at least as new
         models = self._manager.models()
         loaded = {
             model: frozenset(version.version for version in versions if version.is_loaded)
@@ -135,7 +136,6 @@ class Poller:
         for (model, version), failure in list(self._failures.items()):
             if failure.starved:
                 starved.setdefault(model, set()).add(version)
-        settled = self._manager.settled
         return Report(problem, listens, settled, self.known, loaded, failed, starved, status)
 
     def disagreement(self) -> str:
