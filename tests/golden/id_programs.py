@@ -116,6 +116,7 @@ class Program:
                 lambda: strings.join(["k=", texts], separator="|"),
                 lambda: strings.substr(strings.join([texts, "abcdef"]), 1, 4),
                 lambda: tf.where(tf.equal(texts, ""), "none", texts),
+                lambda: tf.where(texts == "a", tf.zeros_like(texts), texts),
                 lambda: texts + "!",
                 lambda: texts,
             ]

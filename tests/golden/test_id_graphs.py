@@ -71,6 +71,23 @@ def test_keys_that_a_layer_rejects_are_no_operand() -> None:
     assert unknown.type == "LookupTableFindV2"
 
 
+def test_logarithms_are_buckets_within_a_graph() -> None:
+    """What stands behind buckets is not computed."""
+    found = computed_by(
+        lambda numbers: tf.square(tf.cast(tf.math.log1p(tf.maximum(numbers, 0.0)) * 3.0, tf.int64)),
+        tf.float32,
+    )
+    assert isinstance(found, ResolvedIds)
+    assert isinstance(found.rule, GraphIds)
+    assert [node.op for node in found.rule.nodes] == [
+        *("Input", "Bucketize", "Const", "AddV2", "Cast", "Square")
+    ]
+    numbers = np.array([-1.0, 0.0, 0.5, 9.0, 3e38], np.float32)
+    rows = rule_of(found.rule, {}).resolve("x", numbers)
+    expected = np.floor(np.log1p(np.maximum(numbers, 0)) * 3).astype(np.int64) ** 2
+    assert rows.tolist() == expected.tolist()
+
+
 def test_values_of_different_examples_are_no_operands() -> None:
     pairs = computed_by(lambda ids: tf.reshape(ids[:, None] * ids[None, :], [-1]) % 7, tf.int64)
     assert isinstance(pairs, Values)

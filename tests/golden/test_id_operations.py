@@ -57,11 +57,12 @@ BOTH = WHOLE + REAL
 ALL = tuple(CONSTANTS)
 
 OF_ONE: Mapping[str, Sequence[str]] = {
-    **dict.fromkeys(("Abs", "Neg", "Sign", "Square", "OnesLike", "ZerosLike"), BOTH),
+    **dict.fromkeys(("Abs", "Neg", "Sign", "Square", "OnesLike"), BOTH),
     **dict.fromkeys(("Ceil", "Floor", "Rint", "Round", "Sqrt", "IsFinite", "IsInf", "IsNan"), REAL),
     "Invert": WHOLE,
     "LogicalNot": ("bool",),
-    **dict.fromkeys(("StringStrip",), ("string",)),
+    "ZerosLike": (*BOTH, "string"),
+    "StringStrip": ("string",),
 }
 OF_TWO: Mapping[str, Sequence[str]] = {
     "Add": (*BOTH, "string"),

@@ -260,7 +260,8 @@ def _replaced(attributes: Attributes, texts: Array) -> Array:
 
 def _filled(value: int) -> Callable[..., Array]:
     def fill(_attributes: Attributes, values: Array) -> Array:
-        return np.full(values.shape, value, values.dtype)
+        filling: Any = value if values.dtype.kind != "O" else b""
+        return np.full(values.shape, filling, values.dtype)
 
     return fill
 

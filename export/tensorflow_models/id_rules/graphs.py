@@ -67,7 +67,7 @@ def find_graph(ids: Values, call: CallGraph) -> ResolvedIds | Values:
         return problem.values
     if capture.source is None or not ids.tensor.dtype.is_integer:
         return ids
-    rule = GraphIds(nodes=tuple(capture.nodes), vocabularies=tuple(capture.vocabularies))
+    rule = GraphIds(nodes=capture.needed(), vocabularies=tuple(capture.vocabularies))
     return ResolvedIds(capture.source, rule, keys=tuple(capture.keys))
 
 
@@ -123,6 +123,23 @@ class _Capture:
                     path.pop()
             except NotComputed:
                 self._place_buckets(path)
+
+    def needed(self) -> tuple[Any, ...]:
+        """Returns the nodes that the last one is computed from, and itself: what stands behind
+        buckets is not computed, and may reject values that the buckets take.
+        """
+        read = {len(self.nodes) - 1}
+        for position in reversed(range(len(self.nodes))):
+            if position in read:
+                read.update(getattr(self.nodes[position], "inputs", ()))
+        moved = {position: place for place, position in enumerate(sorted(read))}
+        nodes = [self.nodes[position] for position in moved]
+        return tuple(
+            node.model_copy(update={"inputs": tuple(moved[operand] for operand in node.inputs)})
+            if isinstance(node, OperationNode)
+            else node
+            for node in nodes
+        )
 
     def _passed(self, values: Values) -> Values:
         """Follows values back through operations that only pass them on; casts compute."""
@@ -351,7 +368,9 @@ def _constants(values: Values, constants: NDArray[Any], *, is_list: bool = False
     if constants.dtype.kind == "b":
         constants = constants.astype(int)
     written: list[Any] = constants.tolist()
-    if constants.dtype.kind in "OS":
+    if values.tensor.dtype.name == "string" and constants.dtype.kind == "i":
+        written = [""] * len(written)  # of zeros like texts
+    elif constants.dtype.kind in "OS":
         written = [text_of(value) for value in written]
         if None in written:
             raise NotComputed(values)
