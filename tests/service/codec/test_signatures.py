@@ -139,6 +139,15 @@ def test_every_rule_reaches_the_client_as_the_manifest_writes_it(rule: dict[str,
     assert plain_message(received.readers[0])["ids"] == written
 
 
+def test_graph_of_ids_reaches_the_client_as_an_expression() -> None:
+    ids = {"kind": "graph", "dtype": "int64", "expression": "x mod 7"}
+    for written in (ids, {"kind": "chained", "rules": [ids, BUCKETS]}):
+        reader = {"name": "r", "inputs": ["r"], "ids": written}
+        message = signatures.details_message({"model": "m", "version": 1, "readers": [reader]})
+        received = pb.GetModelResponse.FromString(message.SerializeToString())
+        assert plain_message(received.readers[0])["ids"] == written
+
+
 @pytest.mark.parametrize(
     ("model", "field", "enum"),
     [

@@ -9,7 +9,8 @@ import httpx
 import orjson
 import pytest
 
-from bundle.format.manifest import EmbeddedFeature, HashIds, InputLength
+from bundle.format.id_graphs import InputNode, OperationNode
+from bundle.format.manifest import EmbeddedFeature, GraphIds, HashIds, InputLength
 from service.codec.signatures import details_message
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.engine.signatures import describe
@@ -19,6 +20,12 @@ from tests.service.running import RunningService
 
 Load = Callable[..., Served]
 Write = Callable[..., SmallBundle]
+LENGTHS = GraphIds(
+    nodes=(
+        InputNode(dtype="string"),
+        OperationNode(op="StringLength", inputs=(0,), attributes={"unit": "BYTE"}),
+    )
+)
 
 
 def described(load: Load, **options: Any) -> Any:
@@ -92,9 +99,10 @@ def test_describe_features_has_all_that_a_client_must_know(load: Load, id_kind: 
     ("entry", "expected"),
     [
         ({"ids": HashIds(buckets=9)}, ["single", "int64_or_string", [], 0, "", "users"]),
+        ({"ids": LENGTHS}, ["single", "string", [], 0, "", "users"]),
         ({"place": 1, "places": 3}, ["dense", "int64", [3], 0, "", ""]),
     ],
-    ids=["hash", "place"],
+    ids=["hash", "graph", "place"],
 )
 def test_describe_feature_by_id_rule_has_what_is_to_be_sent(
     load: Load, entry: dict[str, Any], expected: list[Any]
@@ -137,9 +145,10 @@ def test_describe_inputs_has_their_readers_and_id_rules(load: Load) -> None:
     again = EmbeddedFeature(
         kind="single", table="cities", role="context", inputs=("user",), ids=HashIds(buckets=16)
     )
-    details = described(load, features={"user@cities": again}, users=True)
+    computed = again.model_copy(update={"table": "users", "ids": LENGTHS})
+    details = described(load, features={"user@cities": again, "user@users": computed}, users=True)
     assert pick(features(details, "rank")["user"], "readers stored required") == [
-        ["user", "user@cities"],
+        ["user", "user@cities", "user@users"],
         True,
         False,
     ]
@@ -147,6 +156,8 @@ def test_describe_inputs_has_their_readers_and_id_rules(load: Load) -> None:
     assert readers["user@cities"]["inputs"] == ["user"]
     assert readers["user@cities"]["ids"] == {"kind": "hash", "buckets": 16, "first_row": 0}
     assert readers["liked"]["ids"]["kind"] == "vocabulary"
+    lengths = {"kind": "graph", "dtype": "string", "expression": "len(x)"}
+    assert readers["user@users"]["ids"] == lengths
     assert pick(readers["liked"], "combiner encoding weighted") == ["sum", "sparse", True]
     assert pick(readers["mood"], "shape dtype take") == [[2], "float32", "values"]
     (store,) = details["contexts"]
