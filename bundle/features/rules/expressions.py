@@ -36,6 +36,10 @@ def _operation(graph: GraphIds, node: OperationNode, operands: list[str]) -> str
         position = f"position of {operands[0]} in {vocabulary.vocabulary}"
         first = f" + {vocabulary.first_row}" if vocabulary.first_row else ""
         text = f"({position}{first}, else {operands[1]})"
+    elif node.op == "StringJoin":
+        separator = node.attributes["separator"]
+        between = f" + {separator!r} + " if separator else " + "
+        text = f"({between.join(operands)})"
     elif words := OPERATIONS[node.op].words:
         text = words.format(*operands, **node.attributes)
     else:
