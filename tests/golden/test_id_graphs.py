@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+import pytest
 
 from bundle.features.rules.ids import rule_of
 from bundle.format.manifest import GraphIds
@@ -71,21 +72,24 @@ def test_keys_that_a_layer_rejects_are_no_operand() -> None:
     assert unknown.type == "LookupTableFindV2"
 
 
-def test_logarithms_are_buckets_within_a_graph() -> None:
+@pytest.mark.parametrize("place", [None, 1])
+def test_logarithms_are_buckets_within_a_graph(place: int | None) -> None:
     """What stands behind buckets is not computed."""
-    found = computed_by(
-        lambda numbers: tf.square(tf.cast(tf.math.log1p(tf.maximum(numbers, 0.0)) * 3.0, tf.int64)),
-        tf.float32,
-    )
+
+    def rows(numbers: Any) -> Any:
+        numbers = numbers if place is None else numbers[:, place]
+        return tf.square(tf.cast(tf.math.log1p(tf.maximum(numbers, 0.0)) * 3.0, tf.int64))
+
+    found = computed_by(rows, tf.float32, shape=[None] if place is None else [None, 3])
     assert isinstance(found, ResolvedIds)
     assert isinstance(found.rule, GraphIds)
+    assert found.source.place == place
     assert [node.op for node in found.rule.nodes] == [
         *("Input", "Bucketize", "Const", "AddV2", "Cast", "Square")
     ]
     numbers = np.array([-1.0, 0.0, 0.5, 9.0, 3e38], np.float32)
-    rows = rule_of(found.rule, {}).resolve("x", numbers)
     expected = np.floor(np.log1p(np.maximum(numbers, 0)) * 3).astype(np.int64) ** 2
-    assert rows.tolist() == expected.tolist()
+    assert rule_of(found.rule, {}).resolve("x", numbers).tolist() == expected.tolist()
 
 
 def test_values_of_different_examples_are_no_operands() -> None:
@@ -106,10 +110,13 @@ def test_ids_that_a_gather_maps_are_not_taken_for_its_positions() -> None:
 
 
 def computed_by(
-    function: Any, dtype: Any, find: Callable[..., ResolvedIds | Values] = find_graph
+    function: Any,
+    dtype: Any,
+    find: Callable[..., ResolvedIds | Values] = find_graph,
+    shape: Sequence[int | None] = (None,),
 ) -> ResolvedIds | Values:
-    """Returns the ids that a function computes of one input."""
-    traced = tf.compat.v1.wrap_function(function, [tf.TensorSpec([None], dtype)])
+    """Returns the ids that a function computes of one input of a shape."""
+    traced = tf.compat.v1.wrap_function(function, [tf.TensorSpec(shape, dtype)])
     captured = {inner.name: outer for outer, inner in traced.graph.captures}
     (sent,) = [tensor for tensor in traced.inputs if tensor.name not in captured]
     call = CallGraph({sent.name: Source("x", "dense")}, captured)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -274,7 +274,8 @@ class _Capture:
             )
             if found is None or not isinstance(found.rule, BucketIds):
                 continue
-            tensor = self.call.tensor_of(found.source, values.tensor.graph)
+            whole = replace(found.source, place=None)
+            tensor = self.call.tensor_of(whole, values.tensor.graph)
             if tensor.dtype.name != "float32":
                 continue
             of = 1 if found.source.place is None else per_example(tensor) or 0
