@@ -183,6 +183,8 @@ def _as_string(attributes: Attributes, values: Array) -> Array:
     if values.dtype.kind == "b":
         return _texts([str(value).lower().encode() for value in values.ravel()], values.shape)
     width = attributes["width"]
+    if values.dtype.kind in "iu" and width < 0 and not attributes["fill"]:
+        return _texts(map(str.encode, map(str, values.ravel().tolist())), values.shape)
     # C prints integers without a sign by %u, which knows no "+".
     fill = attributes["fill"] if values.dtype.kind != "u" else attributes["fill"].strip("+ ")
     pattern = "%" + fill + (str(width) if width > -1 else "")
