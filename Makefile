@@ -87,7 +87,8 @@ soak-scale: venv ## routers and shards at 200 random moments: killed, stopped, s
 	$(BIN)/python -m benchmarks.soak.scale
 	$(BIN)/python -m benchmarks.soak.scale_on_ray
 
-soak-export: venv ## 2,000 random models; damaged checkpoints for a minute; exports killed at 240 random moments and resumed; half an hour
+soak-export: venv ## 10,000 random computations of ids; 2,000 random models; damaged checkpoints for a minute; exports killed at 240 random moments and resumed; half an hour
+	$(BIN)/python -m benchmarks.soak.id_programs
 	$(BIN)/python -m benchmarks.soak.random_models 2000
 	$(BIN)/python -m benchmarks.soak.damaged_checkpoints 60
 	$(BIN)/python -m benchmarks.soak.export
