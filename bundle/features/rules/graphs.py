@@ -44,6 +44,7 @@ class Graph:
         for position, node in enumerate(entry.nodes):
             if isinstance(node, OperationNode):
                 _check(position, node, entry, len(vocabularies))
+        self._last_read_by = _last_reads(entry)
         self._check_types()
 
     def rows(self, feature: str, values: Values) -> Rows:
@@ -78,17 +79,19 @@ class Graph:
     def _results(self, feature: str, values: Values) -> Array:
         """Returns the result of the last node."""
         nodes = self._entry.nodes
-        results: list[Array] = []
+        results: dict[int, Array] = {}
         with np.errstate(all="ignore"):
             for position, node in enumerate(nodes):
                 if isinstance(node, ConstantNode):
-                    results.append(self._constants[position])
+                    results[position] = self._constants[position]
                 elif isinstance(node, InputNode):
-                    results.append(_INPUTS[node.dtype](feature, values))
+                    results[position] = _INPUTS[node.dtype](feature, values)
                 else:
                     operands = [results[operand] for operand in node.inputs]
-                    results.append(self._computed(feature, position, node, operands))
-        return results[-1]
+                    results[position] = self._computed(feature, position, node, operands)
+                    for operand in self._last_read_by.get(position, ()):
+                        del results[operand]
+        return results[len(nodes) - 1]
 
     def _computed(
         self, feature: str, position: int, node: OperationNode, operands: Sequence[Array]
@@ -101,7 +104,13 @@ class Graph:
             raise FeatureError(
                 feature, f"the model's operation {node.op} {problem}, which it fails on"
             ) from problem
-        except (TypeError, ValueError, KeyError, LookupError, AttributeError) as problem:
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as problem:
             raise FormatError(
                 f"node {position} ({node.op}) of a graph of ids does not fit what it reads: "
                 f"{problem}"
@@ -120,6 +129,20 @@ class Graph:
             flat[:] = [key.decode(errors="surrogateescape") for key in keys.reshape(-1).tolist()]
         positions = self._vocabularies[which].find(feature, flat).reshape(keys.shape)
         return np.where(positions < 0, default, positions + first).astype(default.dtype)
+
+
+def _last_reads(entry: GraphIds) -> dict[int, list[int]]:
+    """Returns the nodes whose results no node behind a position reads, by that position."""
+    last_reader = {
+        operand: position
+        for position, node in enumerate(entry.nodes)
+        if isinstance(node, OperationNode)
+        for operand in node.inputs
+    }
+    done: dict[int, list[int]] = {}
+    for operand, position in last_reader.items():
+        done.setdefault(position, []).append(operand)
+    return done
 
 
 def _check(position: int, node: OperationNode, entry: GraphIds, vocabulary_count: int) -> None:

@@ -27,6 +27,8 @@ Attributes = Mapping[str, Any]
 
 TEXTS_MAX = 64 << 20
 """Bytes of the texts that one operation makes."""
+WIDTH_MAX = 1000
+"""Characters that a number is filled up to."""
 _WHITESPACE = b" \t\n\v\f\r"
 _SIMPLE_PATTERN = re.compile(
     r"(?:[^\\.^$*+?{}\[\]|()]|\\\W)+|\[(?!\^)(?:(?!\\\w|[\[\]])[\x00-\x7f]|\\\W)+\]", re.ASCII
@@ -176,6 +178,8 @@ def _strongly_hashed(attributes: Attributes, texts: Array) -> Array:
 
 
 def _buckets(hashes: Array, attributes: Attributes) -> Array:
+    if attributes["num_buckets"] < 1:
+        raise ValueError(f"'num_buckets' is {attributes['num_buckets']}; at least 1 was expected")
     return (hashes % np.uint64(attributes["num_buckets"])).astype(np.int64)
 
 
@@ -183,6 +187,8 @@ def _as_string(attributes: Attributes, values: Array) -> Array:
     if values.dtype.kind == "b":
         return _texts([str(value).lower().encode() for value in values.ravel()], values.shape)
     width = attributes["width"]
+    if max(width, attributes["precision"]) > WIDTH_MAX:
+        raise ValueError(f"'width' and 'precision' are at most {WIDTH_MAX}")
     if values.dtype.kind in "iu" and width < 0 and not attributes["fill"]:
         return _texts(map(str.encode, map(str, values.ravel().tolist())), values.shape)
     # C prints integers without a sign by %u, which knows no "+".

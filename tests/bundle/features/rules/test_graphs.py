@@ -155,10 +155,13 @@ def test_graph_that_is_none_is_refused_by_the_manifest(nodes: list[Node], messag
     assert message in str(raised.value)
 
 
-def as_strings(position: int) -> Node:
-    return node(
-        "AsString", position, width=-1, fill="", precision=-1, scientific=False, shortest=False
-    )
+def as_strings(position: int, width: int = -1) -> Node:
+    attributes = {"precision": -1, "scientific": False, "shortest": False}
+    return node("AsString", position, width=width, fill="", **attributes)
+
+
+def hashed(buckets: int) -> Node:
+    return node("StringToHashBucketFast", 0, num_buckets=buckets)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +172,9 @@ def as_strings(position: int) -> Node:
         ([sent(), node("Abs", 0, axis=1)], "has the attributes ['axis']; [] were expected"),
         ([sent(), node("Cast", 0)], "has the attributes []; ['DstT'] were expected"),
         ([sent(), node("Cast", 0, DstT="int65")], "node 1 (Cast) of a graph of ids does not fit"),
+        ([sent("string"), hashed(0)], "'num_buckets' is 0; at least 1 was expected"),
+        ([sent("string"), hashed(1 << 70)], "node 1 (StringToHashBucketFast) of a graph of ids"),
+        ([sent(), as_strings(0, width=10**9)], "'width' and 'precision' are at most 1000"),
         ([sent(), node("StringLower", 0)], "node 1 (StringLower) of a graph of ids does not fit"),
         ([sent("string"), node("Abs", 0)], "node 1 (Abs) of a graph of ids does not fit"),
         ([sent(), node("Cast", 0, DstT="float32")], "computes float32 of shape (1,) for 1 values"),
