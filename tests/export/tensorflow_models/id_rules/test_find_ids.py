@@ -25,7 +25,12 @@ def found(change: Change, rows: int | None, **inputs: Any) -> ResolvedIds | Valu
 
 
 def tenths(features: Any) -> Any:
-    return tf.cast(features["x"] * 10.0, tf.int32)
+    return limited(features["x"] * 10.0, 50.0)
+
+
+def limited(numbers: Any, largest: float) -> Any:
+    """Casts numbers within limits: beyond the integers, TensorFlow makes the smallest one."""
+    return tf.cast(tf.clip_by_value(numbers, -1.0, largest), tf.int32)
 
 
 def test_numbers_that_are_cast_to_rows_become_a_bucket_for_each_row() -> None:
@@ -41,7 +46,16 @@ def test_numbers_that_are_cast_to_rows_become_a_bucket_for_each_row() -> None:
 @pytest.mark.parametrize(
     ("change", "rows"),
     [
-        pytest.param(tenths, 1 << 17, id="more rows than a rule has buckets"),
+        pytest.param(
+            lambda features: limited(features["x"], float(1 << 17)),
+            1 << 18,
+            id="more rows than a rule has buckets",
+        ),
+        pytest.param(
+            lambda features: tf.cast(features["x"] * 10.0, tf.int32),
+            50,
+            id="numbers beyond the integers",
+        ),
         pytest.param(
             lambda features: tf.cast(tf.clip_by_value(features["x"], -5.0, 5.0), tf.int32),
             None,
@@ -71,7 +85,7 @@ def test_numbers_that_are_scaled_by_anything_but_zero_become_buckets(
     scale: Change, is_rule: bool
 ) -> None:
     # A constant, which no optimizer of the trace folds.
-    scaled = found(lambda features: tf.cast(scale(features["x"]), tf.int32), 50, x=numbers())
+    scaled = found(lambda features: limited(scale(features["x"]), 50.0), 50, x=numbers())
     assert isinstance(scaled, ResolvedIds) == is_rule
 
 

@@ -564,7 +564,7 @@ def bucketized(numbers: Any, *boundaries: float) -> Any:
         ),
         # Rows begin at any number; for another rule, they need not be rows of a table.
         (
-            lambda f: tf.clip_by_value(tf.cast(f["number"] * 2.0, tf.int32), 100_000, 100_002),
+            lambda f: tf.cast(tf.clip_by_value(f["number"] * 2.0, 100_000.0, 100_002.0), tf.int32),
             None,
             BucketIds(boundaries=(50_000.5, 50_001.0), first_row=100_000),
         ),
@@ -580,11 +580,11 @@ def bucketized(numbers: Any, *boundaries: float) -> Any:
             ROWS,
             BucketIds(boundaries=(1.0,), first_row=-1),
         ),
-        # Numbers beyond the integers.
+        # Numbers beyond the integers become the smallest one: rows rise, and fall again.
         (
             lambda f: bucketized(tf.cast(tf.cast(f["number"] * 1e9, tf.int32), tf.float32), 1e9),
             ROWS,
-            BucketIds(boundaries=(1.0,)),
+            None,
         ),
         # A cast to int32 before buckets wraps around.
         (
@@ -636,7 +636,8 @@ def test_buckets_have_at_most_as_many_steps_as_fit_a_manifest(
 ) -> None:
     monkeypatch.setattr(buckets, "STEPS_MAX", 500)
     resolved = found(
-        lambda f: tf.clip_by_value(tf.cast(f["number"] * 2.0, tf.int32), 0, steps), 2 * steps
+        lambda f: tf.cast(tf.clip_by_value(f["number"] * 2.0, 0.0, float(steps)), tf.int32),
+        2 * steps,
     )
     assert isinstance(resolved, ResolvedIds) == described
 
