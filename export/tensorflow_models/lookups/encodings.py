@@ -19,7 +19,7 @@ from export.tensorflow_models.frameworks.hook_points import KERAS_3_ENCODING, TF
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.graph.input_paths import Values, per_example
 from export.tensorflow_models.id_rules import crosses
-from export.tensorflow_models.id_rules.chains import find_chain
+from export.tensorflow_models.id_rules.graphs import find_rule
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 from export.tensorflow_models.lookups.feature_columns import WIDTH_MAX
 from export.tensorflow_models.lookups.padded_ids import current_call, words_of
@@ -83,7 +83,7 @@ def _is_described(ids: Any, size: int, depth: int) -> bool:
     if call is None:
         return False
     with tf.init_scope():  # tables are read for their keys
-        found = find_chain(Values(ids), call, depth)
+        found = find_rule(Values(ids), call, depth)
         if not isinstance(found, ResolvedIds):
             return size == 1 and crosses.find(ids, call, depth) is not None
     own = ids.graph.get_tensor_by_name(found.source.name)
