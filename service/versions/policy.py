@@ -122,6 +122,10 @@ def arrangement(
     if current is not None:
         kept.add(current)
     previous = before.previous if current == before.current else before.current
+    if desired.pinned or desired.rolled_back is not None:
+        # To undo it needs no load, also in a worker that had not switched to the newest version.
+        newer = [version for version in allowed - kept if version > (current or 0)]
+        previous = max(newer, default=previous)
     if (
         not settings.keep_previous
         or previous not in allowed

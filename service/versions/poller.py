@@ -81,6 +81,7 @@ class Poller:
         self._metrics = metrics
         self.state = StateFile.of(settings)
         self._lock = threading.RLock()
+        self._peers_lock = threading.Lock()
         self.known: Mapping[str, list[int]] = {}
         self.revision = 0
         self._failures: dict[tuple[str, int], LoadFailure] = {}
@@ -161,10 +162,15 @@ class Poller:
         self._follow_peers()
 
     def _follow_peers(self) -> None:
-        try:
-            peers = self._coordinator.peers(self._worker)
-        except (EOFError, OSError):  # the supervisor is gone, and this worker drains
-            return
+        # Two threads follow: what one of them asked for earlier must not replace newer peers.
+        with self._peers_lock:
+            try:
+                peers = self._coordinator.peers(self._worker)
+            except (EOFError, OSError):  # the supervisor is gone, and this worker drains
+                return
+            self._arrange_by(peers)
+
+    def _arrange_by(self, peers: Peers) -> None:
         with self._lock:
             before = self._peers
             if peers == before:

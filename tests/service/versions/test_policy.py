@@ -16,6 +16,7 @@ from service.versions.policy import Arrangement, arrangement, ranked
 SETTINGS = ServiceSettings(root=Path.cwd())
 NOTHING = DesiredModel()
 BACK = DesiredModel(rolled_back=RolledBack(to=1, above=2))
+BACK_TO_2 = DesiredModel(rolled_back=RolledBack(to=2, above=3))
 CANARY = DesiredModel(labels={"canary": 3})
 
 
@@ -31,6 +32,10 @@ def roles(
         (NOTHING, {1, 2, 3}, {1, 2, 3}, (), roles(2, previous=1), roles(3, previous=2)),
         (NOTHING, {1, 3}, {1, 2, 3}, (), roles(2, previous=1), roles(3)),  # 2 is gone from the root
         (BACK, {1, 2}, {1, 2}, (), roles(2, previous=1), roles(1, previous=2)),
+        # Another worker had switched before the rollback. This one had not, and keeps the version.
+        (BACK, {1, 2}, {1, 2}, (), roles(1), roles(1, previous=2)),
+        (BACK_TO_2, {1, 2, 3}, {1, 2, 3}, (), roles(2, previous=1), roles(2, previous=3)),
+        (DesiredModel(pinned=(1,)), {1, 2}, {1, 2}, (), roles(1), roles(1, previous=2)),
         (DesiredModel(pinned=(1,)), {1, 2}, {2}, (), roles(2), roles(2)),  # until 1 is loaded
         (DesiredModel(pinned=(1,)), {1, 2}, {1, 2}, (), roles(2), roles(1, previous=2)),
         (DesiredModel(unloaded=(2,)), {1, 2}, {2}, (), roles(2), roles(2)),  # until 1 is loaded

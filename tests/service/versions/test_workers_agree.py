@@ -71,6 +71,23 @@ def test_unloaded_version_is_current_until_every_worker_has_loaded_another(
     assert turn(*two, scan=False) == [3, 3]
 
 
+def test_rollback_before_all_workers_have_switched_is_undone_without_a_load(
+    two: tuple[Driven, Driven], write: Write
+) -> None:
+    first, second = two
+    assert turn(*two) == [1, 1]
+    write(version=2)
+    second.scan()
+    first.scan()
+    assert [worker.serving() for worker in two] == [2, 1]
+    first.want(rolled_back={"to": 1, "above": 2})
+    second.poller.follow()
+    assert turn(*two, scan=False) == [1, 1]
+    first.want(rolled_back=None)
+    second.poller.follow()
+    assert [worker.serving() for worker in two] == [2, 2]
+
+
 def test_label_moves_once_every_worker_has_loaded_its_version(
     two: tuple[Driven, Driven], write: Write
 ) -> None:
