@@ -31,5 +31,11 @@ def test_overload_problems_name_what_must_not_happen() -> None:
     assert Overload(2, 20, answers([200, 429]), 429, probes, math.nan, 0.1).problems() == []
     # A call whose deadline passed in gRPC may have been computed; it was not rejected.
     assert Overload(2, 20, answers([200, 8, 4]), 8, probes, 2, 0.1).problems() == []
+    assert Overload(2, 20, answers([200, 8, 1]), 8, probes, 1, 4.2).problems() == []
+    filled = Overload(2, 4, answers([200, 8, 1]), 8, probes, 1, 4.2).problems()
+    assert filled == [
+        "requests ended with [1], not with a rejection",
+        "recovered after more than 2 s",
+    ]
     wrong = Overload(2, 20, answers([429, -1]), 429, Probes([0.01], failed=1), 2, 9.0).problems()
     assert len(wrong) == 5
