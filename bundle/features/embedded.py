@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from bundle.errors import FeatureError, UnknownRefused
 from bundle.features.columns import NO_DEFAULT, Column, one_each, place_of
 from bundle.features.rules.crosses import Crossed, Joined
-from bundle.features.rules.ids import Rule, cast, rule_of
+from bundle.features.rules.ids import rule_of
 from bundle.features.rules.texts import Text
 from bundle.features.sources import Indicator, RemoteTable
 from bundle.format.manifest import (
@@ -82,14 +81,9 @@ class Embedded:
                 self.rule = self._cross.rule
             case TextIds():
                 self.rule = rule_of(entry.ids.ids, vocabularies)
-                if entry.split:
-                    self._words = Text(entry.ids.steps, entry.ids)
-                else:
-                    self.rule = self.rule.after(
-                        Text(entry.ids.steps).changed, entry.model_dump_json()
-                    )
+                self._words = Text(entry.ids, vocabularies)
             case _:
-                self.rule = _with_cast(rule_of(entry.ids, vocabularies, keys), entry)
+                self.rule = rule_of(entry.ids, vocabularies, keys)
         self._one = entry.one_each
         self._defaults = _defaults(self.inputs, self.read, entry)
 
@@ -98,10 +92,7 @@ class Embedded:
         """Whether its ids are rows, and all of them are read as they are."""
         entry = self.entry
         changed = (
-            entry.cast
-            or entry.padding is not None
-            or entry.max_norm is not None
-            or entry.empty_row is not None
+            entry.padding is not None or entry.max_norm is not None or entry.empty_row is not None
         )
         return isinstance(entry.ids, IdentityIds) and not changed and entry.kind != "sequence"
 
@@ -172,14 +163,6 @@ class Embedded:
             )
             raise FeatureError(self.name, message)
         return numbers(self.name, column.weights)
-
-
-def _with_cast(rule: Rule, entry: EmbeddedFeature) -> Rule:
-    return (
-        rule
-        if entry.cast is None
-        else rule.after(partial(cast, entry.cast), entry.cast.model_dump_json())
-    )
 
 
 def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[str, Column]:

@@ -8,37 +8,17 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from bundle.format.fields import Count, Length, Name, Positive, StrictModel
+from bundle.format.id_graphs import GraphIds, InputNode, LookupTable
 from bundle.format.id_rules import (
-    BucketIds,
-    ChainedIds,
-    ComputedIds,
     CrossedIds,
-    GraphIds,
-    HashIds,
     IdentityIds,
     IdRule,
-    JoinedIds,
     MultiInputIds,
     Role,
     TextIds,
-    VocabularyIds,
-    first_of,
+    graphs_of,
 )
 from bundle.format.input_lengths import InputLength
-
-
-class Cast(StrictModel):
-    """What is sent becomes integers first, as TensorFlow casts; they are what the id
-    rule is given.
-    """
-
-    of: Literal["float32", "int64"]
-    """float32: numbers are sent; those that no integer is near, as 1e30, are the smallest integer.
-    """
-    to: Literal["int32", "int64"]
-    """Integers that are sent wrap around."""
-    rounding: Literal["toward_zero", "down", "up", "half_even"] = "toward_zero"
-    """Of numbers."""
 
 
 class Unknown(StrictModel):
@@ -107,8 +87,6 @@ class EmbeddedFeature(StrictModel):
     has one.
     """
     places: Length | None = None
-    cast: Cast | None = None
-    """None: ids are taken as they are."""
     filler_row: Count | None = None
     """Of a sequence: the row that fills it up, instead of zeros."""
     ordinal: bool = False
@@ -121,7 +99,7 @@ class EmbeddedFeature(StrictModel):
     @property
     def split(self) -> bool:
         """Whether callers send one text for each example, whose words are the ids."""
-        return isinstance(self.ids, TextIds) and self.ids.split is not None
+        return isinstance(self.ids, TextIds)
 
     @property
     def stands_for(self) -> str:
@@ -184,32 +162,20 @@ class EmbeddedFeature(StrictModel):
             raise ValueError("'place' is one of 'places', which is given with it")
         if self.place is not None and self.kind != "single":
             raise ValueError("'place' belongs to a single")
-        takes_integers = not isinstance(
-            first_of(self.ids), BucketIds | GraphIds | MultiInputIds | TextIds
-        )
-        if self.cast is not None and not takes_integers:
-            raise ValueError(
-                "'cast' makes integers, which no buckets, graphs, crossed, joined ids or texts take"
-            )
         return self
 
     @model_validator(mode="after")
     def _texts_consistent(self) -> EmbeddedFeature:
-        if isinstance(self.ids, TextIds) and (
-            self.split == (self.kind == "single") or self.weighted
-        ):
-            raise ValueError(
-                "texts that are split are a bag or a sequence, others a single, all without weights"
-            )
+        if self.split and (self.kind == "single" or self.weighted):
+            raise ValueError("the words of a text are a bag or a sequence, without weights")
         if self.filler_row is not None and self.kind != "sequence":
             raise ValueError("'filler_row' belongs to a sequence")
         if not self.ordinal and (self.indicator or 0) > 1 << 16:
             raise ValueError("an 'indicator' has at most 65536 rows, but for an 'ordinal'")
         if self.ordinal and (self.indicator is None or self.kind == "bag"):
             raise ValueError("'ordinal' belongs to an indicator that is no bag")
-        last = self.ids.rules[-1] if isinstance(self.ids, ChainedIds) else self.ids
-        if self.from_end and not isinstance(last, IdentityIds | ComputedIds | GraphIds):
-            raise ValueError("'from_end' belongs to ids that are integers, or are computed of one")
+        if self.from_end and not isinstance(self.ids, IdentityIds | GraphIds):
+            raise ValueError("'from_end' belongs to ids that are rows, or that a graph computes")
         return self
 
 
@@ -265,23 +231,9 @@ class DenseFeature(StrictModel):
 Feature = Annotated[EmbeddedFeature | DenseFeature, Field(discriminator="kind")]
 
 
-def vocabularies_of(rule: IdRule) -> tuple[VocabularyIds, ...]:
-    """Returns the rules of vocabularies that a rule consists of: itself, or those of its keys and
-    what follows.
-    """
-    rules: list[IdRule | None] = (
-        [*(key.ids for key in rule.keys)] if isinstance(rule, MultiInputIds) else [rule]
-    )
-    rules = [
-        each for one in rules for each in (one.rules if isinstance(one, ChainedIds) else [one])
-    ]
-    rules += [rule.ids] if isinstance(rule, JoinedIds | TextIds) else []
-    return tuple(
-        vocabulary
-        for each in rules
-        for vocabulary in (each.vocabularies if isinstance(each, GraphIds) else [each])
-        if isinstance(vocabulary, VocabularyIds)
-    )
+def lookup_tables_of(rule: IdRule) -> tuple[LookupTable, ...]:
+    """Returns the lookup tables of all graphs of a rule."""
+    return tuple(table for graph in graphs_of(rule) for table in graph.tables)
 
 
 def readers_of(
@@ -322,7 +274,7 @@ def input_entry(
     if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, TextIds):
         changes = {
             "kind": "single",
-            "ids": HashIds(buckets=1),
+            "ids": _AS_SENT["string"],
             "combiner": None,
             "length": None,
             "filler_row": None,
@@ -331,15 +283,22 @@ def input_entry(
     if not isinstance(feature, EmbeddedFeature) or not isinstance(feature.ids, MultiInputIds):
         return feature
     key = feature.ids.keys[feature.inputs.index(name)]
-    raw = {"string": HashIds(buckets=1), "int64": IdentityIds(), "float32": first_of(key.ids)}
     changes = {
-        "ids": raw[key.dtype],
+        "ids": _AS_SENT[key.dtype],
         "inputs": (name,),
         "role": key.role,
         "default": key.default,
         "input_length": key.input_length,
     }
     return feature.model_copy(update=changes)
+
+
+_AS_SENT: Mapping[str, IdRule] = {
+    "int64": IdentityIds(),
+    "string": GraphIds(nodes=(InputNode(dtype="string"),)),
+    "float32": GraphIds(nodes=(InputNode(dtype="float32"),)),
+}
+"""Of inputs of which a rule takes more than one value."""
 
 
 class InputFacts(NamedTuple):

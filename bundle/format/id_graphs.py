@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
-from bundle.format.fields import Count, StrictModel
+from bundle.format.fields import Count, Name, StrictModel
 
 OPERATIONS_MAX = 1024
 """Operations of one graph."""
 CONSTANT_MAX = 1 << 16
 """Values of one constant, such as the rows that a gather maps ids to."""
 
-InputDtype = Literal["int32", "int64", "float32", "string"]
-"""What callers send."""
+InputDtype = Literal["int32", "int64", "float32", "string", "int64_or_string"]
+"""What callers send. int64_or_string: operations read the text of an integer."""
 ConstantDtype = Literal[
     "bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "float32", "float64", "string"
 ]
@@ -30,6 +30,8 @@ class InputNode(StrictModel):
 
     op: Literal["Input"] = "Input"
     dtype: InputDtype
+    input: Count = 0
+    """Of several inputs, which one: its position among those of the feature."""
 
 
 class ConstantNode(StrictModel):
@@ -59,11 +61,22 @@ class OperationNode(StrictModel):
     """Positions of the nodes whose results it takes."""
     attributes: dict[str, Any] = Field(default_factory=dict)
     """As TensorFlow names them, where they have an effect on single values; dtypes as NumPy names
-    them. Of `LookupTableFindV2`, `vocabulary` is a position among those of the graph.
+    them. Of `LookupTableFindV2`, `table` is a position among the lookup tables of the graph.
     """
 
     def __hash__(self) -> int:
         return hash((self.op, self.inputs))  # attributes may be lists
+
+
+class LookupTable(StrictModel):
+    """Keys that operations look up: the value of a key is `first_value` + its position in a
+    vocabulary.
+    """
+
+    vocabulary: Name
+    first_value: Count = 0
+    is_complete: bool = False
+    """Whether the model fails on a key that the vocabulary lacks."""
 
 
 def kind_of_node(node: Any) -> str:
@@ -86,3 +99,40 @@ def check_order(nodes: tuple[InputNode | ConstantNode | OperationNode, ...]) -> 
                         f"node {position} ({node.op}) reads node {operand}; an operation reads "
                         "nodes before it"
                     )
+
+
+Node = Annotated[
+    Annotated[InputNode, Tag("Input")]
+    | Annotated[ConstantNode, Tag("Const")]
+    | Annotated[OperationNode, Tag("operation")],
+    Discriminator(kind_of_node),
+]
+
+
+class GraphIds(StrictModel):
+    """Row = what operations compute of the id: the result of the last node."""
+
+    kind: Literal["graph"] = "graph"
+    nodes: Annotated[tuple[Node, ...], Field(min_length=1, max_length=OPERATIONS_MAX)]
+    """In an order in which they can be computed."""
+    tables: tuple[LookupTable, ...] = ()
+    """That the operations look keys up in."""
+
+    @property
+    def inputs(self) -> tuple[InputNode, ...]:
+        """Its inputs in their order."""
+        nodes = [node for node in self.nodes if isinstance(node, InputNode)]
+        return tuple(sorted(nodes, key=lambda node: node.input))
+
+    @property
+    def dtype(self) -> InputDtype:
+        """What callers send to the first input."""
+        return self.inputs[0].dtype
+
+    @model_validator(mode="after")
+    def _in_order(self) -> GraphIds:
+        check_order(self.nodes)
+        positions = [node.input for node in self.inputs]
+        if not positions or positions != list(range(len(positions))):
+            raise ValueError(f"a graph has one node for each of its inputs, not {positions}")
+        return self

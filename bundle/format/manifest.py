@@ -17,10 +17,9 @@ import orjson
 from pydantic import Field, ValidationError, model_validator
 
 from bundle.errors import DigestMismatch, FormatError, UnknownFormat
-from bundle.format import fields
+from bundle.format import fields, older_rules
 from bundle.format.checksums import BLOCK_BYTES, crc32c
 from bundle.format.features import (
-    Cast,
     DenseFeature,
     EmbeddedFeature,
     Feature,
@@ -28,29 +27,22 @@ from bundle.format.features import (
     input_entry,
     input_facts,
     inputs_of,
+    lookup_tables_of,
     readers_of,
-    vocabularies_of,
 )
 from bundle.format.fields import Count, Crc32c, Path, Positive, StrictModel
+from bundle.format.id_graphs import GraphIds, LookupTable
 from bundle.format.id_rules import (
-    BucketIds,
-    ChainedIds,
-    ComputedIds,
     CrossedIds,
     CrossKey,
-    GraphIds,
-    HashIds,
     IdentityIds,
-    IdOperation,
     IdRule,
     JoinedIds,
     KeyedIds,
     MultiInputIds,
     Role,
     TextIds,
-    TextStep,
-    VocabularyIds,
-    first_of,
+    graphs_of,
 )
 from bundle.format.indexes import CostPoint, Distance, Index, Recall, SearchCosts
 from bundle.format.input_lengths import InputLength
@@ -74,10 +66,6 @@ from bundle.format.towers import (
 
 __all__ = [
     "BLOCK_BYTES",
-    "BucketIds",
-    "Cast",
-    "ChainedIds",
-    "ComputedIds",
     "CostPoint",
     "CrossKey",
     "CrossedIds",
@@ -86,15 +74,14 @@ __all__ = [
     "EmbeddedFeature",
     "Feature",
     "GraphIds",
-    "HashIds",
     "HeadEffect",
-    "IdOperation",
     "IdRule",
     "IdentityIds",
     "Index",
     "InputLength",
     "JoinedIds",
     "KeyedIds",
+    "LookupTable",
     "MultiInputIds",
     "NonFiniteRows",
     "Precision",
@@ -107,22 +94,20 @@ __all__ = [
     "TableError",
     "TableSource",
     "TextIds",
-    "TextStep",
     "Tower",
     "TowerForm",
     "TowerInput",
     "TowerOutput",
     "TowerPart",
     "Unknown",
-    "VocabularyIds",
-    "first_of",
+    "graphs_of",
     "input_entry",
     "inputs_of",
+    "lookup_tables_of",
     "readers_of",
-    "vocabularies_of",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST_BYTES_MAX = 256 << 20
 """Readers refuse more: it is about 44 TiB of copied rows."""
 _BLOCK_LINE_BYTES = 24
@@ -272,7 +257,7 @@ class Verification(StrictModel):
 class Manifest(StrictModel):
     """The whole manifest."""
 
-    format_version: Literal[1] = 1
+    format_version: Literal[2] = 2
     model: Name
     version: Positive
     created: str
@@ -345,13 +330,8 @@ class Manifest(StrictModel):
             if isinstance(feature, EmbeddedFeature):
                 if feature.indicator is None:
                     _known(feature.table, self.tables, f"features.{name}.table")
-                for rule in vocabularies_of(feature.ids):
-                    _known(rule.vocabulary, self.vocabularies, f"features.{name}.ids.vocabulary")
-                    keys = self.vocabularies[rule.vocabulary].dtype
-                    if rule.mask is not None and isinstance(rule.mask, str) != (keys == "string"):
-                        raise ValueError(
-                            f"features.{name}.ids.mask is no {keys}, as the vocabulary's keys are"
-                        )
+                for table in lookup_tables_of(feature.ids):
+                    _known(table.vocabulary, self.vocabularies, f"features.{name}.ids.tables")
                 if isinstance(feature.ids, KeyedIds):
                     _known(feature.ids.keys, self.keys, f"features.{name}.ids.keys")
                 rows = feature.indicator or self.tables[feature.table].rows
@@ -446,13 +426,15 @@ def parse(data: bytes) -> Manifest:
     if not isinstance(content, dict):
         raise FormatError("manifest is no JSON object")
     version = content.get("format_version")
-    if type(version) is not int or version != FORMAT_VERSION:
+    if type(version) is not int or version not in (older_rules.VERSION, FORMAT_VERSION):
         raise UnknownFormat(
-            f"format_version {version!r} is not known here (this reader knows {FORMAT_VERSION}); "
-            "a newer product version may read it"
+            f"format_version {version!r} is not known here (this reader knows "
+            f"{older_rules.VERSION} and {FORMAT_VERSION}); a newer product version may read it"
         )
-    _check_digest(data)
+    _check_digest(data, version)
     del content["digest"]
+    if version == older_rules.VERSION:
+        content = older_rules.translate(content)
     try:
         return Manifest.model_validate(content)
     except ValidationError as problem:
@@ -484,9 +466,9 @@ def dump(manifest: Manifest) -> bytes:
     return before + name + str(crc32c(data)).encode() + after[1:]
 
 
-def _check_digest(data: bytes) -> None:
+def _check_digest(data: bytes, version: int) -> None:
     # A manifest begins so: its digest is found without reading on.
-    before = b'{\n  "format_version": %d,\n  "digest": ' % FORMAT_VERSION
+    before = b'{\n  "format_version": %d,\n  "digest": ' % version
     digits = data.removeprefix(before)[:11].partition(b",")[0]
     rest = data[len(before) + len(digits) :]
     whole = data.startswith(before) and digits.isdigit()

@@ -14,8 +14,6 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MODEL_SPEC = pb.ModelSpec.DESCRIPTOR.full_name
-_OMITTED_WHEN_EMPTY = frozenset(["key", "split"])
-"""Fields of rules that JSON leaves out where they do not apply."""
 
 
 def text_of(enum: EnumDescriptor, number: int) -> str:
@@ -39,6 +37,8 @@ def _fields(message: Any) -> dict[str, Any]:
             fields |= {"model": value.name, "version": value.version}
         elif field.has_presence and not message.HasField(field.name):
             fields[field.name] = None
+        elif field.enum_type is not None and field.is_repeated:
+            fields[field.name] = [text_of(field.enum_type, number) for number in value]
         elif field.enum_type is not None:
             fields[field.name] = text_of(field.enum_type, value)
         elif hasattr(value, "items"):
@@ -60,13 +60,9 @@ def _id(message: Any) -> int | str:
 
 
 def _id_rule(message: Any) -> dict[str, Any]:
-    """Returns a rule with its kind, without what does not apply, as the manifest writes it."""
+    """Returns a rule with its kind, without what does not apply."""
     kind = message.WhichOneof("kind")
-    fields = _without_absent(_fields(getattr(message, kind)))
-    for name in _OMITTED_WHEN_EMPTY:
-        if not fields.get(name, True):
-            del fields[name]
-    return {"kind": kind, **fields}
+    return {"kind": kind, **_without_absent(_fields(getattr(message, kind)))}
 
 
 def _without_absent(value: Any) -> Any:

@@ -4,7 +4,7 @@ row and column.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,7 @@ from numpy.typing import NDArray
 from pyarrow import types
 
 from bundle.features.columns import Column
-from bundle.format.manifest import (
-    BucketIds,
-    ComputedIds,
-    DenseFeature,
-    Feature,
-    GraphIds,
-    IdentityIds,
-    first_of,
-)
+from bundle.format.manifest import DenseFeature, Feature, GraphIds, IdRule
 from export.corpora.files import Rows
 from export.errors import NotConvertible
 
@@ -178,18 +170,21 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
         np.repeat(np.arange(len(rows)), lengths),
     )
     if not isinstance(feature, DenseFeature):
-        rule = first_of(feature.ids)
-        cast = feature.cast
-        if isinstance(rule, GraphIds):
-            read = {"float32": flat.floats, "string": flat.texts}.get(rule.dtype, flat.integers)
-            return Column(read(), offsets)
-        if isinstance(rule, BucketIds) or (cast is not None and cast.of == "float32"):
-            return Column(flat.floats(), offsets)
-        return Column(flat.ids(isinstance(rule, IdentityIds | ComputedIds)), offsets)
+        return Column(_ids(flat, feature.ids), offsets)
     if lists and feature.input_length is None:
         _check_lengths(rows, column, feature, lengths)
     values = {"float32": flat.floats, "string": flat.texts}.get(feature.dtype, flat.integers)()
     return Column(values, offsets)
+
+
+def _ids(cells: Cells, rule: IdRule) -> NDArray[Any]:
+    """Returns values as a rule of one input takes them; integers as texts where it takes texts."""
+    dtype = rule.dtype if isinstance(rule, GraphIds) else "int64"
+    if dtype == "float32":
+        return cells.floats()
+    if dtype == "string" and types.is_integer(cells.array.type):
+        return replace(cells, array=cells.array.cast(pa.string())).texts()
+    return cells.texts() if dtype == "string" else cells.ids(dtype != "int64_or_string")
 
 
 def _check_lengths(

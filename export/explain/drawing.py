@@ -473,13 +473,6 @@ def _embedded_kind(feature: manifest.EmbeddedFeature) -> str:
         words.append("weighted")
     if feature.place is not None and feature.places is not None:
         words.append(f"value {feature.place + 1} of {feature.places}")
-    if feature.cast is not None:
-        rounded = (
-            ""
-            if feature.cast.of == "int64"
-            else f", rounded {feature.cast.rounding.replace('_', ' ')}"
-        )
-        words.append(f"cast to {feature.cast.to}{rounded}")
     if feature.max_norm is not None:
         words.append(f"rows clipped to {feature.max_norm:g}")
     if feature.empty_row is not None:

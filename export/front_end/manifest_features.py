@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bundle.format import manifest
+from bundle.format.graph_builder import GraphBuilder
 from export.errors import UsageError
 from export.front_end.input_lengths import input_lengths
 from export.front_end.roles import input_roles
@@ -101,10 +102,12 @@ def _embedded(
     rule = spec.rule or describe_ids(spec, part, rows, job)
     _check_keyed(spec, rule, job)
     states_rule = not (spec.has_rule or isinstance(rule, manifest.IdentityIds))
+    if not states_rule:
+        rule = spec.entry.ids
     unknown = unknown_of(spec, part)
     reads_nearest = spec.outside.others == "nearest" and spec.unknown is None
-    if reads_nearest and isinstance(rule, manifest.IdentityIds):
-        rule = manifest.ComputedIds(operations=spec.outside.limits(rows))
+    if reads_nearest and not (states_rule or spec.has_rule):
+        rule = spec.outside.nearest(rows, rule if isinstance(rule, manifest.GraphIds) else None)
     by_candidate = any(roles[name] == "candidate" for name in spec.reads)
     stated: dict[str, Any] = {
         "role": "candidate" if by_candidate else "context",
@@ -118,8 +121,8 @@ def _embedded(
         keys = _with_stated_keys(rule, spec, job, roles, lengths)
         stated |= {"ids": keys, "default": None, "input_length": None}
     elif states_rule:
-        # The model takes rows, and its padding and casts are those of rows; callers send ids.
-        stated |= {"padding": None, "cast": None, "from_end": False}
+        # The model takes rows, and its padding is one of rows; callers send ids.
+        stated |= {"padding": None, "from_end": False}
     return manifest.EmbeddedFeature(**dict(spec.entry) | stated)
 
 
@@ -189,7 +192,7 @@ def _check_keyed(spec: FeatureSpec, rule: manifest.IdRule, job: schema.ExportJob
         cure = (
             'write ids = { kind = "keyed" }'
             if spec.rule is None
-            else f"but the model makes rows of it ({rule.kind})"
+            else "but the model makes rows of it"
         )
         raise UsageError(
             f"features.{name}.ids: rows of table {table!r}, a dump, are found by key; {cure}"
@@ -208,10 +211,8 @@ def _check_one_rule(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob) 
                 "of its own; let the model make rows of them, or give each an input of its own"
             )
         if "ids" in stated and all(each.rule is not None for each in readers):
-            kind = spec.rule.kind if spec.rule is not None else ""
             raise UsageError(
-                f"features.{name}.ids: the model itself makes rows of this input ({kind}); leave "
-                "it out"
+                f"features.{name}.ids: the model itself makes rows of this input; leave it out"
             )
         if "unknown" in stated and all(each.unknown is not None for each in readers):
             raise UsageError(
@@ -231,28 +232,48 @@ def describe_ids(
     rule = part.ids
     if isinstance(rule, schema.HashRule):
         _check_reach(spec, "buckets", (rule.buckets or rows) - 1, rows)
-        return manifest.HashIds(buckets=rule.buckets or rows)
+        builder = GraphBuilder("int64_or_string")
+        builder.hashed(builder.last, rule.buckets or rows)
+        return builder.graph()
     if isinstance(rule, schema.BucketRule):
         _check_reach(spec, "boundaries", len(rule.boundaries), rows)
-        return manifest.BucketIds(boundaries=rule.boundaries)
+        builder = GraphBuilder("float32")
+        builder.buckets(builder.last, rule.boundaries)
+        return builder.graph()
     if isinstance(rule, schema.KeyedRule):
         return manifest.KeyedIds(keys=spec.entry.table)
     if isinstance(rule, schema.VocabularyRule):
-        if rule.vocabulary not in job.vocabularies:
-            known = ", ".join(sorted(job.vocabularies)) or "none"
-            raise UsageError(
-                f"features.{spec.reads[0]}.ids.vocabulary is {rule.vocabulary!r}; the recipe's "
-                f"vocabularies: {known}"
-            )
-        keys = job.vocabularies[rule.vocabulary].dtype
-        if rule.mask is not None and isinstance(rule.mask, str) != (keys == "string"):
-            raise UsageError(
-                f"features.{spec.reads[0]}.ids.mask is {rule.mask!r}; the vocabulary's keys are "
-                f"{keys}"
-            )
-        _check_reach(spec, "oov_buckets", (rule.oov_first_row or 0) + rule.oov_buckets - 1, rows)
-        return manifest.VocabularyIds(**rule.model_dump(exclude_none=True))
+        return _by_vocabulary(spec, rule, rows, job)
     return rule
+
+
+def _by_vocabulary(
+    spec: FeatureSpec, rule: schema.VocabularyRule, rows: int, job: schema.ExportJob
+) -> manifest.GraphIds:
+    """Returns the rule of a vocabulary that the recipe names; raises as `describe_ids`."""
+    if rule.vocabulary not in job.vocabularies:
+        known = ", ".join(sorted(job.vocabularies)) or "none"
+        raise UsageError(
+            f"features.{spec.reads[0]}.ids.vocabulary is {rule.vocabulary!r}; the recipe's "
+            f"vocabularies: {known}"
+        )
+    keys = job.vocabularies[rule.vocabulary].dtype
+    if rule.mask is not None and isinstance(rule.mask, str) != (keys == "string"):
+        raise UsageError(
+            f"features.{spec.reads[0]}.ids.mask is {rule.mask!r}; the vocabulary's keys are {keys}"
+        )
+    _check_reach(spec, "oov_buckets", (rule.oov_first_row or 0) + rule.oov_buckets - 1, rows)
+    builder = GraphBuilder(keys)
+    builder.vocabulary(
+        builder.last,
+        keys,
+        manifest.LookupTable(vocabulary=rule.vocabulary, first_value=rule.first_row),
+        rule.oov_buckets,
+        rule.oov_first_row or 0,
+        rule.oov_hash,
+        rule.mask,
+    )
+    return builder.graph()
 
 
 def _check_reach(spec: FeatureSpec, key: str, last: int, rows: int) -> None:

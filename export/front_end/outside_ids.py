@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from bundle.format import manifest
+from bundle.format.graph_builder import GraphBuilder
+from bundle.format.id_graphs import GraphIds
 
 Outside = Literal["rejected", "refused", "nearest", "zeros", "nan"]
 """What a lookup reads for an id that is no row.
@@ -34,17 +36,19 @@ class OutsideIds(NamedTuple):
             return manifest.Unknown(rule="refuse")
         return manifest.Unknown()
 
-    def limits(self, rows: int) -> tuple[manifest.IdOperation, ...]:
-        """Returns the operations that make a row of any integer, where `others` is "nearest".
+    def nearest(self, rows: int, graph: GraphIds | None = None) -> GraphIds:
+        """Returns the graph of ids that are moved to the nearest row, where `others` is "nearest".
 
         Args:
           rows: The number of rows of the table.
+          graph: What computes the ids; None: they are sent.
         """
-        first = -rows if self.from_end else 0
-        return (
-            manifest.IdOperation(do="at_least", by=first),
-            manifest.IdOperation(do="at_most", by=rows - 1),
+        builder = GraphBuilder("int64", graph)
+        wide = (
+            builder.last if graph is None else builder.compute("Cast", builder.last, DstT="int64")
         )
+        builder.limited(wide, -rows if self.from_end else 0, rows - 1)
+        return builder.graph()
 
 
 REFUSING = OutsideIds(others="refused")

@@ -69,7 +69,7 @@ class FeatureSpec:
         become; otherwise the recipe states it.
       outside: What the model's lookup reads for ids that are no rows, where neither the model nor
         the recipe replaces them before.
-      keys: The keys of each vocabulary that the rule reads, in the order of `vocabularies_of`.
+      keys: The keys of each vocabulary that the rule reads, in the order of `lookup_tables_of`.
       config: The FeatureConfig of an embedding layer; calls need not share it.
     """
 
@@ -103,7 +103,7 @@ class FeatureSpec:
     @property
     def plain(self) -> bool:
         """Whether its rows are the unchanged ids of a dense integer input."""
-        computed = self.has_rule or self.has_unknown or self.entry.cast is not None
+        computed = self.has_unknown or not isinstance(self.entry.ids, manifest.IdentityIds)
         integers = self.encoding == "dense" and self.ids_dtype in ("int32", "int64")
         return integers and self.entry.place is None and not computed
 
@@ -219,10 +219,10 @@ class ModelSpec:
         rows.
         """
         return {
-            rule.vocabulary: keys
+            table.vocabulary: keys
             for spec in self.features.values()
             if isinstance(spec, FeatureSpec) and spec.rule is not None
-            for rule, keys in zip(manifest.vocabularies_of(spec.rule), spec.keys, strict=True)
+            for table, keys in zip(manifest.lookup_tables_of(spec.rule), spec.keys, strict=True)
         }
 
     def padding_of(self, name: str) -> int | str | None:

@@ -30,6 +30,8 @@ from export.corpora.recall import (
     sample_rows,
 )
 from export.errors import UsageError
+from export.front_end.specs import FeatureSpec
+from export.id_rules.limits import limits_of
 from export.jobs import executors
 from export.jobs.preparation import Prepared, prepare
 from export.jobs.progress import Progress
@@ -237,21 +239,37 @@ class _Bundle:
                 file=file, size=size, dtype="string" if text else "int64"
             )
         for name, feature in self.prepared.entries.items():
-            if isinstance(feature, manifest.EmbeddedFeature) and isinstance(
-                feature.ids, manifest.VocabularyIds
-            ):
-                last = feature.ids.first_row + entries[feature.ids.vocabulary].size
-                rows = feature.indicator or self.prepared.traced.spec.tables[feature.table].rows
-                if last > rows:
-                    raise UsageError(
-                        f"features.{name}.ids: vocabulary {feature.ids.vocabulary!r} reaches row "
-                        f"{last - 1}, and table {feature.table!r} has {rows} rows: either the "
-                        "vocabulary is not the one of training, or the table was too short there, "
-                        f"so that the last {last - rows} keys have no row (a table needs one for "
-                        "each key, and those for other keys): leave them out of the vocabulary, or "
-                        "train a larger table"
-                    )
+            if isinstance(feature, manifest.EmbeddedFeature):
+                self._check_reach(name, feature, entries)
         return entries
+
+    def _check_reach(
+        self,
+        name: str,
+        feature: manifest.EmbeddedFeature,
+        vocabularies: Mapping[str, manifest.Vocabulary],
+    ) -> None:
+        """Rejects a vocabulary whose last keys have no row in the table of a feature."""
+        if not isinstance(feature.ids, manifest.GraphIds):
+            return
+        spec = self.prepared.traced.spec.features[name]
+        is_stated = isinstance(spec, FeatureSpec) and not spec.has_rule
+        if not is_stated and any("Select" in node.op for node in feature.ids.nodes):
+            return  # a condition of the model may replace rows behind the table
+        tables = feature.ids.tables
+        last = limits_of(feature.ids, [vocabularies[one.vocabulary].size for one in tables]).high
+        rows = feature.indicator or self.prepared.traced.spec.tables[feature.table].rows
+        for table in tables:
+            ends_there = last == table.first_value + vocabularies[table.vocabulary].size - 1
+            if ends_there and last >= rows:
+                raise UsageError(
+                    f"features.{name}.ids: vocabulary {table.vocabulary!r} reaches row {last}, and "
+                    f"table {feature.table!r} has {rows} rows: either the vocabulary is not the "
+                    "one of training, or the table was too short there, so that the last "
+                    f"{last + 1 - rows} keys have no row (a table needs one for each key, and "
+                    "those for other keys): leave them out of the vocabulary, or train a larger "
+                    "table"
+                )
 
     def _write_corpora(self, moved: Callable[[int], None]) -> dict[str, manifest.Corpus]:
         stores = self._write_stores("corpora", self.job.corpora, moved)

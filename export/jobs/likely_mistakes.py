@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bundle.format import manifest
+from bundle.format.id_graphs import OperationNode
 from export.front_end.specs import FeatureSpec, ModelSpec
 from export.id_rules.descriptions import describe_ids
 
@@ -27,12 +28,14 @@ def _unlike_first_rows(entries: Mapping[str, manifest.Feature]) -> list[str]:
     """
     firsts: dict[tuple[str, str], dict[int, str]] = {}
     for name, entry in entries.items():
-        # An indicator reads no table.
+        # An indicator reads no table, and the row of a cross is that of no key.
         if not isinstance(entry, manifest.EmbeddedFeature) or not entry.table:
             continue
-        if isinstance(entry.ids, manifest.VocabularyIds):
-            rows = firsts.setdefault((entry.table, entry.ids.vocabulary), {})
-            rows.setdefault(entry.ids.first_row, name)
+        if isinstance(entry.ids, manifest.MultiInputIds):
+            continue
+        for table in manifest.lookup_tables_of(entry.ids):
+            rows = firsts.setdefault((entry.table, table.vocabulary), {})
+            rows.setdefault(table.first_value, name)
     return [
         f"features {' and '.join(map(repr, rows.values()))} read table {table!r} by vocabulary "
         f"{vocabulary!r} from "
@@ -56,21 +59,17 @@ def _unlike_rules(entries: Mapping[str, manifest.Feature], model: ModelSpec) -> 
             and entry.place is None
             and entry.table
         ):
-            rule = entry.ids
-            # Different rows of one vocabulary have a warning of their own.
-            alike = rule.model_dump_json()
-            if isinstance(rule, manifest.VocabularyIds):
-                alike = f"vocabulary {rule.vocabulary}"
+            alike = entry.ids.model_dump_json()
+            if tables := manifest.lookup_tables_of(entry.ids):
+                # Different rows of one vocabulary have a warning of their own.
+                alike = f"vocabularies {[table.vocabulary for table in tables]}"
             features.setdefault(entry.table, {}).setdefault(alike, []).append((spec, entry))
 
     warnings = []
     for table, by_rule in features.items():
         firsts = [readers[0] for readers in by_rule.values()]
         # Fields that share a table have an offset each.
-        only_moved = all(
-            isinstance(entry.ids, manifest.IdentityIds | manifest.ComputedIds)
-            for _, entry in firsts
-        )
+        only_moved = all(_is_arithmetic(entry.ids) for _, entry in firsts)
         if len(firsts) < 2 or only_moved or all(spec.has_rule for spec, _ in firsts):
             continue
         listed = " and ".join(
@@ -81,3 +80,11 @@ def _unlike_rules(entries: Mapping[str, manifest.Feature], model: ModelSpec) -> 
             "which verify.expected would tell"
         )
     return warnings
+
+
+def _is_arithmetic(rule: manifest.IdRule) -> bool:
+    """Returns whether rows are numbers that are sent, or computed of one by constants."""
+    if not isinstance(rule, manifest.GraphIds):
+        return isinstance(rule, manifest.IdentityIds)
+    operations = [node.op for node in rule.nodes if isinstance(node, OperationNode)]
+    return not rule.tables and not any("String" in op or op == "Bucketize" for op in operations)

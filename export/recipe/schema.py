@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
+from bundle.format.fields import Boundaries
 from bundle.format.input_lengths import Keep, PadSide, PadValue
 from bundle.format.manifest import Distance, IdentityIds, Name, Precision, Role, Unknown
 from export.errors import UsageError
@@ -189,7 +190,7 @@ class BucketRule(Part):
 
     kind: Literal["buckets"]
     """Row = number of `boundaries` that are less than or equal to the value."""
-    boundaries: tuple[float, ...]
+    boundaries: Boundaries
     """Boundaries in ascending order."""
 
 

@@ -158,7 +158,9 @@ def _vocabularies(
     """
     held = traced.spec.vocabularies
     embedded = [entry for entry in entries.values() if isinstance(entry, manifest.EmbeddedFeature)]
-    used = {rule.vocabulary for entry in embedded for rule in manifest.vocabularies_of(entry.ids)}
+    used = {
+        table.vocabulary for entry in embedded for table in manifest.lookup_tables_of(entry.ids)
+    }
     return {
         name: _held(held[name]) if name in held else positions_in_file(job.vocabularies[name], base)
         for name in sorted(used)

@@ -20,7 +20,7 @@ from export.front_end.interface import PartitionedModel, TracedTower
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
 from export.graphs.loading import tf
 from export.graphs.tensors import with_values
-from export.id_rules.operations import Vocabularies, cast, crossed, joined, rows_of, words
+from export.id_rules.operations import Vocabularies, crossed, joined, rows_of, words
 from export.recipe.schema import ExportJob, HashRule, InputPart, KeyedRule
 
 Gather = Callable[[str, Any], Any]
@@ -136,7 +136,8 @@ class Lookups:
                 joined(entry.ids, [key.values for key in each], self.vocabularies)
             ), None
         if isinstance(entry.ids, manifest.TextIds):
-            return words(entry.ids, tf.reshape(inputs[name], [-1])), None
+            texts = tf.reshape(inputs[name], [-1])
+            return words(entry.ids, texts, self.vocabularies), None
         weights = None if spec.weights is None else inputs[spec.weights]
         if spec.config is not None:
             return inputs[name], weights
@@ -184,13 +185,14 @@ class Lookups:
     def _rows(self, spec: FeatureSpec, values: Any) -> Any:
         """Returns rows of a table for flat ids, -1 where they stay unknown."""
         entry = self._entry(spec)
-        values = values if entry.cast is None else cast(entry.cast, values)
         rule = entry.ids
         if isinstance(rule, manifest.TextIds):
-            values = values if rule.split else words(rule, values)
             rule = rule.ids
-        # A cross has made its rows: they are taken as they are.
-        rows = rows_of(rule, values, self.vocabularies)
+        if isinstance(rule, manifest.GraphIds):
+            rows = rows_of(rule, values, self.vocabularies)
+        else:
+            # Several inputs have made rows: they are taken as they are.
+            rows = tf.cast(values, tf.int64)
         count = self.traced.spec.rows_of(spec)
         rows = tf.where(rows < 0, rows + count, rows) if entry.from_end else rows
         known = (rows >= 0) & (rows < count)

@@ -5,8 +5,9 @@ table has.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -16,25 +17,27 @@ from numpy.typing import NDArray
 from bundle.errors import FeatureError
 from bundle.features.columns import Column
 from bundle.features.input_lengths import InputLengths
+from bundle.features.rules.graphs import Graph
 from bundle.features.rules.ids import Rule, rule_of, within
 from bundle.format import manifest
+from bundle.format.id_graphs import InputNode, OperationNode
 from bundle.tables.vocabularies import Vocabulary, index_keys
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
+from export.id_rules.limits import limits_of
 from export.verify.examples import Examples, offsets_of
 
 BAG_SIZES = 6
 """Made bags hold 0 to 5 ids, made sequences up to two more than fit."""
 _UNKNOWN_EVERY = 7
 """One id of so many is unknown."""
+_TRIED = 1 << 14
+"""Values of which some lead to rows of a table."""
 NO_LIMIT = 1 << 62
 """Stands for the number of rows where ids of any size have one."""
 
 Keys = Mapping[str, NDArray[Any]]
 """Keys of each vocabulary in the order of their rows: [size] int64 or object holding str."""
 Ids = NDArray[Any]
-
-_COMPUTED = manifest.ComputedIds | manifest.ChainedIds | manifest.GraphIds
-"""Rules that give rows of some integers only."""
 
 
 def make_examples(
@@ -66,6 +69,9 @@ def make_examples(
         if unknown_ids:
             column = maker.with_unknown_ids(name, column, first=number % _UNKNOWN_EVERY)
         columns[name] = column
+    for spec in model.features.values():
+        if isinstance(spec, FeatureSpec):
+            columns |= maker.with_rows(spec, columns)
     return Examples(count, InputLengths(entries).fit(columns, count).columns)
 
 
@@ -124,6 +130,35 @@ class _Maker:
             values[position] = unknown[place % len(unknown)]
         return column._replace(values=values)
 
+    def with_rows(self, spec: FeatureSpec, columns: Mapping[str, Column]) -> dict[str, Column]:
+        """Returns the inputs of a feature that computes rows of several, with other values in the
+        examples of which it computes none, as far as there are any.
+        """
+        if not isinstance(spec.entry.ids, manifest.JoinedIds) or spec.unknown is not None:
+            return {}
+        graph = spec.entry.ids.ids
+        tried = []
+        for number, name in enumerate(spec.reads):
+            if len(self.model.inputs[name]) > 1:  # others know these values
+                drawn = self.random.choice(columns[name].values, _TRIED)
+            else:
+                reaches = 1 << self.random.integers(1, 31, _TRIED)
+                drawn = self._before(graph, self.random.integers(0, reaches), number, every=1)
+            tried.append(np.concatenate([columns[name].values, drawn]))
+        computed = Graph(graph, [self._vocabulary(table) for table in graph.tables])
+        rows = _rows_or_none(
+            lambda *values: computed.results([("", one) for one in values]).astype(np.int64), *tried
+        )
+        (right,) = (within(rows, self.model.rows_of(spec)) >= 0).nonzero()
+        if not right.size:
+            return {}
+        others = self.random.choice(right, self.count)
+        taken = np.where(np.isin(np.arange(self.count), right), np.arange(self.count), others)
+        return {
+            name: columns[name]._replace(values=values[taken])
+            for name, values in zip(spec.reads, tried, strict=True)
+        }
+
     def _unknown_ids(self, name: str) -> list[Any]:
         """Returns ids of an input that no table has; none if a feature refuses them, has a row for
         every id, or leaves them out where the model is given them.
@@ -139,17 +174,30 @@ class _Maker:
             return _outside(rows, padding=None)
 
         spec = min(embedded, key=_telling)
-        rule = manifest.first_of(self._rule_of_ids(spec))
+        rule = self._rule_of_ids(spec)
         unknown: list[Any] = []
-        if isinstance(rule, manifest.VocabularyIds):
-            unknown = _unlike(self.keys[rule.vocabulary], is_text=spec.ids_dtype == "string")
+        if isinstance(rule, manifest.GraphIds):
+            unknown = self._unknown_to(rule, rows)
         elif isinstance(rule, manifest.KeyedIds):
             unknown = _unlike(self.dumped[rule.keys], is_text=False)
-        elif isinstance(rule, manifest.IdentityIds | manifest.ComputedIds):
+        elif isinstance(rule, manifest.IdentityIds):
             unknown = _outside(rows, self.model.padding_of(name))
-            if any(each.entry.indicator is not None for each in embedded):
-                unknown = [each for each in unknown if each >= 0]  # no encoding takes others
+        if any(each.entry.indicator is not None for each in embedded):
+            # No encoding takes others.
+            unknown = [each for each in unknown if isinstance(each, str) or each >= 0]
         return [] if spec.ids_dtype == "float32" else unknown
+
+    def _unknown_to(self, graph: manifest.GraphIds, rows: Sequence[int]) -> list[Any]:
+        """Returns ids that no lookup table of a graph holds, or integers around its rows; none
+        that it fails on, and no texts that are only hashed.
+        """
+        keys = [self.keys[table.vocabulary] for table in graph.tables]
+        if keys:
+            unknown = _unlike(np.concatenate(keys), is_text=graph.dtype == "string")
+        else:
+            unknown = [] if "string" in graph.dtype else _outside(rows, padding=None)
+        rule = self._rule(graph)
+        return [each for each in unknown if _is_taken(rule, each)]
 
     def _drops_some(self, readers: Sequence[FeatureSpec | DenseSpec]) -> bool:
         """Returns whether bags leave unknown ids out that the model is given all the same, for
@@ -204,7 +252,7 @@ class _Maker:
         size: int,
     ) -> Ids:
         """Returns [size] ids that every reader of an input knows."""
-        rows = [_reach(each, self.model.rows_of(each)) for each in embedded]
+        rows = [self._reach(each) for each in embedded]
         rows += [entry.below for entry in numbers if entry.below is not None]
         below = min((entry.below for entry in numbers if entry.below is not None), default=None)
         limit = min(rows, default=NO_LIMIT)
@@ -220,8 +268,8 @@ class _Maker:
         if isinstance(entry, manifest.EmbeddedFeature) and isinstance(entry.ids, manifest.KeyedIds):
             ids = self.random.choice(self.dumped[entry.ids.keys], size)
         else:
-            if isinstance(spec.rule, manifest.TextIds):
-                ids = self._texts(spec.rule, size)
+            if isinstance(spec.entry.ids, manifest.TextIds):
+                ids = self._texts(spec.entry.ids, size)
             else:
                 ids = self._known_ids(name, entry, limit, beyond, size)
             if dtype == "string" and ids.dtype != object:
@@ -234,7 +282,7 @@ class _Maker:
     def _known_ids(
         self, name: str, entry: manifest.Feature, rows: int, beyond: int, size: int
     ) -> Ids:
-        """Returns [size] ids that the rule of a feature finds a row for.
+        """Returns [size] ids that the rule of a feature may find a row for.
 
         Args:
           name: The input that holds them, one of several for a cross.
@@ -245,48 +293,48 @@ class _Maker:
         """
         if not isinstance(entry, manifest.EmbeddedFeature):
             return self._integers(rows, beyond, size)
-        ids: Ids
-        rule = manifest.first_of(entry.ids)
+        rule = entry.ids
         if isinstance(rule, manifest.MultiInputIds):
-            key = rule.keys[entry.inputs.index(name)]
-            rule = manifest.first_of(key.ids)
-            if not isinstance(rule, manifest.BucketIds | manifest.VocabularyIds):
-                ids = self.random.integers(0, beyond, size)
-                return ids if key.dtype == "int64" else _as_text(ids)
+            number = entry.inputs.index(name)
+            key = rule.keys[number]
+            integers = self.random.integers(0, beyond, size)
+            if isinstance(rule, manifest.JoinedIds):
+                return self._before(rule.ids, integers, number, every=1)
+            if key.ids is None:
+                return self._values(key.dtype, integers)
+            return self._before(key.ids, integers, every=1)
+        integers = self._integers(rows, beyond, size)
+        return self._before(rule, integers) if isinstance(rule, manifest.GraphIds) else integers
 
-        if isinstance(rule, manifest.VocabularyIds):
-            known = self.keys[rule.vocabulary]
-            below = max(1, min(known.size, rows - rule.first_row))
-            ids = known[self.random.integers(0, below, size)]
-        elif isinstance(rule, manifest.GraphIds):
-            ids = self._before_graph(rule, self._integers(rows, beyond, size))
-        elif isinstance(rule, manifest.HashIds):
-            ids = self.random.integers(0, beyond, size)
-        elif isinstance(rule, manifest.BucketIds):
-            low = min(rule.boundaries, default=0.0)
-            high = max(rule.boundaries, default=0.0)
-            ids = self.random.uniform(low - 1, high + 1, size).astype(np.float32)
-        else:
-            ids = self._integers(rows, beyond, size)
-            ids = ids if entry.cast is None else _before_cast(ids, entry.cast)
+    def _before(
+        self, graph: manifest.GraphIds, integers: Ids, number: int = 0, every: int = 2
+    ) -> Ids:
+        """Returns [m] values of the type that an input of a graph takes. One of `every` is a key of
+        a lookup table, or lies between boundaries, where there are any.
+        """
+        ids = self._values(graph.inputs[number].dtype, integers)
+        keys = []
+        boundaries: list[float] = []
+        for node in _readers(graph, number):
+            boundaries += node.attributes.get("boundaries", ())
+            if "table" in node.attributes:
+                keys.append(self.keys[graph.tables[node.attributes["table"]].vocabulary])
+        listed = [each for each in keys if each.size and each.dtype == ids.dtype]
+        if listed:
+            ids = ids.copy()
+            ids[::every] = self.random.choice(np.concatenate(listed), ids[::every].size)
+        elif boundaries and ids.dtype.kind == "f":
+            low = min(boundaries) - 1
+            high = max(boundaries) + 1
+            ids[::every] = self.random.uniform(low, high, ids[::every].size)
         return ids
 
-    def _before_graph(self, rule: manifest.GraphIds, integers: Ids) -> Ids:
-        """Returns [m] values of the type that the model's own operations take: integers, or numbers
-        of every size, or texts. Every second one is a key of a vocabulary, where there are any.
-        """
-        if rule.dtype == "float32":
+    def _values(self, dtype: str, integers: Ids) -> Ids:
+        """Returns [m] values of a type: integers, texts of them, or numbers of every size."""
+        if dtype == "float32":
             scales = 10.0 ** self.random.integers(-1, 5, integers.size)
             return (self.random.standard_normal(integers.size) * scales).astype(np.float32)
-        is_text = rule.dtype == "string"
-        ids = _as_text(integers) if is_text else integers
-        kind = object if is_text else np.int64
-        listed = [self.keys[each.vocabulary] for each in rule.vocabularies]
-        known = [keys for keys in listed if keys.size and keys.dtype == kind]
-        if known:
-            ids = ids.copy()
-            ids[::2] = self.random.choice(np.concatenate(known), ids[::2].size)
-        return ids
+        return _as_text(integers) if dtype == "string" else integers
 
     def _integers(self, rows: int, beyond: int, size: int) -> Ids:
         return self.random.integers(0, max(1, min(rows, beyond)), size)
@@ -294,11 +342,9 @@ class _Maker:
     def _texts(self, rule: manifest.TextIds, size: int) -> Ids:
         """Returns [size] object: texts of words that are known, mostly; every eighth has none."""
         known = ["x", "X!"]
-        if isinstance(rule.ids, manifest.VocabularyIds):
-            known += self.keys[rule.ids.vocabulary].tolist()
-        counts = np.ones(size, np.int64)
-        if rule.split:
-            counts = np.arange(size) % 8
+        for table in rule.ids.tables:
+            known += self.keys[table.vocabulary].tolist()
+        counts = np.arange(size) % 8
         space = "" if rule.split == "characters" else " "
         texts = np.empty(size, object)
         for place, count in enumerate(counts):
@@ -310,27 +356,31 @@ class _Maker:
         """Replaces ids of which a model computes no row by others; where one in many thousands has
         a row, not all are.
         """
-        rules = [
-            (self._rule(spec.rule), self.model.rows_of(spec))
+        graphs = [
+            (rule, self.model.rows_of(spec))
             for spec in specs
-            if isinstance(spec.rule, _COMPUTED) and spec.unknown is None
+            if isinstance(rule := self._rule_of_ids(spec), manifest.GraphIds)
+            and spec.unknown is None
         ]
-        if not rules or ids.dtype.kind not in "ifO":
+        if not graphs or ids.dtype.kind not in "ifO":
             return ids
-
-        of_floats = any(
-            isinstance(spec.rule, manifest.GraphIds) and spec.rule.dtype == "float32"
-            for spec in specs
-        )
+        rules = [(self._rule(graph), rows) for graph, rows in graphs]
+        of_floats = any(graph.dtype == "float32" for graph, _ in graphs)
+        is_listed = any(graph.tables for graph, _ in graphs)
 
         def known(tried: Ids) -> NDArray[np.bool_]:
             is_whole = tried.dtype != object and not of_floats
             whole = np.floor(tried).astype(np.int64) if is_whole else tried
-            found = [within(_rows_or_none(rule, whole), rows) >= 0 for rule, rows in rules]
+            found = [
+                within(_rows_or_none(partial(rule.resolve, ""), whole), rows) >= 0
+                for rule, rows in rules
+            ]
             return np.asarray(np.all(found, axis=0))
 
         right = known(ids)
-        if ids.dtype == object:
+        if right.all():
+            return ids
+        if ids.dtype == object or (is_listed and right.any()):
             if not right.any():
                 return ids
             return np.where(right, ids, self.random.choice(ids[right], ids.size))
@@ -339,7 +389,7 @@ class _Maker:
         reaches = [1 << 10, 1 << 16, 1 << 23]
         if ids.dtype.kind != "f":
             reaches += [1 << 31, beyond]
-        tried = [self.random.integers(-each, each, 1 << 14) for each in reaches if each <= beyond]
+        tried = [self.random.integers(-each, each, _TRIED) for each in reaches if each <= beyond]
         others = np.concatenate(tried)
         others = others[known(others)]
         if not others.size:
@@ -351,10 +401,22 @@ class _Maker:
         ids[~right] = replaced
         return ids
 
-    def _rule(self, rule: _COMPUTED) -> Any:
-        """Returns a rule as a service computes it."""
-        read = {each.vocabulary for each in manifest.vocabularies_of(rule)}
-        return rule_of(rule, {name: vocabulary_of(self.keys[name]) for name in read})
+    def _rule(self, graph: manifest.GraphIds) -> Rule:
+        """Returns a graph as a service computes it."""
+        return rule_of(graph, {table.vocabulary: self._vocabulary(table) for table in graph.tables})
+
+    def _vocabulary(self, table: manifest.LookupTable) -> Vocabulary:
+        return vocabulary_of(self.keys[table.vocabulary])
+
+    def _reach(self, spec: FeatureSpec) -> int:
+        """Returns the limit of the ids that have a row of a table."""
+        rule = self._rule_of_ids(spec)
+        rows = self.model.rows_of(spec)
+        if isinstance(rule, manifest.GraphIds):
+            sizes = [self.keys[table.vocabulary].size for table in rule.tables]
+            limits = limits_of(rule, sizes)
+            return NO_LIMIT if limits.low >= 0 and limits.high < rows else rows
+        return rows if isinstance(rule, manifest.IdentityIds) else NO_LIMIT
 
     def _numbers(self, entry: manifest.DenseFeature, size: int) -> Ids:
         """Returns [size] values of a feature that a tower reads directly."""
@@ -394,8 +456,8 @@ def _unlike(keys: Ids, is_text: bool) -> list[Any]:
 
 def _telling(spec: FeatureSpec) -> tuple[int, bool, bool]:
     """Puts first what tells most of an input: alone, one id of an example, which keys there are."""
-    listed = isinstance(manifest.first_of(spec.entry.ids), manifest.VocabularyIds)
-    return len(spec.reads), not spec.entry.one_each, not listed
+    is_listed = bool(manifest.lookup_tables_of(spec.entry.ids))
+    return len(spec.reads), not spec.entry.one_each, not is_listed
 
 
 def _sizes(
@@ -428,30 +490,41 @@ def _fixed_size(spec: FeatureSpec | None, numbers: Sequence[manifest.DenseFeatur
     return spec.ids_max if entry.padding is None else None
 
 
-def _rows_or_none(rule: Rule, ids: Ids) -> Ids:
-    """Returns [m] int64 rows, -1 of ids that the model's operations fail on."""
+def _readers(graph: manifest.GraphIds, number: int) -> list[OperationNode]:
+    """Returns the operations of a graph that one of its inputs has an effect on."""
+    readers = {}
+    for position, node in enumerate(graph.nodes):
+        if isinstance(node, InputNode):
+            is_read = node.input == number
+        else:
+            is_read = isinstance(node, OperationNode) and any(
+                operand in readers for operand in node.inputs
+            )
+        if is_read:
+            readers[position] = node
+    return [node for node in readers.values() if isinstance(node, OperationNode)]
+
+
+def _rows_or_none(compute: Callable[..., Ids], *ids: Ids) -> Ids:
+    """Returns [m] int64 rows of [m] ids of each input, -1 where the model's operations fail."""
     try:
-        return rule.resolve("", ids)
+        return compute(*ids)
     except FeatureError:
-        if ids.size == 1:
+        if ids[0].size == 1:
             return np.array([-1])
-    middle = ids.size // 2
-    return np.concatenate([_rows_or_none(rule, half) for half in (ids[:middle], ids[middle:])])
+    middle = ids[0].size // 2
+    halves = [one[:middle] for one in ids], [one[middle:] for one in ids]
+    return np.concatenate([_rows_or_none(compute, *half) for half in halves])
 
 
-def _reach(spec: FeatureSpec, rows: int) -> int:
-    """Returns the limit of the ids that have a row of a table."""
-    operations = spec.rule.operations if isinstance(spec.rule, manifest.ComputedIds) else ()
-    remainder = any("remainder" in each.do for each in operations)
-    return NO_LIMIT if remainder else rows
-
-
-def _before_cast(ids: Ids, cast: manifest.Cast) -> Ids:
-    """Returns numbers that a cast makes these ids of."""
-    if cast.of != "float32":
-        return ids
-    fraction = -0.25 if cast.rounding == "up" else 0.25
-    return (ids + fraction).astype(np.float32)
+def _is_taken(rule: Rule, id_: Any) -> bool:
+    """Returns whether a rule takes an id, known or not."""
+    values = np.array([id_], object if isinstance(id_, str) else np.int64)
+    try:
+        rule.resolve("", values)
+    except FeatureError:
+        return False
+    return True
 
 
 def _as_text(ids: Ids) -> Ids:

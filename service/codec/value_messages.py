@@ -51,11 +51,12 @@ def _set_field(message: Message, field: FieldDescriptor, item: Any) -> None:
             fill(target.add(), each)
     elif kind is not None:
         fill(target, item)
-    elif field.is_repeated:
-        target.extend(item)
     else:
         enum = field.enum_type
-        setattr(message, field.name, item if enum is None else enum_number(enum, item))
+        if field.is_repeated:
+            target.extend(item if enum is None else [enum_number(enum, text) for text in item])
+        else:
+            setattr(message, field.name, item if enum is None else enum_number(enum, item))
 
 
 def enum_number(enum: EnumDescriptor, text: str) -> int:

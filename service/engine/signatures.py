@@ -12,17 +12,13 @@ from typing import Any
 
 from bundle.features.rules.expressions import expression
 from bundle.format.manifest import (
-    ChainedIds,
-    ComputedIds,
     Corpus,
     DenseFeature,
     EmbeddedFeature,
     Feature,
     GraphIds,
-    HashIds,
-    IdentityIds,
     IdRule,
-    KeyedIds,
+    JoinedIds,
     Manifest,
     MultiInputIds,
     TextIds,
@@ -30,8 +26,6 @@ from bundle.format.manifest import (
     TowerInput,
     TowerOutput,
     TowerPart,
-    VocabularyIds,
-    first_of,
     inputs_of,
 )
 from service.versions.version import LoadedTower, ModelVersion
@@ -48,7 +42,7 @@ _FEATURE: Json = {
 }
 """An input's fields where they do not apply."""
 _READER: Json = (
-    dict.fromkeys(("ids", "place", "places", "max_norm", "empty_row", "padding", "below", "cast"))
+    dict.fromkeys(("ids", "place", "places", "max_norm", "empty_row", "padding", "below"))
     | dict.fromkeys(("table", "unknown", "combiner", "encoding", "dtype", "take"), "")
     | {"weighted": False, "length": 0, "shape": ()}
 )
@@ -162,7 +156,7 @@ def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
     head = {
         "name": name,
         "kind": "",
-        "type": type_of(manifest, feature, name),
+        "type": type_of(feature, name),
         "role": role,
         "required": required,
     }
@@ -176,42 +170,46 @@ def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
     return head | _FEATURE | fields | tail
 
 
-def type_of(manifest: Manifest, feature: Feature, name: str) -> str:
+def type_of(feature: Feature, name: str) -> str:
     """Returns the type of the values that a feature takes of an input."""
     if isinstance(feature, DenseFeature):
         return feature.dtype
-    if feature.cast is not None:
-        return feature.cast.of
-    rule = first_of(feature.ids)
-    match rule:
-        case GraphIds():
-            dtype = rule.dtype
-        case IdentityIds() | ComputedIds() | KeyedIds():
-            dtype = "int64"
-        case MultiInputIds():
-            dtype = rule.keys[feature.inputs.index(name)].dtype
-        case HashIds():
-            dtype = "int64_or_string"
-        case VocabularyIds():
-            dtype = manifest.vocabularies[rule.vocabulary].dtype
+    match feature.ids:
+        case GraphIds() as graph:
+            return graph.dtype
+        case MultiInputIds() as several:
+            return several.keys[feature.inputs.index(name)].dtype
         case TextIds():
-            dtype = "string"
-        case _:
-            dtype = "float32"
-    return dtype
+            return "string"
+    return "int64"
 
 
 def _unknown(feature: EmbeddedFeature) -> str:
     return f"row {feature.unknown.row}" if feature.unknown.rule == "row" else feature.unknown.rule
 
 
-def _rule(rule: IdRule) -> Json:
-    """Returns a rule as the manifest writes it; the operations of a graph as an expression."""
+def _rule(rule: IdRule, inputs: Sequence[str]) -> Json:
+    """Returns a rule as the manifest writes it, but with its graphs as expressions."""
     if isinstance(rule, GraphIds):
-        return {"kind": rule.kind, "dtype": rule.dtype, "expression": expression(rule)}
-    if isinstance(rule, ChainedIds):
-        return {"kind": rule.kind, "rules": [_rule(each) for each in rule.rules]}
-    return rule.model_dump(mode="json", exclude_none=True)
+        return {"kind": rule.kind, **_graph(rule, *inputs)}
+    written = rule.model_dump(mode="json", exclude_none=True)
+    if isinstance(rule, MultiInputIds):
+        for name, key, entry in zip(inputs, written["keys"], rule.keys, strict=True):
+            key.pop("input_length", None)  # described with the input
+            if entry.ids is not None:
+                key["ids"] = _graph(entry.ids, name)
+    if isinstance(rule, JoinedIds):
+        written["ids"] = _graph(rule.ids, *inputs)
+    if isinstance(rule, TextIds):
+        written["ids"] = _graph(rule.ids, "word" if rule.split == "whitespace" else "character")
+        if rule.text is not None:
+            written["text"] = _graph(rule.text, *inputs)
+    return written
+
+
+def _graph(graph: GraphIds, *names: str) -> Json:
+    dtypes = tuple(node.dtype for node in graph.inputs)
+    return {"dtypes": dtypes, "expression": expression(graph, *names)}
 
 
 def _reader(manifest: Manifest, name: str) -> Json:
@@ -221,12 +219,9 @@ def _reader(manifest: Manifest, name: str) -> Json:
     if isinstance(feature, EmbeddedFeature):
         fields |= {
             "shape": () if feature.indicator is None else (feature.indicator,),
-            "ids": _rule(feature.ids),
+            "ids": _rule(feature.ids, inputs_of(name, feature)),
             "unknown": _unknown(feature),
             "encoding": feature.encoding if feature.kind == "bag" else "",
-            "cast": None
-            if feature.cast is None
-            else feature.cast.model_dump(mode="json", exclude_none=True),
         }
     return {
         "name": name,

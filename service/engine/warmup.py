@@ -139,7 +139,7 @@ def _columns(manifest: Manifest, names: Iterable[str]) -> dict[str, Column]:
         if length is not None:
             sizes.append(length.values)
         size = sizes[0] if sizes else 1
-        texts = any(type_of(manifest, each, name) == "string" for each in readers)
+        texts = any(type_of(each, name) == "string" for each in readers)
         values: NDArray[Any] = np.full(size, "0", object) if texts else np.zeros(size, np.int64)
         columns[name] = Column(values, np.array([0, size], np.int64))
     return columns

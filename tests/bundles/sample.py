@@ -10,21 +10,19 @@ import pyarrow as pa
 from bundle.features.columns import Column
 from bundle.format import paths
 from bundle.format.manifest import (
-    BucketIds,
     DenseFeature,
     EmbeddedFeature,
     Feature,
-    HashIds,
     KeyedIds,
     Tower,
     TowerForm,
     TowerInput,
     TowerOutput,
     Unknown,
-    VocabularyIds,
 )
 from tests.bundles.tables import write_int8_table, write_table
 from tests.bundles.writer import BundleWriter
+from tests.id_graphs import bucket_ids, hash_ids, vocabulary_ids
 
 MOVIES = np.array([10, 5, 70, 8], np.int64)
 
@@ -84,7 +82,7 @@ def _add_tower(writer: BundleWriter) -> None:
 
 
 def _features() -> dict[str, Feature]:
-    movies = VocabularyIds(vocabulary="movies")
+    movies = vocabulary_ids("movies", "int64")
     return {
         "user": EmbeddedFeature(
             kind="single", table="users", role="context", unknown=Unknown(rule="row", row=3)
@@ -93,7 +91,7 @@ def _features() -> dict[str, Feature]:
             kind="single",
             table="users",
             role="context",
-            ids=VocabularyIds(vocabulary="names", first_row=30),
+            ids=vocabulary_ids("names", first_row=30),
         ),
         "movie": EmbeddedFeature(kind="single", table="movies", role="candidate", ids=movies),
         "watched": EmbeddedFeature(
@@ -112,7 +110,7 @@ def _features() -> dict[str, Feature]:
             kind="bag",
             table="hours",
             role="candidate",
-            ids=HashIds(buckets=24),
+            ids=hash_ids(24),
             combiner="sum",
             default=[],
         ),
@@ -120,7 +118,7 @@ def _features() -> dict[str, Feature]:
             kind="single",
             table="hours",
             role="context",
-            ids=BucketIds(boundaries=(0.5, 1.5)),
+            ids=bucket_ids((0.5, 1.5)),
             default=1.0,
         ),
         "shop": EmbeddedFeature(

@@ -25,13 +25,11 @@ from bundle.format.manifest import (
     DenseFeature,
     EmbeddedFeature,
     Feature,
-    HashIds,
     Index,
     Manifest,
     Recall,
     Table,
     Unknown,
-    VocabularyIds,
 )
 from runtime.partitions import partition_rows
 from runtime.scann import write_index
@@ -39,6 +37,7 @@ from tests.bundles.search_costs import COSTS
 from tests.bundles.tables import write_int8_table, write_linked_table, write_table
 from tests.bundles.towers import write_tower, write_tower_parts
 from tests.bundles.writer import BundleWriter
+from tests.id_graphs import hash_ids, vocabulary_ids
 from tests.models import linear
 
 USERS = 50
@@ -181,13 +180,13 @@ def write_small_bundle(
             writer.indexes["movies"] = _write_index(
                 directory, vectors, index_kind, parameters or {}, partitions
             )
-        committed, manifest = writer.commit({**feature_entries(), **(features or {})})
+        committed, manifest = writer.commit({**feature_entries(id_kind), **(features or {})})
     return SmallBundle(committed, manifest, edition, tables, ids, genres, years, titles, vectors)
 
 
-def feature_entries() -> dict[str, Feature]:
+def feature_entries(id_kind: Literal["int64", "string"] = "int64") -> dict[str, Feature]:
     """Returns the features of the linear model: each kind, id rule, unknown rule and default."""
-    movies = VocabularyIds(vocabulary="movies", first_row=1)
+    movies = vocabulary_ids("movies", id_kind, first_row=1)
     return {
         "user": EmbeddedFeature(
             kind="single", table="users", role="context", unknown=Unknown(rule="row", row=0)
@@ -196,7 +195,7 @@ def feature_entries() -> dict[str, Feature]:
             kind="single",
             table="cities",
             role="context",
-            ids=HashIds(buckets=CITIES),
+            ids=hash_ids(CITIES),
             default=CITY_DEFAULT,
         ),
         "history": EmbeddedFeature(
@@ -232,7 +231,7 @@ def feature_entries() -> dict[str, Feature]:
             kind="bag",
             table="genres",
             role="candidate",
-            ids=VocabularyIds(vocabulary="genres"),
+            ids=vocabulary_ids("genres"),
             unknown=Unknown(rule="row", row=UNKNOWN_GENRE_ROW),
             combiner="sum",
         ),

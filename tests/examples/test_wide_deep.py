@@ -44,10 +44,10 @@ def test_every_category_is_embedded_by_the_models_own_rule(asked: Asked) -> None
         for feature in embedded
         if asked.manifest.tables[feature.table].dim > 1
     }
-    hashed = any(feature.ids.kind == "hash" for feature in embedded)
+    hashed = any(feature.ids.kind == "graph" for feature in embedded)
     assert len(deep) == 40
     assert sorted(feature.kind for feature in deep.values()) == ["bag"] * 3 + ["single"] * 37
-    assert {feature.ids.kind for feature in embedded} == {"hash" if hashed else "identity"}
+    assert {feature.ids.kind for feature in embedded} == {"graph" if hashed else "identity"}
     numbers = [
         feature for feature in asked.manifest.features.values() if isinstance(feature, DenseFeature)
     ]

@@ -17,10 +17,7 @@ from export.graphs.loading import load_tensorflow, tf
 from export.graphs.walks import needed
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.id_rules import crosses
-from export.tensorflow_models.id_rules.chains import find_chain
-from export.tensorflow_models.id_rules.remedies import unexplained_operation
-from export.tensorflow_models.id_rules.rules import find_ids
-from export.tensorflow_models.id_rules.texts import find_changed
+from export.tensorflow_models.id_rules.graphs import find_rule
 from export.tensorflow_models.model.tracing import trace_towers
 from export.towers.division import split_tower
 from tests.export.counted_calls import LINEAR, calls_of
@@ -37,8 +34,6 @@ from tests.export.traced_models import recipe
 load_tensorflow()
 
 ROWS = 100
-QUADRATIC = 4.3
-"""As LINEAR, for searches of a rule: they try each of a bounded number of tensors as a link."""
 
 
 def residual(features: Any, n: int) -> Any:
@@ -73,7 +68,7 @@ def selects(features: Any, n: int) -> Any:
 
 
 def arithmetic(features: Any, n: int) -> Any:
-    x = tf.bitwise.invert(features["x"])  # no rule describes it
+    x = features["x"] ** 3  # no function computes it
     for _ in range(n):
         x = tf.abs(x * 3 + 1)
     return x
@@ -91,6 +86,13 @@ def changed_text(features: Any, n: int) -> Any:
     for _ in range(n):
         text = tf.strings.lower(tf.strings.upper(text))
     return tf.strings.to_hash_bucket_fast(text, ROWS)
+
+
+def squared_logarithms(features: Any, n: int) -> Any:
+    x = tf.cast(tf.math.log1p(tf.maximum(features["number"], 0.0)), tf.int64)
+    for _ in range(n):
+        x = x * x
+    return x
 
 
 def joined_with_texts(features: Any, n: int) -> Any:
@@ -141,13 +143,11 @@ class Walk(NamedTuple):
       inputs: The types of the graph's inputs.
       graph: Returns a result of inputs, for a number of layers.
       walk: The walk, back from that result.
-      growth: How many times as many calls twice the layers may take.
     """
 
     inputs: Mapping[str, Any]
     graph: Callable[[Any, int], Any]
     walk: Callable[[Traced], object]
-    growth: float = LINEAR
 
     def traced(self, layers: int) -> Traced:
         """Returns the graph of so many layers."""
@@ -158,12 +158,12 @@ def result(traced: Traced) -> Any:
     return traced.results["result"]
 
 
-def search_of(search: Callable[..., object]) -> Callable[[Traced], object]:
-    return lambda traced: search(Values(result(traced)), traced.calls, ROWS)
+def rule(traced: Traced) -> object:
+    return find_rule(Values(result(traced)), traced.calls, ROWS)
 
 
-def search_of_tensor(search: Callable[..., object]) -> Callable[[Traced], object]:
-    return lambda traced: search(result(traced), traced.calls, ROWS)
+def several_inputs(traced: Traced) -> object:
+    return crosses.find(result(traced), traced.calls)
 
 
 def constant(traced: Traced) -> object:
@@ -185,14 +185,13 @@ WALKS = {
     "constant, folded": Walk(NUMBER, computed_of_constants, constant),
     "constant, wide": Walk(NUMBER, unstacked_constants, constant),
     "origins of columns": Walk(NUMBER, unstacked_columns, origins),
-    "rule of selects": Walk(NUMBER, selects, search_of(find_ids)),
-    "chain of selects": Walk(NUMBER, selects, search_of(find_chain), QUADRATIC),
-    "chain of arithmetic": Walk(NUMBER, arithmetic, search_of(find_chain), QUADRATIC),
-    "remedy": Walk(NUMBER, arithmetic, search_of(unexplained_operation), QUADRATIC),
-    "rule of a hash": Walk(TEXT, shifted_hash, search_of(find_ids)),
-    "text": Walk(TEXT, changed_text, search_of_tensor(find_changed), QUADRATIC),
-    "join": Walk(TEXT, joined_with_texts, search_of_tensor(crosses.find)),
-    "join of the same": Walk(TEXT, joined_with_itself, search_of_tensor(crosses.find)),
+    "rule of selects": Walk(NUMBER, selects, rule),
+    "rule of nothing known": Walk(NUMBER, arithmetic, rule),
+    "rule of a logarithm": Walk({"number": numbers()}, squared_logarithms, rule),
+    "rule of a hash": Walk(TEXT, shifted_hash, rule),
+    "rule of a text": Walk(TEXT, changed_text, rule),
+    "join": Walk(TEXT, joined_with_texts, several_inputs),
+    "join of the same": Walk(TEXT, joined_with_itself, several_inputs),
     "parts of a ranker": Walk(SIDES, ranked, split),
     "parts of a ranker that mixes examples": Walk(SIDES, mixing_examples, split),
     "parts of a wide ranker": Walk(SIDES, sums_of_columns, split),
@@ -204,7 +203,7 @@ def test_walk_of_a_graph_grows_with_its_operations_and_not_its_paths(walk: Walk)
     smaller, larger = (walk.traced(layers) for layers in (16, 32))
     calls = calls_of(lambda: walk.walk(smaller))
     assert calls > 0
-    calls_of(lambda: walk.walk(larger), at_most=walk.growth * calls)
+    calls_of(lambda: walk.walk(larger), at_most=LINEAR * calls)
 
 
 @pytest.mark.parametrize("walk", WALKS.values(), ids=WALKS)

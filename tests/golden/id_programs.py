@@ -49,6 +49,7 @@ class Program:
         """Draws and traces a program; keeps what TensorFlow computes."""
         self._random = np.random.default_rng(seed)
         self._tables = list[Any]()
+        """And layers: the program reads them as long as it lives."""
         dtype = self._random.choice(list(VALUES))
         self.sent = VALUES[dtype]
         traced = tf.compat.v1.wrap_function(
@@ -131,6 +132,7 @@ class Program:
                 lambda: strings.length(texts) * 7,
                 lambda: strings.length(texts, unit="UTF8_CHAR"),
                 lambda: self._looked_up(texts, ["red", "a", "", "7", "東京"], tf.string),
+                lambda: self._layer(tf.keras.layers.StringLookup, ["red", "a", "東京"], "7")(texts),
             ]
         )
 
@@ -172,6 +174,9 @@ class Program:
                     tf.raw_ops.Bucketize(input=before, boundaries=[-9.0, 0.0, 5.0, 1e6]), dtype
                 ),
                 lambda: self._looked_up(before, [0, 7, -1, 97, 5], tf.int64),
+                lambda: tf.cast(
+                    self._layer(tf.keras.layers.IntegerLookup, [0, 7, -1, 97], 5)(before), dtype
+                ),
             ]
         )
 
@@ -185,3 +190,13 @@ class Program:
             self._tables.append(tf.lookup.StaticHashTable(initial, default))
         found = self._tables[-1].lookup(keys if dtype == tf.string else tf.cast(keys, tf.int64))
         return found if dtype == tf.string else tf.cast(found, keys.dtype)
+
+    def _layer(self, layer: Any, known: list[Any], mask: Any) -> Any:
+        """Returns a layer of a vocabulary, which may have rows of a mask and of unknown keys."""
+        options = {
+            "num_oov_indices": int(self._random.integers(1, 4)),
+            "mask_token": [None, mask][self._random.integers(2)],
+        }
+        with tf.init_scope():
+            self._tables.append(layer(vocabulary=known, **options))
+        return self._tables[-1]

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.format import manifest as entries
+from bundle.format.graph_builder import GraphBuilder
+from tests.id_graphs import bucket_ids, hash_ids, vocabulary_ids
 
 ROWS = 97
 DIM = 5
@@ -24,8 +26,19 @@ BOUNDARIES = (-1.5, 0.0, 0.25, 3.0)
 COMBINERS = ("sum", "mean", "sqrtn")
 WEIGHTS = ("none", "positive", "any")
 BOTH = (False, True)
-HASH = entries.HashIds(buckets=ROWS)
-BUCKETS = entries.BucketIds(boundaries=BOUNDARIES)
+RULES: dict[str, entries.IdentityIds | entries.GraphIds] = {
+    "identity": entries.IdentityIds(),
+    "hash": hash_ids(ROWS),
+    "buckets": bucket_ids(BOUNDARIES),
+    "strings": vocabulary_ids("strings"),
+    "integers": vocabulary_ids("integers", "int64"),
+    "oov": vocabulary_ids(
+        "integers", "int64", oov_buckets=ROWS - len(KEYS), oov_first_row=len(KEYS)
+    ),
+}
+"""Those of one input, by name."""
+HASH = RULES["hash"]
+BUCKETS = RULES["buckets"]
 
 
 @dataclass(frozen=True)
@@ -65,15 +78,19 @@ class Case:
     ids: tuple[Ids, ...]
     options: tuple[Any, ...] = field(default=())
 
+    @property
+    def rule(self) -> str:
+        """The name of its rule."""
+        names = [name for name, ids in RULES.items() if ids == self.entry.ids]
+        return names[0] if names else self.entry.ids.kind
+
 
 def generate() -> dict[str, Case]:
     """Returns all cases by name, which is also that of the input, or begins those of its inputs."""
     found: dict[str, Case] = {}
     for way in (_lookups, _clipped, _sequences, _gathers, _columns, _crosses):
         for number, each in enumerate(way()):
-            name = (
-                f"{way.__name__[1:]}-{number}-{each.call}-{each.entry.kind}-{each.entry.ids.kind}"
-            )
+            name = f"{way.__name__[1:]}-{number}-{each.call}-{each.entry.kind}-{each.rule}"
             inputs = (
                 tuple(f"{name}.{place}" for place in range(len(each.ids)))
                 if len(each.ids) > 1
@@ -164,14 +181,10 @@ def _gathers() -> Iterator[Case]:
 
 def _columns() -> Iterator[Case]:
     """Embedding columns and indicators of each kind of category."""
-    listed = {
-        text: entries.VocabularyIds(vocabulary="strings" if text else "integers") for text in BOTH
-    }
-    hashed = listed[False].model_copy(
-        update={"oov_buckets": ROWS - len(KEYS), "oov_first_row": len(KEYS)}
-    )
+    listed = {text: RULES["strings" if text else "integers"] for text in BOTH}
+    hashed = RULES["oov"]
     rules = (
-        (entries.IdentityIds(), "rows", False, ROWS),
+        (RULES["identity"], "rows", False, ROWS),
         *((HASH, "integers", text, ROWS) for text in BOTH),
         *((listed[text], "keys", text, len(KEYS)) for text in BOTH),
         (hashed, "keys", False, ROWS),
@@ -199,9 +212,20 @@ def _columns() -> Iterator[Case]:
         yield _case("column", Ids("numbers", 1), "bag", ids=BUCKETS, combiner=combiner)
 
 
-_STRINGS = entries.VocabularyIds(vocabulary="strings")
-_OOV = _STRINGS.model_copy(update={"oov_buckets": 9, "oov_first_row": len(KEYS)})
-_INTEGERS = entries.VocabularyIds(vocabulary="integers")
+def _rows_or_5() -> entries.GraphIds:
+    """Returns a graph of integers as they are sent; 5 of those that are no rows."""
+    builder = GraphBuilder("int64")
+    builder.replaced(builder.last, ROWS, 5)
+    return builder.graph()
+
+
+def _positions_or_3() -> entries.GraphIds:
+    """Returns a graph of positions in the integer vocabulary; 3 of other integers."""
+    builder = GraphBuilder("int64")
+    builder.positions(builder.last, entries.LookupTable(vocabulary="integers"), 3)
+    return builder.graph()
+
+
 CROSSED: dict[str, tuple[dict[str, Any], Ids]] = {
     "int64": ({}, Ids(negative=True)),
     "string": ({"dtype": "string"}, Ids(text=True)),
@@ -209,17 +233,23 @@ CROSSED: dict[str, tuple[dict[str, Any], Ids]] = {
     "rows": ({}, Ids("rows")),
     "listed": ({}, Ids("rows")),
     "row or 5": (
-        {"ids": entries.IdentityIds(), "rows": ROWS, "unknown_row": 5},
+        {"ids": _rows_or_5()},
         Ids("rows", negative=True),
     ),
-    "known": ({"dtype": "string", "ids": _STRINGS, "rows": len(KEYS)}, Ids("keys", text=True)),
-    "hashed": ({"dtype": "string", "ids": _OOV, "rows": len(KEYS) + 9}, Ids("keys", text=True)),
+    "known": ({"dtype": "string", "ids": RULES["strings"]}, Ids("keys", text=True)),
+    "hashed": (
+        {
+            "dtype": "string",
+            "ids": vocabulary_ids("strings", oov_buckets=9, oov_first_row=len(KEYS)),
+        },
+        Ids("keys", text=True),
+    ),
     "numbers": (
-        {"ids": _INTEGERS, "rows": len(KEYS), "unknown_row": 3},
+        {"ids": _positions_or_3()},
         Ids("keys", negative=True),
     ),
     "padded": (
-        {"dtype": "string", "ids": _STRINGS, "rows": len(KEYS), "padding": ""},
+        {"dtype": "string", "ids": RULES["strings"], "padding": ""},
         Ids("keys", 3, text=True, empty=True),
     ),
 }

@@ -1,4 +1,6 @@
-"""The committed bundle is opened by this reader, and answers as when it was written."""
+"""The committed bundle, of format version 1, is opened by this reader, and answers as when it was
+written.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ import pytest
 
 from bundle.storage.catalog import read_manifest
 from bundle.storage.integrity import check_files
-from tests.golden.write_bundle import BUNDLE, answers
+from tests.bundles.small import feature_entries
+from tests.golden.write_bundle import BUNDLE, FEATURES, answers
 
 
 def test_golden_bundle_gives_the_recorded_responses() -> None:
@@ -20,3 +23,8 @@ def test_golden_bundle_gives_the_recorded_responses() -> None:
     assert set(found) == set(expected)
     for name in set(found) - {"version", "neighbors"}:
         assert found[name] == pytest.approx(expected[name], rel=1e-5, abs=1e-5)
+
+
+def test_golden_bundle_has_the_features_that_a_new_one_has() -> None:
+    manifest = read_manifest(BUNDLE / "root" / "movies" / "1")
+    assert manifest.features == feature_entries() | FEATURES

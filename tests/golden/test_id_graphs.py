@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bundle.errors import UnknownRefused
 from bundle.features.rules.expressions import expression
 from bundle.features.rules.ids import rule_of
 from bundle.format.manifest import GraphIds
@@ -40,27 +41,25 @@ def difference(program: Program) -> str:
         wrong = np.flatnonzero(ids != program.computed)
         if wrong.size:
             first = wrong[0]
-            return (
-                f"{expression(rule)} of {program.sent[first]!r} is {ids[first]}, in TensorFlow "
-                f"{program.computed[first]}"
-            )
+            text = f"{expression(rule, 'x')} of {program.sent[first]!r} is {ids[first]}"
+            return f"{text}, in TensorFlow {program.computed[first]}"
     return ""
 
 
 def named(rule: Any) -> GraphIds:
     """Returns a graph whose vocabularies have distinct names."""
     assert isinstance(rule, GraphIds)
-    names = [
-        each.model_copy(update={"vocabulary": f"v{number}"})
-        for number, each in enumerate(rule.vocabularies)
+    tables = [
+        table.model_copy(update={"vocabulary": f"v{number}"})
+        for number, table in enumerate(rule.tables)
     ]
-    return rule.model_copy(update={"vocabularies": tuple(names)})
+    return rule.model_copy(update={"tables": tuple(tables)})
 
 
 def opened(rule: GraphIds, found: ResolvedIds) -> dict[str, Vocabulary]:
     """Returns the vocabularies of a graph as a service opens them."""
     vocabularies = {}
-    for entry, keys in zip(rule.vocabularies, found.keys, strict=True):
+    for entry, keys in zip(rule.tables, found.keys, strict=True):
         texts = [key for key in keys if isinstance(key, str)]
         listed: Any = StringKeys(texts) if texts else IntegerKeys(np.array(keys))
         vocabularies[entry.vocabulary] = Vocabulary(listed)
@@ -70,7 +69,7 @@ def opened(rule: GraphIds, found: ResolvedIds) -> dict[str, Vocabulary]:
 def tables(rule: GraphIds, found: ResolvedIds) -> dict[str, Any]:
     """Returns the vocabularies of a graph as TensorFlow's tables."""
     named = {}
-    for entry, keys in zip(rule.vocabularies, found.keys, strict=True):
+    for entry, keys in zip(rule.tables, found.keys, strict=True):
         known = tf.constant(keys, tf.string if isinstance(keys[0], str) else tf.int64)
         positions = tf.range(len(keys), dtype=tf.int64)
         initial = tf.lookup.KeyValueTensorInitializer(known, positions)
@@ -78,11 +77,15 @@ def tables(rule: GraphIds, found: ResolvedIds) -> dict[str, Any]:
     return named
 
 
-def test_keys_that_a_layer_rejects_are_no_operand() -> None:
+def test_keys_that_a_layer_rejects_are_refused() -> None:
     layer = tf.keras.layers.StringLookup(vocabulary=["red", "blue"], num_oov_indices=0)
-    unknown = computed_by(lambda texts: layer(texts) % 7, tf.string)
-    assert isinstance(unknown, Values)
-    assert unknown.type == "LookupTableFindV2"
+    found = computed_by(lambda texts: layer(texts) * 7, tf.string)
+    assert isinstance(found, ResolvedIds)
+    rule = named(found.rule)
+    rows = rule_of(rule, opened(rule, found))
+    assert rows.resolve("x", np.array(["blue", "red"], object)).tolist() == [7, 0]
+    with pytest.raises(UnknownRefused, match="id green is not in vocabulary"):
+        rows.resolve("x", np.array(["blue", "green"], object))
 
 
 @pytest.mark.parametrize("place", [None, 1])
@@ -103,6 +106,19 @@ def test_logarithms_are_buckets_within_a_graph(place: int | None) -> None:
     numbers = np.array([-1.0, 0.0, 0.5, 9.0, 3e38], np.float32)
     expected = np.floor(np.log1p(np.maximum(numbers, 0)) * 3).astype(np.int64) ** 2
     assert rule_of(found.rule, {}).resolve("x", numbers).tolist() == expected.tolist()
+
+
+def test_buckets_may_have_boundaries_that_are_not_finite() -> None:
+    """A manifest holds none: no number that is sent is beyond them."""
+    boundaries = [-np.inf, 0.0, np.inf]
+    found = computed_by(
+        lambda numbers: tf.raw_ops.Bucketize(input=numbers, boundaries=boundaries), tf.float32
+    )
+    assert isinstance(found, ResolvedIds)
+    assert isinstance(found.rule, GraphIds)
+    stored = GraphIds.model_validate_json(found.rule.model_dump_json())
+    numbers = np.array([-3e38, -1.0, 0.0, 3e38], np.float32)
+    assert rule_of(stored, {}).resolve("x", numbers).tolist() == [1, 1, 2, 2]
 
 
 def test_values_of_different_examples_are_no_operands() -> None:

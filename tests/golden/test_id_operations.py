@@ -92,8 +92,12 @@ def calls() -> list[Any]:
     for op, dtypes in OF_TWO.items():
         listed += [(op, {}, _pairs(op, CONSTANTS[dtype])) for dtype in dtypes]
     castable = [dtype for dtype in ALL if dtype != "string"]
-    for dtype, to in itertools.product(castable, castable):
+    for dtype, to in itertools.product(castable, [*castable, "uint32", "uint64"]):
         values = CONSTANTS[dtype]
+        if values.dtype.kind == "f" and to == "uint32":
+            values = values[
+                np.abs(values.astype(float)) < 1 << 32
+            ]  # beyond, the size of the batch matters
         if values.dtype.kind == "f" and np.dtype(to).kind in "iu" and np.dtype(to).itemsize < 4:
             values = values[np.abs(values) < 100]  # beyond, compilers differ
         listed.append(("Cast", {"DstT": to}, [values]))

@@ -5,6 +5,7 @@ same.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bundle.features.rules.ids import rule_of
+from bundle.features.rules.operations import OPERATIONS
 from bundle.features.rules.texts import Text
 from bundle.format import manifest as entries
+from bundle.format.graph_builder import GraphBuilder
+from bundle.format.id_graphs import OperationNode
 from bundle.tables.vocabularies import StringKeys, Vocabulary
+from export.id_rules.operations import run_operation
 from export.id_rules.operations import words as words_inside
+from tests.id_graphs import bucket_ids, hash_ids, vocabulary_ids
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -29,16 +35,33 @@ CHARACTERS = st.one_of(
 )
 TEXTS = st.lists(st.text(CHARACTERS, max_size=30), min_size=1, max_size=6)
 WORDS = ["a", "b", "ab", "ba", "a b", "A", "\u00e9", "\u00a0", "i\u0307", "\u65e5"]
-PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
-LOWER = entries.TextStep(do="lower")
-STRIP = entries.TextStep(do="replace_any", what=PUNCTUATION)
-STANDARDS: dict[str | None, tuple[entries.TextStep, ...]] = {
+Step = tuple[str, dict[str, Any]]
+"""An operation on texts, with its attributes."""
+
+
+def replacing(pattern: str, rewrite: str = "") -> Step:
+    attributes = {"pattern": pattern, "rewrite": rewrite, "replace_global": True}
+    return "StaticRegexReplace", attributes
+
+
+LOWER: Step = ("StringLower", {})
+STRIP = replacing(r"""[!"#$%&()\*\+,-\./:;<=>?@\[\\\]^_`{|}~\']""")
+"""The pattern of Keras."""
+STANDARDS: dict[str | None, tuple[Step, ...]] = {
     None: (),
     "lower": (LOWER,),
     "strip_punctuation": (STRIP,),
     "lower_and_strip_punctuation": (LOWER, STRIP),
 }
-LISTED = entries.VocabularyIds(vocabulary="words", first_row=2)
+LISTED = vocabulary_ids("words", first_row=2)
+
+
+def changed(steps: Sequence[Step]) -> entries.GraphIds | None:
+    """Returns the graph of some operations on texts, one after another; None: there are none."""
+    builder = GraphBuilder("string")
+    for op, attributes in steps:
+        builder.compute(op, builder.last, **attributes)
+    return builder.graph() if steps else None
 
 
 @pytest.mark.parametrize("size", [300, 9000])  # hashed one by one, and several thousand at a time
@@ -59,7 +82,7 @@ def test_hash_has_the_buckets_of_string_to_hash_bucket_fast(size: int) -> None:
     integers = random.permutation(
         np.concatenate([ends, [(1 << 63) - 1, -(1 << 63)], *of_each]).astype(np.int64)
     )[:size]
-    rule = rule_of(entries.HashIds(buckets=buckets), {})
+    rule = rule_of(hash_ids(buckets), {})
     expected = tf.strings.to_hash_bucket_fast(tf.constant(texts), buckets).numpy()
     assert (rule.resolve("f", np.array(texts, object)) == expected).all()
     expected = tf.strings.to_hash_bucket_fast(
@@ -79,9 +102,7 @@ def test_buckets_are_those_of_bucketize(dtype: Any) -> None:
         dtype
     )
     expected = tf.raw_ops.Bucketize(input=values, boundaries=boundaries).numpy()
-    assert (
-        rule_of(entries.BucketIds(boundaries=boundaries), {}).resolve("f", values) == expected
-    ).all()
+    assert (rule_of(bucket_ids(boundaries), {}).resolve("f", values) == expected).all()
 
 
 @pytest.mark.parametrize("layers", [tf.keras.layers, keras.layers], ids=["tf-keras", "Keras 3"])
@@ -92,8 +113,9 @@ def test_rows_of_words_are_those_of_keras(layers: Any, texts: list[str]) -> None
     values = np.array(texts, object)
     for (standardize, split, ngrams), layer in vectorizations(layers).items():
         at: Any = {"whitespace": "whitespace", "character": "characters"}[split]
-        entry = entries.TextIds(split=at, ngrams=ngrams, ids=LISTED)
-        words, offsets = Text(STANDARDS[standardize], entry).words("title", values)
+        text = changed(STANDARDS[standardize])
+        entry = entries.TextIds(text=text, split=at, ngrams=ngrams, ids=LISTED)
+        words, offsets = Text(entry, {}).words("title", values)
         rows = rule.resolve("title", words)
         found = np.split(np.where(rows < 0, 1, rows), offsets[1:-1])
         expected = layer(tf.constant(values))
@@ -128,27 +150,21 @@ def vectorizations(layers: Any) -> dict[tuple[str | None, str, tuple[int, ...]],
 
 @given(TEXTS, st.sampled_from("aA.\\ ^-]"), st.sampled_from(["", "x", " ", "yz"]))
 def test_changed_texts_are_tensorflow_s(texts: list[str], what: str, by: str) -> None:
-    sent = tf.constant(np.array(texts, object))
-    pattern = {"\\": "\\\\", "^": "\\^", "]": "\\]", "-": "\\-", ".": "\\."}.get(what, what)
-    expected = {
-        entries.TextStep(do="upper"): tf.strings.upper(sent),
-        entries.TextStep(do="strip"): tf.strings.strip(sent),
-        entries.TextStep(do="replace_any", what=what + "b", by=by): tf.strings.regex_replace(
-            sent, f"[{pattern}b]", by
-        ),
-        entries.TextStep(do="replace", what=what + "b", by=by): tf.strings.regex_replace(
-            sent, pattern + "b", by
-        ),
-    }
-    for step, right in expected.items():
-        made = Text((step,)).changed("title", np.array(texts, object))
-        assert [text.encode() for text in made.tolist()] == right.numpy().tolist(), step
+    sent = np.array([text.encode() for text in texts], object)
+    pattern = what if what in "aA " else f"\\{what}"
+    steps: list[Step] = [("StringUpper", {}), ("StringStrip", {})]
+    steps += [replacing(f"[{pattern}b]", by), replacing(f"{pattern}b", by)]
+    for op, attributes in steps:
+        node = OperationNode(op=op, inputs=(0,), attributes=attributes)
+        expected = run_operation(node, [tf.constant(sent)]).numpy()
+        computed = OPERATIONS[op].compute(attributes, sent)
+        assert computed.tolist() == expected.tolist(), (op, attributes)
 
 
 @given(
     TEXTS,
     st.lists(
-        st.sampled_from([LOWER, STRIP, entries.TextStep(do="replace", what="a", by="b a")]),
+        st.sampled_from([LOWER, STRIP, replacing("a", "b a")]),
         max_size=3,
     ),
     st.sampled_from(["whitespace", "characters"]),
@@ -157,15 +173,15 @@ def test_changed_texts_are_tensorflow_s(texts: list[str], what: str, by: str) ->
 )
 def test_words_in_a_self_contained_savedmodel_are_those_of_a_service(
     texts: list[str],
-    steps: list[entries.TextStep],
+    steps: list[Step],
     split: Any,
     ngrams: tuple[int, ...],
     length: int | None,
 ) -> None:
-    page = entries.TextIds(
-        steps=tuple(steps), split=split, ngrams=ngrams, length=length, ids=LISTED
+    rule = entries.TextIds(
+        text=changed(steps), split=split, ngrams=ngrams, length=length, ids=LISTED
     )
     values = np.array(texts, object)
-    words, offsets = Text(page.steps, page).words("title", values)
+    words, offsets = Text(rule, {}).words("title", values)
     found = [[word.encode() for word in each] for each in np.split(words, offsets[1:-1])]
-    assert words_inside(page, tf.constant(values)).to_list() == found
+    assert words_inside(rule, tf.constant(values), {}).to_list() == found

@@ -12,7 +12,7 @@ import pytest
 
 from bundle.errors import UnknownRefused
 from bundle.features.columns import Column
-from bundle.format.manifest import VocabularyIds
+from bundle.format.manifest import GraphIds
 from export.front_end.specs import FeatureSpec
 from export.graphs.loading import load_tensorflow, tf
 from export.tensorflow_models.model.code import load_factory
@@ -40,7 +40,7 @@ def test_lookup_layers_with_several_oov_rows_are_rules_with_the_layers_rows(
     compared = set()
     for name, spec in made.model.spec.features.items():
         assert isinstance(spec, FeatureSpec)
-        assert isinstance(spec.rule, VocabularyIds)
+        assert isinstance(spec.rule, GraphIds)
         layer = model.layers_of[spec.entry.table]
         expected = layer(sent[spec.reads[0]].values.tolist()).numpy()
         rows, _ = made.reader.rows(name, sent, len(TEXTS))

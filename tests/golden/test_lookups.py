@@ -83,7 +83,7 @@ def encoded(case: Case, column: Column, values: Any, place: int = 0) -> Any:
 def ids_of(case: Case, column: Column) -> Any:
     """Returns the ids as tables take them, hashed by TensorFlow where the rule says so."""
     values = tf.constant(column.values)
-    if case.entry.ids.kind == "hash":
+    if case.rule == "hash":
         texts = values if values.dtype == tf.string else tf.strings.as_string(values)
         values = tf.strings.to_hash_bucket_fast(texts, ROWS)
     return encoded(case, column, values)
@@ -140,20 +140,19 @@ def by_embedding_layer(case: Case, column: Column) -> Any:
 
 
 def by_column(case: Case, column: Column) -> Any:
-    rule = case.entry.ids
     text = case.ids[0].text
     default = case.entry.unknown.row
-    if rule.kind == "identity":
+    if case.rule == "identity":
         category = fc.categorical_column_with_identity("f", ROWS, default)
-    elif rule.kind == "hash":
+    elif case.rule == "hash":
         category = fc.categorical_column_with_hash_bucket(
             "f", ROWS, tf.string if text else tf.int64
         )
-    elif rule.kind == "buckets":
+    elif case.rule == "buckets":
         category = fc.bucketized_column(fc.numeric_column("f", (1,)), list(BOUNDARIES))
     else:
         how: Any = {"default_value": -1 if default is None else default}
-        how = {"num_oov_buckets": ROWS - len(KEYS)} if getattr(rule, "oov_buckets", 0) else how
+        how = {"num_oov_buckets": ROWS - len(KEYS)} if case.rule == "oov" else how
         category = fc.categorical_column_with_vocabulary_list(
             "f", TEXTS if text else list(KEYS), **how
         )

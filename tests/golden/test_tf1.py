@@ -98,10 +98,9 @@ def test_tf1_ranker_served_gives_the_predictions_of_the_session(tmp_path: Path) 
     }
     assert rules == {
         **dict.fromkeys(("ad", "liked", "seen", "shop", "tags", "user"), "identity"),
-        **dict.fromkeys(("city@city_embedding", "zone@zone", "zone@zone_embedding"), "hash"),
+        **dict.fromkeys(("city@city_embedding", "zone@zone", "zone@zone_embedding"), "graph"),
         **dict.fromkeys(("years*city", "years*city@city_X_years_bucketized"), "crossed"),
-        "kind": "vocabulary",
-        "years@years_bucketized_embedding": "buckets",
+        **dict.fromkeys(("kind", "years@years_bucketized_embedding"), "graph"),
     }
     assert page.tables["shops"].source.layout == "mod"
     assert "liked_seen_shared_embedding" in page.tables

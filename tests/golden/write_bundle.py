@@ -1,7 +1,7 @@
 """Writes the golden bundle and what a service answers from it.
 
-`python -m tests.golden.write_bundle` makes `tests/golden/bundle/`; run it only for a new format
-version: every later reader must open the committed one and answer as it did.
+`python -m tests.golden.write_bundle` makes `tests/golden/bundle/`. The committed one is of format
+version 1, and stays so: every later reader must open it and answer as it did.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from bundle.format.manifest import (
     Feature,
     KeyedIds,
     Unknown,
-    VocabularyIds,
 )
 from bundle.storage.catalog import read_manifest
 from service.engine.calls import Ranking, Retrieval, Target
 from tests.bundles.small import write_small_bundle
 from tests.bundles.towers import compiled_towers
+from tests.id_graphs import vocabulary_ids
 from tests.service.running import RunningService
 
 BUNDLE = Path(__file__).parent / "bundle"
@@ -65,8 +65,9 @@ FEATURES: dict[str, Feature] = {
         table="movies",
         role="context",
         inputs=("history",),
-        ids=VocabularyIds(
-            vocabulary="movies",
+        ids=vocabulary_ids(
+            "movies",
+            "int64",
             first_row=4,
             oov_buckets=3,
             oov_first_row=1,
@@ -118,7 +119,7 @@ def main() -> None:
     """Writes bundle and answers."""
     place = BUNDLE
     if place.exists():
-        sys.exit(f"{place} is committed; it is written anew for a new format version only")
+        sys.exit(f"{place} is committed, and not written anew")
     with tempfile.TemporaryDirectory() as scratch:
         write_small_bundle(
             Path(scratch, "root"),

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from bundle.errors import BundleError, DigestMismatch, FormatError, UnknownFormat
-from bundle.format.manifest import MANIFEST_BYTES_MAX, parse
+from bundle.format.manifest import FORMAT_VERSION, MANIFEST_BYTES_MAX, parse
 from bundle.storage.catalog import read_manifest
 from tests.hostile.manifest_edits import Json, sealed, setting
+from tests.id_graphs import hash_ids
 
 IN_PARTS = Path(__file__).parents[1] / "golden/bundle/root/movies/1/manifest.json"
-"""Of a tower in parts."""
+"""Of a tower in parts, in version 1."""
 SEGMENT = "tables/users/rows-00001-of-00003.bin"
 ROWS = 1 << 21
 """More rows than the checksums of blocks are of."""
 GONE = "names 'gone', which the manifest does not have"
-ASCEND = "boundaries must be finite in float32 and ascend"
 EDITS: list[tuple[str, Any, str]] = [
     ("tables.users.segments.1.first_row", lambda row: row - 1, "row 20 expected, .* begins at 19"),
     (
@@ -91,12 +91,12 @@ EDITS: list[tuple[str, Any, str]] = [
     ("features.user.length", 3, "'length' belongs to a sequence"),
     ("features.recent.length", None, "a sequence needs one"),
     ("features.watched.combiner", None, "a bag needs one"),
-    ("features.name.ids", {"kind": "vocabulary", "vocabulary": "gone"}, GONE),
-    (
-        "features.name.ids",
-        {"kind": "vocabulary", "vocabulary": "names", "mask": 3},
-        "ids.mask is no string",
-    ),
+    ("features.name.ids.tables.0.vocabulary", "gone", GONE),
+    ("features.name.ids.tables.0.first_value", -1, "greater than or equal to 0"),
+    ("features.name.ids.nodes", [], "at least 1 item"),
+    ("features.name.ids.nodes.1.values", [0, 1], "no list has one value"),
+    ("features.name.ids.nodes.2.inputs", [0, 2], "an operation reads nodes before it"),
+    ("features.name.ids.nodes.0.input", 1, "one node for each of its inputs"),
     ("features.name.ids", {"kind": "surprise"}, "features.name"),
     ("features.shop.ids", {"kind": "keyed", "keys": "gone"}, GONE),
     ("features.genres.ids", {"kind": "crossed", "keys": [], "buckets": 3}, "an input for each"),
@@ -109,17 +109,7 @@ EDITS: list[tuple[str, Any, str]] = [
     ("features.age.input_length", {"values": 2, "pad": True}, "features.age"),
     ("features.age.input_length", {"values": 2, "keep": "newest"}, "'first' or 'last'"),
     ("features.age.input_length", {"values": 2, "pad_side": "start"}, "with 'pad' only"),
-    *(("features.hour.ids.boundaries", wrong, ASCEND) for wrong in ([1.0, 0.5], [1e39])),
-    (
-        "features.user.ids",
-        {"kind": "computed", "operations": [{"do": "add"}]},
-        "'by' is given with every operation",
-    ),
-    (
-        "features.user.ids",
-        {"kind": "computed", "operations": [{"do": "divide", "by": 0}]},
-        "by a positive number",
-    ),
+    ("features.user.ids", {"kind": "hash", "buckets": 9}, "'graph'"),
     ("towers.query.formula", "gone * 2", "takes 'gone', which is no output"),
     ("towers.query.formula", "__import__('os')", "formula"),
     ("towers.query.result", "gone", "gone"),
@@ -131,8 +121,20 @@ EDITS: list[tuple[str, Any, str]] = [
     ),
 ]
 KEYS = [{"dtype": "string", "default": "nowhere"}, {"dtype": "int64", "role": "candidate"}]
-HASH = {"kind": "hash", "buckets": 64}
-TEXT = {"kind": "text", "split": "whitespace", "ids": {"kind": "vocabulary", "vocabulary": "names"}}
+HASH = hash_ids(64, "string").model_dump(mode="json")
+TEXT = {"kind": "text", "split": "whitespace", "ids": HASH}
+JOINED = {
+    "kind": "joined",
+    "keys": KEYS,
+    "ids": {
+        "kind": "graph",
+        "nodes": [
+            {"op": "Input", "dtype": "string"},
+            {"op": "Input", "dtype": "int64", "input": 1},
+            {"op": "StringLength", "inputs": [0], "attributes": {"unit": "BYTE"}},
+        ],
+    },
+}
 FEATURES: dict[str, Json] = {
     "indicator": {"kind": "single", "table": "", "role": "context", "indicator": 3},
     "dense": {"kind": "dense", "role": "context"},
@@ -141,7 +143,7 @@ FEATURES: dict[str, Json] = {
         "table": "users",
         "role": "candidate",
         "inputs": ["city", "item"],
-        "ids": {"kind": "joined", "keys": KEYS, "texts": ["", "_X_", ""], "ids": HASH},
+        "ids": JOINED,
     },
     "crossed": {
         "kind": "bag",
@@ -161,8 +163,8 @@ FEATURES: dict[str, Json] = {
     },
 }
 EITHER = "a feature has a 'table' or is an 'indicator'"
-SPLIT = "texts that are split are a bag or a sequence"
-ROWS_OF_KEY = "'rows' are given with 'ids' only, and 'unknown_row' with 'rows'"
+SPLIT = "the words of a text are a bag or a sequence"
+EACH_KEY = "'ids' have an input for each of one or more 'keys'"
 CHANGES: list[tuple[str, Json, str]] = [
     ("indicator", {"table": "users"}, EITHER),
     ("indicator", {"indicator": None}, EITHER),
@@ -177,17 +179,21 @@ CHANGES: list[tuple[str, Json, str]] = [
         {"kind": "bag", "combiner": "sum", "place": 0, "places": 2},
         "'place' belongs to a single",
     ),
-    ("indicator", {"ids": HASH, "from_end": True}, "'from_end' belongs to ids that are integers"),
+    ("indicator", {"ids": TEXT, "from_end": True, "kind": "bag", "combiner": "sum"}, "'from_end'"),
     ("dense", {"take": "lengths", "shape": [2]}, "one number for an example"),
     ("dense", {"take": "padded"}, "'padded' lie in a row"),
     ("dense", {"take": "padded", "shape": [2, 2]}, "'padded' lie in a row"),
     ("dense", {"take": "weights", "shape": [2], "dtype": "int64"}, "'weights' are float32"),
     ("joined", {"kind": "bag", "combiner": "sum"}, "joined ones a single"),
-    ("joined", {"ids": FEATURES["joined"]["ids"] | {"texts": ["", ""]}}, "one more than those"),
-    (
-        "joined",
-        {"ids": {"kind": "joined", "keys": [], "texts": [""], "ids": HASH}},
-        "one or more 'keys'",
+    *(
+        ("joined", {"ids": JOINED | changes}, told)
+        for changes, told in (
+            ({"ids": HASH}, EACH_KEY),
+            ({"keys": []}, EACH_KEY),
+            ({"keys": KEYS[::-1]}, "'dtype' is int64, and 'ids' take string"),
+            ({"keys": [KEYS[0] | {"padding": ""}, KEYS[1]]}, "neither 'ids' nor 'padding'"),
+            ({"keys": [KEYS[0] | {"ids": HASH}, KEYS[1]]}, "neither 'ids' nor 'padding'"),
+        )
     ),
     *((each, {"inputs": ["city"]}, "an input for each") for each in ("joined", "crossed")),
     *((each, {"role": "context"}, "and the role follows") for each in ("joined", "crossed")),
@@ -207,36 +213,18 @@ CHANGES: list[tuple[str, Json, str]] = [
         )
         for key, more, told in (
             ({"padding": ""}, {"kind": "single", "combiner": None}, "belongs to the keys of a bag"),
-            (
-                {"padding": "", "steps": [{"do": "lower"}]},
-                {},
-                "'steps' change a text, without 'padding'",
-            ),
-            ({"rows": 4}, {}, ROWS_OF_KEY),
-            ({"unknown_row": 0}, {}, ROWS_OF_KEY),
-            ({"ids": {"kind": "identity"}, "unknown_row": 0}, {}, ROWS_OF_KEY),
-            (
-                {"ids": {"kind": "buckets", "boundaries": [1.0]}},
-                {},
-                "'dtype' is float32 where 'ids' are buckets",
-            ),
-            ({"dtype": "float32"}, {}, "'dtype' is float32 where 'ids' are buckets"),
+            ({"ids": JOINED["ids"]}, {}, "a key's 'ids' have one input"),
+            ({"dtype": "int64", "ids": HASH}, {}, "'dtype' is int64, and 'ids' take string"),
+            ({"dtype": "float32"}, {}, "numbers are crossed as the integers that 'ids' makes"),
         )
     ),
     ("text", {"kind": "single", "combiner": None}, SPLIT),
-    ("text", {"ids": TEXT | {"split": None}}, SPLIT),
+    ("text", {"ids": TEXT | {"split": None}}, "'whitespace' or 'characters'"),
     ("text", {"weighted": True}, "without weights"),
     ("text", {"filler_row": 1}, "'filler_row' belongs to a sequence"),
     ("text", {"ordinal": True}, "'ordinal' belongs to an indicator"),
     ("text", {"table": "", "indicator": 1 << 17, "combiner": "sum"}, "at most 65536 rows"),
-    ("text", {"cast": {"of": "int64", "to": "int32"}}, "'cast' makes integers"),
-    ("text", {"ids": TEXT | {"split": None, "length": 3}}, "of texts that are split"),
-    ("text", {"ids": TEXT | {"steps": [{"do": "lower", "what": "a"}]}}, "given with what replaces"),
-    (
-        "text",
-        {"ids": TEXT | {"steps": [{"do": "replace_any", "what": "\u00e9"}]}},
-        "ASCII characters",
-    ),
+    ("text", {"cast": {"of": "int64", "to": "int32"}}, "Extra inputs are not permitted"),
 ]
 PARTS: list[tuple[str, Any, str]] = [
     ("parts", lambda parts: parts[::-1], "which no earlier part returns"),
@@ -357,11 +345,14 @@ def test_manifest_that_is_too_large_is_not_read(tmp_path: Path) -> None:
         read_manifest(tmp_path)
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("fits", [False, True])
 def test_manifest_with_damaged_bytes_is_refused_or_read_right(
-    committed_bundle: Path, fits: bool
+    committed_bundle: Path, fits: bool, version: int
 ) -> None:
-    sound = (committed_bundle / "manifest.json").read_bytes()
+    newest = committed_bundle / "manifest.json"
+    sound = (newest if version == FORMAT_VERSION else IN_PARTS).read_bytes()
+    assert parse(sound).format_version == FORMAT_VERSION
     for seed in range(100):
         rng = random.Random(seed)
         data = bytearray(sound)

@@ -343,13 +343,13 @@ def build_columns():
 def build_none():
     column = fc.embedding_column(fc.categorical_column_with_hash_bucket("less", 50, tf.int64), 4)
     layer = tf.keras.layers.DenseFeatures([column])
-    return Ways({"less": lambda given: layer({"less": given["item"] - 1})})
+    return Ways({"less": lambda given: layer({"less": given["item"] - 1})}, [layer])
 
 
 def build_stripped():
     column = fc.embedding_column(fc.categorical_column_with_hash_bucket("bare", 50), 4)
     layer = tf.keras.layers.DenseFeatures([column])
-    return Ways({"bare": lambda given: layer({"bare": tf.strings.strip(given["city"])})})
+    return Ways({"bare": lambda given: layer({"bare": tf.strings.strip(given["city"])})}, [layer])
 
 
 def build_weighted_text():
@@ -357,9 +357,11 @@ def build_weighted_text():
     ids = fc.categorical_column_with_hash_bucket("low", 50)
     column = fc.embedding_column(fc.weighted_categorical_column(ids, "age"), 4)
     layer = tf.keras.layers.DenseFeatures([column])
-    return Ways(
-        {"low": lambda given: layer({"low": tf.strings.lower(given["city"]), "age": given["age"]})}
-    )
+
+    def lowered(given):
+        return layer({"low": tf.strings.lower(given["city"]), "age": given["age"]})
+
+    return Ways({"low": lowered}, [layer])
 
 
 def encodings(api):
@@ -523,7 +525,7 @@ build_separated = partial(
 
 
 def odd():
-    """Returns ids that no rule tells."""
+    """Returns ids of operations that few models have."""
     layers = tf.keras.layers
     firsts = tf.Variable(OFFSETS, trainable=False)
     crossing = layers.HashedCrossing(ROWS)

@@ -37,10 +37,7 @@ REFUSED = (
     "weak",
     "variable",
     "unguarded",
-    "crossed",
     "text",
-    "padded",
-    "none",
     "filled_beyond",
 )
 """Refused for their ids, whatever a checkpoint holds."""
@@ -61,8 +58,9 @@ IDS = Module(
         **{name: variant(inputs=TITLES, code=TEXTS) for name in ("functional", "functional_3")},
         **{name: variant(write=write_nothing) for name in REFUSED},
         **{name: variant(code=TEXTS, write=write_nothing) for name in REFUSED_OF_TEXTS},
-        "stripped": variant(code={"inline_bytes_max": 100}, write=write_nothing),
-        "weighted_text": variant(code={"inline_bytes_max": 100}, write=write_nothing),
+        "weighted_text": variant(inputs=INPUTS | {"age": FLOAT | {"weights_for": "city"}}),
+        "crossed": variant(),
+        "padded": variant(),
         "squared": variant(),
         "narrow": variant(),
         "multiplied": variant(),

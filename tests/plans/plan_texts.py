@@ -137,8 +137,6 @@ def _feature_lines(prepared: Prepared) -> Iterator[str]:
         subject = f"feature {name}"
         of_model = _model_facts(prepared.traced.spec.features[name])
         facts = _without_defaults(entry) | _filled(of_model)
-        if isinstance(entry, EmbeddedFeature) and isinstance(entry.ids, GraphIds):
-            facts["ids"] = {"dtype": entry.ids.dtype, "computed": expression(entry.ids)}
         lines = list(_fact_lines(subject, facts))
         if isinstance(entry, EmbeddedFeature) and readers[entry.table] > READERS_MAX:
             yield f"{subject}: " + "; ".join(line.removeprefix(f"{subject}: ") for line in lines)
@@ -230,7 +228,9 @@ def _without_defaults(part: BaseModel) -> dict[str, Any]:
 def _fact_lines(subject: str, facts: Mapping[str, Any], above: str = "") -> Iterator[str]:
     """Yields a line for each value; those of a part have its name before their own."""
     for name, value in facts.items():
-        if isinstance(value, BaseModel):
+        if isinstance(value, GraphIds):
+            yield from _fact_lines(subject, _graph_facts(value), f"{above}{name}.")
+        elif isinstance(value, BaseModel):
             yield from _fact_lines(subject, _without_defaults(value), f"{above}{name}.")
         elif isinstance(value, Mapping):
             yield from _fact_lines(subject, value, f"{above}{name}.")
@@ -239,6 +239,13 @@ def _fact_lines(subject: str, facts: Mapping[str, Any], above: str = "") -> Iter
             yield from _fact_lines(subject, numbered, above)
         else:
             yield f"{subject}: {above}{name} = {_value_text(value)}"
+
+
+def _graph_facts(graph: GraphIds) -> dict[str, Any]:
+    """Returns what a graph computes of its inputs, which are called x, y and z."""
+    dtypes = [node.dtype for node in graph.inputs]
+    names = "xyz"[: len(dtypes)]
+    return {"dtype": ", ".join(dtypes), "computed": expression(graph, *names)}
 
 
 def _value_text(value: Any) -> str:

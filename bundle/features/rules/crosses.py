@@ -1,4 +1,4 @@
-"""Several inputs -> ids: their values hashed together, or written as one string."""
+"""Several inputs -> rows: their values hashed together, or computed by a graph."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Column, checked_offsets
+from bundle.features.rules.graphs import Graph
 from bundle.features.rules.hashing import concatenated, hashes
-from bundle.features.rules.ids import Rule, rule_of, within
-from bundle.features.rules.texts import Text
+from bundle.features.rules.ids import rule_of
 from bundle.format.id_rules import CrossedIds, CrossKey, IdentityIds, JoinedIds
-from bundle.tables.id_values import Rows, Values, strings, without
+from bundle.tables.id_values import Rows, Values, integers, strings, without
 from bundle.tables.offsets import Offsets, offsets_of
 from bundle.tables.vocabularies import Vocabulary
 
@@ -21,16 +21,16 @@ COMBINATIONS_MAX = 1 << 20
 
 
 class Key:
-    """One of several inputs: the number, or the string, of each of its values."""
+    """One of the inputs of a cross: the number of each of its values."""
 
     def __init__(self, name: str, entry: CrossKey, vocabularies: Mapping[str, Vocabulary]) -> None:
         """Begins the key of input `name`."""
         self.name = name
         self.entry = entry
-        self._text = Text(entry.steps) if entry.steps else None
-        self._rule: Rule | None = None
-        if entry.ids is not None or entry.dtype == "int64":
-            self._rule = rule_of(entry.ids or IdentityIds(), vocabularies)
+        self._graph: Graph | None = None
+        if entry.ids is not None:
+            opened = [vocabularies[table.vocabulary] for table in entry.ids.tables]
+            self._graph = Graph(entry.ids, opened, gives_texts=True)
 
     def packed(self, column: Column, n: int) -> tuple[Values, Offsets]:
         """Returns values and offsets of n examples, without the values that only fill up."""
@@ -40,24 +40,16 @@ class Key:
         return without(self.entry.padding, column.values, offsets)
 
     def numbers(self, values: Values) -> Rows:
-        """Returns [m] int64: the integer or the row of each value, or the hash of a string."""
-        found = self.written(values)
-        return hashes(self.name, found).view(np.int64) if self._rule is None else found
-
-    def written(self, values: Values) -> Values:
-        """Returns the integer, the row or the string of each value."""
-        if self._text is not None:
-            values = self._text.changed(self.name, values)
-        if self._rule is None:
-            return strings(self.name, values)
-        rows = self._rule.resolve(self.name, values)
-        if self.entry.rows is not None:
-            rows = within(rows, self.entry.rows)
-        return (
-            rows
-            if self.entry.unknown_row is None
-            else np.where(rows < 0, self.entry.unknown_row, rows)
-        )
+        """Returns [m] int64: the integer of each value, or the hash of a string."""
+        if self._graph is not None:
+            computed = self._graph.results([(self.name, values)])
+        elif self.entry.dtype == "string":
+            computed = strings(self.name, values)
+        else:
+            computed = integers(self.name, values)
+        if computed.dtype == object:
+            return hashes(self.name, computed).view(np.int64)
+        return computed.astype(np.int64, copy=False)
 
 
 class Crossed:
@@ -116,29 +108,18 @@ class Crossed:
 
 
 class Joined:
-    """Row = what a rule makes of one value of each input, written one after another with texts
-    between them.
-    """
+    """Row = what a graph computes of one value of each input."""
 
     def __init__(
         self, names: Sequence[str], entry: JoinedIds, vocabularies: Mapping[str, Vocabulary]
     ) -> None:
-        """Begins the string of some inputs."""
-        self._keys = [
-            Key(name, key, vocabularies) for name, key in zip(names, entry.keys, strict=True)
-        ]
-        self._template = "%s".join(text.replace("%", "%%") for text in entry.texts)
-        self.rule = rule_of(entry.ids, vocabularies)
+        """Begins the graph of some inputs."""
+        self._names = names
+        opened = [vocabularies[table.vocabulary] for table in entry.ids.tables]
+        self._graph = Graph(entry.ids, opened)
+        self.rule = rule_of(IdentityIds(), vocabularies)
 
-    def ids(self, columns: Sequence[Column], n: int) -> Column:
-        """Returns the string of each of n examples; each column holds one value of each.
-
-        Source: TensorFlow 2.20, core/kernels/string_join_op.cc and as_string_op.cc (the rule).
-        """
-        parts = [
-            key.written(column.values).tolist()
-            for key, column in zip(self._keys, columns, strict=True)
-        ]
-        found = np.empty(n, object)
-        found[:] = [self._template % each for each in zip(*parts, strict=True)]
-        return Column(found)
+    def ids(self, columns: Sequence[Column], _n: int) -> Column:
+        """Returns the row of each example; each column holds one value of each."""
+        sent = [(name, column.values) for name, column in zip(self._names, columns, strict=True)]
+        return Column(self._graph.results(sent).astype(np.int64, copy=False))

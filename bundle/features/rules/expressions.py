@@ -2,27 +2,49 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from string import ascii_lowercase
+
 from bundle.features.rules.operations import OPERATIONS
-from bundle.format.id_graphs import ConstantNode, InputNode, OperationNode
-from bundle.format.id_rules import GraphIds
+from bundle.format.id_graphs import ConstantNode, GraphIds, InputNode, OperationNode
 
 _LENGTH_MAX = 240
 """Characters of what one operation computes; longer operands are left out."""
+_ARGUMENT = r"[(,] ?\{%d\}[,)]"
+"""An operand that stands alone between parentheses and commas."""
+_BOUNDARIES_MAX = 8
+"""Boundaries that are written; of more, how many there are."""
 
 
-def expression(graph: GraphIds, name: str = "x") -> str:
-    """Returns what a graph computes of an input called `name`, such as
-    `fingerprint64(str(x)) mod 1000`.
+def expression(graph: GraphIds, *names: str) -> str:
+    """Returns what a graph computes of inputs that are called `names`, such as
+    `fingerprint64(str(x)) mod 1000`. What several operations read is written once, behind `where`.
     """
+    reads = Counter(
+        operand
+        for node in graph.nodes
+        if isinstance(node, OperationNode)
+        for operand in node.inputs
+    )
+    letters = iter(ascii_lowercase)
     texts: list[str] = []
-    for node in graph.nodes:
+    shared: list[str] = []
+    for position, node in enumerate(graph.nodes):
         if isinstance(node, InputNode):
-            texts.append(name)
+            texts.append(names[node.input])
         elif isinstance(node, ConstantNode):
             texts.append(_constant(node))
         else:
-            texts.append(_operation(graph, node, [texts[operand] for operand in node.inputs]))
-    text = texts[-1]
+            text = _operation(graph, node, [texts[operand] for operand in node.inputs])
+            if reads[position] > 1 and (letter := next(letters, "")):
+                shared.append(f"{letter} = {_bare(text)}")
+                text = letter
+            texts.append(text)
+    return ", where ".join(filter(None, [_bare(texts[-1]), ", ".join(shared)]))
+
+
+def _bare(text: str) -> str:
     return text[1:-1] if _is_enclosed(text) else text
 
 
@@ -32,16 +54,25 @@ def _constant(node: ConstantNode) -> str:
 
 def _operation(graph: GraphIds, node: OperationNode, operands: list[str]) -> str:
     if node.op == "LookupTableFindV2":
-        vocabulary = graph.vocabularies[node.attributes["vocabulary"]]
-        position = f"position of {operands[0]} in {vocabulary.vocabulary}"
-        first = f" + {vocabulary.first_row}" if vocabulary.first_row else ""
-        text = f"({position}{first}, else {operands[1]})"
+        table = graph.tables[node.attributes["table"]]
+        position = f"position of {operands[0]} in {table.vocabulary}"
+        first = f" + {table.first_value}" if table.first_value else ""
+        others = "an error" if table.is_complete else operands[1]
+        text = f"({position}{first}, else {others})"
     elif node.op == "StringJoin":
         separator = node.attributes["separator"]
         between = f" + {separator!r} + " if separator else " + "
         text = f"({between.join(operands)})"
+    elif node.op == "Bucketize":
+        boundaries = node.attributes["boundaries"]
+        listed = str(boundaries) if len(boundaries) <= _BOUNDARIES_MAX else len(boundaries)
+        text = f"bucket({_bare(operands[0])}, {listed})"
     elif words := OPERATIONS[node.op].words:
-        text = words.format(*operands, **node.attributes)
+        bare = [
+            _bare(text) if re.search(_ARGUMENT % position, words) else text
+            for position, text in enumerate(operands)
+        ]
+        text = words.format(*bare, **node.attributes)
     else:
         text = f"{node.op}({', '.join(operands)})"
     return text if len(text) <= _LENGTH_MAX else f"{node.op}(...)"

@@ -2,133 +2,294 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
-from bundle.errors import FeatureError, FormatError
-from bundle.features.rules.operations import OPERATIONS, Rejected, flushed
-from bundle.format.id_graphs import ConstantNode, InputNode, OperationNode
-from bundle.format.id_rules import GraphIds
-from bundle.tables.id_values import Rows, Values, integers, numbers, strings
+from bundle.errors import FeatureError, FormatError, UnknownRefused
+from bundle.features.rules.operations import OPERATIONS, Attributes, Rejected, flushed
+from bundle.format.fields import Boundaries
+from bundle.format.id_graphs import ConstantNode, GraphIds, InputNode, LookupTable, OperationNode
+from bundle.tables.id_values import Rows, Values, integers, known_kind, numbers, strings
 from bundle.tables.vocabularies import Vocabulary
 
 Array = NDArray[Any]
 _FIND = "LookupTableFindV2"
+_SIZE = "num_buckets"
+"""The attribute of hashes that graphs of one form may differ by."""
+_QUIET = frozenset(
+    {
+        *("AsString", "Bucketize", "Equal", "GatherV2", "Less", "LookupTableFindV2", "NotEqual"),
+        *("SelectV2", "StringJoin", "StringLower", "StringStrip", "StringToHashBucketFast"),
+        *("StringToHashBucketStrong", "StringUpper"),
+    }
+)
+"""Operations in which NumPy warns of nothing."""
+_MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _INT32 = np.iinfo(np.int32)
+_BOUNDARIES: TypeAdapter[tuple[float, ...]] = TypeAdapter(Boundaries)
 
 
 class Graph:
-    """Computes rows of ids by the nodes of a graph."""
+    """Computes rows of ids by the nodes of a graph.
 
-    def __init__(self, entry: GraphIds, vocabularies: Sequence[Vocabulary]) -> None:
+    Attributes:
+      form: equal for graphs that differ by their parameters alone.
+      parameters: the constants that are no lists, and the numbers of buckets of hashes, arrays
+        without axes, in the order of the nodes.
+    """
+
+    def __init__(
+        self, entry: GraphIds, vocabularies: Sequence[Vocabulary], gives_texts: bool = False
+    ) -> None:
         """Begins a graph.
 
         Args:
           entry: of the manifest.
-          vocabularies: those that it names, open.
+          vocabularies: those of its lookup tables, open.
+          gives_texts: its results may be texts instead of integers.
 
         Raises:
           FormatError: a node names an unknown operation, lacks an attribute, or does not fit the
             results that it takes; names the node.
         """
         self._entry = entry
-        self._vocabularies = vocabularies
-        self._constants = {
-            position: _constant(node)
-            for position, node in enumerate(entry.nodes)
-            if isinstance(node, ConstantNode)
-        }
+        self._lists: dict[int, Array] = {}
+        self._constants: list[tuple[int, int]] = []
+        """Positions of nodes, and of their parameters."""
+        self._inputs: list[_Input] = []
+        self._steps: list[_Step] = []
+        parameters: list[Array] = []
+        finished = _last_reads(entry)
         for position, node in enumerate(entry.nodes):
-            if isinstance(node, OperationNode):
-                _check(position, node, entry, len(vocabularies))
-        self._last_read_by = _last_reads(entry)
-        self._check_types()
+            if isinstance(node, InputNode):
+                # Strings that are looked up alone need not become bytes.
+                is_key = node.dtype == "string" and _is_key(entry, position)
+                read = strings if is_key else _READ_BY[node.dtype]
+                self._inputs.append(_Input(position, node.input, read))
+            elif isinstance(node, OperationNode):
+                _check(position, node, entry)
+                size = -1
+                if _SIZE in node.attributes:
+                    size = len(parameters)
+                    parameters.append(_size(position, node))
+                compute = (
+                    OPERATIONS[node.op].compute
+                    if node.op != _FIND
+                    else _search(
+                        entry.tables[node.attributes["table"]],
+                        vocabularies[node.attributes["table"]],
+                    )
+                )
+                done = tuple(finished.get(position, ()))
+                self._steps.append(_Step(position, node, compute, size, done))
+            elif node.is_list:
+                self._lists[position] = _constant(node)
+            else:
+                self._constants.append((position, len(parameters)))
+                parameters.append(_constant(node))
+        self._may_warn = any(step.node.op not in _QUIET for step in self._steps)
+        self.parameters = tuple(parameters)
+        self.form = _form(entry)
+        self._check_types("iuO" if gives_texts else "iu")
 
-    def rows(self, feature: str, values: Values) -> Rows:
+    def rows(self, feature: str, values: Values, parameters: Sequence[Array]) -> Rows:
         """Returns [m] int64 rows of [m] ids.
+
+        Args:
+          feature: named in errors.
+          values: ids.
+          parameters: in place of `self.parameters`; each one value, or [m].
 
         Raises:
           FeatureError: a value is none that the model takes; names `feature`.
         """
-        results = self._results(feature, values)
-        return results.astype(np.int64, copy=False)
+        return self._results([(feature, values)], parameters).astype(np.int64, copy=False)
 
-    def _check_types(self) -> None:
-        """Computes the row of one value of the input's type, and of none.
+    def results(self, sent: Sequence[tuple[str, Values]]) -> Array:
+        """Returns [m] integers, or texts as bytes, of one value of each of several inputs.
+
+        Args:
+          sent: name and [m] values of each input.
+
+        Raises:
+          FeatureError: a value is none that the model takes; names its input, or the first one.
+        """
+        return self._results(sent, self.parameters)
+
+    def _check_types(self, kinds: str) -> None:
+        """Computes the row of one value of each input's type, and of none.
+
+        Args:
+          kinds: of results, as NumPy calls them.
 
         Raises:
           FormatError: an operation does not take what it is given, or there are no rows.
         """
-        values: Array = np.zeros(1, np.int64)
-        if self._entry.dtype == "string":
-            values = np.array(["0"], object)
-        for sample in (values, values[:0]):
+        for count in (1, 0):
+            sent = [("", _sample(node.dtype, count)) for node in self._entry.inputs]
             try:
-                results = self._results("", sample)
+                results = self._results(sent, self.parameters)
             except FeatureError:
                 continue  # the model rejects this very value
-            if results.dtype.kind not in "iu" or results.shape != sample.shape:
+            if results.dtype.kind not in kinds or results.shape != (count,):
                 raise FormatError(
                     f"a graph of ids computes {results.dtype} of shape {results.shape} for "
-                    f"{sample.size} values; as many integers were expected"
+                    f"{count} values; as many integers were expected"
                 )
 
-    def _results(self, feature: str, values: Values) -> Array:
+    def _results(self, sent: Sequence[tuple[str, Values]], parameters: Sequence[Array]) -> Array:
         """Returns the result of the last node."""
-        nodes = self._entry.nodes
-        results: dict[int, Array] = {}
-        with np.errstate(all="ignore"):
-            for position, node in enumerate(nodes):
-                if isinstance(node, ConstantNode):
-                    results[position] = self._constants[position]
-                elif isinstance(node, InputNode):
-                    results[position] = _INPUTS[node.dtype](feature, values)
-                else:
-                    operands = [results[operand] for operand in node.inputs]
-                    results[position] = self._computed(feature, position, node, operands)
-                    for operand in self._last_read_by.get(position, ()):
-                        del results[operand]
-        return results[len(nodes) - 1]
+        results = dict(self._lists)
+        for position, parameter in self._constants:
+            results[position] = parameters[parameter]
+        for node in self._inputs:
+            results[node.position] = node.read(*sent[node.number])
+        if self._may_warn:
+            with np.errstate(all="ignore"):
+                self._run(sent[0][0], results, parameters)
+        else:
+            self._run(sent[0][0], results, parameters)
+        return results[len(self._entry.nodes) - 1]
 
-    def _computed(
-        self, feature: str, position: int, node: OperationNode, operands: Sequence[Array]
-    ) -> Array:
-        try:
-            if node.op == _FIND:
-                return self._found(feature, node.attributes["vocabulary"], *operands)
-            return np.asarray(OPERATIONS[node.op].compute(node.attributes, *operands))
-        except Rejected as problem:
-            raise FeatureError(
-                feature, f"the model's operation {node.op} {problem}, which it fails on"
-            ) from problem
-        except (
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            TypeError,
-            ValueError,
-        ) as problem:
-            raise FormatError(
-                f"node {position} ({node.op}) of a graph of ids does not fit what it reads: "
-                f"{problem}"
-            ) from problem
+    def _run(self, feature: str, results: dict[int, Array], parameters: Sequence[Array]) -> None:
+        """Adds the results of all operations to those of the nodes that they read."""
+        for step in self._steps:
+            operands = [results[operand] for operand in step.node.inputs]
+            attributes = step.node.attributes
+            if step.size >= 0:
+                attributes = {**attributes, _SIZE: parameters[step.size]}
+            try:
+                results[step.position] = step.compute(attributes, *operands)
+            except UnknownKey as problem:
+                raise UnknownRefused(feature, str(problem)) from problem
+            except Rejected as problem:
+                raise FeatureError(
+                    feature, f"the model's operation {step.node.op} {problem}, which it fails on"
+                ) from problem
+            except _MISFITS as problem:
+                raise FormatError(
+                    f"node {step.position} ({step.node.op}) of a graph of ids does not fit what it "
+                    f"reads: {problem}"
+                ) from problem
+            for operand in step.finished:
+                del results[operand]
 
-    def _found(self, feature: str, which: int, keys: Array, default: Array) -> Array:
-        """Returns the values of keys in a vocabulary.
 
-        Source: TensorFlow 2.20, core/kernels/lookup_table_op.h (the rule).
-        """
-        first = self._entry.vocabularies[which].first_row
-        flat: Array = keys.reshape(-1)
-        if keys.dtype == object:
-            flat = np.empty(keys.size, object)
-            # Bytes that are no UTF-8 become surrogates, which no key has.
-            flat[:] = [key.decode(errors="surrogateescape") for key in keys.reshape(-1).tolist()]
-        positions = self._vocabularies[which].find(feature, flat).reshape(keys.shape)
-        return np.where(positions < 0, default, positions + first).astype(default.dtype)
+class _Input(NamedTuple):
+    """An input of a graph.
+
+    Attributes:
+      position: of its node.
+      number: of the input among several.
+      read: takes the name of the input and what callers sent; returns what operations take.
+    """
+
+    position: int
+    number: int
+    read: Callable[[str, Values], Array]
+
+
+class _Step(NamedTuple):
+    """An operation of a graph.
+
+    Attributes:
+      position: of its node.
+      node: names the operation.
+      compute: takes the attributes and the operands.
+      size: the position of its number of buckets among the parameters; -1: it has none.
+      finished: nodes whose results no later operation reads.
+    """
+
+    position: int
+    node: OperationNode
+    compute: Callable[..., Array]
+    size: int
+    finished: tuple[int, ...]
+
+
+class UnknownKey(Exception):
+    """A key that a vocabulary lacks, and that the model fails on."""
+
+
+def _search(table: LookupTable, vocabulary: Vocabulary) -> Callable[..., Array]:
+    """Returns what finds the values of keys in a lookup table.
+
+    Source: TensorFlow 2.20, core/kernels/lookup_table_op.h (the rule).
+    """
+
+    def search(_attributes: Attributes, keys: Array, default: Array) -> Array:
+        if keys.dtype == object and keys.size and type(keys.flat[0]) is bytes:
+            keys = _strings(keys)
+        positions = vocabulary.find("", keys)
+        is_unknown = positions < 0
+        if table.is_complete and is_unknown.any():
+            key = keys[is_unknown.argmax()]
+            raise UnknownKey(
+                f"id {key!s:.80} is not in vocabulary {table.vocabulary!r}, and the model fails on "
+                "such ids"
+            )
+        values = np.where(is_unknown, default, positions + table.first_value)
+        return values if values.dtype == default.dtype else values.astype(default.dtype)
+
+    return search
+
+
+def _strings(texts: Array) -> Array:
+    """Returns [m] object: the strings of [m] texts."""
+    listed = texts.tolist()
+    strings = np.empty(len(listed), object)
+    # Bytes that are no UTF-8 become surrogates, which no key has.
+    strings[:] = list(map(bytes.decode, listed, repeat("utf-8"), repeat("surrogateescape")))
+    return strings
+
+
+def _is_key(entry: GraphIds, position: int) -> bool:
+    """Returns whether a node is read, and by lookup tables alone."""
+    readers = [
+        node.op
+        for node in entry.nodes
+        if isinstance(node, OperationNode) and position in node.inputs
+    ]
+    return bool(readers) and set(readers) == {_FIND}
+
+
+def _sample(dtype: str, count: int) -> Values:
+    """Returns some values of an input's type."""
+    return np.full(count, "0", object) if dtype == "string" else np.zeros(count, np.int64)
+
+
+def _form(entry: GraphIds) -> Hashable:
+    """Returns a graph without its parameters."""
+    nodes = []
+    for node in entry.nodes:
+        written = node.model_dump(mode="json")
+        if isinstance(node, ConstantNode) and not node.is_list:
+            del written["values"]
+        elif isinstance(node, OperationNode):
+            written["attributes"].pop(_SIZE, None)
+        nodes.append(written)
+    return orjson.dumps(nodes), entry.tables
+
+
+def _size(position: int, node: OperationNode) -> Array:
+    """Returns the number of buckets of a hash, uint64.
+
+    Raises:
+      FormatError: there is none; names the node.
+    """
+    size = node.attributes[_SIZE]
+    if type(size) is not int or not 1 <= size < 1 << 63:
+        raise FormatError(
+            f"node {position} ({node.op}) of a graph of ids: '{_SIZE}' is {size!r:.80}; a positive "
+            "int64 was expected"
+        )
+    return np.array(size, np.uint64)
 
 
 def _last_reads(entry: GraphIds) -> dict[int, list[int]]:
@@ -145,7 +306,7 @@ def _last_reads(entry: GraphIds) -> dict[int, list[int]]:
     return done
 
 
-def _check(position: int, node: OperationNode, entry: GraphIds, vocabulary_count: int) -> None:
+def _check(position: int, node: OperationNode, entry: GraphIds) -> None:
     """Checks a node by the table of operations.
 
     Raises:
@@ -154,12 +315,12 @@ def _check(position: int, node: OperationNode, entry: GraphIds, vocabulary_count
     what = f"node {position} ({node.op}) of a graph of ids"
     if node.op == _FIND:
         operand_count: int | None = 2
-        attributes: tuple[str, ...] = ("vocabulary",)
+        attributes: tuple[str, ...] = ("table",)
         lists: tuple[int, ...] = ()
-        which = node.attributes.get("vocabulary")
-        if type(which) is not int or not 0 <= which < vocabulary_count:
+        which = node.attributes.get("table")
+        if type(which) is not int or not 0 <= which < len(entry.tables):
             raise FormatError(
-                f"{what}: 'vocabulary' is {which!r}; the graph has {vocabulary_count} vocabularies"
+                f"{what}: 'table' is {which!r}; the graph has {len(entry.tables)} lookup tables"
             )
     elif node.op in OPERATIONS:
         operation = OPERATIONS[node.op]
@@ -175,6 +336,11 @@ def _check(position: int, node: OperationNode, entry: GraphIds, vocabulary_count
             f"{what} has the attributes {sorted(node.attributes)}; {sorted(attributes)} were "
             "expected"
         )
+    if node.op == "Bucketize":
+        try:
+            _BOUNDARIES.validate_python(node.attributes["boundaries"])
+        except ValidationError as problem:
+            raise FormatError(f"{what}: {problem.errors()[0]['msg']}") from problem
     for place, operand in enumerate(node.inputs):
         source = entry.nodes[operand]
         is_list = isinstance(source, ConstantNode) and source.is_list
@@ -229,9 +395,18 @@ def _int32s(feature: str, values: Values) -> Array:
 
 
 def _texts(feature: str, values: Values) -> Array:
-    texts = np.empty(values.size, object)
+    return _encoded(feature, strings(feature, values).tolist())
+
+
+def _texts_of_ids(feature: str, values: Values) -> Array:
+    return _encoded(feature, list(map(str, known_kind(feature, values).tolist())))
+
+
+def _encoded(feature: str, strings: Sequence[str]) -> Array:
+    """Returns [m] object: the bytes of strings."""
+    texts = np.empty(len(strings), object)
     try:
-        texts[:] = [text.encode() for text in strings(feature, values).tolist()]
+        texts[:] = list(map(str.encode, strings))
     except UnicodeEncodeError as problem:
         raise FeatureError(
             feature, f"a string is no Unicode text: {problem}; UTF-8 was expected"
@@ -239,9 +414,10 @@ def _texts(feature: str, values: Values) -> Array:
     return texts
 
 
-_INPUTS: dict[str, Callable[[str, Values], Array]] = {
+_READ_BY: dict[str, Callable[[str, Values], Array]] = {
     "int32": _int32s,
     "int64": integers,
     "float32": lambda feature, values: flushed(numbers(feature, values)),
     "string": _texts,
+    "int64_or_string": _texts_of_ids,
 }

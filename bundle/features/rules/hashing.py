@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
-from bundle.tables.id_values import Values, known_kind
+from bundle.tables.id_values import Values
 
 Hashes = NDArray[np.uint64]
 
@@ -23,21 +23,14 @@ _START = tuple(
 """Of SipHash."""
 
 
-def hashes(feature: str, values: Values, key: tuple[int, int] | None = None) -> Hashes:
-    """Returns [m] uint64 hashes of strings, or of the decimal strings of integers.
+def hashes(feature: str, texts: Values) -> Hashes:
+    """Returns [m] uint64 FarmHash fingerprints of [m] strings.
 
-    Args:
-      feature: named in errors.
-      values: ids.
-      key: of SipHash; None: FarmHash.
     Raises:
-      FeatureError: a value is no id, or no Unicode text.
+      FeatureError: a string is no Unicode text; names `feature`.
     """
-    texts = list(map(str, known_kind(feature, values).tolist()))
     try:
-        if key is not None:
-            return siphashes([text.encode() for text in texts], key)
-        return np.fromiter(map(farmhash.fingerprint64, texts), np.uint64, len(texts))
+        return np.fromiter(map(farmhash.fingerprint64, texts.tolist()), np.uint64, texts.size)
     except UnicodeEncodeError as problem:
         raise FeatureError(
             feature, f"a string is no Unicode text: {problem}; UTF-8 was expected"

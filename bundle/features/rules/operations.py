@@ -13,7 +13,7 @@ static_regex_replace_op.cc.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import farmhash
@@ -64,8 +64,12 @@ def _texts(texts: Iterable[bytes], shape: tuple[int, ...]) -> Array:
     size = sum(map(len, listed))
     if size > TEXTS_MAX:
         raise Rejected(f"makes texts of {size} bytes; at most {TEXTS_MAX} are computed")
-    array = np.empty(len(listed), object)
-    array[:] = listed
+    return _objects(listed, shape)
+
+
+def _objects(texts: Sequence[bytes], shape: tuple[int, ...]) -> Array:
+    array = np.empty(len(texts), object)
+    array[:] = texts
     return array.reshape(shape)
 
 
@@ -136,11 +140,15 @@ def _cast(attributes: Attributes, values: Array) -> Array:
     if values.dtype.kind != "f" or to.kind not in "iu":
         return values.astype(to)
     # Of a number beyond the integers x86-64 makes the smallest one; narrow types are cut from it.
-    wide = np.int64 if to.itemsize == 8 else np.int32
+    wide = np.int64 if to.itemsize == 8 or to == np.uint32 else np.int32
     smallest = np.iinfo(wide).min
     inside = (values >= smallest) & (values < -float(smallest))
     whole = np.where(inside, values, 0).astype(wide)
-    return np.where(inside, whole, np.array(smallest, wide)).astype(to)
+    cut = np.where(inside, whole, np.array(smallest, wide)).astype(to)
+    if to != np.uint64:
+        return cut
+    is_high = (values >= 2.0**63) & (values < 2.0**64)
+    return np.where(is_high, np.where(is_high, values, 0).astype(to), cut)
 
 
 def _bucketized(attributes: Attributes, numbers: Array) -> Array:
@@ -178,9 +186,7 @@ def _strongly_hashed(attributes: Attributes, texts: Array) -> Array:
 
 
 def _buckets(hashes: Array, attributes: Attributes) -> Array:
-    if attributes["num_buckets"] < 1:
-        raise ValueError(f"'num_buckets' is {attributes['num_buckets']}; at least 1 was expected")
-    return (hashes % np.uint64(attributes["num_buckets"])).astype(np.int64)
+    return (hashes % np.asarray(attributes["num_buckets"], np.uint64)).astype(np.int64)
 
 
 def _as_string(attributes: Attributes, values: Array) -> Array:
@@ -190,7 +196,7 @@ def _as_string(attributes: Attributes, values: Array) -> Array:
     if max(width, attributes["precision"]) > WIDTH_MAX:
         raise ValueError(f"'width' and 'precision' are at most {WIDTH_MAX}")
     if values.dtype.kind in "iu" and width < 0 and not attributes["fill"]:
-        return _texts(map(str.encode, map(str, values.ravel().tolist())), values.shape)
+        return _objects([b"%d" % value for value in values.ravel().tolist()], values.shape)
     # C prints integers without a sign by %u, which knows no "+".
     fill = attributes["fill"] if values.dtype.kind != "u" else attributes["fill"].strip("+ ")
     pattern = "%" + fill + (str(width) if width > -1 else "")

@@ -102,47 +102,11 @@ class UnknownRule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNKNOWN_RULE_ROW: _ClassVar[UnknownRule]
     UNKNOWN_RULE_REFUSE: _ClassVar[UnknownRule]
 
-class IdOperator(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    ID_OPERATOR_UNSPECIFIED: _ClassVar[IdOperator]
-    ID_OPERATOR_ADD: _ClassVar[IdOperator]
-    ID_OPERATOR_MULTIPLY: _ClassVar[IdOperator]
-    ID_OPERATOR_DIVIDE: _ClassVar[IdOperator]
-    ID_OPERATOR_REMAINDER: _ClassVar[IdOperator]
-    ID_OPERATOR_TRUNCATED_REMAINDER: _ClassVar[IdOperator]
-    ID_OPERATOR_AT_LEAST: _ClassVar[IdOperator]
-    ID_OPERATOR_AT_MOST: _ClassVar[IdOperator]
-    ID_OPERATOR_ABSOLUTE: _ClassVar[IdOperator]
-    ID_OPERATOR_INT32: _ClassVar[IdOperator]
-
-class OovHash(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    OOV_HASH_UNSPECIFIED: _ClassVar[OovHash]
-    OOV_HASH_FINGERPRINT: _ClassVar[OovHash]
-    OOV_HASH_MODULO: _ClassVar[OovHash]
-
-class TextEdit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    TEXT_EDIT_UNSPECIFIED: _ClassVar[TextEdit]
-    TEXT_EDIT_LOWER: _ClassVar[TextEdit]
-    TEXT_EDIT_UPPER: _ClassVar[TextEdit]
-    TEXT_EDIT_STRIP: _ClassVar[TextEdit]
-    TEXT_EDIT_REPLACE_ANY: _ClassVar[TextEdit]
-    TEXT_EDIT_REPLACE: _ClassVar[TextEdit]
-
 class TextSplit(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TEXT_SPLIT_UNSPECIFIED: _ClassVar[TextSplit]
     TEXT_SPLIT_WHITESPACE: _ClassVar[TextSplit]
     TEXT_SPLIT_CHARACTERS: _ClassVar[TextSplit]
-
-class Rounding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
-    __slots__ = ()
-    ROUNDING_UNSPECIFIED: _ClassVar[Rounding]
-    ROUNDING_TOWARD_ZERO: _ClassVar[Rounding]
-    ROUNDING_DOWN: _ClassVar[Rounding]
-    ROUNDING_UP: _ClassVar[Rounding]
-    ROUNDING_HALF_EVEN: _ClassVar[Rounding]
 
 class TowerRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -254,33 +218,9 @@ UNKNOWN_RULE_UNSPECIFIED: UnknownRule
 UNKNOWN_RULE_ZEROS: UnknownRule
 UNKNOWN_RULE_ROW: UnknownRule
 UNKNOWN_RULE_REFUSE: UnknownRule
-ID_OPERATOR_UNSPECIFIED: IdOperator
-ID_OPERATOR_ADD: IdOperator
-ID_OPERATOR_MULTIPLY: IdOperator
-ID_OPERATOR_DIVIDE: IdOperator
-ID_OPERATOR_REMAINDER: IdOperator
-ID_OPERATOR_TRUNCATED_REMAINDER: IdOperator
-ID_OPERATOR_AT_LEAST: IdOperator
-ID_OPERATOR_AT_MOST: IdOperator
-ID_OPERATOR_ABSOLUTE: IdOperator
-ID_OPERATOR_INT32: IdOperator
-OOV_HASH_UNSPECIFIED: OovHash
-OOV_HASH_FINGERPRINT: OovHash
-OOV_HASH_MODULO: OovHash
-TEXT_EDIT_UNSPECIFIED: TextEdit
-TEXT_EDIT_LOWER: TextEdit
-TEXT_EDIT_UPPER: TextEdit
-TEXT_EDIT_STRIP: TextEdit
-TEXT_EDIT_REPLACE_ANY: TextEdit
-TEXT_EDIT_REPLACE: TextEdit
 TEXT_SPLIT_UNSPECIFIED: TextSplit
 TEXT_SPLIT_WHITESPACE: TextSplit
 TEXT_SPLIT_CHARACTERS: TextSplit
-ROUNDING_UNSPECIFIED: Rounding
-ROUNDING_TOWARD_ZERO: Rounding
-ROUNDING_DOWN: Rounding
-ROUNDING_UP: Rounding
-ROUNDING_HALF_EVEN: Rounding
 TOWER_ROLE_UNSPECIFIED: TowerRole
 TOWER_ROLE_QUERY: TowerRole
 TOWER_ROLE_CANDIDATE: TowerRole
@@ -906,7 +846,7 @@ class InputLength(_message.Message):
     def __init__(self, values: _Optional[int] = ..., pad: _Optional[_Union[Column, _Mapping]] = ..., pad_side: _Optional[_Union[PadSide, str]] = ..., keep: _Optional[_Union[Keep, str]] = ...) -> None: ...
 
 class ReaderDetails(_message.Message):
-    __slots__ = ("name", "inputs", "kind", "role", "table", "ids", "unknown", "combiner", "encoding", "weighted", "length", "shape", "dtype", "take", "place", "places", "max_norm", "empty_row", "padding", "below", "cast")
+    __slots__ = ("name", "inputs", "kind", "role", "table", "ids", "unknown", "combiner", "encoding", "weighted", "length", "shape", "dtype", "take", "place", "places", "max_norm", "empty_row", "padding", "below")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -927,7 +867,6 @@ class ReaderDetails(_message.Message):
     EMPTY_ROW_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
     BELOW_FIELD_NUMBER: _ClassVar[int]
-    CAST_FIELD_NUMBER: _ClassVar[int]
     name: str
     inputs: _containers.RepeatedScalarFieldContainer[str]
     kind: FeatureKind
@@ -948,134 +887,49 @@ class ReaderDetails(_message.Message):
     empty_row: int
     padding: Id
     below: int
-    cast: Cast
-    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., kind: _Optional[_Union[FeatureKind, str]] = ..., role: _Optional[_Union[Role, str]] = ..., table: _Optional[str] = ..., ids: _Optional[_Union[IdRule, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., combiner: _Optional[_Union[Combiner, str]] = ..., encoding: _Optional[_Union[BagEncoding, str]] = ..., weighted: _Optional[bool] = ..., length: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[DataType, str]] = ..., take: _Optional[_Union[Take, str]] = ..., place: _Optional[int] = ..., places: _Optional[int] = ..., max_norm: _Optional[float] = ..., empty_row: _Optional[int] = ..., padding: _Optional[_Union[Id, _Mapping]] = ..., below: _Optional[int] = ..., cast: _Optional[_Union[Cast, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[str]] = ..., kind: _Optional[_Union[FeatureKind, str]] = ..., role: _Optional[_Union[Role, str]] = ..., table: _Optional[str] = ..., ids: _Optional[_Union[IdRule, _Mapping]] = ..., unknown: _Optional[_Union[Unknown, _Mapping]] = ..., combiner: _Optional[_Union[Combiner, str]] = ..., encoding: _Optional[_Union[BagEncoding, str]] = ..., weighted: _Optional[bool] = ..., length: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[_Union[DataType, str]] = ..., take: _Optional[_Union[Take, str]] = ..., place: _Optional[int] = ..., places: _Optional[int] = ..., max_norm: _Optional[float] = ..., empty_row: _Optional[int] = ..., padding: _Optional[_Union[Id, _Mapping]] = ..., below: _Optional[int] = ...) -> None: ...
 
 class IdRule(_message.Message):
-    __slots__ = ("identity", "computed", "hash", "vocabulary", "buckets", "chained", "crossed", "joined", "text", "keyed", "graph")
+    __slots__ = ("identity", "graph", "crossed", "joined", "text", "keyed")
     IDENTITY_FIELD_NUMBER: _ClassVar[int]
-    COMPUTED_FIELD_NUMBER: _ClassVar[int]
-    HASH_FIELD_NUMBER: _ClassVar[int]
-    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
-    BUCKETS_FIELD_NUMBER: _ClassVar[int]
-    CHAINED_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
     CROSSED_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     KEYED_FIELD_NUMBER: _ClassVar[int]
-    GRAPH_FIELD_NUMBER: _ClassVar[int]
     identity: IdentityIds
-    computed: ComputedIds
-    hash: HashIds
-    vocabulary: VocabularyIds
-    buckets: BucketIds
-    chained: ChainedIds
+    graph: GraphIds
     crossed: CrossedIds
     joined: JoinedIds
     text: TextIds
     keyed: KeyedIds
-    graph: GraphIds
-    def __init__(self, identity: _Optional[_Union[IdentityIds, _Mapping]] = ..., computed: _Optional[_Union[ComputedIds, _Mapping]] = ..., hash: _Optional[_Union[HashIds, _Mapping]] = ..., vocabulary: _Optional[_Union[VocabularyIds, _Mapping]] = ..., buckets: _Optional[_Union[BucketIds, _Mapping]] = ..., chained: _Optional[_Union[ChainedIds, _Mapping]] = ..., crossed: _Optional[_Union[CrossedIds, _Mapping]] = ..., joined: _Optional[_Union[JoinedIds, _Mapping]] = ..., text: _Optional[_Union[TextIds, _Mapping]] = ..., keyed: _Optional[_Union[KeyedIds, _Mapping]] = ..., graph: _Optional[_Union[GraphIds, _Mapping]] = ...) -> None: ...
+    def __init__(self, identity: _Optional[_Union[IdentityIds, _Mapping]] = ..., graph: _Optional[_Union[GraphIds, _Mapping]] = ..., crossed: _Optional[_Union[CrossedIds, _Mapping]] = ..., joined: _Optional[_Union[JoinedIds, _Mapping]] = ..., text: _Optional[_Union[TextIds, _Mapping]] = ..., keyed: _Optional[_Union[KeyedIds, _Mapping]] = ...) -> None: ...
 
 class IdentityIds(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class ComputedIds(_message.Message):
-    __slots__ = ("operations",)
-    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
-    operations: _containers.RepeatedCompositeFieldContainer[IdOperation]
-    def __init__(self, operations: _Optional[_Iterable[_Union[IdOperation, _Mapping]]] = ...) -> None: ...
-
-class IdOperation(_message.Message):
-    __slots__ = ("do", "by")
-    DO_FIELD_NUMBER: _ClassVar[int]
-    BY_FIELD_NUMBER: _ClassVar[int]
-    do: IdOperator
-    by: int
-    def __init__(self, do: _Optional[_Union[IdOperator, str]] = ..., by: _Optional[int] = ...) -> None: ...
-
-class HashIds(_message.Message):
-    __slots__ = ("buckets", "first_row", "key", "mask")
-    BUCKETS_FIELD_NUMBER: _ClassVar[int]
-    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
-    KEY_FIELD_NUMBER: _ClassVar[int]
-    MASK_FIELD_NUMBER: _ClassVar[int]
-    buckets: int
-    first_row: int
-    key: _containers.RepeatedScalarFieldContainer[int]
-    mask: Id
-    def __init__(self, buckets: _Optional[int] = ..., first_row: _Optional[int] = ..., key: _Optional[_Iterable[int]] = ..., mask: _Optional[_Union[Id, _Mapping]] = ...) -> None: ...
-
-class VocabularyIds(_message.Message):
-    __slots__ = ("vocabulary", "first_row", "oov_buckets", "oov_first_row", "oov_hash", "mask")
-    VOCABULARY_FIELD_NUMBER: _ClassVar[int]
-    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
-    OOV_BUCKETS_FIELD_NUMBER: _ClassVar[int]
-    OOV_FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
-    OOV_HASH_FIELD_NUMBER: _ClassVar[int]
-    MASK_FIELD_NUMBER: _ClassVar[int]
-    vocabulary: str
-    first_row: int
-    oov_buckets: int
-    oov_first_row: int
-    oov_hash: OovHash
-    mask: Id
-    def __init__(self, vocabulary: _Optional[str] = ..., first_row: _Optional[int] = ..., oov_buckets: _Optional[int] = ..., oov_first_row: _Optional[int] = ..., oov_hash: _Optional[_Union[OovHash, str]] = ..., mask: _Optional[_Union[Id, _Mapping]] = ...) -> None: ...
-
-class BucketIds(_message.Message):
-    __slots__ = ("boundaries", "first_row", "falling")
-    BOUNDARIES_FIELD_NUMBER: _ClassVar[int]
-    FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
-    FALLING_FIELD_NUMBER: _ClassVar[int]
-    boundaries: _containers.RepeatedScalarFieldContainer[float]
-    first_row: int
-    falling: bool
-    def __init__(self, boundaries: _Optional[_Iterable[float]] = ..., first_row: _Optional[int] = ..., falling: _Optional[bool] = ...) -> None: ...
-
 class GraphIds(_message.Message):
-    __slots__ = ("dtype", "expression")
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("dtypes", "expression")
+    DTYPES_FIELD_NUMBER: _ClassVar[int]
     EXPRESSION_FIELD_NUMBER: _ClassVar[int]
-    dtype: DataType
+    dtypes: _containers.RepeatedScalarFieldContainer[DataType]
     expression: str
-    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., expression: _Optional[str] = ...) -> None: ...
-
-class ChainedIds(_message.Message):
-    __slots__ = ("rules",)
-    RULES_FIELD_NUMBER: _ClassVar[int]
-    rules: _containers.RepeatedCompositeFieldContainer[IdRule]
-    def __init__(self, rules: _Optional[_Iterable[_Union[IdRule, _Mapping]]] = ...) -> None: ...
+    def __init__(self, dtypes: _Optional[_Iterable[_Union[DataType, str]]] = ..., expression: _Optional[str] = ...) -> None: ...
 
 class CrossKey(_message.Message):
-    __slots__ = ("dtype", "role", "default", "ids", "rows", "unknown_row", "padding", "steps")
+    __slots__ = ("dtype", "role", "default", "ids", "padding")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
-    ROWS_FIELD_NUMBER: _ClassVar[int]
-    UNKNOWN_ROW_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
-    STEPS_FIELD_NUMBER: _ClassVar[int]
     dtype: DataType
     role: Role
     default: Column
-    ids: IdRule
-    rows: int
-    unknown_row: int
+    ids: GraphIds
     padding: Id
-    steps: _containers.RepeatedCompositeFieldContainer[TextStep]
-    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., role: _Optional[_Union[Role, str]] = ..., default: _Optional[_Union[Column, _Mapping]] = ..., ids: _Optional[_Union[IdRule, _Mapping]] = ..., rows: _Optional[int] = ..., unknown_row: _Optional[int] = ..., padding: _Optional[_Union[Id, _Mapping]] = ..., steps: _Optional[_Iterable[_Union[TextStep, _Mapping]]] = ...) -> None: ...
-
-class TextStep(_message.Message):
-    __slots__ = ("do", "what", "by")
-    DO_FIELD_NUMBER: _ClassVar[int]
-    WHAT_FIELD_NUMBER: _ClassVar[int]
-    BY_FIELD_NUMBER: _ClassVar[int]
-    do: TextEdit
-    what: str
-    by: str
-    def __init__(self, do: _Optional[_Union[TextEdit, str]] = ..., what: _Optional[str] = ..., by: _Optional[str] = ...) -> None: ...
+    def __init__(self, dtype: _Optional[_Union[DataType, str]] = ..., role: _Optional[_Union[Role, str]] = ..., default: _Optional[_Union[Column, _Mapping]] = ..., ids: _Optional[_Union[GraphIds, _Mapping]] = ..., padding: _Optional[_Union[Id, _Mapping]] = ...) -> None: ...
 
 class CrossedIds(_message.Message):
     __slots__ = ("keys", "buckets", "hash_key")
@@ -1088,44 +942,32 @@ class CrossedIds(_message.Message):
     def __init__(self, keys: _Optional[_Iterable[_Union[CrossKey, _Mapping]]] = ..., buckets: _Optional[int] = ..., hash_key: _Optional[int] = ...) -> None: ...
 
 class JoinedIds(_message.Message):
-    __slots__ = ("keys", "texts", "ids")
+    __slots__ = ("keys", "ids")
     KEYS_FIELD_NUMBER: _ClassVar[int]
-    TEXTS_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     keys: _containers.RepeatedCompositeFieldContainer[CrossKey]
-    texts: _containers.RepeatedScalarFieldContainer[str]
-    ids: IdRule
-    def __init__(self, keys: _Optional[_Iterable[_Union[CrossKey, _Mapping]]] = ..., texts: _Optional[_Iterable[str]] = ..., ids: _Optional[_Union[IdRule, _Mapping]] = ...) -> None: ...
+    ids: GraphIds
+    def __init__(self, keys: _Optional[_Iterable[_Union[CrossKey, _Mapping]]] = ..., ids: _Optional[_Union[GraphIds, _Mapping]] = ...) -> None: ...
 
 class TextIds(_message.Message):
-    __slots__ = ("steps", "split", "ngrams", "length", "ids")
-    STEPS_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("text", "split", "ngrams", "length", "ids")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
     SPLIT_FIELD_NUMBER: _ClassVar[int]
     NGRAMS_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
-    steps: _containers.RepeatedCompositeFieldContainer[TextStep]
+    text: GraphIds
     split: TextSplit
     ngrams: _containers.RepeatedScalarFieldContainer[int]
     length: int
-    ids: IdRule
-    def __init__(self, steps: _Optional[_Iterable[_Union[TextStep, _Mapping]]] = ..., split: _Optional[_Union[TextSplit, str]] = ..., ngrams: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., ids: _Optional[_Union[IdRule, _Mapping]] = ...) -> None: ...
+    ids: GraphIds
+    def __init__(self, text: _Optional[_Union[GraphIds, _Mapping]] = ..., split: _Optional[_Union[TextSplit, str]] = ..., ngrams: _Optional[_Iterable[int]] = ..., length: _Optional[int] = ..., ids: _Optional[_Union[GraphIds, _Mapping]] = ...) -> None: ...
 
 class KeyedIds(_message.Message):
     __slots__ = ("keys",)
     KEYS_FIELD_NUMBER: _ClassVar[int]
     keys: str
     def __init__(self, keys: _Optional[str] = ...) -> None: ...
-
-class Cast(_message.Message):
-    __slots__ = ("of", "to", "rounding")
-    OF_FIELD_NUMBER: _ClassVar[int]
-    TO_FIELD_NUMBER: _ClassVar[int]
-    ROUNDING_FIELD_NUMBER: _ClassVar[int]
-    of: DataType
-    to: DataType
-    rounding: Rounding
-    def __init__(self, of: _Optional[_Union[DataType, str]] = ..., to: _Optional[_Union[DataType, str]] = ..., rounding: _Optional[_Union[Rounding, str]] = ...) -> None: ...
 
 class TowerDetails(_message.Message):
     __slots__ = ("name", "role", "inputs", "outputs", "result", "formula", "forms", "parts", "device")

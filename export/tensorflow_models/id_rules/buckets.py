@@ -9,18 +9,17 @@ numbers of a step: there the boundary is one of these.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.format.manifest import BucketIds, ChainedIds, ComputedIds, IdOperation
 from export.graphs.walks import ID_DTYPES
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, run
 from export.tensorflow_models.graph.origins import Source
-from export.tensorflow_models.id_rules.integers import OPERATIONS_MAX, WRAPPED, may_wrap
-from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 
+OPERATIONS_MAX = 64
+"""Operations that a step function is followed through."""
 STEPS_MAX = 1 << 16
 SEARCHES = frozenset({"UpperBound", "LowerBound"})
 SERIES = frozenset({"Log", "Log1p", "Exp", "Expm1", "Tanh", "Sigmoid", "Softplus", "Erf"})
@@ -30,7 +29,6 @@ _WITH_ANY = frozenset({"AddV2", "Add", "Sub", "Maximum", "Minimum"})
 """With a constant on either side."""
 _SCALED = frozenset({"Mul", "RealDiv", "DivNoNan", "FloorDiv"})
 """With a constant other than zero."""
-OPERATIONS = _ALONE | _WITH_ANY | _SCALED | SEARCHES
 _NEIGHBORS = 64
 """Numbers on each side of a step that are tested too; with series, only they may have the
 neighboring row.
@@ -43,49 +41,58 @@ _WHOLE_MAX = 1 << 24
 Numbers = NDArray[Any]
 
 
-def find(values: Values, call: CallGraph, rows: int | None) -> ResolvedIds | None:
-    """Returns the input that rows are a step function of, and its buckets.
+class Steps(NamedTuple):
+    """A step function of an input.
+
+    Attributes:
+      source: the input.
+      values: its values, or integers that they are cast to.
+      boundaries: the float32 numbers at which steps begin, ascending.
+      first_row: the smallest result.
+      falling: whether results fall as the input rises.
+    """
+
+    source: Source
+    values: Values
+    boundaries: tuple[float, ...]
+    first_row: int
+    falling: bool
+
+
+def find(values: Values, call: CallGraph, rows: int | None = None) -> Steps | None:
+    """Returns the step function that integers are of an input.
 
     Args:
-      values: rows of a table.
+      values: integers.
       call: the traced call.
-      rows: of the table; None: any number.
+      rows: of the table that they are rows of, which any others are outside of; None: none.
     Returns:
-      None if they are not a step function, or have more than `STEPS_MAX` steps.
+      None if they are none, or have more than `STEPS_MAX` steps.
     """
     chain = _chain(values, call) if values.tensor.dtype.is_integer else None
     if chain is None:
         return None
     steps, source, sent = chain
     dtype = sent.tensor.dtype
-    # Arithmetic of integers has its own rules.
-    searched = any(each.type in {"Bucketize", *SEARCHES} for each in steps)
-    if dtype.name != "float32" and not (dtype.name in ("int32", "int64") and searched):
+    # Arithmetic of integers has its own operations.
+    searched = any(step.type in {"Bucketize", *SEARCHES} for step in steps)
+    is_number = dtype.name == "float32" or (dtype.name in ("int32", "int64") and searched)
+    if not is_number:
         return None
 
-    # Rows below 0 are counted from the table's end, and buckets begin at -1: they are raised by as
-    # many rows, and lowered behind the buckets.
+    # Rows below 0 may count from the table's end.
     below = rows if rows is not None and call.from_end else 0
 
     def row(numbers: Numbers) -> NDArray[np.int64]:
-        found: Numbers = numbers.astype(dtype.as_numpy_dtype)
-        for each in steps:
-            found = _computed(each, call, found)
-        whole: NDArray[np.int64] = found.astype(np.int64)
+        results: Numbers = numbers.astype(dtype.as_numpy_dtype)
+        for step in steps:
+            results = _computed(step, call, results)
+        whole: NDArray[np.int64] = results.astype(np.int64)
         return whole if rows is None else np.clip(whole, -1 - below, rows) + below
 
-    buckets = _buckets(
-        row, dtype.as_numpy_dtype, exact=not any(each.type in SERIES for each in steps)
-    )
-    if buckets is None:
-        return None
-    rules: list[Any] = [WRAPPED] if may_wrap(sent, call) else []
-    if not below or buckets.first_row >= below:
-        rules += [buckets.model_copy(update={"first_row": buckets.first_row - below})]
-    else:
-        lowered = IdOperation(do="add", by=-below)
-        rules += [buckets, ComputedIds(operations=(lowered,))]
-    return ResolvedIds(source, rules[0] if len(rules) == 1 else ChainedIds(rules=tuple(rules)))
+    exact = not any(step.type in SERIES for step in steps)
+    result = _steps(source, sent, row, exact)
+    return result and result._replace(first_row=result.first_row - below)
 
 
 def _chain(values: Values, call: CallGraph) -> tuple[list[Values], Source, Values] | None:
@@ -149,10 +156,9 @@ def _computed(values: Values, call: CallGraph, numbers: Numbers) -> Numbers:
     return np.asarray(run(operation, given)[0])
 
 
-def _buckets(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
-    """Returns the numbers at which rows begin, as buckets; None if rows are not monotonic or too
-    many.
-    """
+def _steps(source: Source, values: Values, row: Any, exact: bool) -> Steps | None:
+    """Returns the numbers at which rows begin; None if rows are not monotonic or too many."""
+    dtype = values.tensor.dtype.as_numpy_dtype
     real = dtype is np.float32
     number = _number if real else (lambda keys: keys)
     ends = np.array([-_KEYS_MAX, _KEYS_MAX] if real else [-_WHOLE_MAX, _WHOLE_MAX])
@@ -176,9 +182,7 @@ def _buckets(row: Any, dtype: Any, exact: bool) -> BucketIds | None:
         high = np.where(there, middle, high)
     if not _rises(rising, high, ends, exact):
         return None
-    return BucketIds(
-        boundaries=tuple(map(float, number(high))), first_row=min(first, last), falling=sign < 0
-    )
+    return Steps(source, values, tuple(map(float, number(high))), min(first, last), sign < 0)
 
 
 def _is_constant_beyond(row: Any, limits: Any, first: int, last: int) -> bool:

@@ -5,38 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from export.graphs.walks import ID_DTYPES, PYTHON_CODE, needed
-from export.tensorflow_models.graph.input_paths import CallGraph, Values
-from export.tensorflow_models.graph.origins import Source
+from export.tensorflow_models.graph.input_paths import Values
 from export.tensorflow_models.id_rules.buckets import SEARCHES, SERIES
-from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
-from export.tensorflow_models.id_rules.rules import RULES, find_ids
-
-
-def unexplained_operation(values: Values, call: CallGraph, rows: int | None) -> Values:
-    """Returns the operation of a computation that no rule describes, nearest to the input if that
-    is unique.
-    """
-    while True:
-        operands = (
-            values.tensor.op.inputs
-            if values.type in SEARCHES
-            else [each.tensor for each in values.inputs]
-        )
-        computed = [each for each in operands if call.constant(each) is None]
-        read = [each for each in computed if each.op.type == "ReadVariableOp"]
-        before = (
-            call.origin(Values((read or computed)[0]))
-            if values.type in _KNOWN and (read or len(computed) == 1)
-            else None
-        )
-        if before is None or isinstance(before, Source) or before.type == "Placeholder":
-            return values
-        if isinstance(find_ids(before, call, rows), ResolvedIds):
-            return values
-        values = before
-
-
-_KNOWN = frozenset({"AsString"}).union(*(each.OPERATIONS for each in RULES.values()))
 
 
 def cure_of(values: Values) -> str:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bundle.format.manifest import Cast, IdRule, Unknown
+from bundle.format.manifest import IdRule, Unknown
 from export.front_end.specs import Keys
 from export.tensorflow_models.graph.origins import Source
 
 
 @dataclass(frozen=True)
 class ResolvedIds:
-    """Ids from one input, for a cross or join also from `others`; the other fields are those of
-    Lookup and of a feature's manifest entry.
+    """Ids from one input, or also from `others`; the other fields are those of Lookup and of a
+    feature's manifest entry.
     """
 
     source: Source
     rule: IdRule | None = None
     unknown: Unknown | None = None
     keys: tuple[Keys, ...] = ()
-    cast: Cast | None = None
     others: tuple[Source, ...] = ()
 
     @property

@@ -7,21 +7,17 @@ Source: TensorFlow 2.20: the operations of `tf.strings.lower`, `upper`, `strip`,
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
-from bundle.format.manifest import HashIds, TextIds, TextStep, VocabularyIds
+from bundle.format.manifest import GraphIds, TextIds
+from export.front_end.specs import Keys
 from export.graphs.loading import tf
 from export.graphs.walks import needed
-from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example, run
+from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
 from export.tensorflow_models.graph.origins import Source
+from export.tensorflow_models.id_rules.graphs import find_graph
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
-from export.tensorflow_models.id_rules.rules import Find, find_ids, find_ids_after
 
-CHANGES = frozenset({"StringLower", "StringUpper", "StringStrip", "StaticRegexReplace"})
 _WORDS = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0}
 """The output of each operation that holds the words."""
 _COUNTED = frozenset(
@@ -45,10 +41,6 @@ _COUNTED = frozenset(
 """The operations by which TensorFlow counts the words of each text."""
 
 
-Changed = tuple[ResolvedIds, tuple[TextStep, ...]]
-"""Ids of a changed text, and the changes."""
-
-
 class _Split(NamedTuple):
     """A text that is split at whitespace or into characters, perhaps into runs of `ngrams`.
 
@@ -63,56 +55,32 @@ class _Split(NamedTuple):
     ngrams: tuple[int, ...] = ()
 
 
-def find(ids: Any, call: CallGraph, rows: int | None, splits: Any = None) -> ResolvedIds | None:
+def find(ids: Any, call: CallGraph, splits: Any) -> ResolvedIds | None:
     """Returns the input whose words ids are, and the rule; None for other ids.
 
     Args:
-      ids: a tensor, flat if texts have several words.
+      ids: a flat tensor.
       call: the traced call.
-      rows: of the table.
-      splits: where the words of each text begin; None: each text is one word.
+      splits: where the words of each text begin.
     """
-    if splits is None:
-        whole = find_changed(ids, call, rows)
-        return None if whole is None else _text_rule(*whole)
     for operation in needed([ids], []).operations:
-        if operation.type in _WORDS:
-            words = operation.outputs[_WORDS[operation.type]]
-            found = find_ids_after(words, _never_masked(Values(ids), call, words), call, rows)
-            if found is not None:
-                split = _split(words)
-                changed = None if split is None else changed_text(split.text, call)
-                if split is None or changed is None or not _only_counts(splits, split.starts):
-                    return None
-                return _text_rule(
-                    replace(found, source=changed[0]),
-                    changed[1],
-                    split=split.at,
-                    ngrams=split.ngrams,
-                )
-    return None
-
-
-def find_changed(
-    values: Any, call: CallGraph, rows: int | None, how: Find = find_ids
-) -> Changed | None:
-    """Returns the input and rule of values computed from a changed text, and the changes; None for
-    others.
-    """
-    for operation in needed([values], []).operations:
-        changed = changed_text(operation.outputs[0], call) if operation.type in CHANGES else None
-        if changed is None:
+        if operation.type not in _WORDS:
             continue
-        found = find_ids_after(operation.outputs[0], Values(values), call, rows, how)
-        if found is not None:
-            return replace(found, source=changed[0]), changed[1]
+        words = operation.outputs[_WORDS[operation.type]]
+        link = Source(words.name, "dense")
+        found = find_graph(
+            _never_masked(Values(ids), call, words), call.treated_as_input(words, link)
+        )
+        if not isinstance(found, ResolvedIds) or found.sources != (link,):
+            continue
+        split = _split(words)
+        computed = None if split is None else _text_of(split.text, call)
+        if split is None or computed is None or not _only_counts(splits, split.starts):
+            return None
+        source, text, keys = computed
+        rule = TextIds(text=text, split=split.at, ngrams=split.ngrams, ids=found.rule)
+        return ResolvedIds(source, rule, keys=(*keys, *found.keys))
     return None
-
-
-def _text_rule(found: ResolvedIds, steps: tuple[TextStep, ...], **how: Any) -> ResolvedIds | None:
-    if not isinstance(found.rule, HashIds | VocabularyIds):
-        return None
-    return replace(found, rule=TextIds(steps=steps, ids=found.rule, **how))
 
 
 def _never_masked(rows: Values, call: CallGraph, words: Any) -> Values:
@@ -189,58 +157,15 @@ def _only_counts(splits: Any, starts: Any) -> bool:
     return splits is starts or counted
 
 
-def changed_text(text: Any, call: CallGraph) -> tuple[Source, tuple[TextStep, ...]] | None:
-    """Returns the input of a text, and its changes in order."""
-    steps: list[TextStep] = []
-    while True:
-        made = call.origin(Values(text))
-        if isinstance(made, Source):
-            whole = made.part == "dense" and made.place is None
-            one = whole and per_example(call.tensor_of(made, text.graph)) == 1
-            return (made, tuple(steps[::-1])) if one else None
-        step = _step(made.tensor.op) if made.type in CHANGES else None
-        if step is None:
-            return None
-        steps.append(step)
-        text = made.tensor.op.inputs[0]
-
-
-def _step(change: Any) -> TextStep | None:
-    if change.type == "StringStrip":
-        return TextStep(do="strip")
-    if change.type in ("StringLower", "StringUpper"):
-        if change.get_attr("encoding") != b"":  # else only ASCII letters change
-            return None
-        return TextStep(do="lower" if change.type == "StringLower" else "upper")
-    pattern = change.get_attr("pattern")
-    by = change.get_attr("rewrite")
-    if not change.get_attr("replace_global") or b"\\" in by or not by.isascii():
+def _text_of(text: Any, call: CallGraph) -> tuple[Source, GraphIds | None, tuple[Keys, ...]] | None:
+    """Returns the input of a text, what computes the text of it, and the keys that this reads."""
+    found = find_graph(Values(text), call)
+    if not isinstance(found, ResolvedIds) or found.others:
         return None
-    return _replaced(pattern, by, change)
-
-
-def _replaced(pattern: bytes, by: bytes, change: Any) -> TextStep | None:
-    """Returns a replacement of ASCII characters or of one text, tested with TensorFlow's own
-    operation.
-    """
-    text = pattern.decode(errors="replace")
-    plain = re.sub(r"\\(\W)", r"\1", text)  # without the backslashes of re.escape
-    if re.fullmatch(r"(?:[^\\.^$*+?{}\[\]|()]|\\\W)+", text):
-        step = TextStep(do="replace", what=plain, by=by.decode())
-        (done,) = run(change, [_strings([f"a{plain * 2}b"])])
-        return step if done.tolist() == [f"a{step.by * 2}b".encode()] else None
-    if not re.fullmatch(r"\[(?!\^)(?:[^\\\[\]]|\\\W)+\]", text):
+    source = found.source
+    whole = source.part == "dense" and source.place is None
+    if not whole or per_example(call.tensor_of(source, text.graph)) != 1:
         return None
-    tried = [chr(code) for code in range(128)]
-    (done,) = run(change, [_strings(tried)])
-    gone = [
-        each for each, after in zip(tried, done.tolist(), strict=True) if after != each.encode()
-    ]
-    what = "".join(gone)
-    return (
-        TextStep(do="replace_any", what=what, by=by.decode()) if what and plain.isascii() else None
-    )
-
-
-def _strings(texts: list[str]) -> Any:
-    return np.array([text.encode() for text in texts], object)
+    assert isinstance(found.rule, GraphIds)  # noqa: S101 - of find_graph
+    is_sent = len(found.rule.nodes) == 1
+    return source, None if is_sent else found.rule, found.keys

@@ -7,11 +7,13 @@ classes of TF1, which have the same fields under the same names with a leading u
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
+from bundle.format.graph_builder import GraphBuilder
 from bundle.format.id_rules import CROSS_KEY
-from bundle.format.manifest import BucketIds, CrossKey, HashIds, IdentityIds, Unknown, VocabularyIds
+from bundle.format.manifest import CrossKey, GraphIds, LookupTable, Unknown
 from export.errors import NotConvertible
 from export.front_end.specs import Keys
 from export.graphs.loading import tf
@@ -41,7 +43,7 @@ def column_rule(column: Any, read: Read) -> ResolvedIds:
     if is_a(column, "VocabularyListCategorical", "VocabularyFileCategorical"):
         return _vocabulary(column)
     if is_a(column, "HashedCategorical"):
-        return ResolvedIds(_input(column.key), HashIds(buckets=int(column.hash_bucket_size)))
+        return ResolvedIds(_input(column.key), _hashed(column))
     if is_a(column, "IdentityCategorical"):
         row = column.default_value
         return ResolvedIds(
@@ -57,22 +59,31 @@ def _input(key: str) -> Source:
     return Source(key, "dense")
 
 
+def _hashed(column: Any) -> GraphIds:
+    builder = GraphBuilder("int64" if column.dtype.is_integer else "string")
+    texts = builder.texts(builder.last) if column.dtype.is_integer else builder.last
+    builder.hashed(texts, int(column.hash_bucket_size))
+    return builder.graph()
+
+
 def _vocabulary(column: Any) -> ResolvedIds:
     keys = column.vocabulary_list if hasattr(column, "vocabulary_list") else _lines(column)
     known: Keys
-    if column.dtype.is_integer:
+    key_dtype: Literal["int64", "string"] = "int64" if column.dtype.is_integer else "string"
+    if key_dtype == "int64":
         known = tuple(int(key) for key in keys)
     else:
         known = tuple(key.decode() if isinstance(key, bytes) else str(key) for key in keys)
+    builder = GraphBuilder(key_dtype)
+    table = LookupTable(vocabulary=table_name(column.key, "vocabulary"))
     oov = int(column.num_oov_buckets)
-    rule = VocabularyIds(
-        vocabulary=table_name(column.key, "vocabulary"),
-        oov_buckets=oov,
-        oov_first_row=len(known) if oov else 0,
-    )
-    default = column.default_value
-    unknown = Unknown() if default is None or default < 0 else Unknown(rule="row", row=int(default))
-    return ResolvedIds(_input(column.key), rule, unknown, (known,))
+    if oov:
+        builder.vocabulary(builder.last, key_dtype, table, oov, len(known))
+    else:
+        default = column.default_value
+        builder.positions(builder.last, table, -1 if default is None else int(default))
+    # TensorFlow leaves out what it finds no row for.
+    return ResolvedIds(_input(column.key), builder.graph(), Unknown(), (known,))
 
 
 def _lines(column: Any) -> list[str]:
@@ -91,7 +102,7 @@ def _lines(column: Any) -> list[str]:
     return lines[:size]
 
 
-def bucket_rules(column: Any) -> list[BucketIds]:
+def bucket_rules(column: Any) -> list[GraphIds]:
     """Returns the rule of each number that a bucketized column has for an example.
 
     The buckets of each number follow those of the number before it.
@@ -100,28 +111,42 @@ def bucket_rules(column: Any) -> list[BucketIds]:
     """
     source = column.source_column
     numbers = math.prod(source.shape)
-    boundaries = tuple(float(each) for each in column.boundaries)
-    found: list[BucketIds] | None = [BucketIds(boundaries=boundaries)] * numbers
-    if source.normalizer_fn is not None:
-        found = _normalised(source.normalizer_fn, list(source.shape), boundaries)
-    if found is None:
+    boundaries = tuple(float(boundary) for boundary in column.boundaries)
+    size = len(boundaries) + 1
+    if source.normalizer_fn is None:
+        return [_buckets(boundaries, number * size) for number in range(numbers)]
+    steps = _normalized(source.normalizer_fn, list(source.shape), boundaries)
+    if steps is None:
         raise NotConvertible(
             f"column {column.name!r} makes buckets of what normalizer_fn returns, which is not "
             "known to rise "
             "with the number; apply the inverse to its boundaries, and leave normalizer_fn out"
         )
-    size = len(boundaries) + 1
     return [
-        rule.model_copy(update={"first_row": rule.first_row + at * size})
-        for at, rule in enumerate(found)
+        _buckets(one.boundaries, one.first_row + number * size, one.falling)
+        for number, one in enumerate(steps)
     ]
 
 
-def _normalised(
+def _buckets(boundaries: Sequence[float], first_row: int, falling: bool = False) -> GraphIds:
+    """Returns rows of a number: `first_row` + how many boundaries are at most as large, or above
+    it.
+    """
+    builder = GraphBuilder("float32")
+    if falling:
+        counts = builder.buckets(builder.last, boundaries)
+        last_row = builder.constant(first_row + len(boundaries))
+        builder.compute("Sub", last_row, counts)
+    else:
+        builder.buckets(builder.last, boundaries, first_row)
+    return builder.graph()
+
+
+def _normalized(
     normalizer: Callable[[Any], Any], shape: list[int], boundaries: tuple[float, ...]
-) -> list[BucketIds] | None:
-    """Returns the buckets of each number after normalization; None if they are not a
-    step function.
+) -> list[buckets.Steps] | None:
+    """Returns the step function of each number after normalization; None if they are not all
+    known.
     """
 
     def bucket(number: Any) -> Any:
@@ -132,12 +157,12 @@ def _normalised(
     number = function.inputs[0]
     captured = {inner.name: outer for outer, inner in function.graph.captures}
     call = CallGraph({number.name: Source("number", "dense")}, captured)
-    made = function.outputs[0]
+    counts = function.outputs[0]
     size = math.prod(shape)
-    steps = [buckets.find(Values(made, at, size), call, None) for at in range(size)]
-    rules = [each.rule for each in steps if each is not None and isinstance(each.rule, BucketIds)]
-    places = [each.source.place or 0 for each in steps if each is not None]
-    return rules if places == list(range(size)) else None
+    steps = [buckets.find(Values(counts, at, size), call) for at in range(size)]
+    known = [one for one in steps if one is not None]
+    places = [one.source.place or 0 for one in known]
+    return known if places == list(range(size)) else None
 
 
 def _crossed(column: Any, read: Read) -> ResolvedIds:
@@ -177,17 +202,14 @@ def _key_of(column: Any, leaf: Any, read: Read) -> Key:
         )
     found = column_rule(leaf, read)
     values = read(leaf.key)
-    entry = CrossKey(
-        dtype=_key_dtype(values), padding=padding_of(values) if _is_dense(values) else None
-    )
-    if found.unknown is not None:
-        rows = {
-            "ids": found.rule or IdentityIds(),
-            "rows": rows_of(leaf),
-            "unknown_row": found.unknown.row,
-        }
-        entry = entry.model_copy(update=rows)
-    return Key(found, entry)
+    padding = padding_of(values) if _is_dense(values) else None
+    graph = found.rule
+    if found.unknown is not None and found.unknown.row is not None:  # of an identity column
+        builder = GraphBuilder("int64")
+        builder.replaced(builder.last, rows_of(leaf), found.unknown.row)
+        graph = builder.graph()
+    entry = CrossKey(dtype=_key_dtype(values), ids=graph, padding=padding)
+    return Key(replace(found, rule=graph, unknown=None), entry)
 
 
 def _is_dense(values: Tensors) -> bool:

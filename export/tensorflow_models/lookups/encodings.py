@@ -85,7 +85,7 @@ def _is_described(ids: Any, size: int, depth: int) -> bool:
     with tf.init_scope():  # tables are read for their keys
         found = find_rule(Values(ids), call, depth)
         if not isinstance(found, ResolvedIds):
-            return size == 1 and crosses.find(ids, call, depth) is not None
+            return size == 1 and crosses.find(ids, call) is not None
     own = ids.graph.get_tensor_by_name(found.source.name)
     # LiteRT can encode a single integer.
     odd = own.dtype.name == "string" or found.rule is not None or size > 1

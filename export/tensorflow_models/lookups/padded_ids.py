@@ -14,20 +14,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bundle.format.manifest import HashIds, TextIds
+from bundle.format.manifest import TextIds
 from export.graphs.loading import tf
 from export.graphs.walks import keeps_values, needed
+from export.id_rules.limits import Limits, limits_of
 from export.tensorflow_models.frameworks.hook_points import AVERAGES
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.placeholders import placeholder_class
 from export.tensorflow_models.graph.input_paths import CallGraph
 from export.tensorflow_models.graph.origins import Source
 from export.tensorflow_models.id_rules import texts
-from export.tensorflow_models.id_rules.chains import row_count
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 from export.tensorflow_models.lookups.records import Answer, of_indicator, of_table
 
-_ANY = 1 << 62
 _EXACT_MAX = 1 << 24
 """Rows up to here are exact in float32."""
 _SEQUENCE: dict[str, Any] = {"kind": "sequence", "encoding": "ragged"}
@@ -64,13 +63,14 @@ class PaddedIds:
         words = words_of(ids) if ids.dtype.is_integer and default in (None, 0) else None
         if words is None:
             return made
-        count = row_count(words)
-        if length is not None and count is not None and count <= _EXACT_MAX:
+        limits = _limits(words)
+        count = limits.high + 1
+        if length is not None and limits.low >= 0 and count <= _EXACT_MAX:
             numbers = self._answer(
                 of_indicator(ids.values.op.name, count, ids, 1, **_SEQUENCE, length=length)
             )
             made = tf.cast(tf.squeeze(numbers, 2), ids.dtype)
-        self._ids[made.name] = Padded(ids, length, _zero_is_padding(words))
+        self._ids[made.name] = Padded(ids, length, not limits.may_be(0))
         return made
 
     def gather(self, variable: Any, ids: Any) -> Any:
@@ -117,7 +117,7 @@ def words_of(ids: Any) -> ResolvedIds | None:
     if call is None:
         return None
     with tf.init_scope():  # tables are read for their keys
-        return texts.find(ids.values, call, _ANY, ids.row_splits)
+        return texts.find(ids.values, call, ids.row_splits)
 
 
 def current_call(ids: Any) -> CallGraph | None:
@@ -130,14 +130,11 @@ def current_call(ids: Any) -> CallGraph | None:
     return CallGraph({each.name: Source(each.name, "dense") for each in inputs}, captured)
 
 
-def _zero_is_padding(words: ResolvedIds) -> bool:
-    """Returns whether no word has row 0."""
-    assert isinstance(words.rule, TextIds)  # noqa: S101 - of find_text
-    rule = words.rule.ids
-    if isinstance(rule, HashIds):
-        return rule.first_row > 0 and rule.mask is None
-    others = rule.oov_first_row > 0 or not rule.oov_buckets
-    return rule.first_row > 0 and others and (words.unknown is None or words.unknown.row != 0)
+def _limits(words: ResolvedIds) -> Limits:
+    """Returns the limits of the rows of words."""
+    assert isinstance(words.rule, TextIds)  # noqa: S101 - of words_of
+    text_tables = 0 if words.rule.text is None else len(words.rule.text.tables)
+    return limits_of(words.rule.ids, [len(keys) for keys in words.keys[text_tables:]])
 
 
 def _unchanged_source(tensor: Any, known: Mapping[str, Any]) -> Any:

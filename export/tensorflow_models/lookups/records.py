@@ -44,7 +44,7 @@ class Lookup:
       rule: the lookup's own rule from ids to rows; None: its ids are rows.
       unknown: what the rule does with ids outside the table.
       outside: what the lookup itself does with them.
-      keys: the keys of each vocabulary that `rule` reads, in the order of `vocabularies_of`.
+      keys: the keys of each vocabulary that `rule` reads, in the order of `lookup_tables_of`.
       padding: the id that marks padding in a dense tensor.
       max_norm: the largest norm of a row; rows with a larger norm are scaled.
       empty_row: for a bag, the row that an empty one reads.

@@ -10,12 +10,14 @@ from itertools import chain, count
 from typing import Any
 
 from bundle.format.manifest import (
+    CrossedIds,
     EmbeddedFeature,
+    GraphIds,
     IdRule,
     JoinedIds,
     MultiInputIds,
-    VocabularyIds,
-    vocabularies_of,
+    TextIds,
+    lookup_tables_of,
 )
 from export.front_end.specs import DenseSpec, FeatureSpec, Keys, ModelSpec, TowerSpec
 from export.graphs.walks import distinct_identifiers
@@ -106,28 +108,34 @@ def _vocabularies_named(features: Features, taken: set[str]) -> dict[str, Featur
 
 
 def _readers(rule: IdRule, reads: Sequence[str]) -> list[str]:
-    """Returns the input of each vocabulary of a rule."""
-    if isinstance(rule, MultiInputIds):
-        ruled = [
-            (read, key.ids)
+    """Returns the input of each lookup table of a rule; of several inputs all of them."""
+    if isinstance(rule, CrossedIds):
+        return [
+            read
             for read, key in zip(reads, rule.keys, strict=True)
             if key.ids is not None
+            for _ in key.ids.tables
         ]
-        listed = [read for read, ids in ruled for _ in vocabularies_of(ids)]
-        made = isinstance(rule, JoinedIds) and isinstance(rule.ids, VocabularyIds)
-        return [*listed, "_".join(reads)] if made else listed
-    return [reads[0] for _ in vocabularies_of(rule)]
+    return ["_".join(reads) for _ in lookup_tables_of(rule)]
 
 
 def _with_names(rule: IdRule, names: Iterator[str]) -> IdRule:
     """Returns a rule with these names for the vocabularies that it reads."""
 
-    def named(part: Any) -> Any:
-        if isinstance(part, tuple):
-            return tuple(map(named, part))
-        if not isinstance(part, dict):
-            return part
-        found = {key: named(value) for key, value in part.items()}
-        return found | {"vocabulary": next(names)} if found.get("kind") == "vocabulary" else found
+    def named(graph: GraphIds | None) -> GraphIds | None:
+        if graph is None:
+            return None
+        tables = [table.model_copy(update={"vocabulary": next(names)}) for table in graph.tables]
+        return graph.model_copy(update={"tables": tuple(tables)})
 
-    return type(rule).model_validate(named(rule.model_dump()))
+    if isinstance(rule, GraphIds):
+        return named(rule) or rule
+    changes: dict[str, Any] = {}
+    if isinstance(rule, CrossedIds):
+        keys = [key.model_copy(update={"ids": named(key.ids)}) for key in rule.keys]
+        changes["keys"] = tuple(keys)
+    if isinstance(rule, TextIds):
+        changes["text"] = named(rule.text)
+    if isinstance(rule, JoinedIds | TextIds):
+        changes["ids"] = named(rule.ids)
+    return rule.model_copy(update=changes)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from bundle.format.manifest import GraphIds
 from export.front_end.outside_ids import OutsideIds
 from export.graphs.internals import join
 from export.graphs.loading import tf
@@ -73,7 +74,7 @@ def outside_ids_of(lookup: Lookup) -> OutsideIds:
 
 def _rows(lookup: Lookup, ids: Any) -> tuple[Any, Any]:
     """Returns the rows of ids by the lookup's rule, and which of them are no padding."""
-    rows = ids if lookup.rule is None else rows_of(lookup.rule, ids, {})
+    rows = rows_of(lookup.rule, ids, {}) if isinstance(lookup.rule, GraphIds) else ids
     if lookup.outside.from_end:
         rows = counted_from_end(rows, lookup.table.rows)
     if lookup.unknown is not None and lookup.unknown.row is not None:

@@ -12,23 +12,22 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from bundle.format.manifest import VocabularyIds
+from bundle.format.manifest import GraphIds
 from export.front_end.specs import FeatureSpec
 from export.graphs.internals import join
 from export.graphs.loading import tf
 from export.graphs.walks import identifier
-from export.id_rules.operations import links_of
+from export.id_rules.limits import limits_of
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
 from export.tensorflow_models.graph.origins import sources_of
 from export.tensorflow_models.graph.pruning import TracedCall
-from export.tensorflow_models.id_rules import hashes, vocabularies
-from export.tensorflow_models.id_rules.chains import find_chain, row_count
+from export.tensorflow_models.id_rules.graphs import find_rule
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
 from export.tensorflow_models.lookups.records import Lookup, of_indicator
 from export.tensorflow_models.model.traced_lookups import resolve_lookups
 
-_OPERATIONS = vocabularies.OPERATIONS | hashes.OPERATIONS
-"""The operations that LiteRT lacks and rules describe."""
+_OPERATIONS = frozenset({"LookupTableFindV2", "StringToHashBucketFast", "StringToHashBucketStrong"})
+"""The operations that LiteRT lacks and a bundle computes."""
 
 EXACT_MAX = 1 << 24
 """Integers up to this one are exact in float32, the dtype of an indicator."""
@@ -94,7 +93,7 @@ def _looked_up_integers(
 
 def _indicator(tensor: Any, call: TracedCall, followed: CallGraph) -> Lookup | None:
     """Returns the indicator that gives the numbers of a tensor; None if no rule describes them."""
-    found = find_chain(Values(tensor), followed, None)
+    found = find_rule(Values(tensor), followed, None)
     if not isinstance(found, ResolvedIds) or found.source.part != "dense":
         return None
 
@@ -103,8 +102,12 @@ def _indicator(tensor: Any, call: TracedCall, followed: CallGraph) -> Lookup | N
     if found.source.place is not None or _per_example(tensor, size) != size:
         return None
 
-    count = row_count(found)
-    if count is None or not 1 < count <= EXACT_MAX or not _always_a_row(found):
+    if not isinstance(found.rule, GraphIds):
+        return None
+    limits = limits_of(found.rule, [len(keys) for keys in found.keys])
+    count = limits.high + 1
+    # A service knows no number for an id without a row.
+    if limits.low < 0 or not 1 < count <= EXACT_MAX:
         return None
 
     return indicator_of_numbers(found.source.name, tensor, count, size)
@@ -140,15 +143,6 @@ def _per_example(tensor: Any, expected: int) -> int | None:
     open.
     """
     return expected if tensor.shape.rank is None else per_example(tensor)
-
-
-def _always_a_row(found: ResolvedIds) -> bool:
-    """Returns whether every id has a number; a service knows none for an id without a row."""
-    rules = links_of(found.rule)
-    last = rules[-1] if rules else None
-    if not isinstance(last, VocabularyIds) or last.oov_buckets:
-        return True
-    return found.unknown is not None and found.unknown.row is not None
 
 
 def numbers_of(lookup: Lookup, tensor: Any) -> Any:

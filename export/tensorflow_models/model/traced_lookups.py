@@ -8,37 +8,27 @@ from dataclasses import replace
 from typing import Any
 
 from bundle.format.manifest import (
-    ChainedIds,
-    ComputedIds,
     CrossedIds,
     EmbeddedFeature,
     GraphIds,
-    HashIds,
     IdentityIds,
     IdRule,
+    JoinedIds,
     TextIds,
     Unknown,
-    VocabularyIds,
 )
 from export.errors import NotConvertible, UsageError
-from export.front_end.specs import FeatureSpec
+from export.front_end.specs import FeatureSpec, Keys
 from export.graphs.loading import tf
-from export.id_rules.operations import links_of
+from export.id_rules.limits import limits_of
 from export.recipe.schema import InputPart
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.graph.origins import Source, sources_of
 from export.tensorflow_models.graph.pruning import TracedCall
 from export.tensorflow_models.id_rules import crosses, texts
-from export.tensorflow_models.id_rules.chains import (
-    chained,
-    followed_by,
-    may_be_none,
-)
-from export.tensorflow_models.id_rules.graphs import find_rule
-from export.tensorflow_models.id_rules.integers import reach_of
-from export.tensorflow_models.id_rules.remedies import cure_of, unexplained_operation
+from export.tensorflow_models.id_rules.graphs import find_rule, only_casts, row_of_others
+from export.tensorflow_models.id_rules.remedies import cure_of
 from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
-from export.tensorflow_models.id_rules.texts import changed_text
 from export.tensorflow_models.lookups.records import Lookup, NoRule
 from export.tensorflow_models.model.inline_lookups import can_be_inlined
 from export.tensorflow_models.model.multi_valued_ids import by_example, columns_of, flattened_from
@@ -73,22 +63,22 @@ def _resolve(lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph) ->
     """Resolves a lookup; one whose ids are several values of wide inputs becomes a
     lookup of each.
     """
-    changed = _from_changed_text(lookup, call)
-    if changed is not None:
-        lookup = replace(lookup, rule=None, unknown=None, keys=())
     call = replace(call, from_end=lookup.outside.from_end)
     # With a rule of the lookup's own, its ids are not rows of the table yet.
     rows = lookup.table.rows if lookup.rule is None else None
-    found = [_ids(ids, call, rows) for ids in lookup.ids] if changed is None else [changed]
+    found = [_ids(ids, call, rows) for ids in lookup.ids]
     known = [each for each in found if isinstance(each, ResolvedIds)]
     why = next((each for each in found if isinstance(each, NoRule)), None)
     one = _one_row_per_id(lookup) and lookup.length in (None, 1) and why is not None
-    made = crosses.find(lookup.ids[0], call, lookup.table.rows) if one else None
+    made = crosses.find(lookup.ids[0], call) if one else None
     if made is not None:
         joined = replace(
             lookup, kind="single", length=None, rule=made.rule, unknown=made.unknown, keys=made.keys
         )
         return [_resolved(joined, parts, call, list(map(ResolvedIds, made.sources)))]
+    padded = None if why else _computed_padding(lookup, known)
+    if padded is not None:
+        return _inlined(lookup, padded)
     why = why or _computed_weights(lookup, call)
     if not _one_row_per_id(lookup) or (why and why.cure == _COMBINE):
         return _inlined(lookup, why) if why else [_resolved(lookup, parts, call, known)]
@@ -113,6 +103,8 @@ def _resolve_per_id(
         whole = lookup if size == (lookup.length or 1) else by_example(lookup, size)
         return [_resolved(whole, parts, call, known)]
     several = _columns(lookup, size, parts, call)
+    if not isinstance(several, NoRule):
+        several = _computed_padding(lookup, several) or several
     if not isinstance(several, NoRule):
         columns = columns_of(lookup, size)
         return [
@@ -164,7 +156,7 @@ def _columns(
     if len(known) == size:
         return known
     computed = [each for each in found if isinstance(each, Values)]
-    return _no_rule_for(computed[0] if computed else Values(ids), call, rows)
+    return _no_rule_for(computed[0] if computed else Values(ids))
 
 
 def _resolved(
@@ -174,19 +166,16 @@ def _resolved(
     first = known[0]
     part = parts[names[0]]
     made = _combined_rule(known, lookup)
-    rule = made.rule
-    if rule is not None and made.unknown is None:
-        rule = _within_table(rule, lookup)
+    rule = _within_table(made, lookup)
     if lookup.ids_max is not None and isinstance(rule, TextIds):
         rule = rule.model_copy(update={"length": lookup.ids_max})
-    if rule is None and (
-        part.dtype == "string" or (part.dtype == "float32" and first.cast is None)
-    ):
+    if rule is None and part.dtype in ("string", "float32"):
         raise NotConvertible(
             f"input {names[0]!r} is {part.dtype}, and feature {lookup.path!r} takes it as ids"
         )
-    # Padding is an id as it is sent: what a rule computes is compared with nothing.
-    as_sent = first.rule is None or isinstance(first.rule, TextIds)
+    can_be_stated, unknown = _outside(made, lookup)
+    # Padding is an id as it is sent: what the model computes is compared with nothing.
+    as_sent = first.rule is None or isinstance(first.rule, TextIds) or _keeps_padding(first, lookup)
     place = first.source.place
     entry = EmbeddedFeature.model_construct(
         kind=lookup.kind,
@@ -194,7 +183,7 @@ def _resolved(
         role="context",
         inputs=names,
         ids=rule or IdentityIds(),
-        unknown=made.unknown or lookup.outside.unknown,
+        unknown=unknown or lookup.outside.unknown,
         combiner=lookup.combiner,
         encoding="ragged" if lookup.encoding == "ragged" else "sparse",
         padding=lookup.padding if as_sent else None,
@@ -205,10 +194,9 @@ def _resolved(
         empty_row=lookup.empty_row,
         place=place,
         places=None if place is None else math.prod(part.shape),
-        cast=made.cast,
         filler_row=lookup.filler_row,
         ordinal=lookup.variable is None and lookup.table.dim < lookup.table.rows,
-        from_end=lookup.outside.from_end and _may_be_negative(rule, first.unknown),
+        from_end=lookup.outside.from_end and _may_be_negative(rule, made),
     )
     dense_bag = lookup.encoding == "dense" and lookup.kind == "bag"
     feature = FeatureSpec(
@@ -218,8 +206,8 @@ def _resolved(
         encoding=lookup.encoding,
         ids_dtype=part.dtype,
         ids_max=math.prod(part.shape) if dense_bag else None,
-        has_rule=rule is not None,
-        has_unknown=made.unknown is not None,
+        has_rule=rule is not None and not can_be_stated,
+        has_unknown=unknown is not None,
         outside=lookup.outside,
         keys=made.keys,
         config=lookup.config,
@@ -227,88 +215,102 @@ def _resolved(
     return replace(lookup, feature=feature)
 
 
-def _within_table(rule: IdRule, lookup: Lookup) -> IdRule:
+def _within_table(made: ResolvedIds, lookup: Lookup) -> IdRule | None:
     """Returns the rule of a lookup whose computed ids may be outside of its table, and then read
     the nearest row.
     """
-    links = links_of(rule)
-    if lookup.outside.others != "nearest" or not links:
+    rule = made.rule
+    if lookup.outside.others != "nearest" or made.unknown is not None:
         return rule
+    graph = rule if isinstance(rule, GraphIds) else None
+    if isinstance(rule, JoinedIds):
+        graph = rule.ids
     rows = lookup.table.rows
-    limits = lookup.outside.limits(rows)
-    last = links[-1]
-    if not isinstance(last, ComputedIds):
-        always: IdRule = chained((*links, ComputedIds(operations=limits)))
-        return always
-    low, high = reach_of(last)
-    if low >= (-rows if lookup.outside.from_end else 0) and high < rows:
+    if graph is None or only_casts(graph, rows):
         return rule
-    limited: IdRule = chained((*links[:-1], ComputedIds(operations=(*last.operations, *limits))))
-    return limited
+    limits = limits_of(graph, _sizes(made.keys))
+    if limits.low >= (-rows if lookup.outside.from_end else 0) and limits.high < rows:
+        return rule
+    nearest = lookup.outside.nearest(rows, graph)
+    return rule.model_copy(update={"ids": nearest}) if isinstance(rule, JoinedIds) else nearest
 
 
-def _may_be_negative(rule: IdRule | None, unknown: Unknown | None) -> bool:
-    if rule is None:
-        return unknown is None  # else the model gives ids below 0 the row of unknown ids
-    last = rule.rules[-1] if isinstance(rule, ChainedIds) else rule
-    if isinstance(last, GraphIds):
-        return True
-    return isinstance(last, ComputedIds) and reach_of(last)[0] < 0
+def _sizes(keys: tuple[Keys, ...]) -> list[int]:
+    return [len(one) for one in keys]
 
 
-def _from_changed_text(lookup: Lookup, call: CallGraph) -> ResolvedIds | None:
-    """Returns the text that a column of strings reads after changes, with one rule for both; else
-    None.
+def _outside(made: ResolvedIds, lookup: Lookup) -> tuple[bool, Unknown | None]:
+    """Returns whether a recipe's rule can take the place of what the model computes, since that
+    keeps the rows of the table, and what the model does with ids that are no rows.
     """
-    ids = lookup.ids[0]
-    rule = lookup.rule
-    if lookup.kind != "single" or not isinstance(rule, HashIds | VocabularyIds):
-        return None
-    changed = changed_text(ids, call) if ids.dtype.name == "string" else None
-    if changed is None or not changed[1]:
-        return None
-    source, steps = changed
-    if lookup.padding is not None and any(step.do not in ("lower", "upper") for step in steps):
-        return None  # a change may produce the padding
-    return ResolvedIds(source, TextIds(steps=steps, ids=rule), lookup.unknown, lookup.keys)
+    if not isinstance(made.rule, GraphIds):
+        return made.rule is None, made.unknown
+    rows = lookup.table.rows
+    if made.unknown is not None or lookup.rule is not None:
+        return False, made.unknown
+    if only_casts(made.rule, rows):
+        return True, None
+    row = row_of_others(made.rule, rows)
+    return row is not None, Unknown(rule="row", row=row) if row is not None and row >= 0 else None
+
+
+def _may_be_negative(rule: IdRule | None, made: ResolvedIds) -> bool:
+    if rule is None:
+        return made.unknown is None  # else the model gives ids below 0 the row of unknown ids
+    return isinstance(rule, GraphIds) and limits_of(rule, _sizes(made.keys)).low < 0
+
+
+def _keeps_padding(first: ResolvedIds, lookup: Lookup) -> bool:
+    """Returns whether what the model computes is the padding where the padding was sent, and only
+    there.
+    """
+    if not isinstance(first.rule, GraphIds):
+        return False
+    if lookup.padding == "":
+        operations = {node.op for node in first.rule.nodes}
+        return operations <= {"Input", "StringLower", "StringUpper"}
+    return only_casts(first.rule, lookup.table.rows) and first.rule.dtype != "float32"
 
 
 def _combined_rule(known: list[ResolvedIds], lookup: Lookup) -> ResolvedIds:
-    """Combines what the model computes from an input with the lookup's own rule.
-
-    Raises:
-      NotConvertible: no rule describes both; names the feature.
-    """
+    """Combines what the model computes from an input with the lookup's own rule."""
     own = ResolvedIds(known[0].source, lookup.rule, lookup.unknown, lookup.keys)
     if own == ResolvedIds(own.source):
         return known[0]
-    plain = [each.rule is None and each.cast is None for each in known]
-    # One feature has one row of unknown ids.
-    alike = [each.unknown in (None, own.unknown) for each in known]
-    if all(plain) and all(alike):
+    if isinstance(own.rule, JoinedIds):
+        return own  # it computes all that lies between the inputs and the rows
+    if all(ids.rule is None for ids in known):
         return own
-    crossed = isinstance(own.rule, CrossedIds)
-    paddings = (
-        [key.padding for key in own.rule.keys]
-        if isinstance(own.rule, CrossedIds)
-        else [lookup.padding]
-    )
-    computed = (
-        f"ids of feature {lookup.path!r} are computed in front of a column that has a rule "
-        "of its own"
-    )
-    for each, padding in zip(known, paddings, strict=True):
-        if padding is not None and each.rule is not None and may_be_none(each):
-            raise NotConvertible(
-                f"{computed}, and may be {padding!r}, which it takes for no id; compute a value "
-                "that never is, e.g. a remainder, or give the column the unchanged input"
+    if isinstance(own.rule, CrossedIds):
+        return crosses.crossed_by(known, own)
+    return crosses.followed_by(known[0], own)
+
+
+def _computed_padding(lookup: Lookup, known: list[ResolvedIds]) -> NoRule | None:
+    """Returns why a column's ids have no rule: the model computes them, and they may be what the
+    column takes for no id.
+    """
+    is_cross = isinstance(lookup.rule, CrossedIds)
+    paddings = [lookup.padding for _ in known]
+    if isinstance(lookup.rule, CrossedIds):
+        paddings = [key.padding for key in lookup.rule.keys]
+    for ids, padding in zip(known, paddings, strict=True):
+        is_kept = not is_cross and _keeps_padding(ids, lookup)
+        if padding is not None and not is_kept and _may_be(padding, ids):
+            return NoRule(
+                f"computed, and may be {padding!r}, which their column takes for no id",
+                "compute a value that never is, e.g. a remainder, or give the column the unchanged "
+                "input",
             )
-    made = crosses.crossed_by(known, own) if crossed else followed_by(known[0], own)
-    if made is None:
-        raise NotConvertible(
-            f"{computed}, which no rule describes together; give the column the unchanged input"
-        )
-    return made
+    return None
+
+
+def _may_be(padding: int | str, ids: ResolvedIds) -> bool:
+    """Returns whether ids that the model computes may be the padding of a column."""
+    if not isinstance(ids.rule, GraphIds):
+        return False
+    limits = limits_of(ids.rule, _sizes(ids.keys))
+    return isinstance(padding, str) or limits.low <= padding <= limits.high
 
 
 def _computed_weights(lookup: Lookup, call: CallGraph) -> NoRule | None:
@@ -362,8 +364,9 @@ def _ids(value: Any, call: CallGraph, rows: int | None) -> ResolvedIds | NoRule:
         part = "dense"
     found = find_rule(Values(values), call, rows)
     if not isinstance(found, ResolvedIds):
-        text = None if rows is None else texts.find(values, call, rows, structure.get("splits"))
-        return text or _no_rule_for(found, call, rows)
+        splits = structure.get("splits")
+        text = None if rows is None or splits is None else texts.find(values, call, splits)
+        return text or _no_rule_for(found)
     if found.source.part != part and part == "dense":
         return NoRule(f"those of input {found.source.name!r}, whose ragged rows it reads", _COMBINE)
     if found.source.part != part:
@@ -378,9 +381,8 @@ def _ids(value: Any, call: CallGraph, rows: int | None) -> ResolvedIds | NoRule:
     return found
 
 
-def _no_rule_for(values: Values, call: CallGraph, rows: int | None) -> NoRule:
-    operation = unexplained_operation(values, call, rows)
-    return NoRule(f"computed by {_origin_text(operation)} of the model", cure_of(operation))
+def _no_rule_for(values: Values) -> NoRule:
+    return NoRule(f"computed by {_origin_text(values)} of the model", cure_of(values))
 
 
 def _origin_text(found: Source | Values) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest as entries
+from bundle.format.graph_builder import GraphBuilder
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import StringKeys, Vocabulary
 from tests.bundles.tables import write_table
@@ -40,3 +41,10 @@ def open_reader(root: Path, *words: str, **features: entries.Feature) -> Feature
     """Opens features over the table `t`, which is STORED, and the vocabulary `words`."""
     table = TableReader(root, write_table(root, "t", STORED, "float32", []))
     return FeatureReader(features, {"t": table}, {"words": Vocabulary(StringKeys(list(words)))})
+
+
+def lowered() -> entries.GraphIds:
+    """Returns a graph of the lower case of texts."""
+    builder = GraphBuilder("string")
+    builder.compute("StringLower", builder.last)
+    return builder.graph()

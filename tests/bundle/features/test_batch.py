@@ -15,13 +15,14 @@ from bundle.format import manifest as entries
 from bundle.tables.reader import TableReader
 from tests.bundle.features.readers import STORED, column, open_reader
 from tests.bundles.tables import write_table
+from tests.id_graphs import hash_ids
 
 
 def test_hashes_of_several_features_read_the_rows_of_each(tmp_path: Path) -> None:
     rules = {
-        "plain": entries.HashIds(buckets=9),
-        "shifted": entries.HashIds(buckets=4, first_row=20),
-        "keyed": entries.HashIds(buckets=5, first_row=40, key=(1, 2)),
+        "plain": hash_ids(9),
+        "shifted": hash_ids(4, first_row=20),
+        "keyed": hash_ids(5, first_row=40, key=(1, 2)),
     }
     features = {
         name: entries.EmbeddedFeature(kind="single", table="t", role="context", ids=rule)

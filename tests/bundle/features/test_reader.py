@@ -13,17 +13,15 @@ from bundle.errors import DigestMismatch, FeatureError, FormatError, UnknownRefu
 from bundle.features.columns import Activation, Column, Place
 from bundle.features.reader import FeatureReader, open_features
 from bundle.format.manifest import (
-    ChainedIds,
-    ComputedIds,
     DenseFeature,
     EmbeddedFeature,
     IdentityIds,
-    IdOperation,
     IdRule,
     Unknown,
 )
 from bundle.storage.catalog import read_manifest
 from tests.bundle.features.readers import column
+from tests.id_graphs import computed_ids
 
 
 @pytest.fixture
@@ -66,14 +64,7 @@ def test_single_reads_the_row_of_each_id_its_default_or_that_of_its_unknown_rule
     assert activation.unknown == unknown
 
 
-BY_MINUS_3, BY_MINUS_4, BY_MINUS_7 = (
-    ComputedIds(operations=(IdOperation(do="add", by=by),)) for by in (-3, -4, -7)
-)
-
-
-@pytest.mark.parametrize(
-    "ids", [IdentityIds(), BY_MINUS_7, ChainedIds(rules=(BY_MINUS_3, BY_MINUS_4))]
-)
+@pytest.mark.parametrize("ids", [IdentityIds(), computed_ids(("AddV2", -3), ("AddV2", -4))])
 def test_negative_rows_count_from_the_end_if_the_feature_requires_it(
     reader: FeatureReader, ids: IdRule
 ) -> None:

@@ -17,6 +17,7 @@ from bundle.format import manifest as entries
 from bundle.tables.reader import TableReader
 from tests.bundle.features.readers import open_reader
 from tests.bundles.tables import write_table
+from tests.id_graphs import hash_ids
 
 
 def indicator(**changes: Any) -> entries.EmbeddedFeature:
@@ -75,7 +76,7 @@ def test_places_of_one_input_read_the_same_rows_as_separate_inputs(
     tmp_path: Path, count: int
 ) -> None:
     ids = np.random.default_rng(1).integers(-1, 66, (5, count))
-    told = [{"ids": entries.HashIds(buckets=64)} if place % 3 else {} for place in range(count)]
+    told = [{"ids": hash_ids(64)} if place % 3 else {} for place in range(count)]
     alone = {f"f{place}": single(**each) for place, each in enumerate(told)}
     wide = {f"f{place}": single(**each, **at(place, count)) for place, each in enumerate(told)}
     columns = {f"f{place}": Column(ids[:, place]) for place in range(count)}

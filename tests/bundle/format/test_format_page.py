@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
+from bundle.features.rules.operations import OPERATIONS
 from bundle.format import manifest as entries
 from bundle.format.fields import StrictModel
 from bundle.storage.catalog import read_manifest
@@ -42,6 +43,14 @@ def test_page_names_every_value_that_a_field_may_have() -> None:
     }
     assert {"tree_ah", "bfloat16", "refuse", "sqrtn"} <= literals
     assert {value for value in literals if f"`{value}`" not in PAGE} == set()
+
+
+@pytest.mark.parametrize("name", [*OPERATIONS, "LookupTableFindV2"])
+def test_page_names_every_operation_and_its_attributes(name: str) -> None:
+    row = next(line for line in PAGE.splitlines() if f"`{name}`" in line and line[0] == "|")
+    operation = OPERATIONS.get(name)
+    attributes = operation.attributes if operation is not None else ("table",)
+    assert tuple(re.findall("`([^`]+)`", row.split("|")[2])) == attributes
 
 
 def values_of(part: Any) -> list[Any]:

@@ -13,7 +13,7 @@ def test_manifest_written_twice_has_the_same_bytes(committed_bundle: Path) -> No
     manifest = read_manifest(committed_bundle)
     data = (committed_bundle / "manifest.json").read_bytes()
     assert dump(manifest) == dump(parse(data)) == data
-    assert data.startswith(b'{\n  "format_version": 1,\n  "digest": ')
+    assert data.startswith(b'{\n  "format_version": 2,\n  "digest": ')
 
 
 def test_manifest_larger_than_the_limit_of_readers_is_not_written(committed_bundle: Path) -> None:

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, HashIds
+from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature
 from export.corpora import files as corpus_files
 from export.corpora.files import locate_corpus, read_rows
 from export.errors import UsageError
 from export.recipe.schema import CorpusPart
 from tests.export.corpora.example_files import write_examples
 from tests.export.corpora.written import held
+from tests.id_graphs import hash_ids
 
 FEATURES: dict[str, Feature] = {
     "item": EmbeddedFeature(kind="single", table="t", role="candidate"),
@@ -25,11 +26,11 @@ FEATURES: dict[str, Feature] = {
         table="t",
         role="candidate",
         combiner="sum",
-        ids=HashIds(buckets=10),
+        ids=hash_ids(10),
         default=None,
     ),
     "studio": EmbeddedFeature(
-        kind="single", table="t", role="candidate", ids=HashIds(buckets=10), default="none"
+        kind="single", table="t", role="candidate", ids=hash_ids(10), default="none"
     ),
     "year": DenseFeature(kind="dense", role="candidate", default=1.0),
     "place": DenseFeature(kind="dense", role="candidate", shape=(2,)),

@@ -10,14 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from bundle.format.manifest import (
-    BucketIds,
-    Cast,
     CrossedIds,
     CrossKey,
     DenseFeature,
     EmbeddedFeature,
     Feature,
-    HashIds,
     IdentityIds,
 )
 from export.corpora import files
@@ -26,6 +23,7 @@ from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusPart
 from tests.export.corpora.example_files import masked, record, write_examples
 from tests.export.corpora.written import held, write
+from tests.id_graphs import bucket_ids, cast_ids, hash_ids
 
 
 def _embedded(kind: str, ids: Any = None, **more: Any) -> EmbeddedFeature:
@@ -39,12 +37,12 @@ def _embedded(kind: str, ids: Any = None, **more: Any) -> EmbeddedFeature:
 _KEYS = (
     CrossKey(dtype="string", role="candidate"),
     CrossKey(dtype="int64", role="candidate"),
-    CrossKey(dtype="float32", role="candidate", ids=BucketIds(boundaries=(0.5, 1.5))),
+    CrossKey(dtype="float32", role="candidate", ids=bucket_ids((0.5, 1.5))),
 )
 FEATURES: dict[str, Feature] = {
     "movie": _embedded("single"),
-    "studio": _embedded("single", HashIds(buckets=10)),
-    "genres": _embedded("bag", HashIds(buckets=10)),
+    "studio": _embedded("single", hash_ids(10)),
+    "genres": _embedded("bag", hash_ids(10)),
     "cast": _embedded("sequence"),
     "trio": _embedded("sequence", length=3, input_length={"values": 3}),
     "padded": _embedded("sequence", length=3, input_length={"values": 3, "pad": 9}),
@@ -54,9 +52,10 @@ FEATURES: dict[str, Feature] = {
         input_length={"values": 3, "pad": 9, "pad_side": "start", "keep": "last"},
     ),
     "either": _embedded("sequence", length=2, input_length={"values": 2}, default=[7, 8]),
-    "decade": _embedded("single", BucketIds(boundaries=(1990.0, 2000.0))),
-    "hour": _embedded("single", cast=Cast(of="float32", to="int64", rounding="down")),
-    "code": _embedded("single", cast=Cast(of="int64", to="int32")),
+    "decade": _embedded("single", bucket_ids((1990.0, 2000.0))),
+    "hour": _embedded("single", cast_ids("float32", "int64", "Floor")),
+    "word": _embedded("single", hash_ids(10, "string")),
+    "code": _embedded("single", cast_ids("int64", "int32")),
     "year": DenseFeature(kind="dense", role="candidate"),
     "words": DenseFeature(kind="dense", role="candidate", take="padded", shape=(2,)),
     "rated": DenseFeature(kind="dense", role="candidate", dtype="int64", default=7),
@@ -128,6 +127,11 @@ def test_corpus_ids_that_the_model_casts_are_what_it_casts_them_from(tmp_path: P
     assert written["feature code"] == [[7], [-8]]
     with pytest.raises(NotConvertible, match=r"row 1: '0\.5' is no integer"):
         _read_text(tmp_path, text, features={"code": "hour"})
+
+
+def test_corpus_integers_are_texts_where_the_model_takes_texts(tmp_path: Path) -> None:
+    written = _read_columns(tmp_path, {"id": [1, 2]}, features={"word": "id"})
+    assert written["feature word"] == [["1"], ["2"]]
 
 
 def test_corpus_list_that_the_model_pads_may_be_shorter(tmp_path: Path) -> None:

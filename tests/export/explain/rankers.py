@@ -7,6 +7,7 @@ from typing import Any
 from bundle.format import manifest
 from bundle.format.manifest import Manifest
 from export.explain.drawing import Drawing, draw_bundle
+from tests.id_graphs import hash_ids
 
 HOSTILE = "<script>alert(1)</script>\"'&\u202e"
 
@@ -21,7 +22,7 @@ def ranker(features: int, tables: int) -> Manifest:
             kind="single",
             table=f"t{number % tables}",
             role="candidate" if number % 3 == 0 else "context",
-            ids=manifest.HashIds(buckets=1000 + number % tables),
+            ids=hash_ids(1000 + number % tables),
         )
         for number in range(features)
     }

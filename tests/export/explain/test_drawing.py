@@ -20,6 +20,7 @@ from export.explain.drawing import (
 from export.explain.page import explain_page
 from tests.bundles.search_costs import COSTS
 from tests.export.explain.rankers import ranker
+from tests.id_graphs import vocabulary_ids
 
 KEY = "model/table/.ATTRIBUTES/VARIABLE_VALUE"
 
@@ -34,7 +35,7 @@ def feature_of(changes: dict[str, Any]) -> DrawnFeature:
     return draw_bundle(page, "bundle").features[0]
 
 
-VOCABULARY = manifest.VocabularyIds(vocabulary="words")
+VOCABULARY = vocabulary_ids("words")
 CROSS = manifest.CrossedIds(
     buckets=50,
     keys=(
@@ -53,15 +54,6 @@ CROSS = manifest.CrossedIds(
         ({"kind": "bag", "combiner": "sum", "weighted": True}, "bag, sum, weighted"),
         ({"place": 0, "places": 4}, "single, value 1 of 4"),
         ({"place": 3, "places": 4}, "single, value 4 of 4"),
-        ({"cast": manifest.Cast(of="int64", to="int32")}, "single, cast to int32"),
-        (
-            {"cast": manifest.Cast(of="float32", to="int64")},
-            "single, cast to int64, rounded toward zero",
-        ),
-        (
-            {"cast": manifest.Cast(of="float32", to="int64", rounding="half_even")},
-            "single, cast to int64, rounded half even",
-        ),
         (
             {"kind": "bag", "combiner": "sum", "max_norm": 2.0, "empty_row": 0},
             "bag, sum, rows clipped to 2, row 0 if empty",
@@ -90,9 +82,9 @@ def test_kind_of_a_feature_tells_what_is_sent_and_how_rows_are_combined(
             "cross of left and right mod 50",
         ),
         (
-            {"ids": manifest.TextIds(split=None, steps=(), ids=VOCABULARY)},
-            "text",
-            "place in vocabulary words of the text",
+            {"ids": VOCABULARY},
+            "graph",
+            "position of the id in words, else -1",
         ),
     ],
 )
@@ -379,8 +371,9 @@ def test_cells_of_the_page_are_written_for_reading() -> None:
         "<td class=n>62.5 KiB</td><td>f0</td><td>model/table</td></tr>"
     ) in shown
     assert (
-        "<tr><td>f0</td><td>f0</td><td>candidate</td><td>single</td><td>t0</td><td>hash</td>"
-        "<td>hash mod 1000</td><td>zeros</td><td>yes</td><td>ranking/trunk</td></tr>"
+        "<tr><td>f0</td><td>f0</td><td>candidate</td><td>single</td><td>t0</td><td>graph</td>"
+        "<td>fingerprint64(the id) mod 1000</td><td>zeros</td><td>yes</td>"
+        "<td>ranking/trunk</td></tr>"
     ) in shown
     assert (
         "<tr><td>hour</td><td>hour</td><td>context</td><td>rows below 24</td><td></td><td></td>"

@@ -24,6 +24,7 @@ from tests.bundles.search_costs import COSTS
 from tests.export.commands import Command
 from tests.export.explain.rankers import HOSTILE, drawn, ranker
 from tests.export.movies_job import Recipe, changed, write_project
+from tests.id_graphs import computed_ids, hash_ids
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,10 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_text_of_a_ranker_shows_rules_parts_and_what_is_inside() -> None:
     text = " ".join(explain_text(drawn(4, 2)).split())
     assert "t1 1 001 rows x 16 float32; 62.6 KiB from model/table" in text
-    assert "<- f1 context, single; hash mod 1001; unknown: zeros => ranking/trunk" in text
+    assert (
+        "<- f1 context, single; fingerprint64(the id) mod 1001; unknown: zeros => ranking/trunk"
+        in text
+    )
     assert "hour context, rows below 24" in text
     assert " towers -> outputs " in text
     assert "-> head0, head1 (ordered by head0^0.7 * head1)" in text
@@ -136,22 +140,18 @@ def test_page_plots_the_curve_of_a_tree_and_marks_the_setting_that_was_chosen() 
     assert "index whole: q finds c, 3 partitions, recall@7 0.9700" in shown
 
 
-STEPS = [{"do": "absolute"}, {"do": "add", "by": -3}, {"do": "int32"}, {"do": "divide", "by": 10}]
-STEPS += [{"do": "remainder", "by": 7}, {"do": "at_most", "by": 5}, {"do": "add", "by": 2}]
-
-
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
         (
-            {"ids": manifest.ComputedIds(operations=STEPS)},
-            "the id without its sign, - 3, wrapped to int32, div 10, mod 7, at most 5, + 2",
+            {"ids": computed_ids(("Sub", 3), ("FloorDiv", 10), ("Minimum", 5))},
+            "min(((the id - 3) div 10), 5)",
         ),
         (
-            {"ids": manifest.HashIds(buckets=9, first_row=1, mask="")},
-            "hash mod 9, from row 1, but '' is row 0",
+            {"ids": hash_ids(9, first_row=1)},
+            "(fingerprint64(the id) mod 9) + 1",
         ),
-        ({"ids": manifest.HashIds(buckets=9, key=(1, 2))}, "hash with a key mod 9"),
+        ({"ids": hash_ids(9, key=(1, 2))}, "siphash(the id) mod 9"),
         ({"place": 1, "places": 26}, "single, value 2 of 26"),
         ({"kind": "bag", "combiner": "mean", "max_norm": 0.5}, "bag, mean, rows clipped to 0.5"),
         (
@@ -160,7 +160,7 @@ STEPS += [{"do": "remainder", "by": 7}, {"do": "at_most", "by": 5}, {"do": "add"
         ),
         (
             {"table": "", "indicator": 1000},
-            "single; indicator of 1000: hash mod 1000; unknown: zeros",
+            "single; indicator of 1000: fingerprint64(the id) mod 1000; unknown: zeros",
         ),
     ],
 )
@@ -204,9 +204,9 @@ def test_explain_of_a_recipe_draws_what_its_bundle_would_hold(
     assert image.read_text().startswith("<svg ")
     told = " ".join(done.out.split())
     assert (
-        "<- history context, bag, mean; place in vocabulary movies; unknown: zeros; may be left out"
-        in told
-    )
+        "<- history context, bag, mean; position of the id in movies, else -1; unknown: zeros; "
+        "may be left out"
+    ) in told
     assert "genres_all 9 rows x 4 float32" in told
     assert "runs as LiteRT" in told
     assert dict(re.findall(r"(\w+) \w+ tower, (.*?) of weights", told)) == {

@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from bundle.format.manifest import CrossedIds, CrossKey, EmbeddedFeature, HashIds, InputLength
+from bundle.format.manifest import CrossedIds, CrossKey, EmbeddedFeature, InputLength
 from export.errors import UsageError
 from export.front_end.manifest_features import describe_features
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from tests.export.traced_features import dense, embedded
 from tests.export.traced_models import movies_recipe
+from tests.id_graphs import hash_ids
 
 TABLES = {"items": TableFacts("items", "items", 10, 2)}
 THREE = {"dtype": "int64", "shape": [3]}
 TEXTS = {"dtype": "string", "shape": [3]}
 HISTORY = embedded("seen", "items", kind="sequence", length=3)
-WORDS = {"ids": HashIds(buckets=9), "ids_dtype": "string"}
+WORDS = {"ids": hash_ids(9), "ids_dtype": "string"}
 
 
 def bag(**how: Any) -> FeatureSpec:

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from bundle.features.rules.ids import rule_of
 from bundle.format import manifest
 from export.errors import UsageError
 from export.front_end.manifest_features import describe_features
+from export.front_end.outside_ids import OutsideIds
 from export.front_end.specs import ModelSpec, TableFacts
 from export.recipe.schema import ExportJob
 from tests.export.traced_features import dense, embedded
 from tests.export.traced_models import movies_recipe
+from tests.id_graphs import KeyDtype, cast_ids, hash_ids, vocabulary_ids
 
 MODEL = ModelSpec(
     tables={"users": TableFacts("users", "users", 10, 2)},
@@ -25,7 +30,8 @@ MODEL = ModelSpec(
     },
     towers={},
 )
-LISTED = manifest.VocabularyIds(vocabulary="kinds", oov_buckets=2, oov_first_row=3)
+CAST = cast_ids("int64", "int32")
+LISTED = vocabulary_ids("kinds", oov_buckets=2, oov_first_row=3)
 
 
 VOCABULARIES = {
@@ -44,16 +50,18 @@ def listed(vocabulary: str, mask: int | str) -> dict[str, Any]:
     return {"ids": {"kind": "vocabulary", "vocabulary": vocabulary, "mask": mask}}
 
 
-@pytest.mark.parametrize(("vocabulary", "mask"), [("names", ""), ("numbers", 0)])
+@pytest.mark.parametrize(
+    ("vocabulary", "mask", "dtype"), [("names", "", "string"), ("numbers", 0, "int64")]
+)
 def test_describe_features_mask_of_the_dtype_of_the_keys_is_in_the_manifest(
-    vocabulary: str, mask: int | str
+    vocabulary: str, mask: int | str, dtype: KeyDtype
 ) -> None:
     entries = describe_features(
         MODEL, job(features={"user": listed(vocabulary, mask)}, **VOCABULARIES)
     )
     user = entries["user"]
     assert isinstance(user, manifest.EmbeddedFeature)
-    assert user.ids == manifest.VocabularyIds(vocabulary=vocabulary, mask=mask)
+    assert user.ids == vocabulary_ids(vocabulary, dtype, mask=mask)
 
 
 def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
@@ -71,7 +79,7 @@ def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
     unknown = job(features={"user": {"unknown": {"rule": "refuse"}}})
     with pytest.raises(
         UsageError,
-        match=r"features.kind.ids: the model itself makes rows of this input \(vocabulary",
+        match=r"features.kind.ids: the model itself makes rows of this input; leave it out",
     ):
         describe_features(ModelSpec(MODEL.tables, {"kind": kind}, {}), ids)
     with pytest.raises(UsageError, match=r"features.user.unknown: the model itself defines"):
@@ -130,7 +138,6 @@ def test_describe_features_recipe_that_does_not_fit_is_refused(
 
 def of_rows(recipe_rule: dict[str, Any] | None) -> manifest.Feature:
     """The entry of an input whose rows the model casts, pads and counts from the end."""
-    cast = manifest.Cast(of="int64", to="int32")
     spec = embedded(
         "user",
         "users",
@@ -139,9 +146,10 @@ def of_rows(recipe_rule: dict[str, Any] | None) -> manifest.Feature:
         weights="user_weights",
         encoding="ragged",
         padding=-1,
-        cast=cast,
         from_end=True,
+        ids=CAST,
     )
+    spec = replace(spec, has_rule=False)
     stated = {} if recipe_rule is None else {"ids": recipe_rule}
     features = {"user": {"default": {"ids": [1], "weights": [0.5]}, **stated}}
     model = ModelSpec(MODEL.tables, {"user": spec}, {})
@@ -158,7 +166,7 @@ def test_describe_features_without_a_rule_keeps_all_that_the_model_does_with_row
         padding=-1,
         weighted=True,
         default={"ids": [1], "weights": [0.5]},
-        cast=manifest.Cast(of="int64", to="int32"),
+        ids=CAST,
         from_end=True,
     )
 
@@ -169,12 +177,26 @@ def test_describe_features_of_a_stated_rule_takes_ids_and_no_rows() -> None:
         kind="bag",
         table="users",
         role="context",
-        ids=manifest.HashIds(buckets=7),
+        ids=hash_ids(7),
         combiner="sum",
         encoding="ragged",
         weighted=True,
         default={"ids": [1], "weights": [0.5]},
     )
+
+
+@pytest.mark.parametrize(("from_end", "rows"), [(False, [0, 0, 3, 9]), (True, [-10, -3, 3, 9])])
+def test_describe_features_cast_ids_outside_of_the_table_read_the_nearest_row(
+    from_end: bool, rows: list[int]
+) -> None:
+    outside = OutsideIds(from_end, "nearest")
+    cast = cast_ids("float32", "int32", "Floor")
+    spec = replace(embedded("user", "users", ids=cast, outside=outside), has_rule=False)
+    user = describe_features(ModelSpec(MODEL.tables, {"user": spec}, {}), job())["user"]
+    assert isinstance(user, manifest.EmbeddedFeature)
+    assert isinstance(user.ids, manifest.GraphIds)
+    numbers = np.array([-99, -2.5, 3.5, 99], np.float32)
+    assert rule_of(user.ids, {}).resolve("user", numbers).tolist() == rows
 
 
 def test_describe_features_of_a_cross_states_role_and_default_by_input() -> None:
@@ -234,10 +256,10 @@ def test_describe_features_keyed_ids_are_those_of_the_dump() -> None:
             '{ kind = "keyed" }',
         ),
         (
-            {"ids": manifest.HashIds(buckets=10)},
+            {"ids": hash_ids(10)},
             DUMPED,
             "features.user.ids: rows of table 'users', a dump, are found by key; but the model "
-            "makes rows of it (hash)",
+            "makes rows of it",
         ),
         (
             {"place": 0, "places": 2},
@@ -259,7 +281,7 @@ def test_describe_features_ids_that_do_not_fit_the_table_are_refused(
 def test_describe_features_input_with_one_reader_without_a_rule_takes_a_stated_one() -> None:
     features = {
         "user": embedded("user", "users"),
-        "hashed": embedded("hashed", "users", inputs=("user",), ids=manifest.HashIds(buckets=10)),
+        "hashed": embedded("hashed", "users", inputs=("user",), ids=hash_ids(10)),
     }
     stated = {"user": {"ids": {"kind": "hash", "buckets": 9}, "unknown": {"rule": "refuse"}}}
     entries = describe_features(ModelSpec(MODEL.tables, features, {}), job(features=stated))
@@ -268,8 +290,8 @@ def test_describe_features_input_with_one_reader_without_a_rule_takes_a_stated_o
     assert isinstance(user, manifest.EmbeddedFeature)
     assert isinstance(hashed, manifest.EmbeddedFeature)
     assert (user.ids, hashed.ids) == (
-        manifest.HashIds(buckets=9),
-        manifest.HashIds(buckets=10),
+        hash_ids(9),
+        hash_ids(10),
     )
     assert user.unknown == manifest.Unknown(rule="refuse")
 
@@ -288,9 +310,7 @@ def test_describe_features_rows_of_other_keys_are_among_those_of_the_table(
     if fits:
         user = describe_features(MODEL, stated)["user"]
         assert isinstance(user, manifest.EmbeddedFeature)
-        assert user.ids == manifest.VocabularyIds(
-            vocabulary="names", oov_buckets=2, oov_first_row=8
-        )
+        assert user.ids == vocabulary_ids("names", oov_buckets=2, oov_first_row=8)
         return
     message = "features.user.ids.oov_buckets reaches row 10, table 'users' has 10 rows"
     with pytest.raises(UsageError, match=message):
@@ -299,7 +319,7 @@ def test_describe_features_rows_of_other_keys_are_among_those_of_the_table(
 
 def test_describe_features_only_stated_rules_are_compared_with_the_models() -> None:
     own: dict[str, Any] = {
-        "ids": manifest.HashIds(buckets=10),
+        "ids": hash_ids(10),
         "unknown": manifest.Unknown(rule="refuse"),
     }
     model = ModelSpec(MODEL.tables, {"user": embedded("user", "users", **own)}, {})

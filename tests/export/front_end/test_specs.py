@@ -7,13 +7,12 @@ import pytest
 from bundle.format.manifest import (
     CrossedIds,
     CrossKey,
-    HashIds,
     TowerInput,
     TowerOutput,
-    VocabularyIds,
 )
 from export.front_end.specs import FeatureSpec, ModelSpec, TableFacts, TowerSpec
 from tests.export.traced_features import dense, embedded
+from tests.id_graphs import hash_ids, vocabulary_ids
 
 USERS = TableFacts("users", "users", 50, 8)
 ITEMS = TableFacts("items", "items", 40, 4)
@@ -81,7 +80,7 @@ def test_rows_of_an_indicator_are_its_own(model: ModelSpec) -> None:
 
 def test_feature_is_plain_if_its_rows_are_the_ids() -> None:
     assert embedded("user", "users").plain
-    assert not embedded("user", "users", ids=HashIds(buckets=9)).plain
+    assert not embedded("user", "users", ids=hash_ids(9)).plain
     assert not embedded("user", "users", encoding="ragged").plain
     assert not embedded("user", "users", ids_dtype="string").plain
 
@@ -104,7 +103,7 @@ def test_feature_of_one_place_of_an_input_is_not_plain() -> None:
 
 
 def test_model_knows_its_own_vocabularies_and_paddings() -> None:
-    rule = VocabularyIds(vocabulary="kinds")
+    rule = vocabulary_ids("kinds")
     own = ModelSpec(
         {},
         {

@@ -6,26 +6,19 @@ from typing import Any
 
 import pytest
 
-from bundle.format.manifest import (
-    ComputedIds,
-    EmbeddedFeature,
-    HashIds,
-    IdentityIds,
-    IdOperation,
-    IdRule,
-    VocabularyIds,
-)
+from bundle.format.manifest import EmbeddedFeature, GraphIds, IdentityIds, IdRule
 from export.front_end.specs import FeatureSpec, ModelSpec
 from export.jobs.likely_mistakes import likely_mistakes
 from tests.export.traced_features import embedded
+from tests.id_graphs import computed_ids, hash_ids, vocabulary_ids
 
 IDENTITY = IdentityIds()
-HASHED = HashIds(buckets=3)
-MOVED = ComputedIds(operations=(IdOperation(do="add", by=10),))
+HASHED = hash_ids(3)
+MOVED = computed_ids(("AddV2", 10))
 
 
-def listed(first_row: int, vocabulary: str = "ids") -> VocabularyIds:
-    return VocabularyIds(vocabulary=vocabulary, first_row=first_row)
+def listed(first_row: int, vocabulary: str = "ids") -> GraphIds:
+    return vocabulary_ids(vocabulary, first_row=first_row)
 
 
 def warnings(
@@ -67,17 +60,18 @@ def test_features_of_one_table_by_one_rule_or_by_those_of_the_model_are_no_mista
         (
             {"movie": listed(1), "seen": IDENTITY},
             (),
-            "'movie' (place in vocabulary ids, from row 1) and 'seen' (the id is the row)",
+            "'movie' (position of the id in ids + 1, else -1) and 'seen' (the id is the row)",
         ),
         (
             {"movie": HASHED, "seen": IDENTITY},
             ("movie",),
-            "'movie' (hash mod 3) and 'seen' (the id is the row)",
+            "'movie' (fingerprint64(the id) mod 3) and 'seen' (the id is the row)",
         ),
         (
             {"movie": listed(0), "seen": listed(0, "others"), "liked": listed(0)},
             (),
-            "'movie' (place in vocabulary ids) and 'seen' (place in vocabulary others)",
+            "'movie' (position of the id in ids, else -1) and 'seen' (position of the id in "
+            "others, else -1)",
         ),
     ],
 )

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.format import manifest
 from bundle.format.manifest import EmbeddedFeature
 from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.layouts import Plain
@@ -22,6 +21,7 @@ from export.graphs.loading import load_tensorflow, tf
 from export.saved_model.graph import InlineGraph, build_graph, variable_key, write_graph
 from tests.export.tensorflow_models.graph.traced_calls import numbers, tower_of, trace
 from tests.export.traced_models import recipe
+from tests.id_graphs import KeyDtype, vocabulary_ids
 
 load_tensorflow()
 ROWS = 5
@@ -167,9 +167,9 @@ def test_inputs_whose_tensors_would_have_one_name_are_refused() -> None:
     [((30, 10, 20), "int64", [10, 7, 30]), (("c", "a", "b"), "string", ["a", "z", "c"])],
 )
 def test_vocabulary_of_the_model_finds_the_rows_of_its_keys(
-    keys: Any, dtype: str, sent: list[Any]
+    keys: Any, dtype: KeyDtype, sent: list[Any]
 ) -> None:
-    rule = manifest.VocabularyIds(vocabulary="known")
+    rule = vocabulary_ids("known", dtype)
     listed = replace(feature("user", table="users", ids=rule), keys=(keys,))
     graph = built((tower("rank", "user"),), (listed,), {"user": {"dtype": dtype}})
     values = np.zeros((8, 2), np.float32)
@@ -181,8 +181,8 @@ def test_vocabulary_of_the_model_finds_the_rows_of_its_keys(
 
 
 @pytest.mark.parametrize(("keys", "dtype"), [((7,), "int64"), (("a",), "string")])
-def test_vocabulary_of_one_key_has_the_dtype_of_that(keys: Any, dtype: str) -> None:
-    rule = manifest.VocabularyIds(vocabulary="known")
+def test_vocabulary_of_one_key_has_the_dtype_of_that(keys: Any, dtype: KeyDtype) -> None:
+    rule = vocabulary_ids("known", dtype)
     listed = replace(feature("user", table="users", ids=rule), keys=(keys,))
     graph = built((tower("rank", "user"),), (listed,), {"user": {"dtype": dtype}})
     (vocabulary,) = graph.module.vocabularies

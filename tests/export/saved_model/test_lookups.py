@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bundle.format import manifest
+from bundle.format.graph_builder import GraphBuilder
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, TowerInput, TowerOutput, Unknown
 from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.layouts import Layout, Plain, SparseCore
@@ -19,6 +20,7 @@ from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.graphs.loading import load_tensorflow, tf
 from export.saved_model.lookups import Lookups, sent_dtype
 from tests.export.traced_models import recipe
+from tests.id_graphs import cast_ids, hash_ids
 
 load_tensorflow()
 ROWS = 5
@@ -161,8 +163,9 @@ def test_unknown_id_is_refused_where_the_feature_says_so(unknown: int) -> None:
 
 
 def test_cast_of_numbers_makes_the_ids() -> None:
-    cast = manifest.Cast(of="float32", to="int64", rounding="up")
-    found = looked_up(spec(cast=cast), {"user": tf.constant([1.5, 2.0])})
+    found = looked_up(
+        spec(ids=cast_ids("float32", "int64", "Ceil")), {"user": tf.constant([1.5, 2.0])}
+    )
     assert found.numpy().tolist() == [row(2), row(2)]
 
 
@@ -308,25 +311,22 @@ def test_single_of_crossed_ids_is_one_row(encoding: str) -> None:
 
 @pytest.mark.parametrize("inputs", [("left",), ("left", "right")])
 def test_single_of_joined_ids_is_one_row(inputs: tuple[str, ...]) -> None:
-    joined = manifest.JoinedIds(
-        texts=("id-",) * len(inputs) + ("",),
-        keys=(key(),) * len(inputs),
-        ids=manifest.HashIds(buckets=1),
-    )
+    builder = GraphBuilder("int64")
+    values = [0, *(builder.input("int64", number) for number in range(1, len(inputs)))]
+    texts = [builder.texts(value) for value in values]
+    builder.hashed(builder.compute("StringJoin", *texts, separator="-"), 1)
+    joined = manifest.JoinedIds(keys=(key(),) * len(inputs), ids=builder.graph())
     joining = spec(ids=joined, inputs=inputs)
     found = looked_up(joining, {"left": ids(1, 2), "right": ids(3, 4)})
     assert found.numpy().tolist() == [row(0), row(0)]
 
 
 def test_words_of_a_text_are_the_ids() -> None:
-    one_row = manifest.HashIds(buckets=1, first_row=2)
-    split = manifest.TextIds(split="whitespace", steps=(), ids=one_row)
+    one_row = hash_ids(1, first_row=2)
+    split = manifest.TextIds(split="whitespace", ids=one_row)
     texts = tf.constant(["a bc d", "", "e"])
     found = looked_up(bag("ragged", ids=split), {"user": texts})
     assert found.numpy().tolist() == [[63, 66], ZEROS, row(2)]
-    whole = manifest.TextIds(split=None, steps=(), ids=one_row)
-    found = looked_up(spec(ids=whole), {"user": texts})
-    assert found.numpy().tolist() == [row(2), row(2), row(2)]
 
 
 def numbers(**entry: Any) -> DenseSpec:
@@ -409,7 +409,7 @@ def model_of(*specs: FeatureSpec | DenseSpec) -> ModelSpec:
 
 
 STATED = spec()
-COMPUTED = FeatureSpec("user", feature(ids=manifest.HashIds(buckets=9)), has_rule=True)
+COMPUTED = FeatureSpec("user", feature(ids=hash_ids(9)), has_rule=True)
 NAMES = {"kind": "vocabulary", "vocabulary": "names"}
 
 

@@ -34,6 +34,7 @@ from tests.export.checkpoint.tensor_bundles import write_bundle
 from tests.export.tensorflow_models.graph.traced_calls import numbers, tower_of, trace
 from tests.export.traced_features import dense, embedded
 from tests.export.traced_models import recipe
+from tests.id_graphs import hash_ids
 
 load_tensorflow()
 ROWS = np.array([[10 * row + 1, 10 * row + 2] for row in range(5)], np.float32)
@@ -129,7 +130,7 @@ def write(
     user_spec = embedded("user", "users")
     described = user_spec.entry.model_copy(update={**entry, "unknown": unknown})
     if part.get("ids", {}).get("kind") == "hash":
-        described = described.model_copy(update={"ids": manifest.HashIds(buckets=5)})
+        described = described.model_copy(update={"ids": hash_ids(5)})
     specs: dict[str, FeatureSpec | DenseSpec] = {
         "user": user_spec,
         "tag": embedded("tag", "users", "weight", kind="bag", combiner="sum", encoding="ragged"),

@@ -15,7 +15,6 @@ from bundle.format.manifest import (
     DenseFeature,
     EmbeddedFeature,
     Feature,
-    HashIds,
     Index,
     Manifest,
     Tower,
@@ -30,14 +29,15 @@ from export.recipe.schema import CorpusPart, ExportJob
 from export.verify.candidate_checks import SAMPLE, check_candidates
 from export.verify.examples import Examples
 from tests.export.corpora.test_files import WRITERS
+from tests.id_graphs import hash_ids
 
 FEATURES: dict[str, Feature] = {
     "item": EmbeddedFeature(kind="single", table="t", role="candidate"),
     "tags": EmbeddedFeature(
-        kind="bag", table="t", role="candidate", combiner="sum", ids=HashIds(buckets=10)
+        kind="bag", table="t", role="candidate", combiner="sum", ids=hash_ids(10)
     ),
     "studio": EmbeddedFeature(
-        kind="single", table="t", role="candidate", ids=HashIds(buckets=10), default="none"
+        kind="single", table="t", role="candidate", ids=hash_ids(10), default="none"
     ),
     "year": DenseFeature(kind="dense", role="candidate", default=1.0),
     "place": DenseFeature(kind="dense", role="candidate", shape=(2,)),

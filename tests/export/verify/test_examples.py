@@ -15,6 +15,7 @@ from export.front_end.specs import ModelSpec, TableFacts
 from export.verify.examples import read_examples
 from export.verify.made_examples import make_examples
 from tests.export.traced_features import dense, embedded
+from tests.id_graphs import bucket_ids, cast_ids, hash_ids, vocabulary_ids
 
 EMBEDDED = manifest.EmbeddedFeature
 MODEL = ModelSpec(
@@ -39,7 +40,7 @@ PAGES: dict[str, manifest.Feature] = {
         kind="single",
         table="users",
         role="context",
-        ids=manifest.VocabularyIds(vocabulary="names", first_row=7),
+        ids=vocabulary_ids("names", first_row=7),
     ),
     "seen": EMBEDDED(kind="bag", table="movies", role="context", combiner="mean", weighted=True),
     "recent": EMBEDDED(
@@ -47,7 +48,7 @@ PAGES: dict[str, manifest.Feature] = {
         table="movies",
         role="context",
         length=3,
-        ids=manifest.HashIds(buckets=5),
+        ids=hash_ids(5),
         default=[],
     ),
     "pair": EMBEDDED(
@@ -56,7 +57,7 @@ PAGES: dict[str, manifest.Feature] = {
         role="context",
         length=2,
         input_length=manifest.InputLength(values=2),
-        ids=manifest.BucketIds(boundaries=(1.0, 2.0)),
+        ids=bucket_ids((1.0, 2.0)),
     ),
     "age": manifest.DenseFeature(kind="dense", role="context", default=1.0),
     "grid": manifest.DenseFeature(kind="dense", role="context", shape=(2, 2)),
@@ -188,7 +189,7 @@ def test_read_examples_of_an_invalid_file_names_the_problem(
         read_examples(tmp_path / file, MODEL, PAGES, 9)
 
 
-@pytest.mark.parametrize(("rounding", "rounded"), [("up", np.ceil), ("down", np.floor)])
+@pytest.mark.parametrize(("rounding", "rounded"), [("Ceil", np.ceil), ("Floor", np.floor)])
 def test_make_examples_of_ids_that_are_rounded_become_rows_of_the_table(
     rounding: Any, rounded: np.ufunc
 ) -> None:
@@ -197,8 +198,8 @@ def test_make_examples_of_ids_that_are_rounded_become_rows_of_the_table(
         features={"hour": embedded("hour", "hours", ids_dtype="float32")},
         towers={},
     )
-    cast = manifest.Cast(of="float32", to="int64", rounding=rounding)
-    entry = EMBEDDED(kind="single", table="hours", role="context", cast=cast)
+    ids = cast_ids("float32", "int64", rounding)
+    entry = EMBEDDED(kind="single", table="hours", role="context", ids=ids)
     hours = make_examples(model, {"hour": entry}, {}, 60).columns["hour"].values
     assert not np.array_equal(hours, np.round(hours))  # rounding makes a difference
     assert set(rounded(hours)) == {0, 1, 2}

@@ -10,11 +10,13 @@ import pytest
 
 from bundle.features.columns import Column
 from bundle.format import manifest
+from bundle.format.graph_builder import GraphBuilder
 from export.front_end.outside_ids import OutsideIds
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.verify.examples import without_signs
 from export.verify.made_examples import make_examples
 from tests.export.traced_features import dense, embedded
+from tests.id_graphs import bucket_ids, cast_ids, computed_ids, hash_ids, vocabulary_ids
 
 COUNT = 48
 ROWS = 10
@@ -55,10 +57,11 @@ def sizes(column: Column) -> list[int]:
     ("dtype", "ids", "known"),
     [
         ("int64", None, set(range(ROWS))),
-        ("string", manifest.VocabularyIds(vocabulary="names"), {"ann", "bob", "cid", "dot"}),
-        ("int64", manifest.VocabularyIds(vocabulary="numbers", first_row=7), {-7, 5, 9}),
+        ("string", vocabulary_ids("names"), {"ann", "bob", "cid", "dot"}),
+        ("int64", vocabulary_ids("numbers", "int64", first_row=7), {-7, 5, 9}),
         # The other keys would be rows behind the table.
-        ("int64", manifest.VocabularyIds(vocabulary="numbers", first_row=8), {-7, 5}),
+        ("int64", vocabulary_ids("numbers", "int64", first_row=8), {-7, 5}),
+        ("int64", vocabulary_ids("numbers", "int64", is_complete=True), {-7, 5, 9}),
     ],
 )
 def test_made_ids_are_all_known_and_all_that_are_known(
@@ -70,7 +73,7 @@ def test_made_ids_are_all_known_and_all_that_are_known(
 
 
 def test_made_ids_of_a_hash_are_integers_or_their_texts() -> None:
-    rule = manifest.HashIds(buckets=ROWS)
+    rule = hash_ids(ROWS)
     integers, _ = made(embedded("f", "t"), rule)
     assert integers.values.min() >= 0
     assert 1 << 38 < integers.values.max() < 1 << 40
@@ -81,22 +84,19 @@ def test_made_ids_of_a_hash_are_integers_or_their_texts() -> None:
 
 
 def test_made_ids_of_a_remainder_reach_beyond_the_table() -> None:
-    rule = manifest.ComputedIds(operations=({"do": "remainder", "by": ROWS},))
+    rule = computed_ids(("FloorMod", ROWS))
     column, _ = made(embedded("f", "t", ids=rule), rule)
     assert column.values.max() > 1 << 32
-    plain = manifest.ComputedIds(operations=({"do": "add", "by": 4},))
+    plain = computed_ids(("AddV2", 4))
     column, _ = made(embedded("f", "t", ids=plain), plain)
     assert {(number + 4) for number in column.values.tolist()} <= set(range(ROWS))
 
 
 def test_made_numbers_fall_into_every_bucket() -> None:
     boundaries = (-1.0, 0.0, 1.0, 2.0)
-    column, _ = made(
-        embedded("f", "t", ids_dtype="float32"), manifest.BucketIds(boundaries=boundaries)
-    )
+    column, _ = made(embedded("f", "t", ids_dtype="float32"), bucket_ids(boundaries))
     assert column.values.dtype == np.float32
     assert set(np.searchsorted(boundaries, column.values, side="right")) == {0, 1, 2, 3, 4}
-    assert -2 <= column.values.min() < column.values.max() <= 3
 
 
 def test_made_bags_hold_up_to_five_ids_some_of_them_twice() -> None:
@@ -162,43 +162,36 @@ def test_made_numbers_are_the_same_in_every_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rounding", "rounded"),
-    [("toward_zero", np.trunc), ("down", np.floor), ("up", np.ceil)],
+    ("rounding", "rounded"), [(None, np.trunc), ("Floor", np.floor), ("Ceil", np.ceil)]
 )
-def test_made_numbers_that_are_cast_to_ids_are_between_these(rounding: str, rounded: Any) -> None:
-    cast = manifest.Cast(of="float32", to="int64", rounding=rounding)
-    column, _ = made(embedded("f", "t", ids_dtype="float32", cast=cast), cast=cast)
+def test_made_numbers_that_are_cast_to_ids_are_between_these(
+    rounding: str | None, rounded: Any
+) -> None:
+    rule = cast_ids("float32", "int64", rounding)
+    column, _ = made(embedded("f", "t", ids=rule, ids_dtype="float32"), rule)
     assert column.values.dtype == np.float32
     assert set(rounded(column.values).tolist()) == set(range(ROWS))
-    assert np.abs(column.values - rounded(column.values)).tolist() == [0.25] * COUNT
+    assert (column.values != rounded(column.values)).any()
 
 
 def test_made_integers_fall_into_every_bucket() -> None:
-    column, _ = made(
-        embedded("f", "t", ids_dtype="int32"), manifest.BucketIds(boundaries=(-1.0, 3.0))
-    )
+    column, _ = made(embedded("f", "t", ids_dtype="int32"), bucket_ids((-1.0, 3.0)))
     assert column.values.dtype == np.int64
-    assert set(column.values.tolist()) == {-2, -1, 0, 1, 2, 3}
-
-
-def rule(*operations: tuple[str, int]) -> manifest.ComputedIds:
-    """Returns a rule of operations and their numbers."""
-    steps = [{"do": do, "by": by} for do, by in operations]
-    return manifest.ComputedIds.model_validate({"operations": steps})
+    assert set(np.digitize(column.values, (-1, 3))) == {0, 1, 2}
 
 
 @pytest.mark.parametrize(
     ("computed", "known"),
     [
-        (rule(("multiply", 3)), {0, 1, 2, 3}),
-        (rule(("add", 4)), set(range(-4, 6))),
-        (rule(("add", -500)), set(range(500, 510))),
-        (rule(("add", 40_000)), set(range(-40_000, -39_990))),
+        (computed_ids(("Mul", 3)), {0, 1, 2, 3}),
+        (computed_ids(("AddV2", 4)), set(range(-4, 6))),
+        (computed_ids(("AddV2", -500)), set(range(500, 510))),
+        (computed_ids(("AddV2", 40_000)), set(range(-40_000, -39_990))),
     ],
 )
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 def test_made_ids_of_which_no_row_is_computed_are_replaced_by_others(
-    computed: manifest.ComputedIds, known: set[int], dtype: str
+    computed: manifest.GraphIds, known: set[int], dtype: str
 ) -> None:
     column, _ = made(embedded("f", "t", ids=computed, ids_dtype=dtype), computed)
     assert set(column.values.tolist()) <= known
@@ -212,28 +205,28 @@ def test_made_ids_of_which_no_row_is_computed_are_replaced_by_others(
 
 
 def test_made_ids_of_which_only_large_ones_have_rows_are_replaced_by_those() -> None:
-    computed = rule(("divide", 1 << 27), ("add", -5))
+    computed = computed_ids(("FloorDiv", 1 << 27), ("AddV2", -5))
     spec = embedded("f", "t", ids=computed, ids_dtype="int32")
     column, _ = made(spec, computed)
     assert 5 << 27 <= column.values.min() < column.values.max() < 1 << 31
 
 
 def test_made_numbers_of_which_no_row_is_computed_are_replaced_by_others() -> None:
-    cast = manifest.Cast(of="float32", to="int64", rounding="down")
-    computed = rule(("multiply", 3))
-    spec = embedded("f", "t", ids=computed, ids_dtype="float32", cast=cast)
-    column, _ = made(spec, computed, cast=cast)
-    assert set((column.values - 0.25).tolist()) == {0, 1, 2, 3}
+    builder = GraphBuilder("float32", cast_ids("float32", "int64", "Floor"))
+    builder.compute("Mul", builder.last, builder.constant(3))
+    computed = builder.graph()
+    column, _ = made(embedded("f", "t", ids=computed, ids_dtype="float32"), computed)
+    assert set(np.floor(column.values).tolist()) == {0, 1, 2, 3}
 
 
 def test_made_ids_stay_where_a_rule_finds_no_row_for_any() -> None:
-    computed = rule(("at_least", ROWS))
+    computed = computed_ids(("Maximum", ROWS))
     column, _ = made(embedded("f", "t", ids=computed), computed)
     assert set(column.values.tolist()) == set(range(ROWS))
 
 
 def test_made_texts_of_characters_are_joined_without_spaces() -> None:
-    words = manifest.VocabularyIds(vocabulary="names")
+    words = vocabulary_ids("names")
     by_character = manifest.TextIds(split="characters", ids=words)
     column, _ = made(
         embedded("f", "t", kind="bag", combiner="mean", ids=by_character, ids_dtype="string"),
@@ -241,14 +234,11 @@ def test_made_texts_of_characters_are_joined_without_spaces() -> None:
     )
     assert column.values[::8].tolist() == [""] * (COUNT // 8)
     assert not any(" " in text for text in column.values)
-    whole = manifest.TextIds(ids=manifest.HashIds(buckets=ROWS))
-    column, _ = made(embedded("f", "t", ids=whole, ids_dtype="string"), whole)
-    assert set(column.values.tolist()) == {"x", "X!"}
 
 
 def test_made_integers_that_are_cast_to_other_integers_are_rows() -> None:
-    cast = manifest.Cast(of="int64", to="int32")
-    column, _ = made(embedded("f", "t", cast=cast), cast=cast)
+    rule = cast_ids("int64", "int32")
+    column, _ = made(embedded("f", "t", ids=rule), rule)
     assert set(column.values.tolist()) == set(range(ROWS))
 
 
@@ -312,6 +302,22 @@ def test_made_ids_of_a_cross_are_one_of_each_input() -> None:
     assert all(isinstance(text, str) and text.isdigit() for text in found["y"].values)
 
 
+def test_made_values_of_several_inputs_lead_to_rows() -> None:
+    """A vocabulary of the first input fails on other keys; another feature reads the second."""
+    builder = GraphBuilder("int64")
+    table = manifest.LookupTable(vocabulary="numbers", is_complete=True)
+    position = builder.positions(0, table)
+    twice = builder.compute("Mul", builder.input("int64", 1), builder.constant(2))
+    builder.compute("AddV2", twice, position)
+    keys = (manifest.CrossKey(dtype="int64"), manifest.CrossKey(dtype="int64"))
+    rule = manifest.JoinedIds(keys=keys, ids=builder.graph())
+    found = columns_of(embedded("f", "t", ids=rule, inputs=("x", "y")), embedded("y", "t"))
+    assert set(found["x"].values.tolist()) == {-7, 5, 9}
+    positions = np.searchsorted([-7, 5, 9], found["x"].values)
+    assert (positions + 2 * found["y"].values).max() < ROWS
+    assert found["y"].values.max() > 1
+
+
 def test_made_numbers_are_around_zero_and_positive_without_signs() -> None:
     spec = dense("f", "float32", (3,))
     column, columns = made(spec)
@@ -327,7 +333,7 @@ def test_made_numbers_are_around_zero_and_positive_without_signs() -> None:
 
 
 def test_made_texts_have_up_to_seven_words_of_the_vocabulary_and_others() -> None:
-    words = manifest.VocabularyIds(vocabulary="names")
+    words = vocabulary_ids("names")
     rule = manifest.TextIds(split="whitespace", ids=words)
     column, _ = made(
         embedded("f", "t", kind="bag", combiner="mean", ids=rule, ids_dtype="string"), rule
@@ -344,7 +350,7 @@ def test_made_ids_of_a_hash_that_are_numbers_too_are_below_their_limit() -> None
         kind="bag",
         combiner="sum",
         inputs=("x",),
-        ids=manifest.HashIds(buckets=ROWS),
+        ids=hash_ids(ROWS),
     )
     read = dense("numbers", "int64", (2,), below=6, inputs=("x",))
     assert set(columns_of(bag, read)["x"].values.tolist()) == set(range(6))
@@ -364,11 +370,16 @@ NEAREST = OutsideIds(from_end=True, others="nearest")
             {"unknown": manifest.Unknown(rule="refuse")},
             {10, -1, 15, -11},
         ),
-        (embedded("f", "t"), {"ids": manifest.HashIds(buckets=ROWS)}, set()),
-        (embedded("f", "t"), {"ids": manifest.VocabularyIds(vocabulary="numbers")}, {10, 1009}),
+        (embedded("f", "t"), {"ids": hash_ids(ROWS)}, set()),
+        (embedded("f", "t"), {"ids": vocabulary_ids("numbers", "int64")}, {10, 1009}),
+        (
+            embedded("f", "t"),
+            {"ids": vocabulary_ids("numbers", "int64", is_complete=True)},
+            set(),
+        ),
         (
             embedded("f", "t", ids_dtype="string"),
-            {"ids": manifest.VocabularyIds(vocabulary="names")},
+            {"ids": vocabulary_ids("names")},
             {"unknown", "UNKNOWN 2", "?"},
         ),
         (

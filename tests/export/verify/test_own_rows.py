@@ -11,15 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.format.manifest import (
-    BucketIds,
-    ComputedIds,
-    HashIds,
-    IdentityIds,
-    IdOperation,
-    Unknown,
-    VocabularyIds,
-)
+from bundle.format.manifest import GraphIds, IdentityIds, Unknown
 from export.errors import VerificationFailed
 from export.front_end.interface import PartitionedModel
 from export.front_end.manifest_features import describe_features
@@ -29,10 +21,11 @@ from export.tensorflow_models.model.tracing import trace_towers
 from export.verify.own_rows import HOSTILE_VALUES, check_own_rows, hostile_values
 from tests.export.traced_features import embedded
 from tests.export.traced_models import tower_recipe
+from tests.id_graphs import bucket_ids, cast_ids, computed_ids, hash_ids, vocabulary_ids
 
 ROWS = 10
-REMAINDER = ComputedIds(operations=(IdOperation(do="remainder", by=ROWS),))
-HASH = HashIds(buckets=ROWS)
+REMAINDER = computed_ids(("FloorMod", ROWS))
+HASH = hash_ids(ROWS)
 STEPS = (0.25, 2.0, 3.5)
 Columns = Mapping[str, NDArray[Any]]
 Rows = NDArray[np.int64] | None
@@ -105,10 +98,10 @@ def check(compute: Any, dtype: str, **described: Any) -> None:
         (refusing_negative, "int64", {"ids": REMAINDER}),
         (of_more_than_values, "int64", {"ids": HASH}),
         (hashed, "int64", {"ids": HASH}),
-        (hashed, "string", {"ids": HASH}),
+        (hashed, "string", {"ids": hash_ids(ROWS, "string")}),
         (within_table, "int32", {"ids": IdentityIds()}),
-        (buckets, "float32", {"ids": BucketIds(boundaries=STEPS)}),
-        (beside_a_step, "float32", {"ids": BucketIds(boundaries=STEPS)}),
+        (buckets, "float32", {"ids": bucket_ids(STEPS)}),
+        (beside_a_step, "float32", {"ids": bucket_ids(STEPS)}),
         (
             elsewhere(77, 4, within_table),
             "int64",
@@ -133,8 +126,13 @@ def test_rule_that_reads_the_models_rows_passes(
             r"own operations read row 3; 1 of 10000 values differ",
         ),
         (elsewhere((1 << 31) - 1, 0, remainder), "int32", {"ids": REMAINDER}, r"\[2147483647\]"),
-        (elsewhere("\u6771\u4eac", 0, hashed), "string", {"ids": HASH}, "\u6771\u4eac"),
-        (elsewhere("", 9, hashed), "string", {"ids": HASH}, r"with x = \[''\]"),
+        (
+            elsewhere("\u6771\u4eac", 0, hashed),
+            "string",
+            {"ids": hash_ids(ROWS, "string")},
+            "\u6771\u4eac",
+        ),
+        (elsewhere("", 9, hashed), "string", {"ids": hash_ids(ROWS, "string")}, r"with x = \[''\]"),
         (
             elsewhere(-1, 9, within_table),
             "int64",
@@ -150,13 +148,13 @@ def test_rule_that_reads_the_models_rows_passes(
         (
             within_table,
             "string",
-            {"ids": VocabularyIds(vocabulary="v"), "listed": (("a", "0", "-1"),)},
+            {"ids": vocabulary_ids("v"), "listed": (("a", "0", "-1"),)},
             "row 1 of 't'",
         ),
         (
             elsewhere(np.float32(0.5), 0, buckets),
             "float32",
-            {"ids": BucketIds(boundaries=STEPS)},
+            {"ids": bucket_ids(STEPS)},
             r"with x = \[0\.5\]",
         ),
     ],
@@ -182,7 +180,7 @@ def test_own_operations_of_a_traced_model_tell_a_wrong_rule(tmp_path: Path) -> N
     entry: Any = describe_features(model.spec, job)["x"]
     original: Any = None
 
-    def check_rule(ids: ComputedIds) -> None:
+    def check_rule(ids: GraphIds) -> None:
         changed = entry.model_copy(update={"ids": ids})
         spec: Any = model.spec.features["x"]
         spec = replace(model.spec, features={"x": replace(spec, entry=changed)})
@@ -191,12 +189,12 @@ def test_own_operations_of_a_traced_model_tell_a_wrong_rule(tmp_path: Path) -> N
 
     check_rule(entry.ids)
     for wrong in (
-        IdOperation(do="remainder", by=99),
-        IdOperation(do="absolute"),
-        IdOperation(do="int32"),
+        computed_ids(("FloorMod", 99)),
+        computed_ids(("TruncateMod", 100)),
+        cast_ids("int64", "int32"),
     ):
         with pytest.raises(VerificationFailed, match="the model's own operations read row"):
-            check_rule(ComputedIds(operations=(wrong,)))
+            check_rule(wrong)
 
 
 def test_rule_of_the_recipe_is_not_compared() -> None:

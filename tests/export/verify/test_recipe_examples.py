@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from bundle.format import manifest
 from export.front_end.manifest_features import describe_features
 from export.front_end.specs import FeatureSpec, ModelSpec, TableFacts
 from export.verify.examples import Examples
@@ -16,6 +15,7 @@ from export.verify.recipe_examples import examples_of, keys_of
 from tests.export.checkpoint.dump_files import sok_dump
 from tests.export.traced_features import embedded
 from tests.export.verify.small_reference import ROWS, job_of
+from tests.id_graphs import vocabulary_ids
 
 
 def model_of(spec: FeatureSpec) -> ModelSpec:
@@ -82,7 +82,7 @@ def test_made_examples_of_a_dumped_table_are_its_keys(tmp_path: Path) -> None:
 
 def test_keys_are_those_of_the_recipe_and_of_the_model(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("b\na\n")
-    rule = manifest.VocabularyIds(vocabulary="own")
+    rule = vocabulary_ids("own")
     spec = embedded("user", "users", ids=rule, keys=((9, 8, 7),))
     job = job_of(vocabularies={"names": {"file": "names.txt"}})
     found = keys_of(job, tmp_path, model_of(spec))

@@ -16,6 +16,7 @@ from export.verify.reference_inputs import Reference, default_column
 from tests.export.checkpoint.dump_files import sok_dump
 from tests.export.traced_features import dense, embedded
 from tests.export.verify.small_reference import AGE, ROWS, USER, job_of, reference_of
+from tests.id_graphs import cast_ids, computed_ids
 
 BAGS = Column(
     np.array([0, 99, 2, 4]), np.array([0, 3, 3, 4]), np.array([0.5, 0.25, 2, 1], np.float32)
@@ -100,17 +101,16 @@ def test_ids_become_rows_by_the_rule_of_the_recipe(tmp_path: Path) -> None:
 
 
 def test_ids_of_the_models_own_rule_are_given_as_they_were_sent(tmp_path: Path) -> None:
-    rule = manifest.ComputedIds.model_validate({"operations": [{"do": "add", "by": 1}]})
-    spec = embedded("user", "users", ids=rule)
+    spec = embedded("user", "users", ids=computed_ids(("AddV2", 1)))
     reference = reference_of(tmp_path, {"user": Column(np.array([3, 12, 0]))}, 3, (spec,))
     assert given(reference, "user") == ([3, 12, 0], None, None)
 
 
 def test_numbers_that_the_model_casts_to_rows_are_given_as_they_were_sent(tmp_path: Path) -> None:
-    cast = manifest.Cast(of="float32", to="int64", rounding="down")
     hours = np.array([3.5, 2.25], np.float32)
     (tmp_path / "names.txt").write_text("70\n50\n90\n")
-    user = embedded("user", "users", ids_dtype="float32", cast=cast)
+    rounded = cast_ids("float32", "int64", "Floor")
+    user = replace(embedded("user", "users", ids_dtype="float32", ids=rounded), has_rule=False)
     reference = reference_of(tmp_path, {"user": Column(hours)}, 2, (user,))
     assert given(reference, "user") == ([3.5, 2.25], None, None)
 

@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import BaseModel, TypeAdapter
 from rowcast_client.descriptions import plain_message, text_of
 
-from bundle.format.features import Cast
-from bundle.format.id_rules import IdOperation, IdRule, TextIds, TextStep, VocabularyIds
+from bundle.format.id_rules import TextIds
 from service.codec import signatures
 from service.codec.json import dump
 from service.codec.stubs import embedding_service_pb2 as pb
@@ -45,7 +43,7 @@ DETAILS: dict[str, Any] = {
         {
             "name": "user",
             "inputs": ["user"],
-            "ids": {"kind": "hash", "buckets": 4},
+            "ids": {"kind": "keyed", "keys": "k"},
             "place": 0,
             "padding": "",
         },
@@ -93,79 +91,46 @@ def test_details_message_has_a_type_for_each_value() -> None:
     assert (photo.HasField("default"), list(photo.shape)) == (False, [2, 3])
     assert photo.kind == pb.FEATURE_KIND_DENSE
     first, second = message.readers
-    assert (first.ids.WhichOneof("kind"), first.ids.hash.buckets) == ("hash", 4)
+    assert (first.ids.WhichOneof("kind"), first.ids.keyed.keys) == ("keyed", "k")
     assert first.padding.WhichOneof("kind") == "string"
-    assert [second.HasField(name) for name in ("ids", "padding", "cast")] == [False] * 3
+    assert [second.HasField(name) for name in ("ids", "padding")] == [False] * 2
 
 
 LARGE = (1 << 62) - 1
-BUCKETS = {"kind": "buckets", "boundaries": [0.5, 1.5], "first_row": -1, "falling": True}
+GRAPH = {"dtypes": ["int64_or_string"], "expression": "fingerprint64(x) mod 7"}
 KEYS = [
-    {"dtype": "string", "role": "candidate", "default": ["a", "b"], "steps": [{"do": "lower"}]},
-    {"dtype": "float32", "role": "context", "default": 0.5, "ids": BUCKETS, "rows": 3},
+    {"dtype": "string", "role": "candidate", "default": ["a", "b"]},
+    {"dtype": "float32", "role": "context", "default": 0.5, "ids": GRAPH},
     {"dtype": "int64", "role": "context", "default": {"ids": [7], "weights": [0.5]}, "padding": -1},
 ]
 RULES: list[dict[str, Any]] = [
     {"kind": "identity"},
-    {"kind": "computed", "operations": [{"do": "add", "by": LARGE}, {"do": "int32"}]},
-    {"kind": "hash", "buckets": LARGE, "key": [LARGE, -LARGE], "mask": ""},
-    {"kind": "vocabulary", "vocabulary": "v", "oov_buckets": 2, "oov_hash": "modulo", "mask": 0},
-    BUCKETS,
-    {"kind": "chained", "rules": [{"kind": "hash", "buckets": 4}, BUCKETS]},
+    {"kind": "graph", **GRAPH},
     {"kind": "crossed", "keys": KEYS, "buckets": 10, "hash_key": LARGE},
     {
         "kind": "joined",
         "keys": KEYS[:1],
-        "texts": ["<", ">"],
-        "ids": {"kind": "hash", "buckets": 4},
+        "ids": {"dtypes": ["string", "int32"], "expression": "len(x + str(y))"},
     },
-    {
-        "kind": "text",
-        "split": "whitespace",
-        "ngrams": [1, 2],
-        "ids": {"kind": "hash", "buckets": 4},
-    },
+    {"kind": "text", "split": "whitespace", "ngrams": [1, 2], "length": 3, "ids": GRAPH},
+    {"kind": "text", "text": GRAPH, "split": "characters", "ngrams": [], "ids": GRAPH},
     {"kind": "keyed", "keys": "k"},
 ]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule["kind"] for rule in RULES])
-def test_every_rule_reaches_the_client_as_the_manifest_writes_it(rule: dict[str, Any]) -> None:
-    # What the manifest writes: with the defaults of the rule, without what does not apply.
-    written = TypeAdapter(IdRule).validate_python(rule).model_dump(mode="json", exclude_none=True)
-    reader = {"name": "r", "inputs": ["r"], "ids": written}
+def test_every_rule_reaches_the_client_as_it_is_described(rule: dict[str, Any]) -> None:
+    reader = {"name": "r", "inputs": ["r"], "ids": rule}
     message = signatures.details_message({"model": "m", "version": 1, "readers": [reader]})
     received = pb.GetModelResponse.FromString(message.SerializeToString())
-    assert plain_message(received.readers[0])["ids"] == written
+    assert plain_message(received.readers[0])["ids"] == rule
 
 
-def test_graph_of_ids_reaches_the_client_as_an_expression() -> None:
-    ids = {"kind": "graph", "dtype": "int64", "expression": "x mod 7"}
-    for written in (ids, {"kind": "chained", "rules": [ids, BUCKETS]}):
-        reader = {"name": "r", "inputs": ["r"], "ids": written}
-        message = signatures.details_message({"model": "m", "version": 1, "readers": [reader]})
-        received = pb.GetModelResponse.FromString(message.SerializeToString())
-        assert plain_message(received.readers[0])["ids"] == written
-
-
-@pytest.mark.parametrize(
-    ("model", "field", "enum"),
-    [
-        (IdOperation, "do", pb.IdOperator),
-        (TextStep, "do", pb.TextEdit),
-        (TextIds, "split", pb.TextSplit),
-        (VocabularyIds, "oov_hash", pb.OovHash),
-        (Cast, "rounding", pb.Rounding),
-    ],
-)
-def test_every_value_of_a_closed_set_is_a_value_of_its_enum(
-    model: type[BaseModel], field: str, enum: Any
-) -> None:
-    schema = model.model_json_schema()["properties"][field]
-    values = schema.get("enum") or schema["anyOf"][0]["enum"]
-    numbers = [enum_number(enum.DESCRIPTOR, value) for value in values]
-    assert sorted(numbers) == sorted(enum.values())[1:]
-    assert [text_of(enum.DESCRIPTOR, number) for number in numbers] == values
+def test_every_split_of_texts_is_a_value_of_its_enum() -> None:
+    values = TextIds.model_json_schema()["properties"]["split"]["enum"]
+    numbers = [enum_number(pb.TextSplit.DESCRIPTOR, value) for value in values]
+    assert sorted(numbers) == sorted(pb.TextSplit.values())[1:]
+    assert [text_of(pb.TextSplit.DESCRIPTOR, number) for number in numbers] == values
 
 
 def test_details_message_keeps_zero_apart_from_null() -> None:

@@ -10,13 +10,14 @@ import pytest
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Column
-from bundle.format.manifest import EmbeddedFeature, HashIds, InputLength, TextIds, Unknown
+from bundle.format.manifest import EmbeddedFeature, InputLength, TextIds, Unknown
 from service.engine.lookup import count_examples
 from service.errors import InvalidArgument, NotFound, TooLarge
 from tests.bundles.small import feature_entries
+from tests.id_graphs import hash_ids
 from tests.service.engine.served import Served, column
 
-WORDS = TextIds(split="whitespace", ids=HashIds(buckets=50))
+WORDS = TextIds(split="whitespace", ids=hash_ids(50))
 Load = Callable[..., Served]
 
 

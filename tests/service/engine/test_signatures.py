@@ -8,13 +8,23 @@ from typing import Any
 import httpx
 import orjson
 import pytest
+from rowcast_client.descriptions import plain_message
 
 from bundle.format.id_graphs import InputNode, OperationNode
-from bundle.format.manifest import EmbeddedFeature, GraphIds, HashIds, InputLength
+from bundle.format.manifest import (
+    CrossedIds,
+    CrossKey,
+    EmbeddedFeature,
+    GraphIds,
+    InputLength,
+    JoinedIds,
+    TextIds,
+)
 from service.codec.signatures import details_message
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.engine.signatures import describe
 from tests.bundles.small import SmallBundle, feature_entries
+from tests.id_graphs import hash_ids
 from tests.service.engine.served import Served
 from tests.service.running import RunningService
 
@@ -26,6 +36,7 @@ LENGTHS = GraphIds(
         OperationNode(op="StringLength", inputs=(0,), attributes={"unit": "BYTE"}),
     )
 )
+LOWERED = GraphIds(nodes=(InputNode(dtype="string"), OperationNode(op="StringLower", inputs=(0,))))
 
 
 def described(load: Load, **options: Any) -> Any:
@@ -46,6 +57,11 @@ def features(details: Any, call: str, tower: str = "") -> dict[str, dict[str, An
             if each["call"] == call and tower in ("", each["tower"])
         )["features"]
     )
+
+
+def graph(expression: str, *dtypes: str) -> dict[str, Any]:
+    """Returns the description of ids that a graph computes."""
+    return {"kind": "graph", "dtypes": list(dtypes), "expression": expression}
 
 
 def pick(value: dict[str, Any], names: str) -> list[Any]:
@@ -98,7 +114,7 @@ def test_describe_features_has_all_that_a_client_must_know(load: Load, id_kind: 
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        ({"ids": HashIds(buckets=9)}, ["single", "int64_or_string", [], 0, "", "users"]),
+        ({"ids": hash_ids(9)}, ["single", "int64_or_string", [], 0, "", "users"]),
         ({"ids": LENGTHS}, ["single", "string", [], 0, "", "users"]),
         ({"place": 1, "places": 3}, ["dense", "int64", [3], 0, "", ""]),
     ],
@@ -143,7 +159,7 @@ def test_describe_tower_has_parts_forms_and_formula(load: Load) -> None:
 
 def test_describe_inputs_has_their_readers_and_id_rules(load: Load) -> None:
     again = EmbeddedFeature(
-        kind="single", table="cities", role="context", inputs=("user",), ids=HashIds(buckets=16)
+        kind="single", table="cities", role="context", inputs=("user",), ids=hash_ids(16)
     )
     computed = again.model_copy(update={"table": "users", "ids": LENGTHS})
     details = described(load, features={"user@cities": again, "user@users": computed}, users=True)
@@ -154,10 +170,12 @@ def test_describe_inputs_has_their_readers_and_id_rules(load: Load) -> None:
     ]
     readers = by_name(details["readers"])
     assert readers["user@cities"]["inputs"] == ["user"]
-    assert readers["user@cities"]["ids"] == {"kind": "hash", "buckets": 16, "first_row": 0}
-    assert readers["liked"]["ids"]["kind"] == "vocabulary"
-    lengths = {"kind": "graph", "dtype": "string", "expression": "len(x)"}
-    assert readers["user@users"]["ids"] == lengths
+    rules = {
+        "user@cities": graph("fingerprint64(user) mod 16", "int64_or_string"),
+        "user@users": graph("len(user)", "string"),
+        "liked": graph("position of liked in movies + 1, else -1", "int64"),
+    }
+    assert {name: readers[name]["ids"] for name in rules} == rules
     assert pick(readers["liked"], "combiner encoding weighted") == ["sum", "sparse", True]
     assert pick(readers["mood"], "shape dtype take") == [[2], "float32", "values"]
     (store,) = details["contexts"]
@@ -167,6 +185,98 @@ def test_describe_inputs_has_their_readers_and_id_rules(load: Load) -> None:
         "int64",
         ["user", "liked", "mood"],
     ]
+
+
+CROSSED = CrossedIds(
+    buckets=16,
+    keys=(
+        CrossKey(dtype="string", default="nowhere", ids=LENGTHS),
+        CrossKey(dtype="int64", default=[], input_length=InputLength(values=2, pad=1000)),
+    ),
+)
+JOINED = JoinedIds(
+    keys=(CrossKey(dtype="string", default="nowhere"), CrossKey(dtype="int64")),
+    ids=GraphIds(
+        nodes=(
+            InputNode(dtype="string"),
+            InputNode(dtype="int64", input=1),
+            OperationNode(op="StringLength", inputs=(0,), attributes={"unit": "BYTE"}),
+            OperationNode(op="Cast", inputs=(2,), attributes={"DstT": "int64"}),
+            OperationNode(op="AddV2", inputs=(3, 1)),
+        )
+    ),
+)
+TEXT = TextIds(text=LOWERED, split="characters", length=3, ids=hash_ids(9))
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "ids", "expected"),
+    [
+        (
+            "bag",
+            ("city", "history"),
+            CROSSED,
+            {
+                "kind": "crossed",
+                "buckets": 16,
+                "hash_key": 956888297470,
+                "keys": [
+                    {"dtype": "string", "role": "context", "default": "nowhere"}
+                    | {"ids": {"dtypes": ["string"], "expression": "len(city)"}},
+                    {"dtype": "int64", "role": "context", "default": []},
+                ],
+            },
+        ),
+        (
+            "single",
+            ("city", "user"),
+            JOINED,
+            {
+                "kind": "joined",
+                "keys": [
+                    {"dtype": "string", "role": "context", "default": "nowhere"},
+                    {"dtype": "int64", "role": "context"},
+                ],
+                "ids": {"dtypes": ["string", "int64"], "expression": "int64(len(city)) + user"},
+            },
+        ),
+        (
+            "bag",
+            ("city",),
+            TEXT,
+            {
+                "kind": "text",
+                "text": {"dtypes": ["string"], "expression": "lower(city)"},
+                "split": "characters",
+                "ngrams": [],
+                "length": 3,
+                "ids": {
+                    "dtypes": ["int64_or_string"],
+                    "expression": "fingerprint64(character) mod 9",
+                },
+            },
+        ),
+    ],
+    ids=["crossed", "joined", "text"],
+)
+def test_describe_ids_of_several_values_has_their_computations_in_both_forms(
+    load: Load, kind: str, inputs: tuple[str, ...], ids: Any, expected: dict[str, Any]
+) -> None:
+    city = EmbeddedFeature(
+        kind=kind,
+        table="cities",
+        role="context",
+        inputs=inputs,
+        ids=ids,
+        combiner="sum" if kind == "bag" else None,
+        default="nowhere" if len(inputs) == 1 else None,
+    )
+    length = InputLength(values=2, pad=1000) if "history" in inputs else None
+    history = feature_entries()["history"].model_copy(update={"input_length": length})
+    details = described(load, features={"city": city, "history": history})
+    assert by_name(details["readers"])["city"]["ids"] == expected
+    message = next(each for each in details_message(details).readers if each.name == "city")
+    assert plain_message(message)["ids"] == expected
 
 
 def test_describe_on_a_shard_has_no_model(

@@ -16,13 +16,15 @@ from bundle.features.reader import FeatureReader
 from bundle.features.rules.crosses import COMBINATIONS_MAX
 from bundle.features.rules.hashing import hashes
 from bundle.format import manifest as entries
-from tests.bundle.features.readers import STORED, column, objects, open_reader
+from bundle.format.graph_builder import GraphBuilder
+from tests.bundle.features.readers import STORED, column, lowered, objects, open_reader
+from tests.id_graphs import computed_ids, hash_ids, vocabulary_ids
 
 KEYS = (
     entries.CrossKey(dtype="int64", role="context", default=4),
     entries.CrossKey(dtype="string", role="candidate"),
 )
-HASH = entries.HashIds(buckets=64)
+HASH = hash_ids(64, "string")
 
 
 def crossed(**changes: Any) -> entries.EmbeddedFeature:
@@ -32,15 +34,24 @@ def crossed(**changes: Any) -> entries.EmbeddedFeature:
 
 
 def joined(
-    ids: Any = HASH, texts: tuple[str, ...] = ("", "_X_", ""), **changes: Any
+    ids: entries.GraphIds = HASH, texts: tuple[str, ...] = ("", "_X_", ""), **changes: Any
 ) -> entries.EmbeddedFeature:
-    rule = entries.JoinedIds(keys=KEYS[: len(texts) - 1], texts=texts, ids=ids)
+    """Returns ids of the string of texts, an integer between the first two, and another string."""
+    builder = GraphBuilder("int64")
+    values = [builder.texts(builder.last)]
+    values += [builder.input("string", 1) for _ in texts[2:]]
+    parts = [builder.constant(texts[0], "string")]
+    for value, text in zip(values, texts[1:], strict=True):
+        parts += [value, builder.constant(text, "string")]
+    builder.compute("StringJoin", *parts, separator="")
+    builder.then(ids)
+    rule = entries.JoinedIds(keys=KEYS[: len(values)], ids=builder.graph())
     return crossed(**{"kind": "single", "combiner": None, "ids": rule} | changes)
 
 
 @pytest.fixture
 def reader(tmp_path: Path) -> FeatureReader:
-    listed = entries.VocabularyIds(vocabulary="words", first_row=4)
+    listed = vocabulary_ids("words", first_row=4)
     around = joined(texts=("100%=", ""), inputs=("user",), role="context")
     single = crossed(kind="single", combiner=None)
     features = {
@@ -72,6 +83,20 @@ def test_cross_of_one_value_of_each_input_reads_their_row(reader: FeatureReader)
     assert offsets.tolist() == [0, 1, 2, 3]
     assert (found.values.view(np.uint32) == STORED[rows].view(np.uint32)).all()
     assert (reader.activation("bag", sent, 3).values == found.values).all()
+
+
+def test_what_graphs_compute_of_inputs_is_crossed_in_their_place(tmp_path: Path) -> None:
+    keys = (
+        KEYS[0].model_copy(update={"ids": computed_ids(("FloorMod", 5))}),
+        KEYS[1].model_copy(update={"ids": lowered()}),
+    )
+    computed = crossed(ids=entries.CrossedIds(keys=keys, buckets=64))
+    reader = open_reader(tmp_path, computed=computed, plain=crossed())
+    sent = {"user": column(7, -1), "genre": column("A", "b")}
+    same = {"user": column(2, 4), "genre": column("a", "b")}
+    assert (reader.rows("computed", sent, 2)[0] == reader.rows("plain", same, 2)[0]).all()
+    with pytest.raises(FeatureError, match="'genre': 3 is an integer; the ids of"):
+        reader.activation("computed", {**sent, "genre": column(3, 4)}, 2)
 
 
 def test_joined_values_are_one_string_with_defaults_for_missing_inputs(

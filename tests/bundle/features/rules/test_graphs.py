@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from bundle.errors import FeatureError, FormatError
+from bundle.errors import FeatureError, FormatError, UnknownRefused
 from bundle.features.rules.expressions import expression
 from bundle.features.rules.ids import rule_of
 from bundle.format.id_graphs import CONSTANT_MAX, OPERATIONS_MAX
@@ -34,7 +34,7 @@ def graph(*nodes: Node, **fields: Any) -> GraphIds:
     return GraphIds.model_validate({"nodes": nodes, **fields})
 
 
-WORDS = {"vocabulary": "words", "first_row": 2}
+WORDS = {"vocabulary": "words", "first_value": 2}
 HASHED = graph(
     sent(),
     node("AsString", 0, width=-1, fill="", precision=-1, scientific=False, shortest=False),
@@ -58,25 +58,41 @@ def test_graph_computes_rows_by_its_operations() -> None:
         sent(), constant(7), constant(-1), node("FloorMod", 0, 1), node("Mul", 3, 2), node("Abs", 4)
     )
     assert rows(entry, [0, 8, -1]) == [0, 1, 6]
-    assert expression(entry) == "abs(((x mod 7) * -1))"
+    assert expression(entry, "x") == "abs((x mod 7) * -1)"
     assert expression(HASHED, "the id") == "fingerprint64(str(the id)) mod 1000"
 
 
 def test_graph_looks_keys_up_in_vocabularies() -> None:
     words = Vocabulary(StringKeys(["red", "blue"]))
     lowered = (sent("string"), node("StringLower", 0), constant(1))
-    entry = graph(*lowered, node("LookupTableFindV2", 1, 2, vocabulary=0), vocabularies=[WORDS])
+    entry = graph(*lowered, node("LookupTableFindV2", 1, 2, table=0), tables=[WORDS])
     assert rows(entry, texts("RED", "blue", "green", ""), words=words) == [2, 3, 1, 1]
-    assert expression(entry) == "position of lower(x) in words + 2, else 1"
-    # Four of the five bytes of a text that ends within a character are no key.
+    assert expression(entry, "x") == "position of lower(x) in words + 2, else 1"
     numbers = Vocabulary(IntegerKeys(np.array([5, -7])))
     entry = graph(
         sent("int32"),
         constant(-1),
-        node("LookupTableFindV2", 0, 1, vocabulary=0),
-        vocabularies=[WORDS],
+        node("LookupTableFindV2", 0, 1, table=0),
+        tables=[WORDS],
     )
     assert rows(entry, [-7, 6, 5], words=numbers) == [3, -1, 2]
+
+
+def test_key_that_the_model_fails_on_is_refused() -> None:
+    complete = {**WORDS, "is_complete": True}
+    nodes = (sent("string"), constant(-1), node("LookupTableFindV2", 0, 1, table=0))
+    entry = graph(*nodes, tables=[complete])
+    words = Vocabulary(StringKeys(["red", "blue"]))
+    assert rows(entry, texts("blue", "red"), words=words) == [3, 2]
+    assert expression(entry, "x") == "position of x in words + 2, else an error"
+    with pytest.raises(UnknownRefused, match="'city': id green is not in vocabulary 'words'"):
+        rows(entry, texts("red", "green", "black"), words=words)
+
+
+def test_graph_takes_texts_of_integers_and_of_strings() -> None:
+    entry = graph(sent("int64_or_string"), node("StringLength", 0, unit="BYTE"))
+    assert rows(entry, [7, -10]) == [1, 3]
+    assert rows(entry, texts("red", "")) == [3, 0]
 
 
 def test_graph_takes_numbers_and_constants_that_are_not_finite() -> None:
@@ -140,10 +156,10 @@ def test_value_that_a_graph_does_not_take_names_the_input(
     [
         ([node("Abs", 0)], "node 0 (Abs) reads node 0; an operation reads nodes before it"),
         ([sent(), node("Abs", 2), node("Abs", 1)], "node 1 (Abs) reads node 2"),
-        ([constant(1)], "a graph has one input, not 0"),
-        ([sent(), sent()], "a graph has one input, not 2"),
+        ([constant(1)], "a graph has one node for each of its inputs, not []"),
+        ([sent(), sent()], "a graph has one node for each of its inputs, not [0, 0]"),
         ([constant(1, 2)], "a constant that is no list has one value, not 2"),
-        ([sent("complex64")], "Input should be 'int32', 'int64', 'float32' or 'string'"),
+        ([sent("complex64")], "Input should be 'int32', 'int64', 'float32', 'string' or 'int"),
         ([sent(), {"op": "Abs", "inputs": [0], "device": "TPU"}], "Extra inputs are not permitted"),
         ([sent()] * (OPERATIONS_MAX + 1), "at most 1024 items"),
         ([sent(), constant(*range(CONSTANT_MAX + 1), is_list=True)], "at most 65536 items"),
@@ -172,22 +188,30 @@ def hashed(buckets: int) -> Node:
         ([sent(), node("Abs", 0, axis=1)], "has the attributes ['axis']; [] were expected"),
         ([sent(), node("Cast", 0)], "has the attributes []; ['DstT'] were expected"),
         ([sent(), node("Cast", 0, DstT="int65")], "node 1 (Cast) of a graph of ids does not fit"),
-        ([sent("string"), hashed(0)], "'num_buckets' is 0; at least 1 was expected"),
-        ([sent("string"), hashed(1 << 70)], "node 1 (StringToHashBucketFast) of a graph of ids"),
+        ([sent("string"), hashed(0)], "'num_buckets' is 0; a positive int64 was expected"),
+        ([sent("string"), hashed(1 << 63)], "'num_buckets' is 9223372036854775808; a positive"),
+        *(
+            (
+                [sent("float32"), node("Bucketize", 0, boundaries=wrong)],
+                "node 1 (Bucketize) of a graph of ids: Value error, boundaries must be finite",
+            )
+            for wrong in ([1.0, 0.5], [1e39])
+        ),
         ([sent(), as_strings(0, width=10**9)], "'width' and 'precision' are at most 1000"),
         ([sent(), node("StringLower", 0)], "node 1 (StringLower) of a graph of ids does not fit"),
         ([sent("string"), node("Abs", 0)], "node 1 (Abs) of a graph of ids does not fit"),
         ([sent(), node("Cast", 0, DstT="float32")], "computes float32 of shape (1,) for 1 values"),
         ([sent(), constant(3)], "computes int64 of shape () for 1 values"),
         ([sent(), as_strings(0)], "computes object of shape (1,) for 1 values"),
+        ([sent(), {**sent(), "input": 1}], "a graph of one feature's ids has one input, not 2"),
         ([sent(), constant(3), node("GatherV2", 1, 0)], "operand 0 is no list of constants"),
         (
             [sent(), constant(3, is_list=True), node("AddV2", 1, 0)],
             "operand 0 is a list of constants",
         ),
         (
-            [sent(), node("LookupTableFindV2", 0, 0, vocabulary=1)],
-            "'vocabulary' is 1; the graph has 0 vocabularies",
+            [sent(), node("LookupTableFindV2", 0, 0, table=0)],
+            "'table' is 0; the graph has 0 lookup tables",
         ),
         (
             [sent(), constant("3"), node("AddV2", 1, 0)],
@@ -216,4 +240,4 @@ def test_graph_that_cannot_be_computed_names_its_node(nodes: list[Node], message
 
 def test_expression_leaves_out_what_is_long() -> None:
     nodes = [sent(), *(node("AddV2", at, at) for at in range(30))]
-    assert len(expression(graph(*nodes))) < 500
+    assert len(expression(graph(*nodes), "x")) < 500

@@ -11,18 +11,12 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
-from bundle.features.rules.ids import OneInput, cast, rule_of, within
-from bundle.format.manifest import (
-    BucketIds,
-    Cast,
-    ComputedIds,
-    HashIds,
-    IdentityIds,
-    IdOperation,
-    VocabularyIds,
-)
+from bundle.features.rules.ids import rule_of, within
+from bundle.format.graph_builder import GraphBuilder
+from bundle.format.manifest import GraphIds, IdentityIds
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from tests.bundle.features.readers import objects
+from tests.id_graphs import bucket_ids, computed_ids, hash_ids, vocabulary_ids
 
 VOCABULARIES = {
     "v": Vocabulary(IntegerKeys(np.arange(10))),
@@ -32,11 +26,15 @@ VOCABULARIES = {
 SMALLEST = -(1 << 63)
 
 
-def computed(*operations: tuple[Any, int | None]) -> ComputedIds:
-    return ComputedIds(operations=tuple(IdOperation(do=do, by=by) for do, by in operations))
+def masked_hash_ids(mask: int | str) -> GraphIds:
+    """Returns rows as the layer Hashing has them, with 1000 bins, one of which is the mask's."""
+    hashed = hash_ids(999, "string" if isinstance(mask, str) else "int64", first_row=1)
+    builder = GraphBuilder(hashed.dtype, hashed)
+    builder.masked(builder.last, 0, "string" if isinstance(mask, str) else "int64", mask)
+    return builder.graph()
 
 
-def rows(entry: OneInput, values: NDArray[Any], count: int = 10) -> NDArray[np.int64]:
+def rows(entry: IdentityIds | GraphIds, values: NDArray[Any], count: int = 10) -> NDArray[np.int64]:
     return within(rule_of(entry, VOCABULARIES).resolve("f", values), count)
 
 
@@ -50,24 +48,20 @@ def rows(entry: OneInput, values: NDArray[Any], count: int = 10) -> NDArray[np.i
             for dtype in (np.int32, np.int8, np.uint8, np.uint64)
         ),
         (
-            BucketIds(boundaries=(0.0, 10.0, 10.0)),
+            bucket_ids((0.0, 10.0, 10.0)),
             np.array([-1, 0, 9, 10, 11], np.float32),
             [0, 1, 1, 3, 3],
         ),
-        (BucketIds(boundaries=(0.0, 0.1, 10.0)), np.array([-3, 11]), [0, 3]),
-        (BucketIds(boundaries=tuple(range(12))), np.array([11]), [-1]),
-        (BucketIds(boundaries=(0.0, 9.0), first_row=-1), np.array([-3, 11]), [-1, 1]),
-        (
-            BucketIds(boundaries=(0.0, 9.0), first_row=4, falling=True),
-            np.array([-1.0, 0, 9.5]),
-            [6, 5, 4],
-        ),
-        (VocabularyIds(vocabulary="v", first_row=8), np.arange(4), [8, 9, -1, -1]),
-        (HashIds(buckets=9, first_row=1, mask=5), np.empty(0), []),
+        (bucket_ids((0.0, 0.1, 10.0)), np.array([-3, 11]), [0, 3]),
+        (bucket_ids(range(12)), np.array([11]), [-1]),
+        (bucket_ids((0.0, 9.0), first_row=-1), np.array([-3, 11]), [-1, 1]),
+        (vocabulary_ids("v", "int64", first_row=8), np.arange(4), [8, 9, -1, -1]),
+        (computed_ids(("AddV2", 1), ("FloorMod", 7)), objects("-2", "12"), [6, 6]),
+        *((rule, np.empty(0), []) for rule in (hash_ids(9), masked_hash_ids(5))),
     ],
 )
 def test_rows_of_ids_outside_the_table_are_negative(
-    rule: OneInput, values: NDArray[Any], expected: list[int]
+    rule: IdentityIds | GraphIds, values: NDArray[Any], expected: list[int]
 ) -> None:
     assert rows(rule, values).tolist() == expected
 
@@ -95,7 +89,7 @@ NO_NUMBERS: list[NDArray[Any]] = [
     ("rule", "values", "told"),
     [
         *((IdentityIds(), values, "'f'") for values in NO_INTEGERS),
-        *((BucketIds(boundaries=(0.0,)), values, "'f'") for values in NO_NUMBERS),
+        *((bucket_ids((0.0,)), values, "'f'") for values in NO_NUMBERS),
         *(
             (IdentityIds(), values, told)  # the shortest text of the first that is none
             for values, told in (
@@ -105,38 +99,41 @@ NO_NUMBERS: list[NDArray[Any]] = [
                 (np.array([1.0, 2.0]), r"'f': 1\.0 is no id"),
             )
         ),
-        (BucketIds(boundaries=(0.0,)), np.array([1, 1e300]), r"1e\+300 is not finite in float32"),
-        (computed(("remainder", 3)), objects("a"), "'a' is no integer id"),
-        (computed(("remainder", 3)), objects("007"), "'007' is no integer id"),
-        (HashIds(buckets=10, key=(1, 2)), objects("\ud800"), "no Unicode text"),
-        (HashIds(buckets=10), objects("\ud800"), "UTF-8"),
+        (bucket_ids((0.0,)), np.array([1, 1e300]), r"1e\+300 is not finite in float32"),
+        (computed_ids(("FloorMod", 3)), objects("a"), "'a' is no integer id"),
+        (computed_ids(("FloorMod", 3)), objects("007"), "'007' is no integer id"),
+        (hash_ids(10, key=(1, 2)), objects("\ud800"), "no Unicode text"),
+        (hash_ids(10), objects("\ud800"), "UTF-8"),
+        (hash_ids(10), np.array([0.5]), r"0\.5 is no id; an integer or a string was expected"),
+        (hash_ids(10, "string"), np.array([5]), "5 is an integer; the ids of this feature are"),
+        (hash_ids(10, "int64"), objects("a"), "'a' is no integer id"),
+        (vocabulary_ids("letters"), np.array([5]), "5 is an integer; the ids of this feature are"),
+        (vocabulary_ids("v", "int64"), objects("a"), "'a' is no integer id"),
     ],
 )
 def test_invalid_id_is_rejected_with_the_name_of_the_feature(
-    rule: OneInput, values: NDArray[Any], told: str
+    rule: IdentityIds | GraphIds, values: NDArray[Any], told: str
 ) -> None:
     with pytest.raises(FeatureError, match=told) as problem:
         rows(rule, values)
     assert len(str(problem.value)) < 300
 
 
-HASHED_999 = HashIds(buckets=999, first_row=1)
-
-
 @pytest.mark.parametrize(
     ("rule", "values", "expected"),
     [
         # Those of tf.strings.to_hash_bucket_fast and _strong.
-        (HashIds(buckets=1000), np.array([5, -7]), [971, 62]),
-        (HashIds(buckets=1000), objects("a", "", "5", "\u00e9"), [939, 263, 971, 25]),
-        (HashIds(buckets=1000, key=(1, 2)), objects("a", "", "5", "\u00e9"), [646, 435, 233, 591]),
-        # Those of the layer Hashing, with 1000 bins and a mask.
-        (HASHED_999.model_copy(update={"mask": 5}), np.array([5, -7, 6]), [0, 30, 714]),
-        (HASHED_999.model_copy(update={"mask": "a"}), objects("a", "b"), [0, 938]),
+        (hash_ids(1000), np.array([5, -7]), [971, 62]),
+        (hash_ids(1000), objects("a", "", "5", "\u00e9"), [939, 263, 971, 25]),
+        (hash_ids(1000, key=(1, 2)), objects("a", "", "5", "\u00e9"), [646, 435, 233, 591]),
+        # Those of the layer Hashing.
+        (masked_hash_ids(5), np.array([5, -7, 6]), [0, 30, 714]),
+        (masked_hash_ids("a"), objects("a", "b"), [0, 938]),
         # Those of the layer IntegerLookup, with 4 rows for other ids and a mask.
         (
-            VocabularyIds(
-                vocabulary="tens",
+            vocabulary_ids(
+                "tens",
+                "int64",
                 first_row=5,
                 oov_buckets=4,
                 oov_first_row=1,
@@ -148,71 +145,15 @@ HASHED_999 = HashIds(buckets=999, first_row=1)
         ),
         # Those of the layer StringLookup, with 3 rows for other ids and a mask.
         (
-            VocabularyIds(
-                vocabulary="letters", first_row=4, oov_buckets=3, oov_first_row=1, mask=""
-            ),
+            vocabulary_ids("letters", first_row=4, oov_buckets=3, oov_first_row=1, mask=""),
             objects("x", "y", "", "a", "b", "\u00e9"),
             [4, 5, 0, 1, 2, 2],
         ),
         # A mask that the vocabulary holds, too, and no rows for other ids.
-        (
-            VocabularyIds(vocabulary="letters", first_row=4, mask="y"),
-            objects("x", "y", "a"),
-            [4, 0, -1],
-        ),
+        (vocabulary_ids("letters", first_row=4, mask="y"), objects("x", "y", "a"), [4, 0, -1]),
     ],
 )
 def test_rows_are_those_of_tensorflow_and_keras(
-    rule: OneInput, values: NDArray[Any], expected: list[int]
+    rule: IdentityIds | GraphIds, values: NDArray[Any], expected: list[int]
 ) -> None:
     assert rows(rule, values, 1000).tolist() == expected
-
-
-SMALLEST_32 = -(1 << 31)
-
-
-@pytest.mark.parametrize(
-    ("entry", "values", "expected"),
-    [
-        # Numbers beyond the integers become the smallest, as on x86-64.
-        (
-            Cast(of="float32", to="int32"),
-            np.array([2.0**31 - 128, 2.0**31, -(2.0**31), -(2.0**31) - 256, 1e30], np.float32),
-            [(1 << 31) - 128, *[SMALLEST_32] * 4],
-        ),
-        (
-            Cast(of="float32", to="int64"),
-            np.array([2.0**31, 2.0**63 - 2.0**39, 2.0**63, -(2.0**63), -1e30], np.float32),
-            [1 << 31, (1 << 63) - (1 << 39), *[SMALLEST] * 3],
-        ),
-        *(
-            (
-                Cast(of="float32", to="int32", rounding=rounding),
-                np.array([-2.5, -1.5, -0.5, -0.0, 0.5, 1.5, 2.5], np.float32),
-                expected,
-            )
-            for rounding, expected in (
-                ("toward_zero", [-2, -1, 0, 0, 0, 1, 2]),
-                ("down", [-3, -2, -1, 0, 0, 1, 2]),
-                ("up", [-2, -1, 0, 0, 1, 2, 3]),
-                ("half_even", [-2, -2, 0, 0, 0, 2, 2]),
-            )
-        ),
-        (
-            Cast(of="int64", to="int32"),
-            np.array([5, (1 << 32) + 5, (1 << 31) - 1, 1 << 31, SMALLEST]),
-            [5, 5, (1 << 31) - 1, SMALLEST_32, 0],
-        ),
-        (Cast(of="int64", to="int32"), objects("4294967301"), [5]),
-    ],
-)
-def test_cast_gives_the_integers_of_tensorflow(
-    entry: Cast, values: NDArray[Any], expected: list[int]
-) -> None:
-    assert cast(entry, "f", values).tolist() == expected
-
-
-@pytest.mark.parametrize("values", [objects("a"), np.array([np.nan], np.float32)])
-def test_cast_of_an_invalid_number_is_rejected(values: Any) -> None:
-    with pytest.raises(FeatureError, match="f"):
-        cast(Cast(of="float32", to="int32"), "f", values)

@@ -11,10 +11,11 @@ import pytest
 from bundle.errors import FeatureError
 from bundle.features.columns import Column
 from bundle.format import manifest as entries
-from tests.bundle.features.readers import STORED, column, objects, open_reader
+from tests.bundle.features.readers import STORED, column, lowered, objects, open_reader
+from tests.id_graphs import vocabulary_ids
 
-LISTED = entries.VocabularyIds(vocabulary="words", first_row=2)
-WORDS = entries.TextIds(steps=(entries.TextStep(do="lower"),), split="whitespace", ids=LISTED)
+LISTED = vocabulary_ids("words", first_row=2)
+WORDS = entries.TextIds(text=lowered(), split="whitespace", ids=LISTED)
 KNOWN = ("red", "blue", "green")
 TEXTS = {"title": column("Red  blue", "", "blue\tgreen x red", "\u00c9")}
 ROWS = [[2, 3], [], [3, 4, 1, 2], [1]]

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bundle.format.graph_builder import GraphBuilder
 from bundle.format.manifest import (
-    BucketIds,
     CrossedIds,
     CrossKey,
-    IdentityIds,
+    GraphIds,
     Unknown,
-    VocabularyIds,
 )
 from export.errors import NotConvertible
 from export.graphs.loading import tf
+from export.id_rules.operations import rows_of
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.lookups.feature_columns import (
     WIDTH_MAX,
@@ -25,6 +25,7 @@ from export.tensorflow_models.lookups.feature_columns import (
 )
 from export.tensorflow_models.lookups.records import Lookup
 from tests.export.tensorflow_models.lookups.interceptions import intercept
+from tests.id_graphs import bucket_ids, vocabulary_ids
 
 fc = tf.feature_column
 v1 = tf.compat.v1
@@ -223,9 +224,15 @@ def test_columns_intercepted_vocabulary_has_rows_for_other_keys(
     )
     found = by_column([embedded(column)], {"kind": dense(dtype)})["kind_embedding"]
     assert found.keys == (tuple(keys),)
-    first_row = 3 if oov else 0
-    assert found.rule == VocabularyIds(vocabulary="kind", oov_buckets=oov, oov_first_row=first_row)
-    assert found.unknown == (Unknown() if default < 0 else Unknown(rule="row", row=default))
+    # What has no row, -1, is left out.
+    assert found.unknown == Unknown()
+    assert isinstance(found.rule, GraphIds)
+    positions = tf.lookup.KeyValueTensorInitializer(keys, tf.range(3, dtype=tf.int64), dtype)
+    vocabularies = {"kind": tf.lookup.StaticHashTable(positions, -1)}
+    values = tf.constant([*keys, "9" if dtype == tf.string else 9], dtype)
+    hashed = tf.strings.to_hash_bucket_fast("9", oov).numpy() if oov else 0
+    rows = rows_of(found.rule, values, vocabularies).numpy().tolist()
+    assert rows == [0, 1, 2, 3 + hashed if oov else default]
 
 
 @pytest.mark.parametrize(("default", "unknown"), [(None, None), (3, Unknown(rule="row", row=3))])
@@ -258,8 +265,8 @@ def test_columns_intercepted_buckets_of_each_number_follow_those_before(normaliz
     by_column([column], {"ages": dense(tf.float32, 2)}, taken=taken)
     boundaries = (1.0, 2.0) if normalizer is None else (2.0, 4.0)
     assert [each.rule for each in taken] == [
-        BucketIds(boundaries=boundaries, first_row=0),
-        BucketIds(boundaries=boundaries, first_row=3),
+        bucket_ids(boundaries, first_row=0),
+        bucket_ids(boundaries, first_row=3),
     ]
     assert [each.ids[0].shape.as_list() for each in taken] == [[None], [None]]
     assert {each.table.rows for each in taken} == {6}
@@ -269,7 +276,7 @@ def test_columns_intercepted_normalizer_of_one_number_gives_its_buckets() -> Non
     number = fc.numeric_column("age", normalizer_fn=lambda number: number - 1)
     column = embedded(fc.bucketized_column(number, [1.0]))
     found = by_column([column], {"age": dense(tf.float32)})["age_bucketized_embedding"]
-    assert found.rule == BucketIds(boundaries=(2.0,))
+    assert found.rule == bucket_ids((2.0,))
 
 
 def test_columns_intercepted_normalizer_that_mixes_numbers_is_refused() -> None:
@@ -362,16 +369,17 @@ def test_columns_intercepted_cross_of_columns_has_their_rules() -> None:
     known = fc.categorical_column_with_identity("seen", 9, 3)
     bucket = fc.bucketized_column(fc.numeric_column("age"), [1.0])
     found = cross([listed, known, bucket])
+    within = GraphBuilder("int64")
+    within.replaced(within.last, 9, 3)
     assert found.rule == CrossedIds(
         keys=(
             CrossKey(
                 dtype="string",
                 padding="",
-                ids=VocabularyIds(vocabulary="city", oov_buckets=1, oov_first_row=2),
-                rows=3,
+                ids=vocabulary_ids("city", oov_buckets=1, oov_first_row=2),
             ),
-            CrossKey(dtype="int64", ids=IdentityIds(), rows=9, unknown_row=3),
-            CrossKey(dtype="float32", ids=BucketIds(boundaries=(1.0,))),
+            CrossKey(dtype="int64", ids=within.graph()),
+            CrossKey(dtype="float32", ids=bucket_ids((1.0,))),
         ),
         buckets=50,
     )

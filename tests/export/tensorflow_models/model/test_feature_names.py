@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from bundle.format.graph_builder import GraphBuilder
 from bundle.format.manifest import (
-    ChainedIds,
     CrossedIds,
     CrossKey,
-    HashIds,
     JoinedIds,
+    LookupTable,
+    TextIds,
     TowerInput,
-    VocabularyIds,
+    lookup_tables_of,
 )
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TowerSpec
 from export.tensorflow_models.model.feature_names import traced_name, with_bundle_names
 from tests.export.traced_features import dense, embedded
+from tests.id_graphs import hash_ids, vocabulary_ids
 
 CROSS = CrossedIds(buckets=9, keys=(CrossKey(dtype="int64"), CrossKey(dtype="int64")))
-UNNAMED = VocabularyIds(vocabulary="unnamed")
+UNNAMED = vocabulary_ids("unnamed")
 A = ("a", "b")
 B = ("c", "d", "e")
 
@@ -130,7 +130,7 @@ def test_equal_vocabularies_share_the_name_of_the_first_input() -> None:
     found = vocabularies(
         dense("age@values", "float32", (), inputs=("age",), take="values"),
         embedded("user@users", "users", inputs=("user",)),
-        embedded("hashed@items", "items", inputs=("hashed",), ids=HashIds(buckets=3)),
+        embedded("hashed@items", "items", inputs=("hashed",), ids=hash_ids(3)),
         word("title", A),
         word("word", A),
         word("tag", B),
@@ -143,8 +143,20 @@ def test_vocabulary_gets_a_number_if_the_recipe_has_its_name() -> None:
 
 
 def test_two_vocabularies_of_one_input_are_numbered() -> None:
-    chain = ChainedIds(rules=(UNNAMED, VocabularyIds(vocabulary="second")))
-    assert vocabularies(word("title", A, B, ids=chain)) == {"title": A, "title_2": B}
+    chain = GraphBuilder("string", UNNAMED)
+    chain.positions(chain.last, LookupTable(vocabulary="second"))
+    assert vocabularies(word("title", A, B, ids=chain.graph())) == {"title": A, "title_2": B}
+
+
+def test_vocabularies_of_a_text_are_those_of_the_text_and_of_its_words() -> None:
+    text = TextIds(text=UNNAMED, split="whitespace", ids=vocabulary_ids("second"))
+    named = with_bundle_names(model(word("title", A, B, ids=text, kind="bag", combiner="sum")), [])
+    assert named.vocabularies == {"title": A, "title_2": B}
+    (feature,) = named.features.values()
+    assert isinstance(feature, FeatureSpec)
+    assert feature.rule is not None
+    read = [table.vocabulary for table in lookup_tables_of(feature.rule)]
+    assert read == ["title", "title_2"]
 
 
 def test_vocabularies_of_a_cross_have_the_names_of_their_inputs() -> None:
@@ -152,29 +164,19 @@ def test_vocabularies_of_a_cross_have_the_names_of_their_inputs() -> None:
         buckets=9,
         keys=(
             CrossKey(dtype="int64"),
-            CrossKey(dtype="string", ids=UNNAMED, rows=3),
-            CrossKey(dtype="string", ids=UNNAMED, rows=4),
+            CrossKey(dtype="string", ids=UNNAMED),
+            CrossKey(dtype="string", ids=UNNAMED),
         ),
     )
     crossed = embedded("x", "items", inputs=("item", "title", "tag"), ids=cross, keys=(A, B))
     assert vocabularies(crossed) == {"title": A, "tag": B}
 
 
-@pytest.mark.parametrize(
-    ("ids", "keys", "expected"),
-    [
-        (UNNAMED, (A, B), {"title": A, "title_tag": B}),
-        (HashIds(buckets=3), (A,), {"title": A}),
-    ],
-    ids=["vocabulary", "hash"],
-)
-def test_vocabulary_of_joined_words_has_the_names_of_all_inputs(
-    ids: Any, keys: Any, expected: Any
-) -> None:
-    joined = JoinedIds(
-        keys=(CrossKey(dtype="string", ids=UNNAMED, rows=3), CrossKey(dtype="string")),
-        texts=("", "-", ""),
-        ids=ids,
-    )
-    feature = embedded("x", "items", inputs=("title", "tag"), ids=joined, keys=keys)
-    assert vocabularies(feature) == expected
+def test_vocabulary_of_joined_words_has_the_names_of_all_inputs() -> None:
+    joined = GraphBuilder("string")
+    words = joined.compute("StringJoin", 0, joined.input("string", 1), separator="-")
+    joined.positions(words, LookupTable(vocabulary="unnamed"))
+    keys = (CrossKey(dtype="string"), CrossKey(dtype="string"))
+    ids = JoinedIds(keys=keys, ids=joined.graph())
+    feature = embedded("x", "items", inputs=("title", "tag"), ids=ids, keys=(A,))
+    assert vocabularies(feature) == {"title_tag": A}

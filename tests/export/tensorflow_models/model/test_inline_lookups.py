@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.format.manifest import ComputedIds, IdOperation, Unknown
+from bundle.format.manifest import Unknown
 from export.front_end.outside_ids import OutsideIds
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.placeholders import tables_unallocated
 from export.tensorflow_models.lookups.records import Lookup, of_table
 from export.tensorflow_models.model.inline_lookups import insert_lookups, look_up
 from tests.export.tensorflow_models.graph.traced_calls import ids, trace
+from tests.id_graphs import computed_ids
 
 ROWS = [[1.0, 10.0], [2.0, 20.0], [3.0, 30.0], [4.0, 40.0]]
-FIFTH = ComputedIds(operations=(IdOperation(do="remainder", by=5),))
+FIFTH = computed_ids(("FloorMod", 5))
 EMPTY = [0.0, 0.0]
 
 

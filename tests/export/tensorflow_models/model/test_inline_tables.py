@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from bundle.format.manifest import HashIds
 from export.errors import NotConvertible
 from export.front_end.specs import FeatureSpec, TableFacts
 from export.graphs.loading import tf
@@ -19,12 +18,13 @@ from export.tensorflow_models.model.inline_tables import find_inline_lookups, fi
 from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, texts, trace
 from tests.export.traced_features import embedded
 from tests.export.traced_models import IDS, tower_recipe
+from tests.id_graphs import hash_ids
 
 THRESHOLD = 10
 BYTES_MAX = 20 * 4 * 4
 """The size of 20 rows."""
 PLAIN = embedded("item", "items")
-HASHED = embedded("item", "items", ids=HashIds(buckets=5))
+HASHED = embedded("item", "items", ids=hash_ids(5))
 COMPUTED = NoRule("computed by operation 'mul' (Mul) (model.py:7) of the model", "send them")
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from bundle.features.columns import Column
-from bundle.format.manifest import HashIds
 from export.front_end.specs import FeatureSpec
 from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
@@ -31,6 +30,7 @@ from tests.export.traced_models import (
     save_and_trace,
     tower_recipe,
 )
+from tests.id_graphs import hash_ids
 
 LENGTH = 6
 INPUTS: dict[str, Any] = {"history": {**IDS, "shape": [LENGTH]}, "item": IDS}
@@ -91,7 +91,7 @@ def test_hashes_that_a_tower_reads_as_numbers_are_computed_by_the_service(tmp_pa
     made = save_and_trace(job, tmp_path)
     (numbers,) = made.model.spec.features.values()
     assert isinstance(numbers, FeatureSpec)
-    assert (numbers.entry.ordinal, numbers.rule) == (True, HashIds(buckets=10))
+    assert (numbers.entry.ordinal, numbers.rule) == (True, hash_ids(10, "int64"))
     check_parity(made, tmp_path)
 
 
@@ -142,13 +142,19 @@ WITH_OTHERS = list_of_words(0)
 WITHOUT_OTHERS = list_of_words(-1)
 
 
+def hashed_others(word: Any) -> Any:
+    """Returns positions of words, and those of others behind them by their hash."""
+    positions = WITHOUT_OTHERS.lookup(word)
+    return tf.where(tf.equal(positions, -1), hashed(word, 4) + 3, positions)
+
+
 def ordinal(name: str, rows: int, **how: Any) -> dict[str, Any]:
     """Returns what is special about the feature of a number."""
     own = {"kind": "single", "table": "", "role": "context", "inputs": (name,)}
     return {**own, "indicator": rows, "ordinal": True, **how}
 
 
-HASHED = {"ids": {"buckets": 10}}
+HASHED = {"ids": hash_ids(10, "string").model_dump(exclude_defaults=True)}
 
 
 def test_number_of_a_word_is_read_as_a_feature_of_one_number() -> None:
@@ -241,6 +247,7 @@ def test_numbers_of_unknown_shape_have_that_of_their_input(
         pytest.param(lambda word: hashed(word, EXACT_MAX + 1), None, id="beyond float32"),
         pytest.param(WITH_OTHERS.lookup, 3, id="a list with a row of others"),
         pytest.param(WITHOUT_OTHERS.lookup, None, id="a list without a row of others"),
+        pytest.param(hashed_others, 7, id="a list with rows of others"),
         pytest.param(
             lambda word: hashed(tf.strings.as_string(WITHOUT_OTHERS.lookup(word)), 7),
             7,

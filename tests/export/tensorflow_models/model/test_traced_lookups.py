@@ -9,18 +9,20 @@ from typing import Any
 
 import pytest
 
-from bundle.format.manifest import CrossedIds, CrossKey, HashIds, Unknown, VocabularyIds
+from bundle.format.manifest import CrossedIds, CrossKey, Unknown
 from export.errors import NotConvertible, UsageError
 from export.front_end.outside_ids import OutsideIds
 from export.front_end.specs import TableFacts
 from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
+from export.id_rules.descriptions import describe_ids
 from export.recipe.schema import InputPart
 from export.tensorflow_models.frameworks.placeholders import tables_unallocated
 from export.tensorflow_models.graph.pruning import TracedCall
 from export.tensorflow_models.lookups.records import Lookup, NoRule
 from export.tensorflow_models.model.traced_lookups import resolve_lookups
 from tests.export.tensorflow_models.graph.traced_calls import trace
+from tests.id_graphs import hash_ids, vocabulary_ids
 
 ITEMS = TableFacts("items", "items", 8, 4)
 CONFIG = object()
@@ -109,6 +111,10 @@ def told(lookup: Lookup) -> dict[str, Any]:
     assert feature.config is CONFIG
     entry = feature.entry.model_dump(exclude_defaults=True)
     assert entry.pop("role") == "context"
+    if "ids" in entry:
+        entry["ids"] = describe_ids(feature.entry, feature.entry.inputs)
+    if isinstance(feature.entry.ids, CrossedIds):
+        entry["paddings"] = tuple(key.padding for key in feature.entry.ids.keys)
     own = {
         "weights": feature.weights,
         "ids_max": feature.ids_max,
@@ -130,14 +136,16 @@ LISTED = tf.lookup.StaticHashTable(
 WORDS = {
     "kind": "single",
     "inputs": ("text",),
-    "ids": {"vocabulary": "vocabulary"},
+    "ids": "position of the id in vocabulary, else -1",
     "keys": (("a", "b"),),
     "has_rule": True,
     "ids_dtype": "string",
 }
-FIFTH = {"operations": ({"do": "remainder", "by": 5},)}
-BELOW_3 = {"operations": ({"do": "remainder", "by": 5}, {"do": "add", "by": -3})}
-HASHED = {"buckets": 3}
+HASHED = hash_ids(3, "int64")
+HASHED_TEXT = hash_ids(3, "string")
+FIFTH = "the id mod 5"
+BELOW_3 = "(the id mod 5) - 3"
+FROM_THE_END = ", below 0 from the end"
 CROSS = CrossedIds(buckets=9, keys=(CrossKey(dtype="int64"), CrossKey(dtype="int64")))
 PADDED_CROSS = CrossedIds(
     buckets=9, keys=(CrossKey(dtype="int64"), CrossKey(dtype="int64", padding=-1))
@@ -183,7 +191,7 @@ PADDED_CROSS = CrossedIds(
             {
                 "kind": "single",
                 "inputs": ("age",),
-                "cast": {"of": "float32", "to": "int64"},
+                "ids": "int64(the id)",
                 "ids_dtype": "float32",
             },
             id="cast numbers",
@@ -231,7 +239,7 @@ PADDED_CROSS = CrossedIds(
                 "inputs": ("text",),
                 "combiner": "sum",
                 "encoding": "ragged",
-                "ids": {"split": "whitespace", "length": 3, "ids": {"buckets": 8}},
+                "ids": "fingerprint64(word) mod 8 for the first 3 of the words of the text",
                 "has_rule": True,
                 "ids_dtype": "string",
             },
@@ -240,7 +248,7 @@ PADDED_CROSS = CrossedIds(
         pytest.param(
             lambda each: of(
                 tf.strings.lower(each["text"]),
-                rule=VocabularyIds(vocabulary="v"),
+                rule=vocabulary_ids("v"),
                 keys=(("a", "b"),),
                 unknown=Unknown(rule="row", row=2),
                 padding="",
@@ -248,7 +256,7 @@ PADDED_CROSS = CrossedIds(
             {
                 "kind": "single",
                 "inputs": ("text",),
-                "ids": {"steps": ({"do": "lower"},), "ids": {"vocabulary": "v"}},
+                "ids": "position of lower(the id) in v, else -1",
                 "keys": (("a", "b"),),
                 "unknown": {"rule": "row", "row": 2},
                 "padding": "",
@@ -259,13 +267,11 @@ PADDED_CROSS = CrossedIds(
             id="words in lower case",
         ),
         pytest.param(
-            lambda each: of(
-                tf.strings.strip(tf.strings.upper(each["text"])), rule=HashIds(buckets=3)
-            ),
+            lambda each: of(tf.strings.strip(tf.strings.upper(each["text"])), rule=HASHED_TEXT),
             {
                 "kind": "single",
                 "inputs": ("text",),
-                "ids": {"steps": ({"do": "upper"}, {"do": "strip"}), "ids": HASHED},
+                "ids": "fingerprint64(strip(upper(the id))) mod 3",
                 "has_rule": True,
                 "ids_dtype": "string",
             },
@@ -278,11 +284,7 @@ PADDED_CROSS = CrossedIds(
             {
                 "kind": "single",
                 "inputs": ("text", "word"),
-                "ids": {
-                    "keys": ({"dtype": "string"}, {"dtype": "string"}),
-                    "texts": ("", "-", ""),
-                    "ids": {"buckets": 8},
-                },
+                "ids": "fingerprint64(text + '-' + word) mod 8",
                 "has_rule": True,
                 "ids_dtype": "string",
             },
@@ -293,10 +295,8 @@ PADDED_CROSS = CrossedIds(
             {
                 "kind": "single",
                 "inputs": ("item", "other"),
-                "ids": {
-                    "keys": ({"dtype": "int64"}, {"dtype": "int64", "ids": FIFTH, "rows": 5}),
-                    "buckets": 9,
-                },
+                "ids": "cross of item and other mod 5 mod 9",
+                "paddings": (None, None),
                 "has_rule": True,
             },
             id="cross",
@@ -306,29 +306,30 @@ PADDED_CROSS = CrossedIds(
             {
                 "kind": "single",
                 "inputs": ("item", "other"),
-                "ids": {
-                    "keys": ({"dtype": "int64"}, {"dtype": "int64", "padding": -1}),
-                    "buckets": 9,
-                },
+                "ids": "cross of item and other mod 9",
+                "paddings": (None, -1),
                 "has_rule": True,
             },
             id="cross of unchanged inputs",
+        ),
+        pytest.param(
+            lambda each: of(each["item"], tf.cast(each["age"], tf.int64) % 5, rule=CROSS),
+            {
+                "kind": "single",
+                "inputs": ("item", "age"),
+                "ids": "cross of item and int64(age) mod 5 mod 9",
+                "paddings": (None, None),
+                "has_rule": True,
+            },
+            id="cross of cast numbers",
         ),
         pytest.param(
             lambda each: of(each["item"] - 3, each["other"], rule=PADDED_CROSS),
             {
                 "kind": "single",
                 "inputs": ("item", "other"),
-                "ids": {
-                    "keys": (
-                        {
-                            "dtype": "int64",
-                            "ids": {"operations": ({"do": "add", "by": -3},)},
-                        },
-                        {"dtype": "int64", "padding": -1},
-                    ),
-                    "buckets": 9,
-                },
+                "ids": "cross of item - 3 and other mod 9",
+                "paddings": (None, -1),
                 "has_rule": True,
             },
             id="cross with padding of another input",
@@ -344,22 +345,21 @@ PADDED_CROSS = CrossedIds(
             id="padding that no id is",
         ),
         pytest.param(
-            lambda each: of(each["item"] % 5, rule=HashIds(buckets=3), padding=-1),
+            lambda each: of(each["item"] % 5, rule=HASHED, padding=-1),
             {
                 "kind": "single",
                 "inputs": ("item",),
-                "ids": {"rules": (FIFTH, HASHED)},
+                "ids": "fingerprint64(str(int64(the id mod 5))) mod 3",
                 "has_rule": True,
             },
             id="hash of computed ids",
         ),
         pytest.param(
-            lambda each: of(tf.cast(each["item"], tf.int32), rule=HashIds(buckets=3)),
+            lambda each: of(tf.cast(each["item"], tf.int32), rule=HASHED),
             {
                 "kind": "single",
                 "inputs": ("item",),
-                "ids": HASHED,
-                "cast": {"of": "int64", "to": "int32"},
+                "ids": "fingerprint64(str(int64(int32(the id)))) mod 3",
                 "has_rule": True,
             },
             id="hash of cast ids",
@@ -394,30 +394,33 @@ PADDED_CROSS = CrossedIds(
             {
                 "kind": "single",
                 "inputs": ("item",),
-                "has_unknown": True,
-                "unknown": {"rule": "row", "row": 7},
+                "ids": f"7 if (the id < 0) else the id{FROM_THE_END}",
+                "from_end": True,
+                "has_rule": True,
             },
-            id="not from the end",
+            id="no longer below 0",
         ),
         pytest.param(
             lambda each: of(
                 tf.where(each["item"] < 0, tf.constant(7, tf.int64), each["item"]),
-                unknown=Unknown(rule="row", row=7),
+                unknown=Unknown(rule="row", row=3),
             ),
             {
                 "kind": "single",
                 "inputs": ("item",),
+                "ids": "7 if (the id < 0) else the id",
+                "has_rule": True,
                 "has_unknown": True,
-                "unknown": {"rule": "row", "row": 7},
+                "unknown": {"rule": "row", "row": 3},
             },
-            id="one row of unknown ids, stated twice",
+            id="two rows of unknown ids",
         ),
         pytest.param(
             lambda each: of(each["item"] % 5 - 3, variable=variable(), outside=FROM_END),
             {
                 "kind": "single",
                 "inputs": ("item",),
-                "ids": BELOW_3,
+                "ids": BELOW_3 + FROM_THE_END,
                 "from_end": True,
                 "has_rule": True,
             },
@@ -428,7 +431,7 @@ PADDED_CROSS = CrossedIds(
             {
                 "kind": "single",
                 "inputs": ("text",),
-                "ids": {"rules": ({"buckets": 8}, {"operations": ({"do": "add", "by": -1},)})},
+                "ids": f"(fingerprint64(the id) mod 8) - 1{FROM_THE_END}",
                 "from_end": True,
                 "has_rule": True,
                 "ids_dtype": "string",
@@ -452,14 +455,17 @@ PADDED_CROSS = CrossedIds(
         ),
         pytest.param(
             lambda each: of(LISTED.lookup(each["text"]), variable=variable(), outside=FROM_END),
-            {**WORDS, "has_unknown": True, "unknown": {"rule": "row", "row": 7}},
+            {**WORDS, "ids": f"{WORDS['ids']}{FROM_THE_END}", "from_end": True},
             id="list of words from the end",
         ),
         pytest.param(
-            lambda each: of(
-                each["item"], variable=variable(), outside=FROM_END, rule=HashIds(buckets=3)
-            ),
-            {"kind": "single", "inputs": ("item",), "ids": HASHED, "has_rule": True},
+            lambda each: of(each["item"], variable=variable(), outside=FROM_END, rule=HASHED),
+            {
+                "kind": "single",
+                "inputs": ("item",),
+                "ids": "fingerprint64(str(the id)) mod 3",
+                "has_rule": True,
+            },
             id="hash that is never negative",
         ),
     ],
@@ -468,6 +474,31 @@ def test_lookup_of_an_input_becomes_one_feature(look_up: LookUp, feature: dict[s
     (lookup,) = resolve(look_up)
     assert told(lookup) == feature
     assert lookup.no_rule is None
+
+
+def within_8(ids: Any, other: int) -> Any:
+    inside = (ids >= 0) & (ids < 8)
+    return tf.where(inside, ids, tf.constant(other, ids.dtype))
+
+
+@pytest.mark.parametrize(
+    ("compute", "has_rule", "unknown"),
+    [
+        (lambda ids: within_8(ids, 3), False, Unknown(rule="row", row=3)),
+        (lambda ids: within_8(ids, -1), False, Unknown()),
+        (lambda ids: tf.clip_by_value(ids, 0, 7), True, Unknown()),  # two rows
+        (lambda ids: tf.where(ids == 5, tf.zeros_like(ids), ids), True, Unknown()),
+        (lambda ids: tf.cast(tf.cast(ids, tf.int32), tf.int64), False, Unknown()),
+        (lambda ids: within_8(ids, 3) + 0 * (7 // ids), True, Unknown()),  # fails on 0
+    ],
+)
+def test_recipe_may_state_a_rule_where_the_model_keeps_the_rows(
+    compute: Callable[[Any], Any], has_rule: bool, unknown: Unknown
+) -> None:
+    (lookup,) = resolve(lambda features: of(compute(features["item"])))
+    assert lookup.feature is not None
+    assert lookup.feature.has_rule == has_rule
+    assert lookup.feature.entry.unknown == unknown
 
 
 def test_feature_has_the_encoding_of_its_lookup() -> None:
@@ -594,10 +625,8 @@ def test_lookup_that_no_rule_describes_stays_inside_and_says_why(
 
 
 UNCHANGED = "give its lookup an unchanged input"
-IN_FRONT = "ids of feature 'looked' are computed in front of a column that has a rule of its own, "
 NO_PADDING = (
-    "and may be -1, which it takes for no id; compute a value that never is, e.g. a remainder, or "
-    "give the column the unchanged input"
+    "compute a value that never is, e.g. a remainder, or give the column the unchanged input"
 )
 
 
@@ -614,7 +643,7 @@ NO_PADDING = (
             lambda each: counted(
                 each,
                 variable=variable(),
-                rule=VocabularyIds(vocabulary="v"),
+                rule=vocabulary_ids("v"),
                 keys=((1, 2),),
             ),
             rf"computed by operation 'PopulationCount' \(PopulationCount\) {LINE} of the model",
@@ -632,20 +661,6 @@ NO_PADDING = (
             rf"computed by operation 'Tile' \(Tile\) {LINE} of the model",
             SEPARATE,
             id="joined words twice",
-        ),
-        pytest.param(
-            lambda each: sequence(
-                tf.strings.lower(each["text"])[:, None], 1, rule=HashIds(buckets=3)
-            ),
-            rf"computed by operation 'StringLower' \(StringLower\) {LINE} of the model",
-            SEPARATE,
-            id="sequence of words in lower case",
-        ),
-        pytest.param(
-            lambda each: of(tf.strings.strip(each["text"]), rule=HashIds(buckets=3), padding=""),
-            rf"computed by operation 'StringStrip' \(StringStrip\) {LINE} of the model",
-            SEPARATE,
-            id="stripped words that may become padding",
         ),
         pytest.param(
             lambda each: bag(ragged(each["bag"].values, each["bag"].row_splits * 2)),
@@ -670,6 +685,24 @@ NO_PADDING = (
             "computed by 'item' of the model",
             UNCHANGED,
             id="rows of dense ids",
+        ),
+        pytest.param(
+            lambda each: of(each["item"] % 5 - 3, rule=HASHED, padding=-1),
+            "computed, and may be -1, which their column takes for no id",
+            NO_PADDING,
+            id="padding that a hashed id may be",
+        ),
+        pytest.param(
+            lambda each: of(each["item"], each["other"] % 5 - 3, rule=PADDED_CROSS),
+            "computed, and may be -1, which their column takes for no id",
+            NO_PADDING,
+            id="padding that a crossed id may be",
+        ),
+        pytest.param(
+            lambda each: of(tf.strings.strip(each["text"]), rule=HASHED_TEXT, padding=""),
+            "computed, and may be '', which their column takes for no id",
+            NO_PADDING,
+            id="padding that a stripped text may be",
         ),
         pytest.param(
             lambda each: of(each["bag"].values),
@@ -724,39 +757,6 @@ def test_lookup_that_can_neither_leave_nor_stay_is_refused(
             "weights of feature 'looked' are computed by operation 'Mul' (Mul) LINE of the model, "
             "not an unchanged input; give the model an input that holds them",
             id="computed weights",
-        ),
-        pytest.param(
-            lambda each: of(each["item"] % 5 - 3, rule=HashIds(buckets=3), padding=-1),
-            NotConvertible,
-            IN_FRONT + NO_PADDING,
-            id="padding that a hashed id may be",
-        ),
-        pytest.param(
-            lambda each: of(each["item"], each["other"] % 5 - 3, rule=PADDED_CROSS),
-            NotConvertible,
-            IN_FRONT + NO_PADDING,
-            id="padding that a crossed id may be",
-        ),
-        pytest.param(
-            lambda each: of(
-                tf.where(each["item"] < 0, tf.constant(7, tf.int64), each["item"]),
-                unknown=Unknown(rule="row", row=3),
-            ),
-            NotConvertible,
-            f"{IN_FRONT.strip(', ')}, which no rule describes together; give the column the "
-            "unchanged input",
-            id="two rows of unknown ids",
-        ),
-        pytest.param(
-            lambda each: of(
-                each["item"],
-                tf.cast(tf.cast(each["age"], tf.int64) % 5, tf.int64),
-                rule=CROSS,
-            ),
-            NotConvertible,
-            f"{IN_FRONT.strip(', ')}, which no rule describes together; give the column the "
-            "unchanged input",
-            id="cross of cast numbers",
         ),
     ],
 )

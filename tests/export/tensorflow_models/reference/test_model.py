@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import BundleError
 from bundle.features.columns import Column
-from bundle.format.manifest import HashIds, TextIds
+from bundle.format.manifest import TextIds
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, NotConvertible, UsageError
 from export.front_end.interface import ReferenceInputs, ReferenceRun
@@ -21,6 +21,7 @@ from export.recipe.schema import ExportJob
 from export.tensorflow_models.reference.model import TensorFlowReference
 from tests.export.traced_features import dense, embedded
 from tests.export.traced_models import recipe
+from tests.id_graphs import hash_ids
 
 CODE = """
 import tensorflow as tf
@@ -244,7 +245,7 @@ def test_run_expects_no_numbers_of_inputs_that_are_read_otherwise(
     assert found.expected_numbers == {}
 
 
-WORDS = TextIds(split="whitespace", ids=HashIds(buckets=4))
+WORDS = TextIds(split="whitespace", ids=hash_ids(4, "string"))
 
 
 @pytest.mark.parametrize(

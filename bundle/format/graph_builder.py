@@ -1,0 +1,152 @@
+"""Writes graphs of ids: the rules that recipes and feature columns state, as TensorFlow's
+operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from bundle.format.id_graphs import (
+    ConstantDtype,
+    ConstantNode,
+    GraphIds,
+    InputDtype,
+    InputNode,
+    LookupTable,
+    OperationNode,
+)
+
+OovHash = Literal["fingerprint", "modulo"]
+_DECIMAL = {"width": -1, "fill": "", "precision": -1, "scientific": False, "shortest": False}
+"""Attributes of `AsString` that print an integer as Python does."""
+
+
+class GraphBuilder:
+    """Adds nodes to a graph. A method takes and returns positions of nodes."""
+
+    def __init__(self, dtype: InputDtype, graph: GraphIds | None = None) -> None:
+        """Begins with an input, or behind the last node of a graph.
+
+        Args:
+          dtype: Of the input.
+          graph: To be continued; None: a new one.
+        """
+        self._nodes: list[Any] = [InputNode(dtype=dtype)] if graph is None else list(graph.nodes)
+        self._tables: list[LookupTable] = [] if graph is None else list(graph.tables)
+
+    @property
+    def last(self) -> int:
+        """The position of the last node: at first of the input, or of what the graph computes."""
+        return len(self._nodes) - 1
+
+    def input(self, dtype: InputDtype, number: int) -> int:
+        """Adds a further input, the one at a position."""
+        return self._add(InputNode(dtype=dtype, input=number))
+
+    def graph(self) -> GraphIds:
+        """Returns the graph whose result is that of the last node."""
+        return GraphIds(nodes=tuple(self._nodes), tables=tuple(self._tables))
+
+    def constant(self, value: int | float | str, dtype: ConstantDtype = "int64") -> int:
+        """Adds one value."""
+        return self._add(ConstantNode(dtype=dtype, values=(value,)))
+
+    def compute(self, op: str, *operands: int, **attributes: Any) -> int:
+        """Adds an operation."""
+        return self._add(OperationNode(op=op, inputs=operands, attributes=attributes))
+
+    def texts(self, integers: int) -> int:
+        """Adds the decimal texts of integers."""
+        return self.compute("AsString", integers, **_DECIMAL)
+
+    def moved(self, rows: int, first_row: int) -> int:
+        """Adds rows, int64, that begin at `first_row` instead of at 0."""
+        return self.compute("AddV2", rows, self.constant(first_row)) if first_row else rows
+
+    def hashed(self, texts: int, buckets: int, key: Sequence[int] | None = None) -> int:
+        """Adds int64 hashes of texts: FarmHash Fingerprint64, or with a key SipHash-2-4."""
+        if key is None:
+            return self.compute("StringToHashBucketFast", texts, num_buckets=buckets)
+        attributes = {"num_buckets": buckets, "key": list(key)}
+        return self.compute("StringToHashBucketStrong", texts, **attributes)
+
+    def positions(self, keys: int, table: LookupTable, default: int = -1) -> int:
+        """Adds int64 values of keys in a lookup table, `default` of others."""
+        self._tables.append(table)
+        number = len(self._tables) - 1
+        return self.compute("LookupTableFindV2", keys, self.constant(default), table=number)
+
+    def vocabulary(
+        self,
+        keys: int,
+        key_dtype: Literal["int64", "string"],
+        table: LookupTable,
+        oov_buckets: int = 0,
+        oov_first_row: int = 0,
+        oov_hash: OovHash = "fingerprint",
+        mask: int | str | None = None,
+    ) -> int:
+        """Adds the rows of keys, as `rowcast-export`'s rule `vocabulary` has them."""
+        rows = self.positions(keys, table)
+        if oov_buckets:
+            if key_dtype == "int64" and oov_hash == "modulo":
+                buckets = self.compute("FloorMod", keys, self.constant(oov_buckets))
+            else:
+                texts = keys if key_dtype == "string" else self.texts(keys)
+                buckets = self.hashed(texts, oov_buckets)
+            is_unknown = self.compute("Less", rows, self.constant(0))
+            others = self.moved(buckets, oov_first_row)
+            rows = self.compute("SelectV2", is_unknown, others, rows)
+        return self.masked(rows, keys, key_dtype, mask)
+
+    def masked(
+        self, rows: int, keys: int, key_dtype: Literal["int64", "string"], mask: int | str | None
+    ) -> int:
+        """Adds rows with row 0 for the key `mask`."""
+        if mask is None:
+            return rows
+        is_masked = self.compute("Equal", keys, self.constant(mask, key_dtype))
+        return self.compute("SelectV2", is_masked, self.constant(0), rows)
+
+    def buckets(self, numbers: int, boundaries: Sequence[float], first_row: int = 0) -> int:
+        """Adds rows of numbers: `first_row` + how many boundaries are at most as large."""
+        counts = self.compute("Bucketize", numbers, boundaries=list(boundaries))
+        return self.moved(self.compute("Cast", counts, DstT="int64"), first_row)
+
+    def limited(self, rows: int, low: int, high: int) -> int:
+        """Adds rows, int64, those outside of [low, high] at its nearer end."""
+        return self.compute("ClipByValue", rows, self.constant(low), self.constant(high))
+
+    def replaced(self, rows: int, count: int, row: int) -> int:
+        """Adds rows, int64, with `row` in place of those outside of [0, count)."""
+        is_low = self.compute("Less", rows, self.constant(0))
+        is_high = self.compute("GreaterEqual", rows, self.constant(count))
+        is_outside = self.compute("LogicalOr", is_low, is_high)
+        return self.compute("SelectV2", is_outside, self.constant(row), rows)
+
+    def then(self, graph: GraphIds) -> int:
+        """Adds what a graph computes of the last node, which takes the place of its input."""
+        first_table = len(self._tables)
+        self._tables += graph.tables
+        moved: dict[int, int] = {}
+        values = self.last
+        for position, node in enumerate(graph.nodes):
+            if isinstance(node, InputNode):
+                is_cast = node.dtype in ("int32", "int64", "float32")
+                moved[position] = (
+                    self.compute("Cast", values, DstT=node.dtype) if is_cast else values
+                )
+            elif isinstance(node, OperationNode):
+                attributes = dict(node.attributes)
+                if "table" in attributes:
+                    attributes["table"] += first_table
+                operands = [moved[operand] for operand in node.inputs]
+                moved[position] = self.compute(node.op, *operands, **attributes)
+            else:
+                moved[position] = self._add(node)
+        return self.last
+
+    def _add(self, node: InputNode | ConstantNode | OperationNode) -> int:
+        self._nodes.append(node)
+        return self.last
