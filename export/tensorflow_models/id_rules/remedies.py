@@ -1,4 +1,4 @@
-"""Tells what to change about ids that no rule describes."""
+"""Tells what to change about ids that a bundle does not compute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from export.tensorflow_models.id_rules.buckets import SEARCHES, SERIES
 
 
 def cure_of(values: Values) -> str:
-    """Returns what to change about an operation that no rule describes."""
+    """Returns what to change about an operation that a bundle does not compute."""
     if values.type != "ReadVariableOp" and (words := cure_of_words(values.tensor)):
         return words
     dtype = values.tensor.dtype
@@ -31,8 +31,8 @@ def cure_of_words(ids: Any) -> str:
 
 _CURES: dict[tuple[str, ...], str] = {
     ("ReadVariableOp",): (
-        "make a constant of the variable that its ids are computed with, since rules read no "
-        "checkpoint"
+        "make a constant of the variable that its ids are computed with, since a bundle computes "
+        "ids without the checkpoint"
     ),
     PYTHON_CODE: "write the function in TensorFlow's own operations, or let callers send what it "
     "returns",
@@ -40,14 +40,9 @@ _CURES: dict[tuple[str, ...], str] = {
         "let the number only rise, or only fall, with the input, over its whole range "
         "(tf.maximum(x, 0.) before a logarithm)"
     ),
-    ("SparseToDense",): (
-        "cross inputs of one value each, either unchanged or as rows of hashes, vocabularies, "
-        "buckets and remainders"
-    ),
+    ("SparseToDense",): "cross inputs of one value each",
     ("StringJoin", "Add", "AsString", "ReduceJoin"): (
-        "join inputs of one value each by tf.strings.join: strings, texts, and "
-        "tf.strings.as_string of integers, or of "
-        "rows of hashes, vocabularies, buckets and remainders"
+        "join inputs of one value each by tf.strings.join"
     ),
 }
 _WORDS = (
@@ -59,6 +54,6 @@ _WORDS = (
     "or let callers send the words"
 )
 _SEPARATE = (
-    "let callers send what is looked up as a separate input, or compute it from one input by "
-    "constants (sums, products, quotients, remainders, limits), hashes, vocabularies or buckets"
+    "let callers send what is looked up as a separate input, or compute it by arithmetic, "
+    "comparisons, hashes, vocabularies or buckets"
 )

@@ -536,8 +536,8 @@ def test_lookup_of_several_inputs_becomes_a_feature_of_each(look_up: LookUp) -> 
 
 LINE = r"\(test_traced_lookups\.py:\d+\)"
 SEPARATE = (
-    "let callers send what is looked up as a separate input, or compute it from one input by "
-    "constants (sums, products, quotients, remainders, limits), hashes, vocabularies or buckets"
+    "let callers send what is looked up as a separate input, or compute it by arithmetic, "
+    "comparisons, hashes, vocabularies or buckets"
 )
 DENSE_ROWS = (
     "make the rows dense by tf.reduce_sum or tf.reduce_mean with axis=1, or by "
