@@ -145,7 +145,7 @@ def test_page_plots_the_curve_of_a_tree_and_marks_the_setting_that_was_chosen() 
     [
         (
             {"ids": computed_ids(("Sub", 3), ("FloorDiv", 10), ("Minimum", 5))},
-            "min(((the id - 3) div 10), 5)",
+            "min((the id - 3) div 10, 5)",
         ),
         (
             {"ids": hash_ids(9, first_row=1)},
