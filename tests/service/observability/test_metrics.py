@@ -203,7 +203,7 @@ def test_render_shows_what_is_set() -> None:
         "rowcast_desired_state_revision": 7,
         "rowcast_root_readable": 1,
         "rowcast_certificate_expiry_timestamp_seconds{certificate=server}": 2e9,
-        f"rowcast_build_info{{format=1,product={version('rowcast')},rows={rows}}}": 1,
+        f"rowcast_build_info{{format=2,product={version('rowcast')},rows={rows}}}": 1,
     }
     assert {key: rendered[key] for key in expected} == expected
     assert rendered["rowcast_root_scanned_timestamp_seconds"] > 1.7e9
