@@ -20,7 +20,7 @@ from bundle.features.input_lengths import InputLengths
 from bundle.features.rules.graphs import Graph
 from bundle.features.rules.ids import Rule, rule_of, within
 from bundle.format import manifest
-from bundle.format.id_graphs import InputNode, OperationNode
+from bundle.format.id_graphs import ConstantNode, InputNode, OperationNode
 from bundle.tables.vocabularies import Vocabulary, index_keys
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
 from export.id_rules.limits import limits_of
@@ -32,6 +32,8 @@ _UNKNOWN_EVERY = 7
 """One id of so many is unknown."""
 _TRIED = 1 << 14
 """Values of which some lead to rows of a table."""
+_TRIED_AROUND = 1 << 10
+"""The same around each constant."""
 NO_LIMIT = 1 << 62
 """Stands for the number of rows where ids of any size have one."""
 
@@ -385,12 +387,7 @@ class _Maker:
                 return ids
             return np.where(right, ids, self.random.choice(ids[right], ids.size))
 
-        # Floats are exact up to 2^24 only.
-        reaches = [1 << 10, 1 << 16, 1 << 23]
-        if ids.dtype.kind != "f":
-            reaches += [1 << 31, beyond]
-        tried = [self.random.integers(-each, each, _TRIED) for each in reaches if each <= beyond]
-        others = np.concatenate(tried)
+        others = self._spread(graphs, beyond, is_float=ids.dtype.kind == "f")
         others = others[known(others)]
         if not others.size:
             return ids
@@ -400,6 +397,30 @@ class _Maker:
         ids = ids.copy()
         ids[~right] = replaced
         return ids
+
+    def _spread(
+        self, graphs: Sequence[tuple[manifest.GraphIds, int]], beyond: int, is_float: bool
+    ) -> Ids:
+        """Returns integers of every size, and some around the constants of graphs, by which these
+        may move ids.
+
+        Args:
+          graphs: with the number of rows of the table of each.
+          beyond: the limit of integers.
+          is_float: whether float32 must be exact for them.
+        """
+        reaches = [1 << 10, 1 << 16, 1 << 23]
+        if is_float:
+            beyond = min(beyond, 1 << 23)
+        else:
+            reaches += [1 << 31, beyond]
+        spread = [self.random.integers(-each, each, _TRIED) for each in reaches if each <= beyond]
+        spread += [
+            center + self.random.integers(-rows, rows, _TRIED_AROUND)
+            for graph, rows in graphs
+            for center in _centers(graph, beyond - rows)
+        ]
+        return np.concatenate(spread)
 
     def _rule(self, graph: manifest.GraphIds) -> Rule:
         """Returns a graph as a service computes it."""
@@ -488,6 +509,16 @@ def _fixed_size(spec: FeatureSpec | None, numbers: Sequence[manifest.DenseFeatur
         return entry.length
     # Where no id stands for padding, every example of a dense bag is full.
     return spec.ids_max if entry.padding is None else None
+
+
+def _centers(graph: manifest.GraphIds, beyond: int) -> list[int]:
+    """Returns the integers of a graph that are no lists, with either sign, and below a limit."""
+    constants = {
+        int(node.values[0])
+        for node in graph.nodes
+        if isinstance(node, ConstantNode) and not node.is_list and node.dtype.startswith("int")
+    }
+    return sorted(sign * one for one in constants for sign in (-1, 1) if abs(one) < beyond)
 
 
 def _readers(graph: manifest.GraphIds, number: int) -> list[OperationNode]:

@@ -187,6 +187,7 @@ def test_made_integers_fall_into_every_bucket() -> None:
         (computed_ids(("AddV2", 4)), set(range(-4, 6))),
         (computed_ids(("AddV2", -500)), set(range(500, 510))),
         (computed_ids(("AddV2", 40_000)), set(range(-40_000, -39_990))),
+        (computed_ids(("Sub", 1 << 30)), set(range(1 << 30, (1 << 30) + 10))),
     ],
 )
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
