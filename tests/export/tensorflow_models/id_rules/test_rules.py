@@ -181,7 +181,7 @@ def test_ids_of_known_rules_are_computed_in_a_self_contained_saved_model(
 @pytest.mark.parametrize(
     ("function", "code", "message"),
     [
-        ("sine", {}, r"(Sin) LINE.*code.inline_bytes_max.*sums, prod"),
+        ("sine", {}, r"(Sin) LINE.*code.inline_bytes_max.*by arithmetic, comparisons"),
         ("python", {}, r"(EagerPyFunc) LINE.*TensorFlow's own operations"),
         ("weak", {}, r"(StringToHashBucket) LINE"),
         ("variable", {}, r"(ReadVariableOp) LINE.*make a constant of the variable"),
