@@ -168,6 +168,8 @@ class Graph:
                 results[step.position] = step.compute(attributes, *operands)
             except UnknownKey as problem:
                 raise UnknownRefused(feature, str(problem)) from problem
+            except FeatureError as problem:  # of a vocabulary, which knows no input
+                raise FeatureError(feature, problem.problem) from problem
             except Rejected as problem:
                 raise FeatureError(
                     feature, f"the model's operation {step.node.op} {problem}, which it fails on"

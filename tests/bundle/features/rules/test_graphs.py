@@ -241,3 +241,15 @@ def test_graph_that_cannot_be_computed_names_its_node(nodes: list[Node], message
 def test_expression_leaves_out_what_is_long() -> None:
     nodes = [sent(), *(node("AddV2", at, at) for at in range(30))]
     assert len(expression(graph(*nodes), "x")) < 500
+
+
+def test_key_of_another_kind_is_an_error_of_the_input() -> None:
+    numbers = Vocabulary(IntegerKeys(np.array([5, 7])))
+    entry = graph(
+        sent("string"),
+        constant(-1),
+        node("LookupTableFindV2", 0, 1, table=0),
+        tables=[{"vocabulary": "words"}],
+    )
+    with pytest.raises(FeatureError, match="feature 'city': 'red' is no integer id"):
+        rows(entry, texts("red"), words=numbers)
