@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.features.rules.operations import OPERATIONS
+from bundle.features.rules.operations import OPERATIONS, Rejected
 from bundle.format.id_graphs import OperationNode
 from export.graphs.loading import load_tensorflow
 from export.id_rules.operations import run_operation
@@ -81,6 +81,15 @@ OF_TWO: Mapping[str, Sequence[str]] = {
 BY = frozenset({"FloorDiv", "FloorMod", "TruncateDiv", "TruncateMod"})
 """Divide: integers by no zero, and the smallest by no -1, which stops the processor."""
 SHIFTS = frozenset({"LeftShift", "RightShift"})
+WRITTEN = {
+    "i": [b"12", b" 12", b"\t-12\v\n", b"+5", b"007", b"-0", b"2147483647", b"-2147483648"],
+    "f": [
+        b"1.5", b" -.5e-2 ", b"5.", b"007", b"1e400", b"-1e-400", b"inf", b"-Infinity", b"NaN",
+        b"0x1F", b"16777217", b"16777217.0000000001", b"16777216.9999999999", b"0.1", b"1e-39",
+        b"3.4028235e38", b"3.4028236e38", b"1.00000017881393432617187499", b"-33554435.0001",
+    ],
+}  # fmt: skip
+"""Texts that are numbers of every width."""
 DIGITS = [("", -1), ("0", 5), ("+", -1), (" ", 4), ("-", 6)]
 
 
@@ -142,6 +151,9 @@ def calls() -> list[Any]:
         ("Substr", {}, [long_texts, np.array(-3, np.int32), np.array(2, np.int32)]),
         ("Substr", {}, [long_texts, np.array(2, np.int64), np.array(100, np.int64)]),
     ]
+    for dtype in BOTH:
+        written = WRITTEN[np.dtype(dtype).kind]
+        listed.append(("StringToNumber", {"out_type": dtype}, [np.array(written, object)]))
     # Letters beyond ASCII stay as they are.
     listed += [(op, {}, [texts]) for op in ("StringLower", "StringUpper")]
     return listed
@@ -193,6 +205,19 @@ def _shown(result: Array, expected: Array) -> str:
         return f"{result.dtype} {result.shape}, not {expected.dtype} {expected.shape}"
     pairs = zip(result.tolist(), expected.tolist(), strict=True)
     return str([(own, right) for own, right in pairs if own != right and own == own][:3])
+
+
+@pytest.mark.parametrize("dtype", BOTH)
+def test_text_that_is_no_number_is_rejected_as_tensorflow_fails(dtype: str) -> None:
+    others = ["", " ", "x", "- 5", "--5", "1_0", "1,5", "1f", "1e", "12\0", "\uff11", "1 2"]
+    if dtype in WHOLE:
+        others += ["1.5", "0x10", "nan", str(np.iinfo(dtype).max + 1), str(np.iinfo(dtype).min - 1)]
+    for text in others:
+        texts = np.array([text.encode()], object)
+        with pytest.raises(Rejected, match=f"no {dtype}"):
+            OPERATIONS["StringToNumber"].compute({"out_type": dtype}, texts)
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            tf.strings.to_number(tf.constant(texts), dtype)
 
 
 def test_every_operation_is_compared() -> None:

@@ -6,14 +6,16 @@ value as an array without axes; where it is a list of constants, `Operation.list
 
 Source: TensorFlow 2.20, core/kernels (the rules): cwise_ops.h, cast_op_impl.h, bucketize_op.cc,
 searchsorted_op.cc, gather_op.cc, string_to_hash_bucket_op.h, as_string_op.cc, string_join_op.cc,
-string_lower_op.cc, string_upper_op.cc, string_strip_op.cc, string_length_op.cc, substr_op.cc and
-static_regex_replace_op.cc.
+string_lower_op.cc, string_upper_op.cc, string_strip_op.cc, string_length_op.cc, substr_op.cc,
+static_regex_replace_op.cc and string_to_number_op.cc.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import farmhash
@@ -30,6 +32,14 @@ TEXTS_MAX = 64 << 20
 WIDTH_MAX = 1000
 """Characters that a number is filled up to."""
 _WHITESPACE = b" \t\n\v\f\r"
+_INTEGER = re.compile(rb"[+-]?[0-9]+")
+_FLOAT = re.compile(
+    rb"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|0x[0-9a-f]+|inf(?:inity)?|nan)",
+    re.IGNORECASE,
+)
+_PARSED = ("int32", "int64", "float32", "float64")
+_DIGITS_MAX = 1000
+"""Characters of the longest integer that is parsed."""
 _SIMPLE_PATTERN = re.compile(
     r"(?:[^\\.^$*+?{}\[\]|()]|\\\W)+|\[(?!\^)(?:(?!\\\w|[\[\]])[\x00-\x7f]|\\\W)+\]", re.ASCII
 )
@@ -272,6 +282,44 @@ def _replaced(attributes: Attributes, texts: Array) -> Array:
     return _changed(lambda text: pattern.sub(lambda _: rewrite, text, count), texts)
 
 
+def _parsed(attributes: Attributes, texts: Array) -> Array:
+    """Returns the numbers that texts write in decimal, with whitespace around them; of floats also
+    in hexadecimal, infinities and NaN.
+    """
+    if attributes["out_type"] not in _PARSED:
+        raise ValueError(f"'out_type' is {attributes['out_type']!r}; {_PARSED} were expected")
+    dtype = np.dtype(attributes["out_type"])
+    parse = _integer if dtype.kind == "i" else _float
+    values = [parse(text.strip(_WHITESPACE), dtype) for text in texts.ravel().tolist()]
+    return np.array(values, dtype).reshape(texts.shape)
+
+
+def _integer(text: bytes, dtype: np.dtype[Any]) -> int:
+    limits = np.iinfo(dtype)
+    value = int(text) if _INTEGER.fullmatch(text) and len(text) <= _DIGITS_MAX else None
+    if value is None or not limits.min <= value <= limits.max:
+        raise Rejected(f"holds {text[:_DIGITS_MAX].decode(errors='replace')!r}, no {dtype}")
+    return value
+
+
+def _float(text: bytes, dtype: np.dtype[Any]) -> Any:
+    if not _FLOAT.fullmatch(text):
+        raise Rejected(f"holds {text[:_DIGITS_MAX].decode(errors='replace')!r}, no {dtype}")
+    digits = text.decode()
+    if "x" in digits.lower():
+        return dtype.type(float.fromhex(digits))
+    value = float(digits)
+    rounded = dtype.type(value)
+    if dtype == np.float32 and math.isfinite(value) and math.isfinite(rounded):
+        # The nearest float64 may be half way between two of float32, which the text is not.
+        other = np.nextafter(rounded, np.float32(math.copysign(math.inf, value - float(rounded))))
+        if math.isfinite(other) and (float(rounded) + float(other)) / 2 == value:
+            beyond = Fraction(digits) - Fraction(value)
+            if beyond:
+                return max(rounded, other) if beyond > 0 else min(rounded, other)
+    return rounded
+
+
 def _filled(value: int) -> Callable[..., Array]:
     def fill(_attributes: Attributes, values: Array) -> Array:
         filling: Any = value if values.dtype.kind != "O" else b""
@@ -356,6 +404,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "StringLength": Operation(_lengths, 1, ("unit",), words="len({0})"),
     "StringLower": Operation(_lowered, 1, words="lower({0})"),
     "StringStrip": Operation(_stripped, 1, words="strip({0})"),
+    "StringToNumber": Operation(_parsed, 1, ("out_type",), words="{out_type}({0})"),
     "StringToHashBucketFast": Operation(
         _hashed, 1, ("num_buckets",), words="(fingerprint64({0}) mod {num_buckets})"
     ),

@@ -198,6 +198,7 @@ def hashed(buckets: int) -> Node:
             for wrong in ([1.0, 0.5], [1e39])
         ),
         ([sent(), as_strings(0, width=10**9)], "'width' and 'precision' are at most 1000"),
+        ([sent("string"), node("StringToNumber", 0, out_type="complex64")], "'out_type' is 'comp"),
         ([sent(), node("StringLower", 0)], "node 1 (StringLower) of a graph of ids does not fit"),
         ([sent("string"), node("Abs", 0)], "node 1 (Abs) of a graph of ids does not fit"),
         ([sent(), node("Cast", 0, DstT="float32")], "computes float32 of shape (1,) for 1 values"),
