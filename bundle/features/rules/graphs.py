@@ -93,6 +93,7 @@ class Graph:
             else:
                 self._constants.append((position, len(parameters)))
                 parameters.append(_constant(node))
+        self._last = len(entry.nodes) - 1
         self._may_warn = any(step.node.op not in _QUIET for step in self._steps)
         self.parameters = tuple(parameters)
         self.form = _form(entry)
@@ -109,7 +110,8 @@ class Graph:
         Raises:
           FeatureError: a value is none that the model takes; names `feature`.
         """
-        return self._results([(feature, values)], parameters).astype(np.int64, copy=False)
+        rows = self._results([(feature, values)], parameters)
+        return rows if rows.dtype == np.int64 else rows.astype(np.int64)
 
     def results(self, sent: Sequence[tuple[str, Values]]) -> Array:
         """Returns [m] integers, or texts as bytes, of one value of each of several inputs.
@@ -152,15 +154,21 @@ class Graph:
             results[node.position] = node.read(*sent[node.number])
         if self._may_warn:
             with np.errstate(all="ignore"):
-                self._run(sent[0][0], results, parameters)
-        else:
-            self._run(sent[0][0], results, parameters)
-        return results[len(self._entry.nodes) - 1]
+                return self._last_result(sent[0][0], results, parameters)
+        return self._last_result(sent[0][0], results, parameters)
 
-    def _run(self, feature: str, results: dict[int, Array], parameters: Sequence[Array]) -> None:
-        """Adds the results of all operations to those of the nodes that they read."""
+    def _last_result(
+        self, feature: str, results: dict[int, Array], parameters: Sequence[Array]
+    ) -> Array:
+        """Returns the result of the last node.
+
+        Args:
+          feature: named in errors.
+          results: of the nodes that are no operations, by position.
+          parameters: as for `rows`.
+        """
         for step in self._steps:
-            operands = [results[operand] for operand in step.node.inputs]
+            operands = map(results.__getitem__, step.node.inputs)
             attributes = step.node.attributes
             if step.size >= 0:
                 attributes = {**attributes, _SIZE: parameters[step.size]}
@@ -181,6 +189,7 @@ class Graph:
                 ) from problem
             for operand in step.finished:
                 del results[operand]
+        return results[self._last]
 
 
 class _Input(NamedTuple):

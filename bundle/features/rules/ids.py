@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -58,17 +59,18 @@ class RuleSet:
         """Takes the rule of each feature, and what errors call its input."""
         self._rules = rules
         self._features = features
+        self._no_rows = [_NO_ROWS] * len(rules)
         self._groups: dict[tuple[np.dtype[Any], ...], list[_Group]] = {}
 
     def resolve(self, columns: Sequence[Values]) -> list[Rows]:
         """Returns what `Rule.resolve` does of each column."""
-        dtypes = tuple([values.dtype for values in columns])
+        dtypes = tuple(map(_DTYPE, columns))
         if dtypes not in self._groups:
             self._groups[dtypes] = self._grouped(dtypes)
-        rows = [_NO_ROWS] * len(columns)
+        rows = [*self._no_rows]
         for group in self._groups[dtypes]:
-            if len(group.members) == 1:
-                (member,) = group.members
+            member = group.only_member
+            if member is not None:
                 rule = self._rules[member]
                 rows[member] = rule.evaluate(
                     self._features[member], columns[member], rule.parameters
@@ -107,10 +109,12 @@ class _Group:
 
     Attributes:
       members: their places.
+      only_member: the place of the only one; None: there are several.
       parameters: each one value where all rules agree, else one for each rule.
     """
 
     members: list[int]
+    only_member: int | None
     parameters: list[NDArray[Any]]
 
     @classmethod
@@ -121,7 +125,7 @@ class _Group:
             each = np.array([value[()] for value in values], values[0].dtype)
             is_one = all(value == values[0] for value in values)
             parameters.append(values[0] if is_one else each)
-        return cls(members, parameters)
+        return cls(members, members[0] if len(members) == 1 else None, parameters)
 
 
 def split(whole: NDArray[Any], parts: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -171,3 +175,4 @@ def rule_of(
 
 
 _NO_ROWS = np.empty(0, np.int64)
+_DTYPE = attrgetter("dtype")
