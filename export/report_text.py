@@ -27,8 +27,8 @@ def size_text(count: int) -> str:
 
 
 def thousands(count: int) -> str:
-    """Returns a large number for reading: `1 250 000`."""
-    return f"{count:,}".replace(",", " ")
+    """Returns a large number for reading: `1,250,000`."""
+    return f"{count:,}"
 
 
 def count_text(count: int, noun: str) -> str:

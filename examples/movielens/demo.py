@@ -21,6 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rowcast_client import Client, Neighbor, RankedCandidate, RowcastError, where
+from rowcast_client.descriptions import plain_message
 
 from examples import served
 from examples.movielens import data, evaluate
@@ -315,7 +316,9 @@ def _time(
     """Compares one stage with two, and the tree with exact search, by the time of
     single requests.
     """
-    (index,) = grpc.model(MODEL).indexes
+    (details,) = grpc.model(MODEL).indexes
+    index = plain_message(details)  # enumerated values as words
+    movies_searched = f"{index['size']:,} movies"
 
     def near(question: Ask, **options: Any) -> Any:
         return grpc.retrieve(features(question), k=depth, **options)
@@ -330,10 +333,12 @@ def _time(
     tree_ms = median_ms(near, timed)
     exact_ms = median_ms(partial(near, exact=True), timed)
     table = _table(f"time of one request over gRPC, median of {len(timed)}", "", "ms")
-    table.add_row(f"retrieve {depth} of {index.size} movies, {index.kind}", f"{tree_ms:.1f}")
-    table.add_row(f"retrieve {depth} of {index.size} movies, exact search", f"{exact_ms:.1f}")
+    table.add_row(f"retrieve {depth} of {movies_searched}, {index['kind']}", f"{tree_ms:.1f}")
+    table.add_row(f"retrieve {depth} of {movies_searched}, exact search", f"{exact_ms:.1f}")
     table.add_row(f"retrieve {depth} and rank them: two stages", f"{median_ms(ranked, timed):.1f}")
-    table.add_row(f"rank all {index.size}: no retrieval", f"{median_ms(exhaustive, timed):.1f}")
+    table.add_row(
+        f"rank all {movies_searched}: no retrieval", f"{median_ms(exhaustive, timed):.1f}"
+    )
     console.print(table)
     found = ranked_ids(grpc.retrieve, questions, k=depth)
     exact = ranked_ids(grpc.retrieve, questions, k=depth, exact=True)
@@ -345,8 +350,8 @@ def _time(
         else "saves no time: so few are searched exactly as fast"
     )
     console.print(
-        f"The {index.kind} index finds {recall:.1%} of the {depth} nearest movies "
-        f"({index.recall:.1%} when exported) and {verdict}."
+        f"The {index['kind']} index finds {recall:.1%} of the {depth} nearest movies "
+        f"({index['recall']:.1%} when exported) and {verdict}."
     )
 
 

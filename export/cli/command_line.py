@@ -15,6 +15,28 @@ CheckpointPath = Annotated[
         "directory, of which the newest checkpoint is read.",
     ),
 ]
+FactoryName = Annotated[
+    str,
+    typer.Argument(
+        metavar="FACTORY",
+        help="What builds the model: file.py:function, file.py:Class, notebook.ipynb:Class or "
+        "package.module:function.",
+    ),
+]
+ExamplesFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--examples",
+        metavar="FILE",
+        help="Parquet or JSON-lines file of raw examples, with a column for each input.",
+    ),
+]
+DraftFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="FILE", help="Write the draft to this new file instead of to stdout."
+    ),
+]
 RecipePath = Annotated[
     Path, typer.Argument(metavar="RECIPE", help="Recipe (TOML); see docs/reference/recipe.md.")
 ]

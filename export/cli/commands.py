@@ -78,9 +78,33 @@ def inspect(
         inventory = recognise(opened, options.read_statements(named, mod, layout))
     except CheckpointError as problem:
         raise CheckpointError(problems[0] if problems else str(problem)) from problem
-    print_report(inventory_json(inventory, problems), inventory_table(inventory, problems), as_json)
+    table = inventory_table(inventory, problems, opened.graph)
+    print_report(inventory_json(inventory, problems), table, as_json)
     if problems:
         raise CheckpointError(problems[0])
+
+
+@app.command()
+def init(
+    factory: cl.FactoryName,
+    checkpoint: cl.CheckpointPath,
+    examples: cl.ExamplesFile = None,
+    out: cl.DraftFile = None,
+) -> None:
+    """Write the first draft of a recipe: what the model, its examples and its checkpoint show, with
+    a comment at each line that none of them does. Run it where the recipe will be.
+    """
+    if out is not None and out.exists():
+        raise UsageError(f"--out {out} exists; a recipe is not overwritten: name another file")
+    with _at_work() as progress, progress.step("model"):
+        from export.drafts.drafting import draft_recipe
+
+        text = draft_recipe(factory, checkpoint, examples, Path.cwd())
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        out.write_text(text)
+        errors.print(f"wrote {out}; read it, then run `rowcast-export plan {out}`")
 
 
 @app.command()

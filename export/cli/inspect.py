@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +10,11 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
+from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX, ObjectGraph
 from export.checkpoint.inventory.specs import Inventory, TableSpec
 from export.checkpoint.layouts import Mod, SparseCore
 from export.checkpoint.variables import Entry
-from export.report_text import count_text, report_table, size_text
+from export.report_text import count_text, report_table, size_text, thousands
 
 if TYPE_CHECKING:
     from export.tables.plan import ExportPlan
@@ -48,9 +49,16 @@ def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[s
     }
 
 
-def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> RenderableType:
+def inventory_table(
+    inventory: Inventory, problems: Sequence[str] = (), graph: ObjectGraph | None = None
+) -> RenderableType:
     """Returns the inventory for a terminal: tables, what is left out, and the largest of the other
     variables.
+
+    Args:
+      inventory: What `recognise` found in the checkpoint.
+      problems: With its data files; none: it is complete.
+      graph: Its object graph, by which variables have the names of their layers.
     """
     step = "no step recorded" if inventory.step is None else f"step {inventory.step}"
     saved = "saved as objects" if inventory.objects else "saved by names"
@@ -78,7 +86,7 @@ def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> Rende
         slots = ", ".join(slot.name for slot in spec.slots)
         slices = f"{spec.slices} in {spec.files} files" if spec.files > 1 else str(spec.slices)
         row = (
-            str(spec.rows),
+            thousands(spec.rows),
             str(spec.dim),
             spec.dtype,
             size_text(spec.bytes),
@@ -88,7 +96,8 @@ def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> Rende
         tables.add_row(escape(spec.name), *row, escape(slots), spec.origin)
     parts.append(tables if inventory.tables else Text("no table is recognized"))
     parts += _lines(
-        f"stored twice, read once: {each.key} is {each.of}" for each in inventory.duplicates
+        f"stored twice, read once: {_without_suffix(each.key)} is {_without_suffix(each.of)}"
+        for each in inventory.duplicates
     )
     parts += _lines(
         f"note: table {spec.name}: {spec.note}" for spec in inventory.tables if spec.note
@@ -106,10 +115,11 @@ def inventory_table(inventory: Inventory, problems: Sequence[str] = ()) -> Rende
         (entry for entry in inventory.dense if entry.key not in known),
         key=lambda entry: (-entry.bytes, entry.key),
     )
+    paths = {} if graph is None else graph.paths_by_key
     parts += _variables(
-        f"might be tables ({len(candidates)}); --table NAME=KEY names one", candidates
+        f"might be tables ({len(candidates)}); --table NAME=KEY names one", candidates, paths
     )
-    parts += _variables(f"other variables ({len(others)})", others)
+    parts += _variables(f"other variables ({len(others)})", others, paths)
     return Group(*parts)
 
 
@@ -126,7 +136,7 @@ def plan_table(plan: ExportPlan, notes: Sequence[str] = ()) -> RenderableType:
             str(spec.slices),
             f"{table.segments}, linked" if table.linked else str(table.segments),
         )
-        shape = (str(spec.rows), str(spec.dim), table.dtype, size_text(table.bytes))
+        shape = (thousands(spec.rows), str(spec.dim), table.dtype, size_text(table.bytes))
         tables.add_row(escape(spec.name), *shape, _layout_text(spec), *counts)
     local = f"at most {size_text(plan.local_bytes)}"
     total = (
@@ -157,7 +167,9 @@ def _lines(texts: Iterable[str]) -> list[Text]:
     return [Text(line) for line in lines[:LINES_SHOWN]] + more
 
 
-def _variables(title: str, entries: Sequence[Entry]) -> list[RenderableType]:
+def _variables(
+    title: str, entries: Sequence[Entry], paths: Mapping[str, str]
+) -> list[RenderableType]:
     """Returns variables under a line that may be wider than their table; nothing of none."""
     if not entries:
         return []
@@ -165,10 +177,26 @@ def _variables(title: str, entries: Sequence[Entry]) -> list[RenderableType]:
         title += f", the first {VARIABLES_SHOWN}; --json lists all"
     variables = report_table("", "variable", "shape", "dtype", "size")
     for entry in entries[:VARIABLES_SHOWN]:
+        name = _variable_name(entry.key, paths)
         variables.add_row(
-            escape(entry.key), escape(str(list(entry.shape))), entry.dtype, size_text(entry.bytes)
+            escape(name), escape(str(list(entry.shape))), entry.dtype, size_text(entry.bytes)
         )
     return [Text(title), variables]
+
+
+def _variable_name(key: str, paths: Mapping[str, str]) -> str:
+    """Returns the shortest name by which `--table` finds a variable: its key without the suffix, or
+    its path by the layers if its key leads through an optimizer.
+    """
+    name = _without_suffix(key)
+    path = paths.get(key, "")
+    same = not path or path == name.replace("/", ".")
+    return name if same else path
+
+
+def _without_suffix(key: str) -> str:
+    """Returns a key without what TensorFlow appends to those of all variables."""
+    return key.removesuffix(VARIABLE_SUFFIX)
 
 
 def _layout_text(spec: TableSpec) -> str:

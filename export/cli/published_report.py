@@ -17,6 +17,7 @@ from export.report_text import (
     partitions_text,
     report_table,
     size_text,
+    thousands,
     trained_ids_text,
     unverified_lines,
 )
@@ -75,7 +76,8 @@ def published_report(published: Published) -> RenderableType:
         if check.trained_ids is not None:
             how += f"; {trained_ids_text(check.trained_ids)}"
         how += padding_text(check.padding)
-        found = f"{check.rows_compared} of {check.rows} rows {how}{decoder_text(check.decoder)}"
+        compared = f"{thousands(check.rows_compared)} of {thousands(check.rows)} rows"
+        found = f"{compared} {how}{decoder_text(check.decoder)}"
         proofs.add_row(
             f"table {name}",
             "the checkpoint",
@@ -127,18 +129,18 @@ def _index_proofs(index: Index) -> Iterator[tuple[str, str]]:
     """Yields what the recall of an index was measured against, and the result."""
     recall = index.recall
     kind = "queries" if recall.representative else "invented queries: not representative"
-    queries = f"{recall.queries} {kind}"
-    if recall.chosen_on:
-        queries += f" ({recall.chosen_on} others chose the setting)"
-    yield f"exact search, {queries}", f"{_recall(recall)}; target {recall.target}"
-    all_queries = f"exact search, {recall.queries + recall.chosen_on} {kind}"
+    count = recall.queries + recall.chosen_on
+    # The setting was chosen on the other queries.
+    share = f"{recall.queries} of {count}" if recall.chosen_on else str(count)
+    yield f"exact search, {share} {kind}", f"{_recall(recall)}; target {recall.target}"
+    all_queries = f"exact search, {count} {kind}"
     for depth in index.depths:
         yield all_queries, f"recall@{depth.k} {depth.recall:.4f}"
     if index.recall_of_tables is not None:
         yield "exact search on the checkpoint's rows", _recall(index.recall_of_tables)
     cold = index.recall_of_cold_users
     if cold is not None:
-        yield f"exact search, {cold.queries} queries with empty bags", _recall(cold)
+        yield f"exact search, {cold.queries} queries of cold users", _recall(cold)
 
 
 def _recall(recall: Recall) -> str:

@@ -13,7 +13,13 @@ from rich.text import Text
 from export.jobs.executors import worker_count
 from export.jobs.saved_model_job import PreparedInline
 from export.recipe.settings import ExportSettings
-from export.report_text import count_text, report_table, size_text, unverified_lines
+from export.report_text import (
+    count_text,
+    report_table,
+    size_text,
+    thousands,
+    unverified_lines,
+)
 
 
 def plan_json(prepared: PreparedInline, settings: ExportSettings) -> dict[str, Any]:
@@ -37,7 +43,7 @@ def plan_report(prepared: PreparedInline, report: dict[str, Any]) -> RenderableT
     """Returns the plan, `report` as JSON values, for a terminal."""
     tables = report_table("plan", "table", "rows", "dim", "dtype", "layout")
     for name, spec in prepared.tables.items():
-        tables.add_row(name, str(spec.rows), str(spec.dim), spec.dtype, spec.layout.kind)
+        tables.add_row(name, thousands(spec.rows), str(spec.dim), spec.dtype, spec.layout.kind)
     signatures = report_table("signatures", "signature", "takes", "gives")
     for name, signature in report["signatures"].items():
         takes = ", ".join(tensor for tensors in signature["inputs"].values() for tensor in tensors)

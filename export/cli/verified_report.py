@@ -13,6 +13,7 @@ from export.report_text import (
     padding_text,
     report_table,
     size_text,
+    thousands,
     trained_ids_text,
     unverified_lines,
 )
@@ -59,7 +60,8 @@ def verified_table(verified: Verified) -> RenderableType:
         if check.trained_ids is not None:
             how += f"; {trained_ids_text(check.trained_ids)}"
         how += padding_text(check.padding)
-        found = f"{check.rows_compared} of {check.rows} {how}{decoder_text(check.decoder)}"
+        compared = f"{thousands(check.rows_compared)} of {thousands(check.rows)}"
+        found = f"{compared} {how}{decoder_text(check.decoder)}"
         checks.add_row(f"rows of table {name}", found)
     for part in findings.opened:
         checks.add_row(part, "opens and answers")

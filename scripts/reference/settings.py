@@ -35,7 +35,8 @@ def page() -> str:
 def _rows() -> Iterator[str]:
     for name, field in ServiceSettings.model_fields.items():
         meaning = " ".join((field.description or "").split()).replace("|", "\\|")
-        cells = (f"`{name}`", _type(field.annotation), _default(field), _limits(field), meaning)
+        default = _default(field) + _mebibytes(name, field)
+        cells = (f"`{name}`", _type(field.annotation), default, _limits(field), meaning)
         yield f"| {' | '.join(cells)} |"
 
 
@@ -59,6 +60,14 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "**required**"
     return "" if field.default in (None, ()) else f"`{str(field.default).lower()}`"
+
+
+def _mebibytes(name: str, field: FieldInfo) -> str:
+    """Returns a default number of bytes in MiB or GiB, to be written behind it; "" of others."""
+    if "bytes" not in name or not field.default or field.default % (1 << 20):
+        return ""
+    mebibytes = field.default >> 20
+    return f" ({mebibytes} MiB)" if mebibytes < 1024 else f" ({mebibytes / 1024:g} GiB)"
 
 
 def _limits(field: FieldInfo) -> str:

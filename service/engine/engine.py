@@ -26,7 +26,7 @@ from bundle.features.sources import Fetched
 from bundle.format.manifest import DenseFeature, Manifest
 from runtime.errors import ComputationFailed
 from service.config import ServiceSettings
-from service.engine import lookup, signatures, towers, warmup
+from service.engine import examples, lookup, signatures, towers, warmup
 from service.engine.calls import (
     Embedding,
     Lookup,
@@ -124,6 +124,7 @@ class Engine:
         """Health checks fail, and new requests are still accepted until `drain`."""
         self._logged_at = -math.inf
         self._details: WeakKeyDictionary[ModelVersion, dict[str, Any]] = WeakKeyDictionary()
+        self._examples: WeakKeyDictionary[ModelVersion, dict[str, Any]] = WeakKeyDictionary()
         self.inflight = 0
         """Requests in progress."""
         self.departures = 0
@@ -237,11 +238,7 @@ class Engine:
         Raises:
           ServiceError: as the calls: NotFound, NotReady, InvalidArgument, DataLoss, Unimplemented.
         """
-        if self._settings.shard is not None:
-            raise Unimplemented(
-                f"this process is shard {self._settings.shard} and serves routers; "
-                "send this call to a router"
-            )
+        self._check_serves_clients()
         with self._versions.acquire(target.model, target.version, target.label) as version:
             details = self._details.get(version)
             if details is None:  # takes a while for thousands of features
@@ -252,6 +249,26 @@ class Engine:
                 details
                 if state is None
                 else {**details, "current": state.current, "labels": state.labels}
+            )
+
+    def examples(self, target: Target) -> dict[str, dict[str, Any]]:
+        """Returns a JSON body of each call that a version serves, by the name of the call.
+
+        Raises:
+          ServiceError: as `model`.
+        """
+        self._check_serves_clients()
+        with self._versions.acquire(target.model, target.version, target.label) as version:
+            bodies = self._examples.get(version)
+            if bodies is None:
+                bodies = self._examples[version] = examples.example_bodies(version)
+            return bodies
+
+    def _check_serves_clients(self) -> None:
+        if self._settings.shard is not None:
+            raise Unimplemented(
+                f"this process is shard {self._settings.shard} and serves routers; "
+                "send this call to a router"
             )
 
     @property

@@ -16,7 +16,7 @@ from service.dataplane import Dataplane
 from service.errors import InvalidArgument, NotFound
 from service.http.admission import Admission
 from service.http.calls import CallEndpoint
-from service.http.docs import document_calls
+from service.http.docs import document_calls, serve_document
 from service.http.errors import MethodNotAllowed
 from service.http.middleware import RequestContextMiddleware
 from service.http.routes import add_routes
@@ -61,6 +61,7 @@ def create_http_app(dataplane: Dataplane) -> FastAPI:
     )
     document_calls(app, dataplane)
     add_routes(app, dataplane)
+    serve_document(app, dataplane)
     app.add_exception_handler(HTTPException, _raise_as_service_error)
     app.add_middleware(RequestContextMiddleware, dataplane=dataplane)
     return app

@@ -1,13 +1,18 @@
 """The OpenAPI document of the five calls, which take and return bytes: FastAPI describes them by
 routes of the same paths with typed bodies, which no request reaches.
+
+Whoever requests the document finds a body of each call for the models that are served and that they
+may use, so that "Try it out" sends what a loaded model takes.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from starlette.responses import JSONResponse
 
 from service.codec.metadata import (
     JSON,
@@ -18,17 +23,21 @@ from service.codec.metadata import (
     TIMEOUT_MS_MAX,
 )
 from service.dataplane import Dataplane
-from service.errors import TRANSPORT_STATUS
+from service.engine.calls import Target
+from service.errors import TRANSPORT_STATUS, ServiceError
 from service.http.routes import MODEL_PATHS
 from service.http.schemas import SCHEMAS, ErrorResponse, Schema
+from service.security.principal import Principal, authorize
 
+MODELS_SHOWN = 20
+"""Models that have examples in the document."""
 _TEXT = {"type": "string"}
 _PATH_TYPES = {"version": {"type": "integer", "minimum": 1}}
 _BINARY = {PROTOBUF: {"schema": {"type": "string", "format": "binary"}}}
 _TIMING = {SERVER_TIMING: {"description": "Milliseconds by phase.", "schema": _TEXT}}
 _CODES = ", ".join(f"{status.http} {code.value}" for code, status in TRANSPORT_STATUS.items())
 _RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The answer.", "headers": _TIMING, "content": _BINARY},
+    200: {"description": "The response.", "headers": _TIMING, "content": _BINARY},
     "default": {"description": _CODES, "model": ErrorResponse},
 }
 _HEADERS = [
@@ -81,3 +90,74 @@ def _endpoint(request: type[Schema]) -> Callable[..., None]:
 
     call.__annotations__["body"] = request
     return call
+
+
+class _Example(NamedTuple):
+    """What the document shows of one model.
+
+    Attributes:
+      version: The current version.
+      label: A label of a version; "": there is none.
+      bodies: A JSON body by call.
+    """
+
+    model: str
+    version: int
+    label: str
+    bodies: dict[str, dict[str, Any]]
+
+
+def serve_document(app: FastAPI, dataplane: Dataplane) -> None:
+    """Serves the document with examples of the models that are loaded, in place of FastAPI's."""
+    path = app.openapi_url or ""
+
+    async def document(request: Request) -> JSONResponse:
+        examples = _examples(dataplane, request.state.context.principal)
+        return JSONResponse(_with_examples(app.openapi(), examples))
+
+    app.router.routes[:] = [
+        route for route in app.router.routes if getattr(route, "path", "") != path
+    ]
+    app.add_route(path, document, include_in_schema=False)
+
+
+def _examples(dataplane: Dataplane, principal: Principal | None) -> list[_Example]:
+    """Returns the examples of models that a client may use and that have a version loaded."""
+    examples: list[_Example] = []
+    for model, versions in sorted(dataplane.engine.models().items()):
+        current = next((state for state in versions if state.current), None)
+        if current is None or len(examples) == MODELS_SHOWN:
+            continue
+        try:
+            authorize(principal, model)
+            bodies = dataplane.engine.examples(Target(model))
+        except ServiceError:
+            continue  # not permitted, or not loaded any more
+        label = next((label for state in versions for label in state.labels), "")
+        examples.append(_Example(model, current.version, label, bodies))
+    return examples
+
+
+def _with_examples(document: dict[str, Any], examples: list[_Example]) -> dict[str, Any]:
+    """Returns a copy of the document whose calls have the bodies of the models that serve them."""
+    document = copy.deepcopy(document)
+    for path, item in document["paths"].items():
+        for operation in item.values():
+            call = path.rpartition(":")[2]
+            shown = [example for example in examples if call in example.bodies or "get" in item]
+            if not shown:
+                continue
+            first = shown[0]
+            values = {"model": first.model, "version": first.version, "label": first.label}
+            for parameter in operation.get("parameters", ()):
+                if values.get(parameter["name"]):
+                    parameter["example"] = values[parameter["name"]]
+            if "post" in item:
+                operation["requestBody"]["content"][JSON]["examples"] = {
+                    example.model: {
+                        "summary": f"model {example.model}",
+                        "value": example.bodies[call],
+                    }
+                    for example in shown
+                }
+    return document

@@ -93,6 +93,7 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
             endpoint,
             methods=["GET"],
             tags=[tag],
+            summary=" ".join((endpoint.__doc__ or "").split()),
             responses=_ERROR | ({200: {"model": schemas[path]}} if path in schemas else {}),
             response_class=PlainTextResponse if path == "/metrics" else JSONResponse,
         )

@@ -147,6 +147,15 @@ def test_block_is_marked(block: Block) -> None:
     assert runner is None or (ROOT / runner[1]).is_file()
 
 
+@pytest.mark.parametrize(
+    "page", sorted(ROOT.glob("docs/tutorials/first-*.md")), ids=lambda p: p.stem
+)
+def test_tutorial_names_each_file_where_readers_see_it(page: Path) -> None:
+    text = page.read_text()
+    for name in ("model.py", "train.py", "recipe.toml", "ask.py"):
+        assert f"`{name}`:\n\n<!-- {name} -->\n```" in text
+
+
 def test_api_page_shows_a_body_of_each_call() -> None:
     shown = {block.marker.split(":")[2].split()[0] for block in BODIES}
     assert shown == {"retrieve", "rank", "recommend", "embed", "lookup"}
@@ -174,11 +183,13 @@ def test_examples_of_the_openapi_document_are_served(service: Service) -> None:
         }
         assert len(calls) == 2 * len(OPERATIONS)
         for path, call in calls.items():
-            schema = call["requestBody"]["content"]["application/json"]["schema"]
+            content = call["requestBody"]["content"]["application/json"]
+            schema = content["schema"]
             if "$ref" in schema:
                 schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
             assert schema["examples"]
-            for example in schema["examples"]:
+            of_model = content["examples"]["movielens"]["value"]
+            for example in [*schema["examples"], of_model]:
                 url = path.format(model="movielens", version=1)
                 response = client.post(url, json=example)
                 assert response.status_code == 200, (path, response.text)
@@ -312,6 +323,15 @@ def test_recipe_is_valid(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "recipe.toml"
     path.write_text(text)
     read_recipe(path)
+
+
+def test_recipe_of_the_readme_is_that_of_the_first_model() -> None:
+    recipes = {
+        block.page: ExportJob.model_validate(tomllib.loads(block.text))
+        for block in BLOCKS
+        if 'model = "shop"' in block.text
+    }
+    assert recipes["README.md"] == recipes["docs/tutorials/first-model.md"]
 
 
 def without_towers_of(part: str) -> str:

@@ -48,6 +48,11 @@ class Node(NamedTuple):
     full_name: str
     slots: tuple[SlotVariable, ...]
 
+    @property
+    def is_optimizer(self) -> bool:
+        """Whether it is an optimizer of Keras, which keeps slot variables or counts its steps."""
+        return bool(self.slots) or "_iterations" in self.children
+
 
 class ObjectGraph:
     """All nodes; node 0 is the root that was passed to the checkpoint."""
@@ -67,22 +72,45 @@ class ObjectGraph:
     @cached_property
     def paths(self) -> Mapping[int, str]:
         """The shortest attribute path from the root to each reachable node, joined by `.`; "" for
-        the root.
+        the root. It leads through an optimizer only where no other path does: its lists of what it
+        trains hold every variable of the layers once more, by numbers.
 
         A node behind a path of more than PATH_CHARS_MAX characters has none here: a chain of
         objects would otherwise cost memory by the square of its length.
         """
         paths = {0: ""}
-        queue = [0]
-        for node in queue:  # grows while it is walked: breadth first
+        optimizers: list[int] = []
+        self._walk([0], paths, optimizers)
+        self._walk(optimizers, paths, optimizers)
+        return paths
+
+    @cached_property
+    def paths_by_key(self) -> dict[str, str]:
+        """The path of each variable by its key in the checkpoint; of a variable of several nodes,
+        the first.
+        """
+        return {self.nodes[node].key: path for node, path in reversed(list(self.paths.items()))}
+
+    def _walk(self, queue: list[int], paths: dict[int, str], optimizers: list[int]) -> None:
+        """Adds the paths behind the nodes of a queue, breadth first.
+
+        Args:
+          queue: Nodes that have a path. It grows while it is walked.
+          paths: By node.
+          optimizers: Receives the optimizers that the walk comes to and does not enter. If it is
+            the queue itself, the walk enters them.
+        """
+        for node in queue:
             room = PATH_CHARS_MAX - len(paths[node])
             lead = f"{paths[node]}." if node else ""
             for name, child in self.nodes[node].children.items():
-                if child not in paths and len(name) < room:
-                    paths[child] = lead + name
-                    if self.nodes[child].children:
-                        queue.append(child)
-        return paths
+                if child in paths or len(name) >= room:
+                    continue
+                paths[child] = lead + name
+                if self.nodes[child].is_optimizer:
+                    optimizers.append(child)
+                elif self.nodes[child].children:
+                    queue.append(child)
 
     def child(self, node: int, name: str) -> Node | None:
         """Returns a node's child by its attribute name, or None."""

@@ -52,9 +52,7 @@ class Findings:
     def paths_by_key(self) -> dict[str, str]:
         """Attribute path of each variable of the object graph."""
         graph = self.checkpoint.graph
-        if graph is None:
-            return {}
-        return {graph.nodes[node].key: path for node, path in reversed(list(graph.paths.items()))}
+        return {} if graph is None else graph.paths_by_key
 
     @cached_property
     def keys_by_path(self) -> dict[str, str]:

@@ -65,7 +65,38 @@ def test_inspect_lists_every_variable_once_and_what_is_left_out(
     ):
         assert part in text
     assert "might be tables (1); --table NAME=KEY names one" in text
-    assert "w/.ATTR" in text
+    assert "\n  w    " in text
+
+
+def test_inspect_names_what_an_optimizer_trains_by_its_layer(
+    command: Command, tmp_path: Path
+) -> None:
+    key = f"model/optimizer/_trainable_variables/0{SUFFIX}"  # as short as the path by the layers
+    graph = object_graph(
+        node({"model": 1}),
+        node({"optimizer": 2, "pool": 3}),
+        node({"_iterations": 6, "_trainable_variables": 4}),
+        node({"block": 7}),
+        node({"0": 5}),
+        node(key=key),
+        node(key=f"model/optimizer/_iterations{SUFFIX}"),
+        node({"_kernel": 5}),
+    )
+    iterations = np.array(3, np.int64)
+    variables: dict[str, Any] = {
+        key: TABLE,
+        f"model/optimizer/_iterations{SUFFIX}": iterations,
+        GRAPH: graph,
+    }
+    write_bundle(tmp_path / "ckpt-1", variables)
+
+    text = command("inspect", tmp_path).out
+    named = command("inspect", tmp_path, "--table", "t=model.pool.block._kernel", "--json").json
+
+    assert "model.pool.block._kernel  " in text
+    assert "_trainable_variables" not in text
+    assert "model/optimizer/_iterations  " in text
+    assert named["tables"]["t"]["key"] == key
 
 
 def test_inspect_tells_how_a_table_is_stored(command: Command, tmp_path: Path) -> None:

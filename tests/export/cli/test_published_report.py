@@ -58,7 +58,7 @@ def test_run_prints_what_was_verified(undisturbed: Path) -> None:
         "original model, 24",
         "largest difference",
         "recall@10 1.0000",
-        "queries with empty bags",
+        "queries of cold users",
         "published",
     ):
         assert shown in " ".join(output.replace("│", " ").split()), shown
@@ -168,11 +168,10 @@ def test_report_tells_every_recall_of_an_index() -> None:
     shown = lines_of(published(indexes={"movies": index.model_copy(update=MEASURED)}))
     what = "index movies, tree_ah, 3 partitions exact search"
     assert [line for line in shown if line.startswith("index")] == [
-        f"{what}, 50 queries (50 others chose the setting) recall@10 0.9700 (at least 0.9500); "
-        "target 0.95",
+        f"{what}, 50 of 100 queries recall@10 0.9700 (at least 0.9500); target 0.95",
         f"{what}, 100 queries recall@100 0.9600",
         f"{what} on the checkpoint's rows recall@10 0.9000 (at least 0.9500)",
-        f"{what}, 7 queries with empty bags recall@10 0.8000 (at least 0.9500)",
+        f"{what}, 7 queries of cold users recall@10 0.8000 (at least 0.9500)",
     ]
     invented = index.recall.model_copy(update={"representative": False})
     shown = lines_of(published(indexes={"movies": index.model_copy(update={"recall": invented})}))

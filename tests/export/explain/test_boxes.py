@@ -153,7 +153,7 @@ def test_box_of_tables_tells_rows_dims_dtypes_and_bytes_of_all() -> None:
     tags = DrawnTable("tags", 5, 16, "float32", 320, (), "tags")
     box = table_box([users, genres, tags], 64_960)
     assert box.title == "users, genres, tags"
-    assert box.lines == ["1 025 rows x 4 to 16 float32, int8", "31.7 KiB"]
+    assert box.lines == ["1,025 rows x 4 to 16 float32, int8", "31.7 KiB"]
     assert box.share == 0.5
     assert table_box([genres], 0).lines == ["20 rows x 4 int8", "160 B"]
     assert table_box([genres], 0).share == 0

@@ -367,7 +367,7 @@ def test_cells_of_the_page_are_written_for_reading() -> None:
     page.features["f0"] = page.features["f0"].model_copy(update={"default": 0})
     shown = explain_page(draw_bundle(page, "bundle"))
     assert (
-        "<tr><td>t0</td><td class=n>1 000</td><td class=n>16</td><td>float32</td>"
+        "<tr><td>t0</td><td class=n>1,000</td><td class=n>16</td><td>float32</td>"
         "<td class=n>62.5 KiB</td><td>f0</td><td>model/table</td></tr>"
     ) in shown
     assert (

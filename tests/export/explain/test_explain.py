@@ -34,7 +34,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_text_of_a_ranker_shows_rules_parts_and_what_is_inside() -> None:
     text = " ".join(explain_text(drawn(4, 2)).split())
-    assert "t1 1 001 rows x 16 float32; 62.6 KiB from model/table" in text
+    assert "t1 1,001 rows x 16 float32; 62.6 KiB from model/table" in text
     assert (
         "<- f1 context, single; fingerprint64(the id) mod 1001; unknown: zeros => ranking/trunk"
         in text

@@ -92,6 +92,15 @@ def test_service_with_tokens_admits_those_with_a_token_for_it(
         assert ("www-authenticate" in answer.headers) == (status == 401)
 
 
+@pytest.mark.parametrize(("token", "is_shown"), [(ALL, True), (ONE, True), (NONE, False)])
+def test_document_has_examples_of_permitted_models_alone(
+    token: str, is_shown: bool, http: httpx.Client
+) -> None:
+    document = http.get("/openapi.json", headers=bearer(token)).json()
+    call = document["paths"]["/v1/models/{model}:retrieve"]["post"]
+    assert ("examples" in call["requestBody"]["content"]["application/json"]) == is_shown
+
+
 @pytest.mark.parametrize(("token", "status"), [(ONE, 403), (ALL, 400)])
 def test_body_of_a_model_that_is_not_permitted_is_not_decoded(
     token: str, status: int, http: httpx.Client

@@ -5,6 +5,7 @@ the bodies.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.errors import Code, InvalidArgument, TooLarge
 from service.http.schemas import SCHEMAS, ErrorResponse, ModelDetails, ModelsResponse
+from tests.bundles.small import write_small_bundle
 from tests.service.http.test_routes import BODIES
+from tests.service.running import RunningService
 
 SETTINGS = ServiceSettings(root=Path.cwd())
 Value = dict[str, Any]
@@ -73,6 +76,52 @@ def test_document_lets_responses_grow_and_types_the_rest(document: Value) -> Non
         if parameter["name"] == "x-request-timeout-ms"
     )
     assert timeout["minimum"] == 0
+
+
+def test_document_has_a_body_of_each_call_that_the_loaded_model_takes(
+    document: Value, http: httpx.Client
+) -> None:
+    posts = {path: item["post"] for path, item in document["paths"].items() if "post" in item}
+    for path, operation in posts.items():
+        examples = operation["requestBody"]["content"]["application/json"]["examples"]
+        assert [*examples] == ["movies"]
+        prefilled = {one["name"]: one.get("example") for one in operation["parameters"]}
+        assert prefilled["model"] == "movies"
+        assert prefilled.get("version", 1) == 1
+        if "{label}" not in path:  # the model has none
+            url = path.format(model="movies", version=1)
+            response = http.post(url, json=examples["movies"]["value"])
+            assert response.status_code == 200, (path, response.text)
+
+
+def test_ids_of_the_examples_are_known(document: Value, http: httpx.Client) -> None:
+    content = document["paths"]["/v1/models/{model}:lookup"]["post"]["requestBody"]["content"]
+    body = content["application/json"]["examples"]["movies"]["value"]
+    assert http.post("/v1/models/movies:lookup", json=body).json()["found"] == [True]
+
+
+@pytest.mark.parametrize(
+    "options", [{"id_kind": "string", "users": True}, {"without": {"ranking"}}]
+)
+def test_bodies_of_another_model_are_served(
+    options: dict[str, Any],
+    serve: Callable[..., RunningService],
+    root: Path,
+    small_towers: Path,
+) -> None:
+    write_small_bundle(root, small_towers, **options)
+    service = serve()
+    with httpx.Client(base_url=service.http, timeout=20) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+        for name in OPERATIONS:
+            operation = paths[f"/v1/models/{{model}}:{name}"]["post"]
+            examples = operation["requestBody"]["content"]["application/json"].get("examples")
+            if name in ("rank", "recommend") and "without" in options:
+                assert examples is None
+                continue
+            url = f"/v1/models/movies:{name}"
+            response = client.post(url, json=examples["movies"]["value"])
+            assert response.status_code == 200, (name, response.text)
 
 
 def test_models_match_their_schema(http: httpx.Client) -> None:
