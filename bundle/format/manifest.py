@@ -266,6 +266,8 @@ class Manifest(StrictModel):
     vocabularies: dict[Name, Vocabulary] = Field(default_factory=dict)
     keys: dict[Name, KeyIndex] = Field(default_factory=dict)
     features: dict[str, Feature]
+    unread_inputs: tuple[str, ...] = ()
+    """Inputs of the model that no tower reads. A request may send them, without an effect."""
     towers: dict[Name, Tower]
     corpora: dict[Name, Corpus] = Field(default_factory=dict)
     """Candidates to retrieve from, by corpus."""
@@ -321,6 +323,17 @@ class Manifest(StrictModel):
             if len(places) > 1:
                 raise ValueError(
                     f"features {', '.join(readers)} read places of {name!r} of different numbers"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _unread_inputs_have_no_reader(self) -> Manifest:
+        if len(set(self.unread_inputs)) < len(self.unread_inputs):
+            raise ValueError("unread_inputs lists an input twice")
+        for name in self.unread_inputs:
+            if name in self.inputs:
+                raise ValueError(
+                    f"unread_inputs lists {name!r}, which feature {self.inputs[name][0]!r} reads"
                 )
         return self
 

@@ -453,6 +453,7 @@ class _Recommender:
             request = json.read_recommendation(
                 {**self._options, "requests": parts}, Target(), self._settings
             )
+            request = request.without(self._version.manifest.unread_inputs)
             execution = Execution("recommend")
             computation = recommend(self._version, request, self._settings, execution)
             answer = completed(computation)

@@ -7,10 +7,10 @@ object (str).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,17 @@ class Request(ABC):
         finite.
         """
         return False
+
+    def without(self, inputs: Collection[str]) -> Self:
+        """Returns the request without what it sends of these inputs."""
+        changes: dict[str, Any] = {}
+        for place in ("context", "candidate_features", "features"):
+            columns = getattr(self, place, None) or {}
+            if not columns.keys().isdisjoint(inputs):
+                changes[place] = {
+                    name: column for name, column in columns.items() if name not in inputs
+                }
+        return replace(self, **changes)
 
     @property
     def kind(self) -> Hashable:

@@ -207,6 +207,8 @@ class Engine:
         version = lease.version
         context.model = version.model
         context.version = version.version
+        if version.manifest.unread_inputs:
+            request = request.without(version.manifest.unread_inputs)
         key = batching.batch_key(request)
         job = Job(
             request=request,
@@ -460,8 +462,9 @@ def _numbers_at_fault(problem: Exception) -> str:
         )
     if isinstance(problem, ComputationFailed):
         return (
-            "a tower cannot compute with the values that were sent; an id may be beyond a table "
-            "that the tower reads itself"
+            "a tower cannot compute with the values that were sent: ids within the tables that it "
+            "reads itself, and lists with at least one id that the model does not mask, were "
+            "expected"
         )
     return ""
 

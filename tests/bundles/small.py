@@ -111,6 +111,7 @@ def write_small_bundle(
     users: bool = False,
     keys: Mapping[str, Array] | None = None,
     lost_rows: Mapping[str, int] | None = None,
+    unread_inputs: tuple[str, ...] = (),
 ) -> SmallBundle:
     """Writes and commits one version.
 
@@ -131,6 +132,7 @@ def write_small_bundle(
       users: Adds the store of contexts `users`, with STORED_USERS.
       keys: The keys of each key index, in the order of rows.
       lost_rows: A row of each of these tables that holds NaN.
+      unread_inputs: Inputs that no tower reads.
     """
     random = np.random.default_rng([version, size])
     edition = linear.EDITIONS[(version - 1) % len(linear.EDITIONS)]
@@ -151,6 +153,7 @@ def write_small_bundle(
 
     with BundleWriter(root, model, version) as writer:
         directory = writer.directory
+        writer.unread_inputs = unread_inputs
         for name, row in (lost_rows or {}).items():
             tables[name][row, 1] = np.nan
         for name, rows in tables.items():

@@ -62,6 +62,7 @@ class BundleWriter:
         self.contexts: dict[str, Corpus] = {}
         self.towers: dict[str, Tower] = {}
         self.indexes: dict[str, Index] = {}
+        self.unread_inputs: tuple[str, ...] = ()
 
     def __enter__(self) -> BundleWriter:
         return self
@@ -132,6 +133,7 @@ class BundleWriter:
             vocabularies=self.vocabularies,
             keys=self.keys,
             features=dict(features),
+            unread_inputs=self.unread_inputs,
             towers=self.towers,
             corpora=self.corpora,
             contexts=self.contexts,

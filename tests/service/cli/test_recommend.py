@@ -62,7 +62,7 @@ def recommend(
 def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
     write: Write, root: Path, tmp_path: Path
 ) -> None:
-    small = write(users=True)
+    small = write(users=True, unread_inputs=("note",))
     users = tmp_path / "users.parquet"
     rows: dict[str, Any] = {
         "key": [10, 11, 12, 13, 14],
@@ -70,6 +70,7 @@ def test_lists_equal_those_of_the_service_and_an_invalid_user_has_an_error(
         "context_id": [None, 7, None, None, None],
         "history": pa.array([[1000, 1007], None, [], [1000], None], pa.list_(pa.int64())),
         "hour": [1.0, 2.0, None, float("inf"), 1.0],
+        "note": ["a", None, "b", "c", "d"],
         "seen": [[1000, 1007], None, [], None, None],
     }
     parquet.write_table(pa.table(rows), users)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -82,9 +83,10 @@ def execute_together(compute: Callable[..., Any], count: int, root: Path) -> lis
 
     async def execute() -> list[Any]:
         nothing: Any = None
+        manifest: Any = SimpleNamespace(unread_inputs=())
         versions = VersionManager()
         versions.add(
-            ModelVersion("m", 1, Path(), nothing, {}, nothing, {}, {}, {}, {}, close=lambda: None)
+            ModelVersion("m", 1, Path(), manifest, {}, nothing, {}, {}, {}, {}, close=lambda: None)
         )
         versions.arrange("m", Arrangement(1, frozenset((1,))))
         engine = Engine(
