@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bundle.format import manifest, paths
 from export.front_end.interface import TracedTower
+from export.front_end.calls import Call
 from export.front_end.specs import TowerSpec
 from export.graphs.functions import narrowed
 from export.graphs.loading import load_tensorflow
@@ -158,8 +159,7 @@ def _traced(tf: Any, name: str, function: Callable[..., Any]) -> TracedTower:
     spec = TowerSpec(
         name=name,
         role=_ROLES.get(name, "candidate"),
-        call="",
-        call_inputs=tuple(keys),
+        call=Call("", tuple(keys)),
         keys={result: result},
         inputs=inputs,
         outputs=(

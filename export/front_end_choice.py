@@ -6,11 +6,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from export.checkpoint.reader import Checkpoint, is_jax, is_torch, open_checkpoint
+from export.checkpoint.reader import (
+    Checkpoint,
+    is_jax,
+    is_torch,
+    may_hold_keras_lists,
+    open_checkpoint,
+)
 from export.front_end.interface import FrontEnd
 from export.locations import location_of
 from export.recipe.schema import ExportJob
 from export.tables.dumped import open_dumps, with_dumps
+from object_store.locations import Location
 
 
 def open_job(job: ExportJob, base: Path) -> tuple[FrontEnd, ExportJob, Checkpoint]:
@@ -38,6 +45,8 @@ def front_end_of(job: ExportJob, base: Path) -> FrontEnd:
     """Returns the front end that understands a recipe's model: JAX's for what Orbax saved,
     unless it holds the variables of a model of Keras; of PyTorch, towers that the user brings.
 
+    Lists of variables may be those of any program in JAX: what the factory returns decides.
+
     Raises:
       CheckpointError: the checkpoint is incomplete or damaged.
     """
@@ -46,10 +55,21 @@ def front_end_of(job: ExportJob, base: Path) -> FrontEnd:
         from export.given_towers.front_end import GivenTowersFrontEnd
 
         return GivenTowersFrontEnd()
-    if is_jax(location):
+    if is_jax(location) and not _holds_keras_model(location, job, base):
         from export.jax_models.front_end import JaxFrontEnd
 
         return JaxFrontEnd()
     from export.tensorflow_models.front_end import TensorFlowFrontEnd
 
     return TensorFlowFrontEnd()
+
+
+def _holds_keras_model(location: Location, job: ExportJob, base: Path) -> bool:
+    """Returns whether what Orbax saved of a program in JAX is a model of Keras, in lists."""
+    if not may_hold_keras_lists(location):
+        return False
+    from export.jax_models.loading import prefer_cpus
+    from export.tensorflow_models.front_end import builds_keras_model
+
+    prefer_cpus()  # The factory may import JAX.
+    return builds_keras_model(job, base)

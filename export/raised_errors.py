@@ -28,8 +28,13 @@ _SHOWN_MAX = 300
 
 def one_line(problem: BaseException) -> str:
     """Returns the class and the message of what was raised first."""
-    text = _NODE.sub(r"\1", _KERNEL.sub("", str(problem)))
+    # A KeyError shows its message as Python writes a text, with \\n for the ends of lines.
+    is_key = isinstance(problem, KeyError) and len(problem.args) == 1
+    message = str(problem.args[0]) if is_key else str(problem)
+    text = _NODE.sub(r"\1", _KERNEL.sub("", message))
     wrapped = _WRAPPED.findall(text)
+    if is_key and (wrapped or "\n" not in message):
+        return f"KeyError: {_plain(wrapped[-1] if wrapped else message)!r}"
     if wrapped:
         return f"{type(problem).__name__}: {_plain(wrapped[-1])}"
     raised = _RAISED.findall(text)

@@ -8,7 +8,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ _FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in ', re.MULTILINE)
 _OWN = (str(Path(__file__).resolve().parent), sysconfig.get_paths()["stdlib"])
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders that libraries are in, of whichever environment."""
+_CELL = ", cell "
+"""Between the file of a notebook and the number of a cell: each cell has lines of its own."""
 
 
 def line_of_operation(operation: Any) -> str:
@@ -34,8 +36,7 @@ def line_of_exception(problem: BaseException) -> str:
     known.
     """
     line = ""
-    cause: BaseException | None = problem
-    while cause is not None and not line:
+    for cause in causes(problem):
         frames = [
             (frame.filename, frame.lineno) for frame in traceback.extract_tb(cause.__traceback__)
         ]
@@ -46,9 +47,22 @@ def line_of_exception(problem: BaseException) -> str:
             frames += [(each.filename, each.lineno) for each in rewritten.translated_stack[::-1]]
         frames += [(name, int(number)) for name, number in _FRAME.findall(str(cause))]
         line = last_of_user(frames)
-        # Keras raises another error in its place, without that message.
-        cause = cause.__cause__ or cause.__context__
+        if line:
+            break
     return line
+
+
+def causes(problem: BaseException) -> Iterator[BaseException]:
+    """Yields an exception, and what caused it or was handled when it was raised, each once: an
+    error that is raised again in place of another may be the cause of that.
+    """
+    seen: set[int] = set()
+    cause: BaseException | None = problem
+    while cause is not None and id(cause) not in seen:
+        yield cause
+        seen.add(id(cause))
+        # Keras raises another error in the place of one, without its message.
+        cause = cause.__cause__ or cause.__context__
 
 
 def at_line(line: str) -> str:
@@ -61,7 +75,16 @@ def last_of_user(frames: Iterable[tuple[str, int | None]]) -> str:
     where none is.
     """
     own = [(name, line) for name, line in frames if _is_user(name)]
-    return f"{Path(own[-1][0]).name}:{own[-1][1]}" if own else ""
+    if not own:
+        return ""
+    filename, line = own[-1]
+    name = Path(filename).name
+    return f"{name}, line {line}" if _CELL in name else f"{name}:{line}"
+
+
+def name_of_cell(notebook: Path, cell: int) -> str:
+    """Returns what the code of a notebook's cell names as its file."""
+    return f"{notebook}{_CELL}{cell}"
 
 
 def _is_user(name: str) -> bool:

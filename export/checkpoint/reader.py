@@ -23,6 +23,7 @@ import numpy as np
 
 from export.checkpoint.datafiles import REQUESTS, DataFiles, check_unchanged, stamps_of
 from export.checkpoint.formats import object_graph as objectgraph
+from export.checkpoint.formats import orbax
 from export.checkpoint.formats.arrays import ArrayRows
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.dumps import is_dump, list_dump
@@ -30,7 +31,12 @@ from export.checkpoint.formats.keras import find_keras, list_keras
 from export.checkpoint.formats.keras_archive import read_asset
 from export.checkpoint.formats.keras_metadata import read_saved_layers
 from export.checkpoint.formats.object_graph import ObjectGraph
-from export.checkpoint.formats.orbax import find_orbax, is_keras_state, list_orbax
+from export.checkpoint.formats.orbax import (
+    OrbaxPlace,
+    find_orbax,
+    is_keras_state,
+    list_orbax,
+)
 from export.checkpoint.formats.prefixes import STATE_FILE, find_prefix
 from export.checkpoint.formats.safetensors import find_safetensors, list_safetensors
 from export.checkpoint.formats.tensorbundle import file_problems, read_index, read_string
@@ -91,13 +97,29 @@ def is_jax(path: Location) -> bool:
     Raises:
       CheckpointError: there is only an incomplete one of Orbax, or a damaged one.
     """
+    place = _orbax_place(path)
+    return place is not None and not is_keras_state(place)
+
+
+def may_hold_keras_lists(path: Location) -> bool:
+    """Returns whether `open_checkpoint` opens what Orbax saved, and this may be the variables of a
+    model of Keras in lists; reads no listing of arrays.
+
+    Raises:
+      CheckpointError: as `is_jax`.
+    """
+    place = _orbax_place(path)
+    return place is not None and orbax.may_hold_keras_lists(place)
+
+
+def _orbax_place(path: Location) -> OrbaxPlace | None:
+    """Returns the Orbax checkpoint at a path; None: there is another one, or none."""
     if isinstance(path, Path):
         other = not path.is_dir() or any(path.glob("*.index")) or is_dump(path)
     else:
         names = path.listing()
         other = not names or STATE_FILE in names or any(name.endswith(".index") for name in names)
-    place = None if other else find_orbax(path)
-    return place is not None and not is_keras_state(place)
+    return None if other else find_orbax(path)
 
 
 def is_torch(path: Location) -> bool:

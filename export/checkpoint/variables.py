@@ -45,6 +45,17 @@ as rows.
 _ITEMSIZES = {name: dtype.itemsize for name, dtype in NUMPY_DTYPES.items()}
 
 
+def is_wider_integer(dtype: str, stored: str) -> bool:
+    """Returns whether a variable of a dtype holds every integer of the stored one: JAX has no
+    integers of 64 bits by default, where TensorFlow has them, as in `Normalization.count`.
+    """
+    wide = NUMPY_DTYPES.get(dtype)
+    narrow = NUMPY_DTYPES.get(stored)
+    if wide is None or narrow is None or wide.kind not in "iu" or narrow.kind not in "iu":
+        return False
+    return np.can_cast(narrow, wide, "safe")
+
+
 class Slice(NamedTuple):
     """Where an index range of a variable lies.
 
@@ -219,6 +230,18 @@ class Asset(NamedTuple):
     member: str
 
 
+class OrderedLayer(NamedTuple):
+    """A layer in a file of Keras that states the order of layers and of their weights.
+
+    Attributes:
+      name: of the layer; "": the model itself, which may have weights beside its layers.
+      weights: the key of each weight by its name, in their order.
+    """
+
+    name: str
+    weights: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
     """What keeps the variables, and what it says of them besides their keys.
@@ -231,7 +254,11 @@ class Storage:
       model: configuration of the Keras model, where the file has it: class and name of every layer.
       assets: what layers of Keras saved beside their variables, by path in the model: with slashes,
         in Orbax with dots.
-      layers: configurations of the layers of a model of tf-keras in a SavedModel, by their paths.
+      layers: configurations of the layers of a model, by their paths, "" of the model itself: of a
+        model of tf-keras in a SavedModel, or of a whole model in Keras' older format.
+      ordered_layers: of a model in Keras' older format, with their weights, in the order by which
+        Keras itself loads them; (): the file is of another format.
+      keras_version: of the Keras that wrote a file, where it says so; else "".
       problems: with its files, which no slice tells: they are missing or cut short.
       dumped: tables of dynamic keys, by the key of the variable of their vectors.
       averages: key of the moving average that is read in a variable's place, by the variable's key.
@@ -244,6 +271,8 @@ class Storage:
     model: Mapping[str, Any] = field(default_factory=dict)
     assets: Mapping[str, Asset] = field(default_factory=dict)
     layers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    ordered_layers: tuple[OrderedLayer, ...] = ()
+    keras_version: str = ""
     problems: tuple[str, ...] = ()
     dumped: Mapping[str, DumpedTable] = field(default_factory=dict)
     averages: Mapping[str, str] = field(default_factory=dict)

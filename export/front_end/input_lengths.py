@@ -99,7 +99,7 @@ def _value_kind(name: str, job: schema.ExportJob) -> str:
         return "an integer or a string"
     if isinstance(rule, schema.BucketRule):
         return "a number"
-    dtype = job.inputs[name].dtype
+    dtype = job.inputs[name].sent_dtype
     return {"float32": "a number", "string": "a string"}.get(dtype, "an integer")
 
 

@@ -21,6 +21,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from bundle.format import manifest
+from export.front_end.calls import Call
 from export.front_end.outside_ids import REJECTING, OutsideIds
 
 SIGNATURE = "serving_default"
@@ -144,9 +145,9 @@ class TowerSpec:
 
     Attributes:
       name, role: as in the recipe.
-      call: attribute path of the call; "" is the model itself.
-      call_inputs: names of the inputs that the original call takes.
-      keys: output name -> key in the original call's result; None: it returns one tensor.
+      call: the original call.
+      keys: output name -> key or position in the original call's result; None: it returns one
+        tensor.
       inputs: activations (of embedded features) and dense inputs, in the order of the traced
         function.
       outputs: named results.
@@ -154,15 +155,16 @@ class TowerSpec:
       variables: names of the dense variables that the tower reads.
       half: half-precision dtype that it computes in; "" if none.
       largest_bytes: size of its largest variable.
+      is_query: whether the result is what a retrieval layer of the call compares with its
+        candidates, instead of what the call returns.
       random, clock, joining: an operation that draws random numbers, reads the clock, or joins
         examples of a batch, as far as a graph tells: line and type; "": none was found.
     """
 
     name: str
     role: Literal["query", "candidate", "ranking"]
-    call: str
-    call_inputs: tuple[str, ...]
-    keys: Mapping[str, str | None]
+    call: Call
+    keys: Mapping[str, str | int | None]
     inputs: tuple[manifest.TowerInput, ...]
     outputs: tuple[manifest.TowerOutput, ...]
     result: str
@@ -172,6 +174,7 @@ class TowerSpec:
     random: str = ""
     clock: str = ""
     joining: str = ""
+    is_query: bool = False
 
     @property
     def half_cure(self) -> str:

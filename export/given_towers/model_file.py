@@ -24,15 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from export.errors import NotConvertible, UsageError
+from export.front_end.calls import Call
 from export.given_towers.tower import GivenTower, open_tower
 from export.graphs.loading import tf
+from export.model_code.factories import factory_of
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.lookups.activations import (
     Activations,
     PooledTable,
     plan_activations,
 )
-from export.tensorflow_models.model.code import load_factory
 
 _POOLINGS = ("sum", "mean")
 _FIELDS = ("name", "num_embeddings", "embedding_dim", "feature_names", "pooling")
@@ -58,13 +59,22 @@ class GivenTowers:
         towers = self.__dict__.get("towers", {})
         if name not in towers:
             raise AttributeError(name)
-        return self._call(name)
+        return self
 
-    def __call__(self, inputs: Mapping[str, Any]) -> Any:
-        """Calls the only tower."""
-        return self._call("")(inputs)
+    def with_call(self, call: Call) -> Any:
+        """Returns what a call runs: the tower of its name, with inputs by their names.
 
-    def _call(self, name: str) -> Any:
+        Raises:
+          UsageError: the recipe states arguments.
+        """
+        if call.arguments is not None:
+            raise UsageError(
+                f"{call} is a tower in a file, which takes inputs by their names; leave "
+                "'arguments' of its tower out"
+            )
+        return self._tower(call.path)
+
+    def _tower(self, name: str) -> Any:
         tower = self.towers[name]
 
         def call(inputs: Mapping[str, Any]) -> Any:
@@ -95,7 +105,7 @@ def read_model_file(job: ExportJob, base: Path) -> GivenTowers:
       NotConvertible: it returns something else, or a tower cannot be read.
     """
     reference = job.code.factory
-    made = load_factory(reference, base)()
+    made = factory_of(job, base)()
     if not (isinstance(made, tuple) and len(made) == 2 and isinstance(made[1], Mapping)):
         raise NotConvertible(
             f"factory {reference} returned a {type(made).__name__}, and PyTorch saved the "

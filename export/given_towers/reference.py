@@ -48,13 +48,13 @@ class GivenReference:
 
     def _outputs(self, tower: TowerSpec, inputs: ReferenceInputs) -> dict[str, Any]:
         taken = {}
-        for name in self.given.towers[tower.call].inputs:
+        for name in self.given.towers[tower.call.path].inputs:
             bag = self.given.activations.bags.get(name)
             if bag is None:
                 taken[name] = tf.constant(dense_input(name, self.job, inputs))
             else:
                 taken[name] = tf.constant(pooled(name, bag, inputs, self.whole))
-        found = self.given.towers[tower.call](taken)
+        found = self.given.towers[tower.call.path](taken)
         return {
             output: np.asarray(found if key is None else found[key]).astype(np.float32)
             for output, key in tower.keys.items()

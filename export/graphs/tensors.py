@@ -12,7 +12,7 @@ from export.recipe.schema import InputPart
 
 def input_spec(part: InputPart) -> Any:
     """Returns the TensorFlow type of one declared input, for any batch size."""
-    dtype = tf.as_dtype(part.dtype)
+    dtype = tf.as_dtype(part.sent_dtype)
     if part.kind == "ragged":
         return tf.RaggedTensorSpec([None, None], dtype, ragged_rank=1, row_splits_dtype=tf.int64)
     if part.kind == "sparse":
@@ -35,7 +35,7 @@ def composed(
     """Returns the values of a column as a tensor: ragged, sparse, or dense and filled up with
     padding, else zeros.
     """
-    dtype = tf.as_dtype(part.dtype)
+    dtype = tf.as_dtype(part.sent_dtype)
     values = column.values
     if dtype == tf.string and values.dtype != object:
         values = values.astype(str).astype(object)

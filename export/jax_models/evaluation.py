@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,14 +46,25 @@ CALLS = {
 }
 """Primitives that only call another computation -> the parameter that holds it."""
 
+
+@dataclass(frozen=True)
+class InnerCall:
+    """A computation that an equation only calls, and its constants."""
+
+    jaxpr: Any
+    consts: Sequence[Any]
+
+
 _WHOLE_CALLS: dict[str, Handler] = {
     "remainder": elementwise.floor_mod,
     "floor_divide": elementwise.floor_divide,
 }
 """Functions of `jax.numpy` that are one operation of TensorFlow."""
 
-_NEVER_FOLDED = {*control_flow.OPERATIONS, "dim_as_value"}
-"""Primitives that may depend on the batch, or draw random numbers inside, without an argument."""
+_NEVER_FOLDED = {*control_flow.OPERATIONS, "dim_as_value", "pvary"}
+"""Primitives that may depend on the batch, or draw random numbers inside, without an argument; and
+one that JAX computes inside jax.shard_map alone.
+"""
 
 _RANDOM = (
     "it draws random numbers, so the model would return something else each time; call it for "
@@ -67,7 +79,10 @@ _FREQUENCIES = (
     "there is no Fourier transform in a tower; compute it before the model and pass its result "
     "as an input"
 )
-_SHARDED = "it is divided among devices; call the function without jax.shard_map for inference"
+_SHARDED = (
+    "it is divided among devices; give the model a mesh of one, "
+    "jax.sharding.Mesh(jax.devices()[:1], axis_names), or call the function without jax.shard_map"
+)
 
 REFUSED = {
     "fft": _FREQUENCIES,
@@ -139,10 +154,11 @@ class Evaluator:
         """Evaluates one equation."""
         equation = self._equation(eqn, line)
         name = equation.primitive
+        inner = inner_call(name, equation.params)
+        if inner is not None:
+            return self._call(equation, inner, arguments)
         if name in REFUSED:
             raise equation.refused(REFUSED[name])
-        if name in CALLS:
-            return self._call(equation, arguments)
         constants = [value.known for value in arguments if value.known is not None]
         open_sizes = not all(is_static(size) for shape in equation.shapes for size in shape)
         foldable = name not in _NEVER_FOLDED and not open_sizes
@@ -170,14 +186,14 @@ class Evaluator:
             for result, shape in zip(results, equation.shapes, strict=True)
         ]
 
-    def _call(self, equation: Equation, arguments: Sequence[Value]) -> list[Value]:
-        inner = equation.params[CALLS[equation.primitive]]
-        jaxpr = getattr(inner, "jaxpr", inner)
-        whole = _whole_call(equation.params.get("name", ""), jaxpr)
+    def _call(
+        self, equation: Equation, inner: InnerCall, arguments: Sequence[Value]
+    ) -> list[Value]:
+        whole = whole_call(equation.params.get("name", ""), inner.jaxpr)
         known = all(value.known is not None for value in arguments)
         if whole is not None and not known and equation.dtype.is_integer:
             return self._handle(whole, equation, arguments)
-        return equation.evaluate(jaxpr, _consts(inner), arguments)
+        return equation.evaluate(inner.jaxpr, inner.consts, arguments)
 
     def _equation(self, eqn: Any, line: str) -> Equation:
         def evaluate(jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Value]) -> list[Value]:
@@ -195,7 +211,18 @@ class Evaluator:
         )
 
 
-def _whole_call(name: str, jaxpr: Any) -> Handler | None:
+def inner_call(primitive: str, params: Mapping[str, Any]) -> InnerCall | None:
+    """Returns the computation that an equation only calls; None if it does anything else."""
+    holder = CALLS.get(primitive)
+    if primitive == "shard_map" and params["mesh"].size == 1:
+        holder = "jaxpr"  # the only part is the whole
+    if holder is None:
+        return None
+    inner = params[holder]
+    return InnerCall(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()))
+
+
+def whole_call(name: str, jaxpr: Any) -> Handler | None:
     """Returns the operation that a called function of `jax.numpy` is; None for any other function,
     such as one of the user's with the same name.
     """
@@ -210,10 +237,6 @@ def _sized(tensor: Any, shape: Shape) -> Any:
     """Tells TensorFlow the sizes that JAX knows, as of `x[:1]`: one of size 1 may be repeated."""
     tensor.set_shape([int(size) if is_static(size) else None for size in shape])
     return tensor
-
-
-def _consts(inner: Any) -> Sequence[Any]:
-    return getattr(inner, "consts", ())
 
 
 def _constant(value: Any) -> Value:

@@ -4,7 +4,7 @@ feature reads, and how its rows are combined.
 They are read by the names of their fields alone, from objects or from mappings, so that an export
 needs no jax-tpu-embedding:
 
-    FeatureSpec   name, table_spec, output_shape
+    FeatureSpec   name, table_spec, input_shape, output_shape
     TableSpec     name, vocabulary_size, embedding_dim, combiner, quantization_config,
                   setting_in_stack, stacked_table_spec
 
@@ -20,7 +20,7 @@ from typing import Any, cast, get_args
 
 from export.errors import NotConvertible
 from export.front_end.specs import Combiner
-from export.tensorflow_models.lookups.activations import PooledTable
+from export.tensorflow_models.lookups.activations import PooledTable, StatedSizes
 
 _COMBINERS = get_args(Combiner)
 _FORM = (
@@ -66,10 +66,12 @@ class FeatureSpecs:
     Attributes:
       tree: as the model file returned them.
       table_of: the table that each feature reads, by the feature's name.
+      sizes_of: the sizes that each feature's specification states, by the feature's name.
     """
 
     tree: Any
     table_of: Mapping[str, SpecifiedTable]
+    sizes_of: Mapping[str, StatedSizes]
 
     @property
     def tables(self) -> dict[str, SpecifiedTable]:
@@ -85,6 +87,7 @@ def read_feature_specs(tree: Any) -> FeatureSpecs:
         specifications contradict each other; names both.
     """
     table_of: dict[str, SpecifiedTable] = {}
+    sizes_of: dict[str, StatedSizes] = {}
     described: dict[str, tuple[str, SpecifiedTable]] = {}
     for where, key, spec in _leaves(tree, "feature_specs", ""):
         feature = _feature_name(spec, where, key)
@@ -102,12 +105,13 @@ def read_feature_specs(tree: Any) -> FeatureSpecs:
             )
         _check_output(spec, table, where)
         table_of[feature] = table
+        sizes_of[feature] = _sizes(spec, where)
     if not table_of:
         raise NotConvertible(
             "the factory returned no feature specification beside its functions; leave "
             f"feature_specs out, or fill it: {_FORM}"
         )
-    return FeatureSpecs(tree, table_of)
+    return FeatureSpecs(tree, table_of, sizes_of)
 
 
 def differences(first: SpecifiedTable, second: SpecifiedTable) -> str:
@@ -199,22 +203,43 @@ def _place(spec: Any, where: str) -> PlaceInStack | None:
 
 
 def _check_output(spec: Any, table: SpecifiedTable, where: str) -> None:
-    """Checks that a feature's activation is one whole vector for each example."""
+    """Checks that a feature's activations are whole vectors."""
     shape = _optional(spec, "output_shape")
     if shape is None:
         return
     sizes = tuple(shape)
     if len(sizes) != 2:
         raise NotConvertible(
-            f"{where}.output_shape is {sizes}; an activation is one vector for each example, "
-            "(batch, embedding_dim): give each position of a sequence a feature of its own, or "
-            "look the rows up by jnp.take in the function"
+            f"{where}.output_shape is {sizes}; SparseCores return one vector for each example, "
+            "(batch, embedding_dim), or for each of its n ids, (batch * n, embedding_dim): write "
+            "one of these, or look the rows up by jnp.take in the function"
         )
     if sizes[1] != table.dim:
         raise NotConvertible(
             f"{where}.output_shape is {sizes}, and table {table.name!r} has "
             f"embedding_dim={table.dim}; let both be the same"
         )
+
+
+def _sizes(spec: Any, where: str) -> StatedSizes:
+    """Returns the sizes that a specification states by its shapes: `input_shape`, (rows, ids of
+    one), where the second is left out for any number of ids; and `output_shape`, (rows, dim).
+    """
+    taken = tuple(_optional(spec, "input_shape") or ())
+    activations = tuple(_optional(spec, "output_shape") or ())
+    rows = {_size(shape[0]) for shape in (taken, activations) if shape} - {None}
+    if len(rows) > 1:
+        raise NotConvertible(
+            f"{where} has input_shape {taken} and output_shape {activations}; both begin with the "
+            "number of activations in a batch: write those of training"
+        )
+    ids = _size(taken[1]) if len(taken) == 2 else None
+    return StatedSizes(rows.pop() if rows else None, ids)
+
+
+def _size(value: Any) -> int | None:
+    """Returns a size of a shape; None where it is open, such as None or -1."""
+    return int(value) if isinstance(value, Integral) and int(value) > 0 else None
 
 
 def _field(holder: Any, name: str, where: str) -> Any:

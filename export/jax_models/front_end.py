@@ -58,8 +58,9 @@ class JaxFrontEnd:
         # Values do not matter before the checkpoint is read, and there is no memory without them.
         fill(variable for tower in traced.towers for variable in tower.variables)
         original = JaxModel(job, base, checkpoint, traced, built[-1])
+        notes = (*traced.remarks, *_notes_on_batches(built[-1]))
         return PartitionedModel(
-            traced.spec, traced.towers, original, traced.own_rows, traced.notes, traced.remarks
+            traced.spec, traced.towers, original, traced.own_rows, traced.notes, notes
         )
 
 
@@ -142,7 +143,8 @@ class JaxModel:
 
     def reference(self, _inventory: Inventory, _directory: Path) -> JaxReference:
         """See OriginalModel.reference."""
-        return JaxReference(self.job, self.base, self._stored, self.traced.spec)
+        fixed_batches = self.functions.fixed_batches
+        return JaxReference(self.job, self.base, self._stored, self.traced.spec, fixed_batches)
 
     @property
     def _stored(self) -> StoredParameters:
@@ -179,6 +181,15 @@ class JaxModel:
         if name in {table.name for table in known.tables}:
             return name
         return self._stored.find([path])[path]
+
+
+def _notes_on_batches(functions: JaxFunctions) -> tuple[str, ...]:
+    return tuple(
+        f"{call} runs in a batch of {batch} examples, as feature_specs state, and in no other; its "
+        "towers take any batch, since it computes each example from its own values. They are "
+        "compared with the model in its own batch"
+        for call, batch in functions.fixed_batches.items()
+    )
 
 
 def _path(variable: Any) -> str:

@@ -6,26 +6,33 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from export.checkpoint.formats.orbax import KERAS_LISTS
 from export.errors import NotConvertible, UsageError
+from export.front_end.calls import Call
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import tf
 from export.jax_models.evaluation import Evaluator
 from export.jax_models.feature_specs import FeatureSpecs, read_feature_specs
 from export.jax_models.loading import jax, load_jax
+from export.jax_models.open_batch import with_open_batch
 from export.jax_models.sparsecore_layers import build_with_layers, layers_given
-from export.jax_models.tracing import BATCH, TracedFunction, trace
+from export.jax_models.tracing import BATCH, FixedBatch, TracedFunction, trace
 from export.jax_models.values import Parameter, Value
-from export.recipe.schema import ExportJob, name_of_call
+from export.model_code.factories import factory_of
+from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.named_graphs import without_memory
 from export.tensorflow_models.lookups.activations import Activations, plan_activations
-from export.tensorflow_models.model.code import load_factory
-from export.tensorflow_models.model.keras_variables import SAVE_WITH_NAMES
 
 _EXPECTED = (
     "a factory of a model in JAX returns `shapes, {name: function}`: the shapes of its parameters, "
     "as jax.eval_shape gives them, and functions of (parameters, inputs); and, where functions "
     "take activations, `feature_specs` as a third"
 )
+_STATE_BATCH = (
+    "Or let feature_specs state the batch of training, input_shape=(batch, ids of one example) and "
+    "output_shape=(batch, embedding_dim): then it is opened"
+)
+_KERAS_LISTS = " or ".join(map("/".join, KERAS_LISTS))
 
 
 class JaxFunctions:
@@ -38,6 +45,8 @@ class JaxFunctions:
       variables: by the path of the parameter; keys of random numbers have none.
       specs: of the features whose activations the functions take; None: they look up themselves.
       activations: how these features are looked up.
+      fixed_batches: calls whose code runs in one size of the batch only, and that size; known once
+        they are traced.
     """
 
     def __init__(
@@ -51,6 +60,7 @@ class JaxFunctions:
         self.functions = dict(functions)
         self.specs = specs
         self.activations = activations or Activations()
+        self.fixed_batches: dict[Call, int] = {}
         paths, _ = jax.tree.flatten_with_path(parameters)
         self.leaves = {path_of(path): leaf for path, leaf in paths}
         self.variables = {
@@ -59,12 +69,16 @@ class JaxFunctions:
             if not is_random_key(leaf)
         }
 
-    def function(self, name: str) -> Callable[[Any, Any], Any]:
-        """Returns a function as it is traced: `SparseCoreEmbed` returns activations in it."""
+    def function(self, call: Call) -> Callable[[Any, Any], Any]:
+        """Returns what a call runs, as it is traced: it takes parameters, and inputs by their
+        names. Lookups of SparseCores return activations in it.
+        """
 
         def traced(parameters: Any, inputs: Mapping[str, Any]) -> Any:
+            # JAX passes dicts on in the order of their keys, which may name a layer's parameters.
+            positional, by_name = jax.tree.map(lambda leaf: leaf, call.given(inputs))
             with layers_given(self.specs, inputs):
-                return self.functions[name](parameters, inputs)
+                return self.functions[call.path](parameters, *positional, **by_name)
 
         return traced
 
@@ -75,23 +89,23 @@ class Calls:
     def __init__(self, model: JaxFunctions) -> None:
         self._model = model
 
+    def with_call(self, call: Call) -> _Evaluated:
+        """Returns what evaluates a call."""
+        return _Evaluated(self._model, call)
+
     def __getattr__(self, name: str) -> Any:
         model = self.__dict__.get("_model")
         if model is None or name not in model.functions:
             raise AttributeError(name)
-        return _Call(model, name)
-
-    def __call__(self, inputs: Mapping[str, Any]) -> Any:
-        """Evaluates the only function."""
-        return _Call(self._model, "")(inputs)
+        return self
 
 
-class _Call:
-    """One function, evaluated as TensorFlow operations inside whatever graph is being traced."""
+class _Evaluated:
+    """One call, evaluated as TensorFlow operations inside whatever graph is being traced."""
 
-    def __init__(self, model: JaxFunctions, name: str) -> None:
+    def __init__(self, model: JaxFunctions, call: Call) -> None:
         self._model = model
-        self._name = name
+        self._call = call
         # AutoGraph would rewrite JAX itself.
         self._evaluated = tf.autograph.experimental.do_not_convert(self._evaluate)
 
@@ -102,7 +116,12 @@ class _Call:
         model = self._model
         for name in model.activations.others(inputs):
             _check_array(name, inputs[name], model.specs)
-        inputs = model.activations.looked_up(inputs)
+        looked_up = model.activations.looked_up(inputs)
+        batch = tf.shape(looked_up[min(looked_up)])[0]
+        inputs = {
+            name: _flat(tensor) if name in model.activations.bags else tensor
+            for name, tensor in looked_up.items()
+        }
         traced = self._traced(inputs)
         arguments: list[Value] = [
             Parameter(model.variables[path]) if path in model.variables else Value(leaf.shape)
@@ -114,24 +133,91 @@ class _Call:
         arguments += [
             Value(aval.shape, tensor) for aval, tensor in zip(avals, ordered, strict=True)
         ]
-        batch = tf.shape(ordered[0])[0]
         results = Evaluator({BATCH: batch}).results(traced.jaxpr, arguments)
         return jax.tree.unflatten(traced.structure, results)
 
     def _traced(self, inputs: Mapping[str, Any]) -> TracedFunction:
-        model = self._model
         try:
-            function = model.function(self._name)
-            return trace(function, model.parameters, inputs, name_of_call(self._name))
+            return self._trace(inputs)
         except NotConvertible as problem:
-            specified = set() if model.specs is None else set(model.specs.table_of)
-            missing = ", ".join(sorted(specified - set(inputs)))
-            if not missing:
-                raise
-            raise NotConvertible(
-                f"{problem}. The call was given no activation of {missing}, which feature_specs "
-                "describe: it takes those of inputs with the same names"
-            ) from problem
+            batch = self._model.activations.batch
+            if batch is not None and batch > 1:
+                return self._opened(inputs, batch, problem)
+            message = str(problem)
+            if isinstance(problem, FixedBatch) and self._model.specs is not None and not batch:
+                message = f"{message}. {_STATE_BATCH}"
+            raise self._with_missing(message) from problem
+
+    def _opened(
+        self, inputs: Mapping[str, Any], batch: int, problem: NotConvertible
+    ) -> TracedFunction:
+        """Traces the function in the batch of training, and opens that.
+
+        Args:
+          inputs: as for `trace`.
+          batch: the number of examples that the feature specifications state.
+          problem: why it is not traced for any batch.
+        """
+        model = self._model
+        positions = [model.activations.positions(name) for name in sorted(inputs)]
+        try:
+            opened = with_open_batch(self._trace(inputs, batch), batch, positions)
+        except FixedBatch as fixed_problem:
+            raise NotConvertible(f"{fixed_problem}{self._several_ids()}") from problem
+        except NotConvertible as fixed_problem:
+            message = str(problem)
+            if str(fixed_problem) != message:
+                message = (
+                    f"{message}. In a batch of {batch}, as feature_specs state, {fixed_problem}"
+                    f"{self._several_ids()}"
+                )
+            raise self._with_missing(message) from problem
+        model.fixed_batches[self._call] = batch
+        return opened
+
+    def _several_ids(self) -> str:
+        """Returns how ids are declared that have an activation each, where none are."""
+        activations = self._model.activations
+        specs = self._model.specs
+        if specs is None or any(bag.positions > 1 for bag in activations.bags.values()):
+            return ""
+        single = [name for name in activations.bags if specs.sizes_of[name].ids == 1]
+        if not single:
+            return ""
+        return (
+            f". Where an example has several ids in {' or '.join(single)}, and an activation for "
+            f'each, write their number: inputs.{single[0]} = {{ dtype = "int32", shape = [16] }}'
+        )
+
+    def _trace(self, inputs: Mapping[str, Any], batch: int | None = None) -> TracedFunction:
+        model = self._model
+        return trace(
+            model.function(self._call),
+            model.parameters,
+            inputs,
+            str(self._call),
+            positions={name: model.activations.positions(name) for name in inputs},
+            batch=batch,
+        )
+
+    def _with_missing(self, problem: str) -> NotConvertible:
+        """Returns an error that also names the features of which the call got no activation."""
+        specs = self._model.specs
+        specified = set() if specs is None else set(specs.table_of)
+        missing = ", ".join(sorted(specified - set(self._call.inputs)))
+        if not missing:
+            return NotConvertible(problem)
+        return NotConvertible(
+            f"{problem}. The call was given no activation of {missing}, which feature_specs "
+            "describe: it takes those of inputs with the same names"
+        )
+
+
+def _flat(activations: Any) -> Any:
+    """Returns activations [b, positions, dim] as SparseCores do: [b * positions, dim]."""
+    if activations.shape.rank == 2:
+        return activations
+    return tf.reshape(activations, [-1, activations.shape[-1]])
 
 
 def _check_array(name: str, tensor: Any, specs: FeatureSpecs | None) -> None:
@@ -155,12 +241,13 @@ def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
     """
     load_jax()
     reference = job.code.factory
-    made = build_with_layers(load_factory(reference, base))
+    made = build_with_layers(factory_of(job, base))
     if is_keras_3_layer(made):
         raise NotConvertible(
-            f"factory {reference} returned a model of Keras, and the checkpoint does not have the "
-            "names of its variables (RecML's KerasTrainer, for one, saves lists): "
-            f"{SAVE_WITH_NAMES}"
+            f"factory {reference} returned a model of Keras, and the checkpoint has its variables "
+            "neither by their names nor in the lists that RecML's trainers save "
+            f"({_KERAS_LISTS}): save the model with keras.callbacks.OrbaxCheckpoint or "
+            'model.save_weights("model.weights.h5")'
         )
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         raise NotConvertible(
@@ -186,7 +273,7 @@ def build_functions(job: ExportJob, base: Path) -> JaxFunctions:
     if not more:
         return JaxFunctions(parameters, functions)
     specs = read_feature_specs(more[0])
-    activations = plan_activations(specs.table_of, job.inputs)
+    activations = plan_activations(specs.table_of, job.inputs, specs.sizes_of)
     return JaxFunctions(parameters, functions, specs, activations)
 
 

@@ -13,15 +13,21 @@ SUPPORTED = "0.10"
 """The release of JAX whose primitives are known; others rename some, so they are rejected."""
 
 
+def prefer_cpus() -> None:
+    """Makes JAX run on CPUs, as the towers and what they are compared with do, unless it is loaded
+    already.
+    """
+    if "jax" not in sys.modules:
+        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+
 def load_jax() -> Any:
     """Returns the module `jax`, on CPUs only.
 
     Raises:
       NotConvertible: JAX is not installed, or its release is not supported.
     """
-    if "jax" not in sys.modules:
-        # The towers run on CPUs, and so does what they are compared with.
-        os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    prefer_cpus()
     try:
         import jax
     except ImportError as problem:

@@ -146,8 +146,9 @@ class StoredParameters:
         keys = self.checkpoint.entries
         if all(step.isdecimal() for key in keys for step in key.split(".")):
             return (
-                "It holds the parameters as lists, without their names, as RecML's KerasTrainer "
-                "saves them: save them as a dict by name in the training program, or return lists "
+                "It holds the parameters as lists, without their names: if they are those of a "
+                "model of Keras, as RecML's KerasTrainer saves them, let the factory return the "
+                "model; else save them as a dict by name in the training program, or return lists "
                 "of shapes in the same order"
             )
         return (

@@ -6,7 +6,7 @@ Nothing here is shared with the evaluator, whose towers are compared with the re
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from export.errors import ExportError
+from export.front_end.calls import Call
 from export.front_end.interface import ReferenceInputs, ReferenceRun, Results
 from export.front_end.specs import FeatureSpec, ModelSpec, TableFacts, TowerSpec
-from export.jax_models.functions import build_functions
+from export.jax_models.functions import JaxFunctions, build_functions
 from export.jax_models.loading import jax
 from export.jax_models.parameters import StoredParameters
 from export.raised_errors import raised_on_examples
-from export.recipe.schema import ExportJob, name_of_call
-from export.tensorflow_models.reference.inputs import dense_input, pooled, read_rows
+from export.recipe.schema import ExportJob
+from export.tensorflow_models.reference.inputs import dense_input, pooled, read_rows, rows_of_ids
 
 _INNER = ("jaxpr", "call_jaxpr")
 """Parameters of primitives that only call another computation."""
@@ -68,12 +69,14 @@ class JaxReference:
       job, base: the recipe and its folder.
       stored: its parameters.
       whole: all that was traced of the model.
+      fixed_batches: calls whose code runs in one size of the batch only, and that size.
     """
 
     job: ExportJob
     base: Path
     stored: StoredParameters
     whole: ModelSpec
+    fixed_batches: Mapping[Call, int] = field(default_factory=dict)
 
     def run(
         self,
@@ -82,29 +85,30 @@ class JaxReference:
         expect_numbers: bool = False,  # noqa: ARG002 models of JAX have no layers that tell them
     ) -> ReferenceRun:
         """See ReferenceModel.run."""
-        returned: dict[tuple[str, tuple[str, ...]], Any] = {}
+        returned: dict[Call, Any] = {}
         with jax.default_device(jax.devices("cpu")[0]):
             for tower in model.towers.values():
-                call = (tower.call, tower.call_inputs)
-                if call not in returned:
-                    returned[call] = self._call(*call, inputs)
+                if tower.call not in returned:
+                    returned[tower.call] = self._call(tower.call, inputs)
         results: Results = {}
         for name, tower in model.towers.items():
-            results[name] = _outputs(tower, returned[tower.call, tower.call_inputs])
+            results[name] = _outputs(tower, returned[tower.call])
         return ReferenceRun(results)
 
-    def _call(self, path: str, names: Sequence[str], inputs: ReferenceInputs) -> Any:
+    def _call(self, call: Call, inputs: ReferenceInputs) -> Any:
         functions = build_functions(self.job, self.base)
         bags = functions.activations.bags
         specified = functions.specs.tables if functions.specs is not None else {}
         arrays = {
             name: jax.numpy.asarray(dense_input(name, self.job, inputs))
-            for name in functions.activations.others(names)
+            for name in functions.activations.others(call.inputs)
         }
-        for name in names:
-            if name in bags:
-                activation = pooled(name, bags[name], inputs, self.whole)
-                arrays[name] = jax.numpy.asarray(activation)
+        for name in call.inputs:
+            if name in bags and self.job.inputs[name].shape:
+                ids = dense_input(name, self.job, inputs)
+                arrays[name] = jax.numpy.asarray(rows_of_ids(bags[name], ids, inputs, self.whole))
+            elif name in bags:
+                arrays[name] = jax.numpy.asarray(pooled(name, bags[name], inputs, self.whole))
         tables = {
             table.config_name: table
             for table in self.whole.tables.values()
@@ -118,17 +122,18 @@ class JaxReference:
                 arguments.append(jax.numpy.asarray(self.stored.read(leaf_path)))
             else:
                 arguments.append(None)  # read by no tower
-        arguments += [arrays[name] for name in sorted(arrays)]
+        sizes = {name: functions.activations.positions(name) for name in arrays}
+        examples = _Examples(inputs.n, arrays, sizes)
+        batches = [examples]
+        if call in self.fixed_batches:
+            batches = examples.in_batches(self.fixed_batches[call])
         try:
-            traced = jax.jit(functions.function(path)).trace(functions.parameters, arrays)
-            jaxpr = _used(traced.jaxpr.jaxpr)
-            found = _run(jaxpr, traced.jaxpr.consts, arguments)
+            return _run_call(functions, call, arguments, batches)
         except ExportError:
             raise
         except Exception as problem:
             made = self.job.verify.examples is None
-            raise raised_on_examples(name_of_call(path), problem, made=made) from problem
-        return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
+            raise raised_on_examples(str(call), problem, made=made) from problem
 
     def _table(self, leaf: Any, table: TableFacts, inputs: ReferenceInputs) -> _Table:
         def read(ids: NDArray[Any]) -> NDArray[Any]:
@@ -148,6 +153,55 @@ class JaxReference:
             for spec in self.whole.features.values()
             for name in spec.reads
         )
+
+
+@dataclass(frozen=True)
+class _Examples:
+    """Some examples as a call takes them.
+
+    Attributes:
+      count: how many of the entries are examples; others fill up the batch.
+      arrays: of each input.
+      sizes: how many entries of an input's first axis belong to one example.
+    """
+
+    count: int
+    arrays: Mapping[str, Any]
+    sizes: Mapping[str, int]
+
+    def in_batches(self, batch: int) -> list[_Examples]:
+        """Returns the examples in batches of one size; the first example fills up the last."""
+        return [
+            self._chosen(first, min(batch, self.count - first), batch)
+            for first in range(0, self.count, batch)
+        ]
+
+    def _chosen(self, first: int, count: int, batch: int) -> _Examples:
+        arrays = {}
+        for name, array in self.arrays.items():
+            size = self.sizes[name]
+            chosen = array[first * size : (first + count) * size]
+            repetitions = (batch - count, *(1 for _ in array.shape[1:]))
+            filling = jax.numpy.tile(array[:size], repetitions)
+            arrays[name] = jax.numpy.concatenate([chosen, filling])
+        return _Examples(count, arrays, self.sizes)
+
+
+def _run_call(
+    functions: JaxFunctions, call: Call, parameters: Sequence[Any], batches: Sequence[_Examples]
+) -> Any:
+    """Returns what a call returns for the examples of some batches of one size."""
+    function = jax.jit(functions.function(call))
+    traced = function.trace(functions.parameters, dict(batches[0].arrays))
+    jaxpr = _used(traced.jaxpr.jaxpr)
+    results: list[list[Any]] = []
+    for examples in batches:
+        arrays = [examples.arrays[name] for name in sorted(examples.arrays)]
+        found = _run(jaxpr, traced.jaxpr.consts, [*parameters, *arrays])
+        # A result without axes is no output of a tower.
+        results.append([np.atleast_1d(array)[: examples.count] for array in found])
+    whole = [np.concatenate(parts) for parts in zip(*results, strict=True)]
+    return jax.tree.unflatten(jax.tree.structure(traced.out_info), whole)
 
 
 def _outputs(tower: TowerSpec, whole: Any) -> dict[str, NDArray[Any]]:

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from export.errors import NotConvertible
+from export.errors import ExportError, NotConvertible, UsageError
 from export.graphs.loading import tf
+from export.jax_models.equations import line_of
+from export.jax_models.evaluation import without_unused
 from export.jax_models.loading import jax
+from export.jax_models.values import is_static
+from export.model_code.definition_modules import explained
 from export.user_lines import at_line, line_of_exception
 
 BATCH = "b"
 """The name of the batch in symbolic sizes."""
 
+SIZES_FROM_INPUTS = (
+    "let sizes come from the inputs (x.shape[0], or -1 in a reshape), not from a constant. Where "
+    "the constant is an attribute of the model, set it in the function that the factory returns: "
+    "model.clone(global_batch_size=inputs[NAME].shape[0]) of Flax linen, or "
+    "model.global_batch_size = inputs[NAME].shape[0] of nnx"
+)
+"""The remedy for code that fixes the batch."""
+_OPEN_SHAPE = re.compile(rf"symbolic|\((\d+\*)?{BATCH}[,)]")
+"""What JAX's errors say where the open batch meets a number."""
 
 _WITHOUT_VALUES = {
     "ConcretizationTypeError",
@@ -22,6 +37,10 @@ _WITHOUT_VALUES = {
     "TracerIntegerConversionError",
 }
 """JAX's errors where code needs values while it is traced."""
+
+
+class FixedBatch(NotConvertible):
+    """The code runs in batches of one size only."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +57,13 @@ class TracedFunction:
 
 
 def trace(
-    function: Callable[..., Any], parameters: Any, inputs: Mapping[str, Any], where: str
+    function: Callable[..., Any],
+    parameters: Any,
+    inputs: Mapping[str, Any],
+    where: str,
+    *,
+    positions: Mapping[str, int] = MappingProxyType({}),
+    batch: int | None = None,
 ) -> TracedFunction:
     """Traces `function(parameters, inputs)`; allocates nothing.
 
@@ -47,26 +72,70 @@ def trace(
       parameters: a tree of `jax.ShapeDtypeStruct`.
       inputs: a tensor, or its TensorSpec, of each input; its first axis is the batch.
       where: what is traced, for messages.
+      positions: how many entries of an input's first axis belong to one example; one, if the input
+        is not there.
+      batch: the number of examples; None: any.
 
     Raises:
-      NotConvertible: an input has a dtype that JAX would change; the code fixes the batch, or
-        raises: names the user's line.
+      UsageError: the code needs a name that was left out of its definitions.
+      FixedBatch: the code fixes the batch; names the user's line.
+      NotConvertible: an input has a dtype that JAX would change; the code raises: names the user's
+        line.
     """
-    (batch,) = jax.export.symbolic_shape(BATCH)
+    (any_batch,) = jax.export.symbolic_shape(BATCH)
+    examples = any_batch if batch is None else batch
     specs = {}
     for name, tensor in inputs.items():
         check_dtype(name, tensor.dtype)
-        shape = (batch, *tensor.shape.as_list()[1:])
+        shape = (examples * positions.get(name, 1), *tensor.shape.as_list()[1:])
         specs[name] = jax.ShapeDtypeStruct(shape, tensor.dtype.as_numpy_dtype)
     try:
         traced = jax.jit(function).trace(parameters, specs)
+    except ExportError:
+        raise
     except Exception as problem:
-        message = " ".join(str(problem).split())
-        raise NotConvertible(
-            f"{where} raised {type(problem).__name__}{at_line(line_of_exception(problem))}: "
-            f"{message[:300]}{_remedy(problem)}"
-        ) from problem
+        line = at_line(line_of_exception(problem))
+        explanation = explained(problem)
+        if explanation:
+            raise UsageError(f"{where} raised {explanation}{line}") from problem
+        text = " ".join(str(problem).split())
+        message = f"{where} raised {type(problem).__name__}{line}: {text[:300]}"
+        if batch is None and _meets_open_batch(problem):
+            message = f"{message}; the batch has no fixed size: {SIZES_FROM_INPUTS}"
+            raise FixedBatch(message) from problem
+        raise NotConvertible(f"{message}{_remedy(problem)}") from problem
+    if batch is None:
+        _check_open(without_unused(traced.jaxpr.jaxpr), "")
     return TracedFunction(traced.jaxpr, jax.tree.structure(traced.out_info))
+
+
+def _check_open(jaxpr: Any, outer: str) -> None:
+    """Checks that no equation gives the open batch a fixed size, which JAX leaves to who runs it.
+
+    Args:
+      jaxpr: the computation.
+      outer: the user's line of the equation around it.
+    """
+    for eqn in jaxpr.eqns:
+        line = line_of(eqn.source_info, outer)
+        if eqn.primitive.name == "reshape":
+            operand = eqn.invars[0].aval.shape
+            result = eqn.outvars[0].aval.shape
+            if not all(map(is_static, operand)) and all(map(is_static, result)):
+                raise FixedBatch(
+                    f"JAX operation reshape{at_line(line)}: it gives the batch a fixed size, "
+                    f"{list(result)}: {SIZES_FROM_INPUTS}"
+                )
+        for inner in _inner_jaxprs(eqn.params):
+            _check_open(inner, line)
+
+
+def _inner_jaxprs(params: Mapping[str, Any]) -> Iterator[Any]:
+    for param in params.values():
+        for part in param if isinstance(param, list | tuple) else (param,):
+            inner = getattr(part, "jaxpr", part)
+            if hasattr(inner, "eqns"):
+                yield inner
 
 
 def check_dtype(name: str, dtype: Any) -> None:
@@ -89,13 +158,14 @@ def check_dtype(name: str, dtype: Any) -> None:
         )
 
 
+def _meets_open_batch(problem: Exception) -> bool:
+    if isinstance(problem, jax.errors.InconclusiveDimensionOperation):
+        return True
+    return _OPEN_SHAPE.search(str(problem)) is not None
+
+
 def _remedy(problem: Exception) -> str:
     kind = type(problem).__name__
-    if kind == "InconclusiveDimensionOperation" or "symbolic" in str(problem):
-        return (
-            "; the batch has no fixed size: let sizes come from the inputs (x.shape[0], or -1 in "
-            "a reshape) and not from a constant"
-        )
     if kind in _WITHOUT_VALUES:
         return "; a function is traced without values: use jnp.where or jax.lax.cond"
     if kind == "KeyError":

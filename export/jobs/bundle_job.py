@@ -37,6 +37,7 @@ from export.jobs.preparation import Prepared, prepare
 from export.jobs.progress import Progress
 from export.jobs.staged import Draft, Published, provenance, staged
 from export.jobs.table_steps import checked, copy_tables, staged_subject
+from export.model_code.values import named_vocabularies
 from export.recipe.schema import CorpusPart, IndexPart
 from export.recipe.settings import ExportSettings
 from export.steps import LIBRARIES, Step, StepKey
@@ -194,6 +195,7 @@ class _Bundle:
             vocabularies=vocabularies,
             keys=keys,
             features=prepared.entries,
+            unread_inputs=prepared.unread_inputs,
             towers=towers,
             corpora=corpora,
             contexts=contexts,
@@ -223,7 +225,13 @@ class _Bundle:
 
     def _write_vocabularies(self) -> dict[str, manifest.Vocabulary]:
         entries = {}
+        features = self.prepared.entries.values()
+        rules = [one.ids for one in features if isinstance(one, manifest.EmbeddedFeature)]
+        read = {table.vocabulary for rule in rules for table in manifest.lookup_tables_of(rule)}
+        of_code = named_vocabularies(self.job) - read
         for name, part in self.job.vocabularies.items():
+            if name in of_code:
+                continue  # a model that looks up its keys brings them itself
             file = paths.vocabulary(name)
             source = self.prepared.base / part.file
             write = partial(write_vocabulary, source, part.dtype, self.directory / file)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,14 @@ from export.front_end.interface import PartitionedModel, TracedTower
 from export.front_end.manifest_features import describe_features
 from export.front_end.roles import check_candidate_inputs
 from export.front_end.specs import ModelSpec
+from export.front_end.unread_inputs import note_unread_inputs, unread_inputs
 from export.front_end_choice import open_job
 from export.graphs.functions import bytes_of, constants_of
 from export.jobs.destinations import Destination, open_destination
 from export.jobs.executors import encoder_count
 from export.jobs.likely_mistakes import likely_mistakes
 from export.jobs.table_steps import plan_copy
+from export.model_code.factories import code_notes
 from export.recipe.references import check_references
 from export.recipe.schema import ExportJob, FeaturePart, IndexPart, TablePart
 from export.recipe.settings import ExportSettings
@@ -36,7 +38,13 @@ from export.tables.conversions import ErrorLimits
 from export.tables.plan import ExportPlan, Writing
 from export.towers.compiled import why_not_compiled
 from export.towers.division import Split
-from export.towers.manifest_towers import check_formulas, check_limits, check_rankings
+from export.towers.manifest_towers import (
+    check_formulas,
+    check_limits,
+    check_rankings,
+    check_vectors,
+    note_matrices,
+)
 from export.towers.prepared_towers import arrange_towers
 from export.user_lines import at_line
 from export.verify.own_rows import check_own_rows
@@ -67,6 +75,11 @@ class TracedJob:
     def staging(self) -> Path:
         """Where the version will be staged."""
         return self.destination.staging(self.job.model, self.version)
+
+    @property
+    def unread_inputs(self) -> tuple[str, ...]:
+        """Inputs that the recipe declares and no tower reads."""
+        return unread_inputs(self.traced.spec, self.job)
 
 
 @dataclass(frozen=True)
@@ -103,7 +116,11 @@ class Prepared(TracedJob):
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What of the recipe is likely a mistake."""
-        return likely_mistakes(self.entries, self.traced.spec)
+        unread = note_unread_inputs(
+            self.unread_inputs, "a request may send them, and the service ignores them"
+        )
+        spec = self.traced.spec
+        return (*likely_mistakes(self.entries, spec), *note_matrices(spec, self.job), *unread)
 
     @cached_property
     def not_in_litert(self) -> dict[str, str]:
@@ -138,6 +155,7 @@ def trace_job(
     destination = open_destination(job.output.root, base, settings.scratch)
     front_end, job, checkpoint = open_job(job, base)
     traced = front_end.partition(job, base, checkpoint, inside)
+    traced = replace(traced, notes=(*code_notes(job, base), *traced.notes))
     entries = describe_features(traced.spec, job)
     unknown = set(job.tables) - set(traced.spec.tables)
     if unknown:
@@ -237,7 +255,8 @@ def prepare(
     opened = trace_job(job, base, settings, version)
     job = opened.job
     traced = opened.traced
-    check_rankings(traced.spec)
+    check_rankings(traced.spec, job)
+    check_vectors(traced.spec, job)
     check_candidate_inputs(traced.spec, opened.entries)
     _check_corpus_features(job, traced.spec)
     check_formulas(job, traced.spec)

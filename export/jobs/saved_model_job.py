@@ -22,6 +22,7 @@ from bundle.format import manifest
 from bundle.storage import staging
 from export.checkpoint.inventory.specs import TableSpec
 from export.errors import UsageError, VerificationFailed
+from export.front_end.unread_inputs import note_unread_inputs
 from export.jobs.preparation import TracedJob, trace_job
 from export.jobs.progress import Progress
 from export.jobs.space import check_space
@@ -147,6 +148,7 @@ def prepare_inline(
         plan.end - staged_bytes,
         ', or set output.tables = "inline-link" where the checkpoint lies there',
     )
+    unread = note_unread_inputs(opened.unread_inputs, "the signatures leave them out")
     left_out = tuple(_left_out(job))
     layouts = (
         f"table {name}: {spec.note}"
@@ -159,7 +161,7 @@ def prepare_inline(
         graph=graph,
         small=small,
         variables=plan,
-        notes=(*traced.notes, *opened.also_stored, *left_out, *layouts),
+        notes=(*traced.notes, *opened.also_stored, *unread, *left_out, *layouts),
     )
 
 

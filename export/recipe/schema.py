@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import difflib
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from bundle.format.fields import Boundaries
 from bundle.format.input_lengths import Keep, PadSide, PadValue
@@ -60,9 +69,23 @@ class CodePart(Part):
     """The model code."""
 
     factory: str
-    """Function that builds the model: `package.module:function`, or `file.py:function` relative to
-    the recipe. It is called without arguments and returns the built, untrained model or, for TF1, a
-    function of one dict of inputs that builds the graph.
+    """Function or class that builds the model: `package.module:function`, or, relative to the
+    recipe, `file.py:function`, `file.py:Class` or `notebook.ipynb:Class`. It is called with
+    `arguments` and returns the built, untrained model or, for TF1, a function of one dict of inputs
+    that builds the graph.
+    """
+    definitions: bool | None = None
+    """Run only the definitions of the file: imports, classes, functions and constants. `false` runs
+    the whole file. Default: `true` for a notebook, and for a class of a file that does more than
+    define, such as a script that trains.
+    """
+    arguments: dict[str, Any] = {}
+    """Keyword arguments of the factory, by name: values of TOML, or `{ vocabulary = "NAME" }` for
+    the keys of `[vocabularies.NAME]` as a NumPy array.
+    """
+    names: dict[str, Any] = {}
+    """Values of global names that the definitions need and the file computes, such as
+    `names.user_count = 944`. Values as those of `arguments`.
     """
     table_threshold: int = Field(default=10_000, ge=0)
     """Maximum number of rows of a table that can stay inside its towers, if it is read only by
@@ -77,8 +100,8 @@ class CodePart(Part):
 class InputPart(Part):
     """One input of the calls of the model."""
 
-    dtype: Literal["int32", "int64", "float32", "string"]
-    """Type of the tensor that the call takes."""
+    dtype: Literal["int32", "int64", "float32", "string", "bool"]
+    """Type of the tensor that the call takes. A bool is sent as 0 or 1."""
     shape: tuple[PositiveInt, ...] = ()
     """Shape of the input for one example, without the batch dimension. [] is a single value, and
     the shape of ragged and sparse inputs.
@@ -102,6 +125,17 @@ class InputPart(Part):
     """Which values of a longer list stay: the first or the last ones. Without it, a longer list is
     rejected. For a dense input with one axis.
     """
+
+    @property
+    def sent_dtype(self) -> Literal["int32", "int64", "float32", "string"]:
+        """Type of the values that are sent."""
+        return "int32" if self.dtype == "bool" else self.dtype
+
+    @model_validator(mode="after")
+    def _dense_booleans(self) -> InputPart:
+        if self.dtype == "bool" and self.kind != "dense":
+            raise ValueError(f"a {self.kind} input has no dtype 'bool'; 'int32' was expected")
+        return self
 
     @model_validator(mode="after")
     def _fixed_length(self) -> InputPart:
@@ -231,13 +265,23 @@ class TowerPart(Part):
     role: Literal["query", "candidate", "ranking"]
     """What the service uses the tower for."""
     call: str = ""
-    """Attribute path of the function to call: "" is the model itself, `rank` is its method `rank`.
+    """Attribute path of the function to call: "" is the model itself, `rank` is its method `rank`,
+    `user_embedding` its layer with this attribute or name.
     """
     inputs: tuple[str, ...] = ()
-    """Names of the inputs that the call takes, as one dict. [] passes all inputs."""
-    outputs: dict[Name, str] = {}
-    """Name of each output and its key in the dict that the call returns. {} if the call returns one
-    tensor, which is named `result`.
+    """Names of the inputs that the call takes, as one dict. [] passes all inputs. A dot in the name
+    of an input is a level of the dict: `sparse.user` is passed as `{"sparse": {"user": ...}}`.
+    """
+    arguments: tuple[Any, ...] | dict[str, Any] | None = None
+    """What the call takes instead of one dict: a list of its arguments, such as `["user_id"]`, or a
+    table by the names of its parameters, such as `{ x = "user_id", mask = "mask" }`. A string is
+    the name of an input. Lists and tables inside are lists and dicts that the call takes; booleans
+    and numbers are passed as they are.
+    """
+    outputs: dict[Name, str | Annotated[int, Field(ge=0, strict=True)]] = {}
+    """Name of each output, and where it is in what the call returns: its key in a dict, its
+    position in a list or tuple, from 0, or its name among the `output_names` of a functional model
+    of Keras. {} if the call returns one tensor, which is named `result`.
     """
     result: str | None = None
     """The output that is the vector or the score. Required if the tower has several outputs."""
@@ -265,6 +309,21 @@ class TowerPart(Part):
     not apply: for int8 and bf16, and for f32 in a tower that computes in bfloat16 or float16 or
     reads a table whose rows are converted.
     """
+
+    @field_validator("arguments")
+    @classmethod
+    def _arguments_named(cls, arguments: Any) -> Any:
+        if arguments is not None and not list(input_names(arguments)):
+            raise ValueError("the name of an input was expected among the arguments")
+        return arguments
+
+    @model_validator(mode="after")
+    def _one_form(self) -> TowerPart:
+        if self.arguments is not None and self.inputs:
+            raise ValueError(
+                "'inputs' belongs to a call that takes one dict; 'arguments' names all"
+            )
+        return self
 
 
 class TablePart(Part):
@@ -507,6 +566,22 @@ class ExportJob(Part):
     verify: VerifyPart = VerifyPart()
     """What to verify before the bundle is published."""
 
+    @field_validator("inputs")
+    @classmethod
+    def _levels_named(cls, inputs: dict[str, InputPart]) -> dict[str, InputPart]:
+        for name in inputs:
+            levels = name.split(".")
+            if not all(levels):
+                raise ValueError(f"{name!r} has an empty level; a dot stands between two names")
+            for count in range(1, len(levels)):
+                outer = ".".join(levels[:count])
+                if outer in inputs:
+                    raise ValueError(
+                        f"{name!r} is inside {outer!r}, which is an input itself: a dot in a name "
+                        "is a level of the dict that a call takes"
+                    )
+        return inputs
+
 
 def _nearest(wrong: str, known: list[str]) -> str:
     close = difflib.get_close_matches(wrong, known, n=1)
@@ -570,6 +645,26 @@ def read_recipe(path: Path) -> ExportJob:
         return ExportJob.model_validate(parsed)
     except ValidationError as problem:
         raise UsageError(f"recipe {path}: {explain(problem)}") from problem
+
+
+def input_names(argument: Any) -> Iterator[str]:
+    """Yields the names of the inputs in an argument of a call, in its order.
+
+    Raises:
+      ValueError: it has a value that no call takes; names it.
+    """
+    if isinstance(argument, str):
+        yield argument
+    elif isinstance(argument, Mapping):
+        for part in argument.values():
+            yield from input_names(part)
+    elif isinstance(argument, list | tuple):
+        for part in argument:
+            yield from input_names(part)
+    elif not isinstance(argument, bool | int | float):
+        raise ValueError(
+            f"{argument} is no argument; names of inputs, lists, tables, numbers and booleans are"
+        )
 
 
 def name_of_call(path: str) -> str:

@@ -236,7 +236,7 @@ def sent_dtype(name: str, model: ModelSpec, job: ExportJob) -> str:
     Raises:
       NotConvertible: it is read in ways that ask for different ones.
     """
-    own = job.inputs[name].dtype
+    own = job.inputs[name].sent_dtype
     stated = {
         isinstance(spec, FeatureSpec) and spec.rule is None
         for spec in model.inputs[name]
@@ -258,7 +258,7 @@ def _stated_dtype(name: str, job: ExportJob) -> str:
     """Returns the dtype of ids whose rule the recipe tells."""
     rule = job.features[name].ids if name in job.features else None
     if rule is None or isinstance(rule, manifest.IdentityIds | KeyedRule):
-        return job.inputs[name].dtype
+        return job.inputs[name].sent_dtype
     if isinstance(rule, HashRule):
         return rule.dtype
     return "float32" if rule.kind == "buckets" else job.vocabularies[rule.vocabulary].dtype

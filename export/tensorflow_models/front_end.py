@@ -11,21 +11,37 @@ from typing import Any
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
+from export.errors import NotConvertible, UsageError
 from export.front_end.interface import PartitionedModel
+from export.graphs.internals import is_keras_3_layer
 from export.graphs.loading import note_untested_releases, tf
 from export.graphs.tensors import with_values
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.lookups.embedding_layers import original_lookup
+from export.tensorflow_models.lookups.interception import early_lookups
 from export.tensorflow_models.model.archived_model import check_archived_model
 from export.tensorflow_models.model.dense_copy import local_prefix
+from export.tensorflow_models.model.exchangeable import check_exchangeable
 from export.tensorflow_models.model.roots import build_root, find_variables
 from export.tensorflow_models.model.saved_layers import check_saved_layers
 from export.tensorflow_models.model.tables import recognise_tables
-from export.tensorflow_models.model.tracing import TracedModel, trace_towers
+from export.tensorflow_models.model.tracing import TracedModel, table_maker, trace_towers
 from export.tensorflow_models.model.weights import TrainedModel
 from export.tensorflow_models.reference.model import TensorFlowReference
 from export.tensorflow_models.reference.tables import as_table
+
+
+def builds_keras_model(job: ExportJob, base: Path) -> bool:
+    """Returns whether a recipe's factory returns a model of Keras 3; allocates no table.
+
+    A factory that raises has its message where its model is needed.
+    """
+    try:
+        with early_lookups(table_maker({})):
+            return is_keras_3_layer(build_root(job, base))
+    except (NotConvertible, UsageError):
+        return False
 
 
 class TensorFlowFrontEnd:
@@ -51,7 +67,8 @@ class TensorFlowFrontEnd:
 
         traced = trace_towers(job, base, inside, build)
         path = job.checkpoint.object_path
-        notes = check_archived_model(traced.root, checkpoint, path)
+        notes = check_exchangeable(traced, checkpoint, job)
+        notes += check_archived_model(traced.root, checkpoint, path)
         notes += check_saved_layers(traced.root, checkpoint, path)
         original = TensorFlowModel(job, base, checkpoint, traced)
         notes = (*notes, *note_untested_releases(), *traced.remarks)

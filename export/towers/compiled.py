@@ -130,8 +130,10 @@ def _remedy(missing: set[str]) -> str:
     """Returns what to change in a model with operations that LiteRT lacks; "" if it is unknown."""
     if any(name.startswith("TensorList") for name in missing):
         return (
-            ": build recurrent layers with unroll=True in the factory, which reads the same "
-            "checkpoint"
+            ": recurrent layers of Keras are unrolled if inputs.NAME.shape states the number of "
+            "steps and it is at most 512. Build longer ones with unroll=True in the factory, which "
+            "reads the same checkpoint, and write other loops as loops of Python over a known "
+            "number"
         )
     if any(name.startswith(("LookupTable", "String")) for name in missing):
         return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from bundle.format import manifest
 from export.errors import NotConvertible, UsageError
@@ -31,7 +31,7 @@ def check_limits(job: schema.ExportJob, model: ModelSpec, converted: Collection[
             )
 
 
-def check_rankings(model: ModelSpec) -> None:
+def check_rankings(model: ModelSpec, job: schema.ExportJob) -> None:
     """Checks that each output of a ranking tower is one number per candidate.
 
     Raises:
@@ -41,12 +41,69 @@ def check_rankings(model: ModelSpec) -> None:
         for output in tower.outputs:
             count = _size(output)
             if tower.role == "ranking" and count != 1:
+                listed = [
+                    read for read in model.read_by(tower) if job.inputs[read].shape == (count,)
+                ]
                 raise NotConvertible(
                     f"towers.{name}: output {output.name!r} is {count} numbers for each candidate, "
-                    "but a ranking takes "
-                    "one; let the call return the ones to use under separate names, as "
-                    "{'first': scores[:, 0], 'second': scores[:, 1]}"
+                    f"but a ranking takes one; {_cure_of_lists(listed, count)}let the call return "
+                    "the ones to use under separate names, as {'first': scores[:, 0], 'second': "
+                    "scores[:, 1]}"
                 )
+
+
+def _cure_of_lists(inputs: Sequence[str], count: int) -> str:
+    """Returns what to write if a call scores the elements of lists of so many, as the beginning of
+    a sentence; "" if there are no such lists.
+    """
+    if not inputs:
+        return ""
+    written = " and ".join(
+        f'inputs.{name}.shape = [1] with features.{name}.role = "candidate"' for name in inputs
+    )
+    names = ", ".join(repr(name) for name in inputs)
+    return (
+        f"{names} is a list of {count}, too: if the call scores each element of the list by "
+        f"itself, write {written}, so that each candidate is a list of one; otherwise "
+    )
+
+
+def check_vectors(model: ModelSpec, job: schema.ExportJob) -> None:
+    """Checks that the towers of indexes give a vector for each example.
+
+    Raises:
+      NotConvertible: a result has several axes.
+    """
+    for index, part in job.indexes.items():
+        for name in (part.query_tower, part.candidate_tower):
+            matrix = _matrix_of(model, name)
+            if matrix:
+                raise NotConvertible(f"index {index!r}: {matrix}")
+
+
+def note_matrices(model: ModelSpec, job: schema.ExportJob) -> tuple[str, ...]:
+    """Returns notes on towers of queries and candidates whose result has several axes; no index
+    searches them.
+    """
+    indexed = {
+        name for part in job.indexes.values() for name in (part.query_tower, part.candidate_tower)
+    }
+    names = [name for name in model.towers if name not in indexed]
+    return tuple(matrix for name in names if (matrix := _matrix_of(model, name)))
+
+
+def _matrix_of(model: ModelSpec, name: str) -> str:
+    """Returns why the result of a tower is no vector, and what to change; "" if it is one."""
+    tower = model.towers[name]
+    result = next(output for output in tower.outputs if output.name == tower.result)
+    if tower.role == "ranking" or len(result.shape) <= 2:
+        return ""
+    axes = list(result.shape[1:])
+    return (
+        f"tower {name!r}: {result.name!r} is {axes} for each {tower.role}, and a "
+        "retrieval compares vectors of one axis: let the call return one of them, such as the last "
+        "position, vectors[:, -1]"
+    )
 
 
 def _size(output: manifest.TowerOutput) -> int:

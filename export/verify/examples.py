@@ -58,16 +58,7 @@ def read_examples(
     Raises:
       UsageError: no such file, not of that kind, or without an input; names it.
     """
-    try:
-        table = (
-            _read_parquet(path, count)
-            if path.suffix == ".parquet"
-            else _read_json_lines(path, count)
-        )
-    except FileNotFoundError as problem:
-        raise UsageError(f"verify.examples: {path} does not exist") from problem
-    except (OSError, ValueError) as problem:
-        raise UsageError(f"verify.examples: {path} cannot be read: {problem}") from problem
+    table = read_table(path, count)
     n = max((len(values) for values in table.values()), default=0)
     if n == 0:
         raise UsageError(f"verify.examples: {path} holds no example")
@@ -161,6 +152,22 @@ def without_signs(examples: Examples, model: ModelSpec) -> Examples:
 def offsets_of(sizes: ArrayLike) -> NDArray[np.int64]:
     """Returns where the values of each example begin, and where the last ones end."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def read_table(path: Path, count: int) -> dict[str, list[Any]]:
+    """Returns the columns of the first `count` examples of a file.
+
+    Raises:
+      UsageError: there is no such file, or it is not of that kind.
+    """
+    try:
+        if path.suffix == ".parquet":
+            return _read_parquet(path, count)
+        return _read_json_lines(path, count)
+    except FileNotFoundError as problem:
+        raise UsageError(f"verify.examples: {path} does not exist") from problem
+    except (OSError, ValueError) as problem:
+        raise UsageError(f"verify.examples: {path} cannot be read: {problem}") from problem
 
 
 def _read_parquet(path: Path, count: int) -> dict[str, list[Any]]:

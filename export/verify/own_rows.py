@@ -117,8 +117,8 @@ def _columns(job: ExportJob, spec: FeatureSpec) -> dict[str, Values]:
     """
     columns = {}
     for number, name in enumerate(dict.fromkeys(spec.reads)):
-        values = hostile_values(job.inputs[name].dtype)
-        values = np.concatenate([_beside_keys(spec.keys, job.inputs[name].dtype), values])
+        values = hostile_values(job.inputs[name].sent_dtype)
+        values = np.concatenate([_beside_keys(spec.keys, job.inputs[name].sent_dtype), values])
         padding = spec.padding_of(name)
         if padding is not None:  # no id: nothing looks it up
             values = values[values != padding]

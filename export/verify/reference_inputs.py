@@ -83,7 +83,7 @@ class Reference:
     @cached_property
     def inputs(self) -> ReferenceInputs:
         """The examples as the model takes them."""
-        names = {name for tower in self.model.towers.values() for name in tower.call_inputs}
+        names = {name for tower in self.model.towers.values() for name in tower.call.inputs}
         padding = {name: self.model.padding_of(name) for name in names}
         return ReferenceInputs(
             self.examples.n,
@@ -165,7 +165,7 @@ class Reference:
 
     def _fitting(self, name: str, ids: Rows) -> Rows:
         """Returns ids that the dtype of an input can hold; others are no rows in any case."""
-        if self.job.inputs[name].dtype != "int32":
+        if self.job.inputs[name].sent_dtype != "int32":
             return ids
         return ids.clip(_INT32.min, _INT32.max)
 
@@ -263,7 +263,7 @@ class Reference:
             )
 
     def _check_keys(self, name: str, keys: Rows) -> None:
-        if self.job.inputs[name].dtype == "int32" and keys.max(initial=0) > _INT32.max:
+        if self.job.inputs[name].sent_dtype == "int32" and keys.max(initial=0) > _INT32.max:
             raise UsageError(
                 f"inputs.{name}.dtype is int32, which key {keys.max()} of its table does not fit; "
                 "say int64"

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from export.front_end.interface import Results
-from export.recipe.schema import name_of_call
 from export.verify.examples import Examples, offsets_of
 from export.verify.forms import another_order
 from export.verify.reference_inputs import Reference
@@ -32,10 +31,20 @@ def why_unlike_itself(reference: Reference) -> str:
     if at := _first_difference(reference_results(reference), expected):
         tower, output, example = at
         place = _place_of(reference, tower, "random")
-        return (
+        again = (
             f"tower {tower!r}, output {output!r}: the original model itself gives another value "
-            f"for example {example} when it is called again ({place}): something random is in it, "
-            "such as dropout. Call it for inference: training=False"
+            f"for example {example} when it is called again ({place})"
+        )
+        if reference.model.towers[tower].random:
+            return (
+                f"{again}: something random is in it, such as dropout. Call it for inference: "
+                "training=False"
+            )
+        return (
+            f"{again}: something random is in it, such as dropout, or it keeps numbers that its "
+            "code computes while it is made, when no weight is trained. Call it for inference, "
+            "training=False; compute such numbers in the call, or keep them in a variable of the "
+            "model, which is saved"
         )
     for order in (another_order(reference.examples.n), np.arange(1)):
         sample = replace(reference, examples=_chosen(reference.examples, order))
@@ -60,7 +69,7 @@ def _place_of(reference: Reference, tower: str, cause: Literal["random", "joinin
     """Returns the call of a tower, and the operation that its graph shows as the likely cause."""
     spec = reference.model.towers[tower]
     operation = spec.random if cause == "random" else spec.joining
-    return ", ".join(filter(None, (name_of_call(spec.call), operation)))
+    return ", ".join(filter(None, (str(spec.call), operation)))
 
 
 def _chosen(examples: Examples, order: NDArray[np.int64]) -> Examples:

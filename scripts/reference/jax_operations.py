@@ -33,7 +33,7 @@ def page() -> str:
         f"Primitives of JAX {SUPPORTED} that have a counterpart in towers. Functions of `jax.numpy`, `jax.nn` and Flax are made of",
         "them: `jax.make_jaxpr(f)(...)` shows which. Each is tested against JAX over random shapes and values, with floats in",
         f"float32 and in bfloat16. Calls ({', '.join(f'`{name}`' for name in sorted(evaluation.CALLS))}) are evaluated",
-        "as what they call.",
+        "as what they call, and so is `shard_map` over one device.",
         "",
         "| kind | primitives |",
         "|---|---|",

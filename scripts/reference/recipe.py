@@ -59,11 +59,7 @@ def type_text(annotation: object) -> str:
     if origin is typing.Literal:
         return " or ".join(f'`"{each}"`' for each in arguments)
     if origin is dict:
-        return (
-            "table"
-            if isinstance(arguments[1], type) and issubclass(arguments[1], BaseModel)
-            else "table of keys"
-        )
+        return _table_text(arguments[1])
     if origin is tuple:
         return f"list of {type_text(arguments[0])}"
     if arguments:
@@ -72,6 +68,13 @@ def type_text(annotation: object) -> str:
     names = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
     table = isinstance(annotation, type) and issubclass(annotation, BaseModel)
     return "table" if table else names.get(getattr(annotation, "__name__", ""), "any value")
+
+
+def _table_text(value: object) -> str:
+    if value is typing.Any:
+        return "table of values"
+    is_part = isinstance(value, type) and issubclass(value, BaseModel)
+    return "table" if is_part else "table of keys"
 
 
 def default_text(field: FieldInfo) -> str:

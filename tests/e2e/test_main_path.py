@@ -26,7 +26,7 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 
 from bundle.format.manifest import dump
 from bundle.storage.catalog import read_manifest
-from export.tensorflow_models.model.code import load_factory
+from export.model_code.factories import load_factory
 from tests.e2e.process import WAIT_S, Process, until
 from tests.e2e.services import workers_of
 from tests.export.forked_runs import ForkedRuns

@@ -19,10 +19,10 @@ from export.checkpoint.reader import open_checkpoint
 from export.front_end.interface import PartitionedModel
 from export.front_end.manifest_features import describe_features
 from export.graphs.loading import load_tensorflow, tf
+from export.model_code.factories import load_factory
 from export.recipe.schema import ExportJob
 from export.tables.vocabularies import as_array
 from export.tensorflow_models.front_end import TensorFlowModel
-from export.tensorflow_models.model.code import load_factory
 from export.tensorflow_models.model.tracing import TracedModel, trace_towers
 from export.tensorflow_models.model.weights import TrainedModel
 from export.tensorflow_models.reference.model import TensorFlowReference

@@ -15,7 +15,7 @@ from bundle.features.columns import Column
 from bundle.format.manifest import GraphIds
 from export.front_end.specs import FeatureSpec
 from export.graphs.loading import load_tensorflow, tf
-from export.tensorflow_models.model.code import load_factory
+from export.model_code.factories import load_factory
 from tests.export.traced_models import IDS, MODELS, recipe, save_and_trace
 
 TEXTS = ["red", "blue", "", "Red", "é", "x" * 70, "0", "green", *(f"key {n}" for n in range(40))]

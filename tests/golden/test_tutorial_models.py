@@ -31,6 +31,14 @@ corpora.movies.id = "movie_title"
 corpora.movies.features = {{ movie_title = "movie_title" }}
 indexes.movies = {{ corpus = "movies", query_tower = "query", candidate_tower = "candidate" }}
 """
+INDEX = """
+model = "users"
+checkpoint = {{ path = "ckpt", object_path = "model" }}
+code = {{ factory = "{file}:index_of_users", table_threshold = 0 }}
+output = {{ root = "bundles" }}
+inputs.user_id.dtype = "string"
+towers.query = {{ role = "query", arguments = ["user_id"] }}
+"""
 TITLES = ["STAR wars!", "Toy\tStory  (1971) of an unknown word", "?", ""]
 
 
@@ -80,3 +88,16 @@ def test_tutorial_s_titles_and_users_are_served_as_they_were_trained(tmp_path: P
             ).vectors
             np.testing.assert_allclose(made[:2], titles, rtol=1e-5, atol=1e-5)
             assert np.isfinite(made).all()
+
+
+def test_query_of_a_retrieval_layer_is_what_it_compares(tmp_path: Path) -> None:
+    index = tutorial.index_of_users()
+    expected = index.query_model(tf.constant(tutorial.USERS)).numpy()
+    tf.train.Checkpoint(model=index).write(str(tmp_path / "ckpt" / "model"))
+    (tmp_path / "recipe.toml").write_text(INDEX.format(file=tutorial.__file__))
+    page = export(tmp_path / "recipe.toml").manifest
+    assert page.towers["query"].outputs[0].shape == (None, 8)
+    with serving(tmp_path / "bundles") as clients:
+        for client in clients:
+            vectors = client.embed([{"user_id": user} for user in tutorial.USERS]).vectors
+            np.testing.assert_array_equal(vectors, expected)

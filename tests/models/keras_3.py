@@ -52,6 +52,15 @@ def build():
     return TwoTower(name="two_tower")
 
 
+def build_called():
+    """Makes all variables."""
+    model = build()
+    ids = ops.zeros((1,), "int32")
+    genres = ops.zeros((1, SLOTS), "int32")
+    model({"user": ids, "age": ops.zeros((1,)), "movie": ids, "genres": genres})
+    return model
+
+
 def build_as_second():
     """Names its layers as the second model of a process has them."""
     model = TwoTower(("dense_4", "dense_5", "dense_6", "dense_7"), name="two_tower")
@@ -101,21 +110,27 @@ def build_function():
 class Twins(keras.Model):
     """Two parts with one structure, which only the names of what holds them tell apart."""
 
-    def __init__(self, **how):
+    def __init__(self, names=("left", "right"), **how):
         super().__init__(**how)
-        self.parts = [self.part("left"), self.part("right")]
+        self.parts = [self.part(name) for name in names]
 
     @staticmethod
     def part(name):
         return keras.Sequential([keras.layers.Dense(3, name="deep")], name=name)
 
     def call(self, inputs):
-        left, right = (part(inputs["numbers"]) for part in self.parts)
+        parts = sorted(self.parts, key=lambda part: part.name)
+        left, right = (part(inputs["numbers"]) for part in parts)
         return ops.sum(left - right, axis=-1)
 
 
 def build_twins():
     return Twins(name="twins")
+
+
+def build_exchanged():
+    """Makes the parts in another order."""
+    return Twins(("right", "left"), name="twins")
 
 
 def build_left():

@@ -39,6 +39,32 @@ def train(folder, model, inputs, arrays, **callback):
     np.savez(folder / "variables.npz", **{path.replace("/", "."): values[path] for path in values})
 
 
+def save_lists(folder, model):
+    """Saves the variables of a model as lists, as RecML's trainers do, and under Keras' names."""
+    trainable = [variable.value for variable in model.trainable_variables]
+    others = [variable.value for variable in model.non_trainable_variables]
+    optimizer = [variable.value for variable in model.optimizer.variables]
+    with ocp.CheckpointManager(
+        folder / "keras_trainer", checkpointers=ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    ) as manager:
+        manager.save(step=0, items=(trainable, others, optimizer))
+
+    # The fields of a KerasState; its optimizer has a dict by the paths of variables.
+    moments = {variable.path: variable.value for variable in model.trainable_variables}
+    state = {
+        "step": np.int32(7),
+        "tvars": trainable,
+        "ntvars": others,
+        "opt_state": ({"count": np.int32(7), "mu": moments}, {}),
+    }
+    with ocp.CheckpointManager(folder / "jax_trainer") as manager:
+        manager.save(7, args=ocp.args.Composite(state=ocp.args.StandardSave(state)))
+
+    named = {"trainable_variables": trainable, "non_trainable_variables": others}
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(folder / "lists", named)
+
+
 def main(root):
     backend = keras.backend.backend()
     assert backend == "jax", backend
@@ -57,19 +83,13 @@ def main(root):
     calls = {"query": second.query, "candidate": second.candidate}
     train(root / "second", second, inputs, calls, save_weights_only=True)
 
-    # Lists of variables, as training loops of JAX have them.
-    lists = {
-        "lists": {"trainable_variables": [each.value for each in first.trainable_variables]},
-        "recml": [[each.value for each in first.trainable_variables], []],
-    }
-    for name, tree in lists.items():
-        with ocp.PyTreeCheckpointer() as checkpointer:
-            checkpointer.save(root / name, tree)
+    save_lists(root / "first", first)
 
     keras.utils.clear_session()
     twins = models.build_twins()
     numbers = {"numbers": np.ones((EXAMPLES, 2), np.float32)}
-    train(root / "twins", twins, numbers, {})
+    train(root / "twins", twins, numbers, {"call": twins})
+    save_lists(root / "twins", twins)
 
     keras.utils.clear_session()
     ids = {

@@ -90,3 +90,11 @@ class MovielensModel(tfrs.models.Model):  # type: ignore[misc]
         del training
         found = self(features)
         return self.task(found["query"], found["candidate"], compute_metrics=False)
+
+
+def index_of_users() -> tf.keras.Model:
+    """Returns the layer that the tutorials save to serve retrieval: a query model and an index."""
+    layers = tf.keras.layers
+    users = layers.StringLookup(vocabulary=USERS, mask_token=None)
+    query_model = tf.keras.Sequential([users, layers.Embedding(len(USERS) + 1, 8)])
+    return tfrs.layers.factorized_top_k.BruteForce(query_model)

@@ -12,6 +12,7 @@ from tests.plans.dumped_plans import dumped_plans
 from tests.plans.example_plans import EXAMPLES, example_plans
 from tests.plans.jax_plans import jax_tpu_embedding_plans, sparsecore_plans
 from tests.plans.planned_models import PlannedModel
+from tests.plans.script_plans import script_plans
 from tests.plans.torch_plans import torch_plans
 
 MODULES = (
@@ -21,9 +22,14 @@ MODULES = (
     ids_recipes.IDS,
 )
 WITHOUT_PLAN: Mapping[str, str] = {
+    "tests/models/published_models.py": "tests/golden/test_published_models.py exports and serves "
+    "them",
     "tests/models/linear.py": "writes compiled towers, and is never exported",
     "tests/models/tensorflow_process.py": "starts processes",
     "tests/models/train_keras_3.py": "trains the models of keras_3.py",
+    "tests/models/fixed_batch_ranker.py": "is exported whole in tests/export/jax_models",
+    "tests/models/published_calls.py": "is exported whole in tests/golden/test_published_calls.py",
+    "examples/zoo": "builds models of other repositories",
     "examples/quickstart": "has a bundle of the model of examples/movielens",
     "examples/torch_dlrm": "PyTorch writes its tower, and is not installed where tests run; "
     "torch_towers.ranker is the same kind of model",
@@ -40,6 +46,7 @@ def planned_models() -> dict[str, PlannedModel]:
         sparsecore_plans(),
         jax_tpu_embedding_plans(),
         torch_plans(),
+        script_plans(),
         example_plans(),
     )
     by_name: dict[str, PlannedModel] = {}

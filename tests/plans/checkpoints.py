@@ -49,6 +49,34 @@ def write_keras_weights(build: Build, job: ExportJob, folder: Path) -> None:
     model.save_weights(folder / "model.weights.h5")
 
 
+def write_weights_in_order(build: Build, job: ExportJob, folder: Path) -> None:
+    """Saves weights in Keras' older format, of a model or of the attribute `trained`."""
+    root = build()
+    model: Any = getattr(root, "trained", root)
+    model(_batch(job))
+    model.save_weights(folder / "weights.h5")
+
+
+def write_model_in_order(build: Build, _job: ExportJob, folder: Path) -> None:
+    """Saves a whole model of Keras 3 in the older format."""
+    build().save(folder / "model.h5")
+
+
+def write_keras_lists(build: Build, job: ExportJob, folder: Path) -> None:
+    """Saves variables of a model of Keras 3 without names, as RecML's KerasTrainer does."""
+    from tests.export.checkpoint.orbax_trees import write_step
+
+    model = build()
+    model(_batch(job))
+    lists = (model.trainable_variables, model.non_trainable_variables)
+    leaves = {
+        f"{place}.{number}": variable.numpy()
+        for place, variables in enumerate(lists)
+        for number, variable in enumerate(variables)
+    }
+    write_step(folder, "0", leaves)
+
+
 def write_session(build: Build, job: ExportJob, folder: Path) -> None:
     """Builds the graph as a program of TF1 does, and saves its session."""
     v1 = tf.compat.v1

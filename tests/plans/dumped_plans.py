@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from export.model_code.factories import load_factory
 from export.recipe.schema import ExportJob
-from export.tensorflow_models.model.code import load_factory
 from tests.export.checkpoint.dump_files import collection_dump, hugectr_dump, sok_dump
 from tests.export.traced_models import MODELS
 from tests.plans.checkpoints import write_objects

@@ -14,8 +14,8 @@ import numpy as np
 
 from examples import trained
 from examples.watching import Watching
+from export.model_code.factories import load_factory
 from export.recipe.schema import ExportJob, read_recipe
-from export.tensorflow_models.model.code import load_factory
 from tests.plans.checkpoints import (
     Build,
     Write,

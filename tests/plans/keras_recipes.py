@@ -5,7 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from export.recipe.schema import ExportJob
-from tests.plans.checkpoints import Build, write_keras_weights, write_nothing
+from tests.plans.checkpoints import (
+    Build,
+    write_keras_lists,
+    write_keras_weights,
+    write_model_in_order,
+    write_nothing,
+    write_weights_in_order,
+)
 from tests.plans.planned_models import Module, variant
 from tests.plans.recipe_parts import (
     FLOAT,
@@ -80,6 +87,24 @@ LOOKUP_LAYERS = Module(
 
 SLOTS = several("int32", 3)
 NUMBERS = {"numbers": several("float32", 2)}
+SAVED_IN_ORDER = Module(
+    "saved_in_order",
+    {
+        "inputs": {"user": {"dtype": "int32"}, "item": {"dtype": "int32"}},
+        "towers": QUERY,
+        "code": {"table_threshold": 0},
+        "checkpoint": {},
+    },
+    {
+        "3": variant(write=write_model_in_order),
+        "parts": variant(write=write_weights_in_order, towers=method("served", "user", "item")),
+        "2-of_a_subclass": variant(
+            "build_2", trained="build_subclassed", write=write_weights_in_order
+        ),
+    },
+    write=write_weights_in_order,
+)
+
 KERAS_3 = Module(
     "keras_3",
     {
@@ -96,6 +121,7 @@ KERAS_3 = Module(
     },
     {
         "as_second": variant(trained="build"),
+        "called": variant(trained="build"),
         "with_more": variant(trained="build"),
         "shorter": variant(trained="build"),
         "query_layers": variant(trained="build"),
@@ -104,6 +130,9 @@ KERAS_3 = Module(
         ),
         "twins": variant(write=write_keras_weights, inputs=NUMBERS, towers=QUERY),
         "left": variant(trained="build_twins", inputs=NUMBERS, towers=method("left")),
+        "exchanged": variant(
+            write=write_keras_lists, requires=("tensorstore",), inputs=NUMBERS, towers=QUERY
+        ),
         "ranker": variant(
             write=write_keras_weights,
             requires=("keras_rs",),
@@ -165,4 +194,12 @@ AVERAGED = Module(
     },
 )
 
-MODULES = (EITHER_KERAS, STRING_INPUTS, NORMALIZATIONS, LOOKUP_LAYERS, KERAS_3, AVERAGED)
+MODULES = (
+    EITHER_KERAS,
+    STRING_INPUTS,
+    NORMALIZATIONS,
+    LOOKUP_LAYERS,
+    SAVED_IN_ORDER,
+    KERAS_3,
+    AVERAGED,
+)

@@ -162,8 +162,8 @@ def _tower_lines(prepared: Prepared, tower: TracedTower) -> Iterator[str]:
     subject = f"tower {spec.name}"
     facts = {
         "role": spec.role,
-        "call": spec.call,
-        "inputs of the call": spec.call_inputs,
+        "call": spec.call.path,
+        "inputs of the call": spec.call.inputs,
         "result": spec.result,
         "half precision": spec.half,
     }
@@ -192,7 +192,7 @@ def _tensor_lines(
     subject: str,
     inputs: Iterable[TowerInput],
     outputs: Iterable[TowerOutput],
-    keys: Mapping[str, str | None],
+    keys: Mapping[str, str | int | None],
 ) -> Iterator[str]:
     for tensor in inputs:
         sources = ", ".join(tensor.sources) or f"an earlier part's {tensor.tensor}"

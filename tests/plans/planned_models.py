@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from export.model_code.factories import load_factory
 from export.recipe.schema import ExportJob
-from export.tensorflow_models.model.code import load_factory
 from tests.export.traced_models import MODELS
 from tests.plans.checkpoints import Write, write_objects
 

@@ -10,7 +10,8 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import orjson
@@ -24,6 +25,11 @@ _OF_GROUP = re.compile(
 )
 _OF_DATASET = re.compile("dtype")
 """Attributes that Keras 3 and tf-keras write; names that are too many for one are in several."""
+MODEL = "top_level_model_weights"
+"""The group of the weights that a model itself has, beside those of its layers."""
+_LAYERS = "layer_names"
+_WHOLE_MODEL = "model_weights"
+"""The group of the weights in the file of a whole model."""
 
 
 class Dataset(NamedTuple):
@@ -58,12 +64,18 @@ class Contents(NamedTuple):
       names: path of a group -> what its attribute `name` says.
       model_config: attribute of the file; "" if it has none.
       unknown: attributes that Keras does not write, by path and name.
+      layers: name of each layer of a model, and its weights, name and path of the dataset, in the
+        order that the file's attributes state; those of `MODEL` belong to the model itself. {}: the
+        attributes state no order.
+      keras_version: what wrote the file, if its attributes say so; else "".
     """
 
     datasets: tuple[Dataset, ...]
     names: dict[str, str]
     model_config: str
     unknown: tuple[str, ...] = ()
+    layers: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    keras_version: str = ""
 
 
 def open_hdf5(path: str, member: str | None) -> Any:
@@ -122,7 +134,14 @@ def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> Cont
     datasets = tuple(
         each._replace(shape=tuple(each.shape), chunks=tuple(each.chunks)) for each in fields
     )
-    return Contents(datasets, answer["names"], answer["model_config"], tuple(answer["unknown"]))
+    return Contents(
+        datasets,
+        answer["names"],
+        answer["model_config"],
+        tuple(answer["unknown"]),
+        answer["layers"],
+        answer["keras_version"],
+    )
 
 
 def _list(path: str, member: str | None) -> dict[str, Any]:
@@ -132,11 +151,15 @@ def _list(path: str, member: str | None) -> dict[str, Any]:
             unknown = _unknown_attributes("", opened, _OF_GROUP)
             datasets = [tuple(each) for each in _datasets(opened, names, unknown)]
             config = opened.attrs.get("model_config", "")
+            states_order = bool(_listed_names(opened, _LAYERS))
+            weights = opened if states_order else opened.get(_WHOLE_MODEL, opened)
             return {
                 "datasets": datasets,
                 "names": names,
-                "model_config": str(config),
+                "model_config": _text(config),
                 "unknown": unknown,
+                "layers": dict(_layers_in_order(weights)),
+                "keras_version": _text(weights.attrs.get("keras_version", "")),
             }
     except CheckpointError as problem:
         return {"error": str(problem)}
@@ -175,6 +198,35 @@ def _datasets(opened: Any, names: dict[str, str], unknown: list[str]) -> Iterato
             chunks=dataset.chunks or (),
             problem=problem,
         )
+
+
+def _layers_in_order(weights: Any) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yields the name of each layer, and its weights, as attributes list them."""
+    names = _listed_names(weights, _LAYERS)
+    if names and MODEL in weights:
+        names.append(MODEL)
+    for name in names:
+        layer = weights[name]
+        weight_names = _listed_names(layer, "weight_names")
+        yield name, {weight: layer[weight].name.lstrip("/") for weight in weight_names}
+
+
+def _listed_names(group: Any, attribute: str) -> list[str]:
+    """Returns the names in an attribute of a group, or in the numbered attributes that hold a list
+    which is too long for one.
+    """
+    if attribute in group.attrs:
+        return [_text(name) for name in group.attrs[attribute]]
+    names: list[str] = []
+    number = 0
+    while f"{attribute}{number}" in group.attrs:
+        names += [_text(name) for name in group.attrs[f"{attribute}{number}"]]
+        number += 1
+    return names
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _unknown_attributes(path: str, item: Any, known: re.Pattern[str]) -> list[str]:

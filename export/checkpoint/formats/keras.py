@@ -1,5 +1,8 @@
-"""Lists what Keras saved in HDF5: `.weights.h5`, a `.keras` archive, a whole model in `.h5`. No
-array is read.
+"""Lists what Keras saved in HDF5: `.weights.h5`, a `.keras` archive, and in the older format the
+weights or the whole of a model in `.h5`. No array is read.
+
+The older format, of tf-keras and of Keras 3's `model.save("model.h5")`, has a group for each layer,
+and attributes that list the layers and their weights in order (`layer_names`, `weight_names`).
 
 A dataset that is contiguous, as Keras writes all, is a slice of the file: its rows are read without
 h5py. In an archive the file lies as it is (Keras stores it uncompressed), so a dataset is a slice
@@ -13,6 +16,7 @@ import math
 import re
 import struct
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,7 @@ import numpy as np
 import orjson
 
 from export.checkpoint.formats.arrays import HDF5, held_bytes
-from export.checkpoint.formats.hdf5 import Dataset, list_hdf5
+from export.checkpoint.formats.hdf5 import MODEL, Contents, Dataset, list_hdf5
 from export.checkpoint.formats.keras_archive import (
     NOTHING,
     WEIGHTS,
@@ -35,6 +39,7 @@ from export.checkpoint.variables import (
     ArrayStore,
     Entry,
     Listing,
+    OrderedLayer,
     Slice,
     Storage,
     can_be,
@@ -91,6 +96,8 @@ def list_keras(path: Path) -> Listing:
     names: dict[str, str] = {}
     described = NOTHING
     model: dict[str, Any] = {}
+    ordered: tuple[OrderedLayer, ...] = ()
+    version = ""
     digest = 0
     archived = path.name.endswith(".keras") or zipfile.is_zipfile(path)
     files = (
@@ -122,11 +129,42 @@ def list_keras(path: Path) -> Listing:
             entries[dataset.key] = _entry(dataset, file, start, archived=archived)
         names |= listing.names
         model = described.config or _object(listing.model_config)
+        ordered = _ordered_layers(listing, entries, file)
+        version = described.keras_version or listing.keras_version
         listed = "".join(f"{key} {entry.dtype} {entry.shape}" for key, entry in entries.items())
         digest = google_crc32c.extend(digest, (stamp + listed).encode())
     layers = {key: names[group] for key in entries if (group := key.rpartition("/")[0]) in names}
-    storage = Storage("Keras", None, layers, model, described.assets)
+    storage = Storage(
+        "Keras",
+        layer_names=layers,
+        model=model,
+        assets=described.assets,
+        layers={"": model} if ordered and {"class_name", "config"} <= model.keys() else {},
+        ordered_layers=ordered,
+        keras_version=version,
+    )
     return Listing(f"crc32c:{digest:08x}", entries, storage)
+
+
+def _ordered_layers(
+    listing: Contents, entries: Mapping[str, Entry], file: Path
+) -> tuple[OrderedLayer, ...]:
+    """Returns the layers of a file in the order that it states.
+
+    Raises:
+      CheckpointError: It states a weight that it does not hold.
+    """
+    for name, weights in listing.layers.items():
+        missing = [key for key in weights.values() if key not in entries]
+        if missing:
+            raise CheckpointError(
+                f"{file} lists {missing[0][:_SHOWN_MAX]!r} among the weights of layer "
+                f"{name[:_SHOWN_MAX]!r}, and holds no such dataset; copy it anew"
+            )
+    return tuple(
+        OrderedLayer("" if name == MODEL else name, weights)
+        for name, weights in listing.layers.items()
+    )
 
 
 def _shards(index: Path) -> list[str]:

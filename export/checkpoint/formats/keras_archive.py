@@ -29,6 +29,7 @@ CONFIG_BYTES_MAX = 256 << 20
 
 _CONFIG = "config.json"
 _METADATA = "metadata.json"
+_METADATA_BYTES_MAX = 1 << 16
 _ASSETS = "assets/"
 _SHOWN_MAX = 200
 
@@ -39,10 +40,12 @@ class Description(NamedTuple):
     Attributes:
       config: of the model, as Keras serializes objects; {}: there is none.
       assets: by their paths in the model, such as `layers/string_lookup/vocabulary.txt`.
+      keras_version: of the Keras that saved them; "": nothing says so.
     """
 
     config: dict[str, Any]
     assets: dict[str, Asset]
+    keras_version: str = ""
 
 
 NOTHING = Description({}, {})
@@ -67,7 +70,8 @@ def describe_archive(archive: zipfile.ZipFile, path: Path) -> Description:
     if config is None:
         return Description({}, assets)
     _check_size(config.file_size, path)
-    return Description(_parsed(archive.read(config), path), assets)
+    version = _version(archive.read(_METADATA)) if _is_small(members.get(_METADATA)) else ""
+    return Description(_parsed(archive.read(config), path), assets, version)
 
 
 def describe_directory(weights: Path) -> Description:
@@ -132,6 +136,19 @@ def _check_size(size: int, path: Path) -> None:
             f"{_CONFIG} in {path} has {size} bytes decompressed; at most {CONFIG_BYTES_MAX} were "
             "expected of the description of a model"
         )
+
+
+def _is_small(metadata: zipfile.ZipInfo | None) -> bool:
+    return metadata is not None and metadata.file_size <= _METADATA_BYTES_MAX
+
+
+def _version(metadata: bytes) -> str:
+    """Returns the version of Keras in the metadata of an archive; "" if it is not there."""
+    try:
+        version = json.loads(metadata)["keras_version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return version if isinstance(version, str) else ""
 
 
 def _parsed(text: bytes, path: Path) -> dict[str, Any]:

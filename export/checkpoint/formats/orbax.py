@@ -62,6 +62,15 @@ KERAS_TREES = (
 """The trees of the item that `keras.callbacks.OrbaxCheckpoint` saves, as
 `keras.Model.get_state_tree` returns them.
 """
+KERAS_LISTS = (
+    ("0", "1"),
+    ("tvars", "ntvars"),
+    ("trainable_variables", "non_trainable_variables"),
+)
+"""Lists that hold the trainable and the other variables of a model of Keras without their names:
+RecML's `KerasTrainer` saves the tuple that Keras' JAX trainer has, RecML's `JaxTrainer` a
+`KerasState`; the last are the names in Keras.
+"""
 KERAS_ITEM = "pytree"
 _KERAS_CONFIG = "model_config"
 _KERAS_ASSETS = "assets"
@@ -168,16 +177,58 @@ def _holds_keras_state(directory: Location) -> bool:
     """Returns whether an item is the tree of a model of Keras; beside it there may be its
     configuration.
     """
+    trees = {path.partition(".")[0] for path in _paths(directory)}
+    return KERAS_TREES[0] in trees and trees.issubset(KERAS_TREES)
+
+
+def _paths(directory: Location) -> list[str]:
+    """Returns the paths of the arrays of an item, as its tree lists them; [] if it has no tree."""
     content = _content(directory / TREE)
     if content is None:
-        return False
+        return []
     try:
-        trees = {path.partition(".")[0] for path, _, _ in _leaves(orjson.loads(content))}
+        return [path for path, _, _ in _leaves(orjson.loads(content))]
     except (ValueError, KeyError, TypeError, AttributeError) as problem:
         raise CheckpointError(
             f"Orbax checkpoint {directory} cannot be read: {problem}; copy it anew"
         ) from problem
-    return KERAS_TREES[0] in trees and trees.issubset(KERAS_TREES)
+
+
+def may_hold_keras_lists(place: OrbaxPlace) -> bool:
+    """Returns whether a checkpoint may hold the variables of a model of Keras in lists, as other
+    programs in JAX have them, too; reads its tree alone.
+
+    Raises:
+      CheckpointError: The tree is damaged.
+    """
+    return any(bool(find_keras_lists(_paths(directory))) for directory in place.items.values())
+
+
+def find_keras_lists(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Returns where a tree has the two lists of a model's variables: what is in front of them, and
+    the path of each, of which the second may be empty and so not be there.
+
+    Args:
+      paths: of all arrays, with dots.
+    """
+    members: dict[str, set[str]] = defaultdict(set)
+    deeper: set[str] = set()
+    for path in paths:
+        *parent, last = path.split(".")
+        members[".".join(parent)].add(last)
+        deeper.update(".".join(parent[:count]) for count in range(len(parent)))
+    lists = {
+        path
+        for path, names in members.items()
+        if path not in deeper and names == {str(number) for number in range(len(names))}
+    }
+    pairs = {}
+    for trainable, others in KERAS_LISTS:
+        for path in sorted(lists):
+            if path == trainable or path.endswith(f".{trainable}"):
+                beginning = path.removesuffix(trainable)
+                pairs[beginning] = path, f"{beginning}{others}"
+    return pairs
 
 
 def list_orbax(place: OrbaxPlace) -> Listing:

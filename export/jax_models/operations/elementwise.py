@@ -215,6 +215,7 @@ OPERATIONS: dict[str, Handler] = {
     "round": _round,
     "copy": _same,
     "name": _same,
+    "pvary": _same,
     "optimization_barrier": lambda _equation, *operands: list(operands),
     "sharding_constraint": _same,
     "stop_gradient": _same,

@@ -30,12 +30,6 @@ def _broadcast_in_dim(equation: Equation, operand: Value, *_dynamic_sizes: Value
 
 
 def _reshape(equation: Equation, operand: Value, *_dynamic_sizes: Value) -> Value:
-    was_open = not all(is_static(size) for size in operand.shape)
-    if was_open and all(is_static(size) for size in equation.shape):
-        raise equation.refused(
-            f"it gives the batch a fixed size, {list(equation.shape)}; let it come from the "
-            "inputs: x.shape[0], or -1"
-        )
     tensor = equation.sizes.reshape(equation.sizes.full(operand), equation.shape)
     return Value(equation.shape, tensor, made_by=MadeBy(equation.primitive, (operand,)))
 

@@ -124,6 +124,14 @@ AVERAGES = (
         "inputs mask",
     ),
 )
+_ITERATED = (
+    "step_function inputs initial_states go_backwards mask unroll input_length time_major "
+    "zero_output_for_mask return_all_outputs"
+)
+RECURRENCES = (
+    HookPoint("tf_keras.src.backend", "rnn", _ITERATED),
+    HookPoint("keras.src.backend.tensorflow.rnn", "rnn", _ITERATED),
+)
 _ENCODED = "inputs output_mode depth dtype sparse count_weights"
 TF_KERAS_ENCODING = HookPoint(
     "tf_keras.src.layers.preprocessing.preprocessing_utils",
@@ -136,4 +144,13 @@ KERAS_3_ENCODING = HookPoint(
 KERAS_3_EMBEDDING = HookPoint("keras.src.layers.core.embedding", "Embedding.call", "inputs")
 EMBED_REDUCE = HookPoint(
     "keras_rs.src.layers.embedding.embed_reduce", "EmbedReduce.call", "inputs weights"
+)
+KERAS_RS_RETRIEVAL = HookPoint(
+    "keras_rs.src.layers.retrieval.brute_force_retrieval", "BruteForceRetrieval.call", "inputs"
+)
+_TFRS_SEARCH = "tensorflow_recommenders.layers.factorized_top_k"
+TFRS_RETRIEVAL = (
+    HookPoint(_TFRS_SEARCH, "BruteForce.call", "queries"),
+    HookPoint(_TFRS_SEARCH, "ScaNN.call", "queries"),
+    HookPoint(_TFRS_SEARCH, "Streaming.call", "queries"),
 )

@@ -1,8 +1,10 @@
-"""The private APIs of Keras 3 that tell where it saves each variable: its walk along attributes, by
-which HDF5 files are written, the layers of a model, and how it numbers their names.
+"""The private APIs of Keras that tell where it saves each variable: its walk along attributes, by
+which HDF5 files are written, the order of layers and weights in its older format, the layers of a
+model, and how it numbers their names.
 
 Source: Keras 3.15, src/saving/saving_lib.py (`_save_state`, `H5IOStore`), src/layers/layer.py
-(`_flatten_layers`), src/utils/naming.py.
+(`_flatten_layers`), src/utils/naming.py, src/legacy/saving/legacy_h5_format.py; tf-keras 2.20,
+src/saving/legacy/hdf5_format.py.
 """
 
 from __future__ import annotations
@@ -15,14 +17,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from export.graphs.loading import moved
+from export.graphs.internals import is_keras_3_layer
+from export.graphs.loading import moved, tf
+from export.tensorflow_models.frameworks.hooks import Hooks
+from export.tensorflow_models.frameworks.trackables import handle_of
+
+_LIBRARIES = ("keras.src", "tf_keras.src", "tensorflow.python.keras")
+"""Where Keras 3, tf-keras, and the Keras that TensorFlow still contains define their classes."""
+_MODELS = ("Model", "Functional", "Sequential")
 
 
-def _internal(module: str, name: str) -> Any:
+def _internal(module: str, name: str, library: str = "keras") -> Any:
     try:
-        return getattr(importlib.import_module(f"keras.src.{module}"), name)
+        return getattr(importlib.import_module(f"{library}.src.{module}"), name)
     except (ImportError, AttributeError) as problem:
-        raise moved(f"keras.src.{module}.{name}", "keras") from problem
+        package = library.replace("_", "-")
+        raise moved(f"{library}.src.{module}.{name}", package) from problem
 
 
 def reset_automatic_names() -> None:
@@ -36,6 +46,62 @@ def all_layers(model: Any) -> Iterator[Any]:
     if not hasattr(model, "_flatten_layers"):
         raise moved("Layer._flatten_layers", "keras")
     yield from model._flatten_layers()
+
+
+def is_keras_model(value: Any) -> bool:
+    """Returns whether an object is a model of Keras 3 or of Keras 2."""
+    return any(
+        kind.__name__ in _MODELS and kind.__module__.startswith(_LIBRARIES)
+        for kind in type(value).__mro__
+    )
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """The weights of a layer in the order in which Keras' older HDF5 format has them.
+
+    Attributes:
+      layer: the layer; or the model itself, which may have weights beside its layers.
+      variables: as TensorFlow's, those that are trained first; (): it has made none.
+      names: of the variables, with slashes.
+    """
+
+    layer: Any
+    variables: tuple[Any, ...]
+    names: tuple[str, ...]
+
+
+def layers_in_order(model: Any) -> tuple[list[LayerWeights], LayerWeights]:
+    """Returns the layers of a model in the order in which Keras' older HDF5 format has them, and
+    what the model has beside them.
+    """
+    own: Any
+    if is_keras_3_layer(model):
+        beside = model._trainable_variables + model._non_trainable_variables
+        known = {id(variable) for variable in model.weights}
+        own = [variable for variable in beside if id(variable) in known]
+    else:
+        own = model._trainable_weights + model._non_trainable_weights
+    return [_weights_of(layer, _in_order(layer)) for layer in model.layers], _weights_of(model, own)
+
+
+def _in_order(layer: Any) -> list[Any]:
+    try:
+        weights = [*layer.trainable_weights, *layer.non_trainable_weights]
+    except ValueError:  # A model of tf-keras inside of another one that was not called yet.
+        return []
+    # Of a lookup that was adapted, tf-keras also lists the vocabulary, and saves no HDF5.
+    return [weight for weight in weights if handle_of(weight) is not None]
+
+
+def _weights_of(layer: Any, weights: list[Any]) -> LayerWeights:
+    names = [str(getattr(weight, "path", weight.name)) for weight in weights]
+    return LayerWeights(layer, tuple(map(tensorflow_variable, weights)), tuple(names))
+
+
+def tensorflow_variable(variable: Any) -> Any:
+    """Returns a variable of either Keras as TensorFlow's."""
+    return variable if isinstance(variable, tf.Variable) else variable.value
 
 
 @dataclass(frozen=True)
@@ -57,11 +123,12 @@ def saved_values(model: Any, path: str) -> SavedValues:
     written or copied.
 
     Args:
-      model: a model of Keras 3.
+      model: a model of Keras 3 or tf-keras.
       path: where the model is in what is saved; "": it is saved itself.
     """
-    save_state = _internal("saving.saving_lib", "_save_state")
-    store_class = _internal("saving.saving_lib", "H5IOStore")
+    library = "keras" if is_keras_3_layer(model) else "tf_keras"
+    save_state = _internal("saving.saving_lib", "_save_state", library)
+    store_class = _internal("saving.saving_lib", "H5IOStore", library)
     groups: dict[str, dict[str, Any]] = {}
     by_id = {id(layer): layer for layer in all_layers(model)}
     layers: dict[str, Any] = {}
@@ -86,7 +153,12 @@ def saved_values(model: Any, path: str) -> SavedValues:
             layers.setdefault(next(reversed(groups), ""), by_id.get(number))
             super().add(number)
 
-    save_state(model, Recorder(), None, path, Visited())
+    with Hooks() as hooks:
+        if library == "tf_keras":
+            # It would read the values of variables, also those of tables.
+            layer_class = _internal("engine.base_layer", "Layer", library)
+            hooks.set_attribute(layer_class, "save_own_variables", _store_variables)
+        save_state(model, Recorder(), None, path, Visited())
     values = {
         f"{group}/vars/{name}".lstrip("/"): value
         for group, written in groups.items()
@@ -95,17 +167,52 @@ def saved_values(model: Any, path: str) -> SavedValues:
     return SavedValues(values, {group: layers.get(group) for group in groups})
 
 
+def _store_variables(layer: Any, store: dict[str, Any]) -> None:
+    """Stores the variables of a layer of tf-keras by their numbers."""
+    variables = layer._trainable_weights + layer._non_trainable_weights
+    store.update((str(number), variable) for number, variable in enumerate(variables))
+
+
 def configuration_of(model: Any) -> dict[str, Any]:
     """Returns the configuration that Keras would write to an archive, after a way through JSON.
 
     Raises:
       Exception: a class of the model does not say its configuration; whatever it raises.
     """
-    serialize = _internal("saving.saving_lib", "_serialize_model_as_json")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of lambdas, that reading them back may be unsafe
-        text, _ = serialize(model)
+        if is_keras_3_layer(model):
+            text, _ = _internal("saving.saving_lib", "_serialize_model_as_json")(model)
+        else:
+            serialize = _internal("saving.serialization_lib", "serialize_keras_object", "tf_keras")
+            with _internal("saving.serialization_lib", "ObjectSharingScope", "tf_keras")():
+                text = json.dumps(serialize(model))
     configuration: dict[str, Any] = json.loads(text)
+    return configuration
+
+
+def older_configuration_of(model: Any) -> dict[str, Any]:
+    """Returns the configuration that Keras would write to a file of its older format, after a way
+    through JSON; of a model of Keras 3 or tf-keras that is a graph of layers.
+
+    Raises:
+      Exception: a class of the model does not say its configuration; whatever it raises.
+    """
+    if is_keras_3_layer(model):
+        describe = _internal("legacy.saving.saving_utils", "model_metadata")
+        plain = _internal("legacy.saving.json_utils", "get_json_type")
+        scope = _internal("legacy.saving.saving_options", "keras_option_scope")
+        with scope(use_legacy_config=True):
+            metadata = describe(model, include_optimizer=False)
+    else:
+        describe = _internal("saving.legacy.saving_utils", "model_metadata", "tf_keras")
+        plain = _internal("saving.legacy.saved_model.json_utils", "get_json_type", "tf_keras")
+        model.use_legacy_config = True
+        try:
+            metadata = describe(model, include_optimizer=False)
+        finally:
+            del model.use_legacy_config
+    configuration: dict[str, Any] = json.loads(json.dumps(metadata["model_config"], default=plain))
     return configuration
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 from export.errors import NotConvertible
+from export.front_end.calls import Call
 from export.graphs.internals import deprecations_silenced, run_flat, variable_class
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hook_points import DISABLE_EAGER, GET_VARIABLE, LOOKUP
@@ -39,10 +40,12 @@ class NamedGraph:
         reference: str,
         variables: dict[str, Any] | None = None,
         averages: bool = False,
+        call: Call | None = None,
     ) -> None:
-        """Takes the result of the factory `reference` of the recipe."""
+        """Takes the result of the factory `reference` of the recipe, and what it is given."""
         self._build = build
         self._reference = reference
+        self._call = call or Call()
         self.averages = averages
         self.variables: dict[str, Any] = {} if variables is None else variables
 
@@ -50,6 +53,10 @@ class NamedGraph:
         return NamedGraph(
             getattr(self._build, step), self._reference, self.variables, self.averages
         )
+
+    def with_call(self, call: Call) -> NamedGraph:
+        """Returns the function as it is given its arguments by a call."""
+        return NamedGraph(self._build, self._reference, self.variables, self.averages, call)
 
     def key(self, name: str, held: Container[str]) -> str:
         """Returns the key of a variable's value among those of a checkpoint; "" if there is none.
@@ -63,8 +70,9 @@ class NamedGraph:
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """Builds the graph inside the one that is being traced."""
         build = tf.autograph.experimental.do_not_convert(self._build)
+        positional, by_name = self._call.given(inputs)
         with _named(self.variables), _behaviour(self._reference), _quiet():
-            return build(dict(inputs))
+            return build(*positional, **by_name)
 
     def run(self, inputs: Mapping[str, Any], read: Callable[[str], Any]) -> Any:
         """Builds the graph for these inputs and runs it.

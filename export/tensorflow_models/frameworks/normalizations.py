@@ -18,6 +18,7 @@ from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hook_points import NORMALIZATIONS
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.keras_saving import all_layers
+from export.tensorflow_models.frameworks.trackables import descendants_of
 
 
 def restore_normalizations(hooks: Hooks, *, kept: bool) -> None:
@@ -48,7 +49,7 @@ def adapted_normalizations(root: Any) -> list[Any]:
     """Returns the layers of a model, or of an object that holds layers, that a factory adapted."""
     if not hasattr(root, "_trackable_children"):
         return []
-    objects = list(tf.train.TrackableView(root).descendants())
+    objects = descendants_of(root)
     # Keras 3 tracks layers in lists and dicts by itself.
     models = [part for part in objects if is_keras_3_layer(part)]
     objects += [layer for model in models for layer in all_layers(model)]

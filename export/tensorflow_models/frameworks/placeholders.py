@@ -55,6 +55,10 @@ def placeholder_class() -> Any:
         """A table's variable whose gathers `gather` replaces, if it is set."""
 
         gather: Gather | None = None
+        early = False
+        """Whether the model is being built: then graphs that read variables may run, as that of
+        `predict` does.
+        """
         restored: bool | None = None
         """Whether TensorFlow saves and restores it; None: up to `restored_bytes_max`."""
         restored_bytes_max = FIRST_VALUE_BYTES
@@ -74,7 +78,8 @@ def placeholder_class() -> Any:
             return super().sparse_read(indices, name) if found is None else found
 
         def _read_variable_op(self, no_copy: bool = False) -> Any:
-            if tf.executing_eagerly():
+            may_run = PlaceholderVariable.early and not infers_shapes()
+            if may_run or tf.executing_eagerly():
                 give_value(self)
             return super()._read_variable_op(no_copy)
 
@@ -97,10 +102,28 @@ def placeholder_class() -> Any:
     return PlaceholderVariable
 
 
-def early_rows(shape: list[int], dtype: Any) -> Any:
+def infers_shapes() -> bool:
+    """Returns whether Keras only infers shapes, in a graph that never runs."""
+    if tf.executing_eagerly():
+        return False
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None:
+        if "scratch_graph" in getattr(graph, "name", ""):
+            return True
+        graph = getattr(graph, "outer_graph", None)
+    return False
+
+
+def early_rows(shape: Any, dtype: Any) -> Any:
     """Returns the rows of a table that is read while the model is built: tiny numbers, found again
     if they are kept.
+
+    Args:
+      shape: a list of numbers and scalars, or a tensor.
+      dtype: of the rows.
     """
+    if infers_shapes():
+        return tf.zeros(shape, dtype)
     line = current_line()
     if line not in _EARLY_LINES:
         _EARLY_LINES.append(line)

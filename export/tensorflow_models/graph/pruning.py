@@ -12,6 +12,7 @@ from typing import Any
 
 from bundle.format import manifest
 from export.errors import NotConvertible, UsageError
+from export.front_end.calls import Call
 from export.front_end.interface import TracedTower
 from export.front_end.specs import FeatureSpec, TowerSpec
 from export.graphs.functions import bytes_of, captures_of, line_of_reader, narrowed, type_of
@@ -19,18 +20,14 @@ from export.graphs.internals import join, set_input
 from export.graphs.loading import tf
 from export.graphs.own_values import find_own_values
 from export.graphs.walks import PYTHON_CODE, Needed, distinct_identifiers, needed, resource
-from export.recipe.schema import InputPart, TowerPart, name_of_call
+from export.recipe.schema import InputPart, TowerPart
 from export.tensorflow_models.frameworks.placeholders import line_of_early
 from export.tensorflow_models.graph.bag_inputs import add_bag_placeholders
-from export.tensorflow_models.graph.input_paths import per_example
 from export.tensorflow_models.graph.origins import sources_of
+from export.tensorflow_models.graph.tower_results import Returned, tower_results
 from export.user_lines import at_line, line_of_operation
 
 _TAKEN = ("float32", "int32", "int64", "string")
-_RETURN = (
-    "let it return a dict of tensors or one tensor, or name a method of the model that does "
-    "in the recipe"
-)
 
 
 @dataclass
@@ -38,21 +35,23 @@ class TracedCall:
     """One traced call of the model, in which placeholders replace lookups.
 
     Attributes:
+      call: what was called.
       function: the whole call, a TensorFlow WrappedFunction.
       inputs: its declared inputs, as tensors of the graph.
       lengths: placeholders of the number of ids per example, by input: ragged, sparse, or a dense
         sequence.
-      result: its return value.
+      returned: what it returned.
       parts: the recipe's inputs.
       lookups: its Lookups, in the order of the call.
       bags: placeholders of the values of ragged and sparse inputs, from `add_bag_placeholders`.
       features, activations: features and their placeholders, by the feature's name.
     """
 
+    call: Call
     function: Any
     inputs: Mapping[str, Any]
     lengths: Mapping[str, Any]
-    result: Any
+    returned: Returned
     parts: Mapping[str, InputPart]
     lookups: Sequence[Any]
     bags: dict[str, Any] = field(default_factory=dict)
@@ -76,9 +75,9 @@ def prune(
       UsageError: the call does not return what the recipe's outputs name.
       NotConvertible: the tower needs more than activations and dense inputs; names it and the cure.
     """
-    results, keys = tower_results(name, part, trace.result)
+    chosen = tower_results(name, part, trace.returned)
     with trace.function.graph.as_default():
-        results = {which: tf.cast(tensor, tf.float32) for which, tensor in results.items()}
+        results = {output: tf.cast(tensor, tf.float32) for output, tensor in chosen.tensors.items()}
     add_bag_placeholders(
         results.values(),
         trace.activations.values(),
@@ -109,9 +108,8 @@ def prune(
     spec = TowerSpec(
         name=name,
         role=part.role,
-        call=part.call,
-        call_inputs=tuple(trace.inputs),
-        keys=keys,
+        call=trace.call,
+        keys=chosen.keys,
         inputs=tuple(
             manifest.TowerInput(name=names[which], feature=which, **type_of(tensor))
             for which, tensor in inputs.items()
@@ -126,6 +124,7 @@ def prune(
         random=beyond.random,
         clock=beyond.clock,
         joining=beyond.joining,
+        is_query=chosen.is_query,
     )
     return TracedTower(spec, function, variables, _lines_by_type(found))
 
@@ -142,55 +141,6 @@ def _half(found: Needed) -> str:
     """Returns the half-precision dtype that the graph computes in, or ""."""
     dtypes = (tensor.dtype.name for operation in found.operations for tensor in operation.outputs)
     return next((name for name in dtypes if name in ("bfloat16", "float16")), "")
-
-
-def tower_results(
-    name: str, part: TowerPart, returned: Any
-) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """Returns the output tensors of a tower, and their keys in what its call returns.
-
-    Raises:
-      UsageError: the call does not return what the recipe's outputs name.
-      NotConvertible: a result is not a dense tensor of floats with a shape that is fixed but for
-        the batch.
-    """
-    where = f"towers.{name}: {name_of_call(part.call)}"
-    if not part.outputs:
-        if isinstance(returned, Mapping):
-            known = ", ".join(map(str, returned))
-            raise UsageError(
-                f"{where} returns several results ({known}); name those wanted in "
-                f"towers.{name}.outputs"
-            )
-        if not isinstance(returned, tf.Tensor):
-            raise UsageError(f"{where} returns a {type(returned).__name__}; {_RETURN}")
-        chosen: dict[str, Any] = {"result": returned}
-        keys: dict[str, str | None] = {"result": None}
-    else:
-        if not isinstance(returned, Mapping):
-            cure = (
-                f"leave towers.{name}.outputs out" if isinstance(returned, tf.Tensor) else _RETURN
-            )
-            raise UsageError(f"{where} returns a {type(returned).__name__}, not a dict; {cure}")
-        for key in part.outputs.values():
-            if key not in returned:
-                raise UsageError(
-                    f"{where} returns {', '.join(map(str, returned))}; towers.{name}.outputs names "
-                    f"{key!r}"
-                )
-        chosen = {which: returned[key] for which, key in part.outputs.items()}
-        keys = dict(part.outputs)
-    for which, tensor in chosen.items():
-        if not isinstance(tensor, tf.Tensor) or not tensor.dtype.is_floating:
-            raise NotConvertible(
-                f"{where}: output {which!r} is {tensor}; a dense tensor of floats was expected"
-            )
-        if per_example(tensor) is None:
-            raise NotConvertible(
-                f"{where}: output {which!r} has shape {tensor.shape}; [batch, ...] with only the "
-                "batch open is needed"
-            )
-    return chosen, keys
 
 
 def _result_name(name: str, part: TowerPart, results: Mapping[str, Any]) -> str:

@@ -24,21 +24,23 @@ from export.tensorflow_models.lookups.records import Answer, Lookup, of_table
 _FROM_END = OutsideIds(from_end=True)
 
 
-def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
+def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather, *, early: bool) -> None:
     """Replaces gathers from placeholder variables if each example has a fixed number of ids.
 
     Args:
       hooks: receives the replacements.
       answer: returns rows in the lookup's shape; None leaves the gather in the graph.
       first: tried before `answer`.
+      early: whether the model is being built. What a factory computes with it, also in graphs of
+        its own as `predict` does, matters only if it is kept.
     """
 
     def gather(variable: Any, ids: Any) -> Any:
         ids = tf.convert_to_tensor(ids)
-        if (
-            tf.executing_eagerly()
-        ):  # a factory that calls its model: values matter only if they are kept
-            return early_rows([*ids.shape.as_list(), variable.shape.as_list()[1]], variable.dtype)
+        if early or tf.executing_eagerly():
+            dim = variable.shape.as_list()[1]
+            rows = early_rows(tf.concat([tf.shape(ids), [dim]], 0), variable.dtype)
+            return tf.ensure_shape(rows, [*ids.shape, dim])
         found = first(variable, ids)
         if found is not None:
             return found
@@ -56,6 +58,7 @@ def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather) -> None:
         return tf.cast(shaped, variable.dtype)
 
     answer_gathers(hooks, gather)
+    hooks.set_attribute(placeholder_class(), "early", early)
     gather_in_keras_3(hooks)
 
 

@@ -131,18 +131,20 @@ def table_name(name: str, what: str) -> str:
     """Returns the bundle's name of a table.
 
     Args:
-      name: the model's name; characters that no file name may have become `_`.
-      what: the kind of object, for messages.
+      name: the model's name. Characters that no file name may have become `_`, and what precedes
+        the first letter or digit, as in the name of a private attribute, is left out.
+      what: the kind of object, which is also its name if nothing is left.
     Raises:
-      NotConvertible: it cannot be a name.
+      NotConvertible: it is too long.
     """
-    made = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
-    if not paths.is_name(made):
+    bundle_name = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII).lstrip("_.-")
+    bundle_name = bundle_name or what.partition(" ")[0]
+    if not paths.is_name(bundle_name):
         raise NotConvertible(
-            f"{what} {name!r} cannot be a name in a bundle: begin with a letter or digit, and use "
-            "at most 128 characters"
+            f"{what} {name!r} cannot be a name in a bundle: it has {len(bundle_name)} characters, "
+            "and at most 128 were expected"
         )
-    return made
+    return bundle_name
 
 
 def free_name(name: str, taken: Container[str]) -> str:

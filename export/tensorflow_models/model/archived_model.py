@@ -26,6 +26,7 @@ from export.tensorflow_models.frameworks.keras_saving import (
     SavedValues,
     all_layers,
     configuration_of,
+    is_keras_model,
     name_in_list,
     saved_values,
 )
@@ -37,7 +38,7 @@ from export.tensorflow_models.model.configurations import (
     is_of_keras,
     text_of,
 )
-from export.tensorflow_models.model.keras_variables import is_whole_model
+from export.tensorflow_models.model.keras_variables import is_of_older_format
 
 VOCABULARY = "vocabulary.txt"
 _SHOWN = 3
@@ -62,13 +63,13 @@ def check_archived_model(root: Any, checkpoint: Checkpoint, object_path: str) ->
     Raises:
       CheckpointError: They differ; names the layer, and the first difference.
     """
-    if not is_keras_3_layer(root):
+    if not is_keras_3_layer(root) and not is_keras_model(root):
         return ()
     storage = checkpoint.storage
     if storage.kind != "Keras" and not (storage.model or storage.assets):
         return ()
-    if is_whole_model(checkpoint):
-        return ()  # It gives tables alone, which is said where the variables are found.
+    if is_of_older_format(checkpoint):
+        return ()  # Its configuration is compared by `check_saved_layers`.
     path = object_path.replace(".", "/")
     archived = _ArchivedModel(root, checkpoint, saved_values(root, path), path)
     archived.check_constants()

@@ -4,66 +4,105 @@ each lookup.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import reduce
+from typing import Any, cast
 
 from export.errors import ExportError, NotConvertible, UsageError
+from export.front_end.calls import Call
 from export.graphs.internals import current_line
 from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
 from export.graphs.walks import PYTHON_CODE, identifier
+from export.model_code.definition_modules import explained
 from export.raised_errors import one_line
-from export.recipe.schema import InputPart, name_of_call
+from export.recipe.schema import InputPart
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.graph.origins import Source, sources_of
 from export.tensorflow_models.graph.pruning import TracedCall
+from export.tensorflow_models.graph.tower_results import Returned
 from export.tensorflow_models.lookups.interception import lookups_intercepted
 from export.tensorflow_models.lookups.records import Lookup, MakeTable, batch_size
+from export.tensorflow_models.lookups.retrieval_layers import queries_recorded
 from export.user_lines import at_line, line_of_exception, line_of_operation
 
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_TAKES_ARRAY = re.compile(r"'dict' object|\bdict\b.*(dtype|shape|Tensor)|SymbolicTensor")
+"""Errors of code that takes one array for its argument, and was given a dict."""
 _OTHER_DTYPE = re.compile(r"has type (\w+) that does not match expected type of (\w+)")
 
 
-def resolve_call(root: Any, path: str) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns the callable that a tower's `call` names: it takes one dict of inputs and runs in
-    inference mode.
+def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
+    """Returns what runs a call in inference mode; it takes the values of its inputs by their names.
 
     Raises:
-      UsageError: the model has no such attribute, or it cannot be called.
+      UsageError: the model has no such attribute or layer, it cannot be called, or it takes other
+        arguments.
     """
-    target = root
-    for step in path.split(".") if path else ():
-        if not hasattr(target, step):
-            raise UsageError(f"call {path!r}: {type(target).__name__} has no attribute {step!r}")
-        target = getattr(target, step)
+    target = reduce(_step_into(call), call.path.split(".") if call.path else (), root)
+    if hasattr(type(target), "with_call"):
+        # What stands for the model gives the user's function its arguments.
+        return cast(Callable[[Mapping[str, Any]], Any], target.with_call(call))
     if not callable(target):
-        raise UsageError(
-            f"{name_of_call(path)} is a {type(target).__name__}, which cannot be called"
-        )
+        raise UsageError(f"{call} is a {type(target).__name__}, which cannot be called")
     # A tf.function would hide the lookups in a graph of its own, so its Python function is traced
     # instead.
     target = getattr(target, "python_function", target)
+    constants = _inference_arguments(target, call)
+    given = tf.autograph.experimental.do_not_convert(call.given)
+
+    def run(values: Mapping[str, Any]) -> Any:
+        positional, by_name = given(values)
+        return target(*positional, **by_name, **constants)
+
+    return run
+
+
+def _step_into(call: Call) -> Callable[[Any, str], Any]:
+    """Returns what finds one step of a call's path: an attribute, or a layer of a Keras model by
+    its name.
+    """
+
+    def step_into(owner: Any, step: str) -> Any:
+        if hasattr(owner, step):
+            return getattr(owner, step)
+        layers = {layer.name: layer for layer in getattr(owner, "layers", ())}
+        if step in layers:
+            return layers[step]
+        known = f"; its layers are {', '.join(layers)}" if layers else ""
+        raise UsageError(f"{call}: {type(owner).__name__} has no attribute {step!r}{known}")
+
+    return step_into
+
+
+def _inference_arguments(target: Any, call: Call) -> dict[str, Any]:
+    """Returns the keyword arguments that put a call in inference mode.
+
+    Raises:
+      UsageError: the function cannot be called with the arguments of the recipe.
+    """
     try:
-        parameters = inspect.signature(getattr(target, "call", target)).parameters
+        signature = inspect.signature(getattr(target, "call", target))
     except (TypeError, ValueError):
-        parameters = {}  # type: ignore[assignment]
-    needed = [
-        name
-        for name, each in parameters.items()
-        if each.default is each.empty and each.kind in _POSITIONAL
-    ]
-    if len(needed) > 1:
+        return {}  # of a function that is not written in Python
+    positional, by_name = call.given(dict.fromkeys(call.inputs))
+    constants = {}
+    if "training" in signature.parameters and "training" not in by_name:
+        constants["training"] = False
+    try:
+        signature.bind(*positional, **by_name, **constants)
+    except TypeError as problem:
+        names = ", ".join(signature.parameters)
+        given = "one dict of inputs" if call.arguments is None else "what 'arguments' names"
         raise UsageError(
-            f"{name_of_call(path)} takes {', '.join(needed)}; a call takes one dict of inputs: add "
-            "a method to the model that does, and name it"
-        )
-    return functools.partial(target, training=False) if "training" in parameters else target
+            f"{call} takes {names}, and is given {given}: {problem}. Write as the tower's "
+            '\'arguments\' what it is given, as in arguments = ["user_id", "movie_id"] or '
+            'arguments = { x = "user_id" }'
+        ) from problem
+    return constants
 
 
 def zeros(lookup: Lookup) -> Any:
@@ -72,20 +111,20 @@ def zeros(lookup: Lookup) -> Any:
 
 
 def trace_call(
-    root: Any, path: str, parts: Mapping[str, InputPart], make_table: MakeTable
+    root: Any, call: Call, parts: Mapping[str, InputPart], make_table: MakeTable
 ) -> TracedCall:
     """Traces one call of the model.
 
     Args:
       root: the model.
-      path: the attribute path of the callable.
-      parts: the inputs that it takes.
+      call: the call.
+      parts: the inputs that it is given.
       make_table: as for `lookups_intercepted`.
     Raises:
       NotConvertible: the model raises an error; names the user's line.
       UsageError: the recipe declares a string as numbers, or the reverse.
     """
-    target = resolve_call(root, path)
+    target = resolve_call(root, call)
     lengths: dict[str, Any] = {}
     given: dict[str, Any] = {}
     recorder = _Recorder(given, lengths)
@@ -110,31 +149,50 @@ def trace_call(
         recorder.graph = tf.compat.v1.get_default_graph()
         given.update(_with_row_lengths(inputs, parts, lengths))
         with tf.variable_creator_scope(create_variable):
-            return _without_placeholders(converted(dict(given)))
+            return _without_placeholders(converted(with_booleans(given, parts)))
 
     eagerly = tf.config.functions_run_eagerly()
     # tf.functions inside the call become part of the one graph.
     tf.config.run_functions_eagerly(True)
     try:
         answers = (recorder.record, recorder.record_gather, recorder.lengths_of)
-        with lookups_intercepted(make_table, *answers):
+        with lookups_intercepted(make_table, *answers), queries_recorded() as queries:
             function = tf.compat.v1.wrap_function(
                 body, [{name: input_spec(part) for name, part in parts.items()}]
             )
     except ExportError:
         raise
     except Exception as problem:
+        line = at_line(line_of_exception(problem))
+        explanation = explained(problem)
+        if explanation:
+            raise UsageError(f"{call} raised {explanation}{line}") from problem
         raise NotConvertible(
-            f"{name_of_call(path)} with inputs {', '.join(parts)} raised {one_line(problem)}"
-            f"{at_line(line_of_exception(problem))}; "
-            f"{_cure(problem, parts)}{_python_code_cure(recorder.graph)}"
+            f"{call} with inputs {', '.join(parts)} raised {one_line(problem)}{line}; "
+            f"{_cure(problem, call, parts)}{_python_code_cure(recorder.graph)}"
         ) from problem
     finally:
         tf.config.run_functions_eagerly(eagerly)
     _check_casts(function.graph, given)
-    return TracedCall(
-        function, given, lengths, function.structured_outputs, parts, recorder.lookups
-    )
+    in_graph = [
+        query for query in queries if getattr(query, "graph", None) is function.graph
+    ]  # others are of graphs in which Keras infers shapes
+    returned = Returned(function.structured_outputs, _output_names(root, call), in_graph)
+    return TracedCall(call, function, given, lengths, returned, parts, recorder.lookups)
+
+
+def _output_names(root: Any, call: Call) -> tuple[str, ...]:
+    """Returns the names that a functional model of Keras has for the list of its results."""
+    target = reduce(_step_into(call), call.path.split(".") if call.path else (), root)
+    return tuple(getattr(target, "output_names", None) or ())
+
+
+def with_booleans(values: Mapping[str, Any], parts: Mapping[str, InputPart]) -> dict[str, Any]:
+    """Returns the values of inputs as a call takes them: numbers that stand for a bool as one."""
+    return {
+        name: tf.cast(value, tf.bool) if parts[name].dtype == "bool" else value
+        for name, value in values.items()
+    }
 
 
 def _without_placeholders(result: Any) -> Any:
@@ -143,6 +201,8 @@ def _without_placeholders(result: Any) -> Any:
     """
     if isinstance(result, Mapping):
         return {name: _without_placeholders(part) for name, part in result.items()}
+    if isinstance(result, list | tuple):
+        return [_without_placeholders(part) for part in result]
     if tf.is_symbolic_tensor(result) and result.op.type == "Placeholder":
         return tf.identity(result)
     return result
@@ -292,12 +352,13 @@ def _python_code_cure(graph: Any) -> str:
     return ""
 
 
-def _cure(problem: Exception, parts: Mapping[str, InputPart]) -> str:
+def _cure(problem: Exception, call: Call, parts: Mapping[str, InputPart]) -> str:
     """Returns what to change, as far as the message shows.
 
     Args:
-      problem: What the call raised.
-      parts: The inputs that it was given.
+      problem: what the call raised.
+      call: the call.
+      parts: the inputs that it was given.
     """
     text = one_line(problem)
     mismatch = _OTHER_DTYPE.search(text)
@@ -322,8 +383,16 @@ def _cure(problem: Exception, parts: Mapping[str, InputPart]) -> str:
         )
     if text.startswith("KeyError"):
         return (
-            "it was given the inputs that the recipe declares: declare every input that the "
-            "model reads"
+            "it was given one dict of the inputs that the recipe declares: declare every input "
+            "that the model reads. A dot in the name of an input is a level of the dict; where "
+            "the model's own name has the dot, write the dict as the tower's 'arguments', as in "
+            'arguments = [{ "a.b" = "a.b" }]'
+        )
+    if call.arguments is None and len(parts) == 1 and _TAKES_ARRAY.search(text):
+        (name,) = parts
+        return (
+            "it was given one dict, and seems to take the input itself: write arguments = "
+            f'["{name}"] in its tower'
         )
     return (
         "each input has the kind, dtype and shape that the recipe declares: compare them with "

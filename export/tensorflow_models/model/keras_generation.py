@@ -12,7 +12,10 @@ import re
 from typing import Any, Literal
 
 from export.checkpoint.formats.object_graph import ObjectGraph
-from export.graphs.loading import LEGACY_KERAS, tf
+from export.checkpoint.reader import Checkpoint
+from export.graphs.loading import LEGACY_KERAS
+from export.tensorflow_models.frameworks.trackables import descendants_of
+from export.tensorflow_models.model.keras_variables import saved_by_keras
 
 Generation = Literal[2, 3]
 
@@ -23,7 +26,19 @@ _EXPORTED = frozenset({"_all_variables", "_misc_assets"})
 """What the root of a SavedModel of Keras 3's `model.export` tracks: lists, but no layers."""
 
 
-def generation_of_checkpoint(graph: ObjectGraph | None) -> Generation | None:
+def generation_of_checkpoint(checkpoint: Checkpoint) -> Generation | None:
+    """Returns the generation of Keras that wrote a checkpoint; None if nothing tells."""
+    storage = checkpoint.storage
+    major = storage.keras_version.partition(".")[0]
+    if major in ("2", "3"):
+        return 2 if major == "2" else 3
+    # In HDF5, Keras 3 alone says the names of layers; Orbax is a format of Keras 3.
+    if storage.layer_names or (storage.kind == "Orbax" and saved_by_keras(checkpoint)):
+        return 3
+    return generation_of_graph(checkpoint.graph)
+
+
+def generation_of_graph(graph: ObjectGraph | None) -> Generation | None:
     """Returns the generation of Keras that wrote an object graph; None if nothing tells, or both
     did.
     """
@@ -50,7 +65,7 @@ def why_unlike(root: Any, graph: ObjectGraph | None) -> str:
             "layers: save the model with tf.train.Checkpoint(model=model).write(path), and name "
             "that"
         )
-    written = generation_of_checkpoint(graph)
+    written = generation_of_graph(graph)
     built = _generation_of_model(root)
     if written is None or built is None or written == built:
         return ""
@@ -66,7 +81,7 @@ def _generation_of_model(root: Any) -> Generation | None:
     """Returns the generation of a model's layers; None if it has none, or those of both."""
     libraries = {
         kind.__module__.partition(".")[0]
-        for part in tf.train.TrackableView(root).descendants()
+        for part in descendants_of(root)
         for kind in type(part).__mro__
     }
     if ("tf_keras" in libraries) == ("keras" in libraries):

@@ -1,7 +1,9 @@
-"""Finds the variables of a model of Keras 3 in what Keras saved, whichever framework it ran on.
+"""Finds the variables of a model of Keras in what Keras saved, whichever framework it ran on.
 
     .weights.h5, .keras    by attributes: Keras walks the model as it does to save it
+    .h5, the older format  by the order of layers and weights (`ordered_variables.py`)
     OrbaxCheckpoint        by `variable.path`, such as `two_tower/query/dense_1/kernel`
+    lists in Orbax         by their positions (`listed_variables.py`)
 
 Keras' own loaders are not used: they read every table, and the one of Orbax skips a variable whose
 path it does not find, without an error. Paths hold names that Keras numbers in the order in which a
@@ -15,17 +17,22 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import numpy as np
-
 from export.checkpoint.formats.orbax import KERAS_ITEM, KERAS_TREES
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.variables import NUMPY_DTYPES
 from export.errors import CheckpointError
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.walks import resource
-from export.tensorflow_models.frameworks.keras_saving import all_layers, saved_values
+from export.tensorflow_models.frameworks.keras_saving import (
+    all_layers,
+    is_keras_model,
+    saved_values,
+    tensorflow_variable,
+)
 from export.tensorflow_models.frameworks.placeholders import line_of_variable
+from export.tensorflow_models.frameworks.trackables import handle_of
+from export.tensorflow_models.model.listed_variables import find_listed_variables, holds_lists
 from export.tensorflow_models.model.object_paths import Place
+from export.tensorflow_models.model.ordered_variables import find_ordered_variables
 from export.user_lines import at_line
 
 _SHOWN = 5
@@ -36,22 +43,19 @@ _VALUES = KERAS_TREES[:2]
 _WHOLE_MODEL = "model_weights/"
 """What holds the variables in a whole model in `.h5`."""
 
-SAVE_WITH_NAMES = (
-    "load the lists into the model in the training program, and save it with "
-    'keras.callbacks.OrbaxCheckpoint or model.save_weights("model.weights.h5")'
-)
-
 
 def saved_by_keras(checkpoint: Checkpoint) -> bool:
     """Returns whether a checkpoint is a file of Keras, or what its OrbaxCheckpoint saved."""
     if checkpoint.storage.kind == "Orbax":
-        return any(_path_of(key) for key in checkpoint.entries)
+        named = any(_path_of(key) for key in checkpoint.entries)
+        return named or holds_lists(checkpoint)
     return checkpoint.storage.kind == "Keras"
 
 
-def is_whole_model(checkpoint: Checkpoint) -> bool:
-    """Returns whether a checkpoint is a whole model in Keras's older format, `.h5`."""
-    return any(key.startswith(_WHOLE_MODEL) for key in checkpoint.entries)
+def is_of_older_format(checkpoint: Checkpoint) -> bool:
+    """Returns whether a checkpoint is in Keras' older format: weights or a whole model in `.h5`."""
+    states_order = bool(checkpoint.storage.ordered_layers)
+    return states_order or any(key.startswith(_WHOLE_MODEL) for key in checkpoint.entries)
 
 
 def find_keras_variables(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:
@@ -64,26 +68,45 @@ def find_keras_variables(root: Any, checkpoint: Checkpoint, object_path: str) ->
         Orbax; "": it was saved itself, or is found by its names.
 
     Raises:
-      CheckpointError: the factory returned no model of Keras 3; or names are ambiguous.
+      CheckpointError: the factory returned no model of Keras, or another one than the file holds;
+        or names are ambiguous.
     """
-    if not is_keras_3_layer(root):
+    if checkpoint.storage.ordered_layers:
+        if object_path:
+            raise CheckpointError(
+                f"checkpoint {checkpoint.prefix} holds a model itself, and no object "
+                f"{object_path!r} (checkpoint.object_path): leave it out"
+            )
+        ordered = find_ordered_variables(root, checkpoint)
+        return {resource(variable.handle): place for variable, place in ordered.places}
+    of_keras_3 = is_keras_3_layer(root)
+    if not of_keras_3 and (checkpoint.storage.kind == "Orbax" or not is_keras_model(root)):
         raise CheckpointError(
-            f"checkpoint {checkpoint.prefix} was saved by Keras, whose files are read into a model "
-            f"of Keras 3; the factory returned a {type(root).__name__}: return the keras.Model "
-            "that was saved. Save a model of tf-keras with tf.train.Checkpoint(model=model)"
+            f"checkpoint {checkpoint.prefix} was saved by Keras; the factory returned a "
+            f"{type(root).__name__}: return the keras.Model that was saved"
         )
+    if holds_lists(checkpoint):
+        return find_listed_variables(root, checkpoint, object_path.replace("/", "."))
     if checkpoint.storage.kind == "Orbax":
         return _by_paths(root, checkpoint, object_path.replace("/", "."))
     return _by_attributes(root, checkpoint, object_path.replace(".", "/"))
 
 
-def variables_of(root: Any) -> list[Any]:
-    """Returns the variables that a model of Keras 3 has made, but the states of random numbers."""
+def variables_of(root: Any, checkpoint: Checkpoint) -> list[Any]:
+    """Returns the variables that a model of Keras has made, but the states of random numbers, as
+    TensorFlow's.
+    """
+    if checkpoint.storage.ordered_layers:
+        return [variable for variable, _ in find_ordered_variables(root, checkpoint).places]
+    if not is_keras_3_layer(root):
+        return list(root.weights)
     return [variable.value for variable in root.variables if not variable.path.endswith(_SEED)]
 
 
 def has_lora_weights(root: Any, variable: Any) -> bool:
     """Returns whether a variable belongs to a layer with LoRA matrices in a model of Keras 3."""
+    if not is_keras_3_layer(root):
+        return False
     return any(
         variable is own.value
         for layer in all_layers(root)
@@ -92,33 +115,22 @@ def has_lora_weights(root: Any, variable: Any) -> bool:
     )
 
 
-def is_wider_integer(dtype: str, stored: str) -> bool:
-    """Returns whether a variable of a dtype holds every integer of the stored one: JAX has no
-    integers of 64 bits by default, where TensorFlow has them, as in `Normalization.count`.
-    """
-    wide = NUMPY_DTYPES.get(dtype)
-    narrow = NUMPY_DTYPES.get(stored)
-    if wide is None or narrow is None or wide.kind not in "iu" or narrow.kind not in "iu":
-        return False
-    return np.can_cast(narrow, wide, "safe")
-
-
 def _by_attributes(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:
-    if is_whole_model(checkpoint):
+    if is_of_older_format(checkpoint):
         raise CheckpointError(
-            f"checkpoint {checkpoint.prefix} is a whole model in Keras's older format, which gives "
-            'only tables: save the model with model.save("model.keras") or '
+            f"checkpoint {checkpoint.prefix} is in Keras's older format, and lacks the attribute "
+            "layer_names, which states the order of its layers: without it, it gives only tables. "
+            'Save the model with model.save("model.keras") or '
             'model.save_weights("model.weights.h5")'
         )
     saved = saved_values(root, object_path)
     _check_lists(saved.groups, checkpoint)
     places = {}
     for path, value in saved.values.items():
-        handle = getattr(getattr(value, "value", None), "handle", None)
         # A layer may save what it computes, such as a kernel merged with its LoRA matrices.
-        if handle is not None:
+        if handle_of(value) is not None:
             key = path if path in checkpoint.entries else ""
-            places[resource(handle)] = Place(path, key)
+            places[resource(tensorflow_variable(value).handle)] = Place(path, key)
     return places
 
 
@@ -154,11 +166,6 @@ def layer_of_key(key: str) -> str:
 
 def _by_paths(root: Any, checkpoint: Checkpoint, object_path: str) -> dict[str, Place]:
     stored = _stored_paths(checkpoint, object_path)
-    if stored and all(path.isdecimal() for path in stored):
-        raise CheckpointError(
-            f"checkpoint {checkpoint.prefix} holds the variables as lists, without their names, "
-            f"so nothing tells which is which: {SAVE_WITH_NAMES}"
-        )
     _check_numbers(root, checkpoint, stored)
 
     longer: dict[str, list[str]] = defaultdict(list)

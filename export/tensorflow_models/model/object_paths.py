@@ -7,8 +7,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from bundle.format.paths import is_name
 from export.front_end.specs import TableFacts
 from export.tensorflow_models.lookups.records import free_name, table_name
 from export.tensorflow_models.model.object_walk import walk
@@ -47,18 +48,33 @@ def name_tables(
     Keras, the layer's name. `config_name` is the whole path, or, for a variable outside the model's
     objects, its variable name, whose last scope then names the table.
     """
-    named: dict[str, TableFacts] = {}
+    choices: dict[str, _Names] = {}
     for key, variable in variables.items():
         path, owner = paths.get(key, ("", None))
         whole = path or variable.name.partition(":")[0]
-        longer = whole if path else _COLUMN.sub("", whole).replace("/", ".")
-        short = table_name(_short(whole, owner) if path else longer.rpartition(".")[2], "table")
-        name = table_name(longer, "table") if short in taken else short
-        name = free_name(short, taken) if name in taken else name
-        taken.add(name)
-        rows, dim = variable.shape.as_list()
-        named[key] = TableFacts(name, whole, rows, dim)
-    return named
+        longer = path or _COLUMN.sub("", whole).replace("/", ".")
+        short = _short(path, owner) if path else longer.rpartition(".")[2]
+        choices[key] = _Names(short, longer, whole)
+    # A table that is called `users` gets this name before one that is called `_users`.
+    in_turn = sorted(choices, key=lambda key: not is_name(choices[key].short))
+    names: dict[str, str] = {}
+    for key in in_turn:
+        short = table_name(choices[key].short, "table")
+        name = table_name(choices[key].longer, "table") if short in taken else short
+        names[key] = free_name(short, taken) if name in taken else name
+        taken.add(names[key])
+    return {
+        key: TableFacts(names[key], choices[key].whole, *variable.shape.as_list())
+        for key, variable in variables.items()
+    }
+
+
+class _Names(NamedTuple):
+    """Names that the model gives a table, from the shortest to its whole path."""
+
+    short: str
+    longer: str
+    whole: str
 
 
 def _short(path: str, owner: Any) -> str:

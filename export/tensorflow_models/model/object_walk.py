@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from export.checkpoint.formats.object_graph import ObjectGraph
-from export.graphs.internals import is_keras_3_layer
-from export.graphs.loading import tf
 from export.graphs.walks import resource
+from export.tensorflow_models.frameworks.trackables import children_of, handle_of, listed_layers
 
 _COUNTED = re.compile(r"((layer|layer_with_weights)-)?\d+")
 """Numbered names of Keras and of lists: if one is missing, the others are not those of training."""
@@ -65,19 +64,14 @@ def walk(
     Without a graph also the layers that Keras 3 holds in lists and dicts, which TensorFlow's
     checkpoints leave out.
     """
-    view = tf.train.TrackableView(root)
     found: list[ModelObject] = []
     seen = {id(root)}
     queue: list[tuple[Any, str, Any, int | None]] = [(root, "", None, start)]
     for trackable, path, owner, node in queue:  # grows while it is walked: breadth first
-        children = dict(view.children(trackable))
+        children = children_of(trackable)
         if graph is None:
-            children |= {
-                layer.name: layer
-                for layer in getattr(trackable, "_layers", ())
-                if is_keras_3_layer(layer)
-            }
-        handle = getattr(trackable, "handle", None)
+            children |= listed_layers(trackable)
+        handle = handle_of(trackable)
         found.append(
             ModelObject(
                 "" if handle is None else resource(handle),
@@ -85,7 +79,7 @@ def walk(
                 owner,
                 node,
                 tuple(children),
-                tuple(name for name, child in children.items() if hasattr(child, "handle")),
+                tuple(name for name, child in children.items() if handle_of(child) is not None),
             )
         )
         for name, child in children.items():

@@ -11,16 +11,16 @@ from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import Listing
 from export.errors import CheckpointError
 from export.graphs.loading import prefer_keras
+from export.model_code.factories import factory_of
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.keras_saving import reset_automatic_names
 from export.tensorflow_models.frameworks.named_graphs import AVERAGE, load_named
-from export.tensorflow_models.model.code import load_factory
 from export.tensorflow_models.model.keras_generation import generation_of_checkpoint
 
 
 def find_variables(job: ExportJob, checkpoint: Checkpoint) -> tuple[ExportJob, Checkpoint]:
     """See FrontEnd.find_variables."""
-    prefer_keras(generation_of_checkpoint(checkpoint.graph))  # before TensorFlow is loaded
+    prefer_keras(generation_of_checkpoint(checkpoint))  # before TensorFlow is loaded
     if job.checkpoint.by is None:
         named = checkpoint.storage.kind == "TensorFlow" and checkpoint.graph is None
         part = job.checkpoint.model_copy(update={"by": "names" if named else "objects"})
@@ -62,7 +62,7 @@ def build_root(job: ExportJob, base: Path) -> Any:
     """
 
     def load() -> Any:
-        factory = load_factory(job.code.factory, base)
+        factory = factory_of(job, base)
         reset_automatic_names()  # training's model was the first one of its process
         return factory()
 

@@ -1,7 +1,8 @@
-"""Compares the layers that a SavedModel of tf-keras describes with those of the factory's model.
+"""Compares the layers that a SavedModel of tf-keras, or a whole model in Keras' older HDF5 format,
+describes with those of the factory's model.
 
 The vocabulary of a layer that was adapted is no part of its description: it is a constant of the
-SavedModel's graph, which is neither run nor read. A note says so.
+SavedModel's graph, which is neither run nor read; HDF5 does not hold it. A note says so.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 from export.graphs.loading import tf
+from export.tensorflow_models.frameworks.keras_saving import older_configuration_of
+from export.tensorflow_models.frameworks.trackables import children_of, descendants_of
 from export.tensorflow_models.model.configurations import (
     MISSING,
     Comparison,
@@ -20,15 +23,15 @@ from export.tensorflow_models.model.configurations import (
     default_of,
     text_of,
 )
+from export.tensorflow_models.model.ordered_variables import find_ordered_variables
 
-_REMEDY = (
-    "Let the factory build the layer as it was trained. If the factory is right, save the model "
-    "with tf.train.Checkpoint(model=model).write(path), which says nothing of layers"
-)
+_REMEDY = "Let the factory build the layer as it was trained. If the factory is right, save "
+_CHECKPOINT = "the model with tf.train.Checkpoint(model=model).write(path)"
+_WEIGHTS = 'its weights alone with model.save_weights("model.weights.h5")'
 
 
 def check_saved_layers(root: Any, checkpoint: Checkpoint, object_path: str) -> tuple[str, ...]:
-    """Compares the layers of a SavedModel with those of the model that the factory returned.
+    """Compares the layers that a file describes with those of the model that the factory returned.
 
     Args:
       root: the model.
@@ -42,16 +45,17 @@ def check_saved_layers(root: Any, checkpoint: Checkpoint, object_path: str) -> t
       CheckpointError: A layer differs; names it, and the first difference.
     """
     described = checkpoint.storage.layers
+    if described and checkpoint.storage.ordered_layers:
+        root = find_ordered_variables(root, checkpoint).model
     if not described or not hasattr(root, "_trackable_children"):
         return ()
-    view = tf.train.TrackableView(root)
-    parts = list(view.descendants())
+    parts = descendants_of(root)
     classes = [type(part) for part in parts]
     vocabularies: dict[str, list[Any] | None] = {}
     lambdas: dict[str, None] = {}
     for path, saved in sorted(_within(described, object_path), key=lambda pair: len(pair[0])):
-        layer = _object_at(view, root, path)
-        built = None if layer is None else _configuration_of(layer, str(saved["class_name"]))
+        layer = _object_at(root, path)
+        built = None if layer is None else _configuration_of(layer, saved, checkpoint)
         if built is None:
             continue  # What the model lacks, or describes by its code alone.
         found = compare_configurations(
@@ -61,7 +65,7 @@ def check_saved_layers(root: Any, checkpoint: Checkpoint, object_path: str) -> t
         # A model that is a graph has vocabularies that were arguments, its layers have none.
         vocabularies = found.vocabularies | vocabularies
         lambdas |= dict.fromkeys(found.lambdas)
-    layers = {part.name: part for part in parts if hasattr(part, "get_vocabulary")}
+    layers = {part.name: part for part in parts if hasattr(type(part), "get_vocabulary")}
     notes = [
         note
         for name, vocabulary in vocabularies.items()
@@ -85,17 +89,19 @@ def _within(
             yield own[len(steps) :], saved
 
 
-def _object_at(view: Any, root: Any, path: tuple[str, ...]) -> Any:
+def _object_at(root: Any, path: tuple[str, ...]) -> Any:
     """Returns the object at a path of attributes; None if there is none."""
     current = root
     for step in path:
-        current = view.children(current).get(step)
+        current = children_of(current).get(step)
         if current is None:
             return None
     return current
 
 
-def _configuration_of(layer: Any, saved_class: str) -> dict[str, Any] | None:
+def _configuration_of(
+    layer: Any, saved: Mapping[str, Any], checkpoint: Checkpoint
+) -> dict[str, Any] | None:
     """Returns a layer's class and arguments, after a way through JSON; None if it does not say, or
     if it and the saved one are of different classes of the user's.
 
@@ -104,11 +110,14 @@ def _configuration_of(layer: Any, saved_class: str) -> dict[str, Any] | None:
     if not hasattr(layer, "get_config"):
         return None
     own_class = type(layer).__name__
+    saved_class = str(saved["class_name"])
     if saved_class in {kind.__name__ for kind in type(layer).__mro__}:
         own_class = saved_class
     elif not _is_of_keras(own_class) and not _is_of_keras(saved_class):
         return None
     try:
+        if checkpoint.storage.ordered_layers:
+            return older_configuration_of(layer) | {"class_name": own_class}
         text = json.dumps(layer.get_config(), default=_plain)
     except Exception:  # noqa: BLE001 - a class of the user's may raise anything
         return None
@@ -136,7 +145,9 @@ def _check(checkpoint: Checkpoint, label: str, found: Comparison) -> None:
     if found.differences:
         # A graph of layers names the layer in it.
         difference = found.differences[0].replace("the model: ", f"{label}: ", 1)
-        raise CheckpointError(f"checkpoint {checkpoint.prefix}: {difference}. {_REMEDY}")
+        raise CheckpointError(
+            f"checkpoint {checkpoint.prefix}: {difference}. {_remedy(checkpoint)}"
+        )
 
 
 def _compare_vocabulary(checkpoint: Checkpoint, layer: Any, vocabulary: list[Any] | None) -> str:
@@ -148,9 +159,11 @@ def _compare_vocabulary(checkpoint: Checkpoint, layer: Any, vocabulary: list[Any
     if layer is None:
         return ""
     if not isinstance(vocabulary, list):
+        where = f"in SavedModel {checkpoint.prefix.parent.parent} is a part of the graph, not read"
+        if checkpoint.storage.ordered_layers:
+            where = f"is not in checkpoint {checkpoint.name}"
         return (
-            f"{_label(layer)}: its vocabulary in SavedModel {checkpoint.prefix.parent.parent} is a "
-            "part of the graph, which is not read; only recorded outputs (verify.expected) can "
+            f"{_label(layer)}: its vocabulary {where}; only recorded outputs (verify.expected) can "
             "tell whether it is the factory's"
         )
     stored = [str(token) for token in vocabulary]
@@ -172,8 +185,14 @@ def _refuse_vocabulary(
     )
     raise CheckpointError(
         f"checkpoint {checkpoint.prefix}: {_label(layer)}: vocabulary entry {index} is {saved} in "
-        f"the file and {built} in the model. {_REMEDY}"
+        f"the file and {built} in the model. {_remedy(checkpoint)}"
     )
+
+
+def _remedy(checkpoint: Checkpoint) -> str:
+    """Returns what to do about a layer that differs."""
+    save = _WEIGHTS if checkpoint.storage.ordered_layers else _CHECKPOINT
+    return f"{_REMEDY}{save}, which says nothing of layers"
 
 
 def _label(layer: Any) -> str:

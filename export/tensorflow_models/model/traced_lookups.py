@@ -169,9 +169,9 @@ def _resolved(
     rule = _within_table(made, lookup)
     if lookup.ids_max is not None and isinstance(rule, TextIds):
         rule = rule.model_copy(update={"length": lookup.ids_max})
-    if rule is None and part.dtype in ("string", "float32"):
+    if rule is None and part.sent_dtype in ("string", "float32"):
         raise NotConvertible(
-            f"input {names[0]!r} is {part.dtype}, and feature {lookup.path!r} takes it as ids"
+            f"input {names[0]!r} is {part.sent_dtype}, and feature {lookup.path!r} takes it as ids"
         )
     can_be_stated, unknown = _outside(made, lookup)
     # Padding is an id as it is sent: what the model computes is compared with nothing.
@@ -204,7 +204,7 @@ def _resolved(
         entry=entry,
         weights=_weights(lookup, names[0], parts, call),
         encoding=lookup.encoding,
-        ids_dtype=part.dtype,
+        ids_dtype=part.sent_dtype,
         ids_max=math.prod(part.shape) if dense_bag else None,
         has_rule=rule is not None and not can_be_stated,
         has_unknown=unknown is not None,

@@ -14,6 +14,7 @@ from typing import Any
 
 from bundle.format.manifest import DenseFeature
 from export.errors import NotConvertible
+from export.front_end.calls import call_of
 from export.front_end.interface import ComputeRows, TracedTower
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.graphs.functions import fill
@@ -21,14 +22,15 @@ from export.graphs.internals import join, variable_class
 from export.graphs.loading import tf
 from export.graphs.walks import needed, resource
 from export.recipe.precisions import check_precisions
-from export.recipe.schema import ExportJob, TowerPart
+from export.recipe.schema import ExportJob
 from export.tables.dumped import open_dumps
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.frameworks.placeholders import give_value, placeholder_class
-from export.tensorflow_models.graph.pruning import TracedCall, prune, tower_results
-from export.tensorflow_models.lookups.interception import lookups_intercepted
+from export.tensorflow_models.graph.pruning import TracedCall, prune
+from export.tensorflow_models.graph.tower_results import tower_results
+from export.tensorflow_models.lookups.interception import early_lookups
 from export.tensorflow_models.lookups.records import Lookup, MakeTable
-from export.tensorflow_models.model.call_tracing import trace_call, zeros
+from export.tensorflow_models.model.call_tracing import trace_call
 from export.tensorflow_models.model.feature_names import traced_name, with_bundle_names
 from export.tensorflow_models.model.inline_lookups import insert_lookups, outside_ids_of
 from export.tensorflow_models.model.inline_tables import Read, find_inline_lookups, find_other_reads
@@ -40,8 +42,6 @@ from export.tensorflow_models.model.roots import build_root
 from export.tensorflow_models.model.stated_rows import replace_stated_rows
 from export.tensorflow_models.model.traced_lookups import resolve_lookups
 
-Call = tuple[str, tuple[str, ...]]
-"""The attribute path of a call, and the names of its inputs."""
 Build = Callable[[ExportJob, Path], Any]
 """(recipe, its folder) -> the model: an object whose attributes can be called."""
 
@@ -86,21 +86,21 @@ def trace_towers(
     """
     check_precisions(job)
     layer_tables: dict[str, str] = {}
-    make_table = _table_maker(layer_tables)
-    with lookups_intercepted(make_table, zeros, zeros):
+    make_table = table_maker(layer_tables)
+    with early_lookups(make_table):
         root = build(job, base)
-    key_of = {name: (part.call, call_inputs(part, job)) for name, part in job.towers.items()}
-    calls: dict[Call, TracedCall] = {}
-    for path, inputs in dict.fromkeys(key_of.values()):
-        calls[path, inputs] = trace_call(
-            root, path, {which: job.inputs[which] for which in inputs}, make_table
-        )
-    lookups = _Lookups(job, root, {name: calls[key] for name, key in key_of.items()})
+    call_of_tower = {name: call_of(name, job) for name in job.towers}
+    calls = {
+        call: trace_call(root, call, {name: job.inputs[name] for name in call.inputs}, make_table)
+        for call in dict.fromkeys(call_of_tower.values())
+    }
+    lookups = _Lookups(job, root, {name: calls[call] for name, call in call_of_tower.items()})
     lookups.resolve()
     lookups.extract(inside)
     remarks = lookups.remarks()
     ordered = [
-        prune(name, part, calls[key_of[name]], layer_tables) for name, part in job.towers.items()
+        prune(name, part, calls[call_of_tower[name]], layer_tables)
+        for name, part in job.towers.items()
     ]
     for name, dumped in open_dumps(job, base).items():
         if name in lookups.tables:
@@ -123,12 +123,7 @@ def trace_towers(
     return TracedModel(spec, towers, root, variables, computed, notes, remarks)
 
 
-def call_inputs(part: TowerPart, job: ExportJob) -> tuple[str, ...]:
-    """Returns the names of the inputs that a tower's call takes."""
-    return part.inputs or tuple(job.inputs)
-
-
-def _table_maker(names: dict[str, str]) -> MakeTable:
+def table_maker(names: dict[str, str]) -> MakeTable:
     """Returns the function that creates tables of embedding layers and adds their names, by
     resource, to `names`.
     """
@@ -160,8 +155,8 @@ class _Lookups:
         self._calls = list({id(call): call for call in towers.values()}.values())
         self._results: dict[str, tuple[TracedCall, list[Any]]] = {}
         for name, call in towers.items():
-            results, _ = tower_results(name, job.towers[name], call.result)
-            self._results[name] = call, list(results.values())
+            results = tower_results(name, job.towers[name], call.returned)
+            self._results[name] = call, list(results.tensors.values())
         self._inside: dict[str, list[Lookup]] = {}
         """Lookups inside the towers by the name of the input whose values are their ids."""
         self.tables: dict[str, TableFacts] = {}

@@ -1,5 +1,5 @@
 """Reads the dense weights of towers from a checkpoint: by its object graph, by variable names, or
-as Keras 3 saved them.
+as Keras saved them.
 
 The user's model and the checkpoint's object graph are walked together by attribute names, as
 TensorFlow's own restore does, but only the variables that a tower reads are read and checked:
@@ -18,24 +18,31 @@ from export.checkpoint.formats.object_graph import ObjectGraph
 from export.checkpoint.inventory.name_tables import is_partitioned
 from export.checkpoint.left_out import left_out_siblings, refuse_left_out
 from export.checkpoint.reader import Checkpoint
+from export.checkpoint.variables import is_wider_integer
 from export.errors import CheckpointError
 from export.graphs.internals import is_keras_3_layer
 from export.graphs.walks import resource
+from export.tensorflow_models.frameworks.keras_saving import (
+    SavedValues,
+    saved_values,
+    tensorflow_variable,
+)
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.frameworks.normalizations import (
     adapted_normalizations,
     give_normalization,
 )
 from export.tensorflow_models.frameworks.placeholders import line_of_variable
+from export.tensorflow_models.frameworks.trackables import handle_of
 from export.tensorflow_models.model.keras_generation import why_unlike
 from export.tensorflow_models.model.keras_variables import (
     find_keras_variables,
     has_lora_weights,
-    is_wider_integer,
     layer_of_key,
     saved_by_keras,
     variables_of,
 )
+from export.tensorflow_models.model.listed_variables import holds_lists
 from export.tensorflow_models.model.object_paths import Place
 from export.tensorflow_models.model.object_walk import (
     ModelObject,
@@ -44,6 +51,7 @@ from export.tensorflow_models.model.object_walk import (
     unmatched_objects,
     walk,
 )
+from export.tensorflow_models.model.ordered_variables import find_ordered_variables
 from export.user_lines import at_line
 
 _SHOWN = 5
@@ -93,12 +101,13 @@ class TrainedModel:
     object_path: str
 
     def restore_model(self) -> None:
-        """Assigns all variables of a model of Keras 3 but the tables that are not to be restored.
+        """Assigns all variables of a model that Keras saved but the tables that are not to be
+        restored.
 
         Raises:
           CheckpointError: as `find_weights`.
         """
-        variables = variables_of(self.root)
+        variables = variables_of(self.root, self.checkpoint)
         self.restore_weights(
             variable for variable in variables if getattr(variable, "restored", True) is not False
         )
@@ -117,7 +126,7 @@ class TrainedModel:
         A layer whose variables the checkpoint lacks, or has with another shape, stays as it is.
         """
         for layer in adapted_normalizations(self.root):
-            variables = [_tensorflow_variable(v) for v in (layer.adapt_mean, layer.adapt_variance)]
+            variables = [tensorflow_variable(v) for v in (layer.adapt_mean, layer.adapt_variance)]
             places = [self.places.get(resource(variable.handle)) for variable in variables]
             keys = [place.key for place in places if place is not None and place.key]
             shapes = [tuple(self.checkpoint.entries[key].shape) for key in keys]
@@ -280,14 +289,13 @@ class TrainedModel:
     def note_unmatched_weights(self, dense: Collection[str]) -> tuple[str, ...]:
         """See OriginalModel.note_unmatched_weights."""
         checkpoint = self.checkpoint
+        if holds_lists(checkpoint):
+            return ()  # Each position was compared; what lies beside the lists is the optimizer's.
         refuse_left_out(checkpoint, self._left_out(dense))
         found = {key for key in dense if len(checkpoint.entries[key].shape) > 1}
         if isinstance(self.root, NamedGraph) or checkpoint.graph is None:
-            known = {place.key for place in self.places.values()}
-            if isinstance(self.root, NamedGraph):
-                known |= {*self.root.variables}
             # Averages are stored beside their variables.
-            matrices = {key: key for key in sorted(found - known)}
+            matrices = {key: key for key in sorted(found - self._known_keys)}
         else:
             beyond = [
                 left.keys
@@ -295,13 +303,30 @@ class TrainedModel:
                 if not found.isdisjoint(left.keys.values())
             ]
             matrices = {path: key for keys in beyond for path, key in keys.items()}
-        if not matrices:
-            return ()
-        return (
-            f"checkpoint {checkpoint.name} also holds {_shapes(matrices, checkpoint)}, which the "
-            "model code "
-            "lacks; if they are needed for these outputs, the code is not the one that was trained",
-        )
+        uncalled = {path: key for path, key in matrices.items() if self._is_uncalled(key)}
+        lacking = {path: key for path, key in matrices.items() if path not in uncalled}
+        notes = []
+        if lacking:
+            notes.append(
+                f"checkpoint {checkpoint.name} also holds {_shapes(lacking, checkpoint)}, which "
+                "the model code lacks; if they are needed for these outputs, the code is not the "
+                "one that was trained"
+            )
+        if uncalled:
+            notes.append(
+                f"checkpoint {checkpoint.name} also holds {_shapes(uncalled, checkpoint)}, of "
+                "layers of the model that no tower calls"
+            )
+        return tuple(notes)
+
+    def _is_uncalled(self, key: str) -> bool:
+        """Returns whether a variable in a file of Keras belongs to a layer of the model that has
+        made no variable yet: the layer was not called.
+        """
+        if self._saved is None:
+            return False
+        layer = self._saved.groups.get(layer_of_key(key))
+        return layer is not None and not layer.variables
 
     def _left_out(self, dense: Collection[str]) -> dict[str, str]:
         """Returns what the code of the model's objects lacks: keys in `dense` by their paths."""
@@ -310,11 +335,38 @@ class TrainedModel:
             left_out = left_out_variables(self._walked(graph), graph)
             weights = {*dense} - self._counters(graph)
             return {path: key for path, key in left_out.items() if key in weights}
+        known = self._known_keys
+        layer_of = _layer if isinstance(self.root, NamedGraph) else layer_of_key
+        return left_out_siblings(known, {*dense} - known, layer_of)
+
+    @cached_property
+    def _known_keys(self) -> set[str]:
+        """The keys of all variables that the code of the model has, in a checkpoint without an
+        object graph.
+        """
+        checkpoint = self.checkpoint
         known = {place.key for place in self.places.values()}
         if isinstance(self.root, NamedGraph):
-            known |= {*self.root.variables}
-            return left_out_siblings(known, {*dense} - known, _layer)
-        return left_out_siblings(known, {*dense} - known, layer_of_key)
+            return known | {*self.root.variables}
+        # A variable that several layers share stands in a file of Keras once for each of them.
+        if checkpoint.storage.ordered_layers:
+            ordered = find_ordered_variables(self.root, checkpoint)
+            known |= {place.key for _, place in ordered.places}
+        if self._saved is not None:
+            values = self._saved.values
+            variables = {path for path, value in values.items() if handle_of(value) is not None}
+            known |= variables & checkpoint.entries.keys()
+        return known
+
+    @cached_property
+    def _saved(self) -> SavedValues | None:
+        """What Keras would write to a file of the model by attributes; None if the checkpoint is
+        none.
+        """
+        storage = self.checkpoint.storage
+        if storage.kind != "Keras" or storage.ordered_layers:
+            return None
+        return saved_values(self.root, self.object_path.replace(".", "/"))
 
     def _counters(self, graph: ObjectGraph) -> set[str]:
         """Returns the keys of what training counts beside the model, such as `save_counter`."""
@@ -332,11 +384,6 @@ class TrainedModel:
             name: self.places.get(resource(variable.handle)) for name, variable in tables.items()
         }
         return {name: place.key for name, place in found.items() if place is not None and place.key}
-
-
-def _tensorflow_variable(variable: Any) -> Any:
-    """Returns a variable of either Keras as TensorFlow's."""
-    return variable if hasattr(variable, "handle") else variable.value
 
 
 def _problem(variable: Any, place: Place, made: str, checkpoint: Checkpoint) -> str:

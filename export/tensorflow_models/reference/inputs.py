@@ -18,8 +18,10 @@ from export.tensorflow_models.lookups.activations import Bag
 
 def dense_input(name: str, job: ExportJob, inputs: ReferenceInputs) -> NDArray[Any]:
     """Returns [n, ...]: an input of the recipe as its tower takes it."""
-    padding = inputs.padding.get(name)
-    return np.asarray(composed(name, job.inputs[name], inputs.columns[name], inputs.n, padding))
+    part = job.inputs[name]
+    tensor = composed(name, part, inputs.columns[name], inputs.n, inputs.padding.get(name))
+    values = np.asarray(tensor)
+    return values.astype(bool) if part.dtype == "bool" else values
 
 
 def pooled(name: str, bag: Bag, inputs: ReferenceInputs, model: ModelSpec) -> NDArray[np.float32]:
@@ -37,6 +39,22 @@ def pooled(name: str, bag: Bag, inputs: ReferenceInputs, model: ModelSpec) -> ND
     for example, (first, last) in enumerate(pairwise(offsets.tolist())):
         found[example] = _combined(bag.table.combiner, vectors[first:last], weights[first:last])
     return found
+
+
+def rows_of_ids(
+    bag: Bag, ids: NDArray[Any], inputs: ReferenceInputs, model: ModelSpec
+) -> NDArray[np.float32]:
+    """Returns [number of ids, dim]: a row for each id, example by example.
+
+    Args:
+      bag: a feature with an activation for each id.
+      ids: [n, ...], of each example.
+      inputs, model: as for `pooled`.
+    """
+    known = {table.config_name: table for table in model.tables.values()}
+    if bag.table.name not in known:
+        return np.zeros((ids.size, bag.table.dim), np.float32)  # no tower needs it
+    return read_rows(known[bag.table.name], ids.reshape(-1), inputs).astype(np.float32)
 
 
 def read_rows(table: TableFacts, ids: NDArray[Any], inputs: ReferenceInputs) -> NDArray[Any]:

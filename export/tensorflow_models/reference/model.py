@@ -22,25 +22,32 @@ from bundle.features.columns import Column
 from bundle.format.manifest import TextIds
 from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError, ExportError
+from export.front_end.calls import Call
 from export.front_end.interface import ReferenceInputs, ReferenceRun
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec
 from export.graphs.loading import tf
 from export.graphs.tensors import composed
 from export.raised_errors import raised_on_examples
-from export.recipe.schema import ExportJob, name_of_call
+from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.hook_points import NORMALIZATIONS
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.lookups.padded_ids import average_empty_as_zeros
-from export.tensorflow_models.model.call_tracing import resolve_call
+from export.tensorflow_models.lookups.retrieval_layers import queries_recorded
+from export.tensorflow_models.model.call_tracing import resolve_call, with_booleans
 from export.tensorflow_models.model.dense_copy import restored_bytes_max
 from export.tensorflow_models.model.keras_variables import saved_by_keras
 from export.tensorflow_models.model.roots import build_root
 from export.tensorflow_models.model.weights import TrainedModel, path_steps
 from export.tensorflow_models.reference.tables import ReferenceTables
 
-Call = tuple[str, tuple[str, ...]]
-"""The attribute path of a call, and the names of its inputs."""
+
+@dataclass(frozen=True)
+class _Run:
+    """What a call returned, and what the retrieval layers in it compared."""
+
+    returned: Any
+    queries: list[Any]
 
 
 @dataclass(frozen=True)
@@ -87,8 +94,8 @@ class TensorFlowReference:
         ):
             if _averages_texts(model):
                 average_empty_as_zeros(hooks)
-            returned = self._call(model, inputs, tables, facts)
-        results = {name: _results(tower, returned) for name, tower in model.towers.items()}
+            runs = self._call(model, inputs, tables, facts)
+        results = {name: _results(tower, runs) for name, tower in model.towers.items()}
         return ReferenceRun(results, expected)
 
     def _call(
@@ -97,41 +104,45 @@ class TensorFlowReference:
         inputs: ReferenceInputs,
         tables: ReferenceTables,
         facts: Mapping[str, TableFacts],
-    ) -> dict[Call, Any]:
-        """Builds and restores the model, and returns what each call of a tower returns."""
+    ) -> dict[Call, _Run]:
+        """Builds and restores the model, and runs each call of a tower."""
         root = build_root(self.job, self.base)
-        calls = {(tower.call, tower.call_inputs) for tower in model.towers.values()}
-        given = {name: self._input(name, inputs) for _, names in calls for name in names}
+        calls = tuple(dict.fromkeys(tower.call for tower in model.towers.values()))
+        given = {name: self._input(name, inputs) for call in calls for name in call.inputs}
 
-        def called(path: str, names: tuple[str, ...]) -> Any:
-            return self._called(root, path, {name: given[name] for name in names}, facts)
+        def called(call: Call) -> _Run:
+            return self._called(root, call, {name: given[name] for name in call.inputs}, facts)
 
         named = isinstance(root, NamedGraph)
         if not named:
-            for path, names in sorted(calls):  # builds what the factory has not
-                called(path, names)
+            for call in sorted(calls, key=lambda call: (call.path, call.inputs)):
+                called(call)  # builds what the factory has not
         tables.know(root)
         if not named:
             self._restore(root)
-        return {(path, names): called(path, names) for path, names in calls}
+        return {call: called(call) for call in calls}
 
     def _input(self, name: str, inputs: ReferenceInputs) -> Any:
         part = self.job.inputs[name]
         return composed(name, part, inputs.columns[name], inputs.n, inputs.padding.get(name))
 
     def _called(
-        self, root: Any, path: str, inputs: Mapping[str, Any], facts: Mapping[str, TableFacts]
-    ) -> Any:
+        self, root: Any, call: Call, inputs: Mapping[str, Any], facts: Mapping[str, TableFacts]
+    ) -> _Run:
+        inputs = with_booleans(inputs, self.job.inputs)
         try:
             if isinstance(root, NamedGraph):
-                target = reduce(getattr, path.split(".") if path else (), root)
-                return target.run(inputs, self._reader(root, facts))
-            return resolve_call(root, path)(inputs)
+                target = reduce(getattr, call.path.split(".") if call.path else (), root)
+                returned = target.with_call(call).run(inputs, self._reader(root, facts))
+                return _Run(returned, [])
+            with queries_recorded() as queries:
+                returned = resolve_call(root, call)(inputs)
+            return _Run(returned, [query for query in queries if hasattr(query, "numpy")])
         except (ExportError, BundleError):
             raise
         except Exception as problem:
             made = self.job.verify.examples is None
-            raise raised_on_examples(name_of_call(path), problem, made=made) from problem
+            raise raised_on_examples(str(call), problem, made=made) from problem
 
     def _reader(self, root: NamedGraph, facts: Mapping[str, TableFacts]) -> Callable[[str], Any]:
         """Returns a reader of variables by their names, by TensorFlow itself; tables that left the
@@ -167,8 +178,9 @@ class TensorFlowReference:
             ) from problem
 
 
-def _results(tower: TowerSpec, returned: Mapping[Call, Any]) -> dict[str, Any]:
-    whole = returned[tower.call, tower.call_inputs]
+def _results(tower: TowerSpec, runs: Mapping[Call, _Run]) -> dict[str, Any]:
+    run = runs[tower.call]
+    whole = run.queries[-1] if tower.is_query else run.returned
     results = {}
     for output, key in tower.keys.items():
         value = whole if key is None else whole[key]

@@ -87,6 +87,7 @@ class ReferenceTables:
         ):
             intercept_layers(hooks, self._make_table, answer, tracked=False)
             answer_gathers(hooks, self._gather)
+            hooks.set_attribute(placeholder_class(), "early", True)
             gather_in_keras_3(hooks)
             restore_normalizations(hooks, kept=False)
             look_up_ragged_by_row(hooks)
@@ -99,6 +100,7 @@ class ReferenceTables:
         restored.
         """
         self._root = root
+        placeholder_class().early = False
         for variable in self._made:
             variable.restored = (
                 self._name(variable) is None and bytes_of(variable) <= self._inline_bytes_max
@@ -119,15 +121,11 @@ class ReferenceTables:
         return path or variable.name.partition(":")[0]
 
     def _gather(self, variable: Any, ids: Any) -> Any:
-        if self._root is None and not tf.executing_eagerly():
-            return None  # Keras asks for shapes only
-        if (
-            self._root is None
-        ):  # the factory calls the model that it builds: the values matter to nobody
-            return tf.zeros(
-                [*tf.convert_to_tensor(ids).shape.as_list(), variable.shape.as_list()[1]],
-                variable.dtype,
-            )
+        if self._root is None:
+            ids = tf.convert_to_tensor(ids)
+            dim = variable.shape.as_list()[1]
+            rows = _random_rows(tf.concat([tf.shape(ids), [dim]], 0))
+            return tf.cast(tf.ensure_shape(rows, [*ids.shape, dim]), variable.dtype)
         name = self._name(variable)
         if name is None and variable.restored is False:
             # No tower reads this table, but the call computes more than towers need.
@@ -196,10 +194,22 @@ class ReferenceTables:
                 self._names[resource(lookup.variable.handle)] = lookup.table.name
             return ids, lookup.variable
         flat = tf.reshape(getattr(ids, "values", ids), [-1])
-        vectors = tf.zeros([tf.size(flat), table.dim])
-        if table.name in self._tables and self._root is not None:
+        shape = [tf.size(flat), table.dim]
+        if self._root is None:
+            vectors = _random_rows(shape)
+        elif table.name in self._tables:
             vectors = self._vectors(table.name, flat)
+        else:
+            vectors = tf.zeros(shape)
         return with_values(ids, tf.range(tf.size(flat, tf.int64))), as_table(vectors)
+
+
+def _random_rows(shape: Any) -> Any:
+    """Returns what is looked up while the model is built: other numbers each time, so that a result
+    that depends on them is noticed. Training looked up rows that no checkpoint holds.
+    """
+    seed = np.random.default_rng().integers(1 << 31, size=2)
+    return tf.random.stateless_uniform(shape, seed, 0.5, 1.5)
 
 
 def as_table(vectors: Any) -> Any:

@@ -24,6 +24,7 @@ from export.checkpoint.inventory.specs import Inventory, Statements
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.errors import VerificationFailed
+from export.front_end.calls import Call
 from export.front_end.interface import (
     PartitionedModel,
     ReferenceInputs,
@@ -58,8 +59,7 @@ SPEC = ModelSpec(
         "query": TowerSpec(
             name="query",
             role="query",
-            call="query",
-            call_inputs=("user", "age"),
+            call=Call("query", ("user", "age")),
             keys={"result": None},
             inputs=(
                 manifest.TowerInput(

@@ -6,6 +6,7 @@ import pytest
 
 from bundle.format.manifest import TowerInput, TowerOutput
 from export.errors import UsageError
+from export.front_end.calls import Call
 from export.front_end.manifest_features import describe_features
 from export.front_end.roles import check_candidate_inputs, input_roles
 from export.front_end.specs import ModelSpec, TowerSpec
@@ -25,7 +26,7 @@ def tower(name: str, role: Role, inputs: tuple[str, ...]) -> TowerSpec:
     tensors = tuple(
         TowerInput(name=each, feature=each, dtype="float32", shape=(None,)) for each in inputs
     )
-    return TowerSpec(name, role, "", inputs, {}, tensors, (RESULT,), "result")
+    return TowerSpec(name, role, Call("", inputs), {}, tensors, (RESULT,), "result")
 
 
 RESULT = TowerOutput(name="result", dtype="float32", shape=(None,))

@@ -10,6 +10,7 @@ from bundle.format.manifest import (
     TowerInput,
     TowerOutput,
 )
+from export.front_end.calls import Call
 from export.front_end.specs import FeatureSpec, ModelSpec, TableFacts, TowerSpec
 from tests.export.traced_features import dense, embedded
 from tests.id_graphs import hash_ids, vocabulary_ids
@@ -24,8 +25,7 @@ def tower(name: str, *features: str) -> TowerSpec:
     return TowerSpec(
         name=name,
         role="ranking",
-        call="",
-        call_inputs=features,
+        call=Call("", features),
         keys={},
         inputs=tuple(
             TowerInput(name=feature, feature=feature, dtype="float32", shape=(None, 4))

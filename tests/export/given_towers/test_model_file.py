@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from export.errors import NotConvertible, UsageError
+from export.front_end.calls import Call
 from export.given_towers.model_file import GivenTowers, read_model_file
 from export.graphs.loading import load_tensorflow, tf
 from export.recipe.schema import ExportJob
@@ -42,6 +43,7 @@ def refused(folder: Path, returned: str, job: ExportJob | None = None) -> str:
 
 
 RANK = "{'rank': 'rank.npz'}"
+RANK_CALL = Call("rank")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_tables_and_towers_are_read(tmp_path: Path) -> None:
     assert found.towers.keys() == {"rank"}
     assert set(found.activations.variables) == {"users", "items"}
     assert found.activations.bags == {}  # the recipe declares none
-    assert callable(found.rank)
+    assert callable(found.with_call(RANK_CALL))
     with pytest.raises(AttributeError, match="other"):
         _ = found.other
 
@@ -113,9 +115,9 @@ def test_weights_of_a_sum_are_taken_and_of_a_mean_refused(tmp_path: Path) -> Non
 def test_call_gives_the_tower_its_inputs(tmp_path: Path) -> None:
     found = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
     given = {"user": tf.constant([[1.0, 2.0]]), "item": tf.constant([[3.0, 4.0]])}
-    assert found.rank(given).numpy().tolist() == [10]
+    assert found.with_call(RANK_CALL)(given).numpy().tolist() == [10]
     alone = read(tmp_path, "([], {'': 'rank.npz'})", job_of(NUMBERS, call=""))
-    assert alone(given).numpy().tolist() == [10]
+    assert alone.with_call(Call())(given).numpy().tolist() == [10]
 
 
 @pytest.mark.parametrize(
@@ -131,15 +133,24 @@ def test_input_of_another_type_than_the_tower_takes_is_refused(
 ) -> None:
     found = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
     with pytest.raises(UsageError) as caught:
-        found.rank({"user": tf.constant([[1.0, 2.0]]), "item": item})
+        found.with_call(RANK_CALL)({"user": tf.constant([[1.0, 2.0]]), "item": item})
     start = f"tower 'rank' takes 'item' as float32 [?, 2], and its call gives {given}: correct"
     assert str(caught.value).startswith(start)
+
+
+def test_arguments_of_a_tower_in_a_file_are_refused(tmp_path: Path) -> None:
+    found = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
+    with pytest.raises(UsageError) as caught:
+        found.with_call(Call("rank", ("user",), ("user",)))
+    assert "which takes inputs by their names; leave 'arguments' of its tower out" in str(
+        caught.value
+    )
 
 
 def test_input_that_the_call_lacks_is_named(tmp_path: Path) -> None:
     found = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
     with pytest.raises(UsageError) as caught:
-        found.rank({"user": tf.constant([[1.0, 2.0]]), "age": tf.constant([1.0])})
+        found.with_call(RANK_CALL)({"user": tf.constant([[1.0, 2.0]]), "age": tf.constant([1.0])})
     assert "takes 'item', which its call is not given; it is given age, user: name" in str(
         caught.value
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from export.graphs.loading import tf
 from export.jax_models.evaluation import Evaluator
 from export.jax_models.loading import jax
+from export.jax_models.open_batch import with_open_batch
 from export.jax_models.tracing import BATCH, trace
 from export.jax_models.values import Value
 
@@ -93,3 +94,40 @@ def graph_of(function: Callable[..., Any], *arrays: NDArray[Any]) -> Any:
         return Evaluator({BATCH: batch}).results(traced.jaxpr, values)
 
     return tf.function(body, input_signature=[specs[name] for name in names], autograph=False)
+
+
+def with_opened_batch(
+    function: Callable[..., Any], batch: int, positions: Sequence[int], *arrays: NDArray[Any]
+) -> list[NDArray[Any]]:
+    """Returns what a function gives that is traced in a fixed batch, which is then opened.
+
+    Args:
+      function: of as many arrays as are given; it may run in that batch only.
+      batch: the number of examples that it is traced with.
+      positions: how many entries of each array's first axis belong to one example.
+      arrays: any number of examples.
+    """
+    names = [f"x{number}" for number in range(len(arrays))]
+    specs = {
+        name: tf.TensorSpec([None, *array.shape[1:]], array.dtype)
+        for name, array in zip(names, arrays, strict=True)
+    }
+
+    def of_dict(_parameters: Any, inputs: dict[str, Any]) -> Any:
+        return function(*(inputs[name] for name in names))
+
+    sizes = dict(zip(names, positions, strict=True))
+    fixed = trace(of_dict, {}, specs, "the function", positions=sizes, batch=batch)
+    opened = with_open_batch(fixed, batch, positions)
+
+    def body(*tensors: Any) -> list[Any]:
+        values = [
+            Value(aval.shape, tensor)
+            for aval, tensor in zip(opened.jaxpr.in_avals, tensors, strict=True)
+        ]
+        examples = tf.shape(tensors[0])[0] // positions[0]
+        return Evaluator({BATCH: examples}).results(opened.jaxpr, values)
+
+    graph = tf.function(body, input_signature=[*specs.values()], autograph=False)
+    found = graph(*(tf.constant(array) for array in arrays))
+    return [np.asarray(tensor.numpy()) for tensor in found]

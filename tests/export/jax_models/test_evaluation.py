@@ -31,7 +31,7 @@ VALUES = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
 def in_shards(x: Any) -> Any:
-    mesh = jax.make_mesh((1,), ("devices",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.sharding.AbstractMesh((2,), ("devices",))
     whole = jax.sharding.PartitionSpec()
     mapped = functools.partial(jax.shard_map, mesh=mesh, in_specs=whole, out_specs=whole)
     return mapped(lambda part: part + 1)(x)

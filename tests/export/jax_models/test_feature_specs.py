@@ -11,6 +11,7 @@ import pytest
 
 from export.errors import NotConvertible
 from export.jax_models.feature_specs import PlaceInStack, read_feature_specs
+from export.tensorflow_models.lookups.activations import StatedSizes
 
 
 def table(name: str = "users", **changes: Any) -> dict[str, Any]:
@@ -146,8 +147,29 @@ def test_activation_of_another_width_is_refused() -> None:
 
 def test_activation_of_a_sequence_is_refused() -> None:
     message = refused({"user": feature("user", output_shape=(32, 10, 4))})
-    assert "one vector for each example" in message
+    assert (
+        "one vector for each example, (batch, embedding_dim), or for each of its n ids" in message
+    )
     assert "jnp.take" in message
+
+
+@pytest.mark.parametrize(
+    ("shapes", "sizes"),
+    [
+        ({}, StatedSizes(None, None)),
+        ({"input_shape": (96, 1), "output_shape": (96, 4)}, StatedSizes(96, 1)),
+        ({"input_shape": [np.int64(32), 3]}, StatedSizes(32, 3)),
+        ({"input_shape": (32,), "output_shape": (32, 4)}, StatedSizes(32, None)),
+        ({"input_shape": (None, 1), "output_shape": (-1, 4)}, StatedSizes(None, 1)),
+    ],
+)
+def test_shapes_state_activations_and_their_ids(shapes: Any, sizes: StatedSizes) -> None:
+    assert read_feature_specs({"user": feature("user", **shapes)}).sizes_of == {"user": sizes}
+
+
+def test_shapes_of_different_batches_are_refused() -> None:
+    message = refused({"user": feature("user", input_shape=(32, 1), output_shape=(64, 4))})
+    assert "feature_specs['user'] has input_shape (32, 1) and output_shape (64, 4)" in message
 
 
 def test_table_of_one_row_and_one_column_is_read() -> None:

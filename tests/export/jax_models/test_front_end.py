@@ -448,7 +448,7 @@ def test_parameters_in_lists_without_names_are_refused_with_a_remedy(
     save(tmp_path, [trainable, untrained, jax.tree.leaves(parameters(4))])
     message = refused(tmp_path)
     assert "parameter users [60, 4] is not in the checkpoint" in message
-    assert "as lists, without their names, as RecML's KerasTrainer saves them" in message
+    assert "as RecML's KerasTrainer saves them, let the factory return the model" in message
     assert "save them as a dict by name" in message
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from export.errors import NotConvertible, UsageError
+from export.front_end.calls import Call
 from export.graphs.loading import load_tensorflow, tf
 from export.jax_models.functions import Calls, JaxFunctions, build_functions, path_of
 from export.recipe.schema import ExportJob
@@ -161,49 +162,60 @@ def test_keys_of_random_numbers_have_no_variable(tmp_path: Path) -> None:
 
 
 def test_calls_are_the_functions_by_their_names_and_nothing_else(tmp_path: Path) -> None:
-    calls = Calls(functions_of(tmp_path, "(KEYS, {'score': score, 'total': total})"))
+    model = functions_of(tmp_path, "(KEYS, {'score': score, 'total': total})")
+    calls = Calls(model)
     with pytest.raises(AttributeError, match="other"):
         _ = calls.other
-    model = functions_of(tmp_path, "(KEYS, {'score': score, 'total': total})")
     model.variables["w"].assign(np.arange(6, dtype=np.float32).reshape(2, 3))
     model.variables["b"].assign([1.0, 2.0, 3.0])
     sent = {"x": tf.constant([[1.0, 2.0], [0.0, 0.0]]), "id": tf.constant([4, 5])}
-    calls = Calls(model)
-    assert calls.score(sent).numpy().tolist() == [[7, 11, 15], [1, 2, 3]]
-    found = calls.total(sent)
+    score = calls.score.with_call(Call("score", ("x", "id")))
+    assert score(sent).numpy().tolist() == [[7, 11, 15], [1, 2, 3]]
+    found = calls.with_call(Call("total", ("x", "id")))(sent)
     assert found["total"].numpy().tolist() == [33, 6]
     assert found["ids"].numpy().tolist() == [5, 6]
+
+
+def test_dict_among_arguments_is_passed_on_in_the_order_of_its_keys(tmp_path: Path) -> None:
+    """As in training: Flax numbers layers by the order in which a dict of features is read."""
+    order = "lambda parameters, features: jnp.stack([*features.values()], 1)"
+    model = functions_of(tmp_path, f"(SHAPES, {order})", call="")
+    call = Call("", ("x", "y"), ({"b": "x", "a": "y"},))
+    found = Calls(model).with_call(call)({"x": tf.constant([1.0]), "y": tf.constant([2.0])})
+    assert found.numpy().tolist() == [[2, 1]]
 
 
 def test_call_of_the_only_function_is_that_of_the_model(tmp_path: Path) -> None:
     model = functions_of(tmp_path, "(SHAPES, score)", call="")
     model.variables["w"].assign(tf.ones([2, 3]))
     model.variables["b"].assign(tf.zeros([3]))
-    assert Calls(model)({"x": tf.constant([[1.0, 2.0]])}).numpy().tolist() == [[3, 3, 3]]
+    found = Calls(model).with_call(Call("", ("x",)))({"x": tf.constant([[1.0, 2.0]])})
+    assert found.numpy().tolist() == [[3, 3, 3]]
 
 
 def test_input_that_is_no_array_is_refused(tmp_path: Path) -> None:
     ragged = tf.ragged.constant([[1.0], []])
+    call = Call("score", ("x",))
     calls = Calls(functions_of(tmp_path, f"(SHAPES, {SCORE})"))
     with pytest.raises(NotConvertible) as caught:
-        calls.score({"x": ragged})
+        calls.with_call(call)({"x": ragged})
     assert str(caught.value).startswith("input 'x' is RaggedTensor, and a function of JAX takes")
     assert str(caught.value).endswith(
         "let the factory return its specification among feature_specs"
     )
     specified = Calls(functions_of(tmp_path, "(SHAPES, {'score': of_user}, SPECS)"))
     with pytest.raises(NotConvertible, match=r"among feature_specs \(it has user\)$"):
-        specified.score({"x": ragged})
+        specified.with_call(call)({"x": ragged})
 
 
 def test_activation_that_a_call_is_not_given_is_named(tmp_path: Path) -> None:
     calls = Calls(functions_of(tmp_path, "(SHAPES, {'score': of_user}, SPECS)"))
     with pytest.raises(NotConvertible) as caught:
-        calls.score({"x": tf.constant([[1.0, 2.0]])})
+        calls.with_call(Call("score", ("x",)))({"x": tf.constant([[1.0, 2.0]])})
     assert "The call was given no activation of user, which feature_specs describe" in str(
         caught.value
     )
     plain = Calls(functions_of(tmp_path, f"(SHAPES, {SCORE})"))
     with pytest.raises(NotConvertible) as caught:
-        plain.score({"y": tf.constant([[1.0, 2.0]])})
+        plain.with_call(Call("score", ("y",)))({"y": tf.constant([[1.0, 2.0]])})
     assert "no activation" not in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from bundle.features.columns import Column
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, NotConvertible
+from export.front_end.calls import Call
 from export.front_end.interface import ReferenceInputs
 from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
 from export.jax_models.functions import build_functions
@@ -81,11 +83,18 @@ SPECS = {
 }
 
 
+def in_batches_of_four(parameters, inputs):
+    CALLS.append(inputs["liked"].shape)
+    age = jnp.reshape(inputs["age"], (4,))
+    # The sum shows that the first example fills up the batch.
+    return {"own": jnp.reshape(inputs["liked"], (4, 2))[:, 1] + age, "sum": age.sum() + age * 0}
+
+
 def build():
     return SHAPES, {
         name: function
         for name, function in globals().items()
-        if name in ("score", "nested", "failing", "reading_lost")
+        if name in ("score", "nested", "failing", "reading_lost", "in_batches_of_four")
     }
 
 
@@ -100,12 +109,11 @@ INPUTS = {
 ROWS = 1_000_000_000
 
 
-def tower(call: str, *taken: str, **keys: str | None) -> TowerSpec:
+def tower(call: str, *taken: str, **keys: str | int | None) -> TowerSpec:
     return TowerSpec(
         name=call,
         role="query",
-        call=call,
-        call_inputs=taken,
+        call=Call(call, taken),
         keys=keys,
         inputs=(),
         outputs=(),
@@ -186,8 +194,7 @@ def test_towers_of_one_call_run_it_once(reference: JaxReference) -> None:
     other = TowerSpec(
         name="other",
         role="query",
-        call="score",
-        call_inputs=taken,
+        call=Call("score", taken),
         keys={"vector": "rows"},
         inputs=(),
         outputs=(),
@@ -208,6 +215,23 @@ def test_error_of_the_model_is_told_with_its_line_and_cut(reference: JaxReferenc
     assert text.startswith("ValueError: no such thing no such thing")
     assert len(text) == 300
     assert remedy.endswith("name their file as verify.examples")
+
+
+@pytest.mark.parametrize(("examples", "sums"), [(3, [1.25] * 3), (5, [0.75] * 4 + [2.5])])
+def test_fixed_batch_is_filled_up_with_the_first_example(
+    examples: int, sums: list[float], reference: JaxReference
+) -> None:
+    called = tower("in_batches_of_four", "liked", "age", own="own", sum="sum")
+    own_batch = replace(reference, fixed_batches={called.call: 4})
+    liked = np.arange(2 * examples)
+    age = np.array([0.5, 0.25, 0.0, 0.0, 1.0][:examples], np.float32)
+    columns = {"liked": Column(liked), "age": Column(age)}
+    inputs = ReferenceInputs(examples, columns, {}, given()[0].read_rows)
+
+    found = own_batch.run(ModelSpec({}, {}, {called.name: called}), inputs).results[called.name]
+
+    assert found["own"].tolist() == (liked[1::2] + age).tolist()
+    assert found["sum"].tolist() == sums
 
 
 def test_parameter_that_the_checkpoint_lacks_matters_where_it_is_read(

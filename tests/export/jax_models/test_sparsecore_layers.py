@@ -59,6 +59,17 @@ class SparseCoreEmbed:
     def __call__(self, embedding_lookup_inputs, step=None):
         raise RuntimeError("there is no SparseCore")
 """
+LOOKUP = """
+def tpu_sparse_dense_matmul(
+    preprocessed_inputs,
+    embedding_variables,
+    feature_specs,
+    *,
+    global_device_count,
+    perform_unstacking=True,
+):
+    raise RuntimeError("there is no SparseCore")
+"""
 MODEL = """
 
 from types import SimpleNamespace
@@ -118,6 +129,32 @@ def build_with_other_specs():
     return build_with(embed, specs_of_objects(combiner="sum"), feature_specs())
 
 
+def build_with_lookup(returned=True, **how):
+    from jax_tpu_embedding.sparsecore.lib.nn import embedding
+
+    own = specs_of_objects()
+
+    def looked_up(parameters, inputs):
+        rows = embedding.tpu_sparse_dense_matmul(None, {}, own, global_device_count=1, **how)
+        return score(parameters, {**rows, "dense": inputs["dense"]})
+
+    return (shapes(), {"score": looked_up}, *([own] if returned else []))
+
+
+def build_with_lookup_alone():
+    return build_with_lookup(returned=False)
+
+
+def build_with_lookup_of_stacks():
+    return build_with_lookup(perform_unstacking=False)
+
+
+def build_with_cores_of_this_machine():
+    from jax_tpu_embedding.sparsecore.utils import utils
+
+    return utils.num_sparsecores_per_device()
+
+
 def build_with_layer_alone_prepared():
     from jax_tpu_embedding.sparsecore.lib.flax.linen import embed
 
@@ -144,6 +181,7 @@ def write_library(folder: Path, layer: str = "SparseCoreEmbed") -> None:
         "utils/utils.py": UTILS,
         "lib/flax/linen/embed.py": LINEN.replace("SparseCoreEmbed", layer),
         "lib/flax/nnx/embed.py": NNX.replace("SparseCoreEmbed", layer),
+        "lib/nn/embedding.py": LOOKUP,
     }
     for name, text in files.items():
         path = folder / PACKAGE / "sparsecore" / name
@@ -181,7 +219,7 @@ def refused(folder: Path, job: ExportJob) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("factory", ["build_linen", "build_nnx"])
+@pytest.mark.parametrize("factory", ["build_linen", "build_nnx", "build_with_lookup"])
 def test_layer_is_given_activations(folder: Path, factory: str) -> None:
     prepared = bundle_job.prepare(job_of(factory), folder, ExportSettings())
     bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
@@ -197,11 +235,31 @@ def test_layer_whose_specifications_are_not_returned_is_refused(folder: Path) ->
     assert "the model calls SparseCoreEmbed, and the factory returned no feature_specs" in message
 
 
+def test_lookup_whose_specifications_are_not_returned_is_refused(folder: Path) -> None:
+    inputs = {**{name: {"dtype": "int32"} for name in ranker.FEATURES}, "dense": DENSE}
+    message = refused(folder, job_of("build_with_lookup_alone", inputs=inputs))
+    assert (
+        "the model calls tpu_sparse_dense_matmul, and the factory returned no feature_s" in message
+    )
+
+
+def test_lookup_of_whole_stacks_is_refused(folder: Path) -> None:
+    message = refused(folder, job_of("build_with_lookup_of_stacks"))
+    assert "tpu_sparse_dense_matmul is called with perform_unstacking=False" in message
+    assert "(model.py:" in message
+
+
+def test_model_that_reads_the_cores_of_this_machine_is_refused(folder: Path) -> None:
+    message = refused(folder, job_of("build_with_cores_of_this_machine"))
+    assert "reads how many SparseCores a device has, and this machine has none" in message
+    assert "num_sc_per_device=4 (model.py:" in message
+
+
 def test_layer_with_a_feature_that_is_not_returned_is_refused(folder: Path) -> None:
     inputs = {**ranker.recipe()["inputs"], "liked": {"dtype": "int32"}}
     message = refused(folder, job_of("build_with_fewer_specs", inputs=inputs))
     assert "SparseCoreEmbed looks up feature 'liked'" in message
-    assert "let it return those of the layer" in message
+    assert "let it return those that the model looks up" in message
 
 
 def test_layer_with_another_combiner_is_refused(folder: Path) -> None:

@@ -21,10 +21,10 @@ from bundle.storage import catalog
 from export.checkpoint.formats.tensorbundle import data_file
 from export.graphs.loading import load_tensorflow
 from export.jobs import saved_model_job
+from export.model_code.factories import load_factory
 from export.saved_model import proofs
 from export.saved_model.files import VariablesPlan
 from export.tables.tasks import WORKER_BYTES
-from export.tensorflow_models.model.code import load_factory
 from tests.export.checkpoint.tensor_bundles import Box, write_bundle
 from tests.export.commands import Command, refused
 from tests.export.forked_runs import ForkedRuns

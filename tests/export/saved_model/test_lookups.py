@@ -15,6 +15,7 @@ from bundle.format.manifest import DenseFeature, EmbeddedFeature, TowerInput, To
 from export.checkpoint.inventory.specs import TableSpec
 from export.checkpoint.layouts import Layout, Plain, SparseCore
 from export.errors import NotConvertible
+from export.front_end.calls import Call
 from export.front_end.interface import PartitionedModel, TracedTower
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec
 from export.graphs.loading import load_tensorflow, tf
@@ -75,8 +76,7 @@ def looked_up(
     tower_spec = TowerSpec(
         name="tower",
         role="query",
-        call="",
-        call_inputs=(),
+        call=Call(),
         keys={"given": None},
         inputs=(TowerInput(name="taken", feature=spec.name, dtype="float32", shape=(None,)),),
         outputs=(TowerOutput(name="given", dtype="float32", shape=(None,)),),
@@ -464,8 +464,7 @@ def test_tower_needs_the_inputs_of_its_features_and_their_weights() -> None:
     tower_spec = TowerSpec(
         name="tower",
         role="query",
-        call="",
-        call_inputs=(),
+        call=Call(),
         keys={"given": None},
         inputs=taken[:1],
         outputs=(),

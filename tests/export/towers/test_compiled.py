@@ -35,7 +35,7 @@ load_tensorflow()
     [
         ("build_odd_operation", "Betainc"),
         ("build_half", "BiasAdd, MatMul"),
-        ("build_loop", "TensorListReserve: build recurrent layers with unroll=True in the factory"),
+        ("build_loop", "TensorListReserve: recurrent layers of Keras are unrolled if inputs.NAME"),
     ],
 )
 def test_compile_tower_with_an_operation_that_litert_lacks_returns_the_reason(

@@ -9,6 +9,7 @@ import pytest
 from bundle.format import manifest
 from bundle.format.manifest import EmbeddedFeature, TowerForm, TowerInput, TowerOutput
 from export.errors import NotConvertible, UsageError
+from export.front_end.calls import Call
 from export.front_end.specs import FeatureSpec, ModelSpec, TableFacts, TowerSpec
 from export.recipe.schema import ExportJob
 from export.towers.manifest_towers import (
@@ -28,8 +29,7 @@ def tower(*outputs: TowerOutput, role: Any = "ranking", half: str = "") -> Tower
     return TowerSpec(
         name="rank",
         role=role,
-        call="",
-        call_inputs=("user",),
+        call=Call("", ("user",)),
         keys={each.name: each.name for each in outputs},
         inputs=(TowerInput(name="user", feature="user", dtype="float32", shape=(None, 4)),),
         outputs=outputs,
@@ -80,15 +80,15 @@ def test_limit_of_float32_is_for_half_precision_and_converted_rows(
 
 @pytest.mark.parametrize("sizes", [(), (1,), (None,), (1, 1)])
 def test_ranking_of_one_number_for_each_candidate_is_taken(sizes: tuple[int | None, ...]) -> None:
-    check_rankings(model_of(tower(CLICK, output("like", *sizes))))
+    check_rankings(model_of(tower(CLICK, output("like", *sizes))), job_of())
 
 
 def test_ranking_of_several_numbers_is_refused() -> None:
     with pytest.raises(NotConvertible) as caught:
-        check_rankings(model_of(tower(CLICK, output("like", 2, 3))))
+        check_rankings(model_of(tower(CLICK, output("like", 2, 3))), job_of())
     message = "towers.rank: output 'like' is 6 numbers for each candidate, but a ranking takes one"
     assert str(caught.value).startswith(message)
-    check_rankings(model_of(tower(output("vector", 2, 3), role="query")))
+    check_rankings(model_of(tower(output("vector", 2, 3), role="query")), job_of())
 
 
 def checked_formula(formula: str | None, spec: TowerSpec) -> str:

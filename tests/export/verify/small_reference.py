@@ -14,6 +14,7 @@ from bundle.format import manifest, paths
 from bundle.tables.key_index import KeyIndex, KeyIndexWriter
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary
+from export.front_end.calls import Call
 from export.front_end.interface import ReferenceInputs, ReferenceModel, ReferenceRun, Results
 from export.front_end.manifest_features import describe_features
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec
@@ -126,7 +127,7 @@ def tower(name: str, specs: tuple[FeatureSpec | DenseSpec, ...]) -> TowerSpec:
         for spec in specs
     )
     called = tuple(dict.fromkeys(each for spec in specs for each in reads_of(spec)))
-    return TowerSpec(name, "query", "", called, {}, inputs, (), "result")
+    return TowerSpec(name, "query", Call("", called), {}, inputs, (), "result")
 
 
 def reads_of(spec: FeatureSpec | DenseSpec) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import TowerForm, TowerInput, TowerOutput, TowerPart
 from export.errors import VerificationFailed
+from export.front_end.calls import Call
 from export.front_end.specs import TowerSpec
 from export.verify.forms import OpenForm, compare, largest_difference, run
 from runtime.errors import InvalidInput
@@ -19,7 +20,7 @@ from runtime.tower import Tensor
 
 Array = NDArray[Any]
 SPEC = TowerSpec(
-    name="ranking", role="ranking", call="", call_inputs=(), keys={}, inputs=(), outputs=(),
+    name="ranking", role="ranking", call=Call(), keys={}, inputs=(), outputs=(),
     result="score",
 )  # fmt: skip
 

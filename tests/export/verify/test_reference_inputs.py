@@ -12,6 +12,7 @@ import pytest
 from bundle.features.columns import Column
 from bundle.format import manifest
 from export.errors import UsageError, VerificationFailed
+from export.front_end.calls import Call
 from export.verify.reference_inputs import Reference, default_column
 from tests.export.checkpoint.dump_files import sok_dump
 from tests.export.traced_features import dense, embedded
@@ -132,7 +133,7 @@ def test_ids_that_are_numbers_too_are_rows_only_by_a_rule_of_the_recipe(tmp_path
 def test_inputs_that_no_feature_reads_are_zeros_or_nothing(tmp_path: Path) -> None:
     reference = reference_of(tmp_path, EXAMPLES, 3)
     towers = dict(reference.model.towers)
-    towers["second"] = replace(towers["second"], call_inputs=("user", "unread", "unread_ids"))
+    towers["second"] = replace(towers["second"], call=Call("", ("user", "unread", "unread_ids")))
     reference = replace(reference, model=replace(reference.model, towers=towers))
     assert given(reference, "unread") == ([0.0] * 18, None, None)
     assert given(reference, "unread_ids") == ([], None, None)

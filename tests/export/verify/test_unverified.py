@@ -16,6 +16,7 @@ from bundle.format.manifest import (
     TowerInput,
 )
 from bundle.storage.catalog import read_manifest
+from export.front_end.calls import Call
 from export.front_end.specs import TowerSpec
 from export.verify.unverified import features_behind, tables_behind, unverified
 
@@ -104,7 +105,7 @@ def read_by(name: str, *features: str, outputs: tuple[str, ...]) -> TowerSpec:
         TowerInput(name=feature, feature=feature, dtype="float32", shape=(None, 2))
         for feature in features
     )
-    return TowerSpec(name, "ranking", "", (), dict.fromkeys(outputs), inputs, (), outputs[0])
+    return TowerSpec(name, "ranking", Call(), dict.fromkeys(outputs), inputs, (), outputs[0])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,38 @@ def write_weights(path: Path, **options: Any) -> Path:
             held.attrs["name"] = name
             held.create_dataset("0", data=TABLE, **options)
     return path
+
+
+def write_ordered(
+    path: Path, layers: Mapping[str, Sequence[str]], *, numbered: bool = False
+) -> Path:
+    """Writes a file of the older format, whose attributes state layers and their weights in order,
+    and which has a dataset `kernel` and a group `inside` in each layer.
+
+    Args:
+      path: of the file; of a whole model if its name begins so.
+      layers: weights of each layer.
+      numbered: whether lists are in several attributes, as Keras cuts those that are too long.
+    """
+    with h5py.File(path, "w") as file:
+        weights = file.create_group("model_weights") if path.name.startswith("model") else file
+        weights.attrs["keras_version"] = "2.20.1"
+        _write_names(weights, "layer_names", list(layers), numbered=numbered)
+        for layer, names in layers.items():
+            group = weights.create_group(layer)
+            _write_names(group, "weight_names", list(names), numbered=numbered)
+            group.create_dataset("kernel", data=TABLE)
+            group.create_group("inside")
+    return path
+
+
+def _write_names(group: Any, attribute: str, names: list[str], *, numbered: bool) -> None:
+    encoded = [name.encode() for name in names]
+    if not numbered:
+        group.attrs[attribute] = encoded
+        return
+    for number, name in enumerate(encoded):
+        group.attrs[f"{attribute}{number}"] = [name]
 
 
 def write_archive(path: Path, compression: int = zipfile.ZIP_STORED) -> Path:

@@ -19,11 +19,13 @@ from export.checkpoint.formats.keras import find_keras, list_keras
 from export.checkpoint.formats.keras_archive import WEIGHTS
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
+from export.checkpoint.variables import OrderedLayer
 from export.errors import CheckpointError
 from tests.export.checkpoint.formats.keras_files import (
     TABLE,
     write_archive,
     write_config,
+    write_ordered,
     write_shards,
     write_weights,
 )
@@ -47,6 +49,47 @@ def test_attribute_that_says_bfloat16_is_of_two_bytes_alone(tmp_path: Path) -> N
     with h5py.File(path, "r+") as file:
         file["layers/dense/vars/0"].attrs["dtype"] = "bfloat16"
     assert list_keras(path).entries["layers/dense/vars/0"].dtype == "float32"
+
+
+@pytest.mark.parametrize("name", ["weights.h5", "model.h5"])
+@pytest.mark.parametrize("numbered", [False, True])
+def test_layers_are_listed_in_the_order_of_attributes(
+    name: str, numbered: bool, tmp_path: Path
+) -> None:
+    layers = {"second": ["kernel"], "empty": [], "first": ["kernel"]}
+    path = write_ordered(tmp_path / name, layers, numbered=numbered)
+    storage = open_checkpoint(path).storage
+    beginning = "model_weights/" if name == "model.h5" else ""
+    assert storage.keras_version == "2.20.1"
+    assert storage.ordered_layers == (
+        OrderedLayer("second", {"kernel": f"{beginning}second/kernel"}),
+        OrderedLayer("empty", {}),
+        OrderedLayer("first", {"kernel": f"{beginning}first/kernel"}),
+    )
+
+
+def test_weights_of_a_model_itself_have_no_layer(tmp_path: Path) -> None:
+    path = write_ordered(tmp_path / "weights.h5", {"dense": ["kernel"]})
+    with h5py.File(path, "r+") as file:
+        own = file.create_group("top_level_model_weights")
+        own.attrs["weight_names"] = ["scale"]
+        own["scale"] = TABLE
+    assert open_checkpoint(path).storage.ordered_layers[1:] == (
+        OrderedLayer("", {"scale": "top_level_model_weights/scale"}),
+    )
+
+
+def test_version_of_keras_comes_from_the_metadata_of_an_archive(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "a.keras")
+    assert list_keras(path).storage.keras_version == ""
+    for metadata, version in ((b'{"keras_version": "3.15.1"}', "3.15.1"), (b"[]", ""), (b"{", "")):
+        with zipfile.ZipFile(path) as archive:
+            weights = archive.read(WEIGHTS)
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("metadata.json", metadata)
+            archive.writestr("config.json", "{}")
+            archive.writestr(WEIGHTS, weights)
+        assert list_keras(path).storage.keras_version == version
 
 
 def test_directory_of_one_keras_file_opens_the_file(tmp_path: Path) -> None:

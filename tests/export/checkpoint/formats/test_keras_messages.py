@@ -19,6 +19,7 @@ from tests.export.checkpoint.formats.keras_files import (
     TABLE,
     write_archive,
     write_config,
+    write_ordered,
     write_shards,
     write_weights,
 )
@@ -131,6 +132,14 @@ BROKEN: dict[str, tuple[Write, str]] = {
     "chunk beside its place": (with_chunk_at((2, 2), (2, 3)), "{path} cannot be listed: "),
     "values never written": (dataset(shape=(10**9, 64)), NEVER_WRITTEN),
     "size": (dataset(shape=(10**15, 1000)), "{path}: 'layers/embedding/vars/0' has the shape [10"),
+    "weight that is not there": (
+        lambda directory: write_ordered(directory / "a.h5", {"user": ["kernel", "bias"]}),
+        "{path} cannot be listed: ",
+    ),
+    "weight that is a group": (
+        lambda directory: write_ordered(directory / "a.h5", {"user": ["inside"]}),
+        "{path} lists 'user/inside' among the weights of layer 'user', and holds no such dataset",
+    ),
     "values in another file": (
         dataset(shape=(2, 4), external=[("/etc/passwd", 0, 32)]),
         "{path}: 'layers/embedding/vars/0': its values lie in other files, as Keras never puts",
@@ -162,7 +171,7 @@ def test_attribute_that_keras_does_not_write_is_refused(path: str, tmp_path: Pat
 def test_attributes_that_keras_writes_are_passed_over(tmp_path: Path) -> None:
     written = write_weights(tmp_path / "a.weights.h5")
     with h5py.File(written, "r+") as file:
-        for name in ("keras_version", "backend", "training_config", "layer_names", "layer_names0"):
+        for name in ("keras_version", "backend", "training_config", "layer_names12"):
             file.attrs[name] = "3"
         file["layers/embedding"].attrs["weight_names12"] = "3"
     assert list_keras(written).entries

@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 
 from export.checkpoint.formats import orbax
-from export.checkpoint.formats.orbax import find_orbax, is_keras_state, list_orbax
+from export.checkpoint.formats.orbax import (
+    find_keras_lists,
+    find_orbax,
+    is_keras_state,
+    list_orbax,
+)
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.reader import open_checkpoint
 from export.checkpoint.variables import Listing
@@ -293,3 +298,31 @@ def test_data_file_may_end_with_its_last_value(tmp_path: Path) -> None:
     file, end = data_file_of(tmp_path / "ckpt", "a/0.0")
     file.write_bytes(file.read_bytes()[:end])
     assert not open_checkpoint(tmp_path / "ckpt").problems
+
+
+@pytest.mark.parametrize(
+    ("paths", "lists"),
+    [
+        (["0.0", "0.1", "1.0", "2.0"], {"": ("0", "1")}),
+        (["0.0", "0.1", "2.0"], {"": ("0", "1")}),  # no variable that is not trained
+        (["step", "tvars.0", "ntvars.0", "opt_state.0.mu.0/x"], {"": ("tvars", "ntvars")}),
+        (
+            ["state.trainable_variables.0"],
+            {"state.": ("state.trainable_variables", "state.non_trainable_variables")},
+        ),
+        (
+            ["a.tvars.0", "b.tvars.0"],
+            {"a.": ("a.tvars", "a.ntvars"), "b.": ("b.tvars", "b.ntvars")},
+        ),
+        (["tvars.0", "tvars.2"], {}),
+        (["tvars.0", "tvars.1.mean"], {}),
+        (["tvars.kernel"], {}),
+        (["trainable_variables.two.0"], {}),
+        (["0", "1"], {}),
+        ([], {}),
+    ],
+)
+def test_lists_of_variables_of_keras_have_all_numbers_and_nothing_else(
+    paths: list[str], lists: dict[str, tuple[str, str]]
+) -> None:
+    assert find_keras_lists(paths) == lists

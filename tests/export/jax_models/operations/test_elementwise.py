@@ -34,6 +34,13 @@ ON_ONE_DEVICE = jax.sharding.NamedSharding(
 SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 3), st.integers(1, 5))
 SEEDS = st.integers(0, 2**16)
 
+
+def in_one_shard(x: Any) -> Any:
+    mesh = jax.sharding.Mesh(jax.devices()[:1], ("devices",))
+    part = jax.sharding.PartitionSpec("devices")
+    return jax.shard_map(lambda y: jnp.tanh(y) + 1, mesh=mesh, in_specs=part, out_specs=part)(x)
+
+
 OF_ANY_NUMBER: dict[str, Callable[..., Any]] = {
     "abs": jnp.abs,
     "asinh": jnp.arcsinh,
@@ -52,6 +59,7 @@ OF_ANY_NUMBER: dict[str, Callable[..., Any]] = {
     "is_finite": jnp.isfinite,
     "logistic": jax.nn.sigmoid,
     "neg": jnp.negative,
+    "only shard": in_one_shard,
     "round": jnp.round,
     "round away from zero": lambda x: lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO),
     "sign": jnp.sign,

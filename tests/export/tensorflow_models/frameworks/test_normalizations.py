@@ -10,7 +10,7 @@ from bundle.features.reader import FeatureReader
 from export.checkpoint.reader import open_checkpoint
 from export.front_end.manifest_features import describe_features
 from export.graphs.loading import load_tensorflow
-from export.tensorflow_models.model.code import load_factory
+from export.model_code.factories import load_factory
 from export.tensorflow_models.model.tracing import trace_towers
 from export.tensorflow_models.reference.model import TensorFlowReference
 from export.verify.made_examples import make_examples

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bundle.format.manifest import CrossedIds, CrossKey
-from export.errors import NotConvertible, UsageError
+from export.errors import NotConvertible
+from export.front_end.calls import Call
 from export.front_end.interface import TracedTower
 from export.front_end.specs import FeatureSpec
 from export.graphs.functions import narrowed
@@ -18,7 +19,8 @@ from export.graphs.tensors import input_spec
 from export.graphs.walks import resource
 from export.recipe.schema import InputPart, TowerPart
 from export.tensorflow_models.frameworks.placeholders import early_rows
-from export.tensorflow_models.graph.pruning import TracedCall, prune, tower_results
+from export.tensorflow_models.graph.pruning import TracedCall, prune
+from export.tensorflow_models.graph.tower_results import Returned
 from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, trace
 from tests.export.traced_features import embedded
 
@@ -60,12 +62,13 @@ class Lookups:
         return self.lengths[name]
 
 
-Call = Callable[[Any, Lookups], Any]
+CALL = Call("", tuple(INPUTS))
+Compute = Callable[[Any, Lookups], Any]
 """Computes the result of a call from its inputs and lookups."""
 
 
 def pruned(
-    call: Call,
+    call: Compute,
     tower: TowerPart | None = None,
     layer_tables: Mapping[str, str] = MappingProxyType({}),
     inputs: Mapping[str, Any] = MappingProxyType({}),
@@ -75,10 +78,11 @@ def pruned(
     types = {name: input_spec(part) for name, part in INPUTS.items()} | dict(inputs)
     traced = trace(lambda features: {"made": call(features, lookups)}, **types)
     whole = TracedCall(
+        CALL,
         traced.function,
         traced.inputs,
         lookups.lengths,
-        traced.results["made"],
+        Returned(traced.results["made"]),
         INPUTS,
         [],
         features=lookups.features,
@@ -145,49 +149,6 @@ def test_narrowed_function_that_reads_a_mutable_table_is_rejected() -> None:
         narrowed("tower", traced.function, [traced.inputs["x"]], traced.results)
 
 
-def test_tower_results_are_chosen_by_the_keys_of_the_recipe() -> None:
-    traced = trace(lambda features: {"a": features["x"], "b": features["x"] * 2.0}, x=numbers(3))
-    results, keys = tower_results("query", part(outputs={"vector": "b"}), traced.results)
-    assert results == {"vector": traced.results["b"]}
-    assert keys == {"vector": "b"}
-    results, keys = tower_results("query", part(), traced.results["a"])
-    assert (results, keys) == ({"result": traced.results["a"]}, {"result": None})
-
-
-@pytest.mark.parametrize(
-    ("outputs", "returned", "error", "message"),
-    [
-        (
-            {},
-            "dict",
-            UsageError,
-            r"returns several results \(a, integers, fixed, ragged\); name those",
-        ),
-        ({"v": "c"}, "dict", UsageError, "returns a, integers, fixed, ragged; .*outputs names 'c'"),
-        ({"v": "a"}, "a", UsageError, "not a dict; leave towers.query.outputs out"),
-        ({"v": "integers"}, "dict", NotConvertible, "a dense tensor of floats was expected"),
-        ({"v": "ragged"}, "dict", NotConvertible, "a dense tensor of floats was expected"),
-        ({"v": "fixed"}, "dict", NotConvertible, r"output 'v' has shape \(4,\)"),
-    ],
-)
-def test_tower_results_that_do_not_fit_the_recipe_are_rejected(
-    outputs: dict[str, str], returned: str, error: type[Exception], message: str
-) -> None:
-    def call(features: Any) -> dict[str, Any]:
-        x = features["x"]
-        return {
-            "a": x,
-            "integers": tf.cast(x, tf.int32),
-            "fixed": tf.zeros([4]),
-            "ragged": tf.RaggedTensor.from_tensor(x),
-        }
-
-    traced = trace(call, x=numbers(3))
-    value = traced.results if returned == "dict" else traced.results[returned]
-    with pytest.raises(error, match=message):
-        tower_results("query", part(outputs=outputs), value)
-
-
 def test_prune_bypasses_reshapes_that_change_nothing_and_keeps_all_others() -> None:
     def call(features: Any) -> Any:
         batch = tf.shape(features["x"])[0]
@@ -200,7 +161,9 @@ def test_prune_bypasses_reshapes_that_change_nothing_and_keeps_all_others() -> N
 
     traced = trace(lambda features: {"sums": call(features)}, x=numbers(6))
     parts = {"x": InputPart(dtype="float32", shape=(6,))}
-    whole = TracedCall(traced.function, traced.inputs, {}, traced.results["sums"], parts, [])
+    whole = TracedCall(
+        CALL, traced.function, traced.inputs, {}, Returned(traced.results["sums"]), parts, []
+    )
 
     function = prune("query", part(), whole, {}).function
 
@@ -224,7 +187,9 @@ def test_prune_measures_the_largest_variable_of_a_tower(
 
     traced = trace(lambda features: {"made": call(features)}, x=numbers(3))
     parts = {"x": InputPart(dtype="float32", shape=(3,))}
-    whole = TracedCall(traced.function, traced.inputs, {}, traced.results["made"], parts, [])
+    whole = TracedCall(
+        CALL, traced.function, traced.inputs, {}, Returned(traced.results["made"]), parts, []
+    )
     assert prune("query", part(), whole, {}).spec.largest_bytes == largest_bytes
 
 
@@ -236,7 +201,7 @@ def test_prune_takes_the_activations_and_inputs_that_its_results_need() -> None:
         shorts = tf.cast(inputs["short"], tf.float32)[:, tf.newaxis]
         return tf.reduce_sum(rows, 1) * ages + shorts
 
-    tower = pruned(call, part(role="ranking", call="score"))
+    tower = pruned(call, part(role="ranking"))
 
     taken = [(each.name, each.feature, each.dtype, each.shape) for each in tower.spec.inputs]
     assert taken == [
@@ -246,8 +211,7 @@ def test_prune_takes_the_activations_and_inputs_that_its_results_need() -> None:
     ]
     (output,) = tower.spec.outputs
     assert (output.name, output.dtype, output.shape) == ("result", "float32", (None, 4))
-    assert (tower.spec.name, tower.spec.role, tower.spec.call) == ("query", "ranking", "score")
-    assert tower.spec.call_inputs == tuple(INPUTS)
+    assert (tower.spec.name, tower.spec.role, tower.spec.call) == ("query", "ranking", CALL)
     assert (tower.spec.keys, tower.spec.result) == ({"result": None}, "result")
     assert (tower.spec.half, tower.spec.largest_bytes, tower.spec.variables) == ("", 0, ())
     assert run(tower, pair=[[[1.0] * 4, [2.0] * 4]], short_values=[5], age_values=[10.0]) == [

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bundle.format.manifest import TowerInput, TowerOutput
+from export.front_end.calls import Call
 from export.front_end.interface import TracedTower
 from export.front_end.specs import TowerSpec
 from export.graphs.loading import tf
@@ -70,8 +71,7 @@ def tower_of(traced: Traced) -> TracedTower:
     spec = TowerSpec(
         name="tower",
         role="ranking",
-        call="",
-        call_inputs=tuple(names),
+        call=Call("", tuple(names)),
         keys={name: name for name in traced.results},
         inputs=tuple(
             TowerInput(name=name, feature=name, dtype=tensor.dtype.name, shape=tuple(tensor.shape))

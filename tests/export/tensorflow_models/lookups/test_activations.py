@@ -41,6 +41,20 @@ def build_with_own_lookup():
     return {**shapes(), **more}, {"score": both}, feature_specs()
 
 
+def build_with_shapes(rows, ids):
+    specs = feature_specs()
+    specs["liked"] |= {"input_shape": (rows, ids), "output_shape": (rows, 4)}
+    return shapes(), {"score": score}, specs
+
+
+def build_combining():
+    return build_with_shapes(32, 4)
+
+
+def build_for_each_id():
+    return build_with_shapes(32, 1)
+
+
 def build_for_renamed():
     return shapes(), {"score": score}, {"users": {"table_spec": TABLES["users"]}}
 """
@@ -65,10 +79,30 @@ def refused(
     return str(caught.value)
 
 
+DENSE = {"liked": {"dtype": "int32", "shape": [4]}}
+
+
 def test_dense_ids_of_a_bag_are_refused(folder: Path) -> None:
-    message = refused(folder, {"liked": {"dtype": "int32", "shape": [4]}})
-    assert "input 'liked' has [4] ids in each example" in message
+    message = refused(folder, DENSE, code={"factory": "model.py:build_combining"})
+    assert "[4] ids in each example, which its feature specification combines" in message
     assert 'inputs.liked.kind = "ragged"' in message
+
+
+def test_dense_ids_of_a_specification_without_shapes_are_refused(folder: Path) -> None:
+    message = refused(folder, DENSE)
+    assert "its feature specification does not state whether it combines them" in message
+    assert 'inputs.liked.kind = "ragged"' in message
+    assert "input_shape=(batch * 4, 1) and output_shape=(batch * 4, 4)" in message
+
+
+def test_weights_of_ids_with_an_activation_each_are_refused(folder: Path) -> None:
+    weights = {"dtype": "float32", "shape": [4], "weights_for": "liked"}
+    message = refused(
+        folder,
+        {**DENSE, "weights": weights},
+        code={"factory": "model.py:build_for_each_id"},
+    )
+    assert "input 'weights' holds the weights of 'liked', which has an activation" in message
 
 
 def test_numbers_in_place_of_ids_are_refused(folder: Path) -> None:

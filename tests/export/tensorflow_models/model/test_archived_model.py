@@ -421,3 +421,35 @@ def test_orbax_checkpoint_says_the_same_as_an_archive(tmp_path: Path) -> None:
     assert "salt[0] is 7 in the file and 8 in the model" in refusal(path, build(salt=8))
     words = build(words=lambda: adapted(("red", "blue", "green")))
     assert "vocabulary entry 2 is 'green' in the file" in refusal(path, words)
+
+
+def of_tf_keras(words: tuple[str, ...] = GENRES, activation: str = "relu") -> Any:
+    """Returns a model of tf-keras with a vocabulary that comes from data."""
+    library = pytest.importorskip("tf_keras")
+    word = library.Input((), dtype="string", name="word")
+    lookup = library.layers.StringLookup(name="words")
+    lookup.adapt(np.array(words))
+    table = library.layers.Embedding(8, 4, name="word_table")(lookup(word))
+    return library.Model(word, library.layers.Dense(2, activation, name="out")(table))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"activation": "gelu"},
+            "layer 'out' (Dense): activation is 'relu' in the file and 'gelu'",
+        ),
+        (
+            {"words": ("Action", "Comedy", "Horror")},
+            "layer 'words' (StringLookup): vocabulary entry 1 is 'Drama' in the file and 'Horror'",
+        ),
+    ],
+)
+def test_archive_of_tf_keras_is_compared_too(
+    changes: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.keras"
+    of_tf_keras().save(path)
+    assert check_archived_model(of_tf_keras(), open_checkpoint(path), "") == ()
+    assert told in refusal(path, of_tf_keras(**changes))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from export.errors import NotConvertible, UsageError
+from export.front_end.calls import Call
 from export.graphs.loading import tf
 from export.recipe.schema import InputPart
 from export.tensorflow_models.frameworks.placeholders import tables_unallocated
@@ -26,12 +27,14 @@ BAG_WEIGHTS = InputPart(dtype="float32", kind="ragged", weights_for="bag")
 TAGS = InputPart(dtype="int64", kind="sparse")
 TAG_WEIGHTS = InputPart(dtype="float32", kind="sparse", weights_for="tags")
 
-Call = Callable[[Mapping[str, Any]], Any]
+Score = Callable[[Mapping[str, Any]], Any]
 
 
-def traced(call: Call, **parts: InputPart) -> TracedCall:
+def traced(score: Score, **parts: InputPart) -> TracedCall:
     """Returns the call of a model, traced with these inputs."""
-    return trace_call(SimpleNamespace(score=call), "score", parts, lambda table: None)
+    return trace_call(
+        SimpleNamespace(score=score), Call("score", tuple(parts)), parts, lambda table: None
+    )
 
 
 class Layer:
@@ -79,12 +82,7 @@ class Model:
     ],
 )
 def test_resolve_call_returns_what_takes_a_dict_in_inference_mode(path: str, result: Any) -> None:
-    assert resolve_call(Model(), path)({"a": 1}) == result
-
-
-def test_resolve_call_of_a_compiled_function_is_its_python_function() -> None:
-    model = Model()
-    assert resolve_call(model, "compiled") is model.compiled.python_function
+    assert resolve_call(Model(), Call(path))({"a": 1}) == result
 
 
 @pytest.mark.parametrize(
@@ -95,20 +93,21 @@ def test_resolve_call_of_a_compiled_function_is_its_python_function() -> None:
         ("way", "call 'way' is a str, which cannot be called"),
         (
             "pair",
-            "call 'pair' takes user, item; a call takes one dict of inputs: add a method to the "
-            "model that does, and name it",
+            "call 'pair' takes user, item, training, and is given one dict of inputs: missing a "
+            "required argument: 'item'. Write as the tower's 'arguments' what it is given, as in "
+            'arguments = ["user_id", "movie_id"] or arguments = { x = "user_id" }',
         ),
     ],
 )
 def test_resolve_call_of_what_cannot_be_called_says_why(path: str, message: str) -> None:
     with pytest.raises(UsageError) as refused:
-        resolve_call(Model(), path)
+        resolve_call(Model(), Call(path))
     assert str(refused.value) == message
 
 
 def test_resolve_call_of_a_model_that_cannot_be_called_names_the_model() -> None:
     with pytest.raises(UsageError, match=r"\Athe model's call is a list, which cannot be called"):
-        resolve_call([], "")
+        resolve_call([], Call())
 
 
 def run(call: TracedCall, **values: Any) -> Any:
@@ -119,7 +118,7 @@ def run(call: TracedCall, **values: Any) -> Any:
         which, _, part = name.partition("__")
         given = call.lengths[which] if part == "lengths" else call.inputs[which]
         feeds.append(given if part in ("", "lengths") else getattr(given, part))
-    parts = tf.nest.flatten(call.result, expand_composites=True)
+    parts = tf.nest.flatten(call.returned.value, expand_composites=True)
     named = {f"part_{place}": graph.as_graph_element(part) for place, part in enumerate(parts)}
     function = call.function.prune(feeds, named)
     found = function(*map(tf.constant, values.values(), [each.dtype for each in feeds]))
@@ -284,7 +283,7 @@ def test_zeros_in_a_graph_have_any_batch(
     def score(inputs: Mapping[str, Any]) -> Any:
         return zeros(of_table(looked_up, inputs["ids"], length=length))
 
-    assert traced(score, ids=ids).result.shape.as_list() == [None, *shape]
+    assert traced(score, ids=ids).returned.value.shape.as_list() == [None, *shape]
 
 
 def test_trace_call_records_a_gather_with_its_line() -> None:
@@ -299,8 +298,8 @@ def test_trace_call_records_a_gather_with_its_line() -> None:
     assert lookup.variable is items
     assert lookup.ids[0] is found.inputs["item"]
     assert lookup.line.endswith(f"test_call_tracing.py:{score.__code__.co_firstlineno + 1}")
-    assert lookup.activation is found.result.op.inputs[0]
-    assert found.result.shape.as_list() == [None, 4]
+    assert lookup.activation is found.returned.value.op.inputs[0]
+    assert found.returned.value.shape.as_list() == [None, 4]
 
 
 def test_trace_call_records_a_gather_of_one_id_with_a_dimension_as_single() -> None:
@@ -310,7 +309,7 @@ def test_trace_call_records_a_gather_of_one_id_with_a_dimension_as_single() -> N
     (lookup,) = found.lookups
     assert (lookup.kind, lookup.length) == ("single", 1)
     assert lookup.activation.shape.as_list() == [None, 4]
-    assert found.result.shape.as_list() == [None, 1, 4]
+    assert found.returned.value.shape.as_list() == [None, 1, 4]
 
 
 def test_trace_call_records_a_bag_that_cannot_stay_in_the_graph() -> None:
@@ -361,7 +360,7 @@ def test_trace_call_takes_the_lengths_of_a_sequence_column_as_an_input() -> None
 
     found = traced(score, ids=IDS)
     assert list(found.lengths) == ["ids"]
-    _, lengths = found.result
+    _, lengths = found.returned.value
     fetches = {"lengths": lengths}
     function = found.function.prune([found.lengths["ids"], found.inputs["ids"]], fetches)
     result = function(tf.constant([2, 0, 5], tf.int64), tf.zeros([3, 3], tf.int64))
@@ -444,7 +443,7 @@ def cast(value: Any, dtype: Any) -> Any:
     ],
 )
 def test_trace_call_refuses_casts_between_strings_and_numbers(
-    score: Call, error: type[Exception], message: str
+    score: Score, error: type[Exception], message: str
 ) -> None:
     told = re.escape(message).replace("LINE", r"\(test_call_tracing\.py:\d+\)")
     with pytest.raises(error, match=rf"\A{told}\Z"):
@@ -466,7 +465,10 @@ STATEMENTS = (
     "statements"
 )
 MISSING = (
-    "it was given the inputs that the recipe declares: declare every input that the model reads"
+    "it was given one dict of the inputs that the recipe declares: declare every input that the "
+    "model reads. A dot in the name of an input is a level of the dict; where the model's own name "
+    "has the dot, write the dict as the tower's 'arguments', as in "
+    'arguments = [{ "a.b" = "a.b" }]'
 )
 IN_KERAS = (
     "Exception encountered when calling layer 'dense' (type Dense).\n\n{message}\n\n"
@@ -475,7 +477,7 @@ IN_KERAS = (
 OTHER_DTYPE = "Value passed to 'input' has type {0} that does not match expected type of string"
 
 
-def failing(problem: Exception) -> Call:
+def failing(problem: Exception) -> Score:
     def score(inputs: Mapping[str, Any]) -> Any:
         raise problem
 

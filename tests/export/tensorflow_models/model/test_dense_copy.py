@@ -12,6 +12,7 @@ from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Duplicate, RefusedTable, SlotSpec, Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.variables import Listing, Storage
+from export.front_end.calls import Call
 from export.front_end.specs import ModelSpec, TableFacts, TowerSpec
 from export.recipe.schema import ExportJob
 from export.tensorflow_models.frameworks.placeholders import FIRST_VALUE_BYTES
@@ -96,7 +97,7 @@ def test_tables_are_restored_up_to_the_limit_or_the_largest_variable_of_a_tower(
     inline_bytes_max: int, largest: tuple[int, ...], expected: int
 ) -> None:
     towers = {
-        str(size): TowerSpec("", "query", "", (), {}, (), (), "", largest_bytes=size)
+        str(size): TowerSpec("", "query", Call(), {}, (), (), "", largest_bytes=size)
         for size in largest
     }
     job = with_limit(inline_bytes_max)

@@ -14,6 +14,7 @@ from bundle.format.manifest import (
     TowerInput,
     lookup_tables_of,
 )
+from export.front_end.calls import Call
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TowerSpec
 from export.tensorflow_models.model.feature_names import traced_name, with_bundle_names
 from tests.export.traced_features import dense, embedded
@@ -63,7 +64,7 @@ def model(*features: FeatureSpec | DenseSpec, tower: tuple[str, ...] = ()) -> Mo
         TowerInput(name=f"input_{place}", feature=name, dtype="float32", shape=(None, 4))
         for place, name in enumerate(tower)
     )
-    spec = TowerSpec("tower", "query", "", (), {}, inputs, (), "result")
+    spec = TowerSpec("tower", "query", Call(), {}, inputs, (), "result")
     return ModelSpec({}, {each.name: each for each in features}, {"tower": spec})
 
 

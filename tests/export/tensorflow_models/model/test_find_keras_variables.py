@@ -11,14 +11,19 @@ import keras
 import pytest
 
 from export.checkpoint.reader import Checkpoint
-from export.checkpoint.variables import Entry, Listing, Storage, StorageKind
+from export.checkpoint.variables import (
+    Entry,
+    Listing,
+    Storage,
+    StorageKind,
+    is_wider_integer,
+)
 from export.errors import CheckpointError
 from export.graphs.loading import tf
 from export.graphs.walks import resource
 from export.tensorflow_models.frameworks.placeholders import remember_line
 from export.tensorflow_models.model.keras_variables import (
     find_keras_variables,
-    is_wider_integer,
     saved_by_keras,
     variables_of,
 )
@@ -85,7 +90,7 @@ def test_variables_of_a_model_are_all_but_random_states() -> None:
     model.build((None, 3))
     dense = model.layers[1]
     assert len(model.variables) == 3
-    assert [id(each) for each in variables_of(model)] == [
+    assert [id(each) for each in variables_of(model, hdf5())] == [
         id(dense.kernel.value),
         id(dense.bias.value),
     ]
@@ -138,11 +143,10 @@ def refused(model: Any, saved: Checkpoint, object_path: str = "") -> str:
     return re.sub(r"\.py:\d+", ".py", str(problem.value))
 
 
-def test_variables_of_what_is_no_model_of_keras_3_are_refused() -> None:
+def test_variables_of_what_is_no_model_of_keras_are_refused() -> None:
     assert refused(tf.Module(), hdf5()) == (
-        "checkpoint saved was saved by Keras, whose files are read into a model of Keras 3; the "
-        "factory returned a Module: return the keras.Model that was saved. Save a model of "
-        "tf-keras with tf.train.Checkpoint(model=model)"
+        "checkpoint saved was saved by Keras; the factory returned a Module: return the "
+        "keras.Model that was saved"
     )
 
 
@@ -167,11 +171,12 @@ def test_values_that_a_layer_computes_to_save_them_are_no_variables() -> None:
     assert [place.path for place in places.values()] == ["layers/dense_1/vars/0"]
 
 
-def test_whole_model_in_the_older_format_is_refused() -> None:
+def test_whole_model_that_does_not_state_the_order_of_layers_is_refused() -> None:
     message = refused(built(Two()), hdf5("first/vars/0", "model_weights/first/kernel"))
     assert message == (
-        "checkpoint saved is a whole model in Keras's older format, which gives only tables: save "
-        'the model with model.save("model.keras") or model.save_weights("model.weights.h5")'
+        "checkpoint saved is in Keras's older format, and lacks the attribute layer_names, which "
+        "states the order of its layers: without it, it gives only tables. Save the model with "
+        'model.save("model.keras") or model.save_weights("model.weights.h5")'
     )
 
 
@@ -267,12 +272,79 @@ def test_variables_that_fit_one_path_in_orbax_are_refused() -> None:
     )
 
 
-def test_lists_without_names_in_orbax_are_refused() -> None:
-    assert refused(built(Two()), orbax("0", "11")) == (
-        "checkpoint saved holds the variables as lists, without their names, so nothing tells "
-        "which is which: load the lists into the model in the training program, and save it with "
-        'keras.callbacks.OrbaxCheckpoint or model.save_weights("model.weights.h5")'
+def lists(*beginnings: str, shapes: tuple[tuple[int, ...], ...] = ((3, 2), (2, 2))) -> Checkpoint:
+    """Returns what RecML's JaxTrainer saved of variables, in a list at each beginning."""
+    keys = {
+        f"{beginning}tvars.{number}": shape
+        for beginning in beginnings
+        for number, shape in enumerate(shapes)
+    }
+    return checkpoint("Orbax", {**keys, "step": (), "opt_state.0.count": ()})
+
+
+def test_variables_in_lists_are_found_by_their_positions() -> None:
+    assert saved_by_keras(lists(""))
+    assert found(built(Two()), lists("")) == [
+        Place("two/first/kernel", "tvars.0"),
+        Place("two/second/kernel", "tvars.1"),
+    ]
+
+
+def test_object_path_selects_one_of_several_lists() -> None:
+    saved = lists("state.", "ema.state.")
+    assert [each.key for each in found(built(Two()), saved, "ema/state")] == [
+        "ema.state.tvars.0",
+        "ema.state.tvars.1",
+    ]
+    assert refused(built(Two()), saved) == (
+        "checkpoint saved has lists of variables in several places: write checkpoint.object_path, "
+        "'ema.state' or 'state'"
     )
+    message = "checkpoint saved has no lists of variables at 'other' (checkpoint.object_path): "
+    assert refused(built(Two()), saved, "other") == f"{message}write 'ema.state' or 'state'"
+    assert refused(built(Two()), lists(""), "other") == f"{message}leave it out"
+
+
+OTHER_CODE = (
+    ". The model code is not the one that was saved, or layers that the calls of the recipe do not "
+    "use have made no variables: call the model once in the factory, as training does"
+)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (
+            ((3, 2),),
+            "checkpoint saved has 1 variables in its list 'tvars', and trainable_variables of the "
+            "model are 2",
+        ),
+        (
+            ((3, 2), (2, 3)),
+            "checkpoint saved has float32 [2, 3] at tvars.1, and variable two/second/kernel of the "
+            "model (test_find_keras_variables.py) is float32 [2, 2]",
+        ),
+    ],
+    ids=["number", "shape"],
+)
+def test_lists_of_another_model_are_refused(
+    shapes: tuple[tuple[int, ...], ...], message: str
+) -> None:
+    assert refused(built(Two()), lists("", shapes=shapes)) == message + OTHER_CODE
+
+
+def test_dtype_of_a_state_of_random_numbers_is_that_of_the_framework() -> None:
+    model = keras.Sequential([keras.layers.Dense(2, use_bias=False), keras.layers.Dropout(0.5)])
+    model.build((None, 3))
+    entries = {
+        "0.0": Entry("0.0", "float32", (3, 2), ()),
+        "1.0": Entry("1.0", "uint32", (2,), ()),
+    }
+    saved = Checkpoint(Path("saved"), Listing("", entries, Storage(kind="Orbax")), "saved")
+    assert [place.key for place in found(model, saved)] == ["0.0", "1.0"]
+    entries["0.0"] = Entry("0.0", "bfloat16", (3, 2), ())
+    saved = Checkpoint(Path("saved"), Listing("", entries, Storage(kind="Orbax")), "saved")
+    assert "has bfloat16 [3, 2] at 0.0" in refused(model, saved)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from export.checkpoint.formats.object_graph import Node, ObjectGraph
 from export.graphs.loading import tf
-from export.tensorflow_models.model.keras_generation import generation_of_checkpoint, why_unlike
+from export.tensorflow_models.model.keras_generation import generation_of_graph, why_unlike
 
 
 def graph(*names: str, root: tuple[str, ...] = ()) -> ObjectGraph:
@@ -45,11 +45,11 @@ def graph(*names: str, root: tuple[str, ...] = ()) -> ObjectGraph:
 def test_generation_of_a_checkpoint_follows_from_the_names_of_its_objects(
     names: tuple[str, ...], generation: int | None
 ) -> None:
-    assert generation_of_checkpoint(graph(*names)) == generation
+    assert generation_of_graph(graph(*names)) == generation
 
 
 def test_generation_of_a_checkpoint_without_objects_is_not_known() -> None:
-    assert generation_of_checkpoint(None) is None
+    assert generation_of_graph(None) is None
 
 
 def keras_2() -> Any:

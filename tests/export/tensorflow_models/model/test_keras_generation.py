@@ -15,7 +15,7 @@ import pytest
 
 from export.checkpoint.reader import open_checkpoint
 from export.graphs.loading import load_tensorflow, tf
-from export.tensorflow_models.model.code import load_factory
+from export.model_code.factories import load_factory
 from export.tensorflow_models.model.keras_generation import generation_of_checkpoint
 from tests.export.commands import Command
 from tests.export.movies_job import toml
@@ -57,7 +57,7 @@ def test_generation_of_a_checkpoint_follows_from_its_objects(
     generation: int, tmp_path: Path
 ) -> None:
     checkpoint = open_checkpoint(write_checkpoint(generation, tmp_path))
-    assert generation_of_checkpoint(checkpoint.graph) == generation
+    assert generation_of_checkpoint(checkpoint) == generation
 
 
 @pytest.mark.parametrize(("written", "built", "value"), [(3, "build_2", "0"), (2, "build_3", "1")])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from rich.console import Console
 
 from bundle.format.manifest import EmbeddedFeature, Manifest
 from bundle.storage.catalog import read_manifest
-from export.checkpoint.reader import is_jax, open_checkpoint
-from export.errors import CheckpointError, NotConvertible
+from export.checkpoint.reader import is_jax, may_hold_keras_lists
+from export.errors import CheckpointError, NotConvertible, VerificationFailed
 from export.jobs import bundle_job
 from export.jobs.progress import Progress
 from export.recipe.schema import ExportJob
@@ -285,13 +286,81 @@ def test_second_model_of_a_process_is_exported_under_its_names_or_from_hdf5(
     check_towers(tmp_path / "named" / "tested" / "1", folder, numbered, results)
 
 
-@pytest.mark.parametrize("name", ["lists", "recml"])
-def test_lists_without_names_are_refused_with_how_to_save(
+def recorded(folder: Path, file: Path, inputs: Collection[str]) -> str:
+    """Writes what the trained model returned, beside the inputs, and returns the file."""
+    columns = arrays(folder / "expected.npz")
+    assert columns.keys() >= {*inputs}
+    lines = [
+        json.dumps({name: values[row].tolist() for name, values in columns.items()})
+        for row in range(len(next(iter(columns.values()))))
+    ]
+    file.write_text("\n".join(lines))
+    return str(file)
+
+
+LISTS = ("keras_trainer", "jax_trainer", "lists")
+BOTH = {"query.result": "query", "candidate.result": "candidate"}
+NUMBERS = {"numbers": {"dtype": "float32", "shape": [2]}}
+
+
+@pytest.mark.parametrize("name", LISTS[:2])
+def test_towers_of_lists_give_what_keras_gives_in_jax(
     name: str, trained: Path, tmp_path: Path
 ) -> None:
-    message = refused(trained / name, tmp_path)
-    assert "names" in message
-    assert "keras.callbacks.OrbaxCheckpoint or model.save_weights" in message
+    folder = trained / "first"
+    examples = recorded(folder, tmp_path / "examples.jsonl", INPUTS.keys())
+    published(folder / name, tmp_path, verify={"examples": examples, "expected": BOTH})
+    results = {"query": "query", "candidate": "candidate"}
+    check_towers(tmp_path / "tested" / "1", folder, TABLES, results)
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_of_variables_of_one_shape_are_refused_without_recorded_outputs(
+    name: str, trained: Path, tmp_path: Path
+) -> None:
+    message = refused(trained / "first" / name, tmp_path)
+    assert (
+        "sequential/dense_1/kernel and dense_3/kernel of the model have one shape, [6, 4]"
+    ) in message
+    assert 'the column of the outputs as verify.expected."query.result"' in message
+    examples = recorded(trained / "first", tmp_path / "examples.jsonl", INPUTS.keys())
+    verify = {"examples": examples, "expected": {"query.result": "query"}}
+    message = refused(trained / "first" / name, tmp_path, verify=verify)
+    assert "compute 'result' of tower 'candidate'" in message
+
+
+def test_lists_of_a_model_with_another_order_are_refused_by_recorded_outputs(
+    trained: Path, tmp_path: Path
+) -> None:
+    examples = recorded(trained / "twins", tmp_path / "examples.jsonl", NUMBERS.keys())
+    changes: dict[str, Any] = {
+        "inputs": NUMBERS,
+        "towers": {"tower": {"role": "query"}},
+        "verify": {"examples": examples, "expected": {"result": "call"}},
+    }
+    lists = trained / "twins" / "jax_trainer"
+    published(lists, tmp_path, **changes, code={"factory": "keras_3.py:build_twins"})
+    with pytest.raises(VerificationFailed, match=r"differs from verify\.expected"):
+        published(lists, tmp_path, **changes, code={"factory": "keras_3.py:build_exchanged"})
+
+
+def test_layers_without_variables_are_made_by_a_call_in_the_factory(
+    trained: Path, tmp_path: Path
+) -> None:
+    folder = trained / "first"
+    examples = recorded(folder, tmp_path / "examples.jsonl", INPUTS.keys())
+    changes: dict[str, Any] = {
+        "towers": {"query": TOWERS["query"]},
+        "inputs": {name: INPUTS[name] for name in ("user", "age")},
+        "verify": {"examples": examples, "expected": {"result": "query"}},
+    }
+    message = refused(folder / "lists", tmp_path, **changes)
+    assert "has 13 variables in its list 'trainable_variables', and trainable_variables" in message
+    assert "are 7" in message
+    assert "call the model once in the factory" in message
+    code = {"factory": "keras_3.py:build_called", "table_threshold": 1}
+    published(folder / "lists", tmp_path, **changes, code=code)
+    check_towers(tmp_path / "tested" / "1", folder, TABLES, {"query": "query"})
 
 
 @pytest.mark.parametrize("form", ["model.weights.h5", "orbax"])
@@ -310,11 +379,11 @@ def test_shorter_list_of_layers_is_refused(trained: Path, tmp_path: Path) -> Non
     assert "fewer layers" in message
 
 
-def test_whole_model_in_the_older_format_is_refused(tmp_path: Path) -> None:
+def test_whole_model_that_does_not_state_the_order_of_layers_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "model.h5", "w") as file:
         file.create_dataset("model_weights/users/users/embeddings", data=np.ones((60, 4), "f4"))
     message = refused(tmp_path / "model.h5", tmp_path)
-    assert "older format, which gives only tables" in message
+    assert "older format, and lacks the attribute layer_names" in message
     assert 'model.save("model.keras")' in message
 
 
@@ -354,8 +423,18 @@ def test_other_result_of_the_factory_is_refused(trained: Path, tmp_path: Path) -
     assert "returned a function: return the keras.Model that was saved" in message
 
 
+def test_model_of_keras_for_parameters_of_flax_is_refused(tmp_path: Path) -> None:
+    users = np.ones((keras_3.USERS, keras_3.DIM), np.float32)
+    write_item(tmp_path / "checkpoint", {"params.users.embedding": users})
+    message = refused(tmp_path / "checkpoint", tmp_path)
+    assert "returned a model of Keras, and the checkpoint has its variables neither by" in message
+    assert "(0/1 or tvars/ntvars or trainable_variables/non_trainable_variables)" in message
+
+
 def test_keras_state_is_told_from_other_trees(trained: Path) -> None:
     assert not is_jax(trained / "first" / "orbax")  # with the configuration of the model
     assert not is_jax(trained / "second" / "orbax")  # weights only
-    assert is_jax(trained / "recml")
-    assert open_checkpoint(trained / "recml").entries
+    for name in ("keras_trainer", "jax_trainer"):
+        assert is_jax(trained / "first" / name)
+        assert may_hold_keras_lists(trained / "first" / name)
+    assert not may_hold_keras_lists(trained / "first" / "orbax")

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from bundle.features.columns import Column
+from export.front_end.calls import Call
 from export.front_end.specs import FeatureSpec
 from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
 from export.recipe.schema import InputPart
 from export.tensorflow_models.graph.pruning import TracedCall
+from export.tensorflow_models.graph.tower_results import Returned
 from export.tensorflow_models.model.looked_up_numbers import replace_looked_up_numbers
 from export.tensorflow_models.model.tracing import trace_towers
 from export.towers.compiled import why_not_compiled
@@ -114,7 +116,8 @@ def numbers_of(
     """
     types = {name: input_spec(part) for name, part in parts.items()}
     traced = trace(lambda inputs: {"result": compute(inputs)}, **types)
-    call = TracedCall(traced.function, traced.inputs, {}, traced.results, parts, [])
+    returned = Returned(traced.results)
+    call = TracedCall(Call(), traced.function, traced.inputs, {}, returned, parts, [])
     replaced = replace_looked_up_numbers(call, list(traced.results.values()))
     told = [feature.entry.model_dump(exclude_defaults=True) for _, feature in replaced]
     for lookup, _ in replaced:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from export.errors import NotConvertible
 from export.front_end.specs import TableFacts
 from export.graphs.loading import tf
 from export.tensorflow_models.model.object_paths import name_tables, object_paths
@@ -55,9 +54,27 @@ def test_table_is_named_by_the_steps_to_it_without_what_keras_adds(
     assert named((path, owner)) == [name]
 
 
-def test_table_in_a_private_place_is_named_as_it_is() -> None:
-    with pytest.raises(NotConvertible, match="table '_users' cannot be a name in a bundle"):
-        named(("_users", None))
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["_users"], ["users"]),
+        (["_towers._users._embeddings"], ["towers._users"]),
+        (["_users", "users"], ["users_2", "users"]),
+        (["_users", "_users.embeddings"], ["users", "users.embeddings"]),
+        (
+            ["_query.layer-1.embeddings", "_items.layer-1.embeddings"],
+            ["layer-1", "items.layer-1.embeddings"],
+        ),
+    ],
+)
+def test_table_in_a_private_place_is_named_without_its_underscore(
+    paths: list[str], names: list[str]
+) -> None:
+    assert named(*((path, None) for path in paths)) == names
+
+
+def test_tables_whose_names_no_file_may_have_are_numbered() -> None:
+    assert named(("__.embeddings", None), ("товары", None)) == ["table", "table_2"]
 
 
 def test_tables_of_one_name_have_longer_names_then_numbers() -> None:

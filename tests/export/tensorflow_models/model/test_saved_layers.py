@@ -1,4 +1,6 @@
-"""What a SavedModel of tf-keras says of its layers is what the factory builds, or is refused."""
+"""What a SavedModel of tf-keras, or a whole model in HDF5, says of its layers is what the factory
+builds, or is refused.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,19 @@ import pytest
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError
 from export.graphs.loading import load_tensorflow
+from export.tensorflow_models.model.ordered_variables import find_ordered_variables
 from export.tensorflow_models.model.saved_layers import check_saved_layers
 
 tf = load_tensorflow()
 keras = pytest.importorskip("tf_keras")
+keras_3 = pytest.importorskip("keras")
 layers = keras.layers
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword"),
+]
+"""What Keras warns of when it saves a whole model in HDF5."""
 
 WORDS = ("red", "green", "blue")
 
@@ -51,6 +61,12 @@ def functional(
     pair = (number, table) if swap else (table, number)
     joined = layers.Subtract(name="minus")(pair)
     return keras.Model([word, number], layers.Dense(2, activation, name="out")(joined))
+
+
+def numbers(library: Any, activation: str = "relu") -> Any:
+    number = library.Input((4,), name="number")
+    inside = library.Sequential([library.layers.Dense(2, activation)], name="inside")
+    return library.Model(number, inside(number))
 
 
 class ServedTower(Tower):
@@ -100,6 +116,39 @@ def test_graph_of_layers_that_differs_is_refused(
     with pytest.raises(CheckpointError) as refused:
         check_saved_layers(functional(**changes), graph, "")
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("library", "changes"),
+    [
+        (keras, {}),
+        (keras, {"activation": "gelu"}),
+        (keras_3, {}),
+        (keras_3, {"activation": "gelu"}),
+    ],
+)
+def test_whole_model_in_hdf5_is_compared(
+    library: Any, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    checkpoint = saved(numbers(library), tmp_path / "model.h5")
+    model = numbers(library, **changes)
+    if not changes:
+        assert check_saved_layers(model, checkpoint, "") == ()
+        return
+    with pytest.raises(CheckpointError) as refused:
+        check_saved_layers(model, checkpoint, "")
+    assert "(Dense): activation is 'relu' in the file and 'gelu' in the model" in str(refused.value)
+    remedy = 'save its weights alone with model.save_weights("model.weights.h5")'
+    assert remedy in str(refused.value)
+    model.save_weights(tmp_path / "model.weights.h5")
+    assert check_saved_layers(model, open_checkpoint(tmp_path / "model.weights.h5"), "") == ()
+
+
+def test_vocabulary_that_the_factory_adapts_is_no_weight(tmp_path: Path) -> None:
+    functional().save_weights(tmp_path / "weights.h5")
+    checkpoint = open_checkpoint(tmp_path / "weights.h5")
+    found = find_ordered_variables(functional(adapt=True), checkpoint)
+    assert {place.key for _, place in found.places} == {*checkpoint.entries}
 
 
 @pytest.mark.parametrize(

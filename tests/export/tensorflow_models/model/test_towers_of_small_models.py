@@ -90,7 +90,7 @@ def test_tower_takes_all_inputs_or_those_that_the_recipe_names() -> None:
         b={"role": "candidate", "inputs": ["other"]},
     )
     model = traced(lambda model, inputs: gather(model.items, inputs["other"]), job, items=11)
-    assert [tower.spec.call_inputs for tower in model.towers] == [("item", "other"), ("other",)]
+    assert [tower.spec.call.inputs for tower in model.towers] == [("item", "other"), ("other",)]
 
 
 def test_model_has_the_tables_and_features_that_towers_need() -> None:

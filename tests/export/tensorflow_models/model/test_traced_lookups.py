@@ -11,6 +11,7 @@ import pytest
 
 from bundle.format.manifest import CrossedIds, CrossKey, Unknown
 from export.errors import NotConvertible, UsageError
+from export.front_end.calls import Call
 from export.front_end.outside_ids import OutsideIds
 from export.front_end.specs import TableFacts
 from export.graphs.loading import tf
@@ -19,6 +20,7 @@ from export.id_rules.descriptions import describe_ids
 from export.recipe.schema import InputPart
 from export.tensorflow_models.frameworks.placeholders import tables_unallocated
 from export.tensorflow_models.graph.pruning import TracedCall
+from export.tensorflow_models.graph.tower_results import Returned
 from export.tensorflow_models.lookups.records import Lookup, NoRule
 from export.tensorflow_models.model.traced_lookups import resolve_lookups
 from tests.export.tensorflow_models.graph.traced_calls import trace
@@ -57,7 +59,8 @@ def resolve(look_up: LookUp) -> list[Lookup]:
         return {"nothing": tf.zeros([])}
 
     traced = trace(call, **{name: input_spec(part) for name, part in INPUTS.items()})
-    whole = TracedCall(traced.function, traced.inputs, {}, traced.results, INPUTS, made)
+    returned = Returned(traced.results)
+    whole = TracedCall(Call(), traced.function, traced.inputs, {}, returned, INPUTS, made)
     return resolve_lookups(whole, made)
 
 

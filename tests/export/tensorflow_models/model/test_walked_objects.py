@@ -92,6 +92,36 @@ def test_walk_without_a_graph_finds_layers_of_keras_3_in_lists() -> None:
     assert "b" not in {each.path for each in walk(model, saved, 0)}
 
 
+class Connection(tf.Module):  # type: ignore[misc]
+    """Has attributes that are called as those of layers and variables, and cannot be read."""
+
+    @property
+    def handle(self) -> Any:
+        raise ValueError("it is not open")
+
+    _layers = handle
+
+
+def test_walk_reads_attributes_of_layers_and_variables_alone() -> None:
+    model = Listed()
+    model.compile("adam", loss="mse")  # which keeps a dict of layers
+    model.connection = Connection()
+    found = {each.path: each for each in walk(model)}
+    assert {"first", "b", "connection"} <= found.keys()
+    assert found["connection"].resource == ""
+
+
+def test_walk_finds_what_checkpoints_of_tensorflow_cannot_hold() -> None:
+    kernel = variable()
+    model = holder(parts=holder(by_number={0: kernel, 1: 7}), listed=[variable()])
+    replaced = variable()
+    model.listed[0] = replaced
+    found = {each.path: each for each in walk(model)}
+    assert found["parts.by_number.0"].resource == resource(kernel.handle)
+    assert found["listed.0"].resource == resource(replaced.handle)
+    assert "parts.by_number.1" not in found
+
+
 @pytest.mark.parametrize(
     ("saved", "expected"),
     [

@@ -167,7 +167,7 @@ def test_load_named_without_a_function_is_refused() -> None:
     ("write", "message"),
     [
         (single_tables.orbax, "saved by Orbax, without an object graph"),
-        (single_tables.keras, "saved by Keras, .* the factory returned a NoneType"),
+        (single_tables.keras, "saved by Keras; the factory returned a NoneType"),
     ],
 )
 def test_weights_of_other_storages_are_refused_with_the_cure(
@@ -175,3 +175,37 @@ def test_weights_of_other_storages_are_refused_with_the_cure(
 ) -> None:
     with pytest.raises(CheckpointError, match=message):
         TrainedModel(None, open_checkpoint(write(tmp_path)), "model").find_weights([])
+
+
+class Indexed(keras.Model):  # type: ignore[misc]
+    """Has a second layer, which an export may leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = keras.layers.Dense(3)
+        self.index = keras.layers.Dense(3, use_bias=False)
+
+    def call(self, numbers: Any) -> Any:
+        return self.index(self.first(numbers))
+
+
+def notes_on(model: Any, file: Path) -> tuple[str, ...]:
+    """Returns what is noted of a file of Keras beside a model."""
+    checkpoint = open_checkpoint(file)
+    return TrainedModel(model, checkpoint, "").note_unmatched_weights([*checkpoint.entries])
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation doesn't:DeprecationWarning")
+def test_layers_that_no_tower_calls_are_not_noted_as_missing_code(tmp_path: Path) -> None:
+    trained = Indexed()
+    trained(np.ones((1, 3)))
+    file = tmp_path / "model.weights.h5"
+    trained.save_weights(file)
+    assert notes_on(trained, file) == ()
+    partly_called = Indexed()
+    partly_called.first(np.ones((1, 3)))
+    (note,) = notes_on(partly_called, file)
+    assert note == (
+        "checkpoint model.weights.h5 also holds index/vars/0 [3, 3], of layers of the model that "
+        "no tower calls"
+    )

@@ -14,6 +14,7 @@ from bundle.features.columns import Column
 from bundle.format.manifest import TextIds
 from export.checkpoint.reader import open_checkpoint
 from export.errors import CheckpointError, NotConvertible, UsageError
+from export.front_end.calls import Call
 from export.front_end.interface import ReferenceInputs, ReferenceRun
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec
 from export.graphs.loading import tf
@@ -81,7 +82,7 @@ AGE = dense("age", "float32", (), take="values")
 
 
 def tower(name: str, call: str, *inputs: str, **keys: str | None) -> TowerSpec:
-    return TowerSpec(name, "query", call, inputs, keys or {"result": None}, (), (), "result")
+    return TowerSpec(name, "query", Call(call, inputs), keys or {"result": None}, (), (), "result")
 
 
 PAIR = tower("pair", "pair", "item", product="product", total="sum")

@@ -1,0 +1,252 @@
+"""Finds what a call of the model takes and returns: by the model's own description of its inputs,
+by examples, or by calling it until it asks for no other input.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from export.checkpoint.reader import Checkpoint
+from export.errors import ExportError
+from export.front_end.calls import Call
+from export.front_end_choice import front_end_of
+from export.graphs.loading import tf
+from export.recipe.schema import ExportJob, InputPart
+from export.tensorflow_models.graph.tower_results import Returned
+from export.tensorflow_models.lookups.interception import early_lookups
+from export.tensorflow_models.model.call_tracing import trace_call
+from export.tensorflow_models.model.roots import build_root
+from export.tensorflow_models.model.tracing import table_maker
+
+ATTEMPTS_MAX = 64
+_ASKED = re.compile(r"raised KeyError: ['\"](.+?)['\"]")
+_TAKES = re.compile(r"input '(.+?)' is \w+ in the recipe, and the model takes (\w+)")
+_LEVEL = re.compile(r"valid indices.*?got '(.+?)'|string indices|only integers, slices")
+_OTHER_TYPE = re.compile(
+    r"expected type of float32|type float32 that does not match|float32 != int"
+)
+_DTYPES = {"bool", "int32", "int64", "float32", "string"}
+
+
+@dataclass
+class ObservedCall:
+    """What was found of a call.
+
+    Attributes:
+      path: of the function; "" is the model itself.
+      inputs: by their names.
+      arguments: what it is given instead of one dict; None: it takes a dict.
+      assumed: names of the inputs whose dtype nothing states.
+      outputs: shape of each result without the batch, by its key or position; None: one tensor.
+      queries: whether a retrieval layer in it compares vectors of queries.
+      problem: why it could not be called; "": it was.
+    """
+
+    path: str = ""
+    inputs: dict[str, InputPart] = field(default_factory=dict)
+    arguments: tuple[str, ...] | None = None
+    assumed: set[str] = field(default_factory=set)
+    outputs: dict[str | int | None, tuple[int | None, ...]] = field(default_factory=dict)
+    queries: bool = False
+    problem: str = ""
+
+
+def observe_calls(
+    job: ExportJob, base: Path, checkpoint: Checkpoint, columns: Mapping[str, InputPart]
+) -> list[ObservedCall]:
+    """Returns the calls of a recipe's model.
+
+    Args:
+      job: a recipe without inputs and towers.
+      base: its folder.
+      checkpoint: its checkpoint.
+      columns: inputs that examples show; {}: there are no examples.
+
+    Raises:
+      ExportError: the model cannot be built.
+    """
+    front_end = front_end_of(job, base)
+    job, _ = front_end.find_variables(job, checkpoint)
+    is_jax = type(front_end).__name__ == "JaxFrontEnd"
+    paths = _function_names(job, base) if is_jax else [""]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of calls that are only tried
+        return [_observed(job, base, path, columns, is_jax) for path in paths]
+
+
+def _function_names(job: ExportJob, base: Path) -> list[str]:
+    from export.jax_models.functions import build_functions
+
+    return list(build_functions(job, base).functions)
+
+
+def _observed(
+    job: ExportJob, base: Path, path: str, columns: Mapping[str, InputPart], is_jax: bool
+) -> ObservedCall:
+    call = ObservedCall(path)
+    described, parameters = ({}, ()) if is_jax else _described(job, base)
+    call.inputs = described or dict(columns)
+    if not call.inputs and len(parameters) > 1:
+        _take_arguments(call, parameters)
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            returned = _traced(job, base, call, is_jax)
+        except ExportError as problem:
+            call.problem = str(problem)
+            if not call.inputs and parameters and not _ASKED.search(call.problem):
+                _take_arguments(call, parameters)
+            elif not _corrected(job, base, call, is_jax):
+                return call
+        else:
+            call.problem = ""
+            call.outputs = dict(_outputs(returned))
+            call.queries = bool(returned.queries)
+            return call
+    return call
+
+
+def _take_arguments(call: ObservedCall, parameters: Sequence[str]) -> None:
+    """Gives a call one input for each of its parameters."""
+    call.arguments = tuple(parameters)
+    for name in parameters:
+        _add(call, name)
+
+
+def _described(job: ExportJob, base: Path) -> tuple[dict[str, InputPart], tuple[str, ...]]:
+    """Returns the inputs of a functional model of Keras, {} of any other; and the names of the
+    parameters that its call needs.
+    """
+    with early_lookups(table_maker({})):
+        root = build_root(job, base)
+    if not getattr(root, "output_names", None):
+        return {}, _parameters(root)
+    return _inputs_of(root), ()
+
+
+def _parameters(root: Any) -> tuple[str, ...]:
+    try:
+        parameters = inspect.signature(getattr(root, "call", root)).parameters
+    except (TypeError, ValueError):
+        return ()
+    return tuple(
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        and name != "training"
+    )
+
+
+def _inputs_of(root: Any) -> dict[str, InputPart]:
+    """Returns the inputs of a functional model; {} if one is of a type that no request has."""
+    inputs = {}
+    for tensor in root.inputs:
+        dtype = getattr(tensor.dtype, "name", tensor.dtype)
+        sizes = tuple(tensor.shape)[1:]
+        if dtype not in _DTYPES:
+            return {}
+        kind = "ragged" if getattr(tensor, "ragged", False) else "dense"
+        is_fixed = kind == "dense" and None not in sizes
+        inputs[str(tensor.name)] = InputPart(
+            dtype=dtype, shape=sizes if is_fixed else (), kind=kind
+        )
+    return inputs
+
+
+def _traced(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> Returned:
+    """Traces the call of a model that is built anew: a call that fails may leave layers built."""
+    with early_lookups(table_maker({})):
+        root = _jax_root(job, base) if is_jax else build_root(job, base)
+    parts = call.inputs
+    traced = trace_call(root, Call(call.path, tuple(parts), call.arguments), parts, table_maker({}))
+    return traced.returned
+
+
+def _jax_root(job: ExportJob, base: Path) -> Any:
+    from export.jax_models.functions import Calls, build_functions
+
+    return Calls(build_functions(job, base))
+
+
+def _outputs(returned: Returned) -> Iterator[tuple[str | int | None, tuple[int | None, ...]]]:
+    """Yields the results that are dense floats."""
+    results: Iterable[tuple[Any, Any]]
+    if isinstance(returned.value, Mapping):
+        results = returned.value.items()
+    elif returned.is_sequence:
+        results = zip(returned.names or range(len(returned.value)), returned.value, strict=False)
+    else:
+        results = [(None, returned.value)]
+    for key, tensor in results:
+        if isinstance(tensor, tf.Tensor) and tensor.dtype.is_floating and tensor.shape.rank:
+            yield key, tuple(tensor.shape.as_list()[1:])
+
+
+def _corrected(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> bool:
+    """Changes the inputs of a call by what it asked for; returns whether anything was changed."""
+    asked = _ASKED.search(call.problem)
+    if asked is not None:
+        return _added(job, base, call, asked[1], is_jax)
+    takes = _TAKES.search(call.problem)
+    if takes is not None and takes[1] in call.assumed and takes[2] in _DTYPES:
+        call.inputs[takes[1]] = InputPart(dtype=takes[2])
+        call.assumed.discard(takes[1])
+        return True
+    level = _LEVEL.search(call.problem)
+    if level is not None and level[1] and call.assumed:
+        outer = next(reversed(call.inputs))
+        del call.inputs[outer]
+        call.assumed.discard(outer)
+        return _add(call, f"{outer}.{level[1]}")
+    if "arguments = [" in call.problem and len(call.inputs) == 1 and call.arguments is None:
+        call.arguments = tuple(call.inputs)
+        return True
+    if _OTHER_TYPE.search(call.problem):
+        return _with_numbers(job, base, call, is_jax)
+    return False
+
+
+def _added(job: ExportJob, base: Path, call: ObservedCall, name: str, is_jax: bool) -> bool:
+    """Adds an input that the call asked for: at the level where it is no longer asked for."""
+    levels = dict.fromkeys(other.rpartition(".")[0] for other in call.inputs if "." in other)
+    for candidate in [*(f"{level}.{name}" for level in levels), name]:
+        if candidate in call.inputs or not _add(call, candidate):
+            continue
+        try:
+            _traced(job, base, call, is_jax)
+        except ExportError as problem:
+            asked = _ASKED.search(str(problem))
+            if asked is not None and asked[1] == name:
+                del call.inputs[candidate]
+                call.assumed.discard(candidate)
+                continue
+        return True
+    return False
+
+
+def _add(call: ObservedCall, name: str) -> bool:
+    call.inputs[name] = InputPart(dtype="int64")
+    call.assumed.add(name)
+    return True
+
+
+def _with_numbers(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> bool:
+    """Takes one more of the assumed inputs for a number: the first that changes the error."""
+    for name in sorted(call.assumed):
+        if call.inputs[name].dtype != "int64":
+            continue
+        call.inputs[name] = InputPart(dtype="float32")
+        try:
+            _traced(job, base, call, is_jax)
+        except ExportError as problem:
+            if str(problem) == call.problem or _TAKES.search(str(problem)):
+                call.inputs[name] = InputPart(dtype="int64")
+                continue
+        return True
+    return False

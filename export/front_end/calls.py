@@ -1,0 +1,89 @@
+"""A call of the model: which function a tower runs, and what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from export.errors import UsageError
+from export.recipe.schema import ExportJob, input_names, name_of_call
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the model.
+
+    Attributes:
+      path: attribute path of the function; "" is the model itself.
+      inputs: names of the inputs that it is given.
+      arguments: the recipe's `arguments` of the tower; None: the call is given one dict.
+    """
+
+    path: str = ""
+    inputs: tuple[str, ...] = ()
+    arguments: tuple[Any, ...] | Mapping[str, Any] | None = field(default=None, hash=False)
+
+    def __str__(self) -> str:
+        return name_of_call(self.path)
+
+    def given(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Returns the positional and the keyword arguments of the function.
+
+        Args:
+          values: the value of each input by its name.
+        """
+        if self.arguments is None:
+            return (nested(values),), {}
+        if isinstance(self.arguments, Mapping):
+            return (), _with_values(self.arguments, values)
+        return tuple(_with_values(self.arguments, values)), {}
+
+
+def call_of(name: str, job: ExportJob) -> Call:
+    """Returns the call of a tower.
+
+    Args:
+      name: of the tower.
+      job: the recipe.
+
+    Raises:
+      UsageError: it is given an input that the recipe does not declare.
+    """
+    part = job.towers[name]
+    if part.arguments is None:
+        key = "inputs"
+        inputs = part.inputs or tuple(job.inputs)
+    else:
+        key = "arguments"
+        inputs = tuple(dict.fromkeys(input_names(part.arguments)))
+    for given in inputs:
+        if given not in job.inputs:
+            raise UsageError(
+                f"towers.{name}.{key} names the input {given!r}, which the recipe does not "
+                f"declare; it declares {', '.join(job.inputs)}"
+            )
+    return Call(part.call, inputs, part.arguments)
+
+
+def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the dict that a call takes: a dot in the name of an input is a level of it."""
+    levels: dict[str, Any] = {}
+    for name, value in values.items():
+        *outer, last = name.split(".")
+        level = levels
+        for step in outer:
+            level = level.setdefault(step, {})
+        level[last] = value
+    return levels
+
+
+def _with_values(argument: Any, values: Mapping[str, Any]) -> Any:
+    """Returns an argument with the values of inputs in the place of their names."""
+    if isinstance(argument, str):
+        return values[argument]
+    if isinstance(argument, Mapping):
+        return {key: _with_values(part, values) for key, part in argument.items()}
+    if isinstance(argument, list | tuple):
+        return [_with_values(part, values) for part in argument]
+    return argument

@@ -1,0 +1,59 @@
+"""Unrolls recurrent layers of Keras, whose loops LiteRT cannot run, over a known number of steps.
+
+Source: tf-keras 2.20, src/backend.py (`rnn`); Keras 3.15, src/backend/tensorflow/rnn.py (`rnn`).
+Both take the number of steps from the shape of what they iterate over, and compute the same in a
+loop and unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from export.graphs.loading import tf
+from export.tensorflow_models.frameworks.hook_points import RECURRENCES
+from export.tensorflow_models.frameworks.hooks import Hooks
+from export.tensorflow_models.frameworks.placeholders import infers_shapes
+
+STEPS_MAX = 512
+"""Maximum number of steps that are unrolled: each adds the operations of a cell to a tower."""
+
+
+def unroll_recurrences(hooks: Hooks) -> None:
+    """Makes recurrent layers add the operations of each step to a graph that is traced, where the
+    number of steps is known and at most `STEPS_MAX`.
+    """
+
+    def iterate(original: Callable[..., Any], **how: Any) -> Any:
+        steps = _steps_of(how)
+        is_kept = not tf.executing_eagerly() and not infers_shapes()
+        if steps is None or steps > STEPS_MAX or not is_kept:
+            return original(**how)
+        how["unroll"] = True
+        if how["go_backwards"]:
+            # Unrolled, Keras applies the mask of its outputs in the order of the inputs.
+            axis = 0 if how["time_major"] else 1
+            how["inputs"] = _reversed(how["inputs"], axis)
+            how["mask"] = _reversed(how["mask"], axis)
+            how["go_backwards"] = False
+        return original(**how)
+
+    for point in RECURRENCES:
+        hooks.replace(point, iterate)
+
+
+def _steps_of(how: dict[str, Any]) -> int | None:
+    """Returns over how many steps all examples are iterated; None: each has its own number."""
+    if tf.is_tensor(how["input_length"]):
+        return None
+    axis = 0 if how["time_major"] else 1
+    first = tf.nest.flatten(how["inputs"])[0]
+    steps: int | None = first.shape[axis]
+    return steps
+
+
+def _reversed(structure: Any, axis: int) -> Any:
+    """Returns tensors in the reversed order of steps; None stays."""
+    return tf.nest.map_structure(
+        lambda tensor: None if tensor is None else tf.reverse(tensor, [axis]), structure
+    )

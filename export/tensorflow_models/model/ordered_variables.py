@@ -1,0 +1,353 @@
+"""Finds the variables of a model in HDF5 of Keras' older format: by the order of its layers and of
+their weights, as Keras itself loads them.
+
+Keras compares numbers and shapes, and assigns what fits. The file also has the names of layers and
+weights, which are compared here, but for the numbers of layers that the user did not name: where
+the code makes two layers of one shape in another order than it did in training, only names show it.
+
+What Keras would convert while it loads, it writes as it is used now, too: files of Keras 1 and
+weights of CuDNNLSTM and CuDNNGRU are refused.
+
+Source: tf-keras 2.20, src/saving/legacy/hdf5_format.py (`load_weights_from_hdf5_group`,
+`preprocess_weights_for_loading`); Keras 3.15, src/legacy/saving/legacy_h5_format.py.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, zip_longest
+from typing import Any
+
+import numpy as np
+
+from export.checkpoint.reader import Checkpoint
+from export.checkpoint.variables import OrderedLayer
+from export.errors import CheckpointError
+from export.graphs.internals import is_keras_3_layer
+from export.graphs.loading import LEGACY_KERAS
+from export.tensorflow_models.frameworks.keras_saving import (
+    LayerWeights,
+    all_layers,
+    is_keras_model,
+    layers_in_order,
+)
+from export.tensorflow_models.frameworks.placeholders import line_of_variable
+from export.tensorflow_models.frameworks.trackables import children_of
+from export.tensorflow_models.model.object_paths import Place
+from export.user_lines import at_line
+
+_NUMBER = re.compile(r"_\d+$")
+_OTHER_CODE = "The model code is not the one that was saved"
+_CUDNN = (
+    "Those of CuDNNLSTM and CuDNNGRU have other shapes: if training used these, load the file into "
+    "the model of the factory with its load_weights, and save that with "
+    'model.save_weights("converted.h5")'
+)
+_SHOWN = 5
+_COMPARED = 1 << 20
+"""Values of a variable that are compared at once."""
+
+
+@dataclass(frozen=True)
+class OrderedVariables:
+    """The variables of the model that a file holds.
+
+    Attributes:
+      model: what was saved: the factory's result, or the value of one of its attributes.
+      places: each variable, as TensorFlow's, and its place.
+    """
+
+    model: Any
+    places: tuple[tuple[Any, Place], ...]
+
+
+def find_ordered_variables(root: Any, checkpoint: Checkpoint) -> OrderedVariables:
+    """Finds the model that a file holds, and the place of each of its variables.
+
+    Args:
+      root: what the factory returned: the model, or an object with it among its attributes.
+      checkpoint: a file that states the order of layers and weights.
+
+    Raises:
+      CheckpointError: the factory returned no model; or the file is that of another one: names the
+        layer, the weight, and what is there and what was expected.
+    """
+    models = _models_of(root)
+    if not models:
+        raise CheckpointError(
+            f"checkpoint {checkpoint.prefix} was saved by Keras; the factory returned a "
+            f"{type(root).__name__}: return the model that was saved, or an object that has it as "
+            "an attribute"
+        )
+    fitting: dict[tuple[tuple[int, str], ...], OrderedVariables] = {}
+    problems: list[tuple[int, CheckpointError]] = []
+    for model in models:
+        ordered = _OrderedModel(model, checkpoint)
+        try:
+            places = tuple(ordered.places())
+        except CheckpointError as problem:
+            problems.append((len(ordered.layers), problem))
+        else:
+            identity = tuple((id(variable), place.key) for variable, place in places)
+            fitting[identity] = OrderedVariables(model, places)
+    if not fitting:
+        # The model that was trained has the layers of all that was derived of it.
+        raise max(problems, key=lambda pair: pair[0])[1]
+    if len(fitting) > 1:
+        raise CheckpointError(
+            f"checkpoint {checkpoint.prefix} fits several models of the {type(root).__name__} that "
+            "the factory returned: let it hold one of them"
+        )
+    return next(iter(fitting.values()))
+
+
+def _models_of(root: Any) -> list[Any]:
+    """Returns a model, or the models among the attributes of an object."""
+    if is_keras_model(root):
+        return [root]
+    tracks = hasattr(type(root), "_trackable_children")
+    attributes = children_of(root) if tracks else getattr(root, "__dict__", {})
+    return [value for value in attributes.values() if is_keras_model(value)]
+
+
+@dataclass(frozen=True)
+class _OrderedModel:
+    """A model beside a file that may be its own.
+
+    Attributes:
+      model: of Keras 2 or 3.
+      checkpoint: the file.
+    """
+
+    model: Any
+    checkpoint: Checkpoint
+
+    def places(self) -> list[tuple[Any, Place]]:
+        """Returns every variable with its place.
+
+        Raises:
+          CheckpointError: The file is that of another model, or of a Keras whose weights are
+            converted.
+        """
+        self._check_version()
+        layers = self._layers_with_weights()
+        self._check_layers(layers)
+        pairs = list(zip(self._saved, layers, strict=True))
+        pairs += [(saved, self._own) for saved in self._ordered if not saved.name]
+        places = [pair for saved, built in pairs for pair in self._matched(saved, built)]
+        self._check_shared(places)
+        return places
+
+    @cached_property
+    def layers(self) -> list[LayerWeights]:
+        """All layers, those without weights, too."""
+        return self._layers_and_own[0]
+
+    @property
+    def _own(self) -> LayerWeights:
+        return self._layers_and_own[1]
+
+    @cached_property
+    def _layers_and_own(self) -> tuple[list[LayerWeights], LayerWeights]:
+        return layers_in_order(self.model)
+
+    @property
+    def _ordered(self) -> tuple[OrderedLayer, ...]:
+        return self.checkpoint.storage.ordered_layers
+
+    @cached_property
+    def _saved(self) -> list[OrderedLayer]:
+        return [saved for saved in self._ordered if saved.name and saved.weights]
+
+    def _layers_with_weights(self) -> list[LayerWeights]:
+        return [built for built in self.layers if built.variables]
+
+    def _check_version(self) -> None:
+        version = self.checkpoint.storage.keras_version
+        written = version.partition(".")[0]
+        if written in ("", "1"):
+            raise self._refusal(
+                "it was saved by Keras 1, whose weights Keras 2 converts, or does not say by which "
+                "version (attribute keras_version): load the file with Keras 2, and save it anew"
+            )
+        built = "3" if is_keras_3_layer(self.model) else "2"
+        if written != built:
+            library = "keras" if written == "3" else "tf_keras"
+            value = "0" if written == "3" else "1"
+            raise self._refusal(
+                f"it was saved by Keras {version}, and the model is of Keras {built}, whose layers "
+                f"may compute something else: set {LEGACY_KERAS}={value} in the environment of "
+                f"rowcast-export, so that tf.keras is Keras {written}, or let the model import "
+                f"{library}"
+            )
+
+    def _check_layers(self, layers: list[LayerWeights]) -> None:
+        """Checks that the layers that have weights are those of the file, one by one.
+
+        Raises:
+          CheckpointError: One is another.
+        """
+        for number, (saved, built) in enumerate(zip_longest(self._saved, layers)):
+            if saved is None:
+                raise self._refusal(
+                    f"layers with weights: {len(self._saved)} in the file, {len(layers)} in the "
+                    f"model; the file lacks {self._label(built)}{_line(built)}. {_OTHER_CODE}"
+                )
+            if built is None or self._comparable(saved.name) != self._comparable(built.layer.name):
+                self._refuse_layer(number, saved, built, len(layers))
+
+    def _refuse_layer(
+        self, number: int, saved: OrderedLayer, built: LayerWeights | None, count: int
+    ) -> None:
+        name = self._comparable(saved.name)
+        unbuilt = [
+            layer
+            for layer in self.layers
+            if not layer.variables and self._comparable(layer.layer.name) == name
+        ]
+        if unbuilt and count < len(self._saved):
+            raise self._refusal(
+                f"it has weights of layer {saved.name!r}, and {self._label(unbuilt[0])} of the "
+                "model has made none: call the model once in the factory, as training does"
+            )
+        if built is None:
+            raise self._refusal(
+                f"layers with weights: {len(self._saved)} in the file, {count} in the model; the "
+                f"model lacks {saved.name!r}. {_OTHER_CODE}"
+            )
+        raise self._refusal(
+            f"layer {number} of those with weights is {saved.name!r} in the file and "
+            f"{self._label(built)} in the model{_line(built)}. Layers must be in the order of "
+            "training; if it is the same layer, give it its name: "
+            f'{type(built.layer).__name__}(..., name="{saved.name}")'
+        )
+
+    def _matched(self, saved: OrderedLayer, built: LayerWeights) -> Iterator[tuple[Any, Place]]:
+        """Yields the variables of a layer with their places.
+
+        Raises:
+          CheckpointError: The layer has other weights in the file.
+        """
+        entries = self.checkpoint.entries
+        if len(saved.weights) != len(built.variables):
+            raise self._refusal(
+                f"{self._label(built)} has {len(saved.weights)} weights in the file "
+                f"({_listed(saved.weights)}) and {len(built.variables)} in the model "
+                f"({_listed(built.names)}){_line(built)}. {_OTHER_CODE}"
+            )
+        weights = zip(saved.weights.items(), built.variables, built.names, strict=True)
+        for number, ((name, key), variable, own) in enumerate(weights):
+            shape = list(entries[key].shape)
+            expected = variable.shape.as_list()
+            if shape != expected or not self._is_same_weight(built, name, own):
+                raise self._refusal(
+                    f"{self._label(built)}, weight {number}: {_plain(name)} {shape} in the file, "
+                    f"and {_plain(own)} {expected} in the model"
+                    f"{at_line(line_of_variable(variable))}. {_remedy(built, shape == expected)}"
+                )
+            yield variable, Place(_plain(own), key)
+
+    def _check_shared(self, places: Iterable[tuple[Any, Place]]) -> None:
+        """Checks that a variable of several layers, which the file has once for each, has one value
+        there: layers that shared it may have got variables of their own when a model was loaded.
+
+        Raises:
+          CheckpointError: It has several values.
+        """
+        first: dict[int, Place] = {}
+        for variable, place in places:
+            known = first.setdefault(id(variable), place)
+            if known is not place and not self._equal(known.key, place.key):
+                raise self._refusal(
+                    f"{known.key} and {place.key} have different values, and are one variable of "
+                    "the model: two layers share it in the factory, which did not in training"
+                )
+
+    def _equal(self, key: str, other: str) -> bool:
+        checkpoint = self.checkpoint
+        shape = checkpoint.entries[key].shape
+        if not shape:
+            return bool(checkpoint.read_all(key) == checkpoint.read_all(other))
+        step = max(1, _COMPARED // max(1, math.prod(shape[1:])))
+        starts = range(0, shape[0], step)
+        return all(
+            np.array_equal(
+                checkpoint.read(key, start, min(step, shape[0] - start)),
+                checkpoint.read(other, start, min(step, shape[0] - start)),
+                equal_nan=True,
+            )
+            for start in starts
+        )
+
+    def _is_same_weight(self, built: LayerWeights, saved: str, own: str) -> bool:
+        """Returns whether two names are those of one weight of a layer.
+
+        In front of the layer they tell what called it first, which may differ.
+        """
+        (*scopes, last), (*own_scopes, own_last) = (
+            self._inside(built, _plain(name)) for name in (saved, own)
+        )
+        shorter, longer = sorted((scopes, own_scopes), key=len)
+        # TensorFlow numbers the variables of a model that is built while it is traced.
+        same_end = last == own_last or _NUMBER.sub("", own_last) == last
+        return same_end and longer[len(longer) - len(shorter) :] == shorter
+
+    def _inside(self, built: LayerWeights, name: str) -> list[str]:
+        """Returns the steps of a name behind that of a layer."""
+        *scopes, last = name.split("/")
+        scopes = [self._comparable(scope) for scope in scopes]
+        layer = self._comparable(built.layer.name)
+        if built is self._own:
+            scopes = []
+        elif layer in scopes:
+            scopes = scopes[scopes.index(layer) + 1 :]
+        return [*scopes, last]
+
+    def _comparable(self, name: str) -> str:
+        """Returns the name of a layer, without its number if Keras chose it."""
+        plain = _NUMBER.sub("", name)
+        return plain if plain in self._automatic_names else name
+
+    @cached_property
+    def _automatic_names(self) -> set[str]:
+        """The names that Keras gives the classes of the model's layers."""
+        names = {
+            (_NUMBER.sub("", layer.name), type(layer).__name__.lower())
+            for layer in all_layers(self.model)
+        }
+        return {name for name, kind in names if name.replace("_", "") == kind}
+
+    def _label(self, built: LayerWeights) -> str:
+        if built is self._own:
+            return "the model itself"
+        return f"layer {built.layer.name!r} ({type(built.layer).__name__})"
+
+    def _refusal(self, difference: str) -> CheckpointError:
+        return CheckpointError(f"checkpoint {self.checkpoint.prefix}: {difference}")
+
+
+def _remedy(built: LayerWeights, same_shape: bool) -> str:
+    """Returns what to do about a weight that is another one in the file."""
+    if not same_shape:
+        return _CUDNN if type(built.layer).__name__ in ("LSTM", "GRU") else _OTHER_CODE
+    return (
+        "The weights of a layer must have the names and the order of training; in a model inside "
+        "of another, `trainable` changes their order"
+    )
+
+
+def _line(built: LayerWeights) -> str:
+    return at_line(line_of_variable(built.variables[0])) if built.variables else ""
+
+
+def _plain(name: str) -> str:
+    return name.removesuffix(":0")
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = ", ".join(map(_plain, islice(names, _SHOWN))) or "none"
+    return f"{shown}, ..." if len(names) > _SHOWN else shown

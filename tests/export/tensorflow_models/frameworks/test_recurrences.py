@@ -1,0 +1,94 @@
+"""Recurrent layers of both generations of Keras, unrolled: they compute what their loops do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tf_keras
+
+from export.graphs.loading import load_tensorflow
+from export.tensorflow_models.frameworks.hooks import Hooks
+from export.tensorflow_models.frameworks.recurrences import STEPS_MAX, unroll_recurrences
+
+tf = load_tensorflow()
+STEPS = 4
+NUMBERS = np.random.default_rng(3).normal(size=(5, STEPS, 2)).astype(np.float32)
+MASK = np.array([[1, 1, 0, 0], [0, 1, 1, 1], [0, 0, 0, 0], [1, 0, 1, 0], [1, 1, 1, 1]], bool)
+KERAS = pytest.mark.parametrize("library", [keras, tf_keras], ids=["3", "2"])
+
+
+def traced(layer: Any, steps: int | None, mask: bool = False) -> Any:
+    """Returns the function of a layer as an export traces it: its batch is open."""
+    specs = [tf.TensorSpec([None, steps, 2])]
+    if mask:
+        specs.append(tf.TensorSpec([None, steps], tf.bool))
+
+    def call(numbers: Any, mask: Any = None) -> Any:
+        return layer(numbers, mask=mask)
+
+    with Hooks() as hooks:
+        unroll_recurrences(hooks)
+        return tf.function(call).get_concrete_function(*specs)
+
+
+def has_loop(function: Any) -> bool:
+    """Returns whether a graph runs a loop."""
+    graph = function.graph.as_graph_def()
+    called = {
+        node.attr["f"].func.name for node in graph.node if node.op.endswith("PartitionedCall")
+    }
+    nodes = list(graph.node)
+    for definition in graph.library.function:
+        if definition.signature.name in called:
+            nodes += definition.node_def
+    return any(node.op in ("While", "StatelessWhile") for node in nodes)
+
+
+@KERAS
+@pytest.mark.parametrize("mask", [False, True], ids=["whole", "masked"])
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("GRU", {}),
+        ("GRU", {"reset_after": False, "return_sequences": True}),
+        ("LSTM", {"return_sequences": True}),
+        ("SimpleRNN", {"go_backwards": True, "return_sequences": True}),
+        ("LSTM", {"go_backwards": True, "zero_output_for_mask": True, "return_sequences": True}),
+    ],
+    ids=["last", "own_bias", "sequences", "backwards", "backwards_with_zeros"],
+)
+def test_unrolled_layer_computes_what_its_loop_does(
+    library: Any, kind: str, how: dict[str, Any], mask: bool
+) -> None:
+    layer = getattr(library.layers, kind)(3, **how)
+    given = [tf.constant(NUMBERS)]
+    expected = layer(given[0], mask=tf.constant(MASK) if mask else None)
+    if mask:
+        given.append(tf.constant(MASK))
+    unrolled = traced(layer, STEPS, mask)
+    assert not has_loop(unrolled)
+    np.testing.assert_allclose(unrolled(*given), expected, rtol=1e-6, atol=1e-6)
+
+
+@KERAS
+@pytest.mark.parametrize("steps", [None, STEPS_MAX + 1])
+def test_layer_over_an_unknown_or_large_number_of_steps_keeps_its_loop(
+    library: Any, steps: int | None
+) -> None:
+    layer = library.layers.SimpleRNN(3)
+    layer(tf.constant(NUMBERS))
+    assert has_loop(traced(layer, steps))
+
+
+@KERAS
+def test_layer_keeps_its_loop_outside_of_an_export(library: Any) -> None:
+    layer = library.layers.SimpleRNN(3)
+    with Hooks() as hooks:
+        unroll_recurrences(hooks)
+        layer(tf.constant(NUMBERS))
+    assert layer.unroll is False
+    function = tf.function(layer).get_concrete_function(tf.TensorSpec([None, STEPS, 2]))
+    assert has_loop(function)

@@ -1,0 +1,70 @@
+"""Which results of a call are the outputs of a tower."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from export.errors import NotConvertible, UsageError
+from export.graphs.loading import tf
+from export.recipe.schema import TowerPart
+from export.tensorflow_models.graph.tower_results import Returned, tower_results
+from tests.export.tensorflow_models.graph.traced_calls import numbers, trace
+
+
+def part(**keys: Any) -> TowerPart:
+    return TowerPart(role="query", **keys)
+
+
+def test_vector_of_a_query_is_what_a_retrieval_layer_compares() -> None:
+    traced = trace(lambda features: {"a": features["x"], "b": features["x"] * 2.0}, x=numbers(3))
+    a, b = traced.results["a"], traced.results["b"]
+    returned = Returned({"ids": a}, queries=[b])
+    results = tower_results("query", part(), returned)
+    assert (results.tensors, results.is_query) == ({"result": b}, True)
+    results = tower_results("query", part(outputs={"vector": "ids"}), returned)
+    assert (results.tensors, results.is_query) == ({"vector": a}, False)
+    results = tower_results("query", TowerPart(role="candidate"), Returned(a, queries=[b]))
+    assert (results.tensors, results.is_query) == ({"result": a}, False)
+    with pytest.raises(UsageError, match="has 2 retrieval layers; name the result"):
+        tower_results("query", part(), Returned({"ids": a}, queries=[a, b]))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "returned", "error", "message"),
+    [
+        (
+            {},
+            "dict",
+            UsageError,
+            r"returns several results \(a, integers, fixed, ragged\); name those",
+        ),
+        ({"v": "c"}, "dict", UsageError, "returns a, integers, fixed, ragged; .*outputs names 'c'"),
+        (
+            {"v": "a"},
+            "a",
+            UsageError,
+            "returns one tensor, and neither.*; leave towers.query.outputs out",
+        ),
+        ({"v": "integers"}, "dict", NotConvertible, "a dense tensor of floats was expected"),
+        ({"v": "ragged"}, "dict", NotConvertible, "a dense tensor of floats was expected"),
+        ({"v": "fixed"}, "dict", NotConvertible, r"output 'v' has shape \(4,\)"),
+    ],
+)
+def test_tower_results_that_do_not_fit_the_recipe_are_rejected(
+    outputs: dict[str, str], returned: str, error: type[Exception], message: str
+) -> None:
+    def call(features: Any) -> dict[str, Any]:
+        x = features["x"]
+        return {
+            "a": x,
+            "integers": tf.cast(x, tf.int32),
+            "fixed": tf.zeros([4]),
+            "ragged": tf.RaggedTensor.from_tensor(x),
+        }
+
+    traced = trace(call, x=numbers(3))
+    value = traced.results if returned == "dict" else traced.results[returned]
+    with pytest.raises(error, match=message):
+        tower_results("query", part(outputs=outputs), Returned(value))
