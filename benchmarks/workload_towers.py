@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format import manifest, paths
-from export.front_end.interface import TracedTower
 from export.front_end.calls import Call
+from export.front_end.interface import TracedTower
 from export.front_end.specs import TowerSpec
 from export.graphs.functions import narrowed
 from export.graphs.loading import load_tensorflow

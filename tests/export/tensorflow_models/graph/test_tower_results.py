@@ -19,7 +19,8 @@ def part(**keys: Any) -> TowerPart:
 
 def test_vector_of_a_query_is_what_a_retrieval_layer_compares() -> None:
     traced = trace(lambda features: {"a": features["x"], "b": features["x"] * 2.0}, x=numbers(3))
-    a, b = traced.results["a"], traced.results["b"]
+    a = traced.results["a"]
+    b = traced.results["b"]
     returned = Returned({"ids": a}, queries=[b])
     results = tower_results("query", part(), returned)
     assert (results.tensors, results.is_query) == ({"result": b}, True)

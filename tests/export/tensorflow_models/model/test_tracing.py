@@ -138,8 +138,8 @@ def test_trace_towers_small_keras_embedding_stays_inside() -> None:
         ),
         (
             "one_table.py:build_wants_another_input",
-            r"KeyError: 'hour' \(one_table.py:\d+\); it was given the inputs that the recipe "
-            r"declares: declare",
+            r"KeyError: 'hour' \(one_table.py:\d+\); it was given one dict of the inputs "
+            r"that the recipe declares: declare",
         ),
         (
             "one_table.py:build_wants_another_shape",
@@ -163,7 +163,7 @@ def test_trace_towers_model_that_cannot_be_partitioned_names_why_and_the_cure(
         ({"call": "way"}, "call 'way' is a str, which cannot be called"),
         (
             {"outputs": {"vector": "query"}},
-            "returns a .*, not a dict; leave towers.tower.outputs out",
+            "returns one tensor, and neither a dict nor a list; leave towers.tower.outputs out",
         ),
         (
             {"result": "score"},
@@ -201,12 +201,12 @@ PAIR = {"user": {"dtype": "int64"}, "item": {"dtype": "int64"}}
         (
             {"query": "pair"},
             UsageError,
-            "call 'pair' returns a tuple; let it return a dict of tensors or one tensor",
+            "call 'pair' returns a list of 2 results; name those wanted by their positions",
         ),
         (
             {"query": ""},
             UsageError,
-            "the model's call takes user, item; a call takes one dict of inputs",
+            "the model's call takes user, item, and is given one dict of inputs",
         ),
         (
             {"query": "wrong_key"},
