@@ -11,20 +11,20 @@ THOROUGH ?=
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv quickstart docs demo demo-models demo-scale test test-all costs check format stubs bench bench-against bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-export clean
+.PHONY: help venv quickstart docs demo demo-models demo-scale zoo test test-all costs check format stubs bench bench-against bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
-venv: ## .venv with both programs, the client, the examples and the tools: 3.3 GB, mostly TensorFlow (PYTHON=python3.12)
+venv: ## .venv with both programs, the client, the examples and the tools: 4 GB on disk, half of it TensorFlow (PYTHON=python3.12)
 	@scripts/make_venv .venv --editable '.[export,serve,examples,dev]' --editable client
 
-quickstart: ## serves a small bundle and asks it; installs the service alone, without TensorFlow (200 MB)
+quickstart: ## serves a small bundle and asks it; installs the service alone, without TensorFlow (550 MB on disk)
 	@scripts/make_venv build/quickstart/venv --quiet '.[serve]' ./client
 	build/quickstart/venv/bin/python -m examples.quickstart
 
-docs: ## the documentation site in build/site, in an environment of its own (60 MB)
+docs: ## the documentation site in build/site, in an environment of its own (160 MB on disk)
 	@scripts/make_venv build/docs/venv --quiet 'mkdocs-material~=9.7'
 	NO_MKDOCS_2_WARNING=1 build/docs/venv/bin/mkdocs build
 	@echo "open build/site/index.html"
@@ -34,6 +34,10 @@ demo: venv ## train, export, serve, send requests: real recommendations (DATA=DI
 
 demo-models: venv ## every example trained, exported, served and compared with its model (ONLY="dlrm ple", SCALE=article)
 	$(BIN)/python -m examples.demo_models $(if $(SCALE),--scale $(SCALE)) $(foreach name,$(ONLY),--only $(name))
+	$(if $(ONLY),,$(BIN)/python -m examples.zoo --packages)
+
+zoo: venv ## published recommenders, unedited: trained for a few steps, exported, served, compared (DIR: their checkouts, ONLY="keras_rs tfrs/dcn", DATA=DIR: MovieLens there)
+	$(BIN)/python -m examples.zoo $(if $(DIR),--checkouts $(DIR)) $(if $(DATA),--data $(DATA)) $(foreach name,$(ONLY),--only $(name))
 
 demo-scale: venv ## the small bundle on two routers and four shards on Ray, one of which is killed: the answers of one process
 	$(BIN)/python -m examples.quickstart.demo_scale

@@ -1,0 +1,1 @@
+"""Published recommenders, unedited: trained for a few steps, exported, served, compared."""

@@ -1,0 +1,196 @@
+"""The published recommenders of the zoo: where each is published, and how it is run.
+
+To add one, write its recipe to `SOURCE/NAME/recipe.toml`, and to `SOURCE/train.py` a function NAME
+that trains it for a few steps, saves it and records what it returns. If no published class or
+function takes arguments that a recipe can state, construct the object in `SOURCE/factory.py`. Then
+add a line here.
+"""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+ZOO = Path(__file__).resolve().parent
+FACTORIES = "factory.py"
+"""File of a source with the functions that construct its published objects."""
+WRAPPER_MARK = "# wrapper"
+"""Ends each line of such a function that does more than construct the published object."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A repository, or a package of PyPI, that publishes recommenders.
+
+    Attributes:
+      url: of its repository.
+      folder: name of its checkout; "" if the zoo takes the installed package.
+      revision: commit or version of the last run of the whole zoo.
+      keras: the generation of Keras that `tf.keras` must be.
+      packages: what its models import beyond rowcast's own environment, as pip names it.
+      is_package: whether its models are imported from the checkout.
+    """
+
+    url: str
+    folder: str = ""
+    revision: str = ""
+    keras: int = 3
+    packages: tuple[str, ...] = ()
+    is_package: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One published recommender.
+
+    Attributes:
+      name: `SOURCE/NAME`: its folder under examples/zoo.
+      file: where its source publishes it.
+      checkpoint: file of its source with the trained variables; "" for a model that the zoo trains.
+      packages: what it imports beyond the packages of its source.
+      backend: the backend of Keras that trains it.
+      refused: a part of the message with which the export must end; "" for a model that is served.
+    """
+
+    name: str
+    file: str
+    checkpoint: str = ""
+    packages: tuple[str, ...] = ()
+    backend: str = "tensorflow"
+    refused: str = ""
+
+    @property
+    def source(self) -> Source:
+        """The repository or package."""
+        return SOURCES[self.name.partition("/")[0]]
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its recipe."""
+        return ZOO / self.name
+
+    @property
+    def recipe(self) -> Path:
+        """The recipe, as a user would write it."""
+        return self.folder / "recipe.toml"
+
+    @property
+    def wrapper_lines(self) -> int:
+        """Number of lines of its factory that do more than construct the published object."""
+        code = tomllib.loads(self.recipe.read_text(encoding="utf-8"))["code"]
+        file, _, name = code["factory"].rpartition(":")
+        if file != FACTORIES:
+            return 0
+        text = (self.folder.parent / file).read_text(encoding="utf-8")
+        functions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)]
+        (factory,) = (node for node in functions if node.name == name)
+        lines = text.splitlines()[factory.lineno : factory.end_lineno]
+        return sum(line.endswith(WRAPPER_MARK) for line in lines)
+
+
+SOURCES = {
+    "keras_rs": Source(
+        "https://github.com/keras-team/keras-rs",
+        folder="keras-rs",
+        revision="812d35bf0cb2452e66433e52880eb892a99bb8c9",
+    ),
+    "tfrs": Source(
+        "https://github.com/tensorflow/recommenders",
+        folder="recommenders",
+        revision="cf1dafa988f223ed5f30b68cb9aed518484b3a1d",
+        keras=2,
+    ),
+    "recml": Source(
+        "https://github.com/AI-Hypercomputer/RecML",
+        folder="RecML",
+        revision="c1d33cb79cdc044fc70c781bdc9c82119be85c0b",
+        packages=("clu", "fiddle", "keras-hub", "libcst", "tensorflow-datasets"),
+        is_package=True,
+    ),
+    "jax_tpu_embedding": Source(
+        "https://github.com/jax-ml/jax-tpu-embedding",
+        folder="jax-tpu-embedding",
+        revision="566086da396606ee54df20e2e08c1d64749ae93c",
+    ),
+    "model_garden": Source(
+        "https://github.com/tensorflow/models",
+        revision="2.20.0",
+        keras=2,
+        packages=("tf-models-official",),
+    ),
+    "microsoft": Source(
+        "https://github.com/recommenders-team/recommenders",
+        revision="1.2.1",
+        keras=2,
+        packages=("recommenders",),
+    ),
+    "deepctr": Source(
+        "https://github.com/shenweichen/DeepCTR",
+        revision="0.9.4",
+        keras=2,
+        packages=("deepctr",),
+    ),
+}
+ENTRIES = [
+    Entry("keras_rs/basic_ranking", "examples/basic_ranking.py"),
+    Entry("keras_rs/dcn", "examples/dcn.py"),
+    Entry("keras_rs/multi_task", "examples/multi_task.py"),
+    Entry("keras_rs/listwise_ranking", "examples/listwise_ranking.py"),
+    Entry("keras_rs/basic_retrieval", "examples/basic_retrieval.py"),
+    Entry("keras_rs/data_parallel_retrieval", "examples/data_parallel_retrieval.py", backend="jax"),
+    Entry("keras_rs/scann", "examples/scann.py"),
+    Entry("keras_rs/sequential_retrieval", "examples/sequential_retrieval.py"),
+    Entry("keras_rs/sas_rec", "examples/sas_rec.py", packages=("keras-hub",)),
+    Entry("keras_rs/deep_recommender", "examples/deep_recommender.py"),
+    Entry("keras_rs/ml_perf", "examples/ml_perf/model.py"),
+    Entry("tfrs/basic_ranking", "docs/examples/basic_ranking.ipynb"),
+    Entry("tfrs/dcn", "docs/examples/dcn.ipynb"),
+    Entry("tfrs/multitask", "docs/examples/multitask.ipynb"),
+    Entry("tfrs/listwise_ranking", "docs/examples/listwise_ranking.ipynb"),
+    Entry("tfrs/basic_retrieval", "docs/examples/basic_retrieval.ipynb"),
+    Entry("tfrs/context_features", "docs/examples/context_features.ipynb"),
+    Entry("tfrs/deep_recommenders", "docs/examples/deep_recommenders.ipynb"),
+    Entry("tfrs/tpu_embedding_layer", "docs/examples/tpu_embedding_layer.ipynb"),
+    Entry("tfrs/sequential_retrieval", "docs/examples/sequential_retrieval.ipynb"),
+    Entry("recml/sasrec", "recml/layers/keras/sasrec.py"),
+    Entry("recml/bert4rec", "recml/layers/keras/bert4rec.py"),
+    Entry("recml/hstu_keras", "recml/examples/train_hstu_keras.py"),
+    Entry("recml/hstu_jax", "recml/examples/train_hstu_jax.py", backend="jax"),
+    Entry("recml/dlrm", "recml/inference/models/jax/DLRM_DCNv2/dlrm_model.py", backend="jax"),
+    Entry(
+        "jax_tpu_embedding/shakespeare",
+        "jax_tpu_embedding/sparsecore/examples/models/shakespeare/flax_nnx_model.py",
+        checkpoint="jax_tpu_embedding/sparsecore/examples/shakespeare/testdata/checkpoint-2x2x2.tgz",
+        backend="jax",
+    ),
+    Entry("model_garden/dlrm", "official/recommendation/ranking/task.py"),
+    Entry("model_garden/dcn", "official/recommendation/ranking/task.py"),
+    Entry("microsoft/sasrec", "recommenders/models/sasrec/model.py"),
+    Entry("deepctr/deepfm", "deepctr/models/deepfm.py"),
+    Entry("deepctr/xdeepfm", "deepctr/models/xdeepfm.py"),
+    Entry("deepctr/dcnmix", "deepctr/models/dcnmix.py"),
+    Entry("deepctr/autoint", "deepctr/models/autoint.py"),
+    Entry("deepctr/din", "deepctr/models/sequence/din.py"),
+    Entry("deepctr/bst", "deepctr/models/sequence/bst.py"),
+    Entry("deepctr/mmoe", "deepctr/models/multitask/mmoe.py"),
+    Entry("deepctr/ple", "deepctr/models/multitask/ple.py"),
+]
+
+
+def entries_of(names: list[str]) -> list[Entry]:
+    """Returns the entries of names, each `SOURCE/NAME` or `SOURCE`; all of them without names.
+
+    Raises:
+      ValueError: there is no entry of a name.
+    """
+    for name in names:
+        if not any(_matches(entry, name) for entry in ENTRIES):
+            known = ", ".join(entry.name for entry in ENTRIES)
+            raise ValueError(f"the zoo has no {name!r}; it has {known}")
+    return [entry for entry in ENTRIES if not names or any(_matches(entry, name) for name in names)]
+
+
+def _matches(entry: Entry, name: str) -> bool:
+    return name in (entry.name, entry.name.partition("/")[0])

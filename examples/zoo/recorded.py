@@ -1,0 +1,115 @@
+"""What a trained model returned, and the requests that a service must answer with the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from examples import requests, trained
+from examples.columns import Columns, sent, size, take
+from examples.replay import SCORE
+
+CANDIDATES = 5
+"""Candidates of a ranking."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Requests and what the trained model returned for them.
+
+    Attributes:
+      bodies: the requests; `call` in each is the kind.
+      expected: as `examples.trained.Asked` has them.
+    """
+
+    bodies: list[requests.Body]
+    expected: requests.Answers
+
+    def __add__(self, other: Recorded) -> Recorded:
+        """Returns the requests of both."""
+        return Recorded([*self.bodies, *other.bodies], {**self.expected, **other.expected})
+
+    def write(self, folder: Path) -> None:
+        """Writes both to the folder of a run."""
+        lines = "".join(json.dumps(body) + "\n" for body in self.bodies)
+        (folder / trained.REQUESTS_FILE).write_text(lines, encoding="utf-8")
+        np.savez(folder / trained.EXPECTED_FILE, **self.expected)  # type: ignore[arg-type]
+
+
+def rankings(
+    contexts: Columns,
+    candidates: Columns,
+    call: Callable[[Columns], Any],
+    outputs: tuple[str, ...] = (SCORE,),
+) -> Recorded:
+    """Records what a model returns for each context and its candidates.
+
+    Args:
+      contexts: n of them.
+      candidates: CANDIDATES for each, one context after the other.
+      call: takes each candidate with its context; returns the outputs by name, or one array.
+      outputs: names of the outputs of the tower; the first is the score.
+    """
+    returned = call(requests.pairs(contexts, candidates))
+    if not isinstance(returned, Mapping):
+        returned = {outputs[0]: returned}
+    heads = [{"heads": list(outputs)}] if len(outputs) > 1 else [{}]
+    expected = {name: flat(returned[name]) for name in outputs}
+    expected.setdefault(SCORE, expected[outputs[0]])
+    return Recorded(requests.rankings(contexts, candidates, heads), expected)
+
+
+def embeddings(tower: str, features: Columns, vectors: Any) -> Recorded:
+    """Records the vectors that a model returns for n examples.
+
+    Args:
+      tower: of the bundle.
+      features: what the tower takes, n of each.
+      vectors: [n, ...]; a service returns the numbers of an example in one list.
+    """
+    bodies: list[requests.Body] = [
+        {"call": "embed", "tower": tower, "features": sent(features, position)}
+        for position in range(size(features))
+    ]
+    flattened = np.asarray(vectors, np.float32).reshape(len(bodies), -1)
+    return Recorded(bodies, {tower: flattened})
+
+
+def retrievals(
+    contexts: Columns, queries: Any, catalog: Columns, vectors: Any, movies: NDArray[Any]
+) -> Recorded:
+    """Records the vectors of queries and movies, and the movies with the largest products.
+
+    Args:
+      contexts: what the query tower takes, n of them.
+      queries: [n, dim] the model's vectors of the contexts.
+      catalog: what the candidate tower takes of all movies 1, 2, ...
+      vectors: [m, dim] the model's vectors of all movies.
+      movies: [n] ids of the movies whose vectors are requested.
+    """
+    rows = movies - 1
+    queries = np.asarray(queries, np.float32)
+    vectors = np.asarray(vectors, np.float32)
+    bodies, expected = requests.retrievals(contexts, take(catalog, rows), queries, vectors, rows)
+    return Recorded(bodies, expected)
+
+
+def nested(columns: Columns) -> dict[str, Any]:
+    """Returns columns as a call takes them: a dot in a name is a level, as in a recipe."""
+    levels: dict[str, Any] = {}
+    for name, column in columns.items():
+        outer, _, inner = name.rpartition(".")
+        level = levels.setdefault(outer, {}) if outer else levels
+        level[inner] = column
+    return levels
+
+
+def flat(values: Any) -> NDArray[np.float32]:
+    """Returns scores [n] or [n, 1] as [n]."""
+    return np.asarray(values, np.float32).reshape(-1)

@@ -1,0 +1,108 @@
+"""The entries of the zoo are complete, and say what they need that is not here."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from examples.zoo.checkouts import Checkouts, NotHere
+from examples.zoo.entries import ENTRIES, FACTORIES, SOURCES, ZOO, Entry, entries_of
+from examples.zoo.outcomes import BEGIN, END, Outcome, read_outcome, write_page
+from export.recipe.schema import read_recipe
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_entry_has_a_recipe_a_training_and_a_factory(entry: Entry) -> None:
+    job = read_recipe(entry.recipe)
+    source, _, name = entry.name.partition("/")
+    assert job.model == name
+    assert job.code.table_threshold <= 500
+    assert name in _defined(ZOO / source / "train.py")
+    file, _, factory = job.code.factory.rpartition(":")
+    if file == FACTORIES:
+        assert factory in _defined(ZOO / source / FACTORIES)
+    else:
+        assert file == f"{entry.source.folder}/{entry.file}"
+
+
+def test_wrapper_lines_are_those_of_the_function_of_an_entry() -> None:
+    (microsoft,) = entries_of(["microsoft/sasrec"])
+    (task,) = entries_of(["model_garden/dlrm"])
+    text = (ZOO / "microsoft" / FACTORIES).read_text()
+    assert microsoft.wrapper_lines == len(re.findall("# wrapper$", text, re.MULTILINE)) > 0
+    assert task.wrapper_lines == 0
+
+
+def test_every_recipe_and_source_has_an_entry() -> None:
+    recipes = {path.parent.relative_to(ZOO).as_posix() for path in ZOO.glob("*/*/recipe.toml")}
+    assert recipes == {entry.name for entry in ENTRIES}
+    assert {entry.name.partition("/")[0] for entry in ENTRIES} == set(SOURCES)
+
+
+def test_missing_checkout_is_refused_with_the_command_that_gets_it(tmp_path: Path) -> None:
+    (entry,) = entries_of(["keras_rs/basic_ranking"])
+    with pytest.raises(NotHere, match=r"make zoo DIR=\.\./zoo"):
+        Checkouts(None).require(entry)
+    clone = re.escape(f"git clone {entry.source.url} {tmp_path}/keras-rs")
+    with pytest.raises(NotHere, match=f"keras-rs does not exist: {clone}"):
+        Checkouts(tmp_path).require(entry)
+    (tmp_path / "keras-rs").mkdir()
+    with pytest.raises(NotHere, match=f"has no file examples/basic_ranking.py, .*: {clone}"):
+        Checkouts(tmp_path).require(entry)
+
+
+def test_missing_checkpoint_is_named(tmp_path: Path) -> None:
+    (entry,) = entries_of(["jax_tpu_embedding/shakespeare"])
+    file = tmp_path / entry.source.folder / entry.file
+    file.parent.mkdir(parents=True)
+    file.touch()
+    with pytest.raises(NotHere, match=f"has no file {re.escape(entry.checkpoint)}, .*: git clone"):
+        Checkouts(tmp_path).require(entry)
+
+
+def test_command_names_what_is_missing_and_runs_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "examples.zoo", "--only", "tfrs", "--checkouts", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert "tfrs/basic_ranking: " in ended.stderr
+    assert f"git clone {SOURCES['tfrs'].url} {tmp_path}/recommenders" in ended.stderr
+
+
+def test_page_has_what_runs_recorded_and_nothing_else(tmp_path: Path) -> None:
+    ranked, other = entries_of(["deepctr/deepfm", "deepctr/din"])
+    versions = {"tensorflow": "2.20.0", "jax": "0.10.2"}
+    outcome = Outcome(ranked, "0.9.4", "unchanged", True, 1.2e-7, 61.25, "2026-01-02", versions)
+    outcome.write(tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nolder\n{END}\nafter\n")
+    write_page([read_outcome(ranked, tmp_path), read_outcome(other, tmp_path / "none")], page)
+    lines = page.read_text().splitlines()
+    assert lines[0] == "before"
+    assert lines[2:4] == [
+        "Published models: 2. Runs: 1 (1 unchanged). Days: 2026-01-02.",
+        "Versions: jax 0.10.2, tensorflow 2.20.0.",
+    ]
+    folder = "https://github.com/shenweichen/DeepCTR/blob/v0.9.4/deepctr/models"
+    assert lines[-4:] == [
+        f"| [deepctr/deepfm](../../examples/zoo/deepctr/deepfm/recipe.toml) "
+        f"| [DeepCTR/deepctr/models/deepfm.py]({folder}/deepfm.py) | unchanged | 1.2e-07 | 61 |",
+        f"| [deepctr/din](../../examples/zoo/deepctr/din/recipe.toml) "
+        f"| [DeepCTR/deepctr/models/sequence/din.py]({folder}/sequence/din.py) | not run |  |  |",
+        END,
+        "after",
+    ]
+
+
+def _defined(file: Path) -> set[str]:
+    """Returns the functions and names of a module."""
+    nodes = ast.parse(file.read_text()).body
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return names
