@@ -29,8 +29,9 @@ _ASKED = re.compile(r"raised KeyError: ['\"](.+?)['\"]")
 _TAKES = re.compile(r"input '(.+?)' is \w+ in the recipe, and the model takes (\w+)")
 _LEVEL = re.compile(r"valid indices.*?got '(.+?)'|string indices|only integers, slices")
 _OTHER_TYPE = re.compile(
-    r"expected type of float32|type float32 that does not match|float32 != int"
+    r"that don't all match|does not match (expected )?type|expected to be a \w+ tensor but is"
 )
+"""Errors of TensorFlow's operations whose operands have different types."""
 _DTYPES = {"bool", "int32", "int64", "float32", "string"}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 import keras_rs  # type: ignore[import-untyped]
+import tensorflow as tf
 
 USERS = 300
 MOVIES = 400
@@ -65,6 +66,23 @@ class ManyArguments(keras.Model):  # type: ignore[misc]
         vectors = self.user(users) + self.movie(movie) - self.movie(other)
         vectors = keras.ops.where(known[:, None], vectors, -vectors) * scale
         return vectors, tuple(head(vectors) for head in self.heads)[1], self.heads[0](vectors)
+
+
+class AgesBesideUsers(keras.Model):  # type: ignore[misc]
+    """Joins numbers to rows by an operation of TensorFlow, which casts nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.user = keras.layers.Embedding(USERS, DIM)
+        self.top = keras.layers.Dense(1)
+
+    def call(self, inputs: Any, training: bool = False) -> Any:
+        row = tf.concat([self.user(inputs["user"]), inputs["age"][:, None]], axis=1)
+        return {"score": self.top(row)}
+
+
+def ages_beside_users() -> keras.Model:
+    return AgesBesideUsers()
 
 
 def retrieval() -> keras.Model:

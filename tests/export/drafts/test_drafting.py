@@ -58,6 +58,12 @@ def test_draft_finds_the_inputs_that_a_call_asks_for(folder: Path) -> None:
     assert text.count("Nothing states them") == 3
 
 
+def test_draft_takes_an_input_for_numbers_where_integers_do_not_fit(folder: Path) -> None:
+    _, recipe = drafted("ages_beside_users", folder)
+    assert recipe["inputs"] == {"user": {"dtype": "int64"}, "age": {"dtype": "float32"}}
+    assert recipe["towers"]["tower"]["outputs"] == {"score": "score"}
+
+
 def test_draft_gives_a_call_its_arguments(folder: Path) -> None:
     _, recipe = drafted("retrieval", folder)
     assert recipe["inputs"] == {"inputs": {"dtype": "int64"}}
