@@ -94,16 +94,23 @@ def init(
     """Write the first draft of a recipe: what the model, its examples and its checkpoint show, with
     a comment at each line that none of them does. Run it where the recipe will be.
     """
-    if out is not None and out.exists():
+    base = Path.cwd()
+    file = _output_file(out, "--out")
+    if file is not None and file.path.exists():
         raise UsageError(f"--out {out} exists; a recipe is not overwritten: name another file")
+    if file is not None and file.path.parent != base.resolve():
+        raise UsageError(
+            f"--out {out} is in another directory; the paths of a recipe are relative to it: run "
+            "the command there"
+        )
     with _at_work() as progress, progress.step("model"):
         from export.drafts.drafting import draft_recipe
 
-        text = draft_recipe(factory, checkpoint, examples, Path.cwd())
-    if out is None:
+        text = draft_recipe(factory, checkpoint, examples, base)
+    if file is None:
         typer.echo(text, nl=False)
     else:
-        out.write_text(text)
+        _write_output(text, file, "--out")
         errors.print(f"wrote {out}; read it, then run `rowcast-export plan {out}`")
 
 
@@ -375,12 +382,12 @@ def explain(
     if html_file is not None:
         from export.explain.page import explain_page
 
-        _write_drawing(explain_page(drawing), html_file, "--html")
+        _write_output(explain_page(drawing), html_file, "--html")
         text += f"\n\nand as a page: {html}"
     if svg_file is not None:
         from export.explain.image import explain_image
 
-        _write_drawing(explain_image(drawing), svg_file, "--svg")
+        _write_output(explain_image(drawing), svg_file, "--svg")
         text += f"\n\nand as an image: {svg}"
     print_report(asdict(drawing), Text(text), as_json)
 
@@ -402,8 +409,8 @@ def _output_file(path: Path | None, option: str) -> OutputFile | None:
         ) from problem
 
 
-def _write_drawing(content: str, file: OutputFile, option: str) -> None:
-    """Writes the page or the image of a drawing.
+def _write_output(content: str, file: OutputFile, option: str) -> None:
+    """Writes what a command makes to the file that an option names.
 
     Raises:
       DestinationError: it cannot be written there.

@@ -39,7 +39,9 @@ def draft_recipe(factory: str, checkpoint: str, examples: Path | None, base: Pat
         output=OutputPart(root="bundles"),
     )
     opened = open_checkpoint(location_of(checkpoint, base))
-    columns = {} if examples is None else columns_of(read_table(base / examples, EXAMPLES_READ))
+    table = {} if examples is None else read_table(base / examples, EXAMPLES_READ, "--examples")
+    columns = columns_of(table)
     calls = observe_calls(job, base, opened, columns)
+    unknown = [name for name in table if name not in columns]
     shown = None if examples is None else str(examples)
-    return recipe_text(factory, checkpoint, shown, calls, recognise(opened, Statements()))
+    return recipe_text(factory, checkpoint, shown, calls, recognise(opened, Statements()), unknown)

@@ -26,6 +26,7 @@ def recipe_text(
     examples: str | None,
     calls: Sequence[ObservedCall],
     inventory: Inventory,
+    unknown: Sequence[str] = (),
 ) -> str:
     """Returns the draft of a recipe.
 
@@ -33,6 +34,7 @@ def recipe_text(
       factory, checkpoint, examples: as the recipe names them.
       calls: what was found of the model's calls.
       inventory: what the checkpoint holds.
+      unknown: columns of the examples whose values no input takes.
     """
     lines = [
         "# The first draft of a recipe. A comment says what nothing shows: read each line that has "
@@ -49,6 +51,8 @@ def recipe_text(
         "",
         *_inputs(calls),
     ]
+    if unknown:
+        lines[-1:] = [f"# columns of the examples that no input takes: {', '.join(unknown)}", ""]
     for call in calls:
         lines += _tower(call)
     if examples is None:

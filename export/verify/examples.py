@@ -154,8 +154,13 @@ def offsets_of(sizes: ArrayLike) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
-def read_table(path: Path, count: int) -> dict[str, list[Any]]:
+def read_table(path: Path, count: int, key: str = "verify.examples") -> dict[str, list[Any]]:
     """Returns the columns of the first `count` examples of a file.
+
+    Args:
+      path: the file.
+      count: of examples.
+      key: what names the file, for messages.
 
     Raises:
       UsageError: there is no such file, or it is not of that kind.
@@ -165,9 +170,9 @@ def read_table(path: Path, count: int) -> dict[str, list[Any]]:
             return _read_parquet(path, count)
         return _read_json_lines(path, count)
     except FileNotFoundError as problem:
-        raise UsageError(f"verify.examples: {path} does not exist") from problem
+        raise UsageError(f"{key}: {path} does not exist") from problem
     except (OSError, ValueError) as problem:
-        raise UsageError(f"verify.examples: {path} cannot be read: {problem}") from problem
+        raise UsageError(f"{key}: {path} cannot be read: {problem}") from problem
 
 
 def _read_parquet(path: Path, count: int) -> dict[str, list[Any]]:

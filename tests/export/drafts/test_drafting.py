@@ -74,10 +74,19 @@ def test_draft_gives_a_call_its_arguments(folder: Path) -> None:
 
 def test_draft_takes_inputs_of_examples(folder: Path) -> None:
     examples = folder / "examples.jsonl"
-    row = {"user": 7, "movie": 8, "age": 0.5, "tags": ["a"], "last": [1, 2, 3], "new": True}
+    row = {
+        "user": 7,
+        "movie": 8,
+        "age": 0.5,
+        "tags": ["a"],
+        "last": [1, 2, 3],
+        "new": True,
+        "at": None,
+    }
     rows = [row, row | {"tags": ["a", "b"], "age": 3}]
     examples.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    _, recipe = drafted("many_arguments", folder, examples)
+    text, recipe = drafted("many_arguments", folder, examples)
+    assert "\n# columns of the examples that no input takes: at\n" in text
     assert recipe["inputs"] == {
         "user": {"dtype": "int64"},
         "movie": {"dtype": "int64"},
@@ -98,5 +107,5 @@ def test_draft_says_why_a_call_could_not_be_run(folder: Path) -> None:
 def test_draft_of_nothing_says_what_is_missing(folder: Path) -> None:
     with pytest.raises(UsageError, match="has no function 'missing'"):
         drafted("missing", folder)
-    with pytest.raises(UsageError, match=r"none\.jsonl does not exist"):
+    with pytest.raises(UsageError, match=r"\A--examples: .*none\.jsonl does not exist"):
         drafted("retrieval", folder, Path("none.jsonl"))
