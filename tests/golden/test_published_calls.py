@@ -14,14 +14,13 @@ import pytest
 from numpy.typing import NDArray
 
 from export.errors import NotConvertible, UsageError
-from export.graphs.loading import load_tensorflow, prefer_keras
+from export.graphs.loading import load_tensorflow
 from tests.export.movies_job import export
 from tests.golden.served_rankers import RankerService
 
-prefer_keras(3)
 load_tensorflow()
 
-import keras  # noqa: E402 after the generation of Keras is chosen
+import keras  # noqa: E402 after TensorFlow
 
 from tests.models import published_calls as models  # noqa: E402
 
@@ -192,6 +191,13 @@ def test_list_of_results_by_name_and_position(tmp_path: Path, service: RankerSer
             "scale = 0.5",
             "factor = 0.5",
             "takes users, movies, known, scale, training, and is given what 'arguments' names: ",
+        ),
+        (
+            "many_arguments",
+            ARGUMENTS,
+            "scale = 0.5",
+            "scale = 0.5, training = true",
+            "is given 'training' by the tower's 'arguments'; a tower is exported in inference mode",
         ),
         (
             "many_arguments",

@@ -89,6 +89,11 @@ def _inference_arguments(target: Any, call: Call) -> dict[str, Any]:
     except (TypeError, ValueError):
         return {}  # of a function that is not written in Python
     positional, by_name = call.given(dict.fromkeys(call.inputs))
+    if by_name.get("training", False) is not False:
+        raise UsageError(
+            f"{call} is given 'training' by the tower's 'arguments'; a tower is exported in "
+            "inference mode: leave it out"
+        )
     constants = {}
     if "training" in signature.parameters and "training" not in by_name:
         constants["training"] = False

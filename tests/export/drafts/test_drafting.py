@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from export.errors import UsageError
-from export.graphs.loading import load_tensorflow, prefer_keras
+from export.graphs.loading import load_tensorflow
 from tests.export.movies_job import export
 
-prefer_keras(3)
 load_tensorflow()
 
-from export.drafts.drafting import draft_recipe  # noqa: E402 after the generation is chosen
+from export.drafts.drafting import draft_recipe  # noqa: E402 after TensorFlow
 from tests.models import published_calls as models  # noqa: E402
 
 FACTORIES = "tests.models.published_calls"
