@@ -11,7 +11,7 @@ the first minutes, and the processes that share the files end at about the same 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,9 @@ COLLECTION = "tests/ (collection)"
 class Meter:
     """Measures the tests of one process.
 
-    Fixtures of a file belong to the file and to each test that needs them: that is what running the
-    test alone takes. Fixtures of the session belong to neither, since which test happens to need
-    them first differs from run to run.
+    Fixtures of a file belong to the file, and in equal shares to the tests that need them: none of
+    these is costly because all of them together need something that is. Fixtures of the session
+    belong to neither, since which test happens to need them first differs from run to run.
     """
 
     def __init__(self) -> None:
@@ -95,12 +95,18 @@ class Meter:
 
     @property
     def costly_tests(self) -> dict[str, float]:
-        """The tests that the table lists, with the fixtures that they share with others."""
+        """The tests that the table lists, with their shares of the fixtures of their files."""
+        users = Counter(
+            (name.partition("::")[0], fixture)
+            for name, fixtures in self._fixtures_of.items()
+            for fixture in fixtures
+        )
         costs = {}
         for name, seconds in self._tests.items():
             path = name.partition("::")[0]
             shared = sum(
-                self._fixtures.get((path, fixture), 0.0) for fixture in self._fixtures_of[name]
+                self._fixtures.get((path, fixture), 0.0) / users[path, fixture]
+                for fixture in self._fixtures_of[name]
             )
             if seconds + shared >= SLOW_FROM / 2:
                 costs[name] = seconds + shared

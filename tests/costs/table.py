@@ -38,8 +38,8 @@ class Costs:
 
     Attributes:
       files: by path of a file, the sum of its tests and of the fixtures that they share.
-      tests: by node id, each test that costs at least `SLOW_FROM`, with its share in no file but
-        with all fixtures that it needs.
+      tests: by node id, each test that costs at least `SLOW_FROM`, with its shares of the fixtures
+        of its file.
     """
 
     files: Mapping[str, float]

@@ -27,7 +27,7 @@ def of_the_session():
 
 @pytest.fixture(scope="module")
 def of_the_file():
-    use_cpu(1.2)
+    use_cpu(2.4)
 """
 CHEAP = """
 def test_cheap(of_the_session):
@@ -100,13 +100,13 @@ def table_of(project: Path) -> dict[str, Any]:
     return content
 
 
-def test_written_table_has_the_cost_of_files_and_of_each_costly_test_with_its_fixtures(
+def test_written_table_has_the_cost_of_files_and_of_each_costly_test_with_its_share(
     measured_project: Path,
 ) -> None:
     files = table_of(measured_project)["files"]
     assert set(files) == {"test_cheap.py", "test_costly.py", SESSION_FIXTURES, COLLECTION}
     assert files[SESSION_FIXTURES] >= 0.5
-    assert files["test_costly.py"] >= 1.2 + 1.0 + 1.0
+    assert files["test_costly.py"] >= 2.4 + 1.0 + 1.0
     assert set(table_of(measured_project)["tests"]) == {
         "test_costly.py::test_needs_the_file_and_a_program_that_runs_on",
         "test_costly.py::test_needs_the_file",
