@@ -7,18 +7,24 @@ BundleError
 ├── DigestMismatch         committed bytes that differ from their checksum, or are missing
 ├── NotCommitted           a directory without a manifest: not a bundle, or an incomplete one
 ├── DestinationExists      a version that exists already; bundles are never overwritten
+├── OlderVersionUnreadable a file of an older version that cannot be compared with a new one
 ├── OutputRefused          a name under which no file can be published
 ├── RowOutOfRange          a row that the table does not have
 ├── FeatureError           values that are not ids, or do not fit their feature
 │   ├── UnknownRefused     an unknown id of a feature whose rule is `refuse`
 │   └── WrongLength        a list of another length than its input takes
 ├── RowUnavailable         a row that could not be fetched, where unknown ids are refused
+├── VectorRefused          a new vector of a row that the table's dtype cannot hold
 ├── UnknownCandidate       a value that is not an id of the candidate store
+├── LogDamaged             a change log with a record that is damaged
+├── LogUnwritable          a change log that cannot be written now
 ├── FormulaError           an invalid formula, or one that names an unknown output
 └── FormulaUndefined       a formula without a finite value; also an ArithmeticError
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 
 class BundleError(Exception):
@@ -49,6 +55,10 @@ class NotCommitted(BundleError):
 
 class DestinationExists(BundleError):
     """The version to write exists already; bundles are never overwritten."""
+
+
+class OlderVersionUnreadable(BundleError):
+    """A file of an older version, which a new file is compared with, cannot be read."""
 
 
 class OutputRefused(BundleError):
@@ -107,8 +117,43 @@ class RowUnavailable(BundleError):
         )
 
 
+class VectorRefused(BundleError):
+    """A table's dtype cannot hold the new vector of a row.
+
+    Attributes:
+      position: Of the vector among those that were sent.
+      problem: What is wrong, with the value.
+    """
+
+    def __init__(self, position: int, problem: str) -> None:
+        super().__init__(f"vector {position}: {problem}")
+        self.position = position
+        self.problem = problem
+
+
 class UnknownCandidate(BundleError):
     """The candidate store has no such id, or the value is not an id of its type."""
+
+
+class LogDamaged(BundleError):
+    """A record of a change log is damaged.
+
+    Attributes:
+      path: The log.
+      position: Where the record begins, in bytes.
+    """
+
+    def __init__(self, path: Path, position: int, problem: str) -> None:
+        super().__init__(
+            f"the record at byte {position} of change log {path} is damaged: {problem}; "
+            "`rowcast-serve ctl changes recover` leaves it out"
+        )
+        self.path = path
+        self.position = position
+
+
+class LogUnwritable(BundleError):
+    """A change log cannot be written now, such as on a full disk; nothing was changed."""
 
 
 class FormulaError(BundleError):

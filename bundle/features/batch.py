@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import RowUnavailable
+from bundle.features.changes import Changes
 from bundle.features.columns import Activation, Column, checked_together
 from bundle.features.embedded import Embedded
 from bundle.features.rules.ids import RuleSet, within
@@ -122,7 +123,11 @@ class Batch:
         return np.array(found, np.int64)
 
     def activations(
-        self, columns: Mapping[str, Column], n: int, fetched: Fetched | None = None
+        self,
+        columns: Mapping[str, Column],
+        n: int,
+        fetched: Fetched | None = None,
+        changes: Changes | None = None,
     ) -> dict[str, Activation]:
         """Looks all features up; see FeatureReader.activations."""
         if not self.features:
@@ -131,6 +136,8 @@ class Batch:
         unknown = ids.apply_unknown_rules()
         if fetched is not None:
             ids.use_fetched(fetched)
+        if changes is not None:
+            ids.use_changes(changes)
         vectors = ids.vectors()
         found = {}
         for index, (name, feature) in enumerate(zip(self.names, self.features, strict=True)):
@@ -180,7 +187,8 @@ class _Ids:
         """
         self._batch = batch
         self._n = n
-        # use_fetched() puts fetched rows in the place of remote ones.
+        # use_fetched() puts fetched rows in the place of remote ones, use_changes() changed rows in
+        # the place of those of the tables.
         self._sources: list[Any] = list(batch.sources)
         self._weights = {
             index: column.weights
@@ -261,6 +269,11 @@ class _Ids:
             for index in indices:
                 read = self._in_source(range(index, index + 1))
                 self._replace_lost(index, source.is_lost(read))
+
+    def use_changes(self, changes: Changes) -> None:
+        """Reads the rows of changed tables as they are in one state of the changes."""
+        for first, _ in self._batch.runs:
+            self._sources[first] = changes.reader(self._sources[first])
 
     def _replace_lost(self, index: int, lost: NDArray[np.bool_]) -> None:
         if not lost.any():

@@ -7,6 +7,7 @@ by input, and what is looked up by feature.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,13 +18,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import FeatureError, FormatError
+from bundle.errors import FeatureError, FormatError, RowOutOfRange
 from bundle.features.batch import Batch
+from bundle.features.changes import Changes, MergedRows
 from bundle.features.columns import Activation, Column, Place, place_of, spread
 from bundle.features.dense import Dense
 from bundle.features.embedded import Embedded
 from bundle.features.input_lengths import FittedColumns, InputLengths, with_fitted_defaults
-from bundle.features.sources import Fetched, Indicator, Ordinal, RemoteTable, small_tables
+from bundle.features.sources import (
+    Fetched,
+    Indicator,
+    Ordinal,
+    RemoteTable,
+    SideBySide,
+    small_tables,
+)
 from bundle.format.manifest import (
     DenseFeature,
     EmbeddedFeature,
@@ -35,6 +44,8 @@ from bundle.format.manifest import (
 )
 from bundle.native import read_tables
 from bundle.storage import files
+from bundle.tables.changed_rows import ChangedRows
+from bundle.tables.combiner import Vectors
 from bundle.tables.id_values import Rows
 from bundle.tables.key_index import KeyIndex
 from bundle.tables.offsets import Offsets
@@ -56,6 +67,10 @@ _COMBINERS = ("sum", "mean", "sqrtn")
 """As compiled code numbers them."""
 _BATCHES_MAX = 256
 """Sets of names that are kept; those of a model's towers and their parts are few."""
+_CHANGED_SETS_MAX = 4
+"""Sets of changed tables whose caches are kept. The set grows with each table that changes for the
+first time, and the smaller ones do not return.
+"""
 
 
 class _Bound(NamedTuple):
@@ -98,8 +113,23 @@ class LostRow(NamedTuple):
     example: int
 
 
+class _RowCaches(NamedTuple):
+    """What is kept of readers in which the same tables are changed.
+
+    Attributes:
+      native_by_names: What reads features by compiled code.
+      divided: Places of which some inputs were not sent, by names and missing inputs.
+    """
+
+    native_by_names: dict[tuple[str, ...], _NativeReaders | None]
+    divided: dict[tuple[tuple[str, ...], frozenset[str]], _Divided]
+
+
 class FeatureReader:
     """Turns columns into activations. Holds nothing of a call; safe for any number of threads."""
+
+    _changes: Changes | None = None
+    """What is changed in the tables; None: nothing is."""
 
     def __init__(
         self,
@@ -140,11 +170,16 @@ class FeatureReader:
         self._features: dict[str, Dense | Embedded] = {}
         # Plain dictionaries: a cache of a bound method would refer back to this reader, and the
         # memory of a retired version would wait for the garbage collector.
-        self._native_by_names: dict[tuple[str, ...], _NativeReaders | None] = {}
         self._batches: dict[tuple[str, ...], Batch] = {}
         self._bound: dict[tuple[str, ...], _Bound] = {}
         self._inputs_by_names: dict[tuple[str, ...], frozenset[str]] = {}
-        self._divided: dict[tuple[tuple[str, ...], frozenset[str]], _Divided] = {}
+        self._row_caches = _RowCaches({}, {})
+        self._row_caches_by_changed: dict[frozenset[object], _RowCaches] = {
+            frozenset(): self._row_caches
+        }
+        """By the tables that are changed."""
+        self._merged: dict[SideBySide, MergedRows] = {}
+        """The changed rows of small tables, as they were last merged."""
         self._defaults: dict[str, NDArray[Any] | None] = {}
         self._indicators: dict[tuple[int, bool], Indicator] = {}
         for name, feature in features.items():
@@ -231,6 +266,75 @@ class FeatureReader:
         """Returns how many values each example has in an input; None: any number of them."""
         return self._lengths.entries.get(name)
 
+    def with_changes(self, changed: Mapping[str, ChangedRows]) -> FeatureReader:
+        """Returns a view of this reader that reads changed rows in place of those of the files.
+
+        The view is one state, for any number of calls. It has the given changes and no others, also
+        if this reader is a view. It shares what this reader has prepared, and is closed with it.
+
+        Called on the view before, it checks only the tables whose changes are not the same objects.
+
+        Args:
+          changed: The changed rows by table; tables without changed rows may be absent.
+
+        Raises:
+          RowOutOfRange: A row is past the end of its table.
+          ValueError: There is no such table here, or its vectors have another size.
+        """
+        before: Mapping[object, ChangedRows] = {}
+        if self._changes is not None:
+            before = self._changes.by_table
+        by_table = dict[object, ChangedRows]()
+        for name, changed_rows in changed.items():
+            table = self.tables.get(name)
+            if table is None or before.get(table) is not changed_rows:
+                table = self._changed_table(name, changed_rows)
+            if changed_rows.rows.size:
+                by_table[table] = changed_rows
+
+        view = copy.copy(self)
+        view._changes = Changes(by_table, self._merged) if by_table else None
+        tables = frozenset(by_table)
+        row_caches = self._row_caches_by_changed.get(tables)
+        if row_caches is None:
+            row_caches = _RowCaches({}, {})
+            _keep(self._row_caches_by_changed, tables, row_caches, _CHANGED_SETS_MAX)
+        view._row_caches = row_caches
+        return view
+
+    def _changed_table(self, name: str, changed: ChangedRows) -> TableReader:
+        """Returns the table of changed rows, which must fit it; errors as of `with_changes`."""
+        table = self.tables.get(name)
+        if table is None:
+            raise ValueError(
+                f"table {name!r} is not here; one of {', '.join(self.tables)} was expected"
+            )
+        if changed.dim != table.dim:
+            raise ValueError(
+                f"vectors of {changed.dim} values for table {name!r}; {table.dim} were expected"
+            )
+        if changed.rows.size and changed.rows[-1] >= table.rows:
+            raise RowOutOfRange(
+                f"row {changed.rows[-1]} of table {name!r} was changed; the table has {table.rows} "
+                f"rows, 0 to {table.rows - 1}"
+            )
+        return table
+
+    def take(self, table: str, rows: Rows) -> Vectors:
+        """Reads rows of a table that is here, in the order asked.
+
+        Args:
+          table: Its name.
+          rows: [n] int64, each less than the rows of the table.
+
+        Returns:
+          [n, dim] float32, owned by the caller; of a negative row, zeros.
+        """
+        stored = self.tables[table]
+        if self._changes is None:
+            return stored.take(rows)
+        return self._changes.reader(stored).take(rows)
+
     def activation(self, name: str, columns: Mapping[str, Column], n: int) -> Activation:
         """Looks up and combines one feature of n examples; see `activations`."""
         return self.activations([name], columns, n)[name]
@@ -261,7 +365,7 @@ class FeatureReader:
         if bound is None:
             bound = self._bind(names)
             _keep(self._bound, names, bound)
-        found = bound.batch.activations(columns, n, fetched)
+        found = bound.batch.activations(columns, n, fetched, self._changes)
         for name, dense in bound.dense:
             found[name] = dense.activation(columns, n)
         return found
@@ -326,11 +430,12 @@ class FeatureReader:
             return (place,)
         missing = inputs.difference(columns)
         key = (names, missing)
-        if key in self._divided:
-            divided = self._divided[key]
+        cache = self._row_caches.divided
+        if key in cache:
+            divided = cache[key]
         else:
             divided = self._divide(place, missing)
-            _keep(self._divided, key, divided)
+            _keep(cache, key, divided)
         for start, stop, default in divided.defaults:
             place.array[:, start:stop] = default
         return [
@@ -368,8 +473,10 @@ class FeatureReader:
 
     def _default_of(self, name: str) -> NDArray[Any] | None:
         """Returns what a feature gives of which nothing was sent, flat; None: it has no default, or
-        its row is elsewhere.
+        its row is elsewhere or may have changed.
         """
+        if self._reads_changed(name):
+            return None
         if name not in self._defaults:
             self._defaults[name] = None
             if self._found(name).has_default and not self._is_remote(name):
@@ -382,6 +489,13 @@ class FeatureReader:
         found = self._found(name)
         return isinstance(found, Embedded) and isinstance(found.table, RemoteTable)
 
+    def _reads_changed(self, name: str) -> bool:
+        """Returns whether a feature reads a table of which rows are changed."""
+        if self._changes is None:
+            return False
+        feature = self._found(name)
+        return isinstance(feature, Embedded) and feature.table in self._changes.by_table
+
     def _after_native(self, place: Place, columns: Mapping[str, Column]) -> list[Place]:
         """Writes the features whose columns are rows, bags of rows or numbers, as they are; returns
         all others.
@@ -389,11 +503,12 @@ class FeatureReader:
         Compiled code does, those that are neighbors in one go.
         """
         array, names, ends = place
-        if names in self._native_by_names:
-            native = self._native_by_names[names]
+        cache = self._row_caches.native_by_names
+        if names in cache:
+            native = cache[names]
         else:
             native = self._native_readers(names)
-            _keep(self._native_by_names, names, native)
+            _keep(cache, names, native)
         if read_tables is None or native is None or array.dtype != np.float32:
             return [place]
         readers, reads = native
@@ -437,20 +552,22 @@ class FeatureReader:
         """Returns what reads each feature by compiled code, None if nothing does, and the inputs
         that it reads; None: compiled code reads none of them.
         """
-        readers: list[_Reader] = []
-        for name in names:
-            feature = self._found(name)
-            if isinstance(feature, Dense):
-                readers.append(feature.floats)
-            elif feature.table.native is None or not feature.reads_rows:
-                readers.append(None)
-            elif feature.entry.kind == "bag":
-                readers.append((feature.table.native, _COMBINERS.index(feature.combiner)))
-            else:
-                readers.append(feature.table.native)
+        readers = [self._native_reader(name) for name in names]
         if all(each is None for each in readers):
             return None
         return tuple(readers), tuple(self._found(name).read for name in names)
+
+    def _native_reader(self, name: str) -> _Reader:
+        """Returns what reads a feature by compiled code; None: nothing does."""
+        feature = self._found(name)
+        if isinstance(feature, Dense):
+            return feature.floats
+        native = feature.table.native
+        if native is None or not feature.reads_rows or self._reads_changed(name):
+            return None
+        if feature.entry.kind == "bag":
+            return native, _COMBINERS.index(feature.combiner)
+        return native
 
     def rows(self, name: str, columns: Mapping[str, Column], n: int) -> tuple[Rows, Offsets]:
         """Resolves the ids of one feature of n examples, without its unknown rule, cutting or
@@ -516,6 +633,8 @@ class FeatureReader:
         if isinstance(table, RemoteTable):
             shifted = np.where(read < 0, read, read + table.first)
             vectors = (fetched or {})[table.among.name].take(shifted)
+        elif self._changes is not None:
+            vectors = self._changes.reader(table).take(read)
         else:
             vectors = table.take(read)
         is_lost = ~np.isfinite(vectors).all(axis=1)
@@ -537,11 +656,13 @@ class FeatureReader:
 
     def close(self) -> None:
         """Closes the tables."""
-        self._native_by_names.clear()
+        for row_caches in (self._row_caches, *self._row_caches_by_changed.values()):
+            row_caches.native_by_names.clear()
+            row_caches.divided.clear()
+        self._merged.clear()
         self._batches.clear()
         self._bound.clear()
         self._inputs_by_names.clear()
-        self._divided.clear()
         self._defaults.clear()
         for table in self.tables.values():
             table.close()
@@ -598,8 +719,8 @@ def open_features(
     return features
 
 
-def _keep(cache: dict[Key, Value], key: Key, value: Value) -> None:
+def _keep(cache: dict[Key, Value], key: Key, value: Value, limit: int = _BATCHES_MAX) -> None:
     """Keeps a value; a full cache begins anew."""
-    if len(cache) >= _BATCHES_MAX:
+    if len(cache) >= limit:
         cache.clear()
     cache[key] = value

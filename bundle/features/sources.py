@@ -4,7 +4,7 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -165,10 +165,18 @@ def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:
 
 
 class SideBySide:
-    """Rows of several small tables of one width in memory: one gather reads rows of many."""
+    """Rows of several small tables of one width in memory: one gather reads rows of many.
 
-    def __init__(self, tables: Iterable[TableReader], dim: int) -> None:
+    Attributes:
+      dim: of all tables.
+      firsts: where the row 0 of each table is.
+    """
+
+    def __init__(self, tables: Sequence[TableReader], dim: int) -> None:
         """Reads the tables whole."""
+        starts = offsets_of([table.rows for table in tables]).tolist()
+        self.dim = dim
+        self.firsts: Mapping[TableReader, int] = dict(zip(tables, starts, strict=False))
         values = np.concatenate([table.take(np.arange(table.rows)) for table in tables])
         self._values: NDArray[np.float32] = values
         segments = [(values.reshape(-1).view(np.uint8), 0, len(values))]
@@ -214,11 +222,7 @@ def small_tables(tables: Iterable[TableReader]) -> Mapping[object, Source]:
     for dim, members in widths.items():
         if len(members) >= _FEWEST:
             together = SideBySide(members, dim)
-            starts = offsets_of([table.rows for table in members]).tolist()
-            sources |= {
-                table: Source(together, start)
-                for table, start in zip(members, starts, strict=False)
-            }
+            sources |= {table: Source(together, first) for table, first in together.firsts.items()}
     return sources
 
 

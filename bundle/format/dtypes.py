@@ -1,11 +1,12 @@
-"""How rows of each dtype lie in a file, and how they become float32; never writes,
-never combines.
+"""How rows of each dtype lie in a file, how they are made of float32, and how they become float32;
+never writes, never combines.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +24,9 @@ STORED: dict[str, np.dtype[Any]] = {
 
 SCALE_BYTES = 4
 """Of the float32 beside each row of int8."""
+
+_TINY_SCALE = np.float32(2.0**-126)
+"""A row whose scale would be less, a subnormal number without full precision, becomes zeros."""
 
 
 def row_bytes(dtype: str, dim: int) -> int:
@@ -49,3 +53,45 @@ def widened(stored: NDArray[Any], dtype: str, scales: Vectors | None = None) -> 
         product: Vectors = np.multiply(stored, scales[:, np.newaxis], dtype=np.float32)
         return product
     return stored.astype(np.float32, copy=False)
+
+
+def narrowed(values: NDArray[Any], dtype: str) -> tuple[NDArray[Any], Vectors | None]:
+    """Returns rows as a table's dtype stores them; `widened` reads them.
+
+    A value that is NaN, infinite or too large does not become a value of the dtype: the caller
+    rejects it, and turns off NumPy's warnings about it.
+
+    Args:
+      values: [n, dim] of floats or integers, which are rounded to float32 first.
+      dtype: of the table.
+
+    Returns:
+      [n, dim] of STORED[dtype], rounded to the nearest value, ties to even; and [n] float32 scales
+      of int8 rows, None of other dtypes. The largest value of an int8 row becomes 127 or -127.
+    """
+    wide = values.astype(np.float32, copy=False)
+    if dtype == "int8":
+        return _quantized(wide)
+    if dtype == "bfloat16":
+        return wide.astype(ml_dtypes.bfloat16).view(STORED[dtype]), None
+    if dtype == "float16":
+        return _halved(wide), None
+    return wide, None
+
+
+def _quantized(values: Vectors) -> tuple[NDArray[np.int8], Vectors]:
+    largest = np.abs(values).max(axis=1)
+    scales = largest / np.float32(127)
+    scales[scales < _TINY_SCALE] = 0
+    stored = values / scales[:, np.newaxis]
+    np.rint(stored, out=stored)
+    stored[scales == 0] = 0
+    return stored.astype(np.int8), scales
+
+
+def _halved(values: Vectors) -> NDArray[np.float16]:
+    import pyarrow as pa
+
+    # NumPy is 20 times slower for subnormal halves.
+    halves = pa.array(values.reshape(-1)).cast(pa.float16())
+    return np.asarray(halves).reshape(values.shape)

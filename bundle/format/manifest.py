@@ -57,6 +57,7 @@ from bundle.format.tables import (
 from bundle.format.towers import (
     HeadEffect,
     Precision,
+    ScoreDistribution,
     Tower,
     TowerForm,
     TowerInput,
@@ -87,6 +88,7 @@ __all__ = [
     "Precision",
     "Recall",
     "Role",
+    "ScoreDistribution",
     "SearchCosts",
     "Segment",
     "Table",
@@ -274,6 +276,9 @@ class Manifest(StrictModel):
     contexts: dict[Name, Corpus] = Field(default_factory=dict)
     """Stores of context features by id, as corpora hold candidates."""
     indexes: dict[Name, Index] = Field(default_factory=dict)
+    changes_included: Count | None = None
+    """Sequence of the last change in the model's log that corpora and contexts contain, but for
+    what expires; null: the log was not read."""
     verification: Verification
     files: tuple[File, ...]
 

@@ -1,66 +1,133 @@
 """Where the files of a bundle lie in an object store: docs/reference/format.md, In a store.
 
-A store holds the files of a version as objects that are named by the SHA-256 of their content, and
-`objects.json`, which says which object each file is. That file is what makes a version: it is
-written last, and only if there is none.
+A store holds the content of files as objects that are named by the SHA-256 of their content, and
+`objects.json`, which says which objects each file consists of. That file is what makes a version:
+it is written last, and only if there is none.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 import orjson
 from pydantic import Field, ValidationError, model_validator
 
+from bundle.arithmetic import ceil_div
 from bundle.errors import FormatError
 from bundle.format import paths
+from bundle.format.checksums import BLOCK_BYTES
 from bundle.format.fields import Count, Name, Path, Positive, StrictModel
 
 OBJECTS = "objects.json"
+POOL = ".objects"
+"""The directory of a model that holds the objects of all its versions."""
 DIRECTORY = "objects"
-OBJECTS_BYTES_MAX = 64 << 20
-"""About 300,000 files."""
+"""The directory of a version of format 1 that holds its objects."""
+OBJECT_BYTES = BLOCK_BYTES
+"""The content of an object: a block of a file. Only the last block of a file is shorter."""
+OBJECTS_BYTES_MAX = 512 << 20
+OBJECTS_MAX = 7_500_000
+"""Objects of a version, 28 TiB: each needs 67 bytes in `objects.json`."""
+
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+"""In lower-case hexadecimal digits."""
+
+
+class StoredBlock(NamedTuple):
+    """A part of a file that is one object.
+
+    Attributes:
+      sha256: The SHA-256 of its content.
+      offset: The position of its first byte in the file.
+      bytes: Its size.
+    """
+
+    sha256: str
+    offset: int
+    bytes: int
 
 
 class StoredFile(StrictModel):
     """One file of a bundle in a store.
 
     Attributes:
-      sha256: Of its content, in lower-case hexadecimal digits.
+      bytes: Its size.
+      objects: The SHA-256 of each block of OBJECT_BYTES.
+    """
+
+    bytes: Count
+    objects: tuple[Sha256, ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        count = ceil_div(self.bytes, OBJECT_BYTES)
+        if len(self.objects) != count:
+            raise ValueError(f"{self.bytes} bytes are {count} objects, not {len(self.objects)}")
+        return self
+
+    @property
+    def blocks(self) -> tuple[StoredBlock, ...]:
+        """The objects, in the order of their bytes."""
+        return tuple(
+            StoredBlock(
+                sha256,
+                number * OBJECT_BYTES,
+                min(OBJECT_BYTES, self.bytes - number * OBJECT_BYTES),
+            )
+            for number, sha256 in enumerate(self.objects)
+        )
+
+
+class WholeFile(StrictModel):
+    """One file of a bundle in a store of format 1, which is one object.
+
+    Attributes:
+      sha256: Of its content.
       bytes: Its size.
     """
 
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    sha256: Sha256
     bytes: Count
 
     @property
-    def path(self) -> str:
-        """Where the object lies, relative to the directory of the version."""
-        return f"{DIRECTORY}/{self.sha256}"
+    def blocks(self) -> tuple[StoredBlock, ...]:
+        """The object."""
+        return (StoredBlock(self.sha256, 0, self.bytes),)
 
 
 class ObjectMap(StrictModel):
     """The content of `objects.json`.
 
     Attributes:
+      format_version: 2. In format 1, a file is one object, and a version has objects of its own.
       files: The bundle's files by their paths in a directory, the manifest among them.
     """
 
-    format_version: Literal[1] = 1
+    format_version: Literal[1, 2] = 2
     model: Name
     version: Positive
-    files: dict[Path, StoredFile]
+    files: dict[Path, StoredFile] | dict[Path, WholeFile]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if paths.MANIFEST not in self.files:
             raise ValueError(f"files name no {paths.MANIFEST}")
+        kind = WholeFile if self.format_version == 1 else StoredFile
+        if not all(isinstance(file, kind) for file in self.files.values()):
+            raise ValueError(f"files are not those of format_version {self.format_version}")
         return self
 
     def dump(self) -> bytes:
         """Returns the content of the file, the same for equal maps."""
-        options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS
-        return orjson.dumps(self.model_dump(mode="json"), option=options) + b"\n"
+        return orjson.dumps(self.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS) + b"\n"
+
+
+def pool_path(sha256: str) -> str:
+    """Returns where an object that versions share lies, relative to the directory of the model.
+
+    A directory has a 256th of the objects, so that each can be listed.
+    """
+    return f"{POOL}/{sha256[:2]}/{sha256}"
 
 
 def parse(data: bytes) -> ObjectMap:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -12,6 +14,10 @@ from bundle.format.formula import parse_formula
 
 Per = Literal["context", "candidate"]
 Precision = Literal["f32", "int8", "bf16"]
+
+SCORE_BINS_MAX = 10
+_SHARES_ERROR = 1e-6
+"""By how much shares may miss 1 in sum: each is rounded."""
 
 
 class TowerInput(StrictModel):
@@ -65,6 +71,39 @@ class HeadEffect(StrictModel):
     """The same of the original's."""
 
 
+class ScoreDistribution(StrictModel):
+    """How the scores of the examples are distributed, which live scores are compared with.
+
+    Score `s` is in bin i if `edges[i - 1] <= s < edges[i]`; the first and the last bin have no
+    other end.
+    """
+
+    edges: tuple[float, ...]
+    """Ascending."""
+    shares: tuple[float, ...]
+    """Of the examples, by bin; one more than edges."""
+    examples: Positive
+
+    @model_validator(mode="after")
+    def _check_bins(self) -> ScoreDistribution:
+        if not 1 <= len(self.edges) < SCORE_BINS_MAX:
+            raise ValueError(
+                f"scores have {len(self.edges)} edges; 1 to {SCORE_BINS_MAX - 1} were expected"
+            )
+        if not all(low < high for low, high in pairwise((-math.inf, *self.edges, math.inf))):
+            raise ValueError("edges of scores must be finite and ascend")
+        if len(self.shares) != len(self.edges) + 1:
+            raise ValueError(
+                f"{len(self.shares)} shares for {len(self.edges)} edges; one more share was "
+                "expected"
+            )
+        if not all(share > 0 for share in self.shares):
+            raise ValueError("a share of the examples must be above 0")
+        if not abs(sum(self.shares) - 1) <= _SHARES_ERROR:
+            raise ValueError(f"the shares add up to {sum(self.shares):g}; 1 was expected")
+        return self
+
+
 class TowerForm(StrictModel):
     """One way to run a tower: a SavedModel directory or a LiteRT flatbuffer."""
 
@@ -107,6 +146,10 @@ class Tower(StrictModel):
     parts: tuple[TowerPart, ...] = ()
     """The same network cut by data flow, each part before those that take its outputs; (): it is
     not cut.
+    """
+    scores: ScoreDistribution | None = None
+    """Of a ranking tower: what candidates are ordered by (`formula`, else `result`), over the
+    recipe's examples; null: the recipe names too few, or none.
     """
 
     @model_validator(mode="after")

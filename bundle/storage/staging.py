@@ -72,6 +72,7 @@ class Staging:
             self.resumed: set[str] = set()
             self.directory.mkdir(exist_ok=True)
             _end_attempts(self.directory)
+            self._remove_unknown_links()
             self.attempts.mkdir()
         except BaseException:
             self.close()
@@ -262,6 +263,21 @@ class Staging:
 
     def _aside(self, suffix: str) -> Path:
         return self._parent / f".staging-{self._version}{suffix}"
+
+    def _remove_unknown_links(self) -> None:
+        """Removes files that are in published versions or checkpoints, too, unless the journal
+        lists them.
+
+        A download that was stopped leaves such files under any name, and some steps write to the
+        files that they find. Files that the journal lists are replaced, never written to.
+        """
+        listed = {file.path for step in self._steps.values() for file in step.files}
+        for directory, _, names in os.walk(self.directory):
+            for name in names:
+                path = Path(directory, name)
+                relative = path.relative_to(self.directory).as_posix()
+                if relative not in listed and path.lstat().st_nlink > 1:
+                    path.unlink()
 
     def _refuse_existing(self) -> None:
         if os.path.lexists(self._final):

@@ -13,7 +13,7 @@ import tempfile
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,41 @@ _COPIED_MAX = 1000
 """Values whose positions are copied one value after the other: few have many. Of more they are
 gathered at once.
 """
+
+
+class DistinctValues(NamedTuple):
+    """The values of an attribute, without nulls, and which candidates have them.
+
+    Attributes:
+      values: A `pyarrow.Array` as an index stores them; what `of_column` returns is distinct.
+      positions: [n] int64, the candidate of each pair of a candidate and a value that it has. Each
+        pair comes once; positions ascend.
+      numbers: [n] int64, the number of the value of each pair.
+    """
+
+    values: Any
+    positions: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+
+    @staticmethod
+    def of_column(column: Any) -> DistinctValues:
+        """Returns the values of a `pyarrow.Array` of the attribute."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        owners = np.arange(len(column))
+        values = column
+        if pa.types.is_large_list(column.type):
+            owners = np.repeat(owners, pc.fill_null(pc.list_value_length(column), 0).to_numpy())
+            values = column.flatten()
+        owners = owners[values.is_valid().to_numpy(zero_copy_only=False)]
+        values = values.drop_null().cast(_stored_type(arrow.kind_of(values.type)))
+        if pa.types.is_floating(values.type):
+            values = pc.add(values, 0.0)  # -0 becomes 0, which it equals
+        encoded = values.dictionary_encode()
+        count = max(1, len(encoded.dictionary))
+        pairs = distinct(owners * count + encoded.indices.to_numpy())
+        return DistinctValues(encoded.dictionary, *np.divmod(pairs, count))
 
 
 class AttributeIndex:
@@ -278,28 +313,12 @@ def _slices(
     """Yields, of each record batch, distinct values, and pairs of position and value, by its
     number, each once.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     table, release = arrow.open_trusted(store)
     start = 0
     for chunk in arrow.column(table, f"attribute:{attribute}", store.name).chunks:
-        values = chunk
-        owners = np.arange(start, start + len(chunk))
+        pairs = DistinctValues.of_column(chunk)
+        yield pairs.values, pairs.positions + start, pairs.numbers
         start += len(chunk)
-        if pa.types.is_large_list(chunk.type):
-            owners = np.repeat(owners, pc.fill_null(pc.list_value_length(chunk), 0).to_numpy())
-            values = chunk.flatten()
-        owners = owners[values.is_valid().to_numpy(zero_copy_only=False)]
-        values = values.drop_null().cast(_stored_type(arrow.kind_of(values.type)))
-        if pa.types.is_floating(values.type):
-            values = pc.add(values, 0.0)  # -0 becomes 0, which it equals
-        encoded = values.dictionary_encode()
-        count = max(1, len(encoded.dictionary))
-        yield (
-            encoded.dictionary,
-            *np.divmod(distinct(owners * count + encoded.indices.to_numpy()), count),
-        )
         release()
 
 

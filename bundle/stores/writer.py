@@ -83,10 +83,10 @@ class StoreWriter:
         keys = _checked_ids(ids, self.size)
         arrays = {"id": pa.array(keys, pa.int64() if keys.dtype == np.int64 else pa.large_string())}
         for name, column in features.items():
-            arrays[f"feature:{name}"] = _feature_array(name, column, keys.size)
+            arrays[f"feature:{name}"] = feature_array(name, column, keys.size)
             if column.weights is not None:
                 weights = Column(np.asarray(column.weights, np.float32), column.offsets)
-                arrays[f"weights:{name}"] = _feature_array(name, weights, keys.size)
+                arrays[f"weights:{name}"] = feature_array(name, weights, keys.size)
         for name, values in attributes.items():
             arrays[f"attribute:{name}"] = _attribute_array(name, values, keys.size)
         self._features |= dict.fromkeys(features)
@@ -259,6 +259,45 @@ def find_repeated(slices: Callable[[], Iterator[Any]], size: int) -> tuple[int, 
     return None
 
 
+def cast(array: Any, kind: Any) -> Any:
+    """Returns a `pyarrow.Array` as another type; single values become lists where lists are stored.
+
+    Raises:
+      ArrowInvalid, ArrowNotImplementedError: A value does not fit the type.
+    """
+    import pyarrow as pa
+
+    single = array.type == _leaf(array.type) and not pa.types.is_null(array.type)
+    if single and pa.types.is_large_list(kind):
+        array = pa.LargeListArray.from_arrays(pa.array(np.arange(len(array) + 1)), array)
+    return array.cast(kind)
+
+
+def is_list(kind: Any) -> bool:
+    """Returns whether an Arrow type is one of lists, however they are stored."""
+    import pyarrow as pa
+
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def without_nan(name: str, array: Any) -> Any:
+    """Returns the float64 values of an attribute with null in the place of NaN.
+
+    Raises:
+      FormatError: A value is infinite.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    array = pc.if_else(pc.is_nan(array), pa.scalar(None, pa.float64()), array)
+    if pc.any(pc.is_inf(array)).as_py():
+        raise FormatError(
+            f"attribute {name!r} holds {math.inf}, which JSON cannot carry; write null instead"
+        )
+    return array
+
+
 def _widened(name: str, held: Any, new: Any) -> Any:
     """Returns the type that a column has after values of type `new`: text may follow numbers in
     features only.
@@ -288,22 +327,12 @@ def _as_schema(arrays: Sequence[Any], schema: Any) -> Any:
     """Returns a record batch of arrays, each as its column's type."""
     import pyarrow as pa
 
-    columns = []
-    for array, kind in zip(arrays, schema.types, strict=True):
-        single = array.type == _leaf(array.type) and not pa.types.is_null(array.type)
-        if single and pa.types.is_large_list(kind):
-            listed = pa.LargeListArray.from_arrays(pa.array(np.arange(len(array) + 1)), array)
-            columns.append(listed.cast(kind))
-        else:
-            columns.append(array.cast(kind))
+    columns = [cast(array, kind) for array, kind in zip(arrays, schema.types, strict=True)]
     return pa.record_batch(columns, schema=schema)
 
 
 def _leaf(kind: Any) -> Any:
-    import pyarrow as pa
-
-    lists = pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return kind.value_type if lists else kind
+    return kind.value_type if is_list(kind) else kind
 
 
 def _marks(ids: Any) -> NDArray[np.uint64]:
@@ -337,7 +366,17 @@ def _checked_ids(ids: Any, first: int) -> NDArray[Any]:
         raise FormatError(f"candidate ids: {problem}") from problem
 
 
-def _feature_array(name: str, column: Column, size: int) -> Any:
+def feature_array(name: str, column: Column, size: int) -> Any:
+    """Returns a feature of candidates, as callers send it, as a `pyarrow.Array`.
+
+    Args:
+      name: Of the feature.
+      column: Of `size` examples.
+      size: The number of candidates.
+
+    Raises:
+      FormatError: The column holds another number of examples, or values that are no ids.
+    """
     import pyarrow as pa
 
     values = column.values
@@ -371,7 +410,6 @@ def _feature_array(name: str, column: Column, size: int) -> Any:
 
 def _attribute_array(name: str, values: Any, size: int) -> Any:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     if pa.types.is_dictionary(array.type):
@@ -386,13 +424,7 @@ def _attribute_array(name: str, values: Any, size: int) -> Any:
         if pa.types.is_integer(kind):
             array = array.cast(pa.int64())
         elif pa.types.is_floating(kind):
-            array = array.cast(pa.float64())
-            array = pc.if_else(pc.is_nan(array), pa.scalar(None, pa.float64()), array)
-            if pc.any(pc.is_inf(array)).as_py():
-                raise FormatError(
-                    f"attribute {name!r} holds {math.inf}, which JSON cannot carry; write null "
-                    "instead"
-                )
+            array = without_nan(name, array.cast(pa.float64()))
         elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
             array = array.cast(pa.large_string())
         elif arrow.kind_of(kind) == "list<string>":

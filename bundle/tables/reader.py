@@ -26,6 +26,7 @@ from bundle.storage import files
 from bundle.tables.combiner import Combiner, Weights, combine_rows
 from bundle.tables.maps import MappedRows
 from bundle.tables.offsets import Offsets
+from bundle.tables.older_file import OlderFile
 from bundle.tables.segments import RowRange
 
 if TYPE_CHECKING:
@@ -52,6 +53,13 @@ class SegmentWriter:
 
     With an offset, it fills its own range of a file that is there, which keeps its name and which
     it never removes: several writers fill a file that a reader wants in one piece.
+
+    With a file of an older version, nothing is written while all bytes equal those of that file. If
+    the whole file does, it becomes a hard link to the older one.
+
+    Attributes:
+      is_reused: Whether the file is a hard link to the older one; known once it is closed.
+      link_problem: Why a file that equals the older one could not be linked, or "".
     """
 
     def __init__(
@@ -60,6 +68,7 @@ class SegmentWriter:
         attempts: Path | None = None,
         size: int | None = None,
         offset: int | None = None,
+        older: Path | None = None,
     ) -> None:
         """Begins a file, or a range of one.
 
@@ -68,10 +77,14 @@ class SegmentWriter:
           attempts: directory on the same disk where it lies until it is whole; None: beside `path`.
           size: bytes of the file, where they come in any order; None: they come in theirs.
           offset: first byte of the range in the file that is there; None: begins a new file.
+          older: file of an older version that may have the same content, which is not so if it is
+            gone; None: there is none. Not for a range.
         Raises:
           OSError: it cannot be written, or `attempts` is gone, as when the run that asked for the
             file is over.
         """
+        self.is_reused = False
+        self.link_problem = ""
         self._path = path
         self._start = offset or 0
         self._attempt: Path | None = None
@@ -82,7 +95,7 @@ class SegmentWriter:
             self._file = self._attempt.open("xb", buffering=0)
         else:
             self._file = path.open("r+b", buffering=0)
-            self._file.seek(offset)
+        self._older = None if older is None else _opened(older)
         self._digest = Digest()
         self._placed = None if size is None else PlacedDigest(size)
         self._placed_bytes = 0
@@ -100,15 +113,15 @@ class SegmentWriter:
           crc32c: theirs, where they were summed already; they must not exceed `room_bytes`.
         Raises:
           OSError: the disk is full or broken; the file is unfinished.
+          OlderVersionUnreadable: the older file cannot be read; this one is unfinished.
         """
-        left = contiguous(data).data
+        piece = contiguous(data)
         before = self._digest.bytes
         if crc32c is None:
-            self._digest.update(left)
+            self._digest.update(piece)
         else:
-            self._digest.append(crc32c, len(left))
-        while left:
-            left = left[self._file.write(left[:_WRITE_BYTES]) :]
+            self._digest.append(crc32c, piece.size)
+        self._put(before, piece)
         if before // SYNC_BYTES != self._digest.bytes // SYNC_BYTES:
             files.begin_sync(self._file.fileno())
 
@@ -117,17 +130,15 @@ class SegmentWriter:
 
         Raises:
           OSError: the disk is full or broken; the file is unfinished.
+          OlderVersionUnreadable: the older file cannot be read; this one is unfinished.
         """
-        left = contiguous(data).data
+        piece = contiguous(data)
         if self._placed is None:
             raise ValueError("the size of the file was not given")
-        self._placed.place(at, left)
+        self._placed.place(at, piece)
         before = self._placed_bytes
-        self._placed_bytes += len(left)
-        while left:
-            count = os.pwrite(self._file.fileno(), left[:_WRITE_BYTES], self._start + at)
-            at = at + count
-            left = left[count:]
+        self._placed_bytes += piece.size
+        self._put(at, piece)
         if before // SYNC_BYTES != self._placed_bytes // SYNC_BYTES:
             files.begin_sync(self._file.fileno())
 
@@ -138,13 +149,52 @@ class SegmentWriter:
         if not self._file.closed:
             if self._placed is not None:
                 self._digest = self._placed.digest()
+            if self._older is not None:
+                self._reuse(self._older)
             os.fsync(self._file.fileno())
             self._file.close()
             if self._attempt is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._attempt.rename(self._path)
+                # Renaming one link of a file to another link of it does nothing.
+                self._attempt.unlink(missing_ok=True)
                 files.sync(self._path.parent)
         return self._digest
+
+    def _put(self, offset: int, data: NDArray[np.uint8]) -> None:
+        """Writes bytes at an offset of the file, unless all so far equal those of the older one."""
+        if self._older is not None:
+            if self._older.matches(offset, data):
+                return
+            self._write_matched(self._older)
+        left = data.data
+        position = self._start + offset
+        while left:
+            count = os.pwrite(self._file.fileno(), left[:_WRITE_BYTES], position)
+            position += count
+            left = left[count:]
+
+    def _reuse(self, older: OlderFile) -> None:
+        """Makes the file a link to the older one, all of whose bytes came; else writes it."""
+        if self._attempt is not None and older.bytes == self._digest.bytes:
+            link = self._attempt.with_name(f"{self._attempt.name}-link")
+            try:
+                older.link(link)
+                link.rename(self._attempt)
+                self.is_reused = True
+            except OSError as problem:
+                self.link_problem = problem.strerror or str(problem)
+        if self.is_reused:
+            older.close()
+            self._older = None
+        else:
+            self._write_matched(older)
+
+    def _write_matched(self, older: OlderFile) -> None:
+        """Writes what was not written because it equals the older file, and lets go of that."""
+        older.copy_matched(self._file.fileno())
+        older.close()
+        self._older = None
 
     def __enter__(self) -> SegmentWriter:
         return self
@@ -158,11 +208,21 @@ class SegmentWriter:
         if problem is None:
             self.close()
             return
+        if self._older is not None:
+            self._older.close()
         if self._attempt is not None:
             self._attempt.unlink(missing_ok=True)
             if self._file.closed:
                 self._path.unlink(missing_ok=True)
         self._file.close()
+
+
+def _opened(older: Path) -> OlderFile | None:
+    """Opens the file of an older version; returns None if it cannot be opened."""
+    try:
+        return OlderFile(older)
+    except OSError:
+        return None
 
 
 class TableReader:

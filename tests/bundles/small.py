@@ -28,6 +28,7 @@ from bundle.format.manifest import (
     Index,
     Manifest,
     Recall,
+    ScoreDistribution,
     Table,
     Unknown,
 )
@@ -112,6 +113,7 @@ def write_small_bundle(
     keys: Mapping[str, Array] | None = None,
     lost_rows: Mapping[str, int] | None = None,
     unread_inputs: tuple[str, ...] = (),
+    scores: ScoreDistribution | None = None,
 ) -> SmallBundle:
     """Writes and commits one version.
 
@@ -133,6 +135,7 @@ def write_small_bundle(
       keys: The keys of each key index, in the order of rows.
       lost_rows: A row of each of these tables that holds NaN.
       unread_inputs: Inputs that no tower reads.
+      scores: The distribution of the scores of the ranking tower at export.
     """
     random = np.random.default_rng([version, size])
     edition = linear.EDITIONS[(version - 1) % len(linear.EDITIONS)]
@@ -174,6 +177,10 @@ def write_small_bundle(
             tower_parts = write_tower_parts(directory, compiled) if parts else ()
             writer.towers["ranking"] = writer.towers["ranking"].model_copy(
                 update={"parts": tower_parts, "formula": formula}
+            )
+        if scores is not None:
+            writer.towers["ranking"] = writer.towers["ranking"].model_copy(
+                update={"scores": scores}
             )
 
         _add_corpus(writer, ids, genres, years, titles)

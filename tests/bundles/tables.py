@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -61,6 +62,20 @@ def write_int8_table(
         ),
         source=_plain_source(name),
     )
+
+
+def write_floats(
+    directory: Path, name: str, rows: NDArray[np.float32], dtype: str, cuts: Sequence[int]
+) -> Table:
+    """Converts [rows, dim] float32 by NumPy and ml_dtypes, and writes them."""
+    if dtype == "int8":
+        return write_int8_table(directory, name, rows, cuts, cuts)
+    stored: NDArray[Any] = rows
+    if dtype == "float16":
+        stored = rows.astype("<f2")
+    elif dtype == "bfloat16":
+        stored = rows.astype(ml_dtypes.bfloat16).view("<u2")
+    return write_table(directory, name, stored, dtype, cuts)
 
 
 def write_linked_table(

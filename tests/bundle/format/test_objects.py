@@ -1,36 +1,68 @@
-"""The file that says which object of a store each file of a bundle is."""
+"""The file that says which objects of a store each file of a bundle consists of."""
 
 from __future__ import annotations
 
 import pytest
 
 from bundle.errors import FormatError
-from bundle.format.objects import ObjectMap, StoredFile, parse
+from bundle.format.objects import (
+    OBJECT_BYTES,
+    ObjectMap,
+    StoredBlock,
+    StoredFile,
+    WholeFile,
+    parse,
+    pool_path,
+)
 
 SHA256 = "0123456789abcdef" * 4
+OTHER = "f" * 64
+SEGMENT = "tables/users/rows-00000-of-00001.bin"
 MAP = ObjectMap(
     model="movies",
     version=3,
     files={
-        "manifest.json": StoredFile(sha256=SHA256, bytes=17),
-        "tables/users/rows-00000-of-00001.bin": StoredFile(sha256="f" * 64, bytes=0),
+        "manifest.json": StoredFile(bytes=17, objects=(SHA256,)),
+        SEGMENT: StoredFile(bytes=OBJECT_BYTES + 1, objects=(OTHER, SHA256)),
+        "empty": StoredFile(bytes=0, objects=()),
     },
+)
+FORMAT_1 = ObjectMap(
+    format_version=1,
+    model="movies",
+    version=3,
+    files={"manifest.json": WholeFile(sha256=SHA256, bytes=17)},
 )
 
 
 def test_object_map_reads_back() -> None:
-    assert parse(MAP.dump()) == MAP
-    assert parse(MAP.dump()).files["manifest.json"].path == f"objects/{SHA256}"
+    read = parse(MAP.dump())
+    assert read == MAP
+    assert read.files[SEGMENT].blocks == (
+        StoredBlock(OTHER, 0, OBJECT_BYTES),
+        StoredBlock(SHA256, OBJECT_BYTES, 1),
+    )
+    assert read.files["empty"].blocks == ()
+    assert pool_path(SHA256) == f".objects/01/{SHA256}"
+
+
+def test_object_map_of_format_1_has_an_object_for_each_file() -> None:
+    read = parse(FORMAT_1.dump())
+    assert read == FORMAT_1
+    assert read.files["manifest.json"].blocks == (StoredBlock(SHA256, 0, 17),)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        (b'"format_version": 1', b'"format_version": 2', "format_version"),
-        (SHA256.encode(), b"../" * 21 + b"x", "sha256"),
-        (SHA256.encode(), SHA256.upper().encode(), "sha256"),
-        (b'"bytes": 17', b'"bytes": -1', "bytes"),
-        (b'"bytes": 17', b'"bytes": "17"', "bytes"),
+        (b'"format_version":2', b'"format_version":3', "format_version"),
+        (b'"format_version":2', b'"format_version":1', "files are not those of format_version 1"),
+        (SHA256.encode(), b"../" * 21 + b"x", "objects"),
+        (SHA256.encode(), SHA256.upper().encode(), "objects"),
+        (b'"bytes":17', b'"bytes":-1', "bytes"),
+        (b'"bytes":17', b'"bytes":"17"', "bytes"),
+        (b'"bytes":17', b'"bytes":0', "0 bytes are 0 objects, not 1"),
+        (b'"bytes":4194305', b'"bytes":4194304', "4194304 bytes are 1 objects, not 2"),
         (b'"tables/users', b'"../tables/users', "normalized"),
         (b'"manifest.json"', b'"manifest"', "manifest.json"),
         (b'"model"', b'"name"', "model"),

@@ -51,6 +51,25 @@ def copied(stage: Staging, bundle: Path) -> Manifest:
     )
 
 
+def test_staged_files_that_are_in_other_versions_too_are_removed_unless_the_journal_lists_them(
+    tmp_path: Path,
+) -> None:
+    published = tmp_path / "published"
+    published.write_bytes(b"of another version")
+    with Staging(tmp_path, "movies", 1) as stage:
+        for name in ("listed", "towers/unlisted", "own"):
+            (stage.directory / name).parent.mkdir(exist_ok=True)
+        for name in ("listed", "towers/unlisted"):
+            (stage.directory / name).hardlink_to(published)
+        (stage.directory / "own").write_bytes(b"of a run")
+        stage.finish("listed", KEY)
+    with Staging(tmp_path, "movies", 1) as again:
+        staged = [path.name for path in again.directory.rglob("*") if path.is_file()]
+        assert sorted(staged) == ["listed", "own"]
+        assert again.finished("listed", KEY) is not None
+    assert published.read_bytes() == b"of another version"
+
+
 def test_commit_leaves_the_bundle_and_nothing_else(committed_bundle: Path, tmp_path: Path) -> None:
     stage = Staging(tmp_path, "movies", 2)
     manifest = copied(stage, committed_bundle)

@@ -1,0 +1,492 @@
+"""The change log: an append-only file of checksummed records, which the processes of a host share.
+
+    magic    8 bytes
+    record   length (uint32), sequence (uint64), crc32c of the payload (uint32), crc32c of these 16
+             bytes (uint32), payload of `length` bytes; little-endian
+    ...
+
+Sequences rise. The first record has sequence 0 and says of which model the log is.
+
+One process writes at a time, under a lock that the kernel releases if the process dies. It holds
+the lock until what it wrote is on the disk, and readers take the lock, too: nothing is read that a
+loss of power could take back. What a writer that died has left behind the last record is cut off by
+the next one. A record that is damaged in any other way is an error with its position; `recover`
+leaves out what is damaged and keeps the rest.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+
+from bundle.errors import FormatError, LogDamaged, LogUnwritable
+from bundle.format.checksums import crc32c
+from bundle.storage import files
+
+MAGIC = b"rowcastL"
+RECORD_BYTES_MAX = 64 << 20
+_FORMAT = 1
+_FRAME = struct.Struct("<IQI")
+_FRAME_CHECKSUM = struct.Struct("<I")
+_FRAME_BYTES = _FRAME.size + _FRAME_CHECKSUM.size
+_SEQUENCE = struct.Struct("<Q")
+_SEQUENCE_OFFSET = 4
+_RECOVERED_GAP = 1_000_000
+"""By how much sequences rise after a recovery: those of lost records are never used again."""
+_READ_BYTES = 8 << 20
+"""Bytes that are read at a time."""
+
+
+class Record(NamedTuple):
+    """One record.
+
+    Attributes:
+      sequence: Rises from record to record.
+      payload: Its bytes.
+    """
+
+    sequence: int
+    payload: bytes
+
+
+class Recovery(NamedTuple):
+    """What `recover` did.
+
+    Attributes:
+      records: How many changes the log has now.
+      dropped_bytes: How many bytes were left out.
+      lost: The sequences of the records that were left out, as ranges of the first and the last;
+        those behind the last sound record are not known.
+      damaged: Where the damaged file lies now; None: nothing was damaged.
+    """
+
+    records: int
+    dropped_bytes: int
+    lost: tuple[tuple[int, int], ...]
+    damaged: Path | None
+
+
+class _Frame(NamedTuple):
+    """A record as it lies in some bytes.
+
+    Attributes:
+      is_sound: Whether its checksums match.
+      end: The offset behind it.
+    """
+
+    record: Record
+    is_sound: bool
+    end: int
+
+
+class ChangeLog:
+    """The log of one model, as one process reads and writes it. Safe for any number of threads.
+
+    Attributes:
+      path: The file, which need not exist: then there are no records.
+      sequence: Of the last record that was read; 0: none was.
+    """
+
+    def __init__(self, path: Path, model: str) -> None:
+        """Opens a log. Nothing is read or created yet.
+
+        Args:
+          path: The file.
+          model: The name of the model.
+        """
+        self.path = path
+        self.sequence = 0
+        self._model = model
+        self._position = 0
+        self._header = b""
+        self._inode = 0
+        self._read_sequence = 0
+        self._lock = threading.RLock()
+
+    @property
+    def has_news(self) -> bool:
+        """Whether the file has bytes that were not read yet; one call of the kernel."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return False
+        return status.st_size > self._position or status.st_ino != self._inode
+
+    def read(self) -> list[Record]:
+        """Returns the records that were appended since the last call.
+
+        Raises:
+          LogDamaged: A record is damaged; those before it have been returned, or are lost with
+            this error if they were new.
+          FormatError: The file is no log, or that of another model.
+          OSError: The file cannot be read.
+        """
+        with self._lock:
+            if not self.has_news:
+                return []
+            with _locked(self.path, fcntl.LOCK_SH):
+                return self._read_new()
+
+    @contextmanager
+    def writing(self) -> Iterator[LogWriter]:
+        """Waits until no other process writes, and yields what appends records.
+
+        Raises:
+          LogUnwritable: The directory or the lock cannot be written.
+        """
+        with self._lock:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = _lock(self.path, fcntl.LOCK_EX)
+            except OSError as problem:
+                raise _unwritable(self.path, problem) from problem
+            try:
+                yield LogWriter(self)
+            finally:
+                os.close(descriptor)
+
+    def _read_new(self) -> list[Record]:
+        """Returns the records behind the last one that was read. To be called under the lock."""
+        try:
+            file = self.path.open("rb", buffering=0)
+        except FileNotFoundError:
+            return []
+        records: list[Record] = []
+        with file:
+            descriptor = file.fileno()
+            inode = os.fstat(descriptor).st_ino
+            if inode != self._inode:  # it is new, or was recovered: read from its beginning
+                self._inode = inode
+                self._position = 0
+                self._header = b""
+            if not self._position:
+                magic = os.pread(descriptor, len(MAGIC), 0)
+                _check_magic(self.path, magic)
+                if magic != MAGIC:  # its first writer died
+                    return []
+                self._position = len(MAGIC)
+            for record, end in _records(self.path, descriptor, self._position):
+                if not self._header:
+                    last = _checked_header(self.path, self._model, record)
+                    self.sequence = max(self.sequence, last)
+                    self._header = record.payload
+                elif record.sequence > self._read_sequence:
+                    records.append(record)
+                    self._read_sequence = record.sequence
+                    self.sequence = max(self.sequence, record.sequence)
+                self._position = end
+        return records
+
+
+class LogWriter:
+    """Appends records to a log, within the `with` statement of `ChangeLog.writing`."""
+
+    def __init__(self, log: ChangeLog) -> None:
+        self._log = log
+
+    def read(self) -> list[Record]:
+        """Returns what others have appended since the log was read; see `ChangeLog.read`.
+
+        Raises:
+          LogUnwritable: The log was removed since it was read.
+        """
+        log = self._log
+        if log._position and not log.path.exists():
+            raise LogUnwritable(
+                f"change log {log.path} was removed while it is served; no change was made: put it "
+                "back, or restart the service without it"
+            )
+        return log._read_new() if log.has_news else []
+
+    def append(self, payloads: Sequence[bytes]) -> list[int]:
+        """Appends records; when this returns, they are on the disk.
+
+        What others have appended must have been read before.
+
+        Args:
+          payloads: Of at least one byte and at most `RECORD_BYTES_MAX` each.
+
+        Returns:
+          The sequence of each record.
+
+        Raises:
+          LogUnwritable: The disk is full or broken, and no record was appended.
+          ValueError: A payload is empty or too long.
+        """
+        log = self._log
+        for payload in payloads:
+            if not 1 <= len(payload) <= RECORD_BYTES_MAX:
+                raise ValueError(
+                    f"a record of {len(payload)} bytes; 1 to {RECORD_BYTES_MAX} were expected"
+                )
+        content = b""
+        header = log._header
+        begin = log._position
+        if not header:
+            header = _header_of(log._model)
+            begin = 0
+            content = MAGIC + _framed(Record(0, header))
+        sequences = [log.sequence + number for number in range(1, len(payloads) + 1)]
+        records = map(Record, sequences, payloads)
+        content += b"".join(map(_framed, records))
+        try:
+            log._inode = _write_at(log.path, content, begin)
+        except OSError as problem:
+            raise _unwritable(log.path, problem) from problem
+        log._header = header
+        log._position = begin + len(content)
+        if sequences:
+            log.sequence = log._read_sequence = sequences[-1]
+        return sequences
+
+
+def recover(path: Path, model: str) -> Recovery:
+    """Rewrites a log without what is damaged in it. The damaged file is kept beside it.
+
+    Processes that read the log go on behind what they have read.
+
+    Args:
+      path: The log.
+      model: The model that it is of.
+
+    Raises:
+      FormatError: It is no log, or that of another model; nothing was changed.
+      OSError: It cannot be read, or the new file cannot be written; nothing was changed.
+    """
+    with _locked(path, fcntl.LOCK_EX):
+        content = path.read_bytes()
+        _check_magic(path, content[: len(MAGIC)])
+        records, dropped_bytes = _sound_records(content)
+        last = 0
+        if records and records[0].sequence == 0:
+            last = _checked_header(path, model, records.pop(0))
+        if not dropped_bytes:
+            return Recovery(len(records), 0, (), None)
+
+        lost = []
+        before = 0
+        for record in records:
+            if record.sequence > before + 1:
+                lost.append((before + 1, record.sequence - 1))
+            before = record.sequence
+        header = _header_of(model, max(before, last) + _RECOVERED_GAP)
+        beside = path.with_name(f"{path.name}.recovered")
+        with beside.open("wb") as file:
+            file.write(MAGIC + _framed(Record(0, header)))
+            file.writelines(map(_framed, records))
+        files.sync(beside)
+        damaged = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
+        os.link(path, damaged)
+        beside.replace(path)
+        files.sync(path.parent)
+        return Recovery(len(records), dropped_bytes, tuple(lost), damaged)
+
+
+def _sound_records(content: bytes) -> tuple[list[Record], int]:
+    """Returns the sound records of a log with rising sequences, and how many bytes are in none."""
+    records: list[Record] = []
+    position = len(MAGIC)
+    dropped_bytes = 0
+    while position < len(content):
+        frame = _frame_at(content, position)
+        expected = records[-1].sequence + 1 if records else 0
+        if frame is not None and frame.is_sound and frame.record.sequence >= expected:
+            records.append(frame.record)
+            position = frame.end
+            continue
+        following = _next_sound(content, position + 1, expected)
+        dropped_bytes += following - position
+        position = following
+    return records, dropped_bytes
+
+
+def _next_sound(content: bytes, position: int, sequence: int) -> int:
+    """Returns where the next sound record begins, by its sequence; the end if there is none.
+
+    Args:
+      content: The bytes of a log.
+      position: Where to begin.
+      sequence: Of the record that was expected there; one of the next thousand follows it.
+    """
+    nearest = len(content)
+    for wanted in range(sequence, sequence + 1000):
+        pattern = _SEQUENCE.pack(wanted)
+        offset = content.find(pattern, position + _SEQUENCE_OFFSET, nearest)
+        while offset >= 0:
+            begin = offset - _SEQUENCE_OFFSET
+            frame = _frame_at(content, begin)
+            if frame is not None and frame.is_sound:
+                nearest = begin
+                break
+            offset = content.find(pattern, offset + 1, nearest)
+    return nearest
+
+
+def _records(path: Path, descriptor: int, position: int) -> Iterator[tuple[Record, int]]:
+    """Yields the whole records of a log, each with its end.
+
+    Ends before a record that was begun and never finished. Whoever writes holds the lock, so that
+    its writer has died.
+
+    Args:
+      path: The log, for errors.
+      descriptor: Of the open file.
+      position: Where to begin.
+
+    Raises:
+      LogDamaged: A record is damaged, or has no larger sequence than the one before.
+    """
+    last = -1
+    size = os.fstat(descriptor).st_size
+    content = b""
+    offset = 0
+    while True:
+        frame = _frame_at(content, offset)
+        end_of_content = position - offset + len(content)
+        if frame is None and end_of_content < size:
+            more = os.pread(descriptor, max(_READ_BYTES, len(content)), end_of_content)
+            content = content[offset:] + more
+            offset = 0
+            continue
+        if frame is None:
+            return
+        if not frame.is_sound:
+            rest = os.pread(descriptor, size - position, position)
+            if not rest.strip(b"\0"):  # what a file system that lost power may leave
+                return
+            raise LogDamaged(path, position, "a checksum does not match")
+        if frame.record.sequence <= last:
+            raise LogDamaged(
+                path, position, f"its sequence is {frame.record.sequence}, after {last}"
+            )
+        last = frame.record.sequence
+        position += frame.end - offset
+        offset = frame.end
+        yield frame.record, position
+
+
+def _frame_at(content: bytes, offset: int) -> _Frame | None:
+    """Returns the record that begins at an offset; None: the content ends within it."""
+    begin = offset + _FRAME_BYTES
+    if begin > len(content):
+        return None
+    length, sequence, checksum = _FRAME.unpack_from(content, offset)
+    (frame_checksum,) = _FRAME_CHECKSUM.unpack_from(content, offset + _FRAME.size)
+    if crc32c(content[offset : offset + _FRAME.size]) != frame_checksum:
+        return _Frame(Record(sequence, b""), False, begin)
+    end = begin + length
+    if end > len(content):
+        return None
+    payload = content[begin:end]
+    return _Frame(Record(sequence, payload), crc32c(payload) == checksum, end)
+
+
+def _framed(record: Record) -> bytes:
+    sequence, payload = record
+    frame = _FRAME.pack(len(payload), sequence, crc32c(payload))
+    return frame + _FRAME_CHECKSUM.pack(crc32c(frame)) + payload
+
+
+def _header_of(model: str, last: int = 0) -> bytes:
+    """Returns the first record; further sequences are larger than `last`."""
+    return orjson.dumps({"format": _FORMAT, "model": model, "last": last})
+
+
+def _check_magic(path: Path, magic: bytes) -> None:
+    # A writer that died may have left a part, a file system that lost power zeros.
+    if not MAGIC.startswith(magic) and magic.strip(b"\0"):
+        raise FormatError(
+            f"{path} is no change log: it begins with {magic!r}; {MAGIC!r} was expected"
+        )
+
+
+def _checked_header(path: Path, model: str, record: Record) -> int:
+    """Returns the sequence that all further ones exceed.
+
+    Raises:
+      FormatError: The log is of another model, or of another format.
+    """
+    try:
+        header = orjson.loads(record.payload)
+        written_format = header["format"]
+        written_model = header["model"]
+        last = int(header["last"])
+    except (ValueError, KeyError, TypeError) as problem:
+        raise FormatError(
+            f"{path} is no change log: its first record is {record.payload[:80]!r}"
+        ) from problem
+    if written_format != _FORMAT:
+        raise FormatError(
+            f"{path} has format {written_format!r}; {_FORMAT} was expected: another release of "
+            "rowcast wrote it"
+        )
+    if written_model != model:
+        raise FormatError(
+            f"{path} is the change log of model {written_model!r}; that of {model!r} was expected"
+        )
+    return last
+
+
+def _write_at(path: Path, content: bytes, position: int) -> int:
+    """Writes to the disk what a file ends with, from a position on; on failure, cuts it there.
+
+    Returns:
+      The inode of the file.
+
+    Raises:
+      OSError: The disk is full or broken.
+    """
+    existed = path.exists()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        if os.fstat(descriptor).st_size > position:  # what a writer that died has left
+            os.ftruncate(descriptor, position)
+        written = 0
+        while written < len(content):
+            written += os.pwrite(descriptor, content[written:], position + written)
+        os.fdatasync(descriptor)
+        if not existed:
+            files.sync(path.parent)
+        return os.fstat(descriptor).st_ino
+    except OSError:
+        os.ftruncate(descriptor, position)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _unwritable(path: Path, problem: OSError) -> LogUnwritable:
+    return LogUnwritable(
+        f"change log {path} cannot be written: {problem.strerror or problem}; no change was made"
+    )
+
+
+def _lock(path: Path, kind: int) -> int:
+    """Waits for the lock of a log; returns a descriptor that holds it until it is closed."""
+    descriptor = os.open(
+        path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+    )
+    try:
+        fcntl.flock(descriptor, kind)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@contextmanager
+def _locked(path: Path, kind: int) -> Iterator[None]:
+    descriptor = _lock(path, kind)
+    try:
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,163 @@
+"""A change of a model's data, and how the change log stores it: a stream of Arrow IPC.
+
+Columns by kind and action:
+
+    rows upsert             id, vector
+    candidates upsert       id, feature:*, weights:*, attribute:*, vector:<index>
+    candidates delete       id
+    candidates attributes   id, attribute:*
+    contexts                as candidates, without vectors
+
+Beside them, `sequence` (int64) where the sender numbers what it sends, and `expires_s` (float64,
+Unix seconds, null: never) of candidates that expire. Columns of features and attributes are those
+of a store (`bundle/stores`), vectors fixed-size lists of float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from bundle.errors import FormatError
+from bundle.format.fields import Count, Name, Positive, StrictModel
+from bundle.storage import arrow
+
+Kind = Literal["rows", "candidates", "contexts"]
+Action = Literal["upsert", "delete", "attributes"]
+
+ID = "id"
+VECTOR = "vector"
+SEQUENCE = "sequence"
+EXPIRES = "expires_s"
+_METADATA = b"rowcast"
+
+
+class Head(StrictModel):
+    """What a change is, beside its columns.
+
+    Attributes:
+      kind: What is changed.
+      action: What is done to it.
+      target: The name of the table, the corpus or the context store.
+      version: The version of the model for which the change was checked, and whose vectors it has.
+      time_s: When it was accepted, in Unix seconds.
+      feature: Of rows: the feature by whose rule ids become rows; "": the ids are rows.
+      embedded: The indexes whose vectors the version's candidate tower has computed; those of other
+        indexes were sent.
+      stream: The name of the stream that the change was read from; "": none.
+      offset: The position in that stream, behind which reading goes on.
+    """
+
+    kind: Kind
+    action: Action
+    target: Name
+    version: Positive
+    time_s: float
+    feature: str = ""
+    embedded: tuple[Name, ...] = ()
+    stream: str = Field(default="", max_length=256)
+    offset: Count = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """One change: all of it is applied, or nothing.
+
+    Attributes:
+      head: What it is.
+      columns: A `pyarrow.RecordBatch`.
+    """
+
+    head: Head
+    columns: Any
+
+    @property
+    def size(self) -> int:
+        """How many rows, candidates or contexts are changed."""
+        return int(self.columns.num_rows)
+
+    @property
+    def ids(self) -> NDArray[Any]:
+        """The ids, [m] int64 or [m] object holding str."""
+        return arrow.values(self.columns.column(ID))
+
+    def numbers(self, name: str) -> NDArray[Any] | None:
+        """Returns the numbers of a column such as `sequence`, [m]; None: there is no such column.
+        Of floats, null is NaN.
+        """
+        if name not in self.columns.schema.names:
+            return None
+        numbers: NDArray[Any] = self.columns.column(name).to_numpy(zero_copy_only=False)
+        return numbers
+
+    def vectors(self, name: str = VECTOR) -> NDArray[np.float32] | None:
+        """Returns the vectors of a column, [m, dim] float32; None: there is no such column."""
+        if name not in self.columns.schema.names:
+            return None
+        stored = self.columns.column(name)
+        flat: NDArray[np.float32] = arrow.values(stored.flatten())
+        return flat.reshape(len(stored), stored.type.list_size)
+
+    def only(self, kept: NDArray[np.bool_]) -> Change:
+        """Returns a change of some of the ids alone, by a mask."""
+        import pyarrow as pa
+
+        return Change(self.head, self.columns.filter(pa.array(kept)))
+
+
+def expiring_ids(changes: Iterable[Change]) -> set[int | str]:
+    """Returns the ids of candidates that some of the changes give an expiry."""
+    ids: set[int | str] = set()
+    for change in changes:
+        expires_s = change.numbers(EXPIRES)
+        if expires_s is not None:
+            ids.update(change.ids[~np.isnan(expires_s)].tolist())
+    return ids
+
+
+def vector_column(index: str) -> str:
+    """Returns the name of the column that holds the vectors of an index."""
+    return f"{VECTOR}:{index}"
+
+
+def vector_array(vectors: NDArray[np.float32]) -> Any:
+    """Returns [m, dim] vectors as an Arrow array."""
+    import pyarrow as pa
+
+    flat = pa.array(np.ascontiguousarray(vectors, np.float32).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+
+
+def encode(change: Change) -> bytes:
+    """Returns the bytes of a change, for the log."""
+    import pyarrow as pa
+
+    metadata = {_METADATA: change.head.model_dump_json(exclude_defaults=True).encode()}
+    columns = change.columns.replace_schema_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, columns.schema) as writer:
+        writer.write_batch(columns)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def decode(payload: bytes) -> Change:
+    """Returns the change that `encode` wrote.
+
+    Raises:
+      FormatError: The bytes are no change of this format.
+    """
+    import pyarrow as pa
+
+    try:
+        columns = pa.ipc.open_stream(payload).read_next_batch()
+        head = Head.model_validate_json(columns.schema.metadata[_METADATA])
+    except (pa.ArrowException, KeyError, TypeError, StopIteration, ValidationError) as problem:
+        raise FormatError(
+            f"a record of the change log holds no change that this release reads: {problem}"
+        ) from problem
+    return Change(head, columns.replace_schema_metadata(None))

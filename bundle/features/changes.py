@@ -1,0 +1,159 @@
+"""Tables that change while they are served: what features read of them in one state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from bundle.features.sources import RowReader, SideBySide
+from bundle.tables.changed_rows import ChangedRows
+from bundle.tables.combiner import Combiner, Vectors, Weights, combine_rows
+from bundle.tables.id_values import Rows
+from bundle.tables.offsets import Offsets, lengths_of, offsets_of
+
+
+class OverlaidRows:
+    """Rows of a table, or of small tables side by side, some of which are changed; reads as a
+    TableReader does.
+    """
+
+    native = None
+
+    def __init__(self, stored: RowReader, changed: ChangedRows) -> None:
+        """Lays changed rows over stored ones.
+
+        Args:
+          stored: Reads the rows as the files hold them.
+          changed: Their changed rows.
+        """
+        self._stored = stored
+        self._changed = changed
+
+    def take(self, rows: Rows) -> Vectors:
+        """See TableReader.take."""
+        vectors: Vectors = self._stored.take(rows)
+        self._changed.replace(rows, vectors)
+        return vectors
+
+    def bags(
+        self, rows: Rows, offsets: Offsets, combiner: Combiner, weights: Weights | None = None
+    ) -> Vectors:
+        """See TableReader.bags."""
+        counts = offsets_of(self._changed.contains(rows))[offsets]
+        has_changes = counts[1:] > counts[:-1]
+        if not has_changes.any():
+            return self._stored.bags(rows, offsets, combiner, weights)
+        if has_changes.all():
+            return combine_rows(self.take, rows, offsets, combiner, weights)
+
+        # Compiled code combines the other bags to the bits that `combine_rows` gives.
+        combined: Vectors = self._stored.bags(rows, offsets, combiner, weights)
+        lengths = lengths_of(offsets)
+        is_read = has_changes.repeat(lengths)
+        if weights is not None:
+            weights = weights[is_read]
+        changed_offsets = offsets_of(lengths[has_changes])
+        combined[has_changes] = combine_rows(
+            self.take, rows[is_read], changed_offsets, combiner, weights
+        )
+        return combined
+
+
+class MergedRows(NamedTuple):
+    """The changed rows of small tables that lie side by side.
+
+    Attributes:
+      by_first: The changed rows of each changed table, by where its row 0 is.
+      rows: All of them, as rows of the tables side by side.
+    """
+
+    by_first: Mapping[int, ChangedRows]
+    rows: ChangedRows
+
+
+class Changes:
+    """The changed rows of all tables of a reader in one state. Safe for any number of threads.
+
+    Attributes:
+      by_table: The changed rows of each TableReader, at least one row of each.
+    """
+
+    def __init__(
+        self, by_table: Mapping[object, ChangedRows], latest: dict[SideBySide, MergedRows]
+    ) -> None:
+        """Begins a state.
+
+        Args:
+          by_table: The changed rows of each TableReader, at least one row of each.
+          latest: What another state has merged, of which this one merges the differences alone;
+            kept up to date.
+        """
+        self.by_table = by_table
+        self._latest = latest
+        self._merged: dict[SideBySide, ChangedRows] = {}
+
+    def reader(self, stored: RowReader) -> RowReader | OverlaidRows:
+        """Returns what reads the rows of a source in this state; the source itself if none of its
+        rows is changed.
+        """
+        changed = self.by_table.get(stored)
+        if isinstance(stored, SideBySide):
+            changed = self._side_by_side(stored)
+        if changed is None or not changed.rows.size:
+            return stored
+        return OverlaidRows(stored, changed)
+
+    def _side_by_side(self, tables: SideBySide) -> ChangedRows:
+        """Returns the changed rows of small tables, as rows of the tables side by side.
+
+        They are merged when they are first read: most states are replaced before.
+        """
+        rows = self._merged.get(tables)
+        if rows is None:
+            by_first = {}
+            for table, first in tables.firsts.items():
+                changed = self.by_table.get(table)
+                if changed is not None:
+                    by_first[first] = changed
+            merged = _merged(by_first, self._latest.get(tables), tables.dim)
+            self._latest[tables] = merged
+            rows = merged.rows
+            self._merged[tables] = rows
+        return rows
+
+
+def _merged(by_first: Mapping[int, ChangedRows], before: MergedRows | None, dim: int) -> MergedRows:
+    """Merges the changed rows of tables that lie side by side.
+
+    Args:
+      by_first: The changed rows of each table, by where its row 0 is.
+      before: Another state; None: there is none.
+      dim: Number of values of a row.
+    """
+    known: Mapping[int, ChangedRows] = {}
+    rows = ChangedRows.none(dim)
+    if before is not None and _replaces_all(by_first, before.by_first):
+        known = before.by_first
+        rows = before.rows
+    added = [
+        (first, changed) for first, changed in by_first.items() if changed is not known.get(first)
+    ]
+    if added:
+        rows = rows.with_rows(
+            np.concatenate([changed.rows + first for first, changed in added]),
+            np.concatenate([changed.vectors for _, changed in added]),
+        )
+    return MergedRows(by_first, rows)
+
+
+def _replaces_all(by_first: Mapping[int, ChangedRows], before: Mapping[int, ChangedRows]) -> bool:
+    """Returns whether every row that was changed in a state before is changed."""
+    for first, changed_before in before.items():
+        changed = by_first.get(first)
+        if changed is None:
+            return False
+        if changed is not changed_before and not changed.contains(changed_before.rows).all():
+            return False
+    return True

@@ -1,0 +1,422 @@
+"""Candidates that are added, replaced and deleted while a store is served.
+
+The candidates of the store keep their positions. Each one that is added or replaced gets a slot
+behind them: its position is the size of the store and the number of the slot. The position of a
+candidate that is replaced or deleted is ended: it keeps what it holds, but no id leads to it.
+
+Snapshots never change. They share what is only ever appended to: the slots' columns, the slots of
+each id, and for each position the number of the change that ended it. To a snapshot, a position is
+ended if that number is not larger than its own.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import FormatError
+from bundle.format.indexes import CANDIDATES_MAX
+from bundle.format.manifest import Corpus
+from bundle.storage import arrow
+from bundle.stores.attribute_index import Bound, DistinctValues
+from bundle.stores.attribute_index import Positions as RowPositions
+from bundle.stores.batches import checked_batch, checked_column
+from bundle.stores.columns import ColumnBatch, Positions, StoredColumns
+from bundle.stores.position_history import PositionHistory
+from bundle.stores.reader import CandidateStore
+from bundle.stores.value_counts import ValueCounts
+from bundle.tables.id_values import distinct
+
+_EXACT_MAX = 1 << 53
+"""Integers up to this one are exact as floats."""
+
+_COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
+    operator.ge,
+    operator.gt,
+    operator.le,
+    operator.lt,
+)
+"""Of values with the bounds of a filter, in the order of its arguments."""
+
+
+class StoreChanges:
+    """The changes of one store: of candidates, or of contexts. One thread at a time uses it; the
+    snapshots are safe for any number of threads.
+    """
+
+    def __init__(self, base: CandidateStore, corpus: Corpus) -> None:
+        """Begins without changes.
+
+        Args:
+          base: The store.
+          corpus: Its entry in the manifest.
+        """
+        self._base = base
+        self._corpus = corpus
+        self._types = base.types
+        self._history = PositionHistory(base, corpus)
+        self._number = 0
+        self._slot_count = 0
+        self._tiers: list[ColumnBatch] = []
+        self._ended = np.empty(0, np.uint32)
+        self._newly_ended: list[Positions] = []
+        self._store: ChangedStore | None = None
+
+    @property
+    def store(self) -> ChangedStore:
+        """The candidates now, which later changes leave as they are."""
+        if self._store is None:
+            self._merge_ended()
+            self._store = ChangedStore(
+                self._base,
+                self._corpus,
+                self._history,
+                self._number,
+                self._tiers,
+                self._ended,
+            )
+        return self._store
+
+    def upsert(self, batch: Any) -> Positions:
+        """Adds candidates, in the place of those that have their ids.
+
+        Args:
+          batch: A `pyarrow.RecordBatch` of m candidates with distinct ids and all columns of the
+            store, `id`, `feature:*`, `weights:*` and `attribute:*`, of types that can be cast to
+            the store's.
+
+        Returns:
+          [m] int64, the new positions.
+
+        Raises:
+          FormatError: A column does not fit, is missing or is none of the store's; an id, a feature
+            or a weight is null; an id comes twice; or there are too many positions. Nothing was
+            changed.
+        """
+        arrays = checked_batch(batch, self._types)
+        replaced = self._find(arrow.values(arrays["id"]))
+        return self._append(arrays, replaced[replaced >= 0])
+
+    def delete(self, ids: NDArray[Any]) -> Positions:
+        """Deletes candidates.
+
+        Args:
+          ids: [m] int64, or [m] object holding str.
+
+        Returns:
+          [m] int64, the positions that the candidates had; -1 where there is none.
+
+        Raises:
+          UnknownCandidate: A value is no id of the store's kind. Nothing was changed.
+        """
+        positions = self._find(ids)
+        ended = distinct(positions[positions >= 0])
+        if ended.size:
+            self._begin_change()
+            self._end(ended)
+        return positions
+
+    def set_attributes(
+        self, ids: NDArray[Any], attributes: Mapping[str, Any]
+    ) -> tuple[Positions, Positions]:
+        """Gives candidates other values of some attributes. Each gets a new position with the same
+        features and its other attributes.
+
+        Args:
+          ids: [m] int64, or [m] object holding str; distinct.
+          attributes: A `pyarrow.Array` of m values by attribute, null where a candidate gets none.
+
+        Returns:
+          [m] int64, the positions that the candidates had, and [m] int64, the new ones; -1 in both
+          where there is no such candidate.
+
+        Raises:
+          FormatError: The store has no such attribute; an attribute has another type or another
+            number of values; an id comes twice; or there are too many positions. Nothing was
+            changed.
+          UnknownCandidate: A value is no id of the store's kind. Nothing was changed.
+        """
+        import pyarrow as pa
+
+        old = self._find(ids)
+        columns = {
+            f"attribute:{name}": self._checked_attribute(name, values, old.size)
+            for name, values in attributes.items()
+        }
+        known = np.flatnonzero(old >= 0)
+        replaced = old[known]
+        if distinct(replaced).size < replaced.size:
+            raise FormatError(f"{_repeated(ids[known])!r} comes twice; distinct ids were expected")
+        new = np.full(old.size, -1, np.int64)
+        if not known.size:
+            return old, new
+        unchanged = [name for name in self._types if name not in columns]
+        arrays = self.store.arrays(replaced, unchanged)
+        for name, values in columns.items():
+            arrays[name] = values.take(pa.array(known))
+        new[known] = self._append(arrays, replaced)
+        return old, new
+
+    def _find(self, ids: NDArray[Any]) -> Positions:
+        """Returns [m] int64 positions of ids now, -1 where there is none."""
+        return self._history.positions(ids, "candidate", self._number, self._slot_count)
+
+    def _checked_attribute(self, name: str, values: Any, size: int) -> Any:
+        column = f"attribute:{name}"
+        if column not in self._types:
+            raise FormatError(
+                f"the store has no attribute {name!r}; it has "
+                f"{', '.join(self._corpus.attributes) or 'none'}"
+            )
+        if len(values) != size:
+            raise FormatError(
+                f"attribute {name!r} has {len(values)} values for {size} candidates; one each was "
+                "expected"
+            )
+        return checked_column(column, values, self._types[column])
+
+    def _append(self, arrays: Mapping[str, Any], replaced: Positions) -> Positions:
+        """Gives candidates that were checked the next slots, and ends the positions that they
+        replace.
+        """
+        count = len(arrays["id"])
+        first = self._base.size + self._slot_count
+        if first + count > CANDIDATES_MAX:
+            raise FormatError(
+                f"{count} changed candidates behind {first} positions; at most {CANDIDATES_MAX} "
+                "positions were expected, of which each change of a candidate takes one"
+            )
+        if not count:
+            return np.empty(0, np.int64)
+        # What may fail comes first.
+        ids = arrays["id"].to_pylist()
+        tiers = _with_batch(self._tiers, arrays, self._corpus.features)
+        self._begin_change()
+        self._end(replaced)
+        self._history.append(ids)
+        self._tiers = tiers
+        self._slot_count += count
+        return np.arange(first, first + count)
+
+    def _begin_change(self) -> None:
+        self._number += 1
+        self._store = None
+
+    def _end(self, positions: Positions) -> None:
+        if positions.size:
+            self._history.end(positions, self._number)
+            self._newly_ended.append(positions)
+
+    def _merge_ended(self) -> None:
+        """Adds the positions that ended since the last snapshot to those that ended before."""
+        if self._newly_ended:
+            ended = np.concatenate(self._newly_ended)
+            ended.sort()
+            self._ended = np.insert(self._ended, self._ended.searchsorted(ended), ended)
+            self._newly_ended = []
+
+
+class ChangedStore(StoredColumns):
+    """A snapshot of a store and its changes. Safe for any number of threads.
+
+    Attributes:
+      size: The number of positions, those that are ended included.
+      base_size: How many of them are the store's; those of changed candidates follow.
+      count: The number of candidates.
+      ended: [e] uint32, the positions that are ended, ascending.
+    """
+
+    def __init__(
+        self,
+        base: CandidateStore,
+        corpus: Corpus,
+        history: PositionHistory,
+        number: int,
+        tiers: Sequence[ColumnBatch],
+        ended: NDArray[np.uint32],
+    ) -> None:
+        """Takes a state of `StoreChanges`, which alone makes snapshots."""
+        super().__init__([*base.batches, *tiers], corpus.features, [*corpus.attributes])
+        self.base_size = base.size
+        self.count = self.size - ended.size
+        self.ended = ended
+        self._base = base
+        self._history = history
+        self._number = number
+        self._slot_count = self.size - base.size
+        self._tiers = tiers
+
+    def ids(self, positions: Positions) -> NDArray[Any]:
+        """See `StoredColumns.ids`."""
+        positions = self._checked(positions)
+        if np.count_nonzero(positions >= self.base_size):
+            return super().ids(positions)
+        return self._base.ids(positions)
+
+    def positions(self, ids: NDArray[Any], what: str = "candidate") -> Positions:
+        """Returns [m] int64 positions of ids, -1 where there is no such candidate, or no more.
+
+        Args:
+          ids: [m] int64, or [m] object holding str.
+          what: What the ids are of, for the error.
+
+        Raises:
+          UnknownCandidate: A value is no id of the store's kind.
+        """
+        return self._history.positions(ids, what, self._number, self._slot_count)
+
+    def value_counts(self, attribute: str) -> ValueCounts:
+        """Returns how many candidates have each value of an attribute. Only what was changed is
+        read, if the values of the store were counted before.
+        """
+        if attribute not in self._value_counts:
+            boundary = int(self.ended.searchsorted(self.base_size))
+            live = np.ones(self.size - self.base_size, bool)
+            live[self.ended[boundary:] - self.base_size] = False
+            added = self._changed_column(attribute).filter(live)
+            column = f"attribute:{attribute}"
+            removed = self._base.arrays(self.ended[:boundary].astype(np.int64), [column])[column]
+            counts = self._base.value_counts(attribute)
+            self._value_counts[attribute] = counts.changed(removed, added)
+        return self._value_counts[attribute]
+
+    def changed_values(self, attribute: str) -> DistinctValues:
+        """Returns what the changed candidates have of an attribute, those that are ended included.
+        Positions are counted from `base_size`; values may repeat.
+        """
+        import pyarrow as pa
+
+        if not self._tiers:
+            return DistinctValues.of_column(self._changed_column(attribute))
+        # Of each tier they are found once, however many snapshots have it.
+        parts = [tier.distinct_values(attribute) for tier in self._tiers]
+        positions = []
+        numbers = []
+        position = 0
+        number = 0
+        for tier, part in zip(self._tiers, parts, strict=True):
+            positions.append(part.positions + position)
+            numbers.append(part.numbers + number)
+            position += tier.size
+            number += len(part.values)
+        values = pa.concat_arrays([part.values for part in parts])
+        return DistinctValues(values, np.concatenate(positions), np.concatenate(numbers))
+
+    def _changed_column(self, attribute: str) -> Any:
+        import pyarrow as pa
+
+        column = f"attribute:{attribute}"
+        if not self._tiers:
+            return pa.array([], self.types[column])
+        return pa.concat_arrays([tier.arrays[column] for tier in self._tiers])
+
+
+class ChangedAttributeIndex:
+    """The changed candidates of a snapshot by the value of one attribute, those that are ended
+    included, as `AttributeIndex` finds those of a store. Positions are counted from the first
+    changed candidate. Safe for any number of threads.
+
+    Attributes:
+      kind: Arrow type of the attribute: int64, double, string, bool or list<string>.
+    """
+
+    def __init__(self, store: ChangedStore, attribute: str) -> None:
+        """Takes a snapshot, whose values are read when they are needed first.
+
+        Args:
+          store: The snapshot.
+          attribute: The name of the attribute.
+        """
+        self.kind = arrow.kind_of(store.types[f"attribute:{attribute}"])
+        self._store = store
+        self._attribute = attribute
+
+    def rows_of(self, values: NDArray[Any]) -> RowPositions:
+        """See `AttributeIndex.rows_of`."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        pairs = self._pairs
+        wanted = pa.array(values, pairs.values.type)
+        if pa.types.is_floating(wanted.type):
+            wanted = pc.add(wanted, 0.0)  # -0 becomes 0, which it equals
+        is_wanted = pc.is_in(pairs.values, value_set=wanted).to_numpy(zero_copy_only=False)
+        return _rows(pairs.positions[is_wanted[pairs.numbers]])
+
+    def rows_between(
+        self, ge: Bound = None, gt: Bound = None, le: Bound = None, lt: Bound = None
+    ) -> RowPositions:
+        """See `AttributeIndex.rows_between`."""
+        pairs = self._pairs
+        if ge is None and gt is None and le is None and lt is None:
+            return _rows(pairs.positions)
+        within = _within(arrow.values(pairs.values), ge, gt, le, lt)
+        return _rows(pairs.positions[within[pairs.numbers]])
+
+    def numbers_between(
+        self, ge: Bound = None, le: Bound = None
+    ) -> tuple[RowPositions, NDArray[np.float64]]:
+        """See `AttributeIndex.numbers_between`."""
+        pairs = self._pairs
+        values = arrow.values(pairs.values)
+        within = _within(values, ge, None, le, None)[pairs.numbers]
+        numbers = pairs.numbers[within]
+        return _rows(pairs.positions[within]), values.astype(np.float64)[numbers]
+
+    @cached_property
+    def _pairs(self) -> DistinctValues:
+        """The candidates and their values."""
+        return self._store.changed_values(self._attribute)
+
+
+def _rows(positions: Positions) -> RowPositions:
+    return positions.astype(np.uint32)
+
+
+def _with_batch(
+    tiers: Sequence[ColumnBatch], arrays: Mapping[str, Any], features: Sequence[str]
+) -> list[ColumnBatch]:
+    """Returns the columns of slots, with those of further slots behind them.
+
+    Each tier is at least twice as large as the next one. So there are few, and a candidate is
+    copied only as often as its tier doubles.
+    """
+    import pyarrow as pa
+
+    count = len(tiers)
+    size = len(arrays["id"])
+    while count and tiers[count - 1].size < 2 * size:
+        count -= 1
+        size += tiers[count].size
+    parts = [*(tier.arrays for tier in tiers[count:]), arrays]
+    if len(parts) > 1:
+        arrays = {name: pa.concat_arrays([part[name] for part in parts]) for name in arrays}
+    return [*tiers[:count], ColumnBatch.of_arrays(arrays, features)]
+
+
+def _within(values: NDArray[Any], ge: Bound, gt: Bound, le: Bound, lt: Bound) -> NDArray[np.bool_]:
+    """Returns which int64 or float64 values are within all bounds, compared exactly."""
+    within = np.ones(values.size, np.bool_)
+    for compare, bound in zip(_COMPARISONS, (ge, gt, le, lt), strict=True):
+        if bound is None:
+            continue
+        if values.dtype == np.int64:
+            is_exact = isinstance(bound, int)
+        else:
+            is_exact = isinstance(bound, float) or abs(bound) <= _EXACT_MAX
+        # NumPy would round an integer to compare it with a float; Python does not.
+        compared = values if is_exact else values.astype(object)
+        within &= compare(compared, bound)
+    return within
+
+
+def _repeated(ids: NDArray[Any]) -> int | str:
+    """Returns the id that occurs most often."""
+    counts: Counter[int | str] = Counter(ids.tolist())
+    return counts.most_common(1)[0][0]

@@ -1,0 +1,375 @@
+"""Ids, features and attributes by position, in Arrow record batches.
+
+The columns are `id`, `feature:<name>` (with `weights:<name>` beside a weighted bag) and
+`attribute:<name>`. Positions are counted over all batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.arithmetic import ceil_div
+from bundle.errors import FeatureError, FormatError, RowOutOfRange
+from bundle.features.columns import Column
+from bundle.storage import arrow
+from bundle.stores.attribute_index import DistinctValues
+from bundle.stores.value_counts import ValueCounts
+from bundle.tables.offsets import offsets_of
+
+Positions = NDArray[np.int64]
+
+_NUMBER_TEXT_BYTES = 24
+"""The longest number as JSON, with quotes and a comma: an int64 beyond 2^53."""
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnBatch:
+    """The columns of some candidates that follow each other.
+
+    Attributes:
+      arrays: A `pyarrow.Array` by column.
+      numbers: Views of integer ids, and of the features of which each candidate has one number, by
+        column: NumPy reads them in a tenth of the time that pyarrow takes.
+      size: The number of candidates.
+    """
+
+    arrays: Mapping[str, Any]
+    numbers: Mapping[str, NDArray[Any]]
+    size: int
+    _distinct_values: dict[str, DistinctValues] = field(default_factory=dict)
+
+    @staticmethod
+    def of_arrays(arrays: Mapping[str, Any], features: Iterable[str]) -> ColumnBatch:
+        """Returns columns that have these features."""
+        unweighted = [name for name in features if f"weights:{name}" not in arrays]
+        numbers = {}
+        for column in ["id", *(f"feature:{name}" for name in unweighted)]:
+            stored = arrays[column]
+            if arrow.kind_of(stored.type) in {"int64", "float"}:
+                numbers[column] = arrow.values(stored)
+        return ColumnBatch(arrays, numbers, len(arrays["id"]))
+
+    def distinct_values(self, attribute: str) -> DistinctValues:
+        """Returns the values of an attribute, which are found once."""
+        if attribute not in self._distinct_values:
+            column = self.arrays[f"attribute:{attribute}"]
+            self._distinct_values[attribute] = DistinctValues.of_column(column)
+        return self._distinct_values[attribute]
+
+
+class StoredColumns:
+    """Ids, features and attributes by position. Safe for any number of threads.
+
+    Attributes:
+      size: The number of positions.
+      batches: The columns, of which all have the same types.
+    """
+
+    def __init__(
+        self, batches: Sequence[ColumnBatch], features: Sequence[str], attributes: Sequence[str]
+    ) -> None:
+        """Takes the columns.
+
+        Args:
+          batches: One or more, all with the same columns of the same types.
+          features: The names of the features.
+          attributes: The names of the attributes.
+        """
+        self.batches = batches
+        self._features = tuple(features)
+        self._attributes = tuple(attributes)
+        self._starts = offsets_of([batch.size for batch in batches])
+        self._text_bytes: dict[str, int] = {}
+        self._value_counts: dict[str, ValueCounts] = {}
+        self.size = int(self._starts[-1])
+
+    @property
+    def types(self) -> dict[str, Any]:
+        """The `pyarrow.DataType` of each column: the ids, features, weights and attributes."""
+        arrays = self.batches[0].arrays
+        names = ["id"]
+        for name in self._features:
+            names.append(f"feature:{name}")
+            if f"weights:{name}" in arrays:
+                names.append(f"weights:{name}")
+        names += [f"attribute:{name}" for name in self._attributes]
+        return {name: arrays[name].type for name in names}
+
+    def ids(self, positions: Positions) -> NDArray[Any]:
+        """Returns the ids at [m] int64 positions: [m] int64, or [m] object holding str.
+
+        Raises:
+          RowOutOfRange: a position is negative or past the end.
+        """
+        if "id" in self.batches[0].numbers:
+            return self._select(positions).numbers("id")
+        return arrow.values(self.arrays(positions, ["id"])["id"])
+
+    def features(self, positions: Positions, names: Sequence[str]) -> dict[str, Column]:
+        """Returns the named features of the candidates at [m] int64 positions, a column of m
+        examples each.
+
+        Raises:
+          RowOutOfRange: a position is negative or past the end.
+          FeatureError: the store does not hold a feature.
+        """
+        absent = [name for name in names if name not in self._features]
+        if absent:
+            raise FeatureError(
+                absent[0],
+                f"the candidate store does not hold it; it holds {', '.join(self._features)}",
+            )
+        selection = self._select(positions)
+        first = self.batches[0]
+        features = {}
+        columns = []
+        for name in names:
+            column = f"feature:{name}"
+            if column in first.numbers:
+                features[name] = Column(selection.numbers(column))
+            else:
+                columns.append(column)
+                if f"weights:{name}" in first.arrays:
+                    columns.append(f"weights:{name}")
+        arrays = selection.arrays(columns)
+        for name in names:
+            if name not in features:
+                features[name] = column_of(arrays[f"feature:{name}"], arrays.get(f"weights:{name}"))
+        return features
+
+    def attributes(self, positions: Positions, names: Sequence[str]) -> dict[str, list[Any]]:
+        """Returns the named attributes of the candidates at [m] int64 positions: int, float, str,
+        bool, list or None.
+
+        Raises:
+          RowOutOfRange: a position is negative or past the end.
+          FeatureError: the store does not hold an attribute.
+        """
+        absent = [name for name in names if name not in self._attributes]
+        if absent:
+            raise FeatureError(
+                absent[0],
+                f"no such attribute; candidates have {', '.join(self._attributes) or 'none'}",
+            )
+        arrays = self.arrays(positions, [f"attribute:{name}" for name in names])
+        return {name: arrays[f"attribute:{name}"].to_pylist() for name in names}
+
+    def numbers(self, positions: Positions, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+        """Returns attributes of numbers or bools of the candidates at [m] int64 positions, null as
+        0.
+        """
+        arrays = self.arrays(positions, [f"attribute:{name}" for name in names])
+        return {
+            name: arrays[f"attribute:{name}"]
+            .cast("float64", safe=False)
+            .fill_null(0.0)
+            .to_numpy(zero_copy_only=False)
+            for name in names
+        }
+
+    def codes(self, positions: Positions, attribute: str) -> NDArray[np.int64]:
+        """Returns what is equal for candidates with equal values of an attribute, [m] from 0; -1:
+        it is null.
+        """
+        column = f"attribute:{attribute}"
+        values = self.arrays(positions, [column])[column]
+        codes: NDArray[np.int64] = (
+            values.dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
+        )
+        return codes
+
+    def cardinality(self, attribute: str) -> tuple[int, int]:
+        """Returns how many values an attribute has, and how many candidates have none; all are read
+        once.
+        """
+        counts = self.value_counts(attribute)
+        return len(counts.values), counts.null_count
+
+    def value_counts(self, attribute: str) -> ValueCounts:
+        """Returns how many positions have each value of an attribute; all are read once."""
+        if attribute not in self._value_counts:
+            import pyarrow as pa
+
+            column = f"attribute:{attribute}"
+            stored = pa.chunked_array([batch.arrays[column] for batch in self.batches])
+            self._value_counts[attribute] = ValueCounts.of_column(stored)
+        return self._value_counts[attribute]
+
+    def text_bytes(self, column: str) -> int:
+        """Returns about how many bytes a value of a column, such as `id` or `attribute:title`, has
+        as text: the longest for numbers, the average for strings and lists.
+        """
+        text_bytes = self._text_bytes.get(column)
+        if text_bytes is None:
+            kind = arrow.kind_of(self.batches[0].arrays[column].type)
+            if "string" in kind or "list" in kind:
+                # With its offsets, which take about as much as quotes and commas.
+                stored = sum(batch.arrays[column].nbytes for batch in self.batches)
+                text_bytes = ceil_div(stored, max(1, self.size))
+                text_bytes *= 1 if "string" in kind else _NUMBER_TEXT_BYTES // 8
+            else:
+                text_bytes = _NUMBER_TEXT_BYTES
+            self._text_bytes[column] = text_bytes
+        return text_bytes
+
+    def arrays(self, positions: Positions, columns: Sequence[str]) -> dict[str, Any]:
+        """Copies what some columns hold at [m] int64 positions.
+
+        Args:
+          positions: The positions, in any order.
+          columns: Names as in `types`.
+
+        Returns:
+          A `pyarrow.Array` of m values by column.
+
+        Raises:
+          RowOutOfRange: A position is negative or past the end.
+        """
+        return self._select(positions).arrays(columns)
+
+    def _checked(self, positions: Positions) -> Positions:
+        positions = np.asarray(positions, np.int64)
+        beyond = positions.view(np.uint64) >= np.uint64(self.size)
+        if np.count_nonzero(beyond):
+            raise RowOutOfRange(
+                f"position {positions[beyond][0]} asked; the store holds {self.size} candidates"
+            )
+        return positions
+
+    def _select(self, positions: Positions) -> _Selection:
+        """Returns which candidates of which batches are at positions, which are checked."""
+        positions = self._checked(positions)
+        batches = self.batches
+        starts = self._starts
+        if len(batches) == 1 or not np.count_nonzero(positions >= starts[1]):
+            return _Selection([_Part(batches[0], positions)])
+        # By batch: `take` of a table would join all its batches first.
+        numbers = np.searchsorted(starts[1:], positions, side="right")
+        order = np.argsort(numbers, kind="stable")
+        parts = []
+        for indices in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
+            number = numbers[indices[0]]
+            parts.append(_Part(batches[number], positions[indices] - starts[number]))
+        return _Selection(parts, order)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Candidates of one batch, by their positions in it."""
+
+    batch: ColumnBatch
+    positions: Positions
+
+
+class _Selection:
+    """Candidates by batch."""
+
+    def __init__(self, parts: Sequence[_Part], order: Positions | None = None) -> None:
+        """Takes the candidates.
+
+        Args:
+          parts: Those of each batch.
+          order: [m], where each candidate of the parts belongs; None: there is one part.
+        """
+        self._parts = parts
+        self._order = order
+
+    def numbers(self, column: str) -> NDArray[Any]:
+        """Returns the one number that each candidate has in a column, [m]."""
+        taken = [part.batch.numbers[column].take(part.positions) for part in self._parts]
+        if self._order is None:
+            return taken[0]
+        numbers = np.empty(self._order.size, taken[0].dtype)
+        numbers[self._order] = np.concatenate(taken)
+        return numbers
+
+    def arrays(self, columns: Sequence[str]) -> dict[str, Any]:
+        """Returns a `pyarrow.Array` of m values by column."""
+        if not columns:
+            return {}
+        import pyarrow as pa
+
+        positions = [pa.array(part.positions) for part in self._parts]
+        inverse = None
+        if self._order is not None:
+            inverse = pa.array(np.argsort(self._order))
+        arrays = {}
+        for column in columns:
+            taken = [
+                part.batch.arrays[column].take(indices)
+                for part, indices in zip(self._parts, positions, strict=True)
+            ]
+            if inverse is None:
+                arrays[column] = taken[0]
+            else:
+                arrays[column] = pa.concat_arrays(taken).take(inverse)
+        return arrays
+
+
+def check_feature(table: Any, name: str, where: str) -> None:
+    """Raises FormatError if a feature of a `pyarrow.Table`, or the weights of it, are not as the
+    format says; `where` names the table.
+    """
+    import pyarrow as pa
+
+    stored = arrow.column(table, f"feature:{name}", where)
+    values = _flat(stored)
+    null_count = values.null_count
+    if values is not stored:
+        null_count += stored.null_count
+    if null_count or arrow.kind_of(values.type) not in ("int64", "string", "float"):
+        raise FormatError(
+            f"{where} has feature {name!r} of {stored.type} with {null_count} nulls; "
+            "int64, string or float, or lists of them, without nulls were expected"
+        )
+    if f"weights:{name}" not in table.column_names:
+        return
+    weights = arrow.column(table, f"weights:{name}", where)
+    flat = _flat(weights)
+    beside = (
+        len(flat) == len(values)
+        and flat.type == pa.float32()
+        and not flat.null_count
+        and not weights.null_count
+    )
+    if beside and pa.types.is_large_list(stored.type):
+        beside = pa.types.is_large_list(weights.type) and all(
+            mine.offsets.equals(theirs.offsets)
+            for mine, theirs in zip(stored.chunks, weights.chunks, strict=True)
+        )
+    if not beside:
+        raise FormatError(
+            f"{where} has weights of feature {name!r} that do not lie beside its values, one float "
+            "each"
+        )
+
+
+def column_of(stored: Any, weights: Any) -> Column:
+    """Returns what was taken of one feature: values, lists of one length, or lists of
+    any length.
+    """
+    import pyarrow as pa
+
+    flat = None if weights is None else arrow.values(_flat(weights))
+    offsets = None
+    if pa.types.is_large_list(stored.type):
+        offsets = arrow.values(stored.offsets)
+        offsets = offsets - offsets[0]
+    return Column(arrow.values(_flat(stored)), offsets, flat)
+
+
+def _flat(stored: Any) -> Any:
+    import pyarrow as pa
+
+    if not (pa.types.is_large_list(stored.type) or pa.types.is_fixed_size_list(stored.type)):
+        return stored
+    if isinstance(stored, pa.ChunkedArray):
+        return pa.chunked_array(
+            [chunk.flatten() for chunk in stored.chunks], stored.type.value_type
+        )
+    return stored.flatten()

@@ -1,0 +1,216 @@
+"""The change log: what was acknowledged is there, whatever happens to the file or its writers."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bundle.changes import log as change_log
+from bundle.changes.log import ChangeLog, recover
+from bundle.errors import FormatError, LogDamaged, LogUnwritable
+from tests.bundle.changes import writers
+from tests.bundle.changes.writers import append
+
+PAYLOADS = [b"first", b"second" * 7, b"\0" * 40]
+
+
+def written(path: Path, payloads: list[bytes] | None = None) -> bytes:
+    """Returns the bytes of a log with some records."""
+    log = ChangeLog(path, "movies")
+    for payload in PAYLOADS if payloads is None else payloads:
+        append(log, payload)
+    return path.read_bytes()
+
+
+def payloads_of(path: Path) -> list[bytes]:
+    return [record.payload for record in ChangeLog(path, "movies").read()]
+
+
+@given(groups=st.lists(st.lists(st.binary(min_size=1, max_size=100), max_size=3), max_size=6))
+def test_readers_and_writers_in_any_order_see_every_record_once(
+    tmp_path_factory: pytest.TempPathFactory, groups: list[list[bytes]]
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "movies" / "changes.log"
+    writers = [ChangeLog(path, "movies") for _ in range(2)]
+    reader = ChangeLog(path, "movies")
+    seen = []
+    for number, group in enumerate(groups):
+        append(writers[number % 2], *group)
+        seen += reader.read()
+    expected = [payload for group in groups for payload in group]
+    assert [record.payload for record in seen] == expected
+    assert [record.sequence for record in seen] == list(range(1, len(expected) + 1))
+    assert reader.read() == []
+
+
+def test_a_record_torn_at_any_byte_is_cut_off_by_the_next_writer(tmp_path: Path) -> None:
+    whole = written(tmp_path / "whole.log")
+    path = tmp_path / "changes.log"
+    for size in range(len(whole) + 1):
+        path.write_bytes(whole[:size])
+        before = payloads_of(path)
+        assert before == PAYLOADS[: len(before)]
+        append(ChangeLog(path, "movies"), b"next")
+        assert payloads_of(path) == [*before, b"next"]
+
+
+def test_zeros_behind_the_last_record_are_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "changes.log"
+    path.write_bytes(written(path) + b"\0" * 5000)
+    assert payloads_of(path) == PAYLOADS
+    append(ChangeLog(path, "movies"), b"next")
+    assert payloads_of(path) == [*PAYLOADS, b"next"]
+
+
+def test_any_flipped_bit_is_refused_and_recovery_keeps_the_other_records(tmp_path: Path) -> None:
+    whole = written(tmp_path / "whole.log")
+    path = tmp_path / "changes.log"
+    for position in range(len(change_log.MAGIC), len(whole)):
+        for bit in (1, 128):
+            damaged = bytearray(whole)
+            damaged[position] ^= bit
+            path.write_bytes(damaged)
+            with pytest.raises(LogDamaged, match=r"byte [0-9]+ of change log"):
+                ChangeLog(path, "movies").read()
+
+            recovery = recover(path, "movies")
+            assert recovery.damaged is not None
+            assert recovery.damaged.read_bytes() == damaged
+            recovery.damaged.unlink()
+            kept = payloads_of(path)
+            assert len(kept) == recovery.records >= len(PAYLOADS) - 1
+            assert [payload for payload in PAYLOADS if payload in kept] == kept
+
+
+def test_a_reader_goes_on_behind_what_it_has_read_after_a_recovery(tmp_path: Path) -> None:
+    path = tmp_path / "changes.log"
+    first = len(written(path, PAYLOADS[:1]))
+    reader = ChangeLog(path, "movies")
+    assert len(reader.read()) == 1
+    for payload in PAYLOADS[1:]:
+        append(ChangeLog(path, "movies"), payload)
+    content = bytearray(path.read_bytes())
+    content[first + 30] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(LogDamaged, match=f"byte {first} of"):
+        reader.read()
+    assert recover(path, "movies").lost == ((2, 2),)
+    assert [(record.sequence, record.payload) for record in reader.read()] == [(3, PAYLOADS[2])]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"something else", "is no change log: it begins with b'somethin'"),
+        (None, "is the change log of model 'movies'; that of 'books' was expected"),
+    ],
+)
+def test_files_that_are_no_log_of_the_model_are_refused(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
+    path = tmp_path / "changes.log"
+    if content is None:
+        written(path)
+    else:
+        path.write_bytes(content)
+    log = ChangeLog(path, "books")
+    with pytest.raises(FormatError, match=message):
+        log.read()
+    with pytest.raises(FormatError, match=message):
+        recover(path, "books")
+
+
+def test_payloads_that_a_record_cannot_hold_are_rejected(tmp_path: Path) -> None:
+    log = ChangeLog(tmp_path / "changes.log", "movies")
+    with pytest.raises(ValueError, match="a record of 0 bytes; 1 to"):
+        append(log, b"")
+
+
+def test_what_a_full_disk_refuses_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "changes.log"
+    before = written(path)
+    outcome = _in_child(writers.append_with_little_room, path)
+    assert "cannot be written: File too large; no change was made" in outcome
+    assert path.read_bytes() == before
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    log = ChangeLog(tmp_path / "file" / "movies" / "changes.log", "movies")
+    with pytest.raises(LogUnwritable, match=r"changes\.log cannot be written: Not a directory"):
+        append(log, b"first")
+
+
+def test_nothing_acknowledged_is_lost_or_twice_when_writers_are_killed(tmp_path: Path) -> None:
+    path = tmp_path / "changes.log"
+    acknowledged = tmp_path / "acknowledged"
+    context = _context()
+    for number in range(12):
+        writer = context.Process(
+            target=writers.append_until_killed, args=(path, acknowledged, number)
+        )
+        other = context.Process(
+            target=writers.append_until_killed, args=(path, acknowledged, -number - 1)
+        )
+        writer.start()
+        other.start()
+        threading.Event().wait(0.05 + 0.005 * (number % 5))
+        os.kill(writer.pid or 0, signal.SIGKILL)
+        os.kill(other.pid or 0, signal.SIGKILL)
+        writer.join()
+        other.join()
+    kept = payloads_of(path)
+    lines = acknowledged.read_bytes().splitlines() if acknowledged.exists() else []
+    assert len(set(kept)) == len(kept)
+    assert lines
+    assert set(lines) <= set(kept)
+
+
+def _in_child(function: Any, path: Path) -> str:
+    """Returns what a function returns in a process of its own."""
+    ours, theirs = _context().Pipe()
+    process = _context().Process(target=writers.send, args=(theirs, function, path))
+    process.start()
+    outcome: str = ours.recv()
+    process.join()
+    return outcome
+
+
+def _context() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.bundle.changes.writers"])
+    return context
+
+
+def test_a_log_that_is_removed_while_it_is_served_is_not_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "changes.log"
+    log = ChangeLog(path, "movies")
+    append(log, b"first")
+    path.rename(tmp_path / "moved.log")
+    with pytest.raises(LogUnwritable, match="was removed while it is served; no change was made"):
+        append(log, b"second")
+    assert not path.exists()
+    (tmp_path / "moved.log").rename(path)
+    append(log, b"second")
+    assert payloads_of(path) == [b"first", b"second"]
+
+
+def test_sequences_of_records_that_a_recovery_dropped_are_not_used_again(tmp_path: Path) -> None:
+    path = tmp_path / "changes.log"
+    running = ChangeLog(path, "movies")
+    sequences = [append(running, payload)[0] for payload in PAYLOADS]
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    recover(path, "movies")
+    (next_one,) = append(ChangeLog(path, "movies"), b"next")
+    assert next_one > sequences[-1]
+    assert [record.payload for record in running.read()] == [b"next"]

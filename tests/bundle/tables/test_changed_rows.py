@@ -1,0 +1,165 @@
+"""Any history of changes reads as a table that was written with the last vector of each row."""
+
+from __future__ import annotations
+
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from bundle.errors import RowOutOfRange, VectorRefused
+from bundle.tables.changed_rows import ChangedRows, rounded
+from bundle.tables.reader import TableReader
+from tests.bundles.tables import write_floats
+
+DTYPES = ("float32", "float16", "bfloat16", "int8")
+ROWS = 12
+VECTORS = 60
+DIM = 3
+ROW = st.integers(0, ROWS - 1)
+CHANGES = st.lists(st.tuples(ROW, st.integers(0, VECTORS - 1)), max_size=9)
+HISTORIES = st.lists(st.tuples(st.integers(0, 99), CHANGES), max_size=9)
+"""Which state before a change is made of, modulo their number, and rows with their new vectors."""
+
+
+def floats() -> NDArray[np.float32]:
+    """Vectors of many sizes, some with ties to round, some with zeros of both signs."""
+    random = np.random.default_rng(0)
+    sizes = 10.0 ** random.uniform(-7, 3, (VECTORS, 1))
+    vectors = (random.standard_normal((VECTORS, DIM)) * sizes).astype(np.float32)
+    vectors[::5] = np.round(vectors[::5] * 64) / 64 + 1
+    vectors[::7, 0] = -0.0
+    return vectors
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TableReader]:
+    """A table of each dtype; its first rows are those that change to the vectors of all others."""
+    root = tmp_path_factory.mktemp("tables")
+    return {
+        dtype: TableReader(root, write_floats(root, dtype, floats(), dtype, [5]))
+        for dtype in DTYPES
+    }
+
+
+def bits(vectors: NDArray[np.float32]) -> NDArray[np.uint32]:
+    return np.ascontiguousarray(vectors).view(np.uint32)
+
+
+@given(history=HISTORIES, wanted=st.lists(st.integers(-2, ROWS - 1), max_size=20))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_state_of_any_history_reads_as_a_table_with_its_last_vectors(
+    tables: dict[str, TableReader],
+    dtype: str,
+    history: list[tuple[int, list[tuple[int, int]]]],
+    wanted: list[int],
+) -> None:
+    table = tables[dtype]
+    vectors = rounded(floats(), dtype)
+    states = [ChangedRows.none(DIM)]
+    sources = [dict[int, int]()]
+    for before, changes in history:
+        number = before % len(states)
+        rows = np.array([row for row, _ in changes], np.int64)
+        new = vectors[[source for _, source in changes]]
+        states.append(states[number].with_rows(rows, new))
+        sources.append({**sources[number], **dict(changes)})
+    read = np.array(wanted, np.int64)
+    for state, source_of in zip(states, sources, strict=True):
+        assert state.rows.tolist() == sorted(source_of)
+        expected_rows = [source_of[row] for row in sorted(source_of)]
+        expected_vectors = table.take(np.array(expected_rows, np.int64))
+        np.testing.assert_array_equal(bits(state.vectors), bits(expected_vectors))
+
+        found = table.take(read)
+        state.replace(read, found)
+        final = np.array([source_of.get(row, row) for row in wanted], np.int64)
+        np.testing.assert_array_equal(bits(found), bits(table.take(final)))
+        assert state.contains(read).tolist() == [row in source_of for row in wanted]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_vectors_that_were_rounded_before_stay_as_they_are(dtype: str) -> None:
+    vectors = np.random.default_rng(0).standard_normal((5_000, 4)).astype(np.float32)
+    once = rounded(vectors, dtype)
+    np.testing.assert_array_equal(bits(rounded(once, dtype)), bits(once))
+
+
+def test_vectors_are_shared_by_the_states_that_change_a_few_rows() -> None:
+    state = ChangedRows.none(64).with_rows(np.arange(20_000), np.ones((20_000, 64), np.float32))
+    tracemalloc.start()
+    states = [state]
+    for number in range(30):
+        row = np.array([100 * number])
+        states.append(states[-1].with_rows(row, np.full((1, 64), number, np.float32)))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 2 * state.vectors.nbytes  # not 30 times
+    for number, later in enumerate(states[1:]):
+        assert later.vectors[100 * number, 0] == number
+        assert state.vectors[100 * number, 0] == 1
+
+
+def test_rows_that_change_for_ever_take_no_more_memory() -> None:
+    rows = np.arange(100)
+    state = ChangedRows.none(16)
+    tracemalloc.start()
+    for number in range(2_000):
+        state = state.with_rows(rows, np.full((100, 16), number, np.float32))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (state.vectors == 1_999).all()
+    assert peak_bytes < 100_000  # a copy of all vectors takes 6,400
+
+
+def test_states_that_several_threads_make_of_one_have_the_vectors_of_each() -> None:
+    first = ChangedRows.none(4).with_rows(np.arange(40), np.zeros((40, 4), np.float32))
+
+    def changed(number: int) -> ChangedRows:
+        return first.with_rows(np.arange(number % 40, 60), np.full((60 - number % 40, 4), number))
+
+    with ThreadPoolExecutor(4) as pool:
+        states = list(pool.map(changed, range(1, 300)))
+    for number, state in enumerate(states, 1):
+        assert (state.vectors[number % 40 :] == number).all()
+        assert not state.vectors[: number % 40].any()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "problem"),
+    [
+        *((dtype, np.nan, r"nan; a finite number was expected") for dtype in DTYPES),
+        *((dtype, -np.inf, r"-inf; a finite number was expected") for dtype in DTYPES),
+        ("float16", 65_520.0, r"65520; a smaller number was expected: the table stores float16"),
+        ("bfloat16", 3.4e38, r"3.4e\+38; a smaller number was expected: the table stores bfloat16"),
+    ],
+)
+def test_value_that_the_table_cannot_hold_is_refused_with_its_vector(
+    dtype: str, value: float, problem: str
+) -> None:
+    vectors = floats()[:4]
+    vectors[2, 1] = value
+    with pytest.raises(VectorRefused, match=f"vector 2: column 1 holds {problem}") as raised:
+        rounded(vectors, dtype)
+    assert raised.value.position == 2
+
+
+def test_largest_values_that_a_table_holds_are_taken() -> None:
+    largest = np.array([[65_519.0, -65_519.0]], np.float32)
+    assert (np.abs(rounded(largest, "float16")) == 65_504).all()
+    assert not rounded(np.full((1, 2), 1e-39, np.float32), "int8").any()
+    assert rounded(np.empty((0, 2), np.float32), "int8").shape == (0, 2)
+
+
+def test_rows_and_vectors_that_do_not_fit_are_rejected() -> None:
+    state = ChangedRows.none(2)
+    with pytest.raises(RowOutOfRange, match="row -1 is negative"):
+        state.with_rows(np.array([3, -1]), np.zeros((2, 2), np.float32))
+    with pytest.raises(ValueError, match=r"shape \(2, 3\); \(2, 2\) was expected"):
+        state.with_rows(np.array([3, 1]), np.zeros((2, 3), np.float32))
+    assert not state.rows.size
+    assert state.with_rows(np.empty(0, np.int64), np.empty((0, 2), np.float32)).dim == 2
