@@ -11,15 +11,12 @@ Every request is repeated while the store throttles or its connections are lost:
 from __future__ import annotations
 
 import base64
-import errno
 import logging
-import math
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from object_store.patience import patiently
@@ -28,12 +25,6 @@ from object_store.stamps import Stamp, modified_s, remote_stamp
 FLAT_STORES = ("s3", "s3a", "gs", "gcs", "abfs", "az", "memory")
 """Stores without directories. Making one there would make a bucket out of a misspelled name."""
 _S3 = ("s3", "s3a")
-_CREATES_ATOMICALLY = (*_S3, "gs", "gcs")
-"""Stores whose library asks them to create a file only if there is none, whatever its size."""
-_PART_BYTES = 16 << 20
-_PARTS_MAX = 9_000
-"""S3 takes 10,000 parts at most."""
-_PARTS_AT_A_TIME = 4
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -94,6 +85,11 @@ class RemotePath:
         """
         return modified_s(self._call(lambda store, path: store.info(path)))
 
+    def size_and_time(self) -> tuple[int, float | None]:
+        """Returns the size of a file, and the time of `modified_s`, by one request."""
+        info = self._call(lambda store, path: store.info(path))
+        return remote_stamp(info).bytes, modified_s(info)
+
     def crc32c(self) -> int | None:
         """Returns the crc32c that the store has computed of a file; None: it tells none."""
         told = self._call(lambda store, path: store.info(path)).get("crc32c")
@@ -125,7 +121,7 @@ class RemotePath:
         )
 
     def write(self, data: bytes, *, new: bool = False) -> None:
-        """Writes a small file in one piece.
+        """Writes a small file in one piece; it appears whole, or not at all.
 
         Args:
           data: its bytes.
@@ -135,36 +131,12 @@ class RemotePath:
 
         def put(store: Any, path: str) -> None:
             self._make_parent(store, path)
-            store.pipe_file(path, data, mode="create" if new else "overwrite")
-
-        self._call(put)
-
-    def upload(self, source: Path, *, new: bool = False) -> None:
-        """Writes a file from a local one; it appears whole, or not at all.
-
-        Args:
-          source: The local file.
-          new: Do not replace a file: FileExistsError. Stores other than S3 and Google Cloud Storage
-            check this before they write, not atomically.
-        """
-        # Bounds the memory that an upload holds; other stores send one part at a time.
-        options: dict[str, Any] = {}
-        if self._protocol in _S3:
-            options["chunksize"] = part_bytes(source.stat().st_size)
-            options["max_concurrency"] = _PARTS_AT_A_TIME
-        if self._protocol in _CREATES_ATOMICALLY:
-            options["mode"] = "create" if new else "overwrite"
-
-        def put(store: Any, path: str) -> None:
-            if new and self._protocol not in _CREATES_ATOMICALLY and store.exists(path):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.url)
-            if self._protocol in FLAT_STORES:
-                store.put_file(str(source), path, **options)
+            if new or self._protocol in FLAT_STORES:
+                store.pipe_file(path, data, mode="create" if new else "overwrite")
                 return
-            # A directory shows a file while it is written: it gets its name once it is whole.
-            self._make_parent(store, path)
+            # A directory shows a file while it is written, and may show the one before it.
             aside = f"{path}.part-{secrets.token_hex(8)}"
-            store.put_file(str(source), aside)
+            store.pipe_file(aside, data)
             store.mv(aside, path)
 
         self._call(put)
@@ -211,9 +183,3 @@ class RemotePath:
             return operation(*url_to_fs(self.url, use_listings_cache=False))
 
         return patiently(self.url, request)
-
-
-def part_bytes(size: int) -> int:
-    """Returns the size of the parts in which S3 is sent a file of `size` bytes."""
-    least_bytes = math.ceil(size / _PARTS_MAX)
-    return max(_PART_BYTES, math.ceil(least_bytes / (1 << 20)) << 20)

@@ -175,6 +175,23 @@ Budget = Annotated[
         help="Maximum memory of a table worker in bytes, without its libraries. Default: 256 MiB.",
     ),
 ]
+Reuse = Annotated[
+    bool | None,
+    typer.Option(
+        "--reuse/--no-reuse",
+        help="Share what equals the newest version under the root: segments of tables as hard "
+        "links, or blocks in a store. Otherwise, write all of it. Default: --reuse.",
+        show_default=False,
+    ),
+]
+WithChanges = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="LOG",
+        help="Change log of the model's service. What it says of candidates and contexts is in the "
+        "bundle.",
+    ),
+]
 How = Annotated[
     Literal["copy", "link", "inline", "inline-link"] | None,
     typer.Option("--tables", help="How to write tables, instead of the way in the recipe."),

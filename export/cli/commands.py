@@ -125,6 +125,7 @@ def plan(
     executor: cl.Executor = None,
     budget_bytes: cl.Budget = None,
     scratch: cl.Scratch = None,
+    reuse: cl.Reuse = None,
     how: cl.How = None,
     shards: cl.Shards = None,
     shard_min_bytes: cl.ShardMinBytes = 1 << 30,
@@ -132,7 +133,12 @@ def plan(
 ) -> None:
     """Show what `run` would read and write: bytes, files and memory. Write nothing."""
     settings = options.read_settings(
-        workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full
+        workers=workers,
+        executor=executor,
+        budget_bytes=budget_bytes,
+        scratch=scratch,
+        reuse=reuse,
+        full=full,
     )
     job = options.read_job(recipe, checkpoint, root, how)
     if shards and job.output.tables in options.INLINE:
@@ -168,6 +174,8 @@ def run(
     executor: cl.Executor = None,
     budget_bytes: cl.Budget = None,
     scratch: cl.Scratch = None,
+    with_changes: cl.WithChanges = None,
+    reuse: cl.Reuse = None,
     how: cl.How = None,
     as_json: cl.AsJson = False,
 ) -> None:
@@ -179,6 +187,8 @@ def run(
         executor=executor,
         budget_bytes=budget_bytes,
         scratch=scratch,
+        with_changes=with_changes,
+        reuse=reuse,
         full=full,
         unproved=unproved,
     )
@@ -187,6 +197,11 @@ def run(
         raise UsageError(
             "--unproved is for a self-contained SavedModel; a bundle is always compared with the "
             "original model"
+        )
+
+    if with_changes is not None and job.output.tables in options.INLINE:
+        raise UsageError(
+            "--with-changes is for a bundle; a self-contained SavedModel has no candidates"
         )
 
     with _at_work() as progress:
@@ -238,6 +253,7 @@ def tables(
     executor: cl.Executor = None,
     budget_bytes: cl.Budget = None,
     scratch: cl.Scratch = None,
+    reuse: cl.Reuse = None,
     how: cl.HowWithoutRecipe = "copy",
     only: cl.Only = None,
     dtypes: cl.Dtypes = None,
@@ -255,7 +271,12 @@ def tables(
     from export.tables.plan import Writing
 
     settings = options.read_settings(
-        workers=workers, executor=executor, budget_bytes=budget_bytes, scratch=scratch, full=full
+        workers=workers,
+        executor=executor,
+        budget_bytes=budget_bytes,
+        scratch=scratch,
+        reuse=reuse,
+        full=full,
     )
     with _at_work() as progress:
         names = options.read_names(only or ())
@@ -289,6 +310,7 @@ def verify(
     bundle: cl.BundlePath,
     checkpoint: cl.Compared = None,
     recipe: cl.ComparedRecipe = None,
+    with_changes: cl.WithChanges = None,
     full: cl.Full = False,
     as_json: cl.AsJson = False,
 ) -> None:
@@ -308,7 +330,7 @@ def verify(
 
         if recipe is not None:
             job = options.read_job(recipe, checkpoint)
-            verified = verify_against_recipe(place, job, recipe.parent, full=full)
+            verified = verify_against_recipe(place, job, recipe.parent, full=full, log=with_changes)
         else:
             source = None if checkpoint is None else open_checkpoint(location_of(checkpoint))
             verified = verify_bundle(place, source, full=full)

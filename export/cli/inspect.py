@@ -143,6 +143,11 @@ def plan_table(plan: ExportPlan, notes: Sequence[str] = ()) -> RenderableType:
         f"{size_text(plan.read_bytes)} read, {size_text(plan.bytes)} written"
         + (f" ({local} on the local disk at a time), " if plan.local_bytes < plan.bytes else ", ")
         + (f"{size_text(plan.linked_bytes)} linked, " if plan.links else "")
+        + (
+            f"segments that equal those of version {plan.older_version} reused, "
+            if plan.older_version is not None
+            else ""
+        )
         + f"{count_text(len(plan.tasks) + len(plan.links), 'file')}, "
         f"{count_text(len(plan.work), 'task')} on {count_text(plan.workers, 'worker')} with at "
         f"most {size_text(plan.peak_memory_bytes)} of memory"

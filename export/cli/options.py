@@ -27,7 +27,8 @@ def read_settings(**given: Any) -> ExportSettings:
     """Returns how the job runs, by the options that were given, else by the environment.
 
     Args:
-      given: the options by name. None, and False of a flag, mean that it was not given.
+      given: the options by name. None, and False of a setting that is off by default, mean that it
+        was not given.
 
     Raises:
       UsageError: A value, or a variable of the environment, is invalid.
@@ -46,8 +47,11 @@ def read_settings(**given: Any) -> ExportSettings:
                 f"the environment sets {variable}, which is not a setting; the settings are "
                 f"{', '.join(known)}"
             )
+    flags = {name for name, field in ExportSettings.model_fields.items() if field.default is False}
     chosen = {
-        name: value for name, value in given.items() if value is not None and value is not False
+        name: value
+        for name, value in given.items()
+        if value is not None and not (name in flags and value is False)
     }
     try:
         return ExportSettings(**chosen)

@@ -11,6 +11,7 @@ from rich.text import Text
 from bundle.format.indexes import Index, Recall
 from export.jobs.staged import Published
 from export.report_text import (
+    count_text,
     decoder_text,
     natural,
     padding_text,
@@ -41,6 +42,7 @@ def published_json(published: Published) -> dict[str, Any]:
     return values | {
         "bundle": str(published.directory),
         "table_bytes": sum(table.bytes for table in manifest.tables.values()),
+        "reused": {"segments": published.reused.segments, "bytes": published.reused.bytes},
         "table_errors": {
             name: table["error"] for name, table in tables.items() if table.get("error")
         },
@@ -109,16 +111,27 @@ def published_report(published: Published) -> RenderableType:
         for against, result in _index_proofs(index):
             proofs.add_row(what, against, result)
     notes = [Text(f"note: {note}") for note in published.notes]
-    segments = [extent for table in manifest.tables.values() for extent in table.extents()]
-    linked = sum(size for segment, size in segments if not segment.blocks)
-    of_it = f", {size_text(linked)} of it linked" if linked else ""
-    size = size_text(sum(table.bytes for table in manifest.tables.values()))
     return Group(
         proofs,
         *notes,
-        Text(f"published {published.directory} ({size} of tables{of_it})"),
+        Text(f"published {published.directory} ({_sizes(published)})"),
         *unverified_lines(manifest.verification.unverified),
     )
+
+
+def _sizes(published: Published) -> str:
+    """Returns the size of the tables, and how much of it was not written."""
+    tables = published.manifest.tables.values()
+    extents = [extent for table in tables for extent in table.extents()]
+    linked = sum(size for segment, size in extents if not segment.blocks)
+    text = f"{size_text(sum(table.bytes for table in tables))} of tables"
+    if linked:
+        text += f", {size_text(linked)} of it linked"
+    reused = published.reused
+    if reused.bytes:
+        whole = count_text(reused.segments, "whole segment")
+        text += f", {size_text(reused.bytes)} of it shared with older versions, {whole}"
+    return text
 
 
 def _largest(errors: dict[str, float]) -> str:

@@ -15,7 +15,7 @@ from bundle.features.reader import FeatureReader
 from bundle.format import manifest, paths
 from bundle.format.indexes import CANDIDATES_MAX
 from bundle.stores.attribute_index import write_attribute_index
-from bundle.stores.reader import StoredColumns
+from bundle.stores.reader import MappedColumns
 from bundle.stores.writer import StoreWriter
 from export.corpora.reading import CorpusReader
 from export.errors import DestinationError, NotConvertible
@@ -175,7 +175,7 @@ def write_vectors(
     inputs = {name: readers for name, readers in features.inputs.items() if needed & set(readers)}
     held = [name for name in inputs if name in corpus.features]
     try:
-        store = StoredColumns(base / corpus.file, corpus)
+        store = MappedColumns(base / corpus.file, corpus)
         tower = open_tower(base, spec, "f32")
         for name in sorted(set(inputs) - set(held)):
             features.activation(inputs[name][0], {}, 1)
@@ -213,7 +213,7 @@ def _vectors(
     tower: Tower,
     spec: manifest.Tower,
     features: FeatureReader,
-    store: StoredColumns,
+    store: MappedColumns,
     held: Sequence[str],
     positions: NDArray[np.int64],
     where: str,
@@ -248,7 +248,7 @@ def _vectors(
 def _first_unfit(
     features: FeatureReader,
     name: str,
-    store: StoredColumns,
+    store: MappedColumns,
     held: Sequence[str],
     positions: NDArray[np.int64],
 ) -> str:
@@ -261,7 +261,7 @@ def _first_unfit(
     return "a candidate"
 
 
-def _candidate(store: StoredColumns, position: np.int64) -> str:
+def _candidate(store: MappedColumns, position: np.int64) -> str:
     return f"candidate {store.ids(np.array([position])).tolist()[0]!r} (row {position + 1})"
 
 

@@ -15,12 +15,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from bundle.changes.records import Change
 from bundle.features.reader import FeatureReader
 from bundle.format import manifest, paths
 from bundle.format.manifest import Manifest
 from bundle.tables.key_index import KeyIndex
 from bundle.tables.vocabularies import Vocabulary
 from export.corpora import candidates, indexes
+from export.corpora.changes import LoggedChanges, fold, read_changes
 from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
 from export.corpora.recall import (
@@ -56,6 +58,7 @@ from export.verify.parity import (
 from export.verify.recipe_examples import examples_of
 from export.verify.reference_inputs import Reference
 from export.verify.reference_model import checkpoint_rows, finite_results
+from export.verify.score_distributions import with_score_distributions
 from export.verify.stated_layouts import StatedLayout, judge_recipe
 from export.verify.unverified import features_behind
 from runtime.scann import CONFIG
@@ -83,7 +86,8 @@ def run(prepared: Prepared, settings: ExportSettings, progress: Progress) -> Pub
         prepared.traced.spec,
         prepared.entries,
     )
-    with staged(prepared.destination, prepared.job.model, prepared.version) as draft:
+    model = prepared.job.model
+    with staged(prepared.destination, model, prepared.version, reuse=settings.reuse) as draft:
         return _Bundle(prepared, judged, settings, progress, draft).publish()
 
 
@@ -107,6 +111,11 @@ class _Bundle:
         self.stage = draft.stage
         self.directory = draft.stage.directory
         self.notes: list[str] = list(prepared.notes)
+        self.changes: LoggedChanges | None = None
+        if settings.with_changes is not None:
+            self.changes = read_changes(settings.with_changes, self.job.model)
+            stores = {"corpora": self.job.corpora, "contexts": self.job.contexts}
+            self.notes += self.changes.notes(stores)
 
     def publish(self) -> Published:
         """Does the steps in order and commits."""
@@ -123,7 +132,7 @@ class _Bundle:
             contexts = self._write_stores("contexts", self.job.contexts, moved)
             examples = examples_of(self.job, prepared.base, spec, prepared.entries)
         with progress.step("tables", plan.moved_bytes) as moved:
-            tables = copy_tables(plan, self.stage, self.settings, moved, self.draft.uploads)
+            tables, reused = copy_tables(plan, self.stage, self.settings, moved, self.draft.uploads)
             keys = write_key_indexes(checkpoint, [table.spec for table in plan.tables], self.stage)
         readers = {name: self.draft.open_table(table) for name, table in tables.items()}
         opened = {
@@ -161,7 +170,8 @@ class _Bundle:
             effects = table_effects.measure_effects(
                 reference, trained, self.directory, towers, expected
             )
-            towers = check_towers(reference, self.directory, towers, expected)
+            checked_towers = check_towers(reference, self.directory, towers, expected)
+            towers = with_score_distributions(checked_towers, expected, self.job.verify)
         shared = {name: self._shares_vectors_of(part) for name, part in self.job.indexes.items()}
         embedded = sum(corpora[self.job.indexes[name].corpus].size for name in {*shared.values()})
         found_by = [entry.file for entry in vocabularies.values()]
@@ -200,6 +210,7 @@ class _Bundle:
             corpora=corpora,
             contexts=contexts,
             indexes=found_indexes,
+            changes_included=None if self.changes is None else self.changes.sequence,
             verification=manifest.Verification(
                 tables={},
                 examples=examples.n,
@@ -219,9 +230,16 @@ class _Bundle:
                 checkpoint, plan, self.draft, complete, rows, self.judged, made_of_rows
             )
             recorded = features_behind(self.job.verify.expected, spec.towers)
-            complete = checked(replace(subject, reference=reference), recorded)
+            complete = checked(
+                replace(subject, reference=reference, changes=self.changes), recorded
+            )
         features.close()
-        return Published(self.draft.publish(complete, progress), complete, tuple(self.notes))
+        return Published(
+            self.draft.publish(complete, progress),
+            complete,
+            (*self.notes, *reused.notes),
+            self.draft.reused(complete, reused),
+        )
 
     def _write_vocabularies(self) -> dict[str, manifest.Vocabulary]:
         entries = {}
@@ -301,22 +319,35 @@ class _Bundle:
         for name, part in parts.items():
             files = locate_corpus(self.prepared.base, name, part, key)
             corpus = CorpusReader(files, name, part.stored, features)
-            write = partial(
-                candidates.write_store,
-                self.directory,
-                store(name),
-                corpus,
-                moved,
-                searched=key == "corpora",
-            )
+            changes = [] if self.changes is None else self.changes.of(key, name)
+            write = partial(self._write_store, key, name, corpus, changes, moved)
             step_key = StepKey(
                 store(name),
                 {"corpus": part.stored, "features": features},
+                content=[self.changes.digest] if self.changes is not None and changes else [],
                 files=[file.path for file in files],
             )
             entries[name] = self.draft.do(Step(step_key, manifest.Corpus, write))
             self.notes += candidates.notes_of_lengths(f"{key}.{name}", entries[name])
         return entries
+
+    def _write_store(
+        self,
+        section: str,
+        name: str,
+        corpus: CorpusReader,
+        changes: Sequence[tuple[int, Change]],
+        moved: Callable[[int], None],
+    ) -> manifest.Corpus:
+        """Writes a corpus or a store of contexts, with the changes of its log."""
+        file = _STORES[section](name)
+        entry = candidates.write_store(
+            self.directory, file, corpus, moved, searched=section == "corpora"
+        )
+        if self.changes is None:
+            return entry
+        log = self.changes.path.name
+        return fold(self.directory, entry, changes, f"{section}.{name}", log)
 
     def _write_filters(self, name: str, corpus: manifest.Corpus) -> manifest.Corpus:
         filters = {}

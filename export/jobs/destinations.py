@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from bundle.arithmetic import ceil_div
 from bundle.format.manifest import Manifest
+from bundle.format.objects import OBJECT_BYTES, OBJECTS_MAX
 from bundle.storage import catalog
 from bundle.storage.staging import Staging
-from export.errors import DestinationError, UsageError
+from export.errors import DestinationError, NotConvertible, UsageError
 from export.jobs.store_versions import StoreVersion, is_committed
 from export.jobs.uploads import Uploads
 from export.locations import location_of
@@ -95,9 +97,33 @@ class Destination:
                     'the tables instead (tables = "copy")'
                 )
 
+    def refuse_objects(self, plan: ExportPlan) -> None:
+        """Refuses tables of more objects than readers of a version in a store take.
+
+        Raises:
+          NotConvertible: The plan goes to a store, and has more.
+        """
+        if self.store is None:
+            return
+        count = sum(ceil_div(task.bytes, OBJECT_BYTES) for task in plan.tasks)
+        if count > OBJECTS_MAX:
+            raise NotConvertible(
+                f"the tables need {count} objects of {OBJECT_BYTES} bytes, of which a version in "
+                f"a store has at most {OBJECTS_MAX}; write smaller rows (dtype bfloat16 or int8), "
+                "or divide the tables among several bundles"
+            )
+
     @contextmanager
-    def uploads(self, model: str, version: int, stage: Staging) -> Iterator[Uploads | None]:
+    def uploads(
+        self, model: str, version: int, stage: Staging, *, reuse: bool
+    ) -> Iterator[Uploads | None]:
         """Begins a version in the store; yields what sends its files, or None without a store.
+
+        Args:
+          model: The name of the model.
+          version: The number of the version.
+          stage: Where the files of the version lie.
+          reuse: Whether objects that the store has are not sent again.
 
         Raises:
           DestinationExists: The version is there already.
@@ -106,7 +132,7 @@ class Destination:
         if self.store is None:
             yield None
             return
-        target = StoreVersion(self.store / model / str(version))
+        target = StoreVersion(self.store / model / str(version), reuse=reuse)
         target.begin()
         with Uploads(target, stage) as uploads:
             yield uploads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from bundle.tables.key_index import ENTRY_BYTES, index_bytes
 from export.errors import DestinationError
 from export.report_text import size_text
 from export.tables.plan import ExportPlan
+from export.tables.tasks import TableTask
 
 _BLOCK_BYTES = 512
 """In which a file system counts, whatever its own blocks."""
@@ -19,13 +21,15 @@ def check_plan_fits(plan: ExportPlan, directory: Path) -> None:
     """Refuses a plan of tables that does not fit the disk of a directory: see `check_space`.
 
     What an earlier run left staged is counted as written: this run goes on with it, or removes it
-    first.
+    first. Segments that may be those of an older version are not counted, since it is not known yet
+    how many of them are written.
     """
-    finished_bytes = _staged_bytes(plan)
+    compared = [task for task in plan.tasks if task.older is not None]
+    finished_bytes = _staged_bytes(plan, compared)
     keyed = [table.spec.rows for table in plan.tables if table.spec.keys]
     # An index needs space twice: its entries are sorted in a file, then written.
     indexes = sum(index_bytes(rows) + ENTRY_BYTES * rows for rows in keyed)
-    tables = plan.local_bytes + plan.unpacked_bytes
+    tables = plan.local_bytes + plan.unpacked_bytes - sum(task.bytes for task in compared)
     check_space(directory, tables - finished_bytes + (0 if finished_bytes else indexes))
 
 
@@ -47,11 +51,17 @@ def check_space(directory: Path, needed: int, cure: str = "") -> None:
         )
 
 
-def _staged_bytes(plan: ExportPlan) -> int:
-    """Returns how much of the disk is taken by what lies where the plan would write."""
+def _staged_bytes(plan: ExportPlan, compared: Sequence[TableTask]) -> int:
+    """Returns how much of the disk is taken by what lies where the plan would write, without the
+    segments of the tasks that are not counted.
+    """
     blocks = 0
+    uncounted = {Path(task.directory, task.file) for task in compared}
+    uncounted |= {Path(task.directory, task.scales) for task in compared if task.scales}
     for place in dict.fromkeys(Path(task.directory) for task in plan.tasks):
         for file in place.rglob("*"):
+            if file in uncounted:
+                continue
             with suppress(
                 FileNotFoundError
             ):  # another run may be at work there, and is reported later

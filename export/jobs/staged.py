@@ -20,6 +20,7 @@ from export.jobs.destinations import Destination
 from export.jobs.progress import Progress
 from export.jobs.uploads import Uploads
 from export.steps import LIBRARIES, Made, Step, StepKey, versions
+from export.tables.older_versions import NOTHING_REUSED, ReusedSegments
 from object_store.locations import Location
 
 _CURES = {
@@ -44,6 +45,8 @@ class Published:
     manifest: Manifest
     notes: tuple[str, ...]
     """What the user should know: towers that LiteRT cannot run, and why."""
+    reused: ReusedSegments = NOTHING_REUSED
+    """What it takes from older versions."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,17 @@ class Draft:
         key = StepKey("created", {"job": job}, content=[fingerprint])
         return Step(key, str, _now).run(self.stage)
 
+    def reused(self, manifest: Manifest, copied: ReusedSegments) -> ReusedSegments:
+        """Returns what the version takes from older ones, once it is published.
+
+        Args:
+          manifest: Of the version.
+          copied: What its tables took from older versions on the disk.
+        """
+        if self.uploads is None:
+            return copied
+        return self.uploads.reused(manifest)
+
     def publish(self, manifest: Manifest, progress: Progress) -> Location:
         """Publishes it; errors as of `Destination.publish`."""
         kinds = {step.partition("/")[0] for step in self.stage.resumed if "/" in step}
@@ -105,14 +119,22 @@ def _now() -> str:
 
 
 @contextmanager
-def staged(destination: Destination, model: str, version: int) -> Iterator[Draft]:
+def staged(
+    destination: Destination, model: str, version: int, *, reuse: bool = True
+) -> Iterator[Draft]:
     """Opens the staging directory of a version. Whatever fails, what is finished stays there for
     the next run.
+
+    Args:
+      destination: Where the version goes.
+      model: The name of the model.
+      version: The number of the version.
+      reuse: Whether a store is not sent again what it has.
     """
     try:
         with (
             staging.Staging(destination.root, model, version) as stage,
-            destination.uploads(model, version, stage) as uploads,
+            destination.uploads(model, version, stage, reuse=reuse) as uploads,
         ):
             try:
                 yield Draft(stage, destination, uploads)

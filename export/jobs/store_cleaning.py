@@ -1,29 +1,64 @@
-"""Removes objects from a store that no version names: of runs that were given up, and of those that
-lost against another run.
+"""Removes objects from a store that no version names: of versions that were removed, of runs that
+were given up, and of those that lost against another run.
 
 Ages are differences between times of the store's own clock. What was written within the grace
-period stays, because a run may be about to name it.
+period stays, because a run may be about to name it. While a run writes a version of a model, no
+object of that model is removed. These steps exclude each other in any order with those of a run
+(see `store_versions.py`):
+
+1. The files `started` are looked for. A run that began before is found, or has committed.
+2. The versions are read, and the objects are listed.
+3. Both are looked for again. If a run began or a version was committed meanwhile, nothing is
+   removed. A run that begins later relies on objects of versions that were read, and on young ones.
+4. Objects that no version named and that are old are removed, a few at a time. Before each time,
+   the step looks for runs that have begun: these may send what is just removed, and notice before
+   they commit that it is not there.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from bundle.errors import BundleError
-from bundle.format import objects, paths
-from bundle.format.objects import DIRECTORY, OBJECTS, OBJECTS_BYTES_MAX
+from bundle.format import paths
+from bundle.format.objects import DIRECTORY, OBJECTS, POOL
 from bundle.storage.catalog import VERSION
 from export.errors import DestinationError
-from export.jobs.store_versions import is_committed
+from export.jobs.store_versions import (
+    GRACE_DAYS,
+    STARTED,
+    is_committed,
+    pool_directories,
+    pool_objects,
+    read_objects,
+)
 from object_store.remote_path import RemotePath
 
-GRACE_DAYS = 7.0
+__all__ = ["GRACE_DAYS", "clean_store"]
+
 _REQUESTS = 16
+_REMOVED_AT_A_TIME = 256
+"""Objects that are removed between two looks for runs that have begun."""
 
 Times = dict[RemotePath, float | None]
 """When files were written last; None: the store does not tell."""
+
+
+class _Versions(NamedTuple):
+    """The versions of a model at a moment.
+
+    Attributes:
+      committed: Those that can be read.
+      running: Those that a run is writing, or was a short time ago.
+      given_up: Others.
+    """
+
+    committed: tuple[RemotePath, ...]
+    running: tuple[RemotePath, ...]
+    given_up: tuple[RemotePath, ...]
 
 
 def clean_store(
@@ -33,12 +68,13 @@ def clean_store(
 
     Args:
       root: Of the bundles, in a store.
-      older_than_days: What was written more recently stays, and with it all that the same run
-        wrote. A run that takes longer than this, or rests for longer, finds its objects gone, and
-        sends them again.
+      older_than_days: What was written more recently stays, and with it all objects of a model of
+        which a run has begun more recently. A run that takes longer than this, or rests for longer,
+        may find its objects gone, and sends them again.
 
     Returns:
-      The objects that were removed, and the versions that are not published and stay.
+      The objects that were removed, and the versions that runs are writing, whose models keep all
+      objects.
 
     Raises:
       DestinationError: The store cannot be read or written, or a file of it is damaged; objects
@@ -48,23 +84,51 @@ def clean_store(
     kept: list[RemotePath] = []
     try:
         before = _now(root) - older_than_days * 86_400
-        for directory in _versions(root):
-            if is_committed(directory):
-                unnamed = _unnamed(directory)
-                stale = [file for file in unnamed if _is_old(unnamed[file], before)]
-            else:
-                written = _times(directory) | _times(directory / DIRECTORY)
-                written.pop(directory / DIRECTORY, None)
-                stale = list(written)
-                if not all(_is_old(time, before) for time in written.values()):
-                    kept.append(directory)
-                    continue
-            with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rowcast-clean") as pool:
-                tuple(pool.map(RemotePath.remove, stale))
-            removed += stale
+        for model in _models(root):
+            _clean_model(model, before, removed, kept)
     except OSError as problem:
         raise DestinationError(f"{problem.filename or root}: {problem.strerror}") from problem
     return removed, kept
+
+
+def _clean_model(
+    model: RemotePath, before: float, removed: list[RemotePath], kept: list[RemotePath]
+) -> None:
+    """Removes objects of one model.
+
+    Args:
+      model: Its directory.
+      before: What was written later stays.
+      removed: Takes the files that are removed.
+      kept: Takes the versions that runs are writing.
+    """
+    seen = _versions(model, before)
+    if seen.running:
+        kept += seen.running
+        return
+    stale = [
+        file
+        for directory in seen.given_up
+        for file in _files_of(directory)
+        # Another run may go on with the version now, and writes it first of all.
+        if file.name != STARTED
+    ]
+    named: set[str] = set()
+    for directory in seen.committed:
+        names, unnamed = _read(directory)
+        named |= names
+        stale += [file for file, time in unnamed.items() if _is_old(time, before)]
+    stale += _stale_in_pool(model, named, before)
+
+    for first in range(0, len(stale), _REMOVED_AT_A_TIME):
+        now = _versions(model, before)
+        if now.running or not set(now.committed) <= set(seen.committed):
+            kept += now.running
+            return
+        batch = stale[first : first + _REMOVED_AT_A_TIME]
+        with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rowcast-clean") as pool:
+            tuple(pool.map(RemotePath.remove, batch))
+        removed += batch
 
 
 def _now(root: RemotePath) -> float:
@@ -83,26 +147,72 @@ def _now(root: RemotePath) -> float:
     return now
 
 
-def _versions(root: RemotePath) -> Iterator[RemotePath]:
+def _models(root: RemotePath) -> Iterator[RemotePath]:
     for model in sorted(filter(paths.is_name, root.listing())):
-        for number in sorted(filter(VERSION.fullmatch, (root / model).listing()), key=int):
-            yield root / model / number
+        yield root / model
 
 
-def _unnamed(directory: RemotePath) -> Times:
-    """Returns the objects of a published version that it does not name."""
-    file = directory / OBJECTS
-    if not file.is_file():
-        return {}  # a bundle that was copied as it lies on a disk
+def _versions(model: RemotePath, before: float) -> _Versions:
+    """Finds the versions of a model, in the order of their numbers."""
+    committed = []
+    running = []
+    given_up = []
+    for number in sorted(filter(VERSION.fullmatch, model.listing()), key=int):
+        directory = model / number
+        if is_committed(directory):
+            committed.append(directory)
+        elif all(_is_old(time, before) for time in _files_of(directory).values()):
+            given_up.append(directory)
+        else:
+            running.append(directory)
+    return _Versions(tuple(committed), tuple(running), tuple(given_up))
+
+
+def _files_of(directory: RemotePath) -> Times:
+    """Returns the files of a version that is not published."""
+    files = _times(directory) | _times(directory / DIRECTORY)
+    files.pop(directory / DIRECTORY, None)
+    return files
+
+
+def _read(directory: RemotePath) -> tuple[frozenset[str], Times]:
+    """Reads which objects a published version names.
+
+    Returns:
+      Those in the pool of the model, and the objects in a directory of the version's own that it
+      does not name.
+
+    Raises:
+      DestinationError: The file that names them is damaged.
+    """
     try:
-        named = objects.parse(file.read(0, OBJECTS_BYTES_MAX)).files.values()
+        objects = read_objects(directory)
     except BundleError as problem:
         raise DestinationError(
-            f"{file}: {problem}; nothing of this version was removed"
+            f"{directory / OBJECTS}: {problem}; nothing of this model was removed"
         ) from problem
-    kept = {directory / stored.path for stored in named}
+    if objects is None:  # a bundle that was copied as it lies on a disk, or was removed just now
+        return frozenset(), {}
+    if objects.format_version > 1:
+        return pool_objects(objects), {}
+    blocks = [block for file in objects.files.values() for block in file.blocks]
+    named = {directory / DIRECTORY / block.sha256 for block in blocks}
     times = _times(directory / DIRECTORY)
-    return {file: times[file] for file in sorted(times.keys() - kept)}
+    return frozenset(), {file: times[file] for file in sorted(times.keys() - named)}
+
+
+def _stale_in_pool(model: RemotePath, named: set[str], before: float) -> list[RemotePath]:
+    """Returns the old objects in the pool of a model that no version names."""
+    directories: Sequence[RemotePath] = pool_directories(model / POOL)
+    stale: list[RemotePath] = []
+    with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rowcast-list") as pool:
+        for times in pool.map(_times, directories):
+            stale += [
+                file
+                for file, time in sorted(times.items())
+                if file.name not in named and _is_old(time, before)
+            ]
+    return stale
 
 
 def _times(directory: RemotePath) -> Times:

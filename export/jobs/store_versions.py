@@ -1,44 +1,76 @@
 """One version of a model in a store while an exporter writes it: objects named by their content,
 and the one file that makes them a version.
 
-    <root>/<model>/<version>/objects/<sha256>   the files; created if absent, never changed
-    <root>/<model>/<version>/objects.json       which file is which object; created last, once
-    <root>/<model>/<version>/started            when a run began last, for `rowcast-export clean`
+    <root>/<model>/.objects/<ab>/<sha256>   blocks of files, which all versions of the model share
+    <root>/<model>/<version>/objects.json   which objects a file is made of; created last, once
+    <root>/<model>/<version>/started        that a run writes the version
 
 No two exporters can harm one another: an object has one possible content, and the store decides
 who creates `objects.json`.
+
+`clean` removes no object of a model while a run has begun and not ended (see `store_cleaning.py`).
+So a run that began before it read which objects the newest version has can rely on these, even if
+that version is removed meanwhile. An object that no version names may just be removed. It is
+relied on if it is young, and sent again otherwise.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bundle.errors import DestinationExists
+from bundle.errors import BundleError, DestinationExists
+from bundle.format import objects as stored_objects
 from bundle.format import paths
-from bundle.format.checksums import extend
+from bundle.format.checksums import combine, crc32c
 from bundle.format.manifest import File
-from bundle.format.objects import OBJECTS, ObjectMap, StoredFile
+from bundle.format.objects import (
+    OBJECT_BYTES,
+    OBJECTS,
+    OBJECTS_BYTES_MAX,
+    POOL,
+    ObjectMap,
+    StoredBlock,
+    StoredFile,
+    WholeFile,
+    pool_path,
+)
+from bundle.storage.catalog import VERSION
 from export.errors import DestinationError
 from object_store.remote_path import RemotePath
+from object_store.stored_content import StoredContent
 
 STARTED = "started"
-_READ_BYTES = 1 << 20
-_COMPARED_BYTES = 8 << 20
+GRACE_DAYS = 7.0
+"""What was written more recently is not removed, unless another number of days is asked for."""
+_DAY_S = 86_400
+_REQUESTS = 16
+_LISTED_MIN = 2_000
+"""So many objects are looked for by listing the pool, which takes 256 requests or more."""
 
 
 class StoreVersion:
-    """A version in a store. Safe for any number of threads."""
+    """A version in a store. Safe for any number of threads.
 
-    def __init__(self, directory: RemotePath) -> None:
+    Attributes:
+      directory: `<root>/<model>/<version>`.
+    """
+
+    def __init__(self, directory: RemotePath, *, reuse: bool = True) -> None:
         """Names a version; sends no request.
 
         Args:
           directory: `<root>/<model>/<version>`.
+          reuse: Whether objects that the store has are not sent again.
         """
         self.directory = directory
+        self._reuse = reuse
+        self._older: frozenset[str] = frozenset()
+        self._young_from_s: float | None = None
 
     def begin(self) -> None:
         """Begins to write the version, or goes on with it.
@@ -51,26 +83,57 @@ class StoreVersion:
             raise DestinationExists(
                 f"{self.directory} is there already; committed bundles are never overwritten"
             )
+        self.mark()
+        if not self._reuse:
+            return
+        started_s = (self.directory / STARTED).modified_s()
+        if started_s is not None:
+            self._young_from_s = started_s - GRACE_DAYS / 2 * _DAY_S
+        # Only now: what the newest version names is not removed until this run ends.
+        newest = _newest_objects(self.directory.parent)
+        if newest is not None:
+            self._older = pool_objects(newest) - self.missing(newest.files.values())
+
+    def mark(self) -> None:
+        """Tells `clean` that a run is writing the version now.
+
+        Raises:
+          OSError: The store cannot be written.
+        """
         now = datetime.now(UTC).isoformat(timespec="seconds")
         (self.directory / STARTED).write(f"{now}\n".encode())
 
-    def file(self, stored: StoredFile) -> RemotePath:
-        """Returns where an object lies."""
-        return self.directory / stored.path
+    def content(self, stored: StoredFile) -> StoredContent:
+        """Returns the content of a file that was sent."""
+        objects = tuple(self._object(sha256) for sha256 in stored.objects)
+        return StoredContent(objects, OBJECT_BYTES)
 
-    def holds(self, stored: StoredFile) -> bool:
-        """Returns whether the store has an object. Its name says its content, its size is compared.
+    def is_older(self, block: StoredBlock) -> bool:
+        """Returns whether the newest version has an object."""
+        return block.sha256 in self._older
+
+    def missing(self, files: Iterable[StoredFile | WholeFile]) -> set[str]:
+        """Returns the objects of files that the store does not hold, by their SHA-256. Their names
+        say their content, their sizes are compared.
 
         Raises:
           OSError: The store cannot be asked.
         """
-        try:
-            return self.file(stored).stamp().bytes == stored.bytes
-        except FileNotFoundError:
-            return False
+        expected = {block.sha256: block.bytes for file in files for block in file.blocks}
+        with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rowcast-check") as pool:
+            if len(expected) >= _LISTED_MIN:
+                sizes: dict[str, int] = {}
+                for listing in pool.map(RemotePath.listing, pool_directories(self._pool)):
+                    sizes |= {name: stamp.bytes for name, stamp in listing.items()}
+                # A store may list an object some time after it was written.
+                asked = [name for name, size in expected.items() if sizes.get(name) != size]
+            else:
+                asked = list(expected)
+            checks = pool.map(lambda sha256: self._holds(sha256, expected[sha256]), asked)
+            return {sha256 for sha256, is_held in zip(asked, checks, strict=True) if not is_held}
 
     def send(self, source: Path, expected: File) -> StoredFile:
-        """Sends a local file, unless the store has an object of its content.
+        """Sends the blocks of a local file that the store does not have.
 
         Args:
           source: The local file.
@@ -81,20 +144,17 @@ class StoreVersion:
             sent.
           OSError: The store cannot be written.
         """
-        stored = _digested(source, expected)
-        if self.holds(stored):
-            return stored
+        stored, crcs = _digested(source, expected)
 
-        target = self.file(stored)
-        # It is there: another exporter was faster, or a lost response hid our own success.
-        with suppress(FileExistsError):
-            target.upload(source, new=True)
+        def send_block(number: int) -> None:
+            block = stored.blocks[number]
+            if block.sha256 not in self._older and not self._is_young(block):
+                self._write(source, block, crcs[number])
 
-        if not (self.holds(stored) and _arrived(target, source, expected.crc32c)):
-            raise DestinationError(
-                f"{target} does not hold what was sent ({stored.bytes} bytes of {expected.path}); "
-                "remove it and run the export again"
-            )
+        # Blocks of the same content are one object, which is sent once.
+        numbers = {sha256: number for number, sha256 in enumerate(stored.objects)}
+        with ThreadPoolExecutor(_REQUESTS // 4, thread_name_prefix="rowcast-send") as pool:
+            tuple(pool.map(send_block, numbers.values()))
         return stored
 
     def commit(self, objects: ObjectMap) -> None:
@@ -115,8 +175,49 @@ class StoreVersion:
                     f"another run has published {self.directory}; this run published nothing: "
                     "choose another version"
                 ) from problem
-        with suppress(OSError):  # `clean` removes it
+        with suppress(OSError):  # beside `objects.json` it has no meaning
             (self.directory / STARTED).remove()
+
+    @property
+    def _pool(self) -> RemotePath:
+        return self.directory.parent / POOL
+
+    def _object(self, sha256: str) -> RemotePath:
+        return self.directory.parent / pool_path(sha256)
+
+    def _holds(self, sha256: str, size: int) -> bool:
+        try:
+            return self._object(sha256).stamp().bytes == size
+        except FileNotFoundError:
+            return False
+
+    def _is_young(self, block: StoredBlock) -> bool:
+        """Returns whether the store has an object, and has had it for so short that nothing removes
+        it before this run ends.
+        """
+        if self._young_from_s is None:
+            return False
+        try:
+            size, written_s = self._object(block.sha256).size_and_time()
+        except FileNotFoundError:
+            return False
+        return size == block.bytes and written_s is not None and written_s >= self._young_from_s
+
+    def _write(self, source: Path, block: StoredBlock, crc: int) -> None:
+        with source.open("rb") as file:
+            file.seek(block.offset)
+            data = file.read(block.bytes)
+        if len(data) != block.bytes or crc32c(data) != crc:
+            raise DestinationError(
+                f"{source} changed while it was sent; run the export again: it writes the file anew"
+            )
+        target = self._object(block.sha256)
+        target.write(data)
+        if not _arrived(target, data, crc):
+            raise DestinationError(
+                f"{target} does not hold what was sent ({block.bytes} bytes of {source.name} from "
+                f"byte {block.offset}); remove it and run the export again"
+            )
 
 
 def is_committed(directory: RemotePath) -> bool:
@@ -126,14 +227,59 @@ def is_committed(directory: RemotePath) -> bool:
     return any((directory / name).is_file() for name in (OBJECTS, paths.MANIFEST))
 
 
-def _digested(source: Path, expected: File) -> StoredFile:
-    """Returns the name of a file as an object, once its content is known to be what was written."""
-    sha256 = hashlib.sha256()
+def pool_directories(pool: RemotePath) -> list[RemotePath]:
+    """Returns the directories of a pool that hold objects."""
+    return [pool / f"{number:02x}" for number in range(256)]
+
+
+def read_objects(directory: RemotePath) -> ObjectMap | None:
+    """Reads which objects the files of a version are; returns None if it has no objects.
+
+    Raises:
+      BundleError: The file is invalid.
+      OSError: It cannot be read.
+    """
+    file = directory / OBJECTS
+    if not file.is_file():
+        return None
+    return stored_objects.parse(file.read(0, OBJECTS_BYTES_MAX + 1))
+
+
+def pool_objects(objects: ObjectMap) -> frozenset[str]:
+    """Returns the objects in the pool of a model that a version names, by their SHA-256."""
+    if objects.format_version == 1:
+        return frozenset()
+    return frozenset(block.sha256 for file in objects.files.values() for block in file.blocks)
+
+
+def _newest_objects(model: RemotePath) -> ObjectMap | None:
+    """Returns what the newest version of a model that shares objects consists of.
+
+    What a version that cannot be read has is sent again.
+    """
+    numbers = sorted(map(int, filter(VERSION.fullmatch, model.listing())), reverse=True)
+    for number in numbers:
+        try:
+            objects = read_objects(model / str(number))
+        except (BundleError, FileNotFoundError):
+            continue
+        if objects is not None and objects.format_version > 1:
+            return objects
+    return None
+
+
+def _digested(source: Path, expected: File) -> tuple[StoredFile, list[int]]:
+    """Returns the names of a file's blocks as objects and their crc32c, once its content is known
+    to be what was written.
+    """
+    names = []
+    crcs = []
     crc = size = 0
-    with source.open("rb", buffering=0) as file:
-        while data := file.read(_READ_BYTES):
-            sha256.update(data)
-            crc = extend(crc, data)
+    with source.open("rb") as file:
+        while data := file.read(OBJECT_BYTES):
+            names.append(hashlib.sha256(data).hexdigest())
+            crcs.append(crc32c(data))
+            crc = combine(crc, crcs[-1], len(data))
             size += len(data)
     if (crc, size) != (expected.crc32c, expected.bytes):
         raise DestinationError(
@@ -141,20 +287,14 @@ def _digested(source: Path, expected: File) -> StoredFile:
             f"{expected.bytes} with {expected.crc32c} were expected; nothing of it was sent; run "
             "the export again: it writes the file anew"
         )
-    return StoredFile(sha256=sha256.hexdigest(), bytes=size)
+    return StoredFile(bytes=size, objects=tuple(names)), crcs
 
 
-def _arrived(target: RemotePath, source: Path, crc32c: int) -> bool:
-    """Compares a new object with the file that was sent, where the store has not done so."""
+def _arrived(target: RemotePath, data: bytes, crc: int) -> bool:
+    """Compares a new object with what was sent, where the store has not done so."""
     if target.verifies_uploads:
         return True
     told = target.crc32c()
     if told is not None:
-        return told == crc32c
-    offset = 0
-    with source.open("rb") as file:
-        while data := file.read(_COMPARED_BYTES):
-            if target.read(offset, len(data)) != data:
-                return False
-            offset += len(data)
-    return True
+        return told == crc
+    return target.read(0, len(data)) == data

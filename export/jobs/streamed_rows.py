@@ -15,26 +15,26 @@ from bundle.format.tables import Segment
 from bundle.tables.maps import MappedRows
 from bundle.tables.reader import TableReader
 from bundle.tables.segments import RowMap, RowRange
-from object_store.remote_path import RemotePath
+from object_store.stored_content import StoredContent
 
 _REQUESTS = 32
 _GAP_BYTES = 16 << 10
 """Rows closer to one another are read by one request: another one takes longer than these bytes."""
 _RANGE_BYTES = 8 << 20
 
-Locate = Callable[[str], RemotePath]
-"""Bundle path of a segment -> its object."""
+Locate = Callable[[str], StoredContent]
+"""Bundle path of a segment -> its content in the store."""
 
 
 class StreamedTable(TableReader):
     """A table whose segments are in a store. Meant for some rows, or for all in their order."""
 
     def __init__(self, table: manifest.Table, locate: Locate) -> None:
-        """Names the objects; sends no request.
+        """Names the content; sends no request.
 
         Args:
           table: Its manifest entry.
-          locate: Returns the object of a segment.
+          locate: Returns the content of a segment.
         """
         self.rows = table.rows
         self.dim = table.dim
@@ -49,7 +49,7 @@ class _RemoteRows(MappedRows):
     def __init__(self, segments: Sequence[Segment], row_bytes: int, locate: Locate) -> None:
         self._row_bytes = row_bytes
         self._map = RowMap([segment.rows for segment in segments])
-        self._objects = [locate(segment.file) for segment in segments]
+        self._contents = [locate(segment.file) for segment in segments]
         self._offsets = [segment.offset for segment in segments]
         self._files = []
         self._segments = []
@@ -88,10 +88,12 @@ class _RemoteRows(MappedRows):
 
     def _range(self, segment: int, first: int, rows: int) -> NDArray[np.uint8]:
         count = rows * self._row_bytes
-        data = self._objects[segment].read(self._offsets[segment] + first * self._row_bytes, count)
+        offset = self._offsets[segment] + first * self._row_bytes
+        content = self._contents[segment]
+        data = content.read(offset, count)
         if len(data) != count:
             raise DigestMismatch(
-                f"object {self._objects[segment]} has {len(data)} of {count} bytes from row "
+                f"object {content.object_at(offset)} has {len(data)} of {count} bytes from row "
                 f"{first} on; run the export again"
             )
         return np.frombuffer(data, np.uint8).reshape(rows, self._row_bytes)

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from bundle.format import manifest, paths
 from bundle.storage.staging import Staging
@@ -25,6 +26,7 @@ from export.recipe.settings import ExportSettings
 from export.steps import Step, StepKey
 from export.tables.finite_rows import check_finite
 from export.tables.links import link_files
+from export.tables.older_versions import ReusedSegments, compare_with_newest, reused_segments
 from export.tables.plan import ExportPlan, TablePlan, Writing, plan_tables
 from export.tables.segments import (
     Receipt,
@@ -97,8 +99,23 @@ def plan_copy(
         workers=workers,
     )
     destination.refuse_links(plan)
+    destination.refuse_objects(plan)
+    if settings.reuse and destination.store is None:
+        plan = compare_with_newest(plan, staging.parent)
     check_plan_fits(plan, destination.root)
     return plan
+
+
+class CopiedTables(NamedTuple):
+    """Tables that were copied.
+
+    Attributes:
+      entries: Their manifest entries by name.
+      reused: What they take from older versions.
+    """
+
+    entries: dict[str, manifest.Table]
+    reused: ReusedSegments
 
 
 def copy_tables(
@@ -107,7 +124,7 @@ def copy_tables(
     settings: ExportSettings,
     moved: Callable[[int], None],
     uploads: Uploads | None = None,
-) -> dict[str, manifest.Table]:
+) -> CopiedTables:
     """Copies the planned tables but for the segments that an earlier run finished.
 
     Args:
@@ -148,7 +165,7 @@ def copy_tables(
                 allowed=table.allow_non_finite,
                 converted=entry.error is not None,
             )
-    return tables
+    return CopiedTables(tables, reused_segments(receipts))
 
 
 def _check_sums(table: TablePlan, stage: Staging) -> None:

@@ -148,11 +148,11 @@ def export_tables(
         remedy="give ids that occur in training (--trained-ids NAME=FILE), export with a recipe "
         "that has verify.expected, or accept the statement with --accept-stated-layouts",
     )
-    with staged(prepared.destination, job.model, number) as draft:
+    with staged(prepared.destination, job.model, number, reuse=settings.reuse) as draft:
         stage = draft.stage
         begun = draft.begun(job, prepared.inventory.fingerprint)
         with progress.step("tables", plan.moved_bytes) as moved:
-            tables = copy_tables(plan, stage, settings, moved, draft.uploads)
+            tables, reused = copy_tables(plan, stage, settings, moved, draft.uploads)
             keys = write_key_indexes(
                 prepared.checkpoint, [table.spec for table in plan.tables], stage
             )
@@ -172,9 +172,9 @@ def export_tables(
             rows = None if settings.full else SAMPLE_ROWS
             subject = staged_subject(prepared.checkpoint, plan, draft, written, rows, judged)
             written = checked(subject)
-        return Published(
-            draft.publish(written, progress), written, (*prepared.notes, *prepared.plan.notes)
-        )
+        notes = (*prepared.notes, *prepared.plan.notes, *reused.notes)
+        directory = draft.publish(written, progress)
+        return Published(directory, written, notes, draft.reused(written, reused))
 
 
 def _feature(table: str, *, keyed: bool) -> manifest.EmbeddedFeature:

@@ -16,17 +16,16 @@ from pydantic import TypeAdapter
 
 from bundle.format import manifest, paths
 from bundle.format.manifest import File, Manifest, dump
-from bundle.format.objects import ObjectMap, StoredFile
+from bundle.format.objects import ObjectMap, StoredFile, pool_path
 from bundle.storage.staging import Staging
 from bundle.tables.reader import TableReader
 from export.errors import DestinationError
 from export.jobs.store_versions import StoreVersion
 from export.jobs.streamed_rows import StreamedTable
+from export.tables.older_versions import ReusedSegments
 from export.tables.plan import UPLOADS
 from object_store.remote_path import RemotePath
 
-CHECKS = 16
-"""Objects asked for at a time."""
 _OBJECTS = "objects"
 """Under this name a step's payload in the journal lists what was sent of it."""
 
@@ -101,9 +100,14 @@ class Uploads:
             for name, payload in payloads.items()
             if _OBJECTS in payload
         }
-        objects = {stored for files in noted.values() for stored in files.values()}
-        missing = self._missing(objects)
-        whole = {name for name, files in noted.items() if not missing & set(files.values())}
+        missing = self.version.missing(
+            stored for files in noted.values() for stored in files.values()
+        )
+        whole = {
+            name
+            for name, files in noted.items()
+            if all(missing.isdisjoint(stored.objects) for stored in files.values())
+        }
         for name in whole:
             self._sent |= noted[name]
         return whole
@@ -134,7 +138,23 @@ class Uploads:
         directory = self._stage.directory
         if all((directory / segment.file).exists() for segment, _ in table.extents()):
             return TableReader(directory, table)
-        return StreamedTable(table, lambda path: self.version.file(self._sent[path]))
+        return StreamedTable(table, lambda path: self.version.content(self._sent[path]))
+
+    def reused(self, whole: Manifest) -> ReusedSegments:
+        """Returns which segments, and how many of their bytes, an older version has.
+
+        Args:
+          whole: The manifest of the bundle, all of whose segments are sent.
+        """
+        segments = 0
+        reused_bytes = 0
+        for table in whole.tables.values():
+            for segment, size in table.extents():
+                blocks = self._sent[segment.file].blocks
+                older_bytes = sum(block.bytes for block in blocks if self.version.is_older(block))
+                reused_bytes += older_bytes
+                segments += older_bytes == size
+        return ReusedSegments(segments, reused_bytes)
 
     def publish(self, whole: Manifest, moved: Callable[[int], None]) -> RemotePath:
         """Sends what has not been sent, and makes the version visible.
@@ -162,11 +182,13 @@ class Uploads:
         for table in whole.tables.values():
             for segment, _ in table.extents():
                 named[segment.file] = self._sent[segment.file]
-        missing = self._missing(named.values())
+        # From now on, nothing is removed, however long ago the run began.
+        self.version.mark()
+        missing = self.version.missing(named.values())
         if missing:
             raise DestinationError(
-                f"{self.version.directory} has lost {len(missing)} objects that were sent "
-                f"({min(stored.path for stored in missing)}), as after `rowcast-export clean` with "
+                f"{self.version.directory.parent} has lost {len(missing)} objects that were sent "
+                f"({pool_path(min(missing))}), as after `rowcast-export clean` with "
                 "a short --older-than; run the export again: it sends them again"
             )
         self.version.commit(ObjectMap(model=whole.model, version=whole.version, files=named))
@@ -188,13 +210,6 @@ class Uploads:
             if not step.keep:
                 for file in step.files:
                     (self._stage.directory / file.path).unlink()
-
-    def _missing(self, objects: Iterable[StoredFile]) -> set[StoredFile]:
-        """Returns the objects that the store does not hold."""
-        asked = sorted(set(objects), key=lambda stored: stored.sha256)
-        with ThreadPoolExecutor(CHECKS, thread_name_prefix="rowcast-check") as pool:
-            held = pool.map(self.version.holds, asked)
-            return {stored for stored, there in zip(asked, held, strict=True) if not there}
 
 
 def without_objects(payload: Mapping[str, Any]) -> dict[str, Any]:

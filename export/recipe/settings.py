@@ -32,6 +32,15 @@ class ExportSettings(BaseSettings):
         description="directory where a bundle is staged that goes to a URL; relative to where the "
         "command runs",
     )
+    reuse: bool = Field(
+        default=True,
+        description="share the segments of tables that equal those of the newest version, instead "
+        "of writing them again",
+    )
+    with_changes: Path | None = Field(
+        default=None,
+        description="change log of the model's service, whose candidates and contexts are exported",
+    )
     full: bool = Field(
         default=False, description="compare every row with the checkpoint instead of a sample"
     )

@@ -13,12 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import numpy as np
-import pyarrow
 from numpy.typing import NDArray
 
-from bundle.format.dtypes import STORED, widened
+from bundle.format.dtypes import narrowed, widened
 from bundle.format.fields import StrictModel
 from bundle.format.manifest import TableError
 from export.checkpoint.variables import NUMPY_DTYPES
@@ -37,8 +35,6 @@ _EXACT_INTEGER = 1 << 53
 _SQUARES_LOW = 1e-30
 _SQUARES_HIGH = 1e30
 """Sums of squares within these are right in float32; where a row's are not, float64 is used."""
-_TINY_SCALE = np.float32(2.0**-126)
-"""A row whose scale would be less, a subnormal number without full precision, becomes zeros."""
 Values = NDArray[Any]
 
 
@@ -165,15 +161,11 @@ class Conversion:
         return _joined(self._errors)
 
     def _piece(self, values: Values, first_row: int) -> Piece:
-        scales = None
         wide = values.dtype == np.float64 or values.dtype.kind == "i"
         # float64 holds the wide values exactly, and float32 the others.
         values = values.astype(np.float64 if wide else np.float32, copy=False)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            if self._target == "int8":
-                stored, scales = _quantised(values.astype(np.float32, copy=False))
-            else:
-                stored = _rounded(values, self._target)
+            stored, scales = narrowed(values, self._target)
             read = widened(stored, self._target, scales)
             squares = np.einsum("ij,ij->i", values, values)
             odd = (squares < _SQUARES_LOW) | (squares > _SQUARES_HIGH)
@@ -264,33 +256,6 @@ def _in_digits(value: float) -> float:
     # Sums of float32 differ from processor to processor in their last digits; what is reported does
     # not.
     return float(f"{value:.6g}")
-
-
-def _quantised(values: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Returns [n, dim] int8 and [n] float32 scales: symmetric, nearest, the largest value of a row
-    becomes 127.
-    """
-    largest = np.abs(values).max(axis=1)
-    scales = largest / np.float32(127)
-    scales[scales < _TINY_SCALE] = 0
-    stored = values / scales[:, np.newaxis]
-    np.rint(stored, out=stored)
-    stored[scales == 0] = 0
-    return stored.astype(np.int8), scales
-
-
-def _rounded(values: Values, target: str) -> Values:
-    """Returns values rounded to the nearest of the target's, ties to even, as STORED[target] holds
-    them.
-    """
-    if target == "float32":
-        return values.astype(np.float32, copy=False)
-    near = values.astype(np.float32, copy=False)
-    if target == "bfloat16":
-        return near.astype(ml_dtypes.bfloat16).view(STORED[target])
-    # NumPy is 20 times slower for subnormal halves.
-    halves = pyarrow.array(near.reshape(-1)).cast(pyarrow.float16())
-    return np.asarray(halves).reshape(near.shape)
 
 
 def _error(values: Values, read: Values) -> ErrorSums:

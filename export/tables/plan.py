@@ -120,6 +120,8 @@ class ExportPlan:
       left_out_bytes: slot variables, not read.
       workers: processes that run at a time.
       unpacked: tasks that decode arrays for other tasks; they run first (see `unpacking`).
+      older_version: the version whose segments are reused where the bytes are the same; None: none.
+      older_note: why no segment of an older version is reused, or "".
     """
 
     checkpoint: str
@@ -128,6 +130,8 @@ class ExportPlan:
     left_out_bytes: int
     workers: int
     unpacked: tuple[TableTask, ...] = ()
+    older_version: int | None = None
+    older_note: str = ""
 
     @property
     def links(self) -> dict[str, str]:
@@ -138,9 +142,10 @@ class ExportPlan:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the user should know of its tables, a sentence for each."""
-        return tuple(
-            f"table {table.spec.name}: {table.notes}" for table in self.tables if table.notes
-        )
+        notes = [f"table {table.spec.name}: {table.notes}" for table in self.tables if table.notes]
+        if self.older_note:
+            notes.append(self.older_note)
+        return tuple(notes)
 
     @property
     def linked_bytes(self) -> int:
@@ -228,6 +233,7 @@ class ExportPlan:
             "tables": tables,
             "read_bytes": self.read_bytes,
             "written_bytes": self.bytes,
+            "older_version": self.older_version,
             "linked_bytes": self.linked_bytes,
             "unpacked_bytes": self.unpacked_bytes,
             "local_bytes": self.local_bytes,

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from bundle.errors import OlderVersionUnreadable
 from bundle.format import manifest
 from bundle.format.checksums import digest
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
@@ -47,6 +49,9 @@ class Receipt(StrictModel):
       scales: of its int8 rows.
       error: of its rows, if they were converted.
       non_finite: rows that hold NaN or an infinity, of the segment alone.
+      reused_segments: how many of `segment` and `scales` are links to files of an older version.
+      reused_bytes: the bytes of these.
+      link_problem: why one that equals the older version's file could not be linked, or "".
     """
 
     table: str
@@ -56,6 +61,9 @@ class Receipt(StrictModel):
     scales: Segment | None = None
     error: ErrorSums | None = None
     non_finite: manifest.NonFiniteRows | None = None
+    reused_segments: int = 0
+    reused_bytes: int = 0
+    link_problem: str = ""
 
     def files(self, task: TableTask | RestTask) -> list[manifest.File]:
         """Returns the files that the task wrote; a file that several tasks fill is none of them."""
@@ -75,7 +83,7 @@ class Receipt(StrictModel):
 
 
 def copy_rows(task: TableTask) -> Receipt:
-    """Writes one segment.
+    """Writes one segment, or links that of an older version that has the same bytes.
 
     Raises:
       CheckpointError: a data file is gone, cut short or damaged; no segment is left behind.
@@ -83,17 +91,31 @@ def copy_rows(task: TableTask) -> Receipt:
       NotConvertible: a value cannot be converted; names its row.
     """
     try:
+        return _copy(task)
+    except OlderVersionUnreadable:
+        # A damaged disk under an old version does not stop a new one.
+        return _copy(replace(task, older=None, older_scales=None))
+
+
+def _copy(task: TableTask) -> Receipt:
+    """Does what `copy_rows` says.
+
+    Raises:
+      OlderVersionUnreadable: the older version's segment cannot be read; no segment is left behind.
+      ExportError: as of `copy_rows`.
+    """
+    try:
         with ExitStack() as opened:
             stored = open_rows(task)
             opened.enter_context(stored)
             in_order = task.as_stored and isinstance(stored, SliceRows) and stored.undivided
             size = None if in_order else task.rows * row_bytes(task.written_dtype, task.dim)
-            writer = opened.enter_context(_writer(task, task.file, size, task.offset))
-            scales = (
-                opened.enter_context(_writer(task, task.scales, task.rows * SCALE_BYTES))
-                if task.scales
-                else None
-            )
+            writer = opened.enter_context(_writer(task, task.file, size, task.older))
+            scales = None
+            if task.scales:
+                scales_bytes = task.rows * SCALE_BYTES
+                scales_writer = _writer(task, task.scales, scales_bytes, task.older_scales)
+                scales = opened.enter_context(scales_writer)
             error = None
             scan = FiniteScan(task.value_dtype or task.dtype, task.values_per_row)
             if task.converted:
@@ -109,7 +131,7 @@ def copy_rows(task: TableTask) -> Receipt:
                     writer.place((first - task.first_row) * rows.shape[1], rows)
                     scan.scan(rows, first * rows.shape[1])
             _refuse_damaged(stored, f"table {task.table!r}", task)
-            return Receipt(
+            receipt = Receipt(
                 table=task.table,
                 key=task.key,
                 segment=_closed(task, task.file, writer, task.offset or 0),
@@ -118,6 +140,7 @@ def copy_rows(task: TableTask) -> Receipt:
                 error=error,
                 non_finite=scan.found,
             )
+            return receipt.model_copy(update=_reuse_of(writer, scales))
     except SlicesOverlap as problem:
         raise CheckpointError(
             f"table {task.table!r} ({task.key!r}): {problem}; save the checkpoint anew"
@@ -292,11 +315,22 @@ def is_written(task: TableTask, segment: Segment) -> bool:
         return digest(file, task.bytes).crc32c == segment.crc32c
 
 
-def _writer(
-    task: TableTask, file: str, size: int | None, offset: int | None = None
-) -> SegmentWriter:
+def _writer(task: TableTask, file: str, size: int | None, older: str | None) -> SegmentWriter:
     attempts = None if task.attempts is None else Path(task.attempts)
-    return SegmentWriter(Path(task.directory, file), attempts, size, offset)
+    older_file = None if older is None else Path(older)
+    return SegmentWriter(Path(task.directory, file), attempts, size, task.offset, older_file)
+
+
+def _reuse_of(writer: SegmentWriter, scales: SegmentWriter | None) -> dict[str, int | str]:
+    """Returns what a receipt tells of segments that are links to those of an older version."""
+    writers = [writer] if scales is None else [writer, scales]
+    reused = [closed for closed in writers if closed.is_reused]
+    problems = [closed.link_problem for closed in writers if closed.link_problem]
+    return {
+        "reused_segments": len(reused),
+        "reused_bytes": sum(closed.close().bytes for closed in reused),
+        "link_problem": problems[0] if problems else "",
+    }
 
 
 def _closed(task: TableTask, file: str, writer: SegmentWriter, offset: int = 0) -> Segment:

@@ -55,6 +55,9 @@ class TableTask:
       offset: first byte of the segment in `file`, which is there and which other tasks fill, too;
         None: the segment is the file.
       value_dtype: of the values that rows of bytes (`dtype` int8) consist of; "" if `dtype` is.
+      older: path of an older version's segment of the same rows, which is linked if its bytes are
+        those that the task produces; None: there is none.
+      older_scales: path of the scales beside it.
     """
 
     table: str
@@ -75,6 +78,8 @@ class TableTask:
     attempts: str | None = None
     offset: int | None = None
     value_dtype: str = ""
+    older: str | None = None
+    older_scales: str | None = None
 
     @property
     def step(self) -> str:

@@ -28,6 +28,7 @@ from bundle.format.manifest import Manifest, Table, TableCheck
 from bundle.storage import files, integrity
 from bundle.tables.reader import TableReader
 from export.checkpoint.reader import Checkpoint
+from export.corpora.changes import LoggedChanges
 from export.corpora.recall import measure_again
 from export.errors import UsageError, VerificationFailed
 from export.front_end.interface import Results
@@ -66,6 +67,7 @@ class Subject:
         rows tells anything.
       open_table: opens a table that may not lie in `root`; None: all do.
       steps_of: the job's steps that write a table, by its name.
+      changes: of the log whose changes it contains; None: it contains none.
     """
 
     root: Path
@@ -78,6 +80,7 @@ class Subject:
     linked: Collection[str] = ()
     open_table: Callable[[Table], TableReader] | None = None
     steps_of: Callable[[str], Sequence[str]] = lambda _table: ()
+    changes: LoggedChanges | None = None
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,9 @@ def _check_candidates(subject: Subject) -> dict[str, Any]:
         results = reference_results(replace(reference, examples=examples), name)
         return results[name][reference.model.towers[name].result]
 
-    check_candidates(subject.root, subject.manifest, reference.job, reference.base, vectors)
+    check_candidates(
+        subject.root, subject.manifest, reference.job, reference.base, vectors, subject.changes
+    )
     return {}
 
 

@@ -11,6 +11,7 @@ from bundle.features.reader import open_features
 from bundle.format.manifest import Manifest
 from bundle.storage.catalog import read_manifest
 from export.checkpoint.reader import Checkpoint
+from export.corpora.changes import read_changes
 from export.errors import UsageError
 from export.front_end_choice import open_job
 from export.recipe.schema import ExportJob
@@ -59,7 +60,7 @@ def verify_bundle(
 
 
 def verify_against_recipe(
-    bundle: Path, job: ExportJob, base: Path, *, full: bool = False
+    bundle: Path, job: ExportJob, base: Path, *, full: bool = False, log: Path | None = None
 ) -> Verified:
     """Verifies a bundle against the checkpoint, the model and the corpora of its recipe.
 
@@ -68,10 +69,11 @@ def verify_against_recipe(
       job: the recipe that it was exported by.
       base: the recipe's folder.
       full: compare every row, not a sample.
+      log: the change log that it was exported with; None: with none.
 
     Raises:
       UsageError: the directory holds no bundle, or the recipe is of another model, or has not the
-        bundle's towers.
+        bundle's towers, or the log is not the one that it was exported with.
       VerificationFailed: as of `verify_bundle`; or a tower or a candidate is not the model's, or an
         index finds less than its manifest says.
       ExportError: the checkpoint or the model code is not what it was.
@@ -102,7 +104,8 @@ def verify_against_recipe(
         changed = converted(manifest.tables)
         reference = Reference(job, base, spec, original, read_rows, examples, features, changed)
         reference, expected = finite_results(reference)
-        subject = replace(subject, reference=reference, expected=expected)
+        changes = None if log is None else read_changes(log, job.model, manifest.changes_included)
+        subject = replace(subject, reference=reference, expected=expected, changes=changes)
         of_model = check_bundle(subject, OF_MODEL)
         features.close()
     findings = replace(findings, examples=of_model.examples, recall=of_model.recall)

@@ -34,6 +34,7 @@ from service.cli.bundle_source import (
     PullError,
     reading,
 )
+from service.cli.older_bundle import reuse_files
 
 CONNECTIONS = 8
 _ATTEMPTS = 3
@@ -49,7 +50,8 @@ class Pulled:
     Attributes:
       bytes: of the bundle, or of the files of it that were asked for.
       downloaded_bytes: fetched now.
-      kept_bytes: those of `bytes` that an earlier pull had fetched.
+      kept_bytes: those of `bytes` that an earlier pull had fetched, for this version or another.
+      reused_bytes: those of `kept_bytes` that this pull took from an older version.
       removed, in_use: older versions that were removed, and that were not because something uses
         them.
     """
@@ -62,6 +64,7 @@ class Pulled:
     kept_bytes: int
     removed: tuple[int, ...] = ()
     in_use: tuple[int, ...] = ()
+    reused_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,7 @@ def pull(
     """
     manifest = held(source.manifest)
     downloaded = 0
+    reused_bytes = 0
     removed = list[int]()
     in_use = list[int]()
     final = root / manifest.model / str(manifest.version)
@@ -123,7 +127,13 @@ def pull(
         extents = [extent for extent in extents if not (adding and (final / extent.path).exists())]
         if extents or not adding:
             with Staging(root, manifest.model, manifest.version, adding) as stage:
-                missing = _missing(stage.directory, extents)
+                needed = {extent.path for extent in extents}
+                reused = reuse_files(source, root, needed, stage.directory)
+                reused_bytes = reused.bytes
+                missing = _missing(
+                    stage.directory,
+                    [extent for extent in extents if extent.path not in reused.whole],
+                )
                 downloaded = sum(block.bytes for block in missing)
                 if downloaded > (free := shutil.disk_usage(stage.directory).free):
                     found = (
@@ -135,7 +145,7 @@ def pull(
                 unchecked = {block.path for block in missing if block.crc32c is None}
                 for extent in extents:
                     if extent.path in unchecked and not extent.is_complete(stage.directory):
-                        raise _damaged(source, extent.path)
+                        raise _damaged(source, extent)
                 if adding:
                     stage.add(sorted({extent.path for extent in extents}))
                 else:
@@ -143,7 +153,15 @@ def pull(
         if keep is not None:
             removed, in_use = retention.sweep_old(root, manifest.model, keep, manifest.version)
     counts = total, downloaded, total - downloaded
-    return Pulled(final, manifest.model, manifest.version, *counts, tuple(removed), tuple(in_use))
+    return Pulled(
+        final,
+        manifest.model,
+        manifest.version,
+        *counts,
+        tuple(removed),
+        tuple(in_use),
+        reused_bytes,
+    )
 
 
 def _extents(whole: Manifest, held: Manifest) -> list[_Extent]:
@@ -186,6 +204,7 @@ def _exists(final: Path, source: BundleSource) -> bool:
 def _missing(directory: Path, extents: Sequence[_Extent]) -> list[_Extent]:
     """Creates the files that do not exist, and returns the blocks that are not on disk yet."""
     missing: list[_Extent] = []
+    _part_from_other_versions(directory, extents)
     for path, end in {
         each.path: each.offset + each.bytes for each in sorted(extents, key=_end)
     }.items():
@@ -201,6 +220,26 @@ def _missing(directory: Path, extents: Sequence[_Extent]) -> list[_Extent]:
         elif extent.path in new or not extent.is_complete(directory):
             missing += extent.split()
     return missing
+
+
+def _part_from_other_versions(directory: Path, extents: Sequence[_Extent]) -> None:
+    """Removes staged files that are not whole and have other names too.
+
+    An exporter that was stopped leaves hard links to the files of a published version, or of a
+    checkpoint. Nothing is ever written to these.
+    """
+    by_path: dict[str, list[_Extent]] = {}
+    for extent in extents:
+        by_path.setdefault(extent.path, []).append(extent)
+    for path, parts in by_path.items():
+        file = directory / path
+        if not file.exists() or file.stat().st_nlink == 1:
+            continue
+        is_whole = file.stat().st_size == max(map(_end, parts)) and all(
+            part.is_complete(directory) for part in parts
+        )
+        if not is_whole:
+            file.unlink()
 
 
 def _end(extent: _Extent) -> int:
@@ -226,12 +265,17 @@ def _fetch(block: _Extent, source: BundleSource, target: Path) -> int:
             with (target / block.path).open("r+b") as file:
                 file.seek(block.offset)
                 return file.write(data)
-    raise _damaged(source, block.path)
+    raise _damaged(source, block)
 
 
-def _damaged(source: BundleSource, path: str) -> PullError:
+def _damaged(source: BundleSource, extent: _Extent) -> PullError:
+    content = source.file(extent.path)
+    if extent.bytes > BLOCK_BYTES and len(content.objects) > 1:
+        stored = f"{len(content.objects)} objects from {content.objects[0]} on"
+    else:
+        stored = str(content.object_at(extent.offset))
     return PullError(
-        f"{source.directory / path} ({source.file(path)}) differs from its checksum; publish the "
-        "bundle again",
+        f"{source.directory / extent.path} ({stored}) differs from its checksum; publish the "
+        "bundle again, with --no-reuse",
         EXIT_DAMAGED,
     )

@@ -19,6 +19,7 @@ from bundle.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse
 from bundle.format.objects import OBJECTS, OBJECTS_BYTES_MAX, ObjectMap
 from object_store.locations import located
 from object_store.remote_path import RemotePath
+from object_store.stored_content import StoredContent, content_of
 from service.exit_codes import EXIT_USAGE
 
 EXIT_SOURCE = 3
@@ -46,7 +47,7 @@ class BundleSource:
       directory: The version's directory.
       manifest: The bundle's manifest.
       data: The manifest's very bytes.
-      objects: Which object each file is; None: the files lie under their own names.
+      objects: Which objects each file is; None: the files lie under their own names.
     """
 
     directory: RemotePath
@@ -54,8 +55,8 @@ class BundleSource:
     data: bytes
     objects: ObjectMap | None = None
 
-    def file(self, path: str) -> RemotePath:
-        """Returns where a file of the bundle lies.
+    def file(self, path: str) -> StoredContent:
+        """Returns the content of a file of the bundle.
 
         Raises:
           PullError: The version has no object for it.
@@ -82,15 +83,14 @@ def find_bundle(url: str, model: str | None = None, version: int | None = None) 
     with reading():
         directory = _directory(place, model, version)
         stored = _read_objects(directory)
-        file = _file(directory, stored, paths.MANIFEST)
-        data = _read_small(file, MANIFEST_BYTES_MAX)
-    if stored is not None and hashlib.sha256(data).hexdigest() != file.name:
-        raise PullError(f"{file} is not what its name says; publish the bundle again", EXIT_DAMAGED)
+        data = _read_manifest(directory, stored)
     try:
         manifest = parse(data)
     except BundleError as problem:
         damaged = isinstance(problem, DigestMismatch)
-        raise PullError(f"{file}: {problem}", EXIT_DAMAGED if damaged else EXIT_SOURCE) from problem
+        raise PullError(
+            f"{directory / paths.MANIFEST}: {problem}", EXIT_DAMAGED if damaged else EXIT_SOURCE
+        ) from problem
     if model not in (None, manifest.model) or version not in (None, manifest.version):
         found = f"{directory} is version {manifest.version} of model {manifest.model!r}"
         raise PullError(f"{found}; correct the URL, --model or --version", EXIT_USAGE)
@@ -128,15 +128,39 @@ def _read_objects(directory: RemotePath) -> ObjectMap | None:
         raise PullError(f"{file}: {problem}; publish the bundle again", EXIT_DAMAGED) from problem
 
 
-def _file(directory: RemotePath, stored: ObjectMap | None, path: str) -> RemotePath:
+def _read_manifest(directory: RemotePath, stored: ObjectMap | None) -> bytes:
+    """Reads the manifest of a bundle, and compares it with the names of its objects."""
     if stored is None:
-        return directory / path
+        return _read_small(directory / paths.MANIFEST, MANIFEST_BYTES_MAX)
+    content = _file(directory, stored, paths.MANIFEST)
+    file = stored.files[paths.MANIFEST]
+    if file.bytes > MANIFEST_BYTES_MAX:
+        raise PullError(
+            f"the manifest of {directory} has {file.bytes} bytes; the limit is "
+            f"{MANIFEST_BYTES_MAX}",
+            EXIT_SOURCE,
+        )
+    data = content.read(0, file.bytes)
+    for block in file.blocks:
+        part = data[block.offset : block.offset + block.bytes]
+        if hashlib.sha256(part).hexdigest() != block.sha256:
+            raise PullError(
+                f"{content.object_at(block.offset)} is not what its name says; publish the bundle "
+                "again",
+                EXIT_DAMAGED,
+            )
+    return data
+
+
+def _file(directory: RemotePath, stored: ObjectMap | None, path: str) -> StoredContent:
+    if stored is None:
+        return StoredContent((directory / path,))
     if path not in stored.files:
         raise PullError(
             f"{directory / OBJECTS} names no object for {path!r}; publish the bundle again",
             EXIT_DAMAGED,
         )
-    return directory / stored.files[path].path
+    return content_of(directory, stored, path)
 
 
 def _is_committed(directory: RemotePath) -> bool:

@@ -77,6 +77,7 @@ def pull_command(
 
     To resume an interrupted download, run the same command again. The bundle appears under ROOT
     only when it is complete. If ROOT has the files of another shard, the missing files are added.
+    What the newest version under ROOT contains is not downloaded again.
 
     Exit codes: 0 the bundle is complete, 1 a bug, 2 invalid usage, 3 the store or the bundle cannot
     be read, 5 a file differs from its checksum, 6 the destination contains another bundle, is full

@@ -150,6 +150,16 @@ def test_bundle_is_exported_from_s3_to_s3_and_pulled_despite_kills(
     for number in range(TABLES):
         file = tmp_path / f"root/tables/1/tables/t{number:02}/rows-00000-of-00001.bin"
         np.testing.assert_array_equal(np.fromfile(file, "<f4").reshape(ROWS, DIM), values(number))
+    # The next night, nothing has changed.
+    sent = programs.valve.sent
+    again = programs.done(*export)
+    assert again["bundle"] == "s3://models/bundles/tables/2"
+    assert again["reused"] == {"segments": TABLES, "bytes": BYTES}
+    assert programs.valve.sent - sent < TABLE_BYTES
+    pulled = programs.done(*pull)
+    assert (pulled["downloaded_bytes"], pulled["reused_bytes"]) == (0, BYTES)
+    assert programs.done("rowcast-export", "clean", "s3://models/bundles")["removed"] == []
+
     assert programs.run("rowcast-serve", "pull", "s3://models/none", tmp_path / "root")[0] == 3
     written = b"".join(
         path.read_bytes() for path in tmp_path.rglob("*") if path.suffix in (".journal", ".json")
@@ -182,9 +192,7 @@ def test_orbax_checkpoint_is_exported_from_s3(
 
 
 LARGE = np.arange(48 << 18, dtype=np.float32).reshape(48, -1)
-"""A table of 48 MiB, which is sent in three parts. Its rows are few: moto reads a whole object for
-each range.
-"""
+"""A table of 48 MiB, which is sent as twelve objects."""
 
 
 @pytest.fixture(scope="module")

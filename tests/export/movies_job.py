@@ -182,9 +182,14 @@ def edit(project: Path, file: str, before: str, after: str) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def export(recipe: Path, version: int | None = None, progress: Progress | None = None) -> Published:
+def export(
+    recipe: Path,
+    version: int | None = None,
+    progress: Progress | None = None,
+    with_changes: Path | None = None,
+) -> Published:
     """Runs a job in this process."""
-    settings = ExportSettings()
+    settings = ExportSettings(with_changes=with_changes)
     prepared = bundle_job.prepare(read_recipe(recipe), recipe.parent, settings, version)
     return bundle_job.run(prepared, settings, progress or Progress(Console(quiet=True)))
 

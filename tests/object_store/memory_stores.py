@@ -12,7 +12,16 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from bundle.format.objects import OBJECTS, ObjectMap, StoredFile
+from bundle.format.objects import (
+    DIRECTORY,
+    OBJECT_BYTES,
+    OBJECTS,
+    POOL,
+    ObjectMap,
+    StoredFile,
+    WholeFile,
+    pool_path,
+)
 from object_store.remote_path import RemotePath
 
 
@@ -58,7 +67,7 @@ def uploaded(directory: Path, to: RemotePath) -> RemotePath:
     """Copies a directory's files into a store; returns `to`."""
     for file in sorted(directory.rglob("*")):
         if file.is_file():
-            (to / file.relative_to(directory).as_posix()).upload(file)
+            (to / file.relative_to(directory).as_posix()).write(file.read_bytes())
     return to
 
 
@@ -67,7 +76,7 @@ class TroubledStore(MemoryFileSystem):  # type: ignore[misc]
 
     Attributes:
       failures: What the next requests raise, in order.
-      watched: Directory of this machine whose files are counted whenever a file is put.
+      watched: Directory of this machine whose files are counted whenever an object is written.
       seen: The counts.
       lists: Whether a directory's listing shows what is in it.
       flips: Whether reads that do not begin at the first byte return wrong bytes.
@@ -118,16 +127,10 @@ class TroubledStore(MemoryFileSystem):  # type: ignore[misc]
         return bytes(255 - byte for byte in data) if self.flips and start else data
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> Any:
+        if self.watched is not None and POOL in path:
+            self.seen.append(sum(1 for _ in self.watched.rglob("*.bin")))
         self._fail()
         return super().pipe_file(path, value, mode=mode, **options)
-
-    def put_file(self, lpath: str, rpath: str, **options: Any) -> Any:
-        if self.watched is not None:
-            self.seen.append(sum(1 for _ in self.watched.rglob("*.bin")))
-        if self.failures:
-            super().pipe_file(rpath + ".half", Path(lpath).read_bytes()[:100])
-        self._fail()
-        return super().put_file(lpath, rpath, **options)
 
 
 fsspec.register_implementation("troubled", TroubledStore, clobber=True)
@@ -136,12 +139,37 @@ fsspec.register_implementation("troubled", TroubledStore, clobber=True)
 def published_as_objects(bundle: Path, to: RemotePath) -> RemotePath:
     """Copies a bundle's files into a store as an exporter publishes them."""
     files = {}
-    for file in sorted(path for path in bundle.rglob("*") if path.is_file()):
-        stored = StoredFile(
-            sha256=hashlib.sha256(file.read_bytes()).hexdigest(), bytes=file.stat().st_size
-        )
-        (to / stored.path).upload(file)
-        files[file.relative_to(bundle).as_posix()] = stored
+    for path, content in _contents(bundle).items():
+        blocks = [
+            content[first : first + OBJECT_BYTES] for first in range(0, len(content), OBJECT_BYTES)
+        ]
+        names = [hashlib.sha256(block).hexdigest() for block in blocks]
+        for name, block in zip(names, blocks, strict=True):
+            (to.parent / pool_path(name)).write(block)
+        files[path] = StoredFile(bytes=len(content), objects=tuple(names))
     objects = ObjectMap(model=bundle.parent.name, version=int(bundle.name), files=files)
     (to / OBJECTS).write(objects.dump())
     return to
+
+
+def published_in_format_1(bundle: Path, to: RemotePath) -> RemotePath:
+    """Copies a bundle's files into a store as an exporter published them in format 1."""
+    files = {}
+    for path, content in _contents(bundle).items():
+        name = hashlib.sha256(content).hexdigest()
+        (to / DIRECTORY / name).write(content)
+        files[path] = WholeFile(sha256=name, bytes=len(content))
+    objects = ObjectMap(
+        format_version=1, model=bundle.parent.name, version=int(bundle.name), files=files
+    )
+    (to / OBJECTS).write(objects.dump())
+    return to
+
+
+def _contents(bundle: Path) -> dict[str, bytes]:
+    """Returns the content of each file of a bundle."""
+    return {
+        file.relative_to(bundle).as_posix(): file.read_bytes()
+        for file in sorted(bundle.rglob("*"))
+        if file.is_file()
+    }

@@ -14,7 +14,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from object_store.locations import located
-from object_store.remote_path import RemotePath, part_bytes
+from object_store.remote_path import RemotePath
 from object_store.store_errors import StoreUnavailable
 from tests.object_store.memory_stores import SleepingClock, TroubledStore
 
@@ -65,29 +65,16 @@ def test_remote_path_missing_file_is_reported_with_its_url(store: RemotePath) ->
     assert (problem.value.errno, problem.value.filename) == (errno.ENOENT, f"{store}/a")
 
 
-def test_remote_path_upload_of_a_new_file_does_not_replace_one(
-    store: RemotePath, tmp_path: Path
-) -> None:
-    for content in (b"one", b"two"):
-        (tmp_path / "source").write_bytes(content)
-        if content == b"one":
-            (store / "a").upload(tmp_path / "source", new=True)
-    with pytest.raises(FileExistsError) as problem:
-        (store / "a").upload(tmp_path / "source", new=True)
-    assert problem.value.filename == f"{store}/a"
-    assert (store / "a").read(0, 10) == b"one"
-    (store / "a").upload(tmp_path / "source")
+def test_remote_path_file_that_is_written_again_appears_whole(store: RemotePath) -> None:
+    (store / "a").write(b"one")
+    (store / "a").write(b"two")
     assert (store / "a").read(0, 10) == b"two"
     assert set(store.listing()) == {"a"}
 
 
-@pytest.mark.parametrize("size", [0, 1, 100 << 30, 157 << 30, 5 << 40])
-def test_upload_uses_the_fewest_parts_that_s3_accepts(size: int) -> None:
-    part = part_bytes(size)
-    assert part >= 16 << 20
-    assert size <= 10_000 * part
-    assert part <= 5 << 30
-    assert part % (1 << 20) == 0
+def test_remote_path_tells_size_and_time_at_once(store: RemotePath) -> None:
+    (store / "a").write(b"one")
+    assert (store / "a").size_and_time() == (3, (store / "a").modified_s())
 
 
 class CreatingStore(MemoryFileSystem):  # type: ignore[misc]
@@ -107,23 +94,21 @@ class CreatingStore(MemoryFileSystem):  # type: ignore[misc]
     def exists(self, path: str, **options: Any) -> bool:
         return False
 
-    def put_file(self, lpath: str, rpath: str, mode: str = "overwrite", **options: Any) -> None:
-        if mode == "create" and rpath in self.store:
-            raise FileExistsError(rpath)
-        super().pipe_file(rpath, Path(lpath).read_bytes())
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        if mode == "create" and path in self.store:
+            raise FileExistsError(path)
+        super().pipe_file(path, value)
 
 
-def test_remote_path_upload_to_google_cloud_storage_lets_the_store_decide(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_remote_path_new_file_in_google_cloud_storage_lets_the_store_decide(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     registry = importlib.import_module("fsspec.registry")
     monkeypatch.setitem(registry._registry, "gs", CreatingStore)
     place = RemotePath("gs://bucket/a")
-    (tmp_path / "source").write_bytes(b"one")
-    place.upload(tmp_path / "source", new=True)
-    (tmp_path / "source").write_bytes(b"two")
+    place.write(b"one", new=True)
     with pytest.raises(FileExistsError):
-        place.upload(tmp_path / "source", new=True)
+        place.write(b"two", new=True)
     assert place.read(0, 10) == b"one"
 
 

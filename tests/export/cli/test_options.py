@@ -54,7 +54,9 @@ def test_settings_are_those_given_else_of_the_environment_else_the_default(
             {},
             "the environment sets ROWCAST_EXPORT_WORKRES, which is not a setting; the settings are "
             "ROWCAST_EXPORT_BUDGET_BYTES, ROWCAST_EXPORT_WORKERS, ROWCAST_EXPORT_EXECUTOR, "
-            "ROWCAST_EXPORT_SCRATCH, ROWCAST_EXPORT_FULL, ROWCAST_EXPORT_UNPROVED",
+            "ROWCAST_EXPORT_SCRATCH, ROWCAST_EXPORT_REUSE, ROWCAST_EXPORT_WITH_CHANGES, "
+            "ROWCAST_EXPORT_FULL, "
+            "ROWCAST_EXPORT_UNPROVED",
         ),
         (
             "ROWCAST_EXPORT_WORKERS",

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bundle.format.objects import OBJECT_BYTES, pool_path
 from bundle.storage import catalog, integrity
 from export.errors import DestinationError, UsageError
 from export.jobs.destinations import Destination, open_destination
@@ -95,7 +96,7 @@ def export(
 
 
 def object_of(directory: RemotePath, content: bytes) -> RemotePath:
-    return directory / "objects" / hashlib.sha256(content).hexdigest()
+    return directory.parent / pool_path(hashlib.sha256(content).hexdigest())
 
 
 def assert_whole(store: RemotePath, root: Path, values: dict[str, np.ndarray] = VALUES) -> None:
@@ -119,11 +120,11 @@ def test_publish_to_a_store_sends_once_what_a_service_pulls(
 ) -> None:
     assert export().json["bundle"] == f"{store}/m/1"
     assert_whole(store, tmp_path / "root")
-    assert set((store / "m/1").listing()) == {"objects", "objects.json"}
+    assert set((store / "m/1").listing()) == {"objects.json"}
     assert [path for path in (tmp_path / "scratch").rglob("*") if path.is_file()] == []
     again = export("--version", 1)
     assert (again.code, f"{store}/m/1 is there already" in again.message) == (6, True)
-    (store / "m/9/objects/0123").write(b"unfinished")
+    (store / "m/9/started").write(b"unfinished")
     assert export().json["version"] == 2
 
 
@@ -133,12 +134,11 @@ def test_publish_to_a_store_that_stopped_sends_again_only_what_is_not_there(
     export: Callable[..., CommandResult], store: RemotePath, tmp_path: Path, scratch_is_lost: bool
 ) -> None:
     objects = {name: object_of(store / "m/1", VALUES[name].tobytes()) for name in VALUES}
-    obstacle = objects["t2"] / "in-the-way"
+    obstacle = objects["t2"].parent
     obstacle.write(b"")
     assert export().code == 6
     before = {name: os.stat(local(objects[name])) for name in ("t0", "t1")}
     obstacle.remove()
-    os.rmdir(local(objects["t2"]))
     if scratch_is_lost:
         shutil.rmtree(tmp_path / "scratch")
 
@@ -160,8 +160,8 @@ def test_publish_to_a_store_that_lost_an_object_sends_it_again(
     arguments = [*run, str(tmp_path / "scratch"), *NAMED]
     # The journal notes each segment twice: when it is written, and when it is sent.
     assert forked.run(arguments, tmp_path / "output", noted=6) == -signal.SIGKILL
-    lost, *_ = (store / "m/1/objects").listing()
-    (store / "m/1/objects" / lost).remove()
+    lost, *_ = (file for file in local(store / "m/.objects").rglob("*") if file.is_file())
+    lost.unlink()
     assert export().code == 0
     assert_whole(store, tmp_path / "root")
 
@@ -365,26 +365,79 @@ def test_clean_of_a_store_removes_old_objects_that_no_version_names(
     export: Callable[..., CommandResult], command: Command, store: RemotePath, tmp_path: Path
 ) -> None:
     assert export().json["version"] == 1
-    for name in (store / "m/1/objects").listing():
-        aged(store / "m/1/objects" / name, 30)
-    lost = store / "m/1/objects/lost"
-    fresh = store / "m/1/objects/fresh"
-    given_up = store / "m/2/objects/given-up"
-    mark = store / "m/2/started"
-    resumed = store / "m/3/objects/resumed"
-    again = store / "m/3/started"
-    for file in (lost, fresh, given_up, mark, resumed, again):
+    for path in local(store / "m/.objects").rglob("*"):
+        os.utime(path, (1, 1))
+    lost = store / "m/.objects/00/lost"
+    fresh = store / "m/.objects/00/fresh"
+    resumed = store / "other/3/started"
+    old = store / "other/.objects/00/old"
+    for file in (lost, fresh, resumed, old):
         file.write(b"x")
-    for file in (lost, given_up, mark, resumed):
+    for file in (lost, old):
         aged(file, 8)
 
     assert command("clean", store, "--older-than", 9, "--json").json["removed"] == []
     cleaned = command("clean", store, "--json").json
-    assert sorted(cleaned["removed"]) == sorted(map(str, (lost, given_up, mark)))
-    assert cleaned["busy"] == [f"{store}/m/3"]
-    assert all(file.is_file() for file in (fresh, resumed, again))
-    assert_whole(store, tmp_path / "root")
+    assert cleaned["removed"] == [str(lost)]
+    assert cleaned["busy"] == [f"{store}/other/3"]
+    assert all(file.is_file() for file in (fresh, resumed, old))
+    assert_whole(store / "m", tmp_path / "root")
     assert command("clean", store, "--json").json["removed"] == []
+
+
+def pool_of(store: RemotePath) -> dict[str, int]:
+    """Returns when each object of the model was written."""
+    files = [file for file in local(store / "m/.objects").rglob("*") if file.is_file()]
+    return {file.name: file.stat().st_mtime_ns for file in files}
+
+
+@on_disk
+def test_versions_in_a_store_share_objects_until_the_last_of_them_is_removed(
+    export: Callable[..., CommandResult],
+    command: Command,
+    checkpoint: Path,
+    store: RemotePath,
+    tmp_path: Path,
+) -> None:
+    assert export().json["reused"] == {"segments": 0, "bytes": 0}
+    first = pool_of(store)
+    write_bundle(checkpoint, VALUES | {"t1": OTHER_VALUES["t1"]})
+    size = VALUES["t0"].nbytes
+    assert export().json["reused"] == {"segments": 2, "bytes": 2 * size}
+    both = pool_of(store)
+    assert first.items() <= both.items()
+    # The other table, and the manifest.
+    assert len(both) == len(first) + 2
+
+    (store / "m/1/objects.json").remove()
+    for file in local(store).rglob("*"):
+        os.utime(file, (1, 1))
+    removed = command("clean", store, "--json").json["removed"]
+    assert str(object_of(store / "m/1", VALUES["t1"].tobytes())) in removed
+    assert len(removed) == 2
+    assert_whole(store, tmp_path / "root", VALUES | {"t1": OTHER_VALUES["t1"]})
+
+
+@on_disk
+def test_version_in_a_store_sends_the_changed_blocks_of_a_segment_alone(
+    command: Command, store: RemotePath, tmp_path: Path
+) -> None:
+    row_bytes = 64 * 4
+    rows = 3 * OBJECT_BYTES // row_bytes
+    table = np.random.default_rng(1).random((rows, 64), np.float32)
+    given = ["tables", tmp_path / "ckpt-1", store, "--model", "m", "--table", "t=t"]
+    given += ["--scratch", tmp_path / "scratch", "--json"]
+    write_bundle(tmp_path / "ckpt-1", {"t": table})
+    assert command(*given).code == 0
+    first = pool_of(store)
+    table[rows // 2] += 1
+    write_bundle(tmp_path / "ckpt-1", {"t": table})
+    assert command(*given).json["reused"] == {"segments": 0, "bytes": 2 * OBJECT_BYTES}
+    sent = pool_of(store).keys() - first.keys()
+    block = table.tobytes()[OBJECT_BYTES : 2 * OBJECT_BYTES]
+    assert hashlib.sha256(block).hexdigest() in sent
+    assert len(sent) == 2  # and the manifest
+    assert_whole(store, tmp_path / "root", {"t": table})
 
 
 @on_disk

@@ -134,7 +134,7 @@ def test_ray_node_that_dies_in_the_middle_leaves_the_same_tables(
                 stage.directory,
                 writing={"t": Writing(segment_rows=37)},
             )
-            tables = copy_tables(plan, stage, ExportSettings(executor=where), moved)
+            tables = copy_tables(plan, stage, ExportSettings(executor=where), moved).entries
             pages.append(tables)
             staged.append(
                 {

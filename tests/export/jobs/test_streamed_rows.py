@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from bundle.errors import DigestMismatch
 from export.jobs import streamed_rows
 from export.jobs.streamed_rows import StreamedTable
 from object_store.remote_path import RemotePath
+from object_store.stored_content import StoredContent
 from tests.bundles.tables import write_int8_table, write_linked_table, write_table
 from tests.object_store.memory_stores import CountedStore, uploaded
 
@@ -22,12 +24,17 @@ def store(tmp_path: Path) -> RemotePath:
     return RemotePath(f"counted://{tmp_path.name}")
 
 
+def located_in(store: RemotePath) -> Callable[[str], StoredContent]:
+    """Returns what finds the files of a bundle that lie under their own names."""
+    return lambda path: StoredContent((store / path,))
+
+
 def test_streamed_rows_of_several_segments_are_those_of_the_table(
     tmp_path: Path, store: RemotePath
 ) -> None:
     table = write_table(tmp_path, "t", VALUES, "float32", [1000, 1001, 4000])
     uploaded(tmp_path, store)
-    streamed = StreamedTable(table, store.__truediv__)
+    streamed = StreamedTable(table, located_in(store))
     wanted = np.array([4999, 0, 999, 1000, 1001, 1002, 3999, 4000, 0, 2500])
     np.testing.assert_array_equal(streamed.gather(wanted), VALUES[wanted])
     np.testing.assert_array_equal(streamed.gather(np.arange(ROWS)), VALUES)
@@ -39,7 +46,7 @@ def test_streamed_int8_rows_are_multiplied_by_their_scales(
     table = write_int8_table(tmp_path, "t", VALUES, [2000], [3000])
     uploaded(tmp_path, store)
     wanted = np.array([1999, 2000, 2999, 3000, 7])
-    rows = StreamedTable(table, store.__truediv__).gather(wanted)
+    rows = StreamedTable(table, located_in(store)).gather(wanted)
     largest = np.abs(VALUES[wanted]).max(axis=1, keepdims=True)
     np.testing.assert_allclose(rows, VALUES[wanted], rtol=0, atol=largest.max() / 127)
 
@@ -49,7 +56,7 @@ def test_streamed_rows_close_together_are_read_by_one_request(
 ) -> None:
     table = write_table(tmp_path, "t", VALUES, "float32", [])
     uploaded(tmp_path, store)
-    streamed = StreamedTable(table, store.__truediv__)
+    streamed = StreamedTable(table, located_in(store))
 
     def requests(*rows: int) -> int:
         before = CountedStore.requests[tmp_path.name]
@@ -70,7 +77,7 @@ def test_streamed_rows_of_an_object_that_was_cut_short_are_an_error(
     (segment,) = table.segments
     (tmp_path / segment.file).write_bytes(VALUES.tobytes()[:-1])
     uploaded(tmp_path, store)
-    streamed = StreamedTable(table, store.__truediv__)
+    streamed = StreamedTable(table, located_in(store))
     np.testing.assert_array_equal(streamed.gather(np.array([ROWS - 2])), VALUES[-2:-1])
     with pytest.raises(DigestMismatch, match="has 63 of 64 bytes from row 4999 on"):
         streamed.gather(np.array([ROWS - 1]))
@@ -81,7 +88,7 @@ def test_streamed_rows_amid_other_bytes_of_an_object_are_found(
 ) -> None:
     table = write_linked_table(tmp_path, "t", VALUES, [1000])
     uploaded(tmp_path, store)
-    streamed = StreamedTable(table, store.__truediv__)
+    streamed = StreamedTable(table, located_in(store))
     wanted = np.array([999, 1000, 0, ROWS - 1])
     np.testing.assert_array_equal(streamed.gather(wanted), VALUES[wanted])
     assert (streamed.rows, streamed.dim, streamed.dtype) == (ROWS, DIM, "float32")
@@ -94,7 +101,7 @@ def test_streamed_rows_are_read_in_ranges_that_end_at_the_same_places(
     monkeypatch.setattr(streamed_rows, "_RANGE_BYTES", 10 * 4 * DIM)
     table = write_table(tmp_path, "t", VALUES, "float32", [])
     uploaded(tmp_path, store)
-    streamed = StreamedTable(table, store.__truediv__)
+    streamed = StreamedTable(table, located_in(store))
 
     def requests(first: int, end: int) -> int:
         before = CountedStore.requests[tmp_path.name]

@@ -21,8 +21,14 @@ from bundle.tables.reader import TableReader
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import StatedTable, Statements
 from export.checkpoint.reader import open_checkpoint
-from export.errors import CheckpointError, DestinationError, UsageError, VerificationFailed
-from export.jobs import table_steps
+from export.errors import (
+    CheckpointError,
+    DestinationError,
+    NotConvertible,
+    UsageError,
+    VerificationFailed,
+)
+from export.jobs import destinations, table_steps
 from export.jobs.destinations import Destination
 from export.jobs.executors import LocalExecutor
 from export.jobs.table_steps import SMALL_JOB_BYTES, copy_tables, executor_of, plan_copy
@@ -99,7 +105,8 @@ class Run:
                 opened, inventory, stage.directory, writing={name: Writing(10)}
             )
             moved: list[int] = []
-            (table,) = copy_tables(plan, stage, SETTINGS, moved.append).values()
+            copied = copy_tables(plan, stage, SETTINGS, moved.append)
+            (table,) = copied.entries.values()
             self.moved_bytes = sum(moved)
             reader = TableReader(stage.directory, table)
             self.rows = reader.gather(np.arange(table.rows))
@@ -261,6 +268,10 @@ def test_plan_copy_refuses_what_its_destination_cannot_take(
     link = Writing(link=True)
     with pytest.raises(UsageError, match="tables cannot be linked into memory://bundles"):
         planned(tmp_path, RemotePath("memory://bundles"), first=link)
+    with monkeypatch.context() as patch:
+        patch.setattr(destinations, "OBJECTS_MAX", 1)
+        with pytest.raises(NotConvertible, match=r"need 2 objects of 4194304 bytes, .* at most 1;"):
+            planned(tmp_path, RemotePath("memory://bundles"))
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=2559))
     with pytest.raises(DestinationError, match=r"the tables need 2\.5 KiB: 1 B more"):
         planned(tmp_path, None)

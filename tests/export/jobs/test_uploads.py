@@ -11,6 +11,7 @@ import pytest
 
 from bundle.format.checksums import crc32c
 from bundle.format.manifest import File
+from bundle.format.objects import POOL, pool_path
 from bundle.storage.staging import Staging
 from bundle.tables.reader import TableReader
 from export.jobs.store_versions import StoreVersion
@@ -47,6 +48,12 @@ def finished(stage: Staging, name: str, keep: bool) -> FinishedStep:
     return FinishedStep(name, f"key of {name}", {"told": name}, tuple(files), keep)
 
 
+def objects_of(version: StoreVersion) -> list[str]:
+    """Returns the objects in the pool of a version's model."""
+    pool = version.directory.parent / POOL
+    return [name for directory in pool.iterdir() for name in directory.listing()]
+
+
 def here(stage: Staging) -> list[str]:
     """Returns the files of steps that lie on the local disk."""
     return sorted(file.name for file in stage.directory.glob("*-[01]"))
@@ -62,7 +69,7 @@ def test_sent_files_are_noted_and_removed_unless_they_are_kept(
             uploads.send(step)
         uploads.finish()
     assert here(stage) == ["b-0", "b-1"]
-    assert len((version.directory / "objects").listing()) == 4
+    assert len(objects_of(version)) == 4
     payloads: dict[str, Any] = {}
     for step in steps:
         entry = stage.finished(step.name, step.key)
@@ -78,8 +85,8 @@ def test_sent_files_are_noted_and_removed_unless_they_are_kept(
     payloads["c"] = {"told": "c"}  # of which nothing was sent
     with Uploads(version, stage) as again:
         assert again.resume(payloads) == {"a", "b"}
-        lost = payloads["a"]["objects"]["a-1"]["sha256"]
-        (version.directory / "objects" / lost).remove()
+        (lost,) = payloads["a"]["objects"]["a-1"]["objects"]
+        (version.directory.parent / pool_path(lost)).remove()
         assert again.resume(payloads) == {"b"}
         assert again.resume({}) == set()
 
@@ -91,7 +98,7 @@ def test_some_steps_are_sent_at_a_time(stage: Staging, version: StoreVersion) ->
             assert len(here(stage)) <= 2 * UPLOADS
         uploads.finish()
     assert here(stage) == []
-    assert len((version.directory / "objects").listing()) == 6 * UPLOADS
+    assert len(objects_of(version)) == 6 * UPLOADS
 
 
 def test_table_is_read_from_the_store_once_a_segment_of_it_is_gone_here(

@@ -250,6 +250,7 @@ def test_plan_tells_what_it_would_read_and_write(tmp_path: Path) -> None:
         },
         "read_bytes": 160 + 192,
         "written_bytes": 160 + 96,
+        "older_version": None,
         "linked_bytes": 48,
         "unpacked_bytes": 0,
         "local_bytes": 160 + 96,

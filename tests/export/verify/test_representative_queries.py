@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from bundle.features.reader import Column, open_features
 from bundle.storage import catalog
@@ -37,7 +38,9 @@ def test_recall_on_synthetic_queries_is_reported_and_not_limited(
     done = command("run", write_project(tmp_path, changed(recipe, "indexes.movies", tree)))
     assert done.code == 0, done.err
     (bundle,) = tmp_path.glob("bundles/movies/*")
-    assert catalog.read_manifest(bundle).indexes["movies"].recall.representative is False
+    page = catalog.read_manifest(bundle)
+    assert page.indexes["movies"].recall.representative is False
+    assert page.towers["ranking"].scores is None
     assert "invented queries: not representative" in done.out
     assert "name real ones as verify.examples" in " ".join(done.out.split())
 
@@ -49,12 +52,12 @@ def packed(values: list[Any]) -> Column:
     return Column(np.array([one for each in values for one in each], np.int64), ends)
 
 
-def recorded(bundle: Path) -> list[dict[str, Any]]:
+def recorded(bundle: Path, count: int = 24) -> list[dict[str, Any]]:
     """Examples with the scores that the trained model gave, computed from the bundle of the right
     recipe.
     """
     page = catalog.read_manifest(bundle)
-    examples = example_requests()
+    examples = example_requests(count)
     features = open_features(bundle, page)
     tower = page.towers["ranking"]
     columns = {name: packed([each[name] for each in examples]) for name in examples[0]}
@@ -70,14 +73,23 @@ def recorded(bundle: Path) -> list[dict[str, Any]]:
     ]
 
 
-def test_recorded_outputs_find_wrong_rows_and_make_recall_representative(
+def test_recorded_outputs_find_wrong_rows_and_make_recall_and_scores_representative(
     command: Command, recipe: Recipe, undisturbed: Path, tmp_path: Path
 ) -> None:
-    write_examples(tmp_path, recorded(undisturbed))
+    examples = recorded(undisturbed, 120)
+    write_examples(tmp_path, examples)
     right = changed(with_examples(recipe), "verify.expected", {"ranking.score": "seen"})
     limited = changed(right, "indexes.movies.recall", {"value": 0.9})
+    limited = changed(limited, "verify.count", len(examples))
     page = command("run", write_project(tmp_path, limited), "--json").json
     assert page["recall"]["movies"]["representative"] is True
+    (bundle,) = tmp_path.glob("bundles/movies/*")
+    scores = catalog.read_manifest(bundle).towers["ranking"].scores
+    assert scores is not None
+    assert scores.examples == len(examples)
+    seen = np.array([example["seen"] for example in examples])
+    bins = np.searchsorted(scores.edges, seen, side="right")
+    assert np.bincount(bins) / len(examples) == pytest.approx(scores.shares)
     (tmp_path / "shifted.txt").write_text(
         "".join(f"{movie}\n" for movie in [*MOVIE_IDS[1:], MOVIE_IDS[0]])
     )

@@ -63,7 +63,7 @@ def as_objects(published: Path, tmp_path: Path) -> RemotePath:
 def test_bundle_of_objects_is_found_by_root_model_or_version(
     as_objects: RemotePath, published: Path, place: str
 ) -> None:
-    (as_objects / "m/3/objects/unfinished").write(b"unfinished")
+    (as_objects / "m/3/started").write(b"unfinished")
     source = find_bundle(f"{as_objects}/{place}".rstrip("/"))
     assert source.directory == as_objects / "m/2"
     assert source.data == (published / "m/2/manifest.json").read_bytes()
@@ -73,7 +73,7 @@ def test_bundle_of_objects_is_found_by_root_model_or_version(
 
 
 def test_bundle_of_objects_whose_manifest_is_another_is_refused(as_objects: RemotePath) -> None:
-    manifest = find_bundle(str(as_objects)).file("manifest.json")
+    manifest = find_bundle(str(as_objects)).file("manifest.json").object_at(0)
     manifest.write(manifest.read(0, 1 << 20).replace(b"ckpt-2", b"ckpt-3"))
     with pytest.raises(PullError, match="is not what its name says") as stopped:
         find_bundle(str(as_objects))

@@ -33,6 +33,7 @@ def test_pull_prints_what_it_fetched(published: Path, tmp_path: Path) -> None:
         "model": "m",
         "version": 2,
         "kept_bytes": 0,
+        "reused_bytes": 0,
         "removed": [1],
         "in_use": [],
     }

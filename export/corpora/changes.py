@@ -1,0 +1,271 @@
+"""Changes that a service was sent since the last export, in the stores of the next one.
+
+A store is written from the recipe's files first. Then the entries that the change log names are
+taken out of it, changed, and put behind the others, in the order in which they were last changed.
+Memory holds these entries alone.
+
+Left to the service, which reads the log for the new version, too:
+- Rows of tables: their vectors belong to the version for which they were sent.
+- Candidates whose vectors were sent, for the same reason.
+- Candidates that expire: a bundle knows no expiry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bundle.changes.log import ChangeLog
+from bundle.changes.records import (
+    EXPIRES,
+    SEQUENCE,
+    VECTOR,
+    Change,
+    Kind,
+    decode,
+    expiring_ids,
+)
+from bundle.errors import BundleError
+from bundle.format import manifest
+from bundle.storage import arrow
+from bundle.stores.changed import ChangedStore, StoreChanges
+from bundle.stores.reader import CandidateStore
+from export.errors import NotConvertible, UsageError
+
+SECTIONS: Mapping[str, Kind] = {"corpora": "candidates", "contexts": "contexts"}
+"""Kinds of changes by the section of the recipe that names their targets."""
+
+
+@dataclass(frozen=True)
+class LoggedChanges:
+    """The changes of a model in its log.
+
+    Attributes:
+      path: The log.
+      sequence: Of the last change.
+      digest: Of all changes.
+      changes: With their sequences, in their order.
+    """
+
+    path: Path
+    sequence: int
+    digest: str
+    changes: Sequence[tuple[int, Change]]
+
+    def of(self, section: str, name: str) -> list[tuple[int, Change]]:
+        """Returns the changes of one store that belong into a bundle, by their sequences.
+
+        Args:
+          section: `corpora` or `contexts`.
+          name: Of the store.
+        """
+        kind = SECTIONS[section]
+        changes = [
+            (sequence, change)
+            for sequence, change in self.changes
+            if (change.head.kind, change.head.target) == (kind, name)
+        ]
+        volatile = expiring_ids(change for _, change in changes)
+        folded = []
+        for sequence, change in changes:
+            if not _has_sent_vectors(change):
+                is_lasting = [key not in volatile for key in change.ids.tolist()]
+                folded.append((sequence, change.only(np.array(is_lasting, bool))))
+        return [(sequence, change) for sequence, change in folded if change.size]
+
+    def notes(self, stores: Mapping[str, Collection[str]]) -> list[str]:
+        """Returns what a report says of the log: what of it is in the bundle, and what is not.
+
+        Args:
+          stores: The names of the stores of the bundle, by section.
+        """
+        notes = []
+        for section, names in stores.items():
+            for name in names:
+                changes = self.of(section, name)
+                ids = {key for _, change in changes for key in change.ids.tolist()}
+                if ids:
+                    notes.append(
+                        f"{section}.{name}: {len(changes):,} changes of {len(ids):,} entries from "
+                        f"{self.path.name}, up to sequence {self.sequence}"
+                    )
+        reasons = Counter(
+            reason for _, change in self.changes if (reason := _reason_left(change, stores))
+        )
+        notes += [
+            f"{self.path.name}: {count:,} changes are not in the bundle: {reason}"
+            for reason, count in sorted(reasons.items())
+        ]
+        return notes
+
+
+def read_changes(path: Path, model: str, last: int | None = None) -> LoggedChanges:
+    """Reads a change log.
+
+    Args:
+      path: The log.
+      model: The model that it must be of.
+      last: The sequence of the last change that is read; None: all are.
+
+    Raises:
+      UsageError: There is no such file, or it cannot be read.
+      NotConvertible: It is damaged, or the log of another model.
+    """
+    if not path.is_file():
+        raise UsageError(
+            f"--with-changes {path} is no file; the change log of a model was expected, such as "
+            f"ROOT/{model}/changes.log of its service"
+        )
+    try:
+        records = [
+            record
+            for record in ChangeLog(path, model).read()
+            if last is None or record.sequence <= last
+        ]
+        changes = [(record.sequence, decode(record.payload)) for record in records]
+    except BundleError as problem:
+        raise NotConvertible(str(problem)) from problem
+    except OSError as problem:
+        raise UsageError(f"--with-changes {path} cannot be read: {problem.strerror}") from problem
+    digest = hashlib.sha256()
+    for record in records:
+        digest.update(record.payload)
+    sequence = records[-1].sequence if records else 0
+    return LoggedChanges(path, sequence, digest.hexdigest(), changes)
+
+
+def fold(
+    base: Path,
+    corpus: manifest.Corpus,
+    changes: Sequence[tuple[int, Change]],
+    name: str,
+    log: str,
+) -> manifest.Corpus:
+    """Applies changes to a store that was written; its file is replaced.
+
+    Args:
+      base: The directory of the bundle that is being written.
+      corpus: The entry of the store in the manifest.
+      changes: Those of the store, with their sequences.
+      name: What the recipe calls the store, for messages.
+      log: The name of the log, for messages.
+
+    Returns:
+      The entry of the changed store.
+
+    Raises:
+      NotConvertible: A change does not fit the store, or no entry is left; names its sequence.
+      OSError: The file cannot be written.
+    """
+    import pyarrow as pa
+
+    if not changes:
+        return corpus
+    path = base / corpus.file
+    keys = {key for _, change in changes for key in change.ids.tolist()}
+    table, release = arrow.open_trusted(path)
+    rest = path.with_name(f"{path.name}.rest")
+    touched = []
+    count = 0
+    with pa.ipc.new_file(str(rest), table.schema) as writer:
+        for batch in table.to_batches():
+            ids = batch.column("id").to_pylist()
+            is_touched = np.array([key in keys for key in ids], bool)
+            touched.append(batch.filter(pa.array(is_touched)))
+            kept = batch.filter(pa.array(~is_touched))
+            if kept.num_rows:
+                writer.write_batch(kept)
+                count += kept.num_rows
+            release()
+        changed = _changed(pa.Table.from_batches(touched), corpus, changes, name, log)
+        for batch in changed.to_batches():
+            writer.write_batch(batch)
+            count += batch.num_rows
+    if not count:
+        rest.unlink()
+        raise NotConvertible(f"{name}: {log} deletes every entry; at least one was expected")
+    rest.replace(path)
+    return corpus.model_copy(update={"size": count})
+
+
+def _changed(
+    touched: Any,
+    corpus: manifest.Corpus,
+    changes: Sequence[tuple[int, Change]],
+    name: str,
+    log: str,
+) -> Any:
+    """Returns the entries that changes leave of some of a store, a `pyarrow.Table`."""
+    import pyarrow as pa
+
+    with tempfile.TemporaryDirectory(prefix="changes-") as directory:
+        path = Path(directory, "touched")
+        arrow.write(path, touched)
+        entry = corpus.model_copy(update={"size": touched.num_rows})
+        store_changes = StoreChanges(CandidateStore(path, entry), entry)
+        for sequence, change in changes:
+            try:
+                _apply(store_changes, change)
+            except BundleError as problem:
+                raise NotConvertible(
+                    f"{name}: change {sequence} of {log} does not fit: {problem}; export without "
+                    "--with-changes, or change the recipe"
+                ) from problem
+        store: ChangedStore = store_changes.store
+        positions = np.setdiff1d(np.arange(store.size), store.ended)
+        columns = store.arrays(positions, touched.column_names)
+        return pa.Table.from_pydict(columns, schema=touched.schema)
+
+
+def _apply(store_changes: StoreChanges, change: Change) -> None:
+    action = change.head.action
+    names = change.columns.schema.names
+    if action == "delete":
+        store_changes.delete(change.ids)
+    elif action == "attributes":
+        attributes = {
+            name.removeprefix("attribute:"): change.columns.column(name)
+            for name in names
+            if name.startswith("attribute:")
+        }
+        store_changes.set_attributes(change.ids, attributes)
+    else:
+        stored = [
+            name
+            for name in names
+            if name not in {SEQUENCE, EXPIRES} and not name.startswith(VECTOR)
+        ]
+        store_changes.upsert(change.columns.select(stored))
+
+
+def _has_sent_vectors(change: Change) -> bool:
+    """Returns whether a candidate's vector was sent for some index."""
+    indexes = {
+        name.removeprefix(f"{VECTOR}:")
+        for name in change.columns.schema.names
+        if name.startswith(f"{VECTOR}:")
+    }
+    return bool(indexes - set(change.head.embedded))
+
+
+def _reason_left(change: Change, stores: Mapping[str, Collection[str]]) -> str:
+    """Returns why a change is not in the bundle; "": it is, or a part of it is."""
+    head = change.head
+    if head.kind == "rows":
+        return "rows belong to the version for which they were sent"
+    section = "corpora" if head.kind == "candidates" else "contexts"
+    if head.target not in stores[section]:
+        return f"the recipe has no {section}.{head.target}"
+    if _has_sent_vectors(change):
+        return "vectors belong to the version for which they were sent"
+    expires_s = change.numbers(EXPIRES)
+    if expires_s is not None and not np.isnan(expires_s).all():
+        return "a bundle knows no expiry; the service reads them from the log"
+    return ""

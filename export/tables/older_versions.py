@@ -1,0 +1,155 @@
+"""Segments of the newest published version, which take the place of new ones of the same bytes.
+
+A segment is compared if it holds the same rows of a table of the same name, width and dtype. Only
+bytes decide: a checksum would take two segments for the same ones sooner or later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bundle.errors import BundleError
+from bundle.format import manifest
+from bundle.format.tables import Segment
+from bundle.storage import catalog, files
+from export.tables.plan import ExportPlan, TablePlan
+from export.tables.segments import Receipt
+from export.tables.tasks import TableTask
+
+
+@dataclass(frozen=True)
+class OlderVersion:
+    """The newest published version of a model.
+
+    Attributes:
+      number: Its version.
+      directory: Its directory.
+      tables: Its tables by name.
+    """
+
+    number: int
+    directory: Path
+    tables: Mapping[str, manifest.Table]
+
+
+@dataclass(frozen=True)
+class ReusedSegments:
+    """What a new version takes from older ones.
+
+    Attributes:
+      segments: The number of segments, of rows and of scales, that are hard links to segments of
+        older versions.
+      bytes: The bytes of these.
+      link_problem: Why segments of the same bytes could not be linked and were written, or "".
+    """
+
+    segments: int = 0
+    bytes: int = 0
+    link_problem: str = ""
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know."""
+        if not self.link_problem:
+            return []
+        return [
+            "segments that equal those of an older version were written, because they cannot be "
+            f"linked: {self.link_problem}"
+        ]
+
+
+NOTHING_REUSED = ReusedSegments()
+
+
+def compare_with_newest(plan: ExportPlan, model_directory: Path) -> ExportPlan:
+    """Returns a plan whose tasks compare what they produce with the newest published version.
+
+    Args:
+      plan: The plan of a new version.
+      model_directory: The directory that holds the versions of the model.
+    """
+    try:
+        older = _newest(model_directory)
+    except (BundleError, OSError) as problem:
+        return replace(
+            plan, older_note=f"no segment of an older version is reused: {_text(problem)}"
+        )
+    if older is None:
+        return plan
+    if older.directory.stat().st_dev != model_directory.stat().st_dev:
+        return replace(
+            plan,
+            older_note=f"no segment of version {older.number} is reused: it is on another file "
+            f"system than {model_directory}",
+        )
+    tables = tuple(_compared(table, older) for table in plan.tables)
+    return replace(plan, tables=tables, older_version=older.number)
+
+
+def reused_segments(receipts: Iterable[Receipt]) -> ReusedSegments:
+    """Returns what tasks took from older versions, in this run and in earlier ones."""
+    counted = list(receipts)
+    problems = [receipt.link_problem for receipt in counted if receipt.link_problem]
+    return ReusedSegments(
+        sum(receipt.reused_segments for receipt in counted),
+        sum(receipt.reused_bytes for receipt in counted),
+        problems[0] if problems else "",
+    )
+
+
+def _newest(model_directory: Path) -> OlderVersion | None:
+    """Returns the newest published version; None if there is none.
+
+    Raises:
+      BundleError: Its manifest is invalid.
+      OSError: It cannot be read.
+    """
+    versions = catalog.committed_versions(model_directory.parent, model_directory.name)
+    if not versions:
+        return None
+    directory = model_directory / str(versions[-1])
+    return OlderVersion(versions[-1], directory, catalog.read_manifest(directory).tables)
+
+
+def _compared(table: TablePlan, older: OlderVersion) -> TablePlan:
+    """Returns the plan of a table whose tasks know the segments of the older version."""
+    entry = older.tables.get(table.spec.name)
+    if entry is None or (entry.dim, entry.dtype) != (table.spec.dim, table.dtype):
+        return table
+    rows = _by_rows(entry.segments)
+    scales = _by_rows(entry.scales)
+
+    def compared(task: TableTask) -> TableTask:
+        row_range = task.first_row, task.rows
+        older_scales = _file_of(scales.get(row_range), older) if task.scales else None
+        return replace(task, older=_file_of(rows.get(row_range), older), older_scales=older_scales)
+
+    return replace(table, tasks=tuple(compared(task) for task in table.tasks))
+
+
+def _by_rows(segments: Sequence[Segment]) -> dict[tuple[int, int], Segment]:
+    """Returns segments by their first row and their number of rows."""
+    return {(segment.first_row, segment.rows): segment for segment in segments}
+
+
+def _file_of(segment: Segment | None, older: OlderVersion) -> str | None:
+    """Returns the path of a segment that is a file of its own; None of any other segment.
+
+    The file of a linked segment is one of a checkpoint, and holds more than the segment.
+    """
+    if segment is None or segment.offset or not segment.blocks:
+        return None
+    try:
+        return str(files.locate(older.directory, segment.file))
+    except BundleError:
+        # A shard has some of the files.
+        return None
+
+
+def _text(problem: BundleError | OSError) -> str:
+    """Returns what a note says of a problem."""
+    if isinstance(problem, OSError):
+        return f"{problem.filename}: {problem.strerror}"
+    return str(problem)

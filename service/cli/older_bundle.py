@@ -1,0 +1,183 @@
+"""What a download takes from the newest version that is on this machine.
+
+A store names the content of each block by its SHA-256. A block of the older version whose SHA-256
+is the same is the same block, wherever it came from, and is not damaged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from bundle.errors import BundleError, NotCommitted
+from bundle.format.manifest import Manifest
+from bundle.format.objects import OBJECT_BYTES, StoredBlock
+from bundle.storage import catalog, files, retention
+from service.cli.bundle_source import BundleSource
+
+_READERS = 8
+
+
+@dataclass(frozen=True)
+class ReusedFiles:
+    """What was taken from an older version.
+
+    Attributes:
+      whole: The paths of files all of whose bytes were taken.
+      bytes: The bytes that were taken.
+    """
+
+    whole: frozenset[str] = frozenset()
+    bytes: int = 0
+
+
+class _Sums(NamedTuple):
+    """The checksums of a file in a manifest.
+
+    Attributes:
+      crc32c: Of the whole file.
+      blocks: Of each block of OBJECT_BYTES; () if the manifest has none.
+    """
+
+    crc32c: int
+    blocks: tuple[int, ...] = ()
+
+
+def reuse_files(
+    source: BundleSource, root: Path, needed: Collection[str], target: Path
+) -> ReusedFiles:
+    """Takes blocks from the newest version that is under a root, if they are those of a download.
+
+    A file whose blocks are all the same becomes a hard link to the older file. Of another file, the
+    blocks that are the same are copied. A file that an earlier download began stays as it is.
+
+    Args:
+      source: The bundle in the store.
+      root: The directory of the bundles on this machine.
+      needed: The paths of files that are downloaded.
+      target: The directory where they are staged.
+
+    Raises:
+      OSError: A file cannot be written.
+    """
+    older = _newest(root, source.manifest)
+    if older is None or source.objects is None:
+        return ReusedFiles()
+    directory, older_sums = older
+    try:
+        lock = retention.hold(directory)
+    except NotCommitted:  # it is just being removed
+        return ReusedFiles()
+    sums = _sums_of(source.manifest)
+    whole = set()
+    reused_bytes = 0
+    try:
+        for path in sorted(sums.keys() & older_sums.keys() & set(needed)):
+            file = source.objects.files.get(path)
+            older_file = _located(directory, path)
+            if file is None or older_file is None or (target / path).exists():
+                continue
+            stored = file.blocks
+            blocks = _equal_blocks(older_file, _candidates(stored, sums[path], older_sums[path]))
+            is_whole = len(blocks) == len(stored)
+            if is_whole and older_file.stat().st_size == sum(block.bytes for block in stored):
+                _link(older_file, target / path, blocks)
+                whole.add(path)
+            elif blocks:
+                _copy(older_file, target / path, blocks)
+            reused_bytes += sum(block.bytes for block in blocks)
+    finally:
+        if lock is not None:
+            os.close(lock)
+    return ReusedFiles(frozenset(whole), reused_bytes)
+
+
+def _newest(root: Path, manifest: Manifest) -> tuple[Path, dict[str, _Sums]] | None:
+    """Returns the directory of the newest version of the model, and the checksums of its files;
+    None if there is none that can be read.
+    """
+    versions = catalog.committed_versions(root, manifest.model)
+    numbers = [number for number in versions if number != manifest.version]
+    if not numbers:
+        return None
+    directory = root / manifest.model / str(numbers[-1])
+    try:
+        return directory, _sums_of(catalog.read_manifest(directory))
+    except BundleError:
+        return None
+
+
+def _sums_of(manifest: Manifest) -> dict[str, _Sums]:
+    """Returns the checksums of files that lie alone: other files hold more than a segment."""
+    sums = {file.path: _Sums(file.crc32c) for file in manifest.files}
+    for table in manifest.tables.values():
+        for segment, _ in table.extents():
+            if segment.blocks and not segment.offset:
+                sums[segment.file] = _Sums(segment.crc32c, segment.blocks)
+    return sums
+
+
+def _candidates(stored: Sequence[StoredBlock], sums: _Sums, older: _Sums) -> list[StoredBlock]:
+    """Returns the blocks whose checksums are those of the older file: others differ, and need not
+    be read.
+    """
+    if sums.crc32c == older.crc32c:
+        return [*stored]
+    pairs = zip(stored, sums.blocks, older.blocks, strict=False)
+    return [block for block, crc, older_crc in pairs if crc == older_crc]
+
+
+def _located(directory: Path, path: str) -> Path | None:
+    """Returns where a file of the older version lies; None if it is not there."""
+    try:
+        return files.locate(directory, path)
+    except BundleError:
+        return None
+
+
+def _equal_blocks(older_file: Path, candidates: Sequence[StoredBlock]) -> list[StoredBlock]:
+    """Returns the blocks that a file holds."""
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="rowcast-older") as pool:
+        equal = pool.map(partial(_is_in, older_file), candidates)
+        return [block for block, is_in in zip(candidates, equal, strict=True) if is_in]
+
+
+def _is_in(older_file: Path, block: StoredBlock) -> bool:
+    """Returns whether a file holds a block, and it can be read."""
+    digest = hashlib.sha256()
+    unread_bytes = block.bytes
+    try:
+        with older_file.open("rb", buffering=0) as file:
+            file.seek(block.offset)
+            while unread_bytes and (data := file.read(min(unread_bytes, OBJECT_BYTES))):
+                digest.update(data)
+                unread_bytes -= len(data)
+    except OSError:
+        return False
+    return digest.hexdigest() == block.sha256
+
+
+def _link(older_file: Path, target: Path, blocks: Sequence[StoredBlock]) -> None:
+    """Makes a hard link to a file, or a copy where the file system allows none."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.hardlink_to(older_file)
+    except OSError:
+        _copy(older_file, target, blocks)
+
+
+def _copy(older_file: Path, target: Path, blocks: Sequence[StoredBlock]) -> None:
+    """Copies blocks of a file to a new one."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with older_file.open("rb", buffering=0) as source, target.open("xb", buffering=0) as file:
+        for block in blocks:
+            for offset in range(block.offset, block.offset + block.bytes, OBJECT_BYTES):
+                count = min(OBJECT_BYTES, block.offset + block.bytes - offset)
+                file.seek(offset)
+                file.write(os.pread(source.fileno(), count, offset))
