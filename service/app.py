@@ -26,6 +26,7 @@ from uvicorn.config import STARTUP_FAILURE
 from bundle import native
 from service.admin.server import serve_admin
 from service.admin.status import WorkerStatus
+from service.changes.follower import Changes
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
 from service.dataplane import Dataplane
@@ -71,7 +72,7 @@ def create_app(start: WorkerStart, coordinator: Coordinator, *, is_replacement: 
     try:
         worker = Worker(settings, coordinator, start.grpc_port, is_replacement)
         if start.admin is not None:
-            serve_admin(settings, coordinator, start.admin)
+            serve_admin(settings, coordinator, start.admin, worker.changes)
         return worker.asgi_app()
     except Exception:
         log.exception("cannot_start")
@@ -117,6 +118,7 @@ class Worker:
         reach = None if self.shards is None else self.shards.reach
         self._request_log = RequestLog(settings, self.metrics) if settings.record_rate else None
         self._replay = Replay(settings, self.versions)
+        self.changes = Changes(settings, self.versions, self.metrics)
         self.poller = Poller(
             settings,
             Loader(
@@ -125,6 +127,7 @@ class Worker:
             self.versions,
             self.metrics,
             coordinator,
+            attach=self.changes.attach,
         )
         self.certificates = Certificates.of(settings, self._report_expiry)
         self._tracing = Tracing() if settings.tracing else None
@@ -158,7 +161,7 @@ class Worker:
 
     def http_app(self) -> FastAPI:
         """Returns the application of pages, whose lifespan is that of the worker."""
-        app = create_http_app(self.dataplane)
+        app = create_http_app(self.dataplane, self.changes)
         app.router.lifespan_context = self.lifespan
         return app
 
@@ -184,6 +187,7 @@ class Worker:
         # before the state file is read: commands from now on wait for this worker
         self._report()
         self.poller.start()
+        self.changes.start()
         heartbeat = asyncio.create_task(self._heartbeat())
         try:
             if self._is_replacement:
@@ -250,6 +254,7 @@ class Worker:
         """Finishes what is in progress, then unloads."""
         self.engine.drain()
         self.poller.stop()
+        self.changes.stop()
         await (self._stopping_grpc or self.grpc.stop(self._settings.drain_timeout_s))
         drained = await self.engine.drained(self._settings.drain_timeout_s)
         if self.shards is not None:

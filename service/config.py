@@ -103,6 +103,15 @@ class ServiceSettings(BaseSettings):
     """Port of `grpc.health.v1.Health` at health_host. 0 selects any free port. Default: not served
     there.
     """
+    changes_from: Annotated[tuple[str, ...], NoDecode] = ()
+    """Name of a token or certificate whose client may change rows, candidates and contexts at the
+    HTTP endpoint, as operators may at the admin API. Repeatable; in the environment, separate the
+    names with commas.
+    """
+    changes_dir: Path | None = None
+    """Directory that holds a change log for each model, as `<changes_dir>/<model>/changes.log`:
+    what was changed of its rows, candidates and contexts. Default: `root`.
+    """
     require: Annotated[tuple[str, ...], NoDecode] = ()
     """Model that must load at start; if it cannot, the service exits with code 7. Repeatable; in
     the environment, separate the names with commas.
@@ -210,6 +219,14 @@ class ServiceSettings(BaseSettings):
     """Directory of the recorded requests. Default: `.rowcast-recordings` under the root."""
     poll_interval_s: float = Field(default=2.0, ge=0.05, le=3600)
     """Interval between two scans of the root for new versions, in seconds."""
+    live_recall_share: float = Field(default=0.01, ge=0, le=1)
+    """Fraction of the searches of approximate indexes that are repeated exactly afterwards, while
+    no request is in progress, to measure the live recall. 0 disables it. Shards do not measure it.
+    """
+    live_recall_cpu: float = Field(default=0.02, gt=0, le=1)
+    """Maximum share of one core that each process spends on these exact searches. Queries that
+    would exceed it are dropped and counted.
+    """
     workers: int = Field(default=1, ge=1, le=256)
     """Number of processes that serve on the same ports. Each has its own towers and indexes; tables
     are in memory once.
@@ -264,6 +281,12 @@ class ServiceSettings(BaseSettings):
     """Maximum number of neighbors per query."""
     max_queries: int = Field(default=1_024, ge=1, le=1_000_000)
     """Maximum number of queries, contexts or examples in one request."""
+    max_changed_candidates: int = Field(default=100_000, ge=1, le=100_000_000)
+    """Maximum number of changes of candidates of one corpus, or of contexts of one store, that are
+    held beside those of the bundle.
+    """
+    max_changed_rows: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
+    """Maximum number of rows of one table that are held beside those of the bundle."""
     max_values: int = Field(default=1_000_000, ge=1, le=1_000_000_000)
     """Maximum number of values in one request, over all of its features, ids and exclusions."""
     filter_cache_bytes: int = Field(default=256 * MIB, ge=0)
@@ -344,7 +367,7 @@ class ServiceSettings(BaseSettings):
     def _raise_for_shard(cls, value: int, info: ValidationInfo) -> int:
         return value if info.data.get("shard") is None else max(2, value)
 
-    @field_validator("allowed_hosts", "require", "shard_addresses", mode="before")
+    @field_validator("allowed_hosts", "changes_from", "require", "shard_addresses", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
         return (
@@ -394,6 +417,12 @@ class ServiceSettings(BaseSettings):
                 problem = (
                     f"whoever reaches {host} can read all rows and vectors of this shard; give "
                     "--tokens or --tls-client-ca, or listen on 127.0.0.1"
+                )
+            case "tokens" if (
+                value is None and others.get("tls_client_ca") is None and others.get("changes_from")
+            ):
+                problem = (
+                    "--changes-from names tokens or certificates; give --tokens or --tls-client-ca"
                 )
             case "workers" if value > 1 and others.get("device") == "gpu":
                 problem = "--device gpu runs in one process; omit --device or --workers"

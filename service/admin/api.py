@@ -19,8 +19,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from service import errors
+from service.admin.change_routes import admin_change_routes
 from service.admin.commands import MODEL_COMMANDS, SERVICE_COMMANDS
 from service.admin.service import Service, Status, is_followed
+from service.changes.follower import Changes
 from service.codec.failures import failure_of, log_failure
 from service.codec.metadata import REQUEST_ID, TRACE_PARENT, request_id_of
 from service.config import ServiceSettings
@@ -42,19 +44,25 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def create_admin_app(
-    settings: ServiceSettings, coordinator: Coordinator, tokens: TokenStore | None
+    settings: ServiceSettings,
+    coordinator: Coordinator,
+    tokens: TokenStore | None,
+    changes: Changes | None = None,
 ) -> FastAPI:
     """Creates the application of the admin listener.
 
     Args:
       coordinator: knows the workers' statuses.
       tokens: of operators; None: requests are accepted from this machine alone, without a token.
+      changes: changes rows, candidates and contexts; None: nothing does.
     """
     version = metadata.version("rowcast")
     app = FastAPI(
         title="rowcast admin", version=version, docs_url=None, redoc_url=None, responses=_ERRORS
     )
     app.include_router(_routes(Service(settings, coordinator)))
+    if changes is not None:
+        app.include_router(admin_change_routes(changes, settings))
     app.add_exception_handler(HTTPException, _raise_http)
     app.add_exception_handler(ClientDisconnect, _ignore)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY_BYTES)

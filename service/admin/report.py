@@ -9,6 +9,7 @@ import platform
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ import numpy as np
 from bundle import native
 from service.admin.status import WorkerStatus
 from service.config import ServiceSettings
+from service.observability import merged_metrics
+from service.observability.derived_metrics import DERIVED
 from service.observability.logging import latest_problems
 from service.resources import usable_cores
 
@@ -23,8 +26,8 @@ from service.resources import usable_cores
 def report(
     settings: ServiceSettings, status: dict[str, Any], workers: Iterable[WorkerStatus]
 ) -> dict[str, Any]:
-    """Returns versions, the machine, the settings, the status, and the newest problem of each kind
-    in every process.
+    """Returns versions, the machine, the settings, the status, the quality of responses, and the
+    newest problem of each kind in every process.
     """
     problems = {worker.pid: worker.problems for worker in workers}
     problems.setdefault(os.getpid(), tuple(latest_problems()))
@@ -40,8 +43,29 @@ def report(
         },
         "settings": settings.model_dump(mode="json"),
         "status": status,
+        "quality": _quality(),
         "problems": sorted(
             (line for lines in problems.values() for line in lines),
             key=lambda line: str(line["time"]),
         ),
     }
+
+
+def _quality() -> list[dict[str, Any]]:
+    """Returns the live recall and the drift of scores over all workers, where they are known."""
+    directory = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    if directory is None:
+        return []
+    try:
+        values = merged_metrics.derived(Path(directory))
+    except (OSError, ValueError):  # the directory, or the file of a worker that ends, is gone
+        return []
+    return [
+        {
+            "metric": f"rowcast_{name}",
+            **dict(zip(labels, label_values, strict=True)),
+            "value": value,
+        }
+        for name, (_, labels) in DERIVED.items()
+        for label_values, value in sorted(values[name].items())
+    ]

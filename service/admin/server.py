@@ -11,6 +11,7 @@ import threading
 import uvicorn
 
 from service.admin.api import create_admin_app
+from service.changes.follower import Changes
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
 from service.loopback import on_loopback
@@ -19,7 +20,7 @@ from service.workers.sockets import UVICORN, ssl_context
 
 
 def serve_admin(
-    settings: ServiceSettings, coordinator: Coordinator, listener: socket.socket
+    settings: ServiceSettings, coordinator: Coordinator, listener: socket.socket, changes: Changes
 ) -> None:
     """Serves the admin API in a thread, for as long as the process lives.
 
@@ -27,11 +28,12 @@ def serve_admin(
       settings: The settings of the service.
       coordinator: Knows the workers' statuses.
       listener: Accepts the connections of all workers.
+      changes: Makes the changes that operators send.
     """
     tokens = TokenStore.of(settings.admin_tokens, "admin_tokens")
     plain = settings.tls_cert is None or on_loopback(settings.admin_host)
     config = uvicorn.Config(
-        create_admin_app(settings, coordinator, tokens),
+        create_admin_app(settings, coordinator, tokens, changes),
         http="service.http.protocol:HttpProtocol",
         loop="asyncio",  # uvloop crashes when a process ends beside its thread
         lifespan="off",

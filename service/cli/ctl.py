@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import SplitResult, quote, urlsplit
+from typing import Annotated, Any
+from urllib.parse import quote
 
 import orjson
 import typer
@@ -21,21 +17,14 @@ from typer.core import TyperGroup, TyperOption
 from bundle.arithmetic import ceil_div
 from bundle.errors import OutputRefused
 from bundle.storage.output_file import OutputFile
+from service.cli.admin_client import Admin, CtlError, json_text, reported_errors
+from service.cli.ctl_changes import CANDIDATES, CHANGES, CONTEXTS, ROWS, Model
 from service.exit_codes import EXIT_OK, EXIT_USAGE
-from service.workers.announcement import find_services
 
-if TYPE_CHECKING:
-    import ssl
-
-EXIT_UNREACHABLE = 3
-EXIT_REJECTED = 4
 EXIT_NOT_IN_EFFECT = 5
-_USAGE_CODES = {"INVALID_ARGUMENT", "NOT_FOUND", "TOO_LARGE"}
-_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 _Status = dict[str, Any]
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model.")]
 Version = Annotated[int, typer.Argument(metavar="VERSION", help="Version number.")]
 OptionalVersion = Annotated[
     int | None,
@@ -103,8 +92,9 @@ CTL = typer.Typer(
     "Write the options before or after the name of the command.\n\n"
     "Exit codes: 0 the command is in effect, 1 a bug, 2 invalid usage, or an unknown model, "
     "version or label, 3 the service cannot be reached, 4 the service rejects the command (the "
-    "token is not valid, or the state file cannot be written), 5 the service accepted the command, "
-    "but it is not in effect yet or a version cannot be loaded, 130 interrupted.",
+    "token is not valid, or the state file or the change log cannot be written), 5 the service "
+    "accepted the command, but it is not in effect yet or a version cannot be loaded, 130 "
+    "interrupted.",
     cls=_OptionsAnywhere,
     no_args_is_help=True,
 )
@@ -112,142 +102,10 @@ CTL = typer.Typer(
 
 DENY = typer.Typer(help="Withdraw candidates of a model, and restore them.", no_args_is_help=True)
 CTL.add_typer(DENY, name="deny")
-
-
-class CtlError(Exception):
-    """An error, as one line, with its exit code."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
-@dataclass(frozen=True)
-class _Admin:
-    """The admin API of a service, and how to connect to it.
-
-    Attributes:
-      url: Given by the user; "": the service is found by its root.
-      root: Given by the user; None: the only service on this machine is meant.
-    """
-
-    url: str
-    root: Path | None
-    ports_file: Path | None
-    token_file: Path | None
-    ca: Path | None
-    cert: Path | None
-    wait_s: float
-    as_json: bool
-
-    def request(self, path: str, body: _Status | None = None) -> _Status:
-        """Requests a path or, with a body, sends a command. Does not follow redirects.
-
-        Returns:
-          The response; the status of the service after a command.
-
-        Raises:
-          CtlError: The service cannot be reached, or rejects the command.
-        """
-        from http.client import HTTPConnection, HTTPException, HTTPSConnection
-
-        url, token, tls = self._read_files()
-        headers = {"content-type": "application/json"} | (
-            {"authorization": f"Bearer {token}"} if token else {}
-        )
-        try:
-            https = (
-                HTTPSConnection(url.netloc, timeout=_TIMEOUT_S, context=tls)
-                if url.scheme == "https"
-                else None
-            )
-            connection = https or HTTPConnection(url.netloc, timeout=_TIMEOUT_S)
-            with closing(connection):
-                method, given = ("GET", None) if body is None else ("POST", orjson.dumps(body))
-                connection.request(method, url.path.rstrip("/") + path, given, headers)
-                response = connection.getresponse()
-                content = response.read()
-        except (OSError, HTTPException) as problem:
-            reason = str(problem).encode("unicode_escape").decode()[:200]
-            raise CtlError(
-                f"{url.geturl()} cannot be reached: {reason}", EXIT_UNREACHABLE
-            ) from None
-        try:
-            status: _Status = orjson.loads(content)
-            if response.status in {200, 202}:
-                return status
-            code = status["error"]["code"]
-            message = status["error"]["message"]
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            what = f"{url.geturl()} is not an admin API of rowcast: status {response.status}"
-            raise CtlError(what, EXIT_UNREACHABLE) from None
-        raise CtlError(f"{code}: {message}", EXIT_USAGE if code in _USAGE_CODES else EXIT_REJECTED)
-
-    @cached_property
-    def _found(self) -> str:
-        """The URL of the service on this machine that the user means.
-
-        Raises:
-          CtlError: There is none, or there are several.
-        """
-        services = find_services()
-        roots = ", ".join(service.root for service in services) or "none"
-        if self.root is not None:
-            root = str(self.root.absolute())
-            matching = [service for service in services if service.root == root]
-            meant = f"a service of {root}"
-        else:
-            matching = services
-            meant = "a service"
-        if not matching:
-            raise CtlError(
-                f"{meant} does not run on this machine, as far as user {os.geteuid()} may see; "
-                f"services run of: {roots}. --admin names one on another machine",
-                EXIT_UNREACHABLE,
-            )
-        if len(matching) > 1:
-            raise CtlError(
-                f"several services run on this machine, of: {roots}; name one by --root or --admin",
-                EXIT_USAGE,
-            )
-        (service,) = matching
-        if not service.admin:
-            raise CtlError(
-                f"the service of {service.root} has no admin API (--no-admin)", EXIT_UNREACHABLE
-            )
-        sys.stderr.write(
-            f"rowcast-serve ctl: process {service.pid} at {service.admin} serves {service.root}\n"
-        )
-        return service.admin
-
-    def _read_files(self) -> tuple[SplitResult, str, ssl.SSLContext]:
-        """Returns the URL, the token and what TLS needs."""
-        import ssl
-
-        url = self.url
-        token = os.environ.get("ROWCAST_CTL_TOKEN", "")
-        file = self.ports_file
-        try:
-            if file is not None:
-                port = orjson.loads(file.read_bytes())["admin"]
-                url = f"{'http' if self.ca is None else 'https'}://127.0.0.1:{port}"
-            if (file := self.token_file) is not None:
-                token = file.read_text().strip()
-            file = self.ca
-            tls = ssl.create_default_context(cafile=file)
-            if (file := self.cert) is not None:
-                tls.load_cert_chain(file)
-        except (OSError, ValueError, KeyError, TypeError) as problem:
-            reason = (
-                getattr(problem, "reason", None)
-                or getattr(problem, "strerror", None)
-                or repr(problem)
-            )
-            raise CtlError(f"{file} cannot be used: {reason}", EXIT_USAGE) from None
-        split = urlsplit(url or self._found)
-        if split.scheme not in {"http", "https"}:
-            raise CtlError(f"--admin is {url!r}; http://HOST:PORT was expected", EXIT_USAGE)
-        return split, token, tls
+CTL.add_typer(ROWS, name="rows")
+CTL.add_typer(CANDIDATES, name="candidates")
+CTL.add_typer(CONTEXTS, name="contexts")
+CTL.add_typer(CHANGES, name="changes")
 
 
 def _option(variable: str, text: str) -> Any:
@@ -285,7 +143,7 @@ def _connect(
     ] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="Print the status as JSON.")] = False,
 ) -> None:
-    context.obj = _Admin(admin, root, ports_file, token_file, ca, cert, wait_s, as_json)
+    context.obj = Admin(admin, root, ports_file, token_file, ca, cert, wait_s, as_json)
 
 
 @CTL.command("status")
@@ -357,10 +215,10 @@ def _deny_remove(
 @DENY.command("list")
 def _deny_list(context: typer.Context, model: Model) -> None:
     """Print the deny list of a model, one id per line."""
-    with _reported_errors():
+    with reported_errors():
         found = context.obj.request(f"/v1/models/{quote(model, safe='')}/deny")
     sys.stdout.write(
-        _json(found) if context.obj.as_json else "".join(f"{each}\n" for each in found["ids"])
+        json_text(found) if context.obj.as_json else "".join(f"{each}\n" for each in found["ids"])
     )
 
 
@@ -368,7 +226,7 @@ def _change_denied(
     context: typer.Context, command: str, model: str, ids: list[str] | None, file: Path | None
 ) -> None:
     given = list(ids or ())
-    with _reported_errors():
+    with reported_errors():
         if file is not None:
             try:
                 text = sys.stdin.read() if str(file) == "-" else file.read_text()
@@ -404,10 +262,10 @@ def _log_level(context: typer.Context, level: Level) -> None:
 @CTL.command("topology")
 def _topology(context: typer.Context) -> None:
     """Show which address holds which part of large tables and indexes, as the router sees it."""
-    with _reported_errors():
+    with reported_errors():
         found = context.obj.request("/v1/topology")
     sys.stdout.write(
-        _json(found) if context.obj.as_json else "\n".join(_topology_lines(found)) + "\n"
+        json_text(found) if context.obj.as_json else "\n".join(_topology_lines(found)) + "\n"
     )
 
 
@@ -441,12 +299,12 @@ def _report(
     ] = None,
 ) -> None:
     """Collect the facts that a bug report needs, without secrets, as JSON: versions, machine,
-    settings, status and recent problems.
+    settings, status, live recall and drift, and recent problems.
     """
-    with _reported_errors():
+    with reported_errors():
         try:
             file = None if output is None else OutputFile(output)
-            text = _json(context.obj.request("/v1/report"))
+            text = json_text(context.obj.request("/v1/report"))
             if file is None:
                 sys.stdout.write(text)
             else:
@@ -459,23 +317,10 @@ def _report(
             ) from None
 
 
-@contextmanager
-def _reported_errors() -> Iterator[None]:
-    try:
-        yield
-    except CtlError as problem:
-        sys.stderr.write(f"rowcast-serve ctl: {problem}\n")
-        raise typer.Exit(problem.exit_code) from None
-
-
-def _json(document: _Status) -> str:
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"
-
-
 def _run(context: typer.Context, command: str, body: _Status | None, model: str = "") -> None:
     """Sends a command, waits until it is in effect, prints the status and exits."""
-    admin: _Admin = context.obj
-    with _reported_errors():
+    admin: Admin = context.obj
+    with reported_errors():
         scope = f"/v1/models/{quote(model, safe='')}/" if model else "/v1/"
         status = admin.request(scope + command, body)
         if not status.get("changed", True):
@@ -486,7 +331,7 @@ def _run(context: typer.Context, command: str, body: _Status | None, model: str 
         while body is not None and _is_pending(status, model) and time.monotonic() < end:
             time.sleep(_POLL_S)
             status = admin.request("/v1/status")
-    sys.stdout.write(_json(status) if admin.as_json else _text(status))
+    sys.stdout.write(json_text(status) if admin.as_json else _text(status))
     unmet = _unmet(status, model)
     for each in unmet:
         reason = f": {each['problem']}" if each["problem"] else ""

@@ -40,12 +40,14 @@ from service.engine.computation import Computation
 from service.engine.context import RequestContext
 from service.engine.execution import Execution, RowsLost
 from service.engine.limits import NotFinite
+from service.engine.live_recall import LiveRecall
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
 from service.engine.scheduling import batching
 from service.engine.scheduling.batching import Job
 from service.engine.scheduling.compute_pool import ComputePool
 from service.engine.scheduling.scheduler import Scheduler
+from service.engine.score_drift import ScoreDrift
 from service.errors import (
     INTERNAL_MESSAGE,
     SHARD_FAILURES,
@@ -117,6 +119,16 @@ class Engine:
             max_queued_candidates=settings.max_queued_candidates,
             retry_after_s=settings.retry_after_s,
         )
+        self._score_drift = ScoreDrift(versions, metrics)
+        self._live_recall: LiveRecall | None = None
+        if settings.live_recall_share and settings.shard is None:
+            self._live_recall = LiveRecall(
+                versions,
+                metrics,
+                settings.live_recall_share,
+                settings.live_recall_cpu,
+                lambda: self.inflight,
+            )
         # No request within the limits costs more; others are rejected once they are checked.
         self._cost_max = settings.max_candidates + settings.max_queries + settings.max_values // 256
         self._draining = False
@@ -306,7 +318,10 @@ class Engine:
             raise LoadRejected(message) from problem
 
     def report_load(self) -> None:
-        """Sets the metrics of the requests in progress and queued."""
+        """Sets the metrics of the requests in progress and queued, of live recall and scores."""
+        self._score_drift.report()
+        if self._live_recall is not None:
+            self._live_recall.report()
         self._metrics.set("inflight_requests", self.inflight)
         requests = Counter[str]()
         candidates = Counter[str]()
@@ -329,6 +344,8 @@ class Engine:
 
     def close(self) -> None:
         """Ends the compute threads; requests that wait fail."""
+        if self._live_recall is not None:
+            self._live_recall.close()
         self._scheduler.close()
 
     def _rejected(self, call: str, model: str, problem: Overloaded | NotReady) -> None:
@@ -402,6 +419,8 @@ class Engine:
             pool,
             self._scheduler.estimates,
             fetched_before,
+            self._live_recall,
+            self._score_drift,
         )
         version = batch[0].lease.version
         try:

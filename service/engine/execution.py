@@ -9,11 +9,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bundle.features.sources import Fetched
 from service.engine.context import RequestContext
+from service.engine.live_recall import LiveRecall
 from service.engine.scheduling.compute_pool import ComputePool
 from service.engine.scheduling.scheduler import LatencyEstimates
+from service.engine.score_drift import ScoreDrift
 from service.observability.metrics import Metrics
+from service.versions.version import LoadedTower
 
 
 class RowsLost(Exception):
@@ -40,6 +46,7 @@ class Execution:
         could give.
       searched_share: of the candidates of an index, those that shards could search.
       fetched_before: remote rows that a batch of these requests and others fetched; None: none did.
+      live_recall: samples queries; None: none are.
     """
 
     def __init__(
@@ -50,6 +57,8 @@ class Execution:
         pool: ComputePool | None = None,
         estimates: LatencyEstimates | None = None,
         fetched_before: Fetched | None = None,
+        live_recall: LiveRecall | None = None,
+        score_drift: ScoreDrift | None = None,
     ) -> None:
         """Creates the execution of a batch; with a call alone, of a warm-up or a replay.
 
@@ -58,7 +67,8 @@ class Execution:
           metrics: None: nothing is recorded.
           pool: whose idle threads may take part; None: the calling thread computes alone.
           estimates: None: nothing is known yet.
-          fetched_before: See above.
+          fetched_before, live_recall: See above.
+          score_drift: counts scores; None: they are not counted.
         """
         self.call = call
         self.phases = defaultdict[str, float](float)
@@ -69,6 +79,8 @@ class Execution:
         self._metrics = metrics
         self._pool = pool
         self.fetched_before = fetched_before
+        self.live_recall = live_recall
+        self._score_drift = score_drift
         self.rows_fetched = 0
         self.rows_lost = 0
         self.searched_share = 1.0
@@ -164,3 +176,8 @@ class Execution:
         """Counts the examples for which groups of features were looked up."""
         if self._metrics is not None:
             self._metrics.looked_up(model, groups, examples)
+
+    def scored(self, tower: LoadedTower, scores: NDArray[np.float32], contexts: int) -> None:
+        """Counts [m] scores of candidates that no formula of a request has changed."""
+        if self._score_drift is not None and tower.entry.scores is not None:
+            self._score_drift.count(tower, scores, contexts)

@@ -315,7 +315,7 @@ async def look_up(
       RowUnavailable: the row of an id is lost, and the feature rejects unknown ids.
       RowNotFinite: the row of an id holds NaN or an infinity.
     """
-    name, feature = _embedded(model_version, request.feature)
+    name, feature = embedded_feature(model_version, request.feature)
     (read,) = inputs_of(name, feature)
     n = int(request.ids.values.size)
     at_most(settings, "max_values", n, "the request")
@@ -363,7 +363,7 @@ async def _vectors(
     """
     shards = model_version.shards
     if shards is None or name in model_version.tables:
-        return model_version.tables[name].take(rows), np.zeros(rows.size, bool)
+        return model_version.reader.take(name, rows), np.zeros(rows.size, bool)
     remote = shards.tables[name]
     rows = np.where(rows < 0, rows, rows + remote.first)
     layout = remote.among.name
@@ -372,7 +372,7 @@ async def _vectors(
     return fetched.take(rows), fetched.is_lost(rows)
 
 
-def _embedded(model_version: ModelVersion, name: str) -> tuple[str, EmbeddedFeature]:
+def embedded_feature(model_version: ModelVersion, name: str) -> tuple[str, EmbeddedFeature]:
     """Returns the feature of this name, or the first that reads the input of this name."""
     manifest = model_version.manifest
     if name not in manifest.features and name in manifest.inputs:

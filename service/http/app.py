@@ -12,10 +12,12 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from service.changes.follower import Changes
 from service.dataplane import Dataplane
 from service.errors import InvalidArgument, NotFound
 from service.http.admission import Admission
 from service.http.calls import CallEndpoint
+from service.http.change_routes import add_change_routes
 from service.http.docs import document_calls, serve_document
 from service.http.errors import MethodNotAllowed
 from service.http.middleware import RequestContextMiddleware
@@ -38,9 +40,13 @@ def create_http_front(pages: ASGIApp, dataplane: Dataplane) -> ASGIApp:
     return Admission(calls, pages, dataplane)
 
 
-def create_http_app(dataplane: Dataplane) -> FastAPI:
+def create_http_app(dataplane: Dataplane, changes: Changes) -> FastAPI:
     """Returns the application of pages and documents; nothing is started here, and the lifespan is
     the caller's to set.
+
+    Args:
+      dataplane: computes the calls.
+      changes: makes the changes that clients send.
     """
     # For the document; the middleware authenticates.
     token = HTTPBearer(scheme_name="token", auto_error=False)
@@ -61,6 +67,7 @@ def create_http_app(dataplane: Dataplane) -> FastAPI:
     )
     document_calls(app, dataplane)
     add_routes(app, dataplane)
+    add_change_routes(app, dataplane, changes)
     serve_document(app, dataplane)
     app.add_exception_handler(HTTPException, _raise_as_service_error)
     app.add_middleware(RequestContextMiddleware, dataplane=dataplane)

@@ -36,9 +36,12 @@ _PATH_TYPES = {"version": {"type": "integer", "minimum": 1}}
 _BINARY = {PROTOBUF: {"schema": {"type": "string", "format": "binary"}}}
 _TIMING = {SERVER_TIMING: {"description": "Milliseconds by phase.", "schema": _TEXT}}
 _CODES = ", ".join(f"{status.http} {code.value}" for code, status in TRANSPORT_STATUS.items())
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "default": {"description": _CODES, "model": ErrorResponse}
+}
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"description": "The response.", "headers": _TIMING, "content": _BINARY},
-    "default": {"description": _CODES, "model": ErrorResponse},
+    **ERRORS,
 }
 _HEADERS = [
     {"name": REQUEST_ID, "in": "header", "schema": _TEXT, "description": "Returned and logged."},

@@ -15,6 +15,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from service.observability.derived_metrics import DerivedMetrics, derived_values
+
 CONTENT_TYPE = prometheus.CONTENT_TYPE_PLAIN_0_0_4
 _ENDED = "ended"
 """Stands for the process in the files that hold the sums of all workers that have ended."""
@@ -51,7 +53,16 @@ def render(directory: Path, process: int | None = None) -> bytes:
     MultiProcessCollector(registry, str(directory))  # type: ignore[no-untyped-call]
     if process is not None:
         prometheus.ProcessCollector(pid=lambda: process, registry=registry)
-    return prometheus.generate_latest(registry)
+    return prometheus.generate_latest(DerivedMetrics(registry))
+
+
+def derived(directory: Path) -> dict[str, dict[tuple[str, ...], float]]:
+    """Returns the values of DERIVED over all workers, by the values of their labels; takes
+    milliseconds.
+    """
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(directory))  # type: ignore[no-untyped-call]
+    return derived_values(registry.collect())
 
 
 def forget_ended(directory: Path) -> None:

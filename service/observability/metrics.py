@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from bundle import native
 from bundle.format.manifest import FORMAT_VERSION
 from service.errors import Code, NotReady
-from service.observability import logging, merged_metrics
+from service.observability import derived_metrics, logging, merged_metrics
 from service.observability.histograms import Histogram
 
 CALLS = (
@@ -42,6 +42,7 @@ CALLS = (
     "rows",
     "search",
     "describe",
+    "change",
     "other",
 )
 TRANSPORTS = ("http", "grpc")
@@ -62,6 +63,7 @@ REJECTIONS = (
 STATES = ("loading", "available", "kept", "retiring", "failed")
 LOAD_OUTCOMES = ("available", "failed", "damaged")
 RECORD_OUTCOMES = ("written", "dropped", "failed")
+LIVE_RECALL_OUTCOMES = ("searched", "dropped")
 SEARCH_PATHS = ("index", "exact", "none")
 RETRY_OUTCOMES = ("sent", "over_budget")
 FILTER_OUTCOMES = ("compiled", "cached")
@@ -165,6 +167,26 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Sampled requests, by what happened when they were recorded",
         ("outcome",),
     ),
+    "live_recall_queries": (
+        "Sampled queries of retrievals, by whether they were also searched exactly",
+        ("model", "index", "outcome"),
+    ),
+    "live_recall_neighbors": (
+        "Exact nearest candidates of the queries that were also searched exactly",
+        ("model", "index"),
+    ),
+    "live_recall_hits": (
+        "Those of the exact nearest candidates that the responses had",
+        ("model", "index"),
+    ),
+    "scores": (
+        "Sampled scores of ranking towers, by the bin of the distribution at export",
+        ("model", "tower", "bin"),
+    ),
+    "changes": (
+        "Rows, candidates and contexts that this service was sent changes of",
+        ("model", "kind", "action"),
+    ),
     "log_lines_dropped": ("Log lines that could not be written", ()),
     "page_faults": (
         "Page faults; a `major` fault reads from disk, a `minor` fault does not",
@@ -217,6 +239,16 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         ("model",),
         "livemax",
     ),
+    "change_sequence": (
+        "Sequence of the last change that is served",
+        ("model",),
+        "livemin",
+    ),
+    "changes_followed": (
+        "Whether the change log of the model can be read: 1 yes, 0 no",
+        ("model",),
+        "livemin",
+    ),
     "load_seconds": ("Duration of the most recent load", ("model",), "livemostrecent"),
     "model_memory_bytes": (
         "Maximum memory of the loaded versions, without their tables",
@@ -228,6 +260,26 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         "Size of the part of the mapped tables that is in memory",
         ("model",),
         "livemax",
+    ),
+    "live_recall_window": (
+        "Sums over the sampled queries of the last hour, from which the live recall is computed",
+        ("model", "index", "sum"),
+        "livesum",
+    ),
+    "live_recall_target": (
+        "Recall that the recipe requires of the index",
+        ("model", "index"),
+        "livemostrecent",
+    ),
+    "score_window": (
+        "Sampled scores of the last hour, from which the stability index is computed",
+        ("model", "tower", "bin"),
+        "livesum",
+    ),
+    "score_baseline": (
+        "Share of the examples at export whose scores are in a bin",
+        ("model", "tower", "bin"),
+        "livemostrecent",
     ),
     "shard_replicas": (
         "Replicas of a shard that respond and are not ejected; NaN if its division is not in use",
@@ -473,4 +525,4 @@ class Metrics:
             except merged_metrics.MetricsMissing as problem:
                 raise NotReady(str(problem)) from None
             return merged_metrics.render(Path(self._directory))
-        return prometheus.generate_latest(self._registry)
+        return prometheus.generate_latest(derived_metrics.DerivedMetrics(self._registry))

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from bundle.errors import BundleError
+from bundle.errors import BundleError, LogDamaged
 from service.versions.loader import InsufficientMemory, LoadRejected, ShardsMissing
 
 RETRY_S = 60.0
@@ -48,7 +48,8 @@ class LoadFailure:
         """
         causes = problem, problem.__cause__
         machine_at_fault = any(
-            isinstance(each, OSError | MemoryError | InsufficientMemory) for each in causes
+            isinstance(each, OSError | MemoryError | InsufficientMemory | LogDamaged)
+            for each in causes
         )
         if isinstance(problem, MemoryError):
             reason = "memory ran out"

@@ -53,9 +53,15 @@ class VersionState:
 
 @dataclass(eq=False)
 class _Loaded:
-    """A loaded version, its leases, and whether it closes after the last of them."""
+    """A loaded version, its leases, and whether it closes after the last of them.
+
+    Attributes:
+      version: As it was loaded.
+      served: The same with the changes of its rows, candidates and contexts so far.
+    """
 
     version: ModelVersion
+    served: ModelVersion
     leases: int = 0
     retired: bool = False
 
@@ -154,7 +160,7 @@ class Lease:
     def __init__(self, manager: VersionManager, loaded: _Loaded) -> None:
         self._manager = manager
         self._loaded: _Loaded | None = loaded
-        self.version = loaded.version
+        self.version = loaded.served
 
     def release(self) -> None:
         """Gives the version back; cheap in any thread, since a retired version is closed in another
@@ -207,8 +213,21 @@ class VersionManager:
         with self._lock:
             return {name for name, model in self._models.items() if model.current}
 
+    def current(self) -> dict[str, ModelVersion]:
+        """Returns the version of each model that serves requests without a version, without
+        leases.
+        """
+        with self._lock:
+            return {
+                name: model.current.version
+                for name, model in self._models.items()
+                if model.current is not None
+            }
+
     def loaded(self) -> list[ModelVersion]:
-        """Returns every version that requests can get, current ones first, without leases."""
+        """Returns every version that requests can get, as it was loaded, current ones first,
+        without leases.
+        """
         with self._lock:
             every = [
                 (each, model) for model in self._models.values() for each in model.loaded.values()
@@ -272,12 +291,16 @@ class VersionManager:
             if state is not None:
                 found.unloaded[version] = VersionState(version, state, problem)
 
-    def add(self, loaded: ModelVersion) -> None:
+    def add(self, loaded: ModelVersion, served: ModelVersion | None = None) -> None:
         """Adds a version, which requests can name from now on. It replaces a loaded one of the same
         number.
+
+        Args:
+          loaded: The version as it was loaded.
+          served: The same with the changes so far; None: there are none.
         """
         with self._changing(loaded.model) as found:
-            added = _Loaded(loaded)
+            added = _Loaded(loaded, served or loaded)
             before = found.loaded.get(loaded.version)
             if before is not None:
                 found.retire(loaded.version)
@@ -285,6 +308,24 @@ class VersionManager:
                 found.current = added
             found.loaded[loaded.version] = added
             found.unloaded.pop(loaded.version, None)
+
+    def change(self, loaded: ModelVersion, served: ModelVersion) -> bool:
+        """Serves a version with further changes, from the next request on.
+
+        Args:
+          loaded: The version as it was loaded.
+          served: The same with the changes.
+
+        Returns:
+          Whether the version is loaded; if not, nothing changed.
+        """
+        with self._lock:
+            model = self._models.get(loaded.model)
+            holder = None if model is None else model.loaded.get(loaded.version)
+            if holder is None or holder.version is not loaded:
+                return False
+            holder.served = served
+            return True
 
     def arrange(self, model: str, arranged: Arrangement) -> None:
         """Arranges the loaded versions of a model; those without a role in it are retired."""

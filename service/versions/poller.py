@@ -43,6 +43,9 @@ _TURN_S = 0.05
 """Between two requests for the turn to load."""
 
 
+Attach = Callable[[ModelVersion, Callable[..., object]], object]
+
+
 class Poller:
     """Scans the root, follows the desired state, and maintains what is loaded, each in a thread of
     its own.
@@ -61,6 +64,7 @@ class Poller:
         metrics: Metrics,
         coordinator: Coordinator,
         worker: int | None = None,
+        attach: Attach | None = None,
     ) -> None:
         """Creates a poller; `start` runs it.
 
@@ -71,7 +75,10 @@ class Poller:
           metrics: Counts the loads.
           coordinator: Knows what the other workers serve, and gives the turn to load.
           worker: The process id that the coordinator knows this worker by; None: its own.
+          attach: Has a loaded version served with its changes: takes it, and what adds it to the
+            manager; None: there are no changes.
         """
+        self._attach = attach or _serve_as_loaded
         self._coordinator = coordinator
         self._worker = os.getpid() if worker is None else worker
         self._peers = Peers()
@@ -318,6 +325,7 @@ class Poller:
         began = time.monotonic()
         try:
             loaded = self._make_room_and_load(model, version)
+            self._serve(loaded)
         # whatever a bundle does to its libraries, the old version stays
         except Exception as problem:  # noqa: BLE001
             if not self._stopping.is_set():  # else the threads that warm up are gone
@@ -330,9 +338,6 @@ class Poller:
                 self._metrics.load_finished(model, "failed", None)
             return False
         self._failures.pop((model, version), None)
-        with self._lock:  # so that no revision is followed in between
-            self._deny(loaded)
-            self._manager.add(loaded)
         self._arrange(model)
         seconds = time.monotonic() - began
         self._metrics.load_finished(model, "available", seconds)
@@ -344,6 +349,20 @@ class Poller:
         )
         log.info("version_available", extra=about)
         return True
+
+    def _serve(self, loaded: ModelVersion) -> None:
+        """Has requests get a version.
+
+        Raises:
+          BundleError, OSError: Its changes cannot be read; the version is closed.
+        """
+        try:
+            with self._lock:  # so that no revision is followed in between
+                self._deny(loaded)
+                self._attach(loaded, self._manager.add)
+        except BaseException:
+            loaded.close()
+            raise
 
     def _wait_for_turn(self, model: str, version: int, files: str) -> Permission:
         """Waits until this worker may load a version, must not, or stops."""
@@ -451,3 +470,7 @@ class Poller:
             except Exception:
                 log.exception("poller_failed")
             self._stopping.wait(pause_s)
+
+
+def _serve_as_loaded(loaded: ModelVersion, serve: Callable[..., object]) -> None:
+    serve(loaded)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -18,9 +19,11 @@ from bundle.features.reader import FeatureReader
 from bundle.features.sources import Fetched, RemoteTable
 from bundle.format.formula import Formula
 from bundle.format.manifest import Corpus, Index, Manifest, Role, Tower, TowerForm, TowerPart
+from bundle.format.towers import SCORE_BINS_MAX
 from bundle.stores.attribute_index import AttributeIndex
+from bundle.stores.changed import ChangedAttributeIndex, ChangedStore
 from bundle.stores.reader import CandidateStore
-from bundle.tables.id_values import DECIMAL
+from bundle.tables.id_values import DECIMAL, distinct
 from bundle.tables.reader import TableReader
 from runtime import tower
 from runtime.exact import ExactIndex
@@ -32,6 +35,7 @@ if TYPE_CHECKING:  # faiss is loaded where an index has codes
     from runtime.codes import VectorCodes
 
 Rows = NDArray[np.int64]
+Store = CandidateStore | ChangedStore
 Stamp = tuple[int, int, int]
 """Identifies one state of a file: modification time (ns), bytes, inode."""
 _ROLES: tuple[Role, Role] = ("context", "candidate")
@@ -143,6 +147,20 @@ class LoadedTower:
         result = next(one for one in self.entry.outputs if one.name == self.entry.result)
         return math.prod(size or 1 for size in result.shape)
 
+    @cached_property
+    def score_edges(self) -> NDArray[np.float64]:
+        """The edges of the bins of its scores at export; none of a tower without them."""
+        scores = self.entry.scores
+        return np.array([] if scores is None else scores.edges, np.float64)
+
+    @cached_property
+    def score_shares(self) -> tuple[float, ...]:
+        """The share of the examples at export in each of SCORE_BINS_MAX bins of scores; 0 in those
+        that it has not.
+        """
+        shares = () if self.entry.scores is None else self.entry.scores.shares
+        return (*shares, *[0.0] * (SCORE_BINS_MAX - len(shares)))
+
     def plan(self, outputs: frozenset[str]) -> TowerPlan:
         """Returns the plan of some outputs; made once for each set of them."""
         found = self._plans.get(outputs)
@@ -174,18 +192,87 @@ class LoadedTower:
         return TowerPlan(manifest, outputs, tuple(parts), context, candidate, inputs, crossed)
 
 
+class DeniedAdded:
+    """Candidates on a deny list among those that were added or replaced while a store was served.
+
+    Attributes:
+      positions: [d] uint32, ascending; the former ones of candidates that were replaced, too.
+    """
+
+    def __init__(self) -> None:
+        self.positions: NDArray[np.uint32] = np.empty(0, np.uint32)
+
+
 class Denied:
     """Candidates of one store that operators withdrew: replaced as a whole while the store is
-    served.
+    served. All states of a store that changes share it.
 
     Attributes:
       ids: of the deny list, of which the store may lack some.
-      positions: [d] uint32, ascending.
+      positions: [d] uint32, ascending, in the store as it was loaded.
     """
 
     def __init__(self) -> None:
         self.ids: tuple[str, ...] = ()
-        self.positions: NDArray[Any] = np.empty(0, np.uint32)
+        self.positions: NDArray[np.uint32] = np.empty(0, np.uint32)
+        self._texts: frozenset[str] = frozenset()
+        self._changed: ChangedStore | None = None
+        self._added = DeniedAdded()
+        self._lock = Lock()
+
+    def replace(self, ids: tuple[str, ...], store: Store, id_dtype: str) -> None:
+        """Denies the candidates that have one of these ids, and no others.
+
+        Args:
+          ids: As texts.
+          store: The store as it was loaded.
+          id_dtype: Of the ids of the store.
+        """
+        with self._lock:
+            if ids == self.ids:
+                return
+            known = np.array(ids, object)
+            if id_dtype == "int64":
+                known = np.array([*map(int, filter(_is_int64, ids))], np.int64)
+            self.ids = ids
+            self._texts = frozenset(ids)
+            self.positions = _ascending(store.positions(known))
+            if self._changed is not None:
+                changed = _ascending(self._changed.positions(known))
+                self._added.positions = changed[changed >= self._changed.base_size]
+
+    def begin(self, store: ChangedStore) -> DeniedAdded:
+        """Returns what follows the candidates that are added to a store from now on, and begins
+        with those that were.
+
+        Args:
+          store: The store with its changes so far, if their positions are new.
+        """
+        with self._lock:
+            self._added = DeniedAdded()
+            self._changed = store
+            added = np.arange(store.base_size, store.size)
+            self._follow(store.ids(added), added)
+            return self._added
+
+    def follow(self, store: ChangedStore, ids: NDArray[Any], positions: NDArray[np.int64]) -> None:
+        """Denies candidates that were added to the store, if their ids are on the deny list.
+
+        Args:
+          store: The store as it is now.
+          ids: Of the candidates that were added.
+          positions: Theirs, ascending, and behind all others.
+        """
+        with self._lock:
+            self._changed = store
+            self._follow(ids, positions)
+
+    def _follow(self, ids: NDArray[Any], positions: NDArray[np.int64]) -> None:
+        if self._texts and ids.size:
+            is_denied = [str(key) in self._texts for key in ids.tolist()]
+            denied = positions[is_denied].astype(np.uint32)
+            if denied.size:
+                self._added.positions = np.concatenate([self._added.positions, denied])
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,28 +283,43 @@ class FilteredCorpus:
 
     name: str
     entry: Corpus
-    filters: Mapping[str, AttributeIndex]
+    filters: Mapping[str, AttributeIndex | ChangedAttributeIndex]
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedStore(FilteredCorpus):
-    """A store of candidates or contexts by id, and which of them are denied."""
+    """A store of candidates or contexts by id, and which of them are denied.
 
-    store: CandidateStore
+    Attributes:
+      ended: [e] uint32 positions, ascending, of candidates that were deleted, or replaced by others
+        behind them, since the version was loaded.
+      denied_added: which of the candidates that were added since are denied.
+    """
+
+    store: Store
     denied: Denied = field(default_factory=Denied)
+    ended: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+    denied_added: DeniedAdded = field(default_factory=DeniedAdded)
+    _unavailable: list[tuple[Any, Any, Any]] = field(default_factory=list, init=False, repr=False)
+
+    @property
+    def unavailable(self) -> NDArray[Any]:
+        """The positions that no request may find, [m] uint32, ascending: denied and ended ones."""
+        denied = self.denied.positions
+        added = self.denied_added.positions
+        if not (self.ended.size or added.size):
+            return denied
+        unavailable: NDArray[Any]
+        for known_denied, known_added, unavailable in self._unavailable:
+            if known_denied is denied and known_added is added:
+                return unavailable
+        unavailable = distinct(np.concatenate([denied, added, self.ended]))
+        self._unavailable[:] = [(denied, added, unavailable)]
+        return unavailable
 
     def deny(self, ids: tuple[str, ...]) -> None:
         """Denies the candidates that have one of these ids, and no others."""
-        if ids != self.denied.ids:
-            strings = self.entry.id_dtype == "string"
-            known = (
-                np.array(ids, object)
-                if strings
-                else np.array([*map(int, filter(_is_int64, ids))], np.int64)
-            )
-            positions = np.unique(self.store.positions(known))
-            self.denied.ids = ids
-            self.denied.positions = positions[positions >= 0].astype(np.uint32)
+        self.denied.replace(ids, self.store, self.entry.id_dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,12 +330,13 @@ class LoadedIndex:
       vectors: [size, dim] float32, memory-mapped; row = position in the corpus, from `first` on.
       corpus: its filters are of these candidates alone.
       compiled: filters of this index and the others of the process.
+      approximate: None: all searches are exact.
       codes: of the vectors; None: the index has none.
       plans: of searches, by what they depend on; kept by `plan_search`.
     """
 
     entry: Index
-    approximate: ScannIndex
+    approximate: ScannIndex | None
     exact: ExactIndex
     vectors: NDArray[np.float32]
     corpus: FilteredCorpus
@@ -266,13 +369,19 @@ class RemoteParts(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ServedIndex:
-    """An index as requests name it: its candidates, and their vectors here or on shards."""
+    """An index as requests name it: its candidates, and their vectors here or on shards.
+
+    Attributes:
+      added: Candidates behind those of `here`, which were added or replaced while the version was
+        served; None: there are none.
+    """
 
     name: str
     entry: Index
     corpus: LoadedStore
     here: LoadedIndex | None
     shards: RemoteParts | None
+    added: LoadedIndex | None = None
 
 
 @dataclass(frozen=True)
@@ -300,6 +409,8 @@ class ModelVersion:
       fingerprint: crc32c of the manifest.
       shards: reach what is held elsewhere; None: nothing is.
       parts: of a shard, what it holds of indexes.
+      changes: sequence of the last change of its rows, candidates and contexts; 0: it is as it was
+        exported.
     """
 
     model: str
@@ -319,6 +430,7 @@ class ModelVersion:
     fingerprint: int = 0
     shards: RemoteParts | None = None
     parts: Mapping[str, LoadedIndex] = field(default_factory=dict)
+    changes: int = 0
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -336,7 +448,10 @@ class ModelVersion:
     @property
     def denied(self) -> list[NDArray[Any]]:
         """The denied positions of every corpus; other arrays once others are denied."""
-        return [corpus.denied.positions for corpus in self.corpora.values()]
+        positions: list[NDArray[Any]] = []
+        for corpus in self.corpora.values():
+            positions += [corpus.denied.positions, corpus.denied_added.positions]
+        return positions
 
     def deny(self, ids: tuple[str, ...]) -> None:
         """Denies the candidates that have one of these ids, in every corpus; replaces those denied
@@ -344,6 +459,11 @@ class ModelVersion:
         """
         for corpus in self.corpora.values():
             corpus.deny(ids)
+
+
+def _ascending(positions: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Returns the positions of known candidates, distinct."""
+    return distinct(positions[positions >= 0]).astype(np.uint32)
 
 
 def _is_int64(text: str) -> bool:

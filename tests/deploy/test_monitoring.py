@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from service.observability import metrics
+from service.observability import derived_metrics, metrics
 from service.workers import supervisor_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +25,7 @@ LABELS = {
         f"rowcast_{name}": labels
         for name, (_, labels, _) in (metrics.HISTOGRAMS | metrics.GAUGES).items()
     },
+    **{f"rowcast_{name}": labels for name, (_, labels) in derived_metrics.DERIVED.items()},
 }
 yaml: Any = import_module("yaml")
 

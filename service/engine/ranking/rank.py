@@ -174,6 +174,8 @@ async def rank(
     if ids is not None and failed:
         ids = ids[kept]
     scores = plan.ordering.scores(outputs, None if ids is None else ids.__getitem__)
+    if not request.formula:
+        execution.scored(plan.tower, scores, context_count)
     heads = {head: outputs[head] for head in request.heads}
     # Everything is scored before anything is dropped: a formula may need all heads.
     ranked = _select(model_version, ids, kept, candidates.offsets, scores, heads, plan.k)

@@ -88,6 +88,8 @@ async def recommend(
         reason = _with_left_out(reason, problem, found)
         found = _only(found, problem.kept(found.positions.size))
         scores, ranked = await ranker.score(found, steps.ranked_max, execution)
+    if ranked is None and not request.formula:
+        execution.scored(tower, scores, n)
     planned = replace(request, diversity=steps.diversity)
     with steps.diversifying.measured(bool(steps.diversity)):
         chosen, offsets = await reordering.best(index, found, scores, k, planned, execution, ranked)

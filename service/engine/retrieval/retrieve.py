@@ -38,7 +38,13 @@ from service.engine.limits import (
 )
 from service.engine.names import check_attributes, check_names, choose_index
 from service.engine.ranking import formulas
-from service.engine.retrieval import filters, reordering, search, sharded_search
+from service.engine.retrieval import (
+    changed_search,
+    filters,
+    reordering,
+    search,
+    sharded_search,
+)
 from service.engine.retrieval.search import Allowed, Found
 from service.errors import InvalidArgument
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
@@ -139,6 +145,10 @@ async def _find(
     exact = isinstance(request, Retrieval) and request.exact
     if index.here is None:
         return await sharded_search.nearest(
+            index, vectors, count, allowed, request, exact, offsets, execution
+        )
+    if index.added is not None:
+        return changed_search.nearest(
             index, vectors, count, allowed, request, exact, offsets, execution
         )
     return search.nearest(
@@ -289,7 +299,7 @@ def allowed(
     """
     wanted = request.filter or None
     if wanted is None and request.exclude_ids is None and not own:
-        return Allowed(index.corpus.denied.positions, [_NONE] * n)
+        return Allowed(index.corpus.unavailable, [_NONE] * n)
     execution.begin("search")
     compiled = None
     if wanted is not None and index.here is not None:
@@ -334,12 +344,12 @@ def _excluded(
     """Returns the positions that none of n queries may find, and further ones of each.
 
     Args:
-      corpus: The candidates, some of which are denied.
+      corpus: The candidates, some of which are denied, or were deleted while they are served.
       exclude: Ids of candidates, unknown ones among them, for all queries or for each.
       n: The number of queries.
       own: The candidates that each query is; (): queries are none.
     """
-    denied = corpus.denied.positions
+    denied = corpus.unavailable
     lists = list(own)
     if exclude is not None:
         sent = _positions_by_query(corpus, exclude, n, "exclude_ids", "excluded candidate")

@@ -153,6 +153,11 @@ def nearest(
         by_vector = allowed._replace(excluded=excluded)
     search = _Search(index, vectors, k, by_vector, execution, exact, recall)
     rows = search.rows()
+    sampler = execution.live_recall
+    if sampler is not None and not (exact or recall or offsets is not None):
+        sampler.countdown -= len(rows)
+        if sampler.countdown < 0:
+            sampler.sample(index, vectors, k, allowed, rows)
     if offsets is not None:
         rows = [
             search.merged(rows[first:last], first) for first, last in pairwise(offsets.tolist())
@@ -290,6 +295,8 @@ class _Search:
         Returns:
           The neighbors; None: to score all that match is cheaper.
         """
+        tree = self._index.approximate
+        assert tree is not None  # noqa: S101 - else the plan is an exact search
         query = self._vectors[at]
         excluded_count = self._excluded_count(at)
         excluded_share = excluded_count / self._size
@@ -297,7 +304,7 @@ class _Search:
         first = depth.pool
         pool = first
         while pool == first or depth.pays(pool):
-            fetched = self._index.approximate.candidates(query, pool, depth.leaves(pool))
+            fetched = tree.candidates(query, pool, depth.leaves(pool))
             matching = fetched if mask is None else fetched[mask[fetched]]
 
             # Excluded candidates, such as those that a user has seen, often are the nearest; those

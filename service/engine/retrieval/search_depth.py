@@ -104,7 +104,9 @@ class SearchDepth:
         self.share = max(1, matching) / self._size
 
         leaves_growth, pool_growth = _growth(index.entry, k, setting.recall)
-        reorder = setting.reorder or index.approximate.reorder
+        tree = index.approximate
+        assert tree is not None  # noqa: S101 - else all searches are exact
+        reorder = setting.reorder or tree.reorder
         self.reorder = max(math.ceil(reorder * pool_growth), slack)
         matches = max(_matches_fetched(k, self.reorder, self.share), slack)
         self.pool = min(self._size, math.ceil(matches / self.share))

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.calls import Explanation, Filter, Offsets, Selecting, Vectors
+from service.engine.calls import Filter, Offsets, Selecting, Vectors
 from service.engine.execution import Execution
 from service.engine.limits import check_finite
+from service.engine.retrieval import changed_search
+from service.engine.retrieval.merging import explained, merged
 from service.engine.retrieval.search import Allowed, Found, joined
 from service.versions.version import RemoteParts, ServedIndex
 
@@ -44,6 +46,8 @@ class IndexSearch:
 
 async def vectors_at(index: ServedIndex, positions: Positions, execution: Execution) -> Vectors:
     """Returns the vectors of candidates, [m, dim] float32."""
+    if index.added is not None:
+        return changed_search.vectors_at(index, positions)
     if index.here is not None:
         return np.array(index.here.vectors[positions], np.float32)
     return await _shards(index).vectors(index.name, positions, execution.left_s)
@@ -84,45 +88,15 @@ async def nearest(
         execution.count("partial_searches", len(allowed.excluded))
         execution.searched_share = min(execution.searched_share, share)
     queries = [range(first, end) for first, end in pairwise(offsets.tolist())]
-    found = joined([_merged(parts, query, k) for query in queries])
+    found = joined([merged(parts, query, k) for query in queries])
     check_finite(found.scores, "a candidate's score")
     if not request.explain:
         return found
     size = index.corpus.entry.size
-    explanations = [_explained(parts, query, size) for query in queries]
+    explanations = [explained(parts, query, size) for query in queries]
     return found._replace(explanations=tuple(explanations))
 
 
 def _shards(index: ServedIndex) -> RemoteParts:
     assert index.shards is not None  # noqa: S101 - else the index is here
     return index.shards
-
-
-def _merged(parts: Sequence[Found], queries: range, k: int) -> Found:
-    """Returns the k best of what the shards found for some vectors, each candidate by its best
-    score.
-    """
-    slices = [
-        (part, slice(*part.offsets[query : query + 2].tolist()))
-        for part in parts
-        for query in queries
-    ]
-    positions = np.concatenate([part.positions[each] for part, each in slices])
-    scores = np.concatenate([part.scores[each] for part, each in slices])
-    order = np.lexsort((positions, -scores))
-    if len(queries) > 1:
-        _, first = np.unique(positions[order], return_index=True)
-        order = order[np.sort(first)]
-    return Found.of_one(positions[order[:k]], scores[order[:k]])
-
-
-def _explained(parts: Sequence[Found], queries: range, size: int) -> Explanation:
-    """Returns how all shards together found the neighbors of one query, by its vectors."""
-    every = [part.explanations[query] for part in parts for query in queries]
-    paths = {each.path for each in every}
-    path = next((path for path in ("index", "exact") if path in paths), "none")
-    # All vectors of a query have the same matches.
-    matches = sum(part.explanations[queries[0]].matches for part in parts)
-    scored = sum(each.scored for each in every)
-    search_ms = max(each.search_ms for each in every)
-    return Explanation(path, matches, matches / size, scored, search_ms)

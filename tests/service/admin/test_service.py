@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,3 +134,27 @@ def test_deny_list_that_cannot_be_written_is_not_acknowledged(
         apply("deny/add", ids=[8])
     assert service.denied("movies")["ids"] == ("7",)
     assert service.status()["revision"] == 1
+
+
+MEASURED = """
+from service.observability.metrics import Metrics
+metrics = Metrics()
+for term, total in {"hits": 90, "neighbors": 100, "squared_neighbors": 1000}.items():
+    metrics.set("live_recall_window", total, "movies", "titles", term)
+"""
+
+
+def test_report_holds_the_quality_that_the_workers_measured(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert service.report()["quality"] == []
+    directory = tmp_path / "metrics"
+    directory.mkdir()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(directory))
+    subprocess.run([sys.executable, "-c", MEASURED], check=True)
+    recall, low, high = service.report()["quality"]
+    expected = {"metric": "rowcast_live_recall", "model": "movies", "index": "titles", "value": 0.9}
+    assert recall == expected
+    assert low["value"] < 0.9 < high["value"]
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "gone"))
+    assert service.report()["quality"] == []

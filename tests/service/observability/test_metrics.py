@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bundle import native
+from service.observability.derived_metrics import population_stability, recall_estimate
 from service.observability.merged_metrics import forget_ended
 from service.observability.metrics import (
     CONTENT_TYPE,
@@ -316,3 +317,33 @@ def test_render_after_a_worker_died_keeps_its_counts_and_not_its_gauges_or_files
         rendered["rowcast_inflight_requests"],
     ) == (1, 1, 0)
     assert rendered["rowcast_requests_total{call=embed,code=OK,model=,transport=grpc}"] == 1
+
+
+def test_derived_metrics_are_computed_from_the_sums_of_the_workers_that_run(
+    workers: tuple[Worker, Worker], tmp_path: Path
+) -> None:
+    one, other = workers
+    for worker, hits in ((one, 900), (other, 600)):
+        for term, total in (("hits", hits), ("neighbors", 1000), ("squared_neighbors", 10_000)):
+            worker.run(f"metrics.set('live_recall_window', {total}, 'm', 'i', '{term}')")
+        for number, count in enumerate((300, 2100 - hits)):
+            worker.run(f"metrics.set('score_window', {count}, 'm', 't', '{number}')")
+            worker.run(f"metrics.set('score_baseline', 0.5, 'm', 't', '{number}')")
+            worker.run(f"metrics.set('score_baseline', 0, 'm', 't', '{number + 2}')")
+    expected = recall_estimate(1500, 2000, 20_000)
+    stability = population_stability([600, 2700], [0.5, 0.5])
+    for rendered in (one.rendered(), other.rendered()):
+        assert rendered["rowcast_live_recall{index=i,model=m}"] == expected.recall == 0.75
+        assert rendered["rowcast_live_recall_low{index=i,model=m}"] == expected.low
+        assert rendered["rowcast_live_recall_high{index=i,model=m}"] == expected.high
+        assert rendered["rowcast_score_psi{model=m,tower=t}"] == pytest.approx(stability)
+
+    other.kill()
+    forget_ended(tmp_path)
+    rendered = one.rendered()
+    assert rendered["rowcast_live_recall{index=i,model=m}"] == 0.9
+    assert rendered["rowcast_score_psi{model=m,tower=t}"] == pytest.approx(
+        population_stability([300, 1200], [0.5, 0.5])
+    )
+    one.run("metrics.set('score_window', 1, 'm', 't', '1')")
+    assert "rowcast_score_psi{model=m,tower=t}" not in one.rendered()

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from service.errors import NotReady
@@ -108,7 +109,8 @@ def denied(driven: Driven, version: int) -> list[int]:
     """The candidates of a version that are denied."""
     with driven.manager.acquire("movies", version) as found:
         (corpus,) = found.corpora.values()
-        return [int(each) for each in corpus.store.ids(corpus.denied.positions)]
+        positions = corpus.denied.positions.astype(np.int64)
+        return [int(each) for each in corpus.store.ids(positions)]
 
 
 def test_deny_list_holds_in_every_loaded_version_and_in_those_that_come(

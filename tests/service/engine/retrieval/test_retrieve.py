@@ -34,6 +34,7 @@ def test_retrieve_from_a_tree_that_searches_few_leaves_still_returns_k(load: Loa
     vectors = np.random.default_rng(6).normal(size=(4, 8)).astype(np.float32)
     index = service.version.indexes["movies"].here
     assert index is not None
+    assert index.approximate is not None
     found, _ = index.approximate.search(vectors, 200)
     assert (found < 0).any(), "the tree alone finds too few, else this test shows nothing"
 

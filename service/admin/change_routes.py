@@ -1,0 +1,61 @@
+"""The admin API's routes about changes: to make them, to see them, and to recover their log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from bundle.changes.log import recover
+from service.change_routes import change_routes
+from service.changes.follower import Changes
+from service.config import ServiceSettings
+from service.errors import NotFound, NotReady
+from service.security.principal import authorize
+
+
+def admin_change_routes(changes: Changes, settings: ServiceSettings) -> APIRouter:
+    """Returns the routes.
+
+    Args:
+      changes: Makes the changes.
+      settings: The limits of bodies.
+    """
+    router = APIRouter()
+
+    @router.get("/v1/models/{model}/changes", summary="Get what was changed since the export")
+    def get_changes(request: Request, model: str) -> dict[str, Any]:
+        _authorize(request, model)
+        return changes.status(model)
+
+    @router.post(
+        "/v1/models/{model}/changes/recover",
+        summary="Leave out of a change log what is damaged in it",
+    )
+    def recover_changes(request: Request, model: str) -> dict[str, Any]:
+        _authorize(request, model)
+        return _recovered(changes, model)
+
+    router.include_router(change_routes(changes, settings, _authorize, Request.body))
+    return router
+
+
+def _authorize(request: Request, model: str) -> None:
+    authorize(request.state.principal, model)
+
+
+def _recovered(changes: Changes, model: str) -> dict[str, Any]:
+    path = changes.path_of(model)
+    try:
+        recovery = recover(path, model)
+    except FileNotFoundError:
+        raise NotFound(f"model {model[:128]!r} has no change log: {path} does not exist") from None
+    except OSError as problem:
+        raise NotReady(f"change log {path} cannot be recovered: {problem.strerror}") from problem
+    return {
+        "log": str(path),
+        "changes": recovery.records,
+        "dropped_bytes": recovery.dropped_bytes,
+        "lost_sequences": [list(lost) for lost in recovery.lost],
+        "damaged_log": None if recovery.damaged is None else str(recovery.damaged),
+    }

@@ -1,0 +1,77 @@
+"""The routes that change rows, candidates and contexts, on whichever address they are served."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+
+from bundle.changes.records import Action, Kind
+from service.changes.follower import Changes
+from service.codec import json
+from service.codec.changes import ACTIONS, TARGETS, change_value, read_change
+from service.config import ServiceSettings
+from service.engine.calls import Target
+
+_JSON = "application/json"
+_SUMMARIES = {
+    "upsert": "Add {kind}, or replace those with the same ids",
+    "delete": "Delete {kind}",
+    "attributes": "Change attributes of {kind}",
+}
+
+
+def change_routes(
+    changes: Changes,
+    settings: ServiceSettings,
+    authorize: Callable[[Request, str], object],
+    read_body: Callable[[Request], Awaitable[bytes]],
+    responses: dict[int | str, dict[str, Any]] | None = None,
+) -> APIRouter:
+    """Returns a route for each action on rows, candidates and contexts.
+
+    Args:
+      changes: Makes the changes.
+      settings: The limits of bodies.
+      authorize: Raises if the client of a request may not change a model.
+      read_body: Returns the body of a request.
+      responses: What the document says of failures; None: what it says of every route.
+    """
+    router = APIRouter(prefix="/v1/models/{model}", tags=["changes"])
+
+    def add(kind: Kind, action: Action) -> None:
+        async def change(request: Request, model: str) -> dict[str, Any]:
+            authorize(request, model)
+            body = json.parse(await read_body(request), settings)
+            change_request = read_change(kind, action, body)
+            result = await run_in_threadpool(changes.change, Target(model), change_request)
+            return change_value(result)
+
+        router.post(
+            f"/{kind}/{action}",
+            name=f"{kind}/{action}",
+            summary=_SUMMARIES[action].format(kind=kind),
+            responses=responses,
+            openapi_extra={"requestBody": {"content": {_JSON: {"schema": _schema(kind)}}}},
+        )(change)
+
+    for kind, actions in ACTIONS.items():
+        for action in actions:
+            add(kind, action)
+    return router
+
+
+def _schema(kind: Kind) -> dict[str, Any]:
+    item = {"type": "object", "required": ["id"], "properties": {"id": {}}}
+    return {
+        "type": "object",
+        "required": ["items"],
+        "properties": {
+            TARGETS[kind]: {"type": "string"},
+            "items": {"type": "array", "items": item, "minItems": 1},
+            "stream": {"type": "string"},
+            "offset": {"type": "integer", "minimum": 0},
+        },
+    }

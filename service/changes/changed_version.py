@@ -1,0 +1,360 @@
+"""A loaded version of a model, and the changes of its rows, candidates and contexts so far."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.changes.records import EXPIRES, ID, SEQUENCE, Change, Kind, vector_column
+from bundle.errors import BundleError
+from bundle.features.columns import Column
+from bundle.format.manifest import EmbeddedFeature, Manifest, inputs_of
+from bundle.tables.changed_rows import ChangedRows, rounded
+from bundle.tables.id_values import distinct
+from service.changes.growing_vectors import Vectors
+from service.changes.row_readers import Positions, RowReaders
+from service.changes.store_changes import ChangedCorpus
+from service.engine import lookup, towers
+from service.engine.computation import completed
+from service.engine.execution import Execution
+from service.engine.limits import NotFinite
+from service.errors import ServiceError
+from service.versions.version import LoadedStore, ModelVersion, ServedIndex
+
+Ids = NDArray[Any]
+
+OTHER_VERSION = "the vectors belong to another version"
+"""Why a change is dropped: a tower, or a table, of another training gives a vector another meaning.
+"""
+
+
+_EMBEDDED_TOGETHER = 1024
+"""Candidates whose vectors are computed at a time."""
+
+
+class ChangeDropped(Exception):
+    """A change in the log does not apply to this version; the message says why."""
+
+
+class ChangedVersion:
+    """A loaded version, and its changes so far. One thread at a time applies them.
+
+    Attributes:
+      loaded: The version as it was loaded.
+      served: The version with the changes that were applied before the last `publish`.
+      sequence: Of the last change that was applied, or dropped.
+      dropped: How many changes of the log do not apply to this version, by the reason.
+    """
+
+    def __init__(self, loaded: ModelVersion) -> None:
+        """Begins without changes."""
+        self.loaded = loaded
+        self.served = loaded
+        self.sequence = 0
+        self.dropped: Counter[str] = Counter()
+        self._rows: dict[str, ChangedRows] = {}
+        self._stores: dict[tuple[Kind, str], ChangedCorpus] = {}
+        self._readers: dict[tuple[str, str], RowReaders] = {}
+        """The candidates of a corpus that read a table, by both names."""
+        self._unembedded: dict[str, list[Ids]] = {}
+        """Ids of candidates, by corpus, whose vectors are not those of their features and rows."""
+        self._is_outdated = False
+
+    def publish(self) -> ModelVersion:
+        """Returns the version with all changes that were applied; also as `served`."""
+        if self._is_outdated:
+            self._compact()
+            self.served = self._with_changes()
+            if self._unembedded:
+                self._embed()
+                self.served = self._with_changes()
+            self._is_outdated = False
+        return self.served
+
+    def _compact(self) -> None:
+        for (kind, name), store in self._stores.items():
+            if store.compact() and kind == "candidates":
+                # Their positions are others now.
+                self._readers = {
+                    key: readers for key, readers in self._readers.items() if key[0] != name
+                }
+
+    def _with_changes(self) -> ModelVersion:
+        loaded = self.loaded
+        corpora: dict[str, LoadedStore] = {**loaded.corpora}
+        contexts: dict[str, LoadedStore] = {**loaded.contexts}
+        indexes: dict[str, ServedIndex] = {**loaded.indexes}
+        for (kind, name), changed in self._stores.items():
+            if not changed.is_changed:
+                continue
+            store, store_indexes = changed.served()
+            stores = corpora if kind == "candidates" else contexts
+            stores[name] = store
+            indexes.update(store_indexes)
+        return replace(
+            loaded,
+            reader=self.served.reader.with_changes(self._rows),
+            corpora=corpora,
+            contexts=contexts,
+            indexes=indexes,
+            changes=self.sequence,
+        )
+
+    def apply(self, sequence: int, change: Change) -> None:
+        """Applies a change; counts it as dropped where it does not apply to this version.
+
+        Args:
+          sequence: Of the change in the log.
+          change: The change.
+        """
+        try:
+            self.change(change)
+        except (ChangeDropped, BundleError, ServiceError, NotFinite) as problem:
+            reason = str(problem) if isinstance(problem, ChangeDropped) else "it does not fit"
+            self.dropped[reason] += 1
+        self.sequence = sequence
+        self._is_outdated = True
+
+    def set_sequence(self, sequence: int) -> None:
+        """Says which sequence the change has that was applied last."""
+        self.sequence = sequence
+        self._is_outdated = True
+
+    def change(self, change: Change) -> None:
+        """Applies a change that has no sequence yet.
+
+        Raises:
+          ChangeDropped: It does not apply to this version; nothing was changed.
+          BundleError, ServiceError, NotFinite: It does not fit the version; nothing was changed.
+        """
+        head = change.head
+        if not change.size:
+            return
+        self._is_outdated = True
+        if head.kind == "rows":
+            self._change_rows(change)
+            return
+        store = self.store(head.kind, head.target)
+        if store is None:
+            raise ChangeDropped(f"there is no store {head.target!r}")
+        if head.action == "delete":
+            store.delete(change.ids)
+        elif head.action == "attributes":
+            store.set_attributes(change.ids, _attributes(change))
+        else:
+            self._upsert(store, change)
+
+    def store(self, kind: Kind, name: str) -> ChangedCorpus | None:
+        """Returns the changes of a corpus or context store; None: there is no such store."""
+        key = (kind, name)
+        if key not in self._stores:
+            loaded = self.loaded
+            stores = loaded.corpora if kind == "candidates" else loaded.contexts
+            if name not in stores:
+                return None
+            indexes = {}
+            if kind == "candidates":
+                indexes = {
+                    index_name: index
+                    for index_name, index in loaded.indexes.items()
+                    if index.entry.corpus == name
+                }
+            self._stores[key] = ChangedCorpus(stores[name], indexes)
+        return self._stores[key]
+
+    def changed_rows(self, table: str) -> ChangedRows:
+        """Returns the changed rows of a table."""
+        return self._rows.get(table) or ChangedRows.none(self.loaded.tables[table].dim)
+
+    def counts(self) -> dict[str, int]:
+        """Returns how many rows of each table, and positions of each store, are changed."""
+        counts = {f"table {name}": int(changed.rows.size) for name, changed in self._rows.items()}
+        for (kind, name), store in self._stores.items():
+            counts[f"{kind} {name}"] = store.added_count
+        return counts
+
+    def expired(self, now_s: float) -> dict[str, list[int | str]]:
+        """Returns the ids of candidates that have expired, by corpus."""
+        expired = {}
+        for (_, name), store in self._stores.items():
+            ids = store.expired(now_s)
+            if ids:
+                expired[name] = ids
+        return expired
+
+    def rows_of(self, ids: Ids, feature: str) -> NDArray[np.int64]:
+        """Returns the rows that ids stand for, -1 of unknown ones.
+
+        Args:
+          ids: [m], as clients send them.
+          feature: By whose rule they become rows; "": they are rows.
+
+        Raises:
+          FeatureError: A value is no id of the feature.
+        """
+        if not feature:
+            return np.asarray(ids, np.int64)
+        name, entry = lookup.embedded_feature(self.loaded, feature)
+        (read,) = inputs_of(name, entry)
+        rows, _ = self.loaded.reader.rows(name, {read: Column(ids)}, ids.size)
+        return rows
+
+    def embed(self, index: ServedIndex, columns: Mapping[str, Column], n: int) -> Vectors:
+        """Returns the vectors of candidates by the candidate tower of an index, [n, dim].
+
+        They are computed with all changes that were applied.
+
+        Args:
+          index: The index.
+          columns: The features of n candidates.
+          n: Their number.
+
+        Raises:
+          BundleError: A column does not fit its feature.
+          ServiceError, NotFinite: The tower cannot compute with them.
+        """
+        return _embedded(self.publish(), index, columns, n)
+
+    def readers(self, table: str, rows: NDArray[np.int64]) -> dict[str, Positions]:
+        """Returns the candidates whose vectors depend on some rows of a table, by corpus.
+
+        Args:
+          table: The name of the table.
+          rows: Its rows.
+        """
+        positions = {}
+        for corpus in self.loaded.corpora:
+            features = self._features_of(corpus, table)
+            if features:
+                store = self.store("candidates", corpus)
+                assert store is not None  # noqa: S101 - the corpus is loaded
+                row_readers = self._row_readers(corpus, table, features)
+                positions[corpus] = row_readers.positions(store.store, rows)
+        return {corpus: readers for corpus, readers in positions.items() if readers.size}
+
+    def _features_of(self, corpus: str, table: str) -> list[str]:
+        """Returns the features by which candidate towers over a corpus read a table."""
+        loaded = self.loaded
+        names = [
+            name
+            for index in loaded.indexes.values()
+            if index.entry.corpus == corpus
+            for name in loaded.towers[index.entry.candidate_tower].features
+            if _reads(loaded.manifest, name, table)
+        ]
+        return list(dict.fromkeys(names))
+
+    def _row_readers(self, corpus: str, table: str, features: Sequence[str]) -> RowReaders:
+        key = (corpus, table)
+        if key not in self._readers:
+            loaded = self.loaded
+            stored = loaded.corpora[corpus].entry.features
+            self._readers[key] = RowReaders(loaded.manifest, loaded.reader, features, stored)
+        return self._readers[key]
+
+    def _embed(self) -> None:
+        """Computes the vectors of candidates whose rows have changed."""
+        for corpus, parts in self._unembedded.items():
+            store = self.store("candidates", corpus)
+            assert store is not None  # noqa: S101 - it has such candidates
+            positions = distinct(store.store.positions(np.concatenate(parts)))
+            positions = positions[positions >= 0]
+            for start in range(0, positions.size, _EMBEDDED_TOGETHER):
+                self._embed_some(store, positions[start : start + _EMBEDDED_TOGETHER])
+        self._unembedded = {}
+
+    def _embed_some(self, store: ChangedCorpus, positions: Positions) -> None:
+        columns = store.store.features(positions, store.base.entry.features)
+        try:
+            vectors = {
+                name: _embedded(self.served, index, columns, positions.size)
+                for name, index in store.indexes.items()
+            }
+        except (BundleError, ServiceError, NotFinite):
+            if positions.size > 1:  # the others have vectors
+                for position in positions:
+                    self._embed_some(store, np.array([position]))
+                return
+            self.dropped["the vector of a candidate cannot be computed"] += 1
+            return
+        store.embed(positions, vectors)
+
+    def _upsert(self, store: ChangedCorpus, change: Change) -> None:
+        """Adds candidates or contexts.
+
+        Raises:
+          ChangeDropped: Their vectors were sent for another version.
+          FormatError: They do not fit the store; nothing was changed.
+        """
+        head = change.head
+        is_own = head.version == self.loaded.version
+        vectors = {}
+        for name, index in store.indexes.items():
+            logged = change.vectors(vector_column(name))
+            if is_own and logged is not None:
+                vectors[name] = logged
+            elif name in head.embedded:
+                vectors[name] = np.zeros((change.size, index.entry.dim), np.float32)
+            else:
+                raise ChangeDropped(OTHER_VERSION)
+        columns = change.columns.select(_stored_columns(change))
+        positions = store.upsert(columns, vectors, head.embedded, change.numbers(EXPIRES))
+        if store.indexes and not is_own:
+            self._unembedded.setdefault(head.target, []).append(store.store.ids(positions))
+
+    def _change_rows(self, change: Change) -> None:
+        head = change.head
+        if head.version != self.loaded.version:
+            raise ChangeDropped(OTHER_VERSION)
+        table = self.loaded.tables.get(head.target)
+        if table is None:
+            raise ChangeDropped(f"there is no table {head.target!r}")
+        vectors = change.vectors()
+        assert vectors is not None  # noqa: S101 - the log has them of all rows
+        rows = self.rows_of(change.ids, head.feature)
+        changed = self.changed_rows(head.target)
+        self._rows[head.target] = changed.with_rows(rows, rounded(vectors, table.dtype))
+        for corpus, positions in self.readers(head.target, rows).items():
+            store = self.store("candidates", corpus)
+            assert store is not None  # noqa: S101 - it has these candidates
+            self._unembedded.setdefault(corpus, []).append(store.store.ids(positions))
+
+
+def _embedded(
+    version: ModelVersion, index: ServedIndex, columns: Mapping[str, Column], n: int
+) -> Vectors:
+    """Returns the vectors of candidates in a version; errors as of `ChangedVersion.embed`."""
+    tower = version.towers[index.entry.candidate_tower]
+    execution = Execution("change")
+    sent = {name: column for name, column in columns.items() if name in tower.inputs}
+    fitted = lookup.fit(version, sent, n, execution)
+    vectors: Vectors = completed(towers.result(version, tower, fitted, n, execution))
+    return np.asarray(vectors, np.float32)
+
+
+def _reads(manifest: Manifest, name: str, table: str) -> bool:
+    """Returns whether a feature reads a table."""
+    feature = manifest.features[name]
+    return isinstance(feature, EmbeddedFeature) and not feature.indicator and feature.table == table
+
+
+def _stored_columns(change: Change) -> list[str]:
+    """Returns the names of the columns that a store has."""
+    return [
+        name
+        for name in change.columns.schema.names
+        if name not in {SEQUENCE, EXPIRES} and not name.startswith("vector")
+    ]
+
+
+def _attributes(change: Change) -> dict[str, Any]:
+    return {
+        name.removeprefix("attribute:"): change.columns.column(name)
+        for name in change.columns.schema.names
+        if name != ID and name.startswith("attribute:")
+    }

@@ -1,0 +1,34 @@
+"""Vectors that are appended to while earlier ones are read."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vectors = NDArray[np.float32]
+_FIRST_CAPACITY = 1024
+
+
+class GrowingVectors:
+    """Vectors of one length. One thread appends; views of what was there stay as they are."""
+
+    def __init__(self, dim: int) -> None:
+        """Begins without vectors; `dim`: numbers of each."""
+        self._buffer: Vectors = np.empty((_FIRST_CAPACITY, dim), np.float32)
+        self.size = 0
+
+    @property
+    def view(self) -> Vectors:
+        """The vectors now, [size, dim]; no copy."""
+        return self._buffer[: self.size]
+
+    def append(self, vectors: Vectors) -> None:
+        """Appends [m, dim] vectors."""
+        end = self.size + len(vectors)
+        if end > len(self._buffer):
+            capacity = max(end, 2 * len(self._buffer))
+            grown: Vectors = np.empty((capacity, self._buffer.shape[1]), np.float32)
+            grown[: self.size] = self.view
+            self._buffer = grown
+        self._buffer[self.size : end] = vectors
+        self.size = end

@@ -1,0 +1,101 @@
+"""Which candidates read which rows of a table: their vectors change with the rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features.reader import FeatureReader
+from bundle.format.manifest import EmbeddedFeature, Manifest
+from bundle.stores.changed import ChangedStore
+from bundle.tables.id_values import distinct
+
+Rows = NDArray[np.int64]
+Positions = NDArray[np.int64]
+_CHUNK = 65_536
+"""Candidates whose ids become rows at a time."""
+_UNSORTED_MAX = 10_000
+"""Pairs of row and position that are searched one after the other before they are sorted."""
+
+
+class RowReaders:
+    """The candidates of a corpus by the rows that some features of theirs read."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        reader: FeatureReader,
+        features: Sequence[str],
+        stored: Collection[str],
+    ) -> None:
+        """Begins without candidates, which `positions` adds.
+
+        Args:
+          manifest: Of the version.
+          reader: Makes rows of ids.
+          features: The features, which read one table.
+          stored: The inputs that the corpus holds; the others have defaults.
+        """
+        self._manifest = manifest
+        self._reader = reader
+        self._features = features
+        self._inputs = [name for name in manifest.inputs_of(features) if name in stored]
+        self._size = 0
+        self._rows: Rows = np.empty(0, np.int64)
+        self._positions: Positions = np.empty(0, np.int64)
+        self._new_rows: list[Rows] = []
+        self._new_positions: list[Positions] = []
+
+    def positions(self, store: ChangedStore, rows: Rows) -> Positions:
+        """Returns the live candidates that read one of some rows, by their ascending positions.
+
+        Args:
+          store: The candidates now; those that were not seen before are added first.
+          rows: Of the table.
+        """
+        self._add(store)
+        wanted = distinct(rows)
+        first = self._rows.searchsorted(wanted)
+        end = self._rows.searchsorted(wanted, side="right")
+        spans = [self._positions[start:stop] for start, stop in zip(first, end, strict=True)]
+        for new_rows, new_positions in zip(self._new_rows, self._new_positions, strict=True):
+            spans.append(new_positions[np.isin(new_rows, wanted)])
+        positions = distinct(np.concatenate([*spans, np.empty(0, np.int64)]))
+        is_ended = np.isin(positions, store.ended)
+        return positions[~is_ended]
+
+    def _add(self, store: ChangedStore) -> None:
+        for start in range(self._size, store.size, _CHUNK):
+            positions = np.arange(start, min(start + _CHUNK, store.size))
+            for rows, readers in self._pairs(store, positions):
+                self._new_rows.append(rows)
+                self._new_positions.append(readers)
+        self._size = store.size
+        if sum(rows.size for rows in self._new_rows) > _UNSORTED_MAX:
+            rows = np.concatenate([self._rows, *self._new_rows])
+            readers = np.concatenate([self._positions, *self._new_positions])
+            order = np.argsort(rows, kind="stable")
+            self._rows = rows[order]
+            self._positions = readers[order]
+            self._new_rows = []
+            self._new_positions = []
+
+    def _pairs(self, store: ChangedStore, positions: Positions) -> Iterator[tuple[Rows, Positions]]:
+        """Yields rows that candidates read, and the position of the candidate that reads each."""
+        columns = store.features(positions, self._inputs)
+        for name in self._features:
+            rows, offsets = self._reader.rows(name, columns, positions.size)
+            lengths = np.diff(offsets)
+            feature = self._manifest.features[name]
+            assert isinstance(feature, EmbeddedFeature)  # noqa: S101 - it reads a table
+            if feature.unknown.row is not None:
+                rows = np.where(rows < 0, feature.unknown.row, rows)
+            yield rows, positions.repeat(lengths)
+            if feature.empty_row is not None:
+                is_empty = lengths == 0
+                empty_rows = np.full(np.count_nonzero(is_empty), feature.empty_row)
+                yield empty_rows, positions[is_empty]
+            if feature.filler_row is not None:
+                yield np.full(positions.size, feature.filler_row), positions

@@ -1,0 +1,186 @@
+"""The admin API of a running service, as the commands of `rowcast-serve ctl` reach it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, quote, urlsplit
+
+import orjson
+import typer
+
+from service.exit_codes import EXIT_USAGE
+from service.workers.announcement import find_services
+
+if TYPE_CHECKING:
+    import ssl
+
+EXIT_UNREACHABLE = 3
+EXIT_REJECTED = 4
+_USAGE_CODES = {"INVALID_ARGUMENT", "NOT_FOUND", "TOO_LARGE"}
+_TIMEOUT_S = 30.0
+
+Document = dict[str, Any]
+"""A JSON object that is sent or received."""
+
+
+class CtlError(Exception):
+    """An error, as one line, with its exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def scope(model: str) -> str:
+    """Returns what the paths of a model's commands begin with."""
+    return f"/v1/models/{quote(model, safe='')}/"
+
+
+@dataclass(frozen=True)
+class Admin:
+    """The admin API of a service, and how to connect to it.
+
+    Attributes:
+      url: Given by the user; "": the service is found by its root.
+      root: Given by the user; None: the only service on this machine is meant.
+    """
+
+    url: str
+    root: Path | None
+    ports_file: Path | None
+    token_file: Path | None
+    ca: Path | None
+    cert: Path | None
+    wait_s: float
+    as_json: bool
+
+    def request(self, path: str, body: Document | None = None) -> Document:
+        """Requests a path or, with a body, sends a command. Does not follow redirects.
+
+        Returns:
+          The response; the status of the service after a command.
+
+        Raises:
+          CtlError: The service cannot be reached, or rejects the command.
+        """
+        from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+        url, token, tls = self._read_files()
+        headers = {"content-type": "application/json"} | (
+            {"authorization": f"Bearer {token}"} if token else {}
+        )
+        try:
+            https = (
+                HTTPSConnection(url.netloc, timeout=_TIMEOUT_S, context=tls)
+                if url.scheme == "https"
+                else None
+            )
+            connection = https or HTTPConnection(url.netloc, timeout=_TIMEOUT_S)
+            with closing(connection):
+                method, given = ("GET", None) if body is None else ("POST", orjson.dumps(body))
+                connection.request(method, url.path.rstrip("/") + path, given, headers)
+                response = connection.getresponse()
+                content = response.read()
+        except (OSError, HTTPException) as problem:
+            reason = str(problem).encode("unicode_escape").decode()[:200]
+            raise CtlError(
+                f"{url.geturl()} cannot be reached: {reason}", EXIT_UNREACHABLE
+            ) from None
+        try:
+            status: Document = orjson.loads(content)
+            if response.status in {200, 202}:
+                return status
+            code = status["error"]["code"]
+            message = status["error"]["message"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            what = f"{url.geturl()} is not an admin API of rowcast: status {response.status}"
+            raise CtlError(what, EXIT_UNREACHABLE) from None
+        raise CtlError(f"{code}: {message}", EXIT_USAGE if code in _USAGE_CODES else EXIT_REJECTED)
+
+    @cached_property
+    def _found(self) -> str:
+        """The URL of the service on this machine that the user means.
+
+        Raises:
+          CtlError: There is none, or there are several.
+        """
+        services = find_services()
+        roots = ", ".join(service.root for service in services) or "none"
+        if self.root is not None:
+            root = str(self.root.absolute())
+            matching = [service for service in services if service.root == root]
+            meant = f"a service of {root}"
+        else:
+            matching = services
+            meant = "a service"
+        if not matching:
+            raise CtlError(
+                f"{meant} does not run on this machine, as far as user {os.geteuid()} may see; "
+                f"services run of: {roots}. --admin names one on another machine",
+                EXIT_UNREACHABLE,
+            )
+        if len(matching) > 1:
+            raise CtlError(
+                f"several services run on this machine, of: {roots}; name one by --root or --admin",
+                EXIT_USAGE,
+            )
+        (service,) = matching
+        if not service.admin:
+            raise CtlError(
+                f"the service of {service.root} has no admin API (--no-admin)", EXIT_UNREACHABLE
+            )
+        sys.stderr.write(
+            f"rowcast-serve ctl: process {service.pid} at {service.admin} serves {service.root}\n"
+        )
+        return service.admin
+
+    def _read_files(self) -> tuple[SplitResult, str, ssl.SSLContext]:
+        """Returns the URL, the token and what TLS needs."""
+        import ssl
+
+        url = self.url
+        token = os.environ.get("ROWCAST_CTL_TOKEN", "")
+        file = self.ports_file
+        try:
+            if file is not None:
+                port = orjson.loads(file.read_bytes())["admin"]
+                url = f"{'http' if self.ca is None else 'https'}://127.0.0.1:{port}"
+            if (file := self.token_file) is not None:
+                token = file.read_text().strip()
+            file = self.ca
+            tls = ssl.create_default_context(cafile=file)
+            if (file := self.cert) is not None:
+                tls.load_cert_chain(file)
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            reason = (
+                getattr(problem, "reason", None)
+                or getattr(problem, "strerror", None)
+                or repr(problem)
+            )
+            raise CtlError(f"{file} cannot be used: {reason}", EXIT_USAGE) from None
+        split = urlsplit(url or self._found)
+        if split.scheme not in {"http", "https"}:
+            raise CtlError(f"--admin is {url!r}; http://HOST:PORT was expected", EXIT_USAGE)
+        return split, token, tls
+
+
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """Prints a `CtlError` as one line and ends the program with its exit code."""
+    try:
+        yield
+    except CtlError as problem:
+        sys.stderr.write(f"rowcast-serve ctl: {problem}\n")
+        raise typer.Exit(problem.exit_code) from None
+
+
+def json_text(document: Document) -> str:
+    """Returns a document as `--json` prints it."""
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"

@@ -1,0 +1,123 @@
+"""Items of a file of JSON lines, in batches that the admin API takes as one request each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from service.cli.admin_client import CtlError
+from service.exit_codes import EXIT_USAGE
+
+Item = dict[str, Any]
+
+_BATCH_BYTES = 4 << 20
+"""Of lines that are sent together, unless a single one is longer; the admin API takes 8 MiB."""
+_COLUMNS = ("features", "attributes", "vectors")
+"""Fields of an item that hold a value by name."""
+
+
+@dataclass
+class Batch:
+    """Items that are sent together: each id once, and all with the same fields.
+
+    Attributes:
+      items: The items.
+      lines: The number of the line of each of them, from 1.
+    """
+
+    items: list[Item] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    _ids: set[str] = field(default_factory=set)
+    _bytes: int = 0
+
+    def add(self, item: Item, number: int, line: bytes) -> None:
+        """Adds the item of a line."""
+        self.items.append(item)
+        self.lines.append(number)
+        self._ids.add(str(item["id"]))
+        self._bytes += len(line)
+
+    def takes(self, item: Item, line: bytes) -> bool:
+        """Whether the item of a line may be sent together with these."""
+        if not self.items:
+            return True
+        return (
+            self._bytes + len(line) <= _BATCH_BYTES
+            and str(item["id"]) not in self._ids
+            and _fields(item) == _fields(self.items[0])
+        )
+
+
+def read_batches(file: Path, size_max: int, applied: int) -> Iterator[Batch]:
+    """Yields the items of a file, in its order. Blank lines hold no item.
+
+    Args:
+      file: Has one JSON object per line; -: standard input.
+      size_max: How many items a batch has at most.
+      applied: The number of a line: no batch has items both up to it and behind it.
+
+    Raises:
+      CtlError: The file cannot be read, or a line holds no object with an id.
+    """
+    batch = Batch()
+    for number, line in _lines(file):
+        if not line.strip():
+            continue
+        item = _parse(file, number, line)
+        is_boundary = bool(batch.lines) and batch.lines[-1] <= applied < number
+        if len(batch.items) == size_max or is_boundary or not batch.takes(item, line):
+            yield batch
+            batch = Batch()
+        batch.add(item, number, line)
+    if batch.items:
+        yield batch
+
+
+def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
+    """Yields the lines of a file, and the number of each from 1.
+
+    Raises:
+      CtlError: The file cannot be read.
+    """
+    try:
+        if str(file) == "-":
+            yield from enumerate(sys.stdin.buffer, 1)
+            return
+        with file.open("rb") as stream:
+            yield from enumerate(stream, 1)
+    except OSError as problem:
+        reason = problem.strerror or problem
+        raise CtlError(f"--file {file} cannot be read: {reason}", EXIT_USAGE) from None
+
+
+def _parse(file: Path, number: int, line: bytes) -> Item:
+    """Returns the item of a line.
+
+    Raises:
+      CtlError: The line holds something else.
+    """
+    try:
+        item = orjson.loads(line)
+    except orjson.JSONDecodeError as problem:
+        raise CtlError(f"{file}:{number}: the line is no JSON: {problem}", EXIT_USAGE) from None
+    if not isinstance(item, dict):
+        shown = line.strip().decode()[:80]
+        raise CtlError(
+            f"{file}:{number}: the line is {shown}; a JSON object with an id was expected",
+            EXIT_USAGE,
+        )
+    if "id" not in item:
+        raise CtlError(f"{file}:{number}: the item has no id", EXIT_USAGE)
+    return item
+
+
+def _fields(item: Item) -> tuple[frozenset[str], ...]:
+    """Returns the names of an item's fields, and of the columns in them."""
+    columns = [item.get(name) for name in _COLUMNS]
+    names = [frozenset(column) for column in columns if isinstance(column, dict)]
+    return (frozenset(item), *names)

@@ -1,0 +1,216 @@
+"""Changes of rows, candidates and contexts: JSON bodies to requests, and results to JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.changes.records import Action, Kind
+from bundle.features.columns import Column
+from bundle.tables.id_values import DECIMAL
+from service.changes.requests import ChangeRequest, ChangeResult
+from service.codec.columns import column, fields, flat, listed, numbers, shown
+from service.codec.json import INTEGER_MAX
+from service.errors import InvalidArgument
+
+ACTIONS: dict[Kind, tuple[Action, ...]] = {
+    "rows": ("upsert",),
+    "candidates": ("upsert", "delete", "attributes"),
+    "contexts": ("upsert", "delete", "attributes"),
+}
+TARGETS: dict[Kind, str] = {"rows": "table", "candidates": "corpus", "contexts": "store"}
+"""What a body calls the target of a change."""
+_ITEMS: dict[tuple[Kind, Action], tuple[str, ...]] = {
+    ("rows", "upsert"): ("id", "vector", "sequence"),
+    ("candidates", "upsert"): (
+        "id",
+        "features",
+        "attributes",
+        "vectors",
+        "sequence",
+        "expires_s",
+    ),
+    ("candidates", "attributes"): ("id", "attributes", "sequence"),
+    ("candidates", "delete"): ("id", "sequence"),
+    ("contexts", "upsert"): ("id", "features", "attributes", "sequence"),
+    ("contexts", "attributes"): ("id", "attributes", "sequence"),
+    ("contexts", "delete"): ("id", "sequence"),
+}
+_INT64_END = 2**63
+_ALWAYS = ("model", "version", "sequence", "changed")
+"""Fields of a result that are written if they are 0, too."""
+
+
+def read_change(kind: Kind, action: Action, body: Any) -> ChangeRequest:
+    """Returns the request that a parsed body holds:
+    `{"corpus": "movies", "items": [{"id": 1, "features": {...}, "attributes": {...}}]}`.
+
+    Args:
+      kind: What is changed.
+      action: What is done to it.
+      body: The JSON value.
+
+    Raises:
+      InvalidArgument: An unknown field, a wrong type, or items that do not fit together.
+    """
+    target_field = TARGETS[kind]
+    known = [target_field, "items", "stream", "offset"]
+    if kind == "rows":
+        known.insert(1, "feature")
+    fields(body, known, "the body")
+    items = listed(body.get("items"), "items")
+    if not items:
+        raise InvalidArgument("items is empty; at least one item was expected")
+    for number, item in enumerate(items):
+        fields(item, _ITEMS[kind, action], f"items[{number}]")
+        if "id" not in item:
+            raise InvalidArgument(f"items[{number}] has no id")
+    stream = _text(body, "stream")
+    if ("offset" in body) != bool(stream):
+        raise InvalidArgument("stream and offset are accepted only together")
+    return ChangeRequest(
+        kind,
+        action,
+        ids=flat([item["id"] for item in items], "id"),
+        target=_text(body, target_field),
+        feature=_text(body, "feature"),
+        features=_columns(items) if action == "upsert" else {},
+        attributes=_attributes(items),
+        vectors=_vectors(items, kind),
+        sequences=_sequences(items),
+        expires_s=_expiries(items),
+        stream=stream,
+        offset=_integer(body["offset"], "offset") if stream else 0,
+    )
+
+
+def change_value(result: ChangeResult) -> dict[str, Any]:
+    """Returns the JSON value of a result; without ids that there are none of."""
+    value = {
+        name: content for name, content in asdict(result).items() if content or name in _ALWAYS
+    }
+    for name in ("outdated", "unknown"):
+        if name in value:
+            value[name] = [_id_value(key) for key in value[name]]
+    return value
+
+
+def _text(body: dict[str, Any], name: str) -> str:
+    text = body.get(name, "")
+    if not isinstance(text, str):
+        raise InvalidArgument(f"{name} is {shown(text)}; a string was expected")
+    return text
+
+
+def _columns(items: Sequence[dict[str, Any]]) -> dict[str, Column]:
+    tables = [
+        _object(item.get("features", {}), f"items[{n}].features") for n, item in enumerate(items)
+    ]
+    names = dict.fromkeys(name for table in tables for name in table)
+    columns = {}
+    for name in names:
+        for number, table in enumerate(tables):
+            if name not in table:
+                raise InvalidArgument(
+                    f"items[{number}].features has no {name!r}, which other items have"
+                )
+        columns[name] = column([table[name] for table in tables], f"features.{name}")
+    return columns
+
+
+def _attributes(items: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+    tables = [
+        _object(item.get("attributes", {}), f"items[{number}].attributes")
+        for number, item in enumerate(items)
+    ]
+    names = dict.fromkeys(name for table in tables for name in table)
+    for number, table in enumerate(tables):
+        missing = [name for name in names if name not in table]
+        if missing:
+            raise InvalidArgument(
+                f"items[{number}].attributes has no {missing[0]!r}, which other items have; null "
+                "stands for no value"
+            )
+    return {name: [table[name] for table in tables] for name in names}
+
+
+def _vectors(items: Sequence[dict[str, Any]], kind: Kind) -> dict[str, NDArray[np.float32]]:
+    if kind == "rows":
+        return {"": _matrix([item.get("vector") for item in items], "vector")}
+    tables = [
+        _object(item.get("vectors", {}), f"items[{number}].vectors")
+        for number, item in enumerate(items)
+    ]
+    names = dict.fromkeys(name for table in tables for name in table)
+    return {
+        name: _matrix([table.get(name) for table in tables], f"vectors.{name}") for name in names
+    }
+
+
+def _matrix(vectors: Sequence[Any], where: str) -> NDArray[np.float32]:
+    """Returns [m, dim] vectors."""
+    for number, vector in enumerate(vectors):
+        if not isinstance(vector, list):
+            raise InvalidArgument(
+                f"items[{number}].{where} is {shown(vector)}; a list of numbers was expected"
+            )
+        if len(vector) != len(vectors[0]):
+            raise InvalidArgument(
+                f"items[{number}].{where} has {len(vector)} numbers, that of the first item "
+                f"{len(vectors[0])}"
+            )
+    whole = numbers([value for vector in vectors for value in vector], where)
+    return whole.reshape(len(vectors), -1)
+
+
+def _sequences(items: Sequence[dict[str, Any]]) -> NDArray[np.int64] | None:
+    sent = [number for number, item in enumerate(items) if "sequence" in item]
+    if not sent:
+        return None
+    if len(sent) < len(items):
+        missing = next(number for number, item in enumerate(items) if "sequence" not in item)
+        raise InvalidArgument(f"items[{missing}] has no sequence, which other items have")
+    return np.array(
+        [_integer(item["sequence"], f"items[{n}].sequence") for n, item in enumerate(items)],
+        np.int64,
+    )
+
+
+def _expiries(items: Sequence[dict[str, Any]]) -> NDArray[np.float64] | None:
+    if not any("expires_s" in item for item in items):
+        return None
+    times = []
+    for number, item in enumerate(items):
+        time_s = item.get("expires_s")
+        if time_s is None:
+            time_s = np.nan
+        elif isinstance(time_s, bool) or not isinstance(time_s, int | float):
+            raise InvalidArgument(
+                f"items[{number}].expires_s is {shown(time_s)}; Unix seconds or null was expected"
+            )
+        times.append(float(time_s))
+    return np.array(times, np.float64)
+
+
+def _integer(value: Any, where: str) -> int:
+    if isinstance(value, str) and DECIMAL.fullmatch(value):
+        value = int(value)
+    if type(value) is not int or not 0 <= value < _INT64_END:
+        raise InvalidArgument(f"{where} is {shown(value)}; an integer from 0 was expected")
+    return value
+
+
+def _object(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{where} is {shown(value)}; a JSON object was expected")
+    return value
+
+
+def _id_value(key: int | str) -> int | str:
+    """Returns an id as every JSON parser keeps it."""
+    is_large = isinstance(key, int) and abs(key) > INTEGER_MAX
+    return str(key) if is_large else key

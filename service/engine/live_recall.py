@@ -1,0 +1,416 @@
+"""The recall of live retrievals: a share of the queries that an approximate index answered is
+searched exactly, too, afterwards.
+
+A request never waits for that. Its query is copied into a bounded queue, and one thread of the
+lowest priority searches in short steps, only while no request is in progress, within a budget of
+CPU time. In a step, numpy releases the GIL for nearly all of the time. Between two steps the thread
+holds no lease and no reference to the version, so that a retired version is closed and freed; its
+queries are dropped. Queries count only for the current version of a model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.exact import exact_scores, normalised
+from service.engine.retrieval.filters import is_among
+from service.errors import ServiceError
+from service.observability.derived_metrics import RECALL_SUMS
+from service.observability.logging import logger
+from service.observability.metrics import Metrics
+from service.observability.sliding_sums import SlidingSums
+from service.versions.lifecycle import VersionManager
+from service.versions.version import LoadedIndex
+
+if TYPE_CHECKING:  # search calls this module through its execution
+    from service.engine.retrieval.search import Allowed, Found
+
+log = logger(__name__)
+
+QUEUE_MAX = 64
+"""Sampled queries that wait; further ones are dropped."""
+_QUEUE_BYTES_MAX = 16 << 20
+"""Memory of the queries that wait, with which no further one is taken: each keeps which candidates
+it was allowed to find.
+"""
+_STEP_BYTES = 1 << 20
+"""Vectors that are scored in one step, which takes a fraction of a millisecond."""
+_BURST_S = 0.05
+"""CPU time that the thread may have saved while it had nothing to do."""
+_PAUSE_MIN_S = 0.001
+"""Shorter pauses cost more than they are for."""
+_BUSY_S = 0.005
+"""Pause before another look at the requests in progress."""
+_LOWEST_PRIORITY = 19
+
+
+class CpuBudget:
+    """CPU time that one thread may spend: a token bucket, filled by a share of the time that
+    passes.
+
+    A step is begun while the bucket is not empty, and may leave it in debt, which the next pause
+    pays back.
+    """
+
+    def __init__(
+        self,
+        share: float,
+        clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        """Creates an empty bucket, in the thread whose time it counts.
+
+        Args:
+          share: Of one core, above 0.
+          clock: Returns the current monotonic time in seconds.
+          cpu_clock: Returns the CPU time of the thread in seconds.
+        """
+        self._share = share
+        self._clock = clock
+        self._cpu_clock = cpu_clock
+        self._updated_s = clock()
+        self._spent_s = cpu_clock()
+        self._balance_s = 0.0
+
+    def pause_s(self) -> float:
+        """Returns how long the thread has to wait before it goes on; 0: it need not."""
+        now_s = self._clock()
+        spent_s = self._cpu_clock()
+        earned_s = self._share * (now_s - self._updated_s)
+        balance_s = self._balance_s + earned_s - (spent_s - self._spent_s)
+        self._balance_s = min(_BURST_S, balance_s)
+        self._updated_s = now_s
+        self._spent_s = spent_s
+        return max(0.0, -self._balance_s / self._share)
+
+
+@dataclass(eq=False)
+class _Query:
+    """A sampled query, and what of its exact search is done.
+
+    Attributes:
+      index: What answered it.
+      vector: [dim] float32, as it was searched.
+      k: The number of neighbors that were searched.
+      scores: Those that the response had, best first.
+      matches: [m] positions of the candidates that match its filter; None: it has none.
+      excluded: Positions that it must not find, each array ascending.
+      scored: How many of the candidates are scored.
+      best: The best exact scores up to there, at most k, in no order.
+    """
+
+    model: str
+    name: str
+    index: weakref.ref[LoadedIndex]
+    vector: NDArray[np.float32]
+    k: int
+    scores: NDArray[np.float32]
+    matches: NDArray[np.uint32] | None
+    excluded: tuple[NDArray[np.uint32], ...]
+    scored: int = 0
+    best: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it keeps from being freed."""
+        arrays = [self.vector, self.scores, *self.excluded]
+        if self.matches is not None:
+            arrays.append(self.matches)
+        return sum(array.nbytes for array in arrays)
+
+    def search_step(self, index: LoadedIndex) -> bool:
+        """Scores the next candidates; returns whether all are scored."""
+        size = len(index.vectors) if self.matches is None else self.matches.size
+        count = max(1, _STEP_BYTES // (4 * index.entry.dim))
+        end = min(size, self.scored + count)
+        positions: NDArray[Any]
+        if self.matches is None:
+            positions = np.arange(self.scored, end)
+        else:
+            positions = self.matches[self.scored : end]
+        scores = exact_scores(index.vectors, self.vector, positions, index.entry.distance)
+        if self.best.size == self.k:
+            is_better = scores > self.best.min()
+            scores = scores[is_better]
+            positions = positions[is_better]
+        for excluded in self.excluded:
+            is_allowed = ~is_among(positions, excluded)
+            scores = scores[is_allowed]
+            positions = positions[is_allowed]
+        best = np.concatenate([self.best, scores])
+        if best.size > self.k:
+            best = np.partition(best, best.size - self.k)[-self.k :]
+        self.best = best
+        self.scored = end
+        return end == size
+
+    def hits(self) -> int:
+        """Returns how many of the exact nearest candidates the response had: those that score at
+        least as high as the last of them, since one of equal candidates is as near as another.
+        """
+        return int(np.count_nonzero(self.scores >= self.best.min()))
+
+
+class _Window:
+    """What was measured of one index in the last hour."""
+
+    def __init__(self, index: LoadedIndex) -> None:
+        self.index = weakref.ref(index)
+        self.target = index.entry.recall.target
+        self.sums = SlidingSums(len(RECALL_SUMS))
+
+
+class LiveRecall:
+    """Samples queries, searches them exactly, and counts which neighbors the responses had. Safe
+    for any thread.
+
+    Attributes:
+      countdown: Queries that are answered before the next one is sampled. Whoever answers some
+        subtracts their number, and calls `sample` once it is below 0: most queries cost no call.
+    """
+
+    def __init__(
+        self,
+        versions: VersionManager,
+        metrics: Metrics,
+        share: float,
+        cpu_share: float,
+        inflight: Callable[[], int],
+    ) -> None:
+        """Creates the sampler; its thread starts with the first sampled query.
+
+        Args:
+          versions: The loaded versions.
+          metrics: Where queries, hits and neighbors are counted.
+          share: Of the queries that are sampled, above 0.
+          cpu_share: Of one core, the maximum.
+          inflight: Returns the number of requests in progress.
+        """
+        self._versions = versions
+        self._metrics = metrics
+        self._share = share
+        self._cpu_share = cpu_share
+        self._inflight = inflight
+        self._random = random.Random()  # noqa: S311
+        self._lock = threading.Lock()
+        self._queue: deque[_Query] = deque()
+        self._windows: dict[tuple[str, str], _Window] = {}
+        self._thread: threading.Thread | None = None
+        self._wanted = threading.Event()
+        self._closing = threading.Event()
+        self.countdown = self._skipped()
+
+    @property
+    def queued(self) -> int:
+        """How many sampled queries wait, with the one that is being searched."""
+        return len(self._queue)
+
+    def sample(
+        self,
+        index: LoadedIndex,
+        vectors: NDArray[np.float32],
+        k: int,
+        allowed: Allowed,
+        rows: Sequence[Found],
+    ) -> None:
+        """Queues those of some answered queries that `countdown` selects, if the index itself
+        found their neighbors.
+
+        Args:
+          index: What answered them.
+          vectors: [n, dim] float32.
+          k: The number of neighbors that were searched.
+          allowed: The candidates that they may find.
+          rows: The neighbors of each.
+        """
+        numbers = list[int]()
+        with self._lock:
+            while self.countdown < 0:
+                numbers.append(len(rows) + self.countdown)
+                self.countdown += 1 + self._skipped()
+        for number in numbers:
+            # Threads may subtract at a time, so that a number is another thread's.
+            if 0 <= number < len(rows) and rows[number].explanations[0].path == "index":
+                self._add(index, vectors[number], k, allowed, number, rows[number])
+
+    def report(self) -> None:
+        """Sets the gauges, and drops what belongs to versions that are not current any more; call
+        it once a second.
+        """
+        current = self._current_indexes()
+        with self._lock:
+            for query in list(self._queue):
+                if query.index() not in current.values():
+                    self._queue.remove(query)
+                    self._count(query, "dropped")
+            windows = dict(self._windows)
+            for (model, name), window in windows.items():
+                if window.index() is not current.get((model, name)):
+                    del self._windows[model, name]
+                    totals = [0.0] * len(RECALL_SUMS)
+                else:
+                    totals = window.sums.totals()
+                    self._metrics.set("live_recall_target", window.target, model, name)
+                for term, total in zip(RECALL_SUMS, totals, strict=True):
+                    self._metrics.set("live_recall_window", total, model, name, term)
+
+    def close(self) -> None:
+        """Ends the thread; queries that wait are not searched."""
+        self._closing.set()
+        self._wanted.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _skipped(self) -> int:
+        """Returns how many queries to skip, so that each is sampled with the same probability,
+        independently of the others.
+        """
+        if self._share >= 1:
+            return 0
+        draw = 1 - self._random.random()
+        return int(math.log(draw) / math.log1p(-self._share))
+
+    def _current_indexes(self) -> dict[tuple[str, str], LoadedIndex]:
+        """Returns the indexes of current versions that are here, by model and name."""
+        return {
+            (model, name): served.here
+            for model, version in self._versions.current().items()
+            for name, served in version.indexes.items()
+            if served.here is not None
+        }
+
+    def _add(
+        self,
+        index: LoadedIndex,
+        vector: NDArray[np.float32],
+        k: int,
+        allowed: Allowed,
+        number: int,
+        neighbors: Found,
+    ) -> None:
+        """Queues one of some answered queries; see `sample`."""
+        if index.entry.kind == "brute_force":  # which scores all candidates
+            return
+        keys = [key for key, current in self._current_indexes().items() if current is index]
+        if not keys:
+            return
+        model, name = keys[0]
+        excluded = [allowed.denied, allowed.excluded[number]]
+        if index.entry.distance == "cosine":
+            vector = normalised(vector[np.newaxis])[0]
+        query = _Query(
+            model=model,
+            name=name,
+            index=weakref.ref(index),
+            vector=np.array(vector),
+            k=k,
+            scores=neighbors.scores,
+            matches=None if allowed.filter is None else allowed.filter.matches.positions,
+            excluded=tuple(positions for positions in excluded if positions.size),
+        )
+        with self._lock:
+            queued_bytes = sum(waiting.bytes for waiting in self._queue)
+            is_full = len(self._queue) >= QUEUE_MAX or queued_bytes >= _QUEUE_BYTES_MAX
+            if is_full or self._closing.is_set():
+                self._count(query, "dropped")
+                return
+            self._queue.append(query)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="rowcast-live-recall", daemon=True
+                )
+                self._thread.start()
+        self._wanted.set()
+
+    def _run(self) -> None:
+        """Searches what is queued until the sampler is closed; the function of the thread."""
+        _lower_priority()
+        budget = CpuBudget(self._cpu_share)
+        while not self._closing.is_set():
+            with self._lock:
+                query = self._queue[0] if self._queue else None
+                if query is None:
+                    self._wanted.clear()
+            if query is None:
+                self._wanted.wait()
+                continue
+            pause_s = budget.pause_s()
+            if self._inflight():
+                pause_s = max(pause_s, _BUSY_S)
+            if pause_s > 0:
+                pause_s = max(pause_s, _PAUSE_MIN_S)
+                del query  # it may keep arrays of a version that is retired meanwhile
+                self._closing.wait(pause_s)
+                continue
+            try:
+                self._advance(query)
+            except Exception:
+                log.exception("live_recall_failed")
+                self._finish(query, None)
+
+    def _advance(self, query: _Query) -> None:
+        """Does one step of an exact search, with a lease of the version for as long."""
+        try:
+            lease = self._versions.acquire(query.model)
+        except ServiceError:
+            self._finish(query, None)
+            return
+        with lease as version:
+            served = version.indexes.get(query.name)
+            index = None if served is None else served.here
+            if index is None or query.index() is not index:
+                self._finish(query, None)
+            elif query.search_step(index):
+                self._finish(query, index)
+
+    def _finish(self, query: _Query, index: LoadedIndex | None) -> None:
+        """Counts what was found, and takes the query from the queue.
+
+        Args:
+          query: The query.
+          index: What answered it, which it was compared with; None: it is dropped.
+        """
+        with self._lock:
+            # The report may have dropped it.
+            if query not in self._queue:
+                return
+            self._queue.remove(query)
+            if index is None:
+                self._count(query, "dropped")
+                return
+            self._count(query, "searched")
+            if not query.best.size:  # nothing was allowed
+                return
+            neighbors = query.best.size
+            hits = query.hits()
+            self._metrics.count("live_recall_hits", hits, query.model, query.name)
+            self._metrics.count("live_recall_neighbors", neighbors, query.model, query.name)
+            key = (query.model, query.name)
+            window = self._windows.get(key)
+            if window is None or window.index() is not index:
+                window = self._windows[key] = _Window(index)
+            window.sums.add([hits, neighbors, neighbors * neighbors])
+
+    def _count(self, query: _Query, outcome: str) -> None:
+        self._metrics.count("live_recall_queries", 1, query.model, query.name, outcome)
+
+
+def _lower_priority() -> None:
+    """Gives the calling thread the lowest priority, where threads have one of their own."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)

@@ -1,0 +1,147 @@
+"""Changes of a service with several workers, some of which are killed: nothing acknowledged is
+lost, nothing is applied twice, and every worker serves it.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.process import WAIT_S, Process, until
+from tests.e2e.services import Launch, Write, client_of, wait_for, wait_for_workers, workers_of
+
+pytestmark = pytest.mark.slow
+
+SENDERS = 3
+ROUNDS = 25
+KILLS = 6
+
+
+@contextmanager
+def admin_of(service: Process) -> Iterator[httpx.Client]:
+    """A client of the admin API."""
+    url = f"http://127.0.0.1:{service.ports['admin']}/v1/models/movies"
+    with httpx.Client(base_url=url, timeout=WAIT_S) as client:
+        yield client
+
+
+def upsert(client: httpx.Client, key: int, sequence: int) -> dict[str, Any]:
+    """Adds or replaces a candidate, again and again until it is acknowledged."""
+    item = {
+        "id": key,
+        "features": {"movie": 1007, "genres": [], "year": 0.5},
+        "attributes": {"year": sequence},
+        "sequence": sequence,
+    }
+    while True:
+        try:
+            response = client.post("/candidates/upsert", json={"items": [item]})
+        except httpx.TransportError:  # the worker was killed
+            continue
+        if response.status_code == 503:  # the worker that replaces it loads the model
+            continue
+        assert response.status_code == 200, response.text
+        result: dict[str, Any] = response.json()
+        return result
+
+
+def years(service: Process) -> dict[int, int]:
+    """Returns the attribute of the candidates that were added, as some worker has it."""
+    body = {
+        "context": {"user": 3},
+        "k": 100,
+        "attributes": ["year"],
+        "filter": {"year": {"ge": 0, "lt": 1000}},
+    }
+    with client_of(service) as client:
+        response = client.post(
+            "/v1/models/movies:retrieve", json=body, headers={"connection": "close"}
+        )
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    return dict(zip(answer["ids"], answer["attributes"]["year"], strict=True))
+
+
+def test_nothing_acknowledged_is_lost_or_applied_twice_when_workers_are_killed(
+    write: Write, launch: Launch
+) -> None:
+    write()
+    service = launch("--workers", "2")
+    wait_for(service, "2")
+    stopped = threading.Event()
+
+    def send(sender: int) -> None:
+        with admin_of(service) as client:
+            for sequence in range(1, ROUNDS + 1):
+                upsert(client, 5000 + sender, sequence)
+
+    def kill() -> None:
+        for _ in range(KILLS):
+            workers = workers_of(service)
+            if len(workers) == 2:
+                random.choice(workers).send_signal(signal.SIGKILL)
+            if stopped.wait(0.4):
+                return
+
+    with ThreadPoolExecutor(SENDERS + 1) as threads:
+        killing = threads.submit(kill)
+        senders = [threads.submit(send, sender) for sender in range(SENDERS)]
+        for sender in senders:
+            sender.result()
+        stopped.set()
+        killing.result()
+
+    expected = {5000 + sender: ROUNDS for sender in range(SENDERS)}
+    wait_for_workers(service, 2)
+    for _ in range(8):  # connections of their own reach every worker
+        until(lambda: years(service) == expected)
+    with admin_of(service) as client:
+        status = client.get("/changes").json()
+        assert upsert(client, 5000, ROUNDS)["outdated"] == [5000]
+    assert status["sequence"] >= SENDERS * ROUNDS
+
+    service.kill()
+    again = launch("--workers", "1")
+    wait_for(again, "1")
+    assert years(again) == expected
+
+
+def test_a_change_is_visible_in_every_worker_within_a_moment(write: Write, launch: Launch) -> None:
+    write()
+    service = launch("--workers", "2")
+    wait_for(service, "2")
+    with admin_of(service) as client:
+        for sequence in range(1, 6):
+            upsert(client, 5000, sequence)
+            time.sleep(1)  # much longer than it takes, on a machine whose cores are busy
+            assert [years(service)[5000] for _ in range(6)] == [sequence] * 6
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("rows/upsert", {"items": []}, 400, "items is empty"),
+        ("rows/upsert", {"table": "no", "items": [{"id": 1, "vector": [1]}]}, 404, "no table 'no'"),
+        ("candidates/upsert", {"item": []}, 400, "did you mean 'items'?"),
+        ("candidates/rename", {"items": [{"id": 1}]}, 404, "does not exist"),
+    ],
+)
+def test_bad_requests_are_told_what_was_expected(
+    write: Write, launch: Launch, path: str, body: Any, status: int, message: str
+) -> None:
+    write()
+    service = launch()
+    wait_for(service, "1")
+    with admin_of(service) as client:
+        response = client.post(f"/{path}", json=body)
+    assert response.status_code == status
+    assert message in response.json()["error"]["message"]
