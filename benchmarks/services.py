@@ -201,6 +201,7 @@ class Service(Program):
     Attributes:
       http, grpc: its ports.
       health: the port of its health checks; an old one has them at its HTTP port.
+      admin: the port of its admin API.
     """
 
     def __init__(
@@ -233,6 +234,7 @@ class Service(Program):
         self.http = found["http"]
         self.grpc = found["grpc"]
         self.health = found.get("health", self.http)
+        self.admin = found["admin"]
         try:
             for _ in range(ANSWERS_READY):
                 urllib.request.urlopen(f"http://127.0.0.1:{self.http}/readyz", timeout=5)

@@ -6,10 +6,11 @@ python -m examples.movielens.demo [--data DIR] [--short]
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -131,6 +133,8 @@ def demonstrate(directory: Path | None, short: bool, console: Console) -> None:
         http = stack.enter_context(Client(service.http))
         with stages.stage("request"):
             _ask(questions[0], Titles(found.movies), grpc, http, settings.rank_depth, console)
+        with stages.stage("change"):
+            _change_catalog(questions[0], found.movies.ids, service, http, settings, console)
         with stages.stage("quality"):
             popular = evaluate.popularity(
                 encoded, np.union1d(parts.train, parts.validation), questions
@@ -208,6 +212,83 @@ def _table(title: str, *columns: str) -> Table:
             max_width=WIDEST.get(column),
         )
     return table
+
+
+def _change_catalog(
+    question: Ask,
+    movies: data.Ints,
+    service: served.Service,
+    http: Client,
+    settings: Settings,
+    console: Console,
+) -> None:
+    """Adds a movie while the model is served, changes its year, and deletes it again."""
+    recommend = partial(
+        http.recommend,
+        features(question),
+        k=10,
+        pool_size=settings.rank_depth,
+        exclude_ids=question.seen,
+        attributes=("title", "year"),
+    )
+    best = recommend()[0][0]
+    new = int(movies.max()) + 1
+    sequel = _sequel(int(best.id or 0), new)
+    console.print(f"A movie appears: {sequel['attributes']['title']}.", highlight=False)
+    _ctl(service, "candidates", "upsert", sequel, console)
+    position, year = _position(recommend()[0], new)
+    if not position:
+        raise StageFailed("the movie that was added is not recommended")
+    console.print(f"It is number {position} of the next recommendation, with the year {year}.")
+
+    item = {"id": new, "attributes": {"year": year + 1}}
+    _ctl(service, "candidates", "attributes", item, console)
+    _, changed_year = _position(recommend()[0], new)
+    if changed_year != year + 1:
+        raise StageFailed(f"the movie has the year {changed_year}, not {year + 1}")
+    console.print(f"Its year is {changed_year} now.")
+
+    _ctl(service, "candidates", "delete", {"id": new}, console)
+    if _position(recommend()[0], new)[0]:
+        raise StageFailed("the movie that was deleted is still recommended")
+    console.print("It is not recommended any more.")
+
+
+def _sequel(movie: int, new: int) -> dict[str, Any]:
+    """Returns a new movie that the model reads as another one, of which it is the sequel."""
+    file = DEMO / "movies.parquet"
+    (row,) = pq.read_table(file, filters=[("movie_id", "==", movie)]).to_pylist()
+    inputs = ("movie_id", "genres", "year", "companions", "closeness")
+    return {
+        "id": new,
+        "features": {name: row[name] for name in inputs},
+        "attributes": {"title": f"{row['title']}, Part II", "year": row["year"]},
+    }
+
+
+def _position(neighbors: Iterable[Neighbor], movie: int) -> tuple[int, int]:
+    """Returns the place of a movie in a list, from 1, and its year; 0 and 0: it is not there."""
+    for position, neighbor in enumerate(neighbors, 1):
+        if neighbor.id == movie:
+            return position, int(neighbor.attributes["year"])
+    return 0, 0
+
+
+def _ctl(
+    service: served.Service, group: str, action: str, item: dict[str, Any], console: Console
+) -> None:
+    """Sends a change by `rowcast-serve ctl`, and shows what it prints."""
+    options = ["ctl", "--ports-file", str(service.ports), group, action, MODEL, "--file", "-"]
+    done = subprocess.run(
+        [served.program("rowcast-serve"), *options],
+        input=json.dumps(item),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise StageFailed(f"rowcast-serve ctl {group} {action} failed: {done.stderr}")
+    console.print(f"ctl {group} {action}: {done.stdout.strip()}", highlight=False)
 
 
 def _quality(

@@ -61,7 +61,8 @@ EXITS = (
     (
         "4",
         "`rowcast-serve ctl`",
-        "the service rejects the command: the token is not valid, or the state file cannot be written",
+        "the service rejects the command: the token is not valid, or the state file or the change "
+        "log cannot be written",
     ),
     ("5", "`rowcast-serve ctl`", "the command is not in effect yet, or a version cannot be loaded"),
     (

@@ -170,6 +170,10 @@ EVENTS = {
         "A version could not be unloaded cleanly.",
         "Report the traceback.",
     ),
+    "live_recall_failed": (
+        "A bug ended the exact search of a sampled query, which is dropped. No request failed.",
+        "Report the traceback.",
+    ),
     "requests_replayed": (
         "Recorded requests were replayed to a version before it serves.",
         "If `failed` is above 0, the version is rejected: compare its features with the features "
@@ -204,6 +208,19 @@ EVENTS = {
         "The file of the desired state cannot be read. The loaded versions stay; a service that "
         "starts loads nothing.",
         "Repair or remove the file ([The state file](../how-to/versions.md#the-state-file)).",
+    ),
+    "changes_not_followed": (
+        "The change log of a model is damaged or cannot be read. The worker serves the changes that "
+        "it has read; a service that starts does not serve the model. Logged once per reason.",
+        "See [If the log is damaged](../how-to/change-while-serving.md#if-the-log-is-damaged).",
+    ),
+    "changes_followed": (
+        "The change log of a model can be read again, and the worker serves all changes.",
+        "",
+    ),
+    "changes_failed": (
+        "A bug stopped a round of following the change logs. The round is repeated.",
+        "Report the traceback.",
     ),
     "command_applied": (
         "A command of an operator is in the state file. The other fields are its arguments.",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bundle.format.towers import SCORE_BINS_MAX
 from service.errors import Code
-from service.observability import metrics
+from service.observability import derived_metrics, metrics
 from service.workers import supervisor_metrics
 
 HEAD = """# Metrics
@@ -17,7 +18,8 @@ HEAD = """# Metrics
 
 With several workers, each worker returns the metrics of all workers. Counters and histograms are added up, including
 those of workers that have ended. Each worker adds what it has counted once per second, and when it stops. For gauges, the
-column "workers" shows how the values of the running workers are combined. The standard metrics `process_*` and `python_*` are available only with one worker.
+column "workers" shows how the values of the running workers are combined; some are computed from the sums over all
+workers. The standard metrics `process_*` and `python_*` are available only with one worker.
 """
 
 VALUES = {
@@ -32,6 +34,9 @@ VALUES = {
     "outcome of `rowcast_shard_retries_total`": metrics.RETRY_OUTCOMES,
     "outcome of `rowcast_loads_total`": metrics.LOAD_OUTCOMES,
     "outcome of `rowcast_recorded_requests_total`": metrics.RECORD_OUTCOMES,
+    "outcome of `rowcast_live_recall_queries_total`": metrics.LIVE_RECALL_OUTCOMES,
+    "sum": derived_metrics.RECALL_SUMS,
+    "bin": tuple(str(number) for number in range(SCORE_BINS_MAX)),
     "kind": ("major", "minor"),
     "reason of `rowcast_worker_ends_total`": (*supervisor_metrics.ENDS, "other signals"),
     "certificate": ("server", "client_ca"),
@@ -39,9 +44,9 @@ VALUES = {
 }
 LABELS = """
 ## Labels
-The number of series is bounded. The values of `model`, `feature`, `input`, `table`, `store`, `tower` and `part` come
-from manifests, never from requests, and all other labels have few values. The series of `INTERNAL` and `DATA_LOSS`
-exist from the start with the value 0, so that `increase()` includes the first error.
+The number of series is bounded. The values of `model`, `feature`, `input`, `table`, `store`, `index`, `tower` and
+`part` come from manifests, never from requests, and all other labels have few values. The series of `INTERNAL` and
+`DATA_LOSS` exist from the start with the value 0, so that `increase()` includes the first error.
 
 | label | values |
 |---|---|
@@ -69,6 +74,8 @@ def _lines() -> Iterator[str]:
             "livemostrecent": "most recent",
         }[merge]
         yield f"| `rowcast_{name}` | {_names(labels)} | {text} | {merged} |"
+    for name, (text, labels) in derived_metrics.DERIVED.items():
+        yield f"| `rowcast_{name}` | {_names(labels)} | {text} | computed from the sums |"
     yield ""
 
 

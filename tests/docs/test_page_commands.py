@@ -54,7 +54,11 @@ def arguments_of(text: str) -> list[str]:
     after them.
     """
     words = shlex.split(text.removesuffix("&"), comments=True)
-    ends = [number for number, word in enumerate(words) if word in {"|", ">", "&&", ";"}]
+    ends = [
+        number
+        for number, word in enumerate(words)
+        if word in {"|", ">", "&&", ";"} or word.startswith("<<")
+    ]
     return words[: ends[0]] if ends else words
 
 

@@ -113,6 +113,7 @@ def several_versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servi
     their number.
     """
     directory = tmp_path_factory.mktemp("versions")
+    (directory / "examples").symlink_to(ROOT / "examples")
     (directory / "recalled.txt").write_text("1021\n1022\n")
     original = BUNDLES / "movielens/1"
     entry = manifest.parse((original / paths.MANIFEST).read_bytes())
@@ -179,7 +180,9 @@ def test_examples_of_the_openapi_document_are_served(service: Service) -> None:
         calls = {
             path: each["post"]
             for path, each in document["paths"].items()
-            if "post" in each and "{label}" not in path  # the bundle has no labels
+            if "post" in each
+            and each["post"]["tags"] != ["changes"]
+            and "{label}" not in path  # the bundle has no labels
         }
         assert len(calls) == 2 * len(OPERATIONS)
         for path, call in calls.items():

@@ -1,0 +1,211 @@
+"""`make bench-fresh`: what changes of a served model cost, and how soon they are seen.
+
+- visible: from the acknowledgement of a new candidate to the first response of a worker that has
+  it, over connections of their own, which reach every worker;
+- beside load: latency of queries at half of the throughput that one caller reaches, with and
+  without a stream of changes, minute by minute;
+- many changes: throughput of unfiltered queries with and without so many changed candidates;
+- restart: from the start of a service to the first response, with and without the log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from rich.console import Console
+
+from benchmarks import cores
+from benchmarks.services import Checkout, Service
+from benchmarks.workload_towers import ITEM_DIM
+from benchmarks.workloads import RetrievalWorkload, write_retrieval
+
+MODEL = "retrieval"
+BATCH = 50
+"""Changes in a request of the stream."""
+TIMEOUT_S = 60.0
+
+
+class Client:
+    """Sends queries and changes to one service."""
+
+    def __init__(self, service: Service, workload: RetrievalWorkload) -> None:
+        self._calls = httpx.Client(base_url=f"http://127.0.0.1:{service.http}", timeout=TIMEOUT_S)
+        admin = f"http://127.0.0.1:{service.admin}/v1/models/{MODEL}"
+        self._changes = httpx.Client(base_url=admin, timeout=TIMEOUT_S)
+        self._bodies = [
+            {"context": {"user": int(user), "history": history.tolist()}, "k": workload.k}
+            for user, history in zip(workload.users, workload.histories, strict=True)
+        ]
+        self._numbers = itertools.count()
+
+    def query(self) -> list[int]:
+        """Returns the neighbors of the next query."""
+        body = self._bodies[next(self._numbers) % len(self._bodies)]
+        return self._retrieved(body)
+
+    def find(self, vector: list[float]) -> list[int]:
+        """Returns the neighbors of a vector, from whichever worker accepts a new connection."""
+        return self._retrieved({"vectors": [vector], "k": 10}, {"connection": "close"})
+
+    def upsert(self, items: list[dict[str, Any]]) -> None:
+        """Adds or replaces candidates."""
+        self._changes.post("/candidates/upsert", json={"items": items}).raise_for_status()
+
+    def _retrieved(self, body: dict[str, Any], headers: dict[str, str] | None = None) -> list[int]:
+        response = self._calls.post(f"/v1/models/{MODEL}:retrieve", json=body, headers=headers)
+        response.raise_for_status()
+        ids: list[int] = response.json()["ids"]
+        return ids
+
+
+def main() -> None:
+    """Writes the workload, measures, prints."""
+    options = argparse.ArgumentParser(prog="python -m benchmarks.fresh", description=__doc__)
+    options.add_argument("--scale", type=float, default=0.1, help="1: a million candidates")
+    options.add_argument("--workers", type=int, default=2)
+    options.add_argument("--rate", type=int, default=1000, help="changes per second")
+    options.add_argument("--minutes", type=int, default=3, help="of changes beside load")
+    options.add_argument("--changed", type=int, default=10_000, help="changed candidates")
+    given = options.parse_args()
+    console = Console(width=160)
+    console.print(
+        f"{time.strftime('%Y-%m-%d')}, commit {Checkout('this').commit()}, on {cores.host()}: "
+        f"{cores.serve_on_few()}; scale {given.scale:g}, {given.workers} workers"
+    )
+    Path("build/bench").mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="fresh-", dir="build/bench")).resolve()
+    root = scratch / "bundles"
+    workload = write_retrieval(root, given.scale, MODEL)
+    random = np.random.default_rng(1)
+
+    with _served(root, scratch, given.workers, workload) as (client, start_s):
+        without_s = start_s
+        console.print(f"visible: {_milliseconds(_visibilities(client, random))}")
+        _beside_load(client, given.rate, given.minutes, console)
+    (root / MODEL / "changes.log").unlink()
+
+    with _served(root, scratch, given.workers, workload) as (client, _):
+        before = _throughput(client)
+        for first in range(0, given.changed, 500):
+            last = min(first + 500, given.changed)
+            client.upsert([_item(key, key) for key in range(first, last)])
+        after = _throughput(client)
+        console.print(
+            f"many changes: {before:.0f} queries per second, {after:.0f} with {given.changed:,} "
+            f"changed candidates: {after / before:.2f} x"
+        )
+    with _served(root, scratch, given.workers, workload) as (_, start_s):
+        console.print(
+            f"restart: {without_s:.1f} s without a log, {start_s:.1f} s with {given.changed:,} "
+            "changes in it"
+        )
+    shutil.rmtree(scratch)
+
+
+@contextmanager
+def _served(
+    root: Path, scratch: Path, workers: int, workload: RetrievalWorkload
+) -> Iterator[tuple[Client, float]]:
+    """Serves a root; yields a client, and the seconds to the first response."""
+    began = time.perf_counter()
+    service = Service(Checkout("this"), root, scratch, "f32", "--workers", str(workers))
+    try:
+        client = Client(service, workload)
+        client.query()
+        yield client, time.perf_counter() - began
+    finally:
+        service.close()
+
+
+def _item(key: int, row: int) -> dict[str, Any]:
+    return {"id": key, "features": {"item": row}, "attributes": {"group": 1}}
+
+
+def _visibilities(client: Client, random: np.random.Generator, count: int = 200) -> list[float]:
+    """Returns the seconds until each of some new candidates was seen by four connections."""
+    seconds = []
+    for number in range(count):
+        vector = (10 + random.standard_normal(ITEM_DIM)).astype(np.float32).tolist()
+        key = 10_000_000 + number
+        client.upsert([{**_item(key, 0), "vectors": {"items": vector}}])
+        began = time.perf_counter()
+        seen = 0
+        while seen < 4:
+            seen = seen + 1 if key in client.find(vector) else 0
+        seconds.append(time.perf_counter() - began)
+    return seconds
+
+
+def _beside_load(client: Client, rate: int, minutes: int, console: Console) -> None:
+    """Prints the latency of queries alone, and minute by minute beside a stream of changes."""
+    interval_s = 2 / _throughput(client)
+    alone = _latencies(client, interval_s, 30)
+    console.print(f"queries alone, one in {1000 * interval_s:.1f} ms: {_milliseconds(alone)}")
+    stopped = threading.Event()
+    sent = [0]
+
+    def stream() -> None:
+        due = time.perf_counter()
+        for number in itertools.count():
+            first = (number * BATCH) % 5000
+            client.upsert([_item(20_000_000 + first + key, key) for key in range(BATCH)])
+            sent[0] += BATCH
+            due += BATCH / rate
+            if stopped.wait(max(0.0, due - time.perf_counter())):
+                return
+
+    thread = threading.Thread(target=stream)
+    thread.start()
+    for minute in range(1, minutes + 1):
+        before = sent[0]
+        beside = _latencies(client, interval_s, 60)
+        ratio = float(np.percentile(beside, 99) / np.percentile(alone, 99))
+        console.print(
+            f"minute {minute}, {(sent[0] - before) / 60:.0f} changes per second: "
+            f"{_milliseconds(beside)}; p99 {ratio:.2f} x"
+        )
+    stopped.set()
+    thread.join()
+
+
+def _latencies(client: Client, interval_s: float, seconds: float) -> list[float]:
+    """Returns the seconds that queries take which are sent at fixed times."""
+    latencies = []
+    due = time.perf_counter()
+    end = due + seconds
+    while due < end:
+        time.sleep(max(0.0, due - time.perf_counter()))
+        client.query()
+        latencies.append(time.perf_counter() - due)
+        due += interval_s
+    return latencies
+
+
+def _throughput(client: Client, seconds: float = 5.0) -> float:
+    """Returns how many queries per second one caller sends."""
+    count = 0
+    began = time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        client.query()
+        count += 1
+    return count / (time.perf_counter() - began)
+
+
+def _milliseconds(seconds: list[float]) -> str:
+    half, most = 1000 * np.percentile(seconds, [50, 99])
+    return f"p50 {half:.1f} ms, p99 {most:.1f} ms"
+
+
+if __name__ == "__main__":
+    main()
