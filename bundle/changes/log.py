@@ -133,8 +133,12 @@ class ChangeLog:
         with self._lock:
             if not self.has_news:
                 return []
-            with _locked(self.path, fcntl.LOCK_SH):
+            descriptor = _lock_to_read(self.path)
+            try:
                 return self._read_new()
+            finally:
+                if descriptor is not None:
+                    os.close(descriptor)
 
     @contextmanager
     def writing(self) -> Iterator[LogWriter]:
@@ -480,6 +484,22 @@ def _lock(path: Path, kind: int) -> int:
     except OSError:
         os.close(descriptor)
         raise
+    return descriptor
+
+
+def _lock_to_read(path: Path) -> int | None:
+    """Waits until nobody writes a log; returns a descriptor that holds the lock until it is closed.
+    None: there is no lock, and none can be made, as on a file system that is only read.
+    """
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # it was copied without its lock
+        try:
+            return _lock(path, fcntl.LOCK_SH)
+        except OSError:
+            return None
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 
 

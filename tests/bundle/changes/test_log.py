@@ -214,3 +214,14 @@ def test_sequences_of_records_that_a_recovery_dropped_are_not_used_again(tmp_pat
     (next_one,) = append(ChangeLog(path, "movies"), b"next")
     assert next_one > sequences[-1]
     assert [record.payload for record in running.read()] == [b"next"]
+
+
+def test_a_log_that_was_copied_without_its_lock_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "changes.log"
+    written(path)
+    lock = path.with_name("changes.log.lock")
+    lock.unlink()
+    assert payloads_of(path) == PAYLOADS
+    lock.unlink()
+    lock.symlink_to(tmp_path / "no directory" / "lock")  # as where no file can be made
+    assert payloads_of(path) == PAYLOADS
