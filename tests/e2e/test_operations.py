@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from bundle.format.manifest import dump
+from service.observability.derived_metrics import DERIVED
 from service.observability.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from service.request_log.record import read_newest
 from service.workers import supervisor_metrics
@@ -178,7 +179,7 @@ def test_service_takes_new_certificates_and_tokens_while_it_serves(
 
 def test_dashboard_and_alerts_name_metrics_that_the_service_has() -> None:
     names = {f"rowcast_{name}_total" for name in (*COUNTERS, *supervisor_metrics.COUNTERS)}
-    names |= {f"rowcast_{name}" for name in (*HISTOGRAMS, *GAUGES)}
+    names |= {f"rowcast_{name}" for name in (*HISTOGRAMS, *GAUGES, *DERIVED)}
     for file in ("grafana/rowcast.json", "alerts.yaml"):
         assert metrics_of((DEPLOY / file).read_text()) <= names
 
