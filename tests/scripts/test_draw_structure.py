@@ -54,7 +54,7 @@ def test_import_that_follows_from_others_is_not_drawn(
     ("importer", "imported", "message"),
     [
         ("bundle", "service", "bundle imports service, which is not below it"),
-        ("rowcast_client", "object_store", "rowcast_client has no straight way to object_store"),
+        ("rowcast_client", "object_store", "rowcast_client has no straight way to runtime"),
     ],
 )
 def test_import_that_cannot_be_drawn_is_named(
@@ -68,7 +68,7 @@ def test_import_that_cannot_be_drawn_is_named(
 
 def test_package_without_a_box_is_named(script: Any, graph: grimp.ImportGraph) -> None:
     picture = script.PICTURES[0]
-    boxes = tuple(box for box in picture.boxes if box.names != "runtime")
+    boxes = tuple(box for box in picture.boxes if box.names != "runtime object_store")
 
-    with pytest.raises(script.Undrawable, match="no box for runtime"):
+    with pytest.raises(script.Undrawable, match="no box for object_store, runtime"):
         script.draw(replace(picture, boxes=boxes), graph)
