@@ -31,6 +31,8 @@ from benchmarks.workload_towers import ITEM_DIM
 from benchmarks.workloads import RetrievalWorkload, write_retrieval
 
 MODEL = "retrieval"
+NEW = 100
+"""Candidates that are added to see how soon they are found."""
 BATCH = 50
 """Changes in a request of the stream."""
 TIMEOUT_S = 60.0
@@ -55,8 +57,11 @@ class Client:
         return self._retrieved(body)
 
     def find(self, vector: list[float]) -> list[int]:
-        """Returns the neighbors of a vector, from whichever worker accepts a new connection."""
-        return self._retrieved({"vectors": [vector], "k": 10}, {"connection": "close"})
+        """Returns the neighbors of a vector, from whichever worker accepts a new connection: more
+        than there are new candidates, which are all near each other.
+        """
+        body = {"vectors": [vector], "k": 2 * NEW}
+        return self._retrieved(body, {"connection": "close"})
 
     def upsert(self, items: list[dict[str, Any]]) -> None:
         """Adds or replaces candidates."""
@@ -132,10 +137,10 @@ def _item(key: int, row: int) -> dict[str, Any]:
     return {"id": key, "features": {"item": row}, "attributes": {"group": 1}}
 
 
-def _visibilities(client: Client, random: np.random.Generator, count: int = 200) -> list[float]:
+def _visibilities(client: Client, random: np.random.Generator) -> list[float]:
     """Returns the seconds until each of some new candidates was seen by four connections."""
     seconds = []
-    for number in range(count):
+    for number in range(NEW):
         vector = (10 + random.standard_normal(ITEM_DIM)).astype(np.float32).tolist()
         key = 10_000_000 + number
         client.upsert([{**_item(key, 0), "vectors": {"items": vector}}])
