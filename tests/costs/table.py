@@ -155,7 +155,10 @@ def budget_error(measured: Costs, table: Costs) -> str:
 
 
 def mark_errors(marks: Mapping[str, bool], measured: Costs, table: Costs) -> list[str]:
-    """Returns a line for each test that is marked `slow` and is not, or the other way round.
+    """Returns a line for each test that is marked `slow` and should not be, or the other way round.
+
+    The cases of a parametrized test that carry the same mark are judged together, by the costliest
+    of them: a mark stands at a test, and which of its cases pays for what they share is chance.
 
     The table decides about the tests of its files, so that a run on a busy machine gives the same
     answer as any other; the run decides where it exceeds the limit by more than noise.
@@ -165,15 +168,19 @@ def mark_errors(marks: Mapping[str, bool], measured: Costs, table: Costs) -> lis
       measured: the costs of this run.
       table: the committed costs.
     """
-    errors = []
+    costliest: dict[tuple[str, bool], float] = {}
     for name, is_marked in marks.items():
         path = name.partition("::")[0]
-        seconds = table.tests.get(name, 0.0)
-        now = measured.tests.get(name, 0.0)
-        if path not in table.files or now > NOISE_RATIO * max(seconds, SLOW_ABOVE):
-            seconds = now
         if path not in table.files and path not in measured.files:
             continue
+        seconds = table.tests.get(name, 0.0)
+        seconds_now = measured.tests.get(name, 0.0)
+        if path not in table.files or seconds_now > NOISE_RATIO * max(seconds, SLOW_ABOVE):
+            seconds = seconds_now
+        test = name.partition("[")[0], is_marked
+        costliest[test] = max(seconds, costliest.get(test, 0.0))
+    errors = []
+    for (name, is_marked), seconds in costliest.items():
         if is_marked and seconds < SLOW_FROM:
             errors.append(f"{name} is marked slow, but costs less than {SLOW_FROM:.0f} CPU s")
         if not is_marked and seconds > SLOW_ABOVE:

@@ -64,6 +64,18 @@ def test_marks_follow_the_table_and_the_run_where_the_table_has_no_entry(
     assert errors == ([f"{name} {error}"] if error else [])
 
 
+def test_cases_of_a_test_are_judged_by_the_costliest() -> None:
+    name = "tests/test_new.py::test_cases"
+    costs = {f"{name}[first]": 12.0, f"{name}[second]": 0.0, f"{name}[third]": 3.0}
+    run = Costs({**FILES, "tests/test_new.py": 15.0}, costs)
+    assert mark_errors(dict.fromkeys(costs, True), run, TABLE) == []
+    assert mark_errors(dict.fromkeys(costs, False), run, TABLE) == [
+        f"{name} costs 12 CPU s, and is not marked slow"
+    ]
+    one_marked = {**dict.fromkeys(costs, False), f"{name}[first]": True}
+    assert mark_errors(one_marked, run, TABLE) == []
+
+
 def test_costs_of_a_host_of_half_the_speed_are_those_of_the_table() -> None:
     order = list(FILES)
     measured = Costs({path: 2 * seconds for path, seconds in FILES.items()}, {COSTLY: 18.0})
