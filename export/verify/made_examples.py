@@ -14,32 +14,35 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import FeatureError
 from bundle.features.columns import Column
 from bundle.features.input_lengths import InputLengths
 from bundle.features.rules.graphs import Graph
-from bundle.features.rules.ids import Rule, rule_of, within
+from bundle.features.rules.ids import rule_of, within
 from bundle.format import manifest
 from bundle.format.id_graphs import ConstantNode, InputNode, OperationNode
+from bundle.tables.id_values import Rows, Values
 from bundle.tables.vocabularies import Vocabulary, index_keys
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
-from export.id_rules.limits import limits_of
+from export.verify.drawn_values import (
+    INT32_END,
+    WIDE_END,
+    Reader,
+    SentDtype,
+    ValueSource,
+    as_texts,
+    rows_or_none,
+)
 from export.verify.examples import Examples, offsets_of
 
 BAG_SIZES = 6
 """Made bags hold 0 to 5 ids, made sequences up to two more than fit."""
 _UNKNOWN_EVERY = 7
 """One id of so many is unknown."""
-_TRIED = 1 << 14
-"""Values of which some lead to rows of a table."""
-_TRIED_AROUND = 1 << 10
-"""The same around each constant."""
-NO_LIMIT = 1 << 62
-"""Stands for the number of rows where ids of any size have one."""
+_JOINED_VALUES = 1 << 14
+"""Combinations of values of several inputs, of which some lead to rows."""
 
 Keys = Mapping[str, NDArray[Any]]
 """Keys of each vocabulary in the order of their rows: [size] int64 or object holding str."""
-Ids = NDArray[Any]
 
 
 def make_examples(
@@ -90,32 +93,32 @@ class _Maker:
 
     def column(self, name: str) -> Column:
         """Makes the column of an input."""
-        readers = self.model.inputs[name]
-        embedded = [spec for spec in readers if isinstance(spec, FeatureSpec)]
-        dense = [spec.entry for spec in readers if isinstance(spec, DenseSpec)]
+        specs = self.model.inputs[name]
+        embedded = [spec for spec in specs if isinstance(spec, FeatureSpec)]
+        dense = [spec.entry for spec in specs if isinstance(spec, DenseSpec)]
         numbers = [entry for entry in dense if entry.take == "values"]
         bags = [entry for entry in dense if entry.take == "padded"]
         if numbers and not embedded:
             size = self.count * math.prod(numbers[0].shape)
             return Column(self._numbers(numbers[0], size))
         if bags and not embedded:
-            weighted = any(spec.weights is not None for spec in readers)
+            weighted = any(spec.weights is not None for spec in specs)
             return self._bags(bags[0], weighted)
 
         spec = min(embedded, key=_telling, default=None)
         sizes = _sizes(spec, numbers, self.count)
         if bags:
             sizes = np.minimum(sizes, bags[0].shape[0])
-        ids = self._ids(name, embedded, numbers, int(sizes.sum()))
+        ids = self._ids(name, spec, int(sizes.sum()))
         offsets = offsets_of(sizes)
         # Every second example of several ids has one of them twice.
         firsts = offsets[:-1][sizes > 1][::2]
         ids[firsts + 1] = ids[firsts]
 
         weights = None
-        if any(each.weights is not None for each in embedded):
+        if any(other.weights is not None for other in embedded):
             weights = self._weights(ids.size)
-            if all(each.encoding != "dense" for each in embedded):
+            if all(other.encoding != "dense" for other in embedded):
                 # An id of weight 0 counts as left out, which a dense tensor cannot say.
                 weights[::7] = 0
         one_each = spec is not None and spec.entry.one_each and spec.entry.place is None
@@ -123,13 +126,20 @@ class _Maker:
 
     def with_unknown_ids(self, name: str, column: Column, first: int) -> Column:
         """Replaces ids of an input by ids that no table has, from position `first` on."""
-        unknown = self._unknown_ids(name)
         positions = np.arange(first, column.values.size, _UNKNOWN_EVERY)
-        if not unknown or not positions.size:
+        if not positions.size or not self._takes_unknown_ids(name):
+            return column
+        specs = self.model.inputs[name]
+        unknown = self._source(name, min(specs, key=_telling)).unknown()
+        if self.model.padding_of(name) is not None:
+            unknown = unknown[unknown != self.model.padding_of(name)]
+        is_encoded = any(isinstance(spec, FeatureSpec) and spec.entry.indicator for spec in specs)
+        if is_encoded and unknown.dtype.kind == "i":
+            unknown = unknown[unknown >= 0]  # no encoding takes others
+        if not unknown.size:
             return column
         values = column.values.copy()
-        for place, position in enumerate(positions):
-            values[position] = unknown[place % len(unknown)]
+        values[positions] = np.resize(unknown, positions.size)
         return column._replace(values=values)
 
     def with_rows(self, spec: FeatureSpec, columns: Mapping[str, Column]) -> dict[str, Column]:
@@ -140,208 +150,168 @@ class _Maker:
             return {}
         graph = spec.entry.ids.ids
         tried = []
-        for number, name in enumerate(spec.reads):
-            if len(self.model.inputs[name]) > 1:  # others know these values
-                drawn = self.random.choice(columns[name].values, _TRIED)
-            else:
-                reaches = 1 << self.random.integers(1, 31, _TRIED)
-                drawn = self._before(graph, self.random.integers(0, reaches), number, every=1)
+        for name in spec.reads:
+            pool = columns[name].values
+            if len(self.model.inputs[name]) == 1:  # else others know these values
+                source = self._source(name, spec)
+                keys = source.keys()
+                pool = keys if keys.size else source.ordinary()
+            drawn = self.random.choice(pool, _JOINED_VALUES)
             tried.append(np.concatenate([columns[name].values, drawn]))
         computed = Graph(graph, [self._vocabulary(table) for table in graph.tables])
-        rows = _rows_or_none(
-            lambda *values: computed.results([("", one) for one in values]).astype(np.int64), *tried
-        )
-        (right,) = (within(rows, self.model.rows_of(spec)) >= 0).nonzero()
-        if not right.size:
+
+        def find(*values: Values) -> Rows:
+            rows = computed.results([("", column) for column in values]).astype(np.int64)
+            return within(rows, self.model.rows_of(spec))
+
+        (known,) = (rows_or_none(find, *tried) >= 0).nonzero()
+        if not known.size:
             return {}
-        others = self.random.choice(right, self.count)
-        taken = np.where(np.isin(np.arange(self.count), right), np.arange(self.count), others)
+        others = self.random.choice(known, self.count)
+        taken = np.where(np.isin(np.arange(self.count), known), np.arange(self.count), others)
         return {
             name: columns[name]._replace(values=values[taken])
             for name, values in zip(spec.reads, tried, strict=True)
         }
 
-    def _unknown_ids(self, name: str) -> list[Any]:
-        """Returns ids of an input that no table has; none if a feature refuses them, has a row for
-        every id, or leaves them out where the model is given them.
+    def _takes_unknown_ids(self, name: str) -> bool:
+        """Returns whether no feature refuses unknown ids of an input, and none leaves them out
+        where the model is given them.
         """
-        readers = self.model.inputs[name]
-        embedded = [spec for spec in readers if isinstance(spec, FeatureSpec)]
-        if self._drops_some(readers):
-            return []
-        rows = self._rows_of_tables(readers)
-        if not rows or any(len(spec.reads) > 1 for spec in embedded):
-            return []
-        if not embedded:
-            return _outside(rows, padding=None)
+        specs = self.model.inputs[name]
+        embedded = [spec for spec in specs if isinstance(spec, FeatureSpec)]
+        if self._drops_some(specs) or any(len(spec.reads) > 1 for spec in embedded):
+            return False
+        if any(spec.ids_dtype == "float32" for spec in embedded):
+            return False
+        is_limited = False
+        for spec in specs:
+            entry = self.entries[spec.name]
+            if isinstance(entry, manifest.EmbeddedFeature) and isinstance(spec, FeatureSpec):
+                if entry.unknown.rule == "refuse" and spec.outside.others != "nearest":
+                    return False
+                is_limited |= not isinstance(entry.ids, manifest.TextIds)
+            elif isinstance(entry, manifest.DenseFeature) and entry.below is not None:
+                if entry.outside == "refuse":
+                    return False
+                is_limited = True
+        return is_limited
 
-        spec = min(embedded, key=_telling)
-        rule = self._rule_of_ids(spec)
-        unknown: list[Any] = []
-        if isinstance(rule, manifest.GraphIds):
-            unknown = self._unknown_to(rule, rows)
-        elif isinstance(rule, manifest.KeyedIds):
-            unknown = _unlike(self.dumped[rule.keys], is_text=False)
-        elif isinstance(rule, manifest.IdentityIds):
-            unknown = _outside(rows, self.model.padding_of(name))
-        if any(each.entry.indicator is not None for each in embedded):
-            # No encoding takes others.
-            unknown = [each for each in unknown if isinstance(each, str) or each >= 0]
-        return [] if spec.ids_dtype == "float32" else unknown
-
-    def _unknown_to(self, graph: manifest.GraphIds, rows: Sequence[int]) -> list[Any]:
-        """Returns ids that no lookup table of a graph holds, or integers around its rows; none
-        that it fails on, and no texts that are only hashed.
-        """
-        keys = [self.keys[table.vocabulary] for table in graph.tables]
-        if keys:
-            unknown = _unlike(np.concatenate(keys), is_text=graph.dtype == "string")
-        else:
-            unknown = [] if "string" in graph.dtype else _outside(rows, padding=None)
-        rule = self._rule(graph)
-        return [each for each in unknown if _is_taken(rule, each)]
-
-    def _drops_some(self, readers: Sequence[FeatureSpec | DenseSpec]) -> bool:
+    def _drops_some(self, specs: Sequence[FeatureSpec | DenseSpec]) -> bool:
         """Returns whether bags leave unknown ids out that the model is given all the same, for
         another reader of the input, such as the number of ids, or for a rule of its own: what it
         makes of them is then no reference.
         """
         dropping = [
             spec
-            for spec in readers
+            for spec in specs
             if isinstance(spec, FeatureSpec)
             and spec.entry.kind == "bag"
-            and self._unknown_rule(spec) == "zeros"
+            and self._entry(spec).unknown.rule == "zeros"
         ]
         by_own_rule = any(spec.rule is not None for spec in dropping)
-        return bool(dropping) and (by_own_rule or len(dropping) < len(readers))
+        return bool(dropping) and (by_own_rule or len(dropping) < len(specs))
 
-    def _unknown_rule(self, spec: FeatureSpec) -> str:
+    def _entry(self, spec: FeatureSpec) -> manifest.EmbeddedFeature:
+        """Returns the entry of a feature, whether the model or the recipe states its rule."""
         entry = self.entries[spec.name]
         assert isinstance(entry, manifest.EmbeddedFeature)  # noqa: S101 - of a FeatureSpec
-        return entry.unknown.rule
+        return entry
 
-    def _rule_of_ids(self, spec: FeatureSpec) -> manifest.IdRule:
-        """Returns the rule of a feature's ids, whether the model or the recipe states it."""
-        entry = self.entries[spec.name]
-        assert isinstance(entry, manifest.EmbeddedFeature)  # noqa: S101 - of a FeatureSpec
-        return entry.ids
-
-    def _rows_of_tables(self, readers: Sequence[FeatureSpec | DenseSpec]) -> list[int]:
-        """Returns how many rows the tables have that an input leads to; nothing if one of its
-        readers refuses ids that are no rows.
-        """
-        rows = []
-        for spec in readers:
-            entry = self.entries[spec.name]
-            if isinstance(entry, manifest.EmbeddedFeature) and isinstance(spec, FeatureSpec):
-                refuses = entry.unknown.rule == "refuse" and spec.outside.others != "nearest"
-                rows.append(self.model.rows_of(spec))
-            elif isinstance(entry, manifest.DenseFeature) and entry.below is not None:
-                refuses = entry.outside == "refuse"
-                rows.append(entry.below)
-            else:
-                refuses = False
-            if refuses:
-                return []
-        return rows
-
-    def _ids(
-        self,
-        name: str,
-        embedded: Sequence[FeatureSpec],
-        numbers: Sequence[manifest.DenseFeature],
-        size: int,
-    ) -> Ids:
-        """Returns [size] ids that every reader of an input knows."""
-        rows = [self._reach(each) for each in embedded]
-        rows += [entry.below for entry in numbers if entry.below is not None]
-        below = min((entry.below for entry in numbers if entry.below is not None), default=None)
-        limit = min(rows, default=NO_LIMIT)
-        if not embedded:
-            return self._integers(limit, below or 1 << 40, size)
-
-        spec = min(embedded, key=_telling)
-        entry = self.entries[spec.name]
-        # The `ids_dtype` of a crossed feature is that of its first input alone.
-        dtype = "" if len(spec.reads) > 1 else spec.ids_dtype
-        narrow = dtype in ("", "int32")
-        beyond = below or 1 << (31 if narrow else 40)
-        if isinstance(entry, manifest.EmbeddedFeature) and isinstance(entry.ids, manifest.KeyedIds):
-            ids = self.random.choice(self.dumped[entry.ids.keys], size)
-        else:
-            if isinstance(spec.entry.ids, manifest.TextIds):
-                ids = self._texts(spec.entry.ids, size)
-            else:
-                ids = self._known_ids(name, entry, limit, beyond, size)
-            if dtype == "string" and ids.dtype != object:
-                ids = _as_text(ids)
-            ids = self._computable(ids, embedded, beyond)
-        if dtype.startswith("int") and ids.dtype.kind == "f":
-            ids = np.floor(ids).astype(np.int64)
-        return ids
-
-    def _known_ids(
-        self, name: str, entry: manifest.Feature, rows: int, beyond: int, size: int
-    ) -> Ids:
-        """Returns [size] ids that the rule of a feature may find a row for.
+    def _ids(self, name: str, spec: FeatureSpec | None, size: int) -> Values:
+        """Returns [size] ids that every reader of an input knows.
 
         Args:
-          name: The input that holds them, one of several for a cross.
-          entry: The feature.
-          rows: The number of rows that ids may lead to.
-          beyond: The limit of ids that are hashed.
+          name: The input.
+          spec: The feature that tells most of it; None: only the numbers of its ids are read.
           size: How many.
         """
-        if not isinstance(entry, manifest.EmbeddedFeature):
-            return self._integers(rows, beyond, size)
-        rule = entry.ids
+        if spec is not None and isinstance(spec.entry.ids, manifest.TextIds):
+            return self._texts(spec.entry.ids, size)
+        return self._source(name, spec).known(size)
+
+    def _source(self, name: str, spec: FeatureSpec | DenseSpec | None) -> ValueSource:
+        """Returns what draws values of an input, in the type that a feature of it takes."""
+        readers = []
+        for other in self.model.inputs[name]:
+            if isinstance(other, FeatureSpec):
+                reader = self._reader(name, other)
+            elif other.entry.below is not None:
+                reader = Reader(partial(_whole_within, other.entry.below), other.entry.below)
+            else:
+                reader = None
+            if reader is not None:
+                readers.append(reader)
+        dtype, end = self._sent(name, spec)
+        return ValueSource(dtype, readers, end, self.random)
+
+    def _sent(self, name: str, spec: FeatureSpec | DenseSpec | None) -> tuple[SentDtype, int]:
+        """Returns the type of what callers send, and the limit of integers."""
+        if not isinstance(spec, FeatureSpec):
+            return "int64", WIDE_END
+        rule = self._entry(spec).ids
         if isinstance(rule, manifest.MultiInputIds):
-            number = entry.inputs.index(name)
-            key = rule.keys[number]
-            integers = self.random.integers(0, beyond, size)
-            if isinstance(rule, manifest.JoinedIds):
-                return self._before(rule.ids, integers, number, every=1)
-            if key.ids is None:
-                return self._values(key.dtype, integers)
-            return self._before(key.ids, integers, every=1)
-        integers = self._integers(rows, beyond, size)
-        return self._before(rule, integers) if isinstance(rule, manifest.GraphIds) else integers
+            # `ids_dtype` is that of the first input alone.
+            return rule.keys[spec.reads.index(name)].dtype, INT32_END
+        taken = rule.dtype if isinstance(rule, manifest.GraphIds) else "int64"
+        if "string" in (taken, spec.ids_dtype):
+            return "string", WIDE_END
+        if taken == "float32" and not spec.ids_dtype.startswith("int"):
+            return "float32", WIDE_END
+        return "int64", INT32_END if spec.ids_dtype in ("", "int32") else WIDE_END
 
-    def _before(
-        self, graph: manifest.GraphIds, integers: Ids, number: int = 0, every: int = 2
-    ) -> Ids:
-        """Returns [m] values of the type that an input of a graph takes. One of `every` is a key of
-        a lookup table, or lies between boundaries, where there are any.
-        """
-        ids = self._values(graph.inputs[number].dtype, integers)
-        keys = []
-        boundaries: list[float] = []
-        for node in _readers(graph, number):
-            boundaries += node.attributes.get("boundaries", ())
-            if "table" in node.attributes:
-                keys.append(self.keys[graph.tables[node.attributes["table"]].vocabulary])
-        listed = [each for each in keys if each.size and each.dtype == ids.dtype]
-        if listed:
-            ids = ids.copy()
-            ids[::every] = self.random.choice(np.concatenate(listed), ids[::every].size)
-        elif boundaries and ids.dtype.kind == "f":
-            low = min(boundaries) - 1
-            high = max(boundaries) + 1
-            ids[::every] = self.random.uniform(low, high, ids[::every].size)
-        return ids
+    def _reader(self, name: str, spec: FeatureSpec) -> Reader | None:
+        """Returns what a feature makes of the values of an input; None if it takes any."""
+        rule = self._entry(spec).ids
+        number = spec.reads.index(name)
+        if isinstance(rule, manifest.TextIds):
+            return None
+        if isinstance(rule, manifest.KeyedIds):
+            dumped = self.dumped[rule.keys]
+            return Reader(lambda ids: np.isin(ids, dumped) - np.int64(1), keys=(dumped,))
+        if isinstance(rule, manifest.CrossedIds):
+            graph = rule.keys[number].ids
+            return None if graph is None else self._graph_reader(graph, 0, self._no_error_of(graph))
+        if isinstance(rule, manifest.JoinedIds):  # one value alone has no row: see `with_rows`
+            return self._graph_reader(rule.ids, number, lambda ids: np.zeros(ids.size, np.int64))
+        rows = self.model.rows_of(spec)
+        opened = {
+            table.vocabulary: self._vocabulary(table) for table in manifest.lookup_tables_of(rule)
+        }
+        resolve = partial(rule_of(rule, opened).resolve, "")
 
-    def _values(self, dtype: str, integers: Ids) -> Ids:
-        """Returns [m] values of a type: integers, texts of them, or numbers of every size."""
-        if dtype == "float32":
-            scales = 10.0 ** self.random.integers(-1, 5, integers.size)
-            return (self.random.standard_normal(integers.size) * scales).astype(np.float32)
-        return _as_text(integers) if dtype == "string" else integers
+        def find(ids: Values) -> Rows:
+            return within(resolve(ids), rows)
 
-    def _integers(self, rows: int, beyond: int, size: int) -> Ids:
-        return self.random.integers(0, max(1, min(rows, beyond)), size)
+        if isinstance(rule, manifest.GraphIds):
+            return self._graph_reader(rule, 0, find, rows)
+        return Reader(find, rows)
 
-    def _texts(self, rule: manifest.TextIds, size: int) -> Ids:
+    def _no_error_of(self, graph: manifest.GraphIds) -> Callable[[Values], Rows]:
+        """Returns what has a row for each value that a graph takes."""
+        computed = Graph(graph, [self._vocabulary(one) for one in graph.tables], gives_texts=True)
+        return lambda ids: np.zeros(computed.results([("", ids)]).shape, np.int64)
+
+    def _graph_reader(
+        self,
+        graph: manifest.GraphIds,
+        number: int,
+        find: Callable[[Values], Rows],
+        rows: int | None = None,
+    ) -> Reader:
+        """Returns the reader of one input of a graph."""
+        nodes = _operations_on(graph, number)
+        keys = [
+            self.keys[graph.tables[node.attributes["table"]].vocabulary]
+            for node in nodes
+            if "table" in node.attributes
+        ]
+        boundaries = [
+            boundary for node in nodes for boundary in node.attributes.get("boundaries", ())
+        ]
+        return Reader(find, rows, tuple(keys), tuple(boundaries), _integers_of(graph))
+
+    def _texts(self, rule: manifest.TextIds, size: int) -> Values:
         """Returns [size] object: texts of words that are known, mostly; every eighth has none."""
         known = ["x", "X!"]
         for table in rule.ids.tables:
@@ -354,97 +324,15 @@ class _Maker:
             texts[place] = space.join(known[word] for word in words)
         return texts
 
-    def _computable(self, ids: Ids, specs: Sequence[FeatureSpec], beyond: int) -> Ids:
-        """Replaces ids of which a model computes no row by others; where one in many thousands has
-        a row, not all are.
-        """
-        graphs = [
-            (rule, self.model.rows_of(spec))
-            for spec in specs
-            if isinstance(rule := self._rule_of_ids(spec), manifest.GraphIds)
-            and spec.unknown is None
-        ]
-        if not graphs or ids.dtype.kind not in "ifO":
-            return ids
-        rules = [(self._rule(graph), rows) for graph, rows in graphs]
-        of_floats = any(graph.dtype == "float32" for graph, _ in graphs)
-        is_listed = any(graph.tables for graph, _ in graphs)
-
-        def known(tried: Ids) -> NDArray[np.bool_]:
-            is_whole = tried.dtype != object and not of_floats
-            whole = np.floor(tried).astype(np.int64) if is_whole else tried
-            found = [
-                within(_rows_or_none(partial(rule.resolve, ""), whole), rows) >= 0
-                for rule, rows in rules
-            ]
-            return np.asarray(np.all(found, axis=0))
-
-        right = known(ids)
-        if right.all():
-            return ids
-        if ids.dtype == object or (is_listed and right.any()):
-            if not right.any():
-                return ids
-            return np.where(right, ids, self.random.choice(ids[right], ids.size))
-
-        others = self._spread(graphs, beyond, is_float=ids.dtype.kind == "f")
-        others = others[known(others)]
-        if not others.size:
-            return ids
-        replaced = self.random.choice(others, int((~right).sum()))
-        if ids.dtype.kind == "f" and not of_floats:
-            replaced = replaced + ids[~right] % 1
-        ids = ids.copy()
-        ids[~right] = replaced
-        return ids
-
-    def _spread(
-        self, graphs: Sequence[tuple[manifest.GraphIds, int]], beyond: int, is_float: bool
-    ) -> Ids:
-        """Returns integers of every size, and some around the constants of graphs, by which these
-        may move ids.
-
-        Args:
-          graphs: with the number of rows of the table of each.
-          beyond: the limit of integers.
-          is_float: whether float32 must be exact for them.
-        """
-        reaches = [1 << 10, 1 << 16, 1 << 23]
-        if is_float:
-            beyond = min(beyond, 1 << 23)
-        else:
-            reaches += [1 << 31, beyond]
-        spread = [self.random.integers(-each, each, _TRIED) for each in reaches if each <= beyond]
-        spread += [
-            center + self.random.integers(-rows, rows, _TRIED_AROUND)
-            for graph, rows in graphs
-            for center in _centers(graph, beyond - rows)
-        ]
-        return np.concatenate(spread)
-
-    def _rule(self, graph: manifest.GraphIds) -> Rule:
-        """Returns a graph as a service computes it."""
-        return rule_of(graph, {table.vocabulary: self._vocabulary(table) for table in graph.tables})
-
     def _vocabulary(self, table: manifest.LookupTable) -> Vocabulary:
         return vocabulary_of(self.keys[table.vocabulary])
 
-    def _reach(self, spec: FeatureSpec) -> int:
-        """Returns the limit of the ids that have a row of a table."""
-        rule = self._rule_of_ids(spec)
-        rows = self.model.rows_of(spec)
-        if isinstance(rule, manifest.GraphIds):
-            sizes = [self.keys[table.vocabulary].size for table in rule.tables]
-            limits = limits_of(rule, sizes)
-            return NO_LIMIT if limits.low >= 0 and limits.high < rows else rows
-        return rows if isinstance(rule, manifest.IdentityIds) else NO_LIMIT
-
-    def _numbers(self, entry: manifest.DenseFeature, size: int) -> Ids:
+    def _numbers(self, entry: manifest.DenseFeature, size: int) -> Values:
         """Returns [size] values of a feature that a tower reads directly."""
         if entry.dtype == "float32":
             return self.random.standard_normal(size).astype(np.float32)
         if entry.dtype == "string":
-            return _as_text(self.random.integers(0, 100, size))
+            return as_texts(self.random.integers(0, 100, size))
         # What integers mean is not known here: 0 and 1 fit most.
         return self.random.integers(0, entry.below or 2, size)
 
@@ -458,25 +346,10 @@ class _Maker:
         return self.random.uniform(0.25, 2.0, size).astype(np.float32)
 
 
-def _outside(rows: Sequence[int], padding: int | str | None) -> list[Any]:
-    """Returns integers around and outside of tables of so many rows."""
-    last = max(rows)
-    integers = [last, -1, last + 5, -last - 1]
-    return [integer for integer in integers if integer != padding]
-
-
-def _unlike(keys: Ids, is_text: bool) -> list[Any]:
-    """Returns ids that are none of the keys."""
-    if keys.dtype == object:
-        words = ["unknown", "UNKNOWN 2", "?"]
-        return [word for word in words if word not in set(keys.tolist())]
-    last = int(keys.max(initial=0))
-    integers = [last + 1, last + 1000]
-    return [str(integer) for integer in integers] if is_text else integers
-
-
-def _telling(spec: FeatureSpec) -> tuple[int, bool, bool]:
+def _telling(spec: FeatureSpec | DenseSpec) -> tuple[int, bool, bool]:
     """Puts first what tells most of an input: alone, one id of an example, which keys there are."""
+    if isinstance(spec, DenseSpec):
+        return 2, True, True
     is_listed = bool(manifest.lookup_tables_of(spec.entry.ids))
     return len(spec.reads), not spec.entry.one_each, not is_listed
 
@@ -511,17 +384,20 @@ def _fixed_size(spec: FeatureSpec | None, numbers: Sequence[manifest.DenseFeatur
     return spec.ids_max if entry.padding is None else None
 
 
-def _centers(graph: manifest.GraphIds, beyond: int) -> list[int]:
-    """Returns the integers of a graph that are no lists, with either sign, and below a limit."""
-    constants = {
+def _whole_within(below: int, values: Values) -> Rows:
+    return within(values.astype(np.int64), below)
+
+
+def _integers_of(graph: manifest.GraphIds) -> tuple[int, ...]:
+    """Returns the integers that a graph computes with."""
+    return tuple(
         int(node.values[0])
         for node in graph.nodes
         if isinstance(node, ConstantNode) and not node.is_list and node.dtype.startswith("int")
-    }
-    return sorted(sign * one for one in constants for sign in (-1, 1) if abs(one) < beyond)
+    )
 
 
-def _readers(graph: manifest.GraphIds, number: int) -> list[OperationNode]:
+def _operations_on(graph: manifest.GraphIds, number: int) -> list[OperationNode]:
     """Returns the operations of a graph that one of its inputs has an effect on."""
     readers = {}
     for position, node in enumerate(graph.nodes):
@@ -534,33 +410,6 @@ def _readers(graph: manifest.GraphIds, number: int) -> list[OperationNode]:
         if is_read:
             readers[position] = node
     return [node for node in readers.values() if isinstance(node, OperationNode)]
-
-
-def _rows_or_none(compute: Callable[..., Ids], *ids: Ids) -> Ids:
-    """Returns [m] int64 rows of [m] ids of each input, -1 where the model's operations fail."""
-    try:
-        return compute(*ids)
-    except FeatureError:
-        if ids[0].size == 1:
-            return np.array([-1])
-    middle = ids[0].size // 2
-    halves = [one[:middle] for one in ids], [one[middle:] for one in ids]
-    return np.concatenate([_rows_or_none(compute, *half) for half in halves])
-
-
-def _is_taken(rule: Rule, id_: Any) -> bool:
-    """Returns whether a rule takes an id, known or not."""
-    values = np.array([id_], object if isinstance(id_, str) else np.int64)
-    try:
-        rule.resolve("", values)
-    except FeatureError:
-        return False
-    return True
-
-
-def _as_text(ids: Ids) -> Ids:
-    """Returns [n] object holding str."""
-    return ids.astype(str).astype(object)
 
 
 def vocabulary_of(keys: NDArray[Any]) -> Vocabulary:

@@ -198,11 +198,6 @@ def test_made_ids_of_which_no_row_is_computed_are_replaced_by_others(
     assert set(column.values.tolist()) <= known
     assert column.values.size == COUNT
     assert len(set(column.values.tolist())) >= 2
-    computes_unknown = embedded(
-        "f", "t", ids=computed, ids_dtype=dtype, unknown=manifest.Unknown(rule="row", row=0)
-    )
-    column, _ = made(computes_unknown, computed)
-    assert set(column.values.tolist()) == set(range(ROWS))
 
 
 def test_made_ids_of_which_only_large_ones_have_rows_are_replaced_by_those() -> None:
@@ -223,7 +218,7 @@ def test_made_numbers_of_which_no_row_is_computed_are_replaced_by_others() -> No
 def test_made_ids_stay_where_a_rule_finds_no_row_for_any() -> None:
     computed = computed_ids(("Maximum", ROWS))
     column, _ = made(embedded("f", "t", ids=computed), computed)
-    assert set(column.values.tolist()) == set(range(ROWS))
+    assert 0 <= column.values.min() < ROWS < column.values.max()
 
 
 def test_made_texts_of_characters_are_joined_without_spaces() -> None:
