@@ -25,7 +25,7 @@ from bundle.errors import RowUnavailable
 from bundle.features.changes import Changes
 from bundle.features.columns import Activation, Column, checked_together
 from bundle.features.embedded import Embedded
-from bundle.features.rules.ids import RuleSet, within
+from bundle.features.ids.rules import RuleSet, within
 from bundle.features.sources import Fetched, Indicator, RemoteRows, RemoteTable, RowReader, Source
 from bundle.format.manifest import EmbeddedFeature
 from bundle.tables.combiner import combine_clipped, with_empty_row

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from bundle.errors import FeatureError, UnknownRefused
 from bundle.features.columns import NO_DEFAULT, Column, one_each, place_of
-from bundle.features.rules.crosses import Crossed, Joined
-from bundle.features.rules.ids import rule_of
-from bundle.features.rules.texts import Text
+from bundle.features.ids.crosses import Crossed, Joined
+from bundle.features.ids.rules import rule_of
+from bundle.features.ids.texts import Text
 from bundle.features.sources import Indicator, RemoteTable
 from bundle.format.manifest import (
     CrossedIds,

@@ -22,7 +22,7 @@ from bundle.format.features import (
     input_facts,
     readers_of,
 )
-from bundle.format.id_rules import MultiInputIds
+from bundle.format.ids import MultiInputIds
 from bundle.format.input_lengths import InputLength
 from bundle.tables.offsets import Offsets, lengths_of, offsets_of
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from bundle.format.fields import Count, Length, Name, Positive, StrictModel
 from bundle.format.id_graphs import GraphIds, InputNode, LookupTable
-from bundle.format.id_rules import (
+from bundle.format.ids import (
     CrossedIds,
     IdentityIds,
     IdRule,

@@ -1,7 +1,7 @@
 """Manifest entries: the operations of a model between an input and the rows of a table.
 
 A graph is a list of operations in an order in which they can be computed. Each has the name and the
-attributes that TensorFlow gives it; `bundle/features/rules/operations.py` computes them.
+attributes that TensorFlow gives it; `bundle/features/ids/operations.py` computes them.
 """
 
 from __future__ import annotations

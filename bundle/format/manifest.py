@@ -32,7 +32,7 @@ from bundle.format.features import (
 )
 from bundle.format.fields import Count, Crc32c, Path, Positive, StrictModel
 from bundle.format.id_graphs import GraphIds, LookupTable
-from bundle.format.id_rules import (
+from bundle.format.ids import (
     CrossedIds,
     CrossKey,
     IdentityIds,

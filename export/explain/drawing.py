@@ -18,7 +18,7 @@ from bundle.storage.catalog import read_manifest
 from export.checkpoint.formats.object_graph import VARIABLE_SUFFIX
 from export.errors import UsageError, VerificationFailed
 from export.graphs.functions import bytes_of, constants_of
-from export.id_rules.descriptions import describe_ids
+from export.id_graphs.descriptions import describe_ids
 from export.report_text import partitions_text, size_text, thousands
 
 if TYPE_CHECKING:  # seconds, with TensorFlow

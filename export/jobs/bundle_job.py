@@ -33,7 +33,7 @@ from export.corpora.recall import (
 )
 from export.errors import UsageError
 from export.front_end.specs import FeatureSpec
-from export.id_rules.limits import limits_of
+from export.id_graphs.limits import limits_of
 from export.jobs import executors
 from export.jobs.preparation import Prepared, prepare
 from export.jobs.progress import Progress

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from bundle.format import manifest
 from bundle.format.id_graphs import OperationNode
 from export.front_end.specs import FeatureSpec, ModelSpec
-from export.id_rules.descriptions import describe_ids
+from export.id_graphs.descriptions import describe_ids
 
 _Reader = tuple[FeatureSpec, manifest.EmbeddedFeature]
 

@@ -21,7 +21,7 @@ from export.graphs.internals import save_without_variables, variable_class
 from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
 from export.graphs.walks import distinct_identifiers, resource
-from export.id_rules.operations import positions_in_file
+from export.id_graphs.tensorflow_operations import positions_in_file
 from export.recipe.schema import ExportJob, InputPart
 from export.saved_model.lookups import Lookups
 

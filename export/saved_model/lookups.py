@@ -20,7 +20,7 @@ from export.front_end.interface import PartitionedModel, TracedTower
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
 from export.graphs.loading import tf
 from export.graphs.tensors import with_values
-from export.id_rules.operations import Vocabularies, crossed, joined, rows_of, words
+from export.id_graphs.tensorflow_operations import Vocabularies, crossed, joined, rows_of, words
 from export.recipe.schema import ExportJob, HashRule, InputPart, KeyedRule
 
 Gather = Callable[[str, Any], Any]

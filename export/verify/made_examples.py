@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
+from bundle.features.ids.graphs import Graph
+from bundle.features.ids.rules import rule_of, within
 from bundle.features.input_lengths import InputLengths
-from bundle.features.rules.graphs import Graph
-from bundle.features.rules.ids import rule_of, within
 from bundle.format import manifest
 from bundle.format.id_graphs import ConstantNode, InputNode, OperationNode
 from bundle.tables.id_values import Rows, Values

@@ -26,7 +26,7 @@ from export.errors import UsageError, VerificationFailed
 from export.front_end.interface import ReadRows, ReferenceInputs, ReferenceModel
 from export.front_end.manifest_features import describe_ids, unknown_of
 from export.front_end.specs import FeatureSpec, ModelSpec
-from export.id_rules.operations import rows_by_tensorflow
+from export.id_graphs.tensorflow_operations import rows_by_tensorflow
 from export.recipe.schema import ExportJob, FeaturePart
 from export.tables.dumped import KeyFile, open_dumps
 from export.verify.examples import Examples

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bundle.features.rules.expressions import expression
+from bundle.features.ids.expressions import expression
 from bundle.format.manifest import (
     Corpus,
     DenseFeature,

@@ -25,7 +25,7 @@ from rowcast_client.stubs import embedding_service_pb2, embedding_service_pb2_gr
 
 from bundle.format import manifest, paths
 from bundle.format.features import Feature
-from bundle.format.id_rules import IdRule
+from bundle.format.ids import IdRule
 from export.recipe.schema import ExportJob, read_recipe
 from service.codec.operations import OPERATIONS
 from tests.docs.blocks import BLOCKS, ROOT, Block, marked

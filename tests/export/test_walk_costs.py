@@ -16,8 +16,8 @@ from export.graphs.internals import set_input
 from export.graphs.loading import load_tensorflow, tf
 from export.graphs.walks import needed
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
-from export.tensorflow_models.id_rules import crosses
-from export.tensorflow_models.id_rules.graphs import find_rule
+from export.tensorflow_models.id_graphs import crosses
+from export.tensorflow_models.id_graphs.capture import find_rule
 from export.tensorflow_models.model.tracing import trace_towers
 from export.towers.division import split_tower
 from tests.export.counted_calls import LINEAR, calls_of

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from bundle.errors import UnknownRefused
-from bundle.features.rules.expressions import expression
-from bundle.features.rules.ids import rule_of
+from bundle.features.ids.expressions import expression
+from bundle.features.ids.rules import rule_of
 from bundle.format.manifest import GraphIds
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
-from export.id_rules import operations
+from export.id_graphs import tensorflow_operations
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.graph.origins import Source
-from export.tensorflow_models.id_rules.graphs import find_graph, find_rule
-from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_graphs.capture import find_graph, find_rule
+from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 from tests.golden.id_programs import Program, tf
 
 PROGRAMS = 300
@@ -36,7 +36,9 @@ def difference(program: Program) -> str:
         return f"operation {found.type} is not computed"
     rule = GraphIds.model_validate_json(named(found.rule).model_dump_json())
     rows = rule_of(rule, opened(rule, found)).resolve("x", program.sent)
-    inside = operations.rows_of(rule, tf.constant(program.sent), tables(rule, found)).numpy()
+    inside = tensorflow_operations.rows_of(
+        rule, tf.constant(program.sent), tables(rule, found)
+    ).numpy()
     for ids in (rows, inside):
         wrong = np.flatnonzero(ids != program.computed)
         if wrong.size:

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.features.rules.operations import OPERATIONS, Rejected
+from bundle.features.ids.operations import OPERATIONS, Rejected
 from bundle.format.id_graphs import OperationNode
 from export.graphs.loading import load_tensorflow
-from export.id_rules.operations import run_operation
+from export.id_graphs.tensorflow_operations import run_operation
 
 tf = load_tensorflow()
 Array = NDArray[Any]

@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from bundle.features.rules.expressions import expression
+from bundle.features.ids.expressions import expression
 from bundle.format.manifest import EmbeddedFeature, GraphIds, TowerInput, TowerOutput
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.layouts import Plain

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from bundle.format.graph_builder import GraphBuilder
-from bundle.format.id_rules import CROSS_KEY
+from bundle.format.ids import CROSS_KEY
 from bundle.format.manifest import CrossKey, GraphIds, LookupTable, Unknown
 from export.errors import NotConvertible
 from export.front_end.specs import Keys
@@ -20,9 +20,9 @@ from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.columns import is_a, rows_of
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.graph.origins import Source
-from export.tensorflow_models.id_rules import buckets
-from export.tensorflow_models.id_rules.crosses import Key, cross_of
-from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_graphs import buckets
+from export.tensorflow_models.id_graphs.crosses import Key, cross_of
+from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 from export.tensorflow_models.lookups.records import Tensors, table_name
 
 Read = Callable[[str], Tensors]

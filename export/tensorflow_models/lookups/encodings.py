@@ -18,9 +18,9 @@ from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hook_points import KERAS_3_ENCODING, TF_KERAS_ENCODING
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.graph.input_paths import Values, per_example
-from export.tensorflow_models.id_rules import crosses
-from export.tensorflow_models.id_rules.graphs import find_rule
-from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_graphs import crosses
+from export.tensorflow_models.id_graphs.capture import find_rule
+from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 from export.tensorflow_models.lookups.feature_columns import WIDTH_MAX
 from export.tensorflow_models.lookups.padded_ids import current_call, words_of
 from export.tensorflow_models.lookups.records import Answer, Lookup, of_indicator

@@ -1,7 +1,7 @@
 """Intercepts the padding of ragged ids, as TextVectorization does it, and lookups of the padded
 ids.
 
-Words that a rule describes (`id_rules/texts.py`) become a sequence where they are padded to a
+Words that a rule describes (`id_graphs/texts.py`) become a sequence where they are padded to a
 length, and a bag where their rows are averaged under Keras' mask: the longest text of a batch then
 does not matter.
 Source: tf-keras 2.20, layers/pooling/global_average_pooling1d.py and layers/core/embedding.py;
@@ -17,14 +17,14 @@ from typing import Any
 from bundle.format.manifest import TextIds
 from export.graphs.loading import tf
 from export.graphs.walks import keeps_values, needed
-from export.id_rules.limits import Limits, limits_of
+from export.id_graphs.limits import Limits, limits_of
 from export.tensorflow_models.frameworks.hook_points import AVERAGES
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.placeholders import placeholder_class
 from export.tensorflow_models.graph.input_paths import CallGraph
 from export.tensorflow_models.graph.origins import Source
-from export.tensorflow_models.id_rules import texts
-from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_graphs import texts
+from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 from export.tensorflow_models.lookups.records import Answer, of_indicator, of_table
 
 _EXACT_MAX = 1 << 24

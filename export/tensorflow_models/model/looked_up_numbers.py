@@ -17,12 +17,12 @@ from export.front_end.specs import FeatureSpec
 from export.graphs.internals import join
 from export.graphs.loading import tf
 from export.graphs.walks import identifier
-from export.id_rules.limits import limits_of
+from export.id_graphs.limits import limits_of
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
 from export.tensorflow_models.graph.origins import sources_of
 from export.tensorflow_models.graph.pruning import TracedCall
-from export.tensorflow_models.id_rules.graphs import find_rule
-from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_graphs.capture import find_rule
+from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 from export.tensorflow_models.lookups.records import Lookup, of_indicator
 from export.tensorflow_models.model.traced_lookups import resolve_lookups
 

@@ -20,15 +20,15 @@ from bundle.format.manifest import (
 from export.errors import NotConvertible, UsageError
 from export.front_end.specs import FeatureSpec, Keys
 from export.graphs.loading import tf
-from export.id_rules.limits import limits_of
+from export.id_graphs.limits import limits_of
 from export.recipe.schema import InputPart
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.graph.origins import Source, sources_of
 from export.tensorflow_models.graph.pruning import TracedCall
-from export.tensorflow_models.id_rules import crosses, texts
-from export.tensorflow_models.id_rules.graphs import find_rule, only_casts, row_of_others
-from export.tensorflow_models.id_rules.remedies import cure_of
-from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_graphs import crosses, texts
+from export.tensorflow_models.id_graphs.capture import find_rule, only_casts, row_of_others
+from export.tensorflow_models.id_graphs.remedies import cure_of
+from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 from export.tensorflow_models.lookups.records import Lookup, NoRule
 from export.tensorflow_models.model.inline_lookups import can_be_inlined
 from export.tensorflow_models.model.multi_valued_ids import by_example, columns_of, flattened_from

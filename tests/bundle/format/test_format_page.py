@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from bundle.features.rules.operations import OPERATIONS
+from bundle.features.ids.operations import OPERATIONS
 from bundle.format import manifest as entries
 from bundle.format.fields import StrictModel
 from bundle.storage.catalog import read_manifest

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.features.rules.ids import rule_of
+from bundle.features.ids.rules import rule_of
 from bundle.format import manifest
 from export.errors import UsageError
 from export.front_end.manifest_features import describe_features

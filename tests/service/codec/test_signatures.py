@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rowcast_client.descriptions import plain_message, text_of
 
-from bundle.format.id_rules import TextIds
+from bundle.format.ids import TextIds
 from service.codec import signatures
 from service.codec.json import dump
 from service.codec.stubs import embedding_service_pb2 as pb

@@ -157,7 +157,7 @@ def test_describe_tower_has_parts_forms_and_formula(load: Load) -> None:
     assert [form["runs"] for part in ranking["parts"] for form in part["forms"]] == [True] * 5
 
 
-def test_describe_inputs_has_their_readers_and_id_rules(load: Load) -> None:
+def test_describe_inputs_has_their_readers_and_id_graphs(load: Load) -> None:
     again = EmbeddedFeature(
         kind="single", table="cities", role="context", inputs=("user",), ids=hash_ids(16)
     )

@@ -16,7 +16,7 @@ from bundle.format.manifest import (
 )
 from export.errors import NotConvertible
 from export.graphs.loading import tf
-from export.id_rules.operations import rows_of
+from export.id_graphs.tensorflow_operations import rows_of
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.lookups.feature_columns import (
     WIDTH_MAX,

@@ -16,7 +16,7 @@ from export.front_end.outside_ids import OutsideIds
 from export.front_end.specs import TableFacts
 from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
-from export.id_rules.descriptions import describe_ids
+from export.id_graphs.descriptions import describe_ids
 from export.recipe.schema import InputPart
 from export.tensorflow_models.frameworks.placeholders import tables_unallocated
 from export.tensorflow_models.graph.pruning import TracedCall

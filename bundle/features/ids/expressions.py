@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from string import ascii_lowercase
 
-from bundle.features.rules.operations import OPERATIONS
+from bundle.features.ids.operations import OPERATIONS
 from bundle.format.id_graphs import ConstantNode, GraphIds, InputNode, OperationNode
 
 _LENGTH_MAX = 240

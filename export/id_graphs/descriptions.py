@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bundle.features.rules.expressions import expression
+from bundle.features.ids.expressions import expression
 from bundle.format.manifest import (
     CrossedIds,
     EmbeddedFeature,

@@ -22,7 +22,7 @@ import farmhash
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features.rules.hashing import siphashes
+from bundle.features.ids.hashing import siphashes
 
 Array = NDArray[Any]
 Attributes = Mapping[str, Any]

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from bundle.features.columns import Column
-from bundle.features.rules.crosses import Crossed, Joined
-from bundle.features.rules.ids import rule_of
+from bundle.features.ids.crosses import Crossed, Joined
+from bundle.features.ids.rules import rule_of
 from bundle.format import manifest
 from bundle.format.graph_builder import GraphBuilder
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.graphs.loading import tf
-from export.id_rules import operations
-from export.id_rules.operations import rows_by_tensorflow
+from export.id_graphs import tensorflow_operations
+from export.id_graphs.tensorflow_operations import rows_by_tensorflow
 from export.recipe.schema import VocabularyPart
 from tests.id_graphs import bucket_ids, computed_ids, hash_ids, vocabulary_ids
 
@@ -88,7 +88,7 @@ def test_words_are_changed_split_joined_and_cut() -> None:
     def words(**how: Any) -> list[list[bytes]]:
         rule = manifest.TextIds(ids=hash_ids(9), text=builder.graph(), **how)
         texts = tf.constant(["A b, c", "", "x"])
-        listed: list[list[bytes]] = operations.words(rule, texts, {}).to_list()
+        listed: list[list[bytes]] = tensorflow_operations.words(rule, texts, {}).to_list()
         return listed
 
     assert words(split="whitespace") == [[b"a", b"b", b"c"], [], [b"x"]]
@@ -105,7 +105,7 @@ def test_joined_and_crossed_rows_are_those_of_the_bundle() -> None:
     join = manifest.JoinedIds(keys=(name, manifest.CrossKey(dtype="int64")), ids=builder.graph())
     names = np.array(["ann", "", "böb"], object)
     numbers = np.array([3, 12, -1])
-    rows = operations.joined(join, [tf.constant(names), tf.constant(numbers)], {})
+    rows = tensorflow_operations.joined(join, [tf.constant(names), tf.constant(numbers)], {})
     own = Joined(["name", "number"], join, {}).ids([Column(names), Column(numbers)], 3)
     assert rows.numpy().tolist() == own.values.tolist()
 
@@ -117,7 +117,7 @@ def test_joined_and_crossed_rows_are_those_of_the_bundle() -> None:
         tf.RaggedTensor.from_row_splits(tf.constant(values), splits)
         for values, splits in zip((names, numbers), offsets, strict=True)
     ]
-    pairs = operations.crossed(cross, ragged, {})
+    pairs = tensorflow_operations.crossed(cross, ragged, {})
     own = Crossed(["name", "number"], cross, {}).ids(columns, 3)
     assert pairs.indices.numpy()[:, 0].tolist() == [0, 0, 0, 0]
     assert pairs.values.numpy().tolist() == own.values.tolist()

@@ -13,17 +13,17 @@ from pydantic import TypeAdapter
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Column
-from bundle.features.rules.crosses import Crossed, Joined
-from bundle.features.rules.ids import rule_of
-from bundle.features.rules.texts import Text
+from bundle.features.ids.crosses import Crossed, Joined
+from bundle.features.ids.rules import rule_of
+from bundle.features.ids.texts import Text
 from bundle.format.manifest import CrossedIds, CrossKey, IdentityIds, IdRule, JoinedIds, TextIds
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.graphs.loading import tf
 from export.tensorflow_models.graph.input_paths import Values
 from export.tensorflow_models.graph.origins import Source
-from export.tensorflow_models.id_rules import buckets, crosses, texts
-from export.tensorflow_models.id_rules.graphs import find_rule
-from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_graphs import buckets, crosses, texts
+from export.tensorflow_models.id_graphs.capture import find_rule
+from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 from tests.export.tensorflow_models.graph.traced_calls import Traced, ids, numbers, trace
 from tests.export.tensorflow_models.graph.traced_calls import texts as strings
 from tests.id_graphs import computed_ids, hash_ids, vocabulary_ids

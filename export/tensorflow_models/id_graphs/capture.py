@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
-from bundle.features.rules.ids import rule_of, within
-from bundle.features.rules.operations import OPERATIONS, is_simple
+from bundle.features.ids.operations import OPERATIONS, is_simple
+from bundle.features.ids.rules import rule_of, within
 from bundle.format.id_graphs import (
     CONSTANT_MAX,
     OPERATIONS_MAX,
@@ -30,9 +30,9 @@ from export.graphs.functions import asserts_without
 from export.graphs.walks import ID_DTYPES
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
 from export.tensorflow_models.graph.origins import Source
-from export.tensorflow_models.id_rules import buckets
-from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
-from export.tensorflow_models.id_rules.vocabularies import UNNAMED, exported, text_of
+from export.tensorflow_models.id_graphs import buckets
+from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_graphs.vocabularies import UNNAMED, exported, text_of
 
 _FIND = "LookupTableFindV2"
 _STACK_JOIN = "ReduceJoin"

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError, FormatError
-from bundle.features.rules.graphs import Graph
+from bundle.features.ids.graphs import Graph
 from bundle.format.id_graphs import GraphIds
-from bundle.format.id_rules import IdentityIds, KeyedIds
+from bundle.format.ids import IdentityIds, KeyedIds
 from bundle.tables.id_values import Rows, Values, integers
 from bundle.tables.key_index import KeyIndex
 from bundle.tables.vocabularies import Vocabulary

@@ -11,9 +11,9 @@ from itertools import chain
 
 import numpy as np
 
-from bundle.features.rules.graphs import Graph
+from bundle.features.ids.graphs import Graph
 from bundle.format.id_graphs import GraphIds, InputNode
-from bundle.format.id_rules import TextIds
+from bundle.format.ids import TextIds
 from bundle.tables.id_values import Values
 from bundle.tables.offsets import Offsets, offsets_of
 from bundle.tables.vocabularies import Vocabulary

@@ -15,8 +15,8 @@ from export.graphs.loading import tf
 from export.graphs.walks import needed
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
 from export.tensorflow_models.graph.origins import Source
-from export.tensorflow_models.id_rules.graphs import find_graph
-from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_graphs.capture import find_graph
+from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 
 _WORDS = {"StringSplitV2": 1, "UnicodeEncode": 0, "StringNGrams": 0}
 """The output of each operation that holds the words."""

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from bundle.format.graph_builder import GraphBuilder
-from bundle.format.id_rules import sent_dtype
+from bundle.format.ids import sent_dtype
 from bundle.format.manifest import CrossedIds, CrossKey, GraphIds, JoinedIds
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
-from export.tensorflow_models.id_rules.graphs import find_graph, find_rule
-from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.tensorflow_models.id_graphs.capture import find_graph, find_rule
+from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 
 
 class Key(NamedTuple):

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
-from bundle.features.rules.ids import rule_of, within
+from bundle.features.ids.rules import rule_of, within
 from bundle.format.graph_builder import GraphBuilder
 from bundle.format.manifest import GraphIds, IdentityIds
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary

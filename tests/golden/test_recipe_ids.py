@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bundle.features.rules.ids import rule_of
-from bundle.features.rules.operations import OPERATIONS
-from bundle.features.rules.texts import Text
+from bundle.features.ids.operations import OPERATIONS
+from bundle.features.ids.rules import rule_of
+from bundle.features.ids.texts import Text
 from bundle.format import manifest as entries
 from bundle.format.graph_builder import GraphBuilder
 from bundle.format.id_graphs import OperationNode
 from bundle.tables.vocabularies import StringKeys, Vocabulary
-from export.id_rules.operations import run_operation
-from export.id_rules.operations import words as words_inside
+from export.id_graphs.tensorflow_operations import run_operation
+from export.id_graphs.tensorflow_operations import words as words_inside
 from tests.id_graphs import bucket_ids, hash_ids, vocabulary_ids
 
 os.environ["TF_USE_LEGACY_KERAS"] = "1"

@@ -1,4 +1,4 @@
-"""Rules in a few words; those of graphs are in tests/bundle/features/rules/test_graphs.py."""
+"""Rules in a few words; those of graphs are in tests/bundle/features/ids/test_graphs.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from bundle.format import manifest
 from bundle.format.graph_builder import GraphBuilder
-from export.id_rules.descriptions import describe_ids
+from export.id_graphs.descriptions import describe_ids
 from tests.id_graphs import computed_ids, hash_ids, vocabulary_ids
 
 HASH = hash_ids(9)

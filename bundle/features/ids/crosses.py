@@ -8,10 +8,10 @@ import numpy as np
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Column, checked_offsets
-from bundle.features.rules.graphs import Graph
-from bundle.features.rules.hashing import concatenated, hashes
-from bundle.features.rules.ids import rule_of
-from bundle.format.id_rules import CrossedIds, CrossKey, IdentityIds, JoinedIds
+from bundle.features.ids.graphs import Graph
+from bundle.features.ids.hashing import concatenated, hashes
+from bundle.features.ids.rules import rule_of
+from bundle.format.ids import CrossedIds, CrossKey, IdentityIds, JoinedIds
 from bundle.tables.id_values import Rows, Values, integers, strings, without
 from bundle.tables.offsets import Offsets, offsets_of
 from bundle.tables.vocabularies import Vocabulary

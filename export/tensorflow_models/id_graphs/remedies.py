@@ -6,7 +6,7 @@ from typing import Any
 
 from export.graphs.walks import ID_DTYPES, PYTHON_CODE, needed
 from export.tensorflow_models.graph.input_paths import Values
-from export.tensorflow_models.id_rules.buckets import SEARCHES, SERIES
+from export.tensorflow_models.id_graphs.buckets import SEARCHES, SERIES
 
 
 def cure_of(values: Values) -> str:

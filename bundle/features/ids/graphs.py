@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from bundle.errors import FeatureError, FormatError, UnknownRefused
-from bundle.features.rules.operations import OPERATIONS, Attributes, Rejected, flushed
+from bundle.features.ids.operations import OPERATIONS, Attributes, Rejected, flushed
 from bundle.format.fields import Boundaries
 from bundle.format.id_graphs import ConstantNode, GraphIds, InputNode, LookupTable, OperationNode
 from bundle.tables.id_values import Rows, Values, integers, known_kind, numbers, strings

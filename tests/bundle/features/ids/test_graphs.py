@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from bundle.errors import FeatureError, FormatError, UnknownRefused
-from bundle.features.rules.expressions import expression
-from bundle.features.rules.ids import rule_of
+from bundle.features.ids.expressions import expression
+from bundle.features.ids.rules import rule_of
 from bundle.format.id_graphs import CONSTANT_MAX, OPERATIONS_MAX
 from bundle.format.manifest import GraphIds
 from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary

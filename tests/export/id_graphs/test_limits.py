@@ -9,9 +9,9 @@ import pytest
 
 from bundle.format.graph_builder import GraphBuilder
 from bundle.format.id_graphs import LookupTable
-from export.id_rules.limits import limits_of
-from export.tensorflow_models.id_rules.graphs import find_graph
-from export.tensorflow_models.id_rules.resolved_ids import ResolvedIds
+from export.id_graphs.limits import limits_of
+from export.tensorflow_models.id_graphs.capture import find_graph
+from export.tensorflow_models.id_graphs.resolved_ids import ResolvedIds
 from tests.golden.id_programs import Program
 from tests.id_graphs import bucket_ids, hash_ids, vocabulary_ids
 

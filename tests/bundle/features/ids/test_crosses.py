@@ -12,9 +12,9 @@ import pytest
 
 from bundle.errors import FeatureError, FormatError
 from bundle.features.columns import Column
+from bundle.features.ids.crosses import COMBINATIONS_MAX
+from bundle.features.ids.hashing import hashes
 from bundle.features.reader import FeatureReader
-from bundle.features.rules.crosses import COMBINATIONS_MAX
-from bundle.features.rules.hashing import hashes
 from bundle.format import manifest as entries
 from bundle.format.graph_builder import GraphBuilder
 from tests.bundle.features.readers import STORED, column, lowered, objects, open_reader
