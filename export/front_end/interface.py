@@ -45,11 +45,24 @@ Results = dict[str, dict[str, NDArray[Any]]]
 """Tower -> output -> [n, ...] float32."""
 
 
-ComputeRows = Callable[[Mapping[str, NDArray[Any]], int], Rows | None]
-"""(by input [n * size] values, n examples) -> [m] rows that the model's own operations look up, -1
-for ids to which the lookup gives none. None: they depend on more than the values of inputs. Raises
-whatever the model's framework raises for values that it does not compute.
+ComputeRows = Callable[[Mapping[str, NDArray[Any]], int], Rows]
+"""(by input [n * size] values, n examples) -> [m] rows, -1 for ids to which the lookup gives none.
+Raises whatever the model's framework raises for values that it does not compute.
 """
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """The model's own operations between inputs and the rows that a feature looks up.
+
+    Attributes:
+      inputs: the inputs whose values they take; None: they depend on more than values, such as how
+        many ids an example has.
+      compute: runs them.
+    """
+
+    inputs: tuple[str, ...] | None
+    compute: ComputeRows
 
 
 @dataclass(frozen=True)
@@ -203,7 +216,7 @@ class PartitionedModel:
     spec: ModelSpec
     towers: tuple[TracedTower, ...]
     original: OriginalModel
-    own_rows: Mapping[str, ComputeRows] = field(default_factory=dict)
+    own_rows: Mapping[str, OwnRows] = field(default_factory=dict)
     stays: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

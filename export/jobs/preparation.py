@@ -172,7 +172,7 @@ def trace_job(
     _check_weights(checkpoint, inventory, traced.spec, weights, job)
     dense = {entry.key for entry in inventory.dense}
     also_stored = original.note_unmatched_weights(dense)
-    check_own_rows(job, traced, entries)
+    traced = replace(traced, notes=(*traced.notes, *check_own_rows(job, traced, entries)))
     number = version or destination.next_version(job.model)
     return TracedJob(
         job, base, checkpoint, inventory, traced, entries, also_stored, destination, number

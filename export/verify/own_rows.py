@@ -1,8 +1,9 @@
 """Rows of ids, compared with the model's own operations on values that nobody thought of.
 
-A rule in the manifest describes how a model computes ids. The reference model is called with
-examples, which hold ordinary values. Here each rule is compared with the operations themselves on
-the ends of the types, negative numbers, floats that are no integers, and odd texts.
+A bundle computes the rows of ids with functions of its own. The reference model is called with
+examples, which hold ordinary values. Here the rows of each feature are compared with those of the
+model's operations on the ends of the types, negative numbers, floats that are no integers, and odd
+texts.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from bundle.features.sources import RemoteRows, RemoteTable
 from bundle.format import manifest
 from bundle.format.manifest import Feature
 from export.errors import VerificationFailed
-from export.front_end.interface import ComputeRows, PartitionedModel
+from export.front_end.interface import ComputeRows, OwnRows, PartitionedModel
 from export.front_end.specs import FeatureSpec, Keys, ModelSpec
 from export.recipe.schema import ExportJob, FeaturePart
 from export.tables.vocabularies import as_array
@@ -68,16 +69,18 @@ _WORDS = (
 
 def check_own_rows(
     job: ExportJob, traced: PartitionedModel, entries: Mapping[str, Feature]
-) -> None:
+) -> tuple[str, ...]:
     """Compares the rows that a bundle would find with those of the model's own operations.
 
-    Features whose ids depend on more than the values of inputs are left out, and those whose rule
-    the recipe states: their model was trained on rows.
+    Features whose rule the recipe states are left out: their model was trained on rows.
 
     Args:
       job: the recipe.
       traced: the model, with its own operations.
       entries: the features of the manifest.
+
+    Returns:
+      A note about the features that could not be compared; none if there are none.
 
     Raises:
       VerificationFailed: a value has another row; names feature, value, row and id.
@@ -89,8 +92,17 @@ def check_own_rows(
         if isinstance(spec := model.features[name], FeatureSpec) and not _is_stated(job, spec)
     }
     features = _reader({name: entries[name] for name in compared}, model)
-    for name, spec in compared.items():
-        _compare(job, spec, traced.own_rows[name], features)
+    not_compared = [
+        name
+        for name, spec in compared.items()
+        if not _is_compared(job, spec, traced.own_rows[name], features)
+    ]
+    if not not_compared:
+        return ()
+    return (
+        f"the rows of {', '.join(not_compared)} were compared with the model's on the examples "
+        "alone: its operations between inputs and ids do not run without the rest of the model",
+    )
 
 
 def _is_stated(job: ExportJob, spec: FeatureSpec) -> bool:
@@ -111,22 +123,26 @@ def _reader(entries: Mapping[str, Feature], model: ModelSpec) -> FeatureReader:
     return FeatureReader(entries, tables, vocabularies)
 
 
-def _columns(job: ExportJob, spec: FeatureSpec) -> dict[str, Values]:
-    """Returns keys and hostile values of each input, [m]; those of several values, or of one
-    feature, meet in a drawn order.
+def _columns(
+    job: ExportJob, spec: FeatureSpec, inputs: Sequence[str]
+) -> tuple[dict[str, Values], int]:
+    """Returns keys and hostile values of each input, [n * size], and n; those of several values, or
+    of one feature, meet in a drawn order.
     """
     columns = {}
-    for number, name in enumerate(dict.fromkeys(spec.reads)):
+    for number, name in enumerate(inputs):
         values = hostile_values(job.inputs[name].sent_dtype)
         values = np.concatenate([_beside_keys(spec.keys, job.inputs[name].sent_dtype), values])
-        padding = spec.padding_of(name)
+        padding = spec.padding_of(name) if name in spec.reads else None
         if padding is not None:  # no id: nothing looks it up
             values = values[values != padding]
         size = math.prod(job.inputs[name].shape)
-        if size > 1 or len(spec.reads) > 1:
+        if size > 1 or len(inputs) > 1:
             values = values[np.random.default_rng(number).permutation(values.size)]
-        columns[name] = values[: values.size // size * size]
-    return columns
+        columns[name] = values
+    sizes = {name: math.prod(job.inputs[name].shape) for name in columns}
+    n = min(column.size // sizes[name] for name, column in columns.items())
+    return {name: column[: n * sizes[name]] for name, column in columns.items()}, n
 
 
 def _beside_keys(vocabularies: Sequence[Keys], dtype: str) -> Values:
@@ -180,21 +196,22 @@ def _texts(words: Sequence[str]) -> Values:
     return texts
 
 
-def _compare(
-    job: ExportJob,
-    spec: FeatureSpec,
-    compute: ComputeRows,
-    features: FeatureReader,
-) -> None:
-    """Compares the rows of one feature; raises what `check_own_rows` does."""
-    columns = _columns(job, spec)
-    sizes = {name: math.prod(job.inputs[name].shape) for name in columns}
-    n = min(column.size // sizes[name] for name, column in columns.items())
-    columns = {name: column[: n * sizes[name]] for name, column in columns.items()}
-    right = _computed(compute, columns, n)
-    rows = _computed(partial(_rows, features, spec.name), columns, n)
+def _is_compared(job: ExportJob, spec: FeatureSpec, own: OwnRows, features: FeatureReader) -> bool:
+    """Compares the rows of one feature; returns whether it could.
+
+    Raises:
+      VerificationFailed: as `check_own_rows`.
+    """
+    if own.inputs is None:
+        return False
+    columns, n = _columns(job, spec, tuple(dict.fromkeys((*spec.reads, *own.inputs))))
+    sent = {name: columns[name] for name in spec.reads}
+    if isinstance(spec.entry.ids, manifest.TextIds):
+        return _are_words_compared(spec, own, features, sent, n)
+    rows = _computed(partial(_rows, features, spec.name), sent, n)
+    right = _computed(own.compute, columns, n)
     if right is None or rows is None or right.size != rows.size:
-        return
+        return False
     refused = (rows == _REFUSED) | (right == _REFUSED)
     unknown = spec.unknown or manifest.Unknown()
     if unknown.rule == "refuse":
@@ -203,22 +220,63 @@ def _compare(
         rows = np.where(rows == -1, np.int64(unknown.row or 0), rows)
     different = (rows != right) & ~refused
     if 0 < np.count_nonzero(different) <= _AT_STEPS_MAX:
-        different &= ~_at_step(compute, columns, n, rows)
+        different &= ~_at_step(own.compute, columns, n, rows)
     wrong = np.flatnonzero(different)
     if wrong.size:
         first = int(wrong[0])
-        values = {
-            which: column.reshape(n, -1)[first * n // rows.size].tolist()
-            for which, column in columns.items()
-        }
-        sent = ", ".join(f"{which} = {value!r}" for which, value in values.items())
-        raise VerificationFailed(
-            f"feature {spec.name!r}: with {sent:.200}, a bundle would read "
-            f"{_row_text(rows[first])} of {spec.entry.table!r}, and the model's own operations "
-            f"read {_row_text(right[first])}; {wrong.size} of {rows.size} values differ; state the "
-            f"rule of the ids in the recipe (features.{spec.reads[0]}.ids), and let the model take "
-            "rows"
+        example = first * n // rows.size
+        values = {name: column.reshape(n, -1)[example].tolist() for name, column in sent.items()}
+        raise _difference(
+            spec,
+            values,
+            _row_text(rows[first]),
+            _row_text(right[first]),
+            f"{wrong.size} of {rows.size} values differ",
         )
+    return True
+
+
+def _are_words_compared(
+    spec: FeatureSpec, own: OwnRows, features: FeatureReader, sent: Mapping[str, Values], n: int
+) -> bool:
+    """Compares the rows of the words of n texts; returns whether all of them have some.
+
+    Raises:
+      VerificationFailed: as `check_own_rows`.
+    """
+    try:
+        right = own.compute(sent, n)
+        rows, offsets = features.rows(
+            spec.name, {name: Column(values) for name, values in sent.items()}, n
+        )
+    except Exception:  # noqa: BLE001 - the model's framework raises what it likes
+        return False
+    shared = min(rows.size, right.size)
+    wrong = np.flatnonzero(rows[:shared] != right[:shared])
+    if not wrong.size and rows.size == right.size:
+        return True
+    first = int(wrong[0]) if wrong.size else shared
+    example = min(int(np.searchsorted(offsets, first, side="right")) - 1, n - 1)
+    raise _difference(
+        spec,
+        {name: [values[example]] for name, values in sent.items()},
+        _row_text(rows[first]) if first < rows.size else "no more words",
+        _row_text(right[first]) if first < right.size else "no more words",
+        f"of {rows.size} and {right.size} words, {wrong.size} differ",
+    )
+
+
+def _difference(
+    spec: FeatureSpec, sent: Mapping[str, list[Any]], row: str, right: str, extent: str
+) -> VerificationFailed:
+    """Returns the error that tells of the first value with another row."""
+    values = ", ".join(f"{name} = {value!r}" for name, value in sent.items())
+    return VerificationFailed(
+        f"feature {spec.name!r}: with {values:.200}, a bundle would read {row} of "
+        f"{spec.entry.table!r}, and the model's own operations read {right}; {extent}; state the "
+        f"rule of the ids in the recipe (features.{spec.reads[0]}.ids), and let the model take "
+        "rows"
+    )
 
 
 def _row_text(row: np.int64) -> str:
@@ -259,34 +317,44 @@ def _rows(features: FeatureReader, name: str, columns: Mapping[str, Values], n: 
 
 
 def _computed(compute: ComputeRows, columns: Mapping[str, Values], n: int) -> Rows | None:
-    """Returns what is computed of n examples, `_REFUSED` where a value is refused; None if it
-    cannot be computed, or not of each example alike.
+    """Returns what is computed of n examples, `_REFUSED` where a value is refused or was not tried;
+    None if all are, or not as many rows are computed of each example.
 
-    One value that is refused fails a whole call, so examples are divided until it is alone.
+    One value that is refused fails a whole call, so examples are divided until it is alone. Where
+    so many are refused that this takes too long, some examples are tried one by one.
     """
-    parts: list[tuple[int, Rows | None]] = []
-    left = [(0, n)]
-    calls = 0
-    while left:
-        first, last = left.pop()
-        part = {
-            name: column.reshape(n, -1)[first:last].reshape(-1) for name, column in columns.items()
-        }
-        calls += 1
-        try:
-            ids = compute(part, last - first)
-            if ids is None:
-                return None
-            parts.append((last - first, ids))
-        except Exception:  # noqa: BLE001 - the model's framework raises what it likes
-            if last - first == 1 or calls >= _CALLS_MAX:
-                parts.append((last - first, None))
-            else:
-                middle = (first + last) // 2
-                left += [(middle, last), (first, middle)]
-    sizes = {ids.size / count for count, ids in parts if ids is not None}
+    computed: dict[tuple[int, int], Rows] = {}
+    pending = [(0, n)]
+    for _ in range(_CALLS_MAX):
+        if not pending:
+            break
+        first, last = pending.pop()
+        rows = _rows_or_refused(compute, columns, n, first, last)
+        if rows is not None:
+            computed[first, last] = rows
+        elif last - first > 1:
+            middle = (first + last) // 2
+            pending += [(middle, last), (first, middle)]
+    if pending:
+        for first in np.linspace(0, n - 1, min(n, _CALLS_MAX), dtype=int).tolist():
+            rows = _rows_or_refused(compute, columns, n, first, first + 1)
+            if rows is not None:
+                computed[first, first + 1] = rows
+    sizes = {rows.size / (last - first) for (first, last), rows in computed.items()}
     if len(sizes) != 1 or not (size := sizes.pop()).is_integer():
         return None
-    return np.concatenate(
-        [np.full(count * int(size), _REFUSED) if ids is None else ids for count, ids in parts]
-    )
+    result = np.full((n, int(size)), _REFUSED)
+    for (first, last), rows in computed.items():
+        result[first:last] = rows.reshape(last - first, -1)
+    return result.reshape(-1)
+
+
+def _rows_or_refused(
+    compute: ComputeRows, columns: Mapping[str, Values], n: int, first: int, last: int
+) -> Rows | None:
+    """Returns the rows of the examples from `first` to `last`; None if one of them is refused."""
+    part = {name: column.reshape(n, -1)[first:last].ravel() for name, column in columns.items()}
+    try:
+        return compute(part, last - first)
+    except Exception:  # noqa: BLE001 - the model's framework raises what it likes
+        return None

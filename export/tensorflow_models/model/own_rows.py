@@ -1,7 +1,7 @@
 """The model's own operations between inputs and rows, run by TensorFlow.
 
-Recognized rules describe these operations anew. Here they are run as they are, so that a rule can
-be compared with what it describes.
+A bundle computes them with functions of its own. Here they are run as they are, so that the rows of
+a bundle can be compared with the model's.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from export.front_end.interface import OwnRows
 from export.graphs.functions import narrowed
 from export.graphs.internals import run_flat
 from export.graphs.loading import tf
@@ -23,7 +24,7 @@ from export.tensorflow_models.lookups.records import Lookup
 
 
 @dataclass(frozen=True, eq=False)
-class OwnRows:
+class _LookedUpRows:
     """Computes the rows of a lookup from the values of inputs. A `ComputeRows`.
 
     Attributes:
@@ -36,22 +37,25 @@ class OwnRows:
     lookup: Lookup
     position: int | None
 
-    def __call__(self, columns: Mapping[str, NDArray[Any]], n: int) -> NDArray[np.int64] | None:
+    def __call__(self, columns: Mapping[str, NDArray[Any]], n: int) -> NDArray[np.int64]:
         """See ComputeRows."""
-        sources = self._sources
-        if sources is None or not sources.keys() <= columns.keys() or self._function is None:
-            return None
         values = []
-        for name, tensor in sources.items():
+        for name, tensor in (self._sources or {}).items():
             shape = [n if size is None else size for size in tensor.shape.as_list()]
             values.append(tf.constant(columns[name].reshape(shape), tensor.dtype))
         (tensor,) = run_flat(self._function, values).values()
         ids = tensor.numpy().astype(np.int64)
         if self.position is not None:
             ids = ids.reshape(n, -1)[:, self.position]
-        return self._found(ids.reshape(-1))
+        return self._rows(ids.reshape(-1))
 
-    def _found(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    @property
+    def inputs(self) -> tuple[str, ...] | None:
+        """See OwnRows."""
+        sources = self._sources
+        return None if sources is None or self._function is None else tuple(sources)
+
+    def _rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns the rows that the lookup itself finds for its ids."""
         size = self.lookup.table.rows
         unknown = self.lookup.unknown
@@ -103,7 +107,8 @@ def own_rows(call: TracedCall, lookup: Lookup) -> OwnRows | None:
     ids = _values(traced.ids[0])
     if any(ids is _values(tensor) for tensor in call.inputs.values()):
         return None
-    return OwnRows(call, traced, lookup.position)
+    rows = _LookedUpRows(call, traced, lookup.position)
+    return OwnRows(rows.inputs, rows)
 
 
 def _values(tensor: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from bundle.format.manifest import DenseFeature
 from export.errors import NotConvertible
 from export.front_end.calls import call_of
-from export.front_end.interface import ComputeRows, TracedTower
+from export.front_end.interface import OwnRows, TracedTower
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts
 from export.graphs.functions import fill
 from export.graphs.internals import join, variable_class
@@ -37,7 +37,7 @@ from export.tensorflow_models.model.inline_tables import Read, find_inline_looku
 from export.tensorflow_models.model.input_dtypes import notes_on_dtypes
 from export.tensorflow_models.model.looked_up_numbers import replace_looked_up_numbers
 from export.tensorflow_models.model.object_paths import name_tables, object_paths
-from export.tensorflow_models.model.own_rows import OwnRows, own_rows
+from export.tensorflow_models.model.own_rows import own_rows
 from export.tensorflow_models.model.roots import build_root
 from export.tensorflow_models.model.stated_rows import replace_stated_rows
 from export.tensorflow_models.model.traced_lookups import resolve_lookups
@@ -64,7 +64,7 @@ class TracedModel:
     towers: tuple[TracedTower, ...]
     root: Any
     tables: Mapping[str, Any]
-    own_rows: Mapping[str, ComputeRows] = field(default_factory=dict)
+    own_rows: Mapping[str, OwnRows] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from bundle.format.manifest import GraphIds, IdentityIds, Unknown
+from bundle.format.manifest import GraphIds, IdentityIds, TextIds, Unknown
 from export.errors import VerificationFailed
-from export.front_end.interface import PartitionedModel
+from export.front_end.interface import OwnRows, PartitionedModel
 from export.front_end.manifest_features import describe_features
 from export.front_end.specs import ModelSpec, TableFacts
 from export.graphs.loading import load_tensorflow
@@ -28,7 +28,7 @@ REMAINDER = computed_ids(("FloorMod", ROWS))
 HASH = hash_ids(ROWS)
 STEPS = (0.25, 2.0, 3.5)
 Columns = Mapping[str, NDArray[Any]]
-Rows = NDArray[np.int64] | None
+Rows = NDArray[np.int64]
 
 
 def remainder(columns: Columns, _n: int) -> Rows:
@@ -75,19 +75,31 @@ def refusing_negative(columns: Columns, n: int) -> Rows:
     return remainder(columns, n)
 
 
-def of_more_than_values(_columns: Columns, _n: int) -> Rows:
-    return None
+def split_words(columns: Columns, _n: int) -> NDArray[np.int64]:
+    texts = [" ".join(text.split()) for text in columns["x"]]
+    return hashed({"x": np.array(" ".join(texts).split(), object)}, 0)
 
 
-def check(compute: Any, dtype: str, **described: Any) -> None:
-    """Checks one feature `x` of a table of 10 rows."""
+def without_the_last_word(columns: Columns, n: int) -> NDArray[np.int64]:
+    return split_words(columns, n)[:-1]
+
+
+def check(compute: Any, dtype: str, **described: Any) -> tuple[str, ...]:
+    """Checks one feature `x` of a table of 10 rows; returns notes."""
     job = tower_recipe("one_table.py:build", {"x": {"dtype": dtype}})
     keys = described.pop("listed", ())
     spec = embedded("x", "t", keys=keys, **described)
     model = ModelSpec({"t": TableFacts("t", "t", ROWS, 4)}, {"x": spec}, {})
     original: Any = None
-    traced = PartitionedModel(model, (), original, {"x": compute})
-    check_own_rows(job, traced, {"x": spec.entry})
+    traced = PartitionedModel(model, (), original, {"x": OwnRows(("x",), compute)})
+    return check_own_rows(job, traced, {"x": spec.entry})
+
+
+WORDS = {
+    "ids": TextIds(split="whitespace", ids=hash_ids(ROWS, "string")),
+    "kind": "bag",
+    "combiner": "sum",
+}
 
 
 @pytest.mark.parametrize(
@@ -96,9 +108,9 @@ def check(compute: Any, dtype: str, **described: Any) -> None:
         (remainder, "int64", {"ids": REMAINDER}),
         (remainder, "int32", {"ids": REMAINDER}),
         (refusing_negative, "int64", {"ids": REMAINDER}),
-        (of_more_than_values, "int64", {"ids": HASH}),
         (hashed, "int64", {"ids": HASH}),
         (hashed, "string", {"ids": hash_ids(ROWS, "string")}),
+        (split_words, "string", WORDS),
         (within_table, "int32", {"ids": IdentityIds()}),
         (buckets, "float32", {"ids": bucket_ids(STEPS)}),
         (beside_a_step, "float32", {"ids": bucket_ids(STEPS)}),
@@ -112,7 +124,7 @@ def check(compute: Any, dtype: str, **described: Any) -> None:
 def test_rule_that_reads_the_models_rows_passes(
     compute: Any, dtype: str, described: dict[str, Any]
 ) -> None:
-    check(compute, dtype, **described)
+    assert check(compute, dtype, **described) == ()
 
 
 @pytest.mark.parametrize(
@@ -157,6 +169,13 @@ def test_rule_that_reads_the_models_rows_passes(
             {"ids": bucket_ids(STEPS)},
             r"with x = \[0\.5\]",
         ),
+        (
+            elsewhere("ÉCOLE", 0, split_words),
+            "string",
+            WORDS,
+            "a bundle would read row . of 't', and the model's own operations read row 0",
+        ),
+        (without_the_last_word, "string", WORDS, "the model's own operations read no more words"),
     ],
 )
 def test_rule_that_reads_another_row_is_refused(
@@ -164,6 +183,16 @@ def test_rule_that_reads_another_row_is_refused(
 ) -> None:
     with pytest.raises(VerificationFailed, match=message):
         check(compute, dtype, **described)
+
+
+def test_note_names_a_feature_that_cannot_be_compared() -> None:
+    job = tower_recipe("one_table.py:build", {"x": {"dtype": "int64"}})
+    spec = embedded("x", "t", ids=HASH)
+    model = ModelSpec({"t": TableFacts("t", "t", ROWS, 4)}, {"x": spec}, {})
+    original: Any = None
+    traced = PartitionedModel(model, (), original, {"x": OwnRows(None, remainder)})
+    (note,) = check_own_rows(job, traced, {"x": spec.entry})
+    assert note.startswith("the rows of x were compared with the model's on the examples alone")
 
 
 def test_own_operations_of_a_traced_model_tell_a_wrong_rule(tmp_path: Path) -> None:
@@ -206,7 +235,7 @@ def test_rule_of_the_recipe_is_not_compared() -> None:
     spec = embedded("x", "t")
     model = ModelSpec({"t": TableFacts("t", "t", ROWS, 4)}, {"x": spec}, {})
     original: Any = None
-    traced = PartitionedModel(model, (), original, {"x": remainder})
+    traced = PartitionedModel(model, (), original, {"x": OwnRows(("x",), remainder)})
     check_own_rows(job, traced, {"x": spec.entry})
 
 
