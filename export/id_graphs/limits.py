@@ -12,6 +12,7 @@ from bundle.format.id_graphs import ConstantNode, GraphIds, InputNode, LookupTab
 _RESULTS = {
     "Bucketize": "int32",
     "StringLength": "int32",
+    "StringToHashBucket": "int64",
     "StringToHashBucketFast": "int64",
     "StringToHashBucketStrong": "int64",
 }
@@ -210,6 +211,7 @@ _ENDS: Mapping[str, Callable[..., tuple[int, int]]] = {
 }
 _OF_ATTRIBUTES: Mapping[str, Callable[[Mapping[str, Any]], int]] = {
     "Bucketize": lambda attributes: len(attributes["boundaries"]),
+    "StringToHashBucket": lambda attributes: int(attributes["num_buckets"]) - 1,
     "StringToHashBucketFast": lambda attributes: int(attributes["num_buckets"]) - 1,
     "StringToHashBucketStrong": lambda attributes: int(attributes["num_buckets"]) - 1,
 }

@@ -127,6 +127,7 @@ class Program:
         strings = tf.strings
         return self._one_of(
             [
+                lambda: strings.to_hash_bucket(texts, self._size()),
                 lambda: strings.to_hash_bucket_fast(texts, self._size()),
                 lambda: strings.to_hash_bucket_strong(texts, self._size(), [3, 1 << 40]),
                 lambda: strings.length(texts) * 7,

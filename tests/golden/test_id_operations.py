@@ -145,6 +145,7 @@ def calls() -> list[Any]:
     long_texts = np.array([text + b"abcdef" for text in texts.tolist()], object)
     listed += [
         ("StringJoin", {"separator": "|"}, [texts, texts[::-1], np.array(b"+", object)]),
+        *(("StringToHashBucket", {"num_buckets": 997}, [some]) for some in (texts, long_texts)),
         ("StringToHashBucketFast", {"num_buckets": 1000}, [texts]),
         ("StringToHashBucketStrong", {"num_buckets": 997, "key": [3, -(1 << 40)]}, [texts]),
         *(("StringLength", {"unit": unit}, [texts]) for unit in ("BYTE", "UTF8_CHAR")),

@@ -1,10 +1,10 @@
-"""The hashes that TensorFlow makes of ids: FarmHash Fingerprint64, and SipHash-2-4 where there is a
-key.
+"""The hashes that TensorFlow makes of ids: FarmHash Fingerprint64, its older MurmurHash64A, and
+SipHash-2-4 where there is a key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import farmhash
 import numpy as np
@@ -17,6 +17,7 @@ Hashes = NDArray[np.uint64]
 
 _CAT = np.uint64(0xC6A4A7935BD1E995)
 _BITS = (1 << 64) - 1
+_OLDER_SEED = np.uint64(0xDECAFCAFFE)
 _START = tuple(
     map(np.uint64, (0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261, 0x7465646279746573))
 )
@@ -55,24 +56,49 @@ def _turned(hashes: Hashes, bits: int) -> Hashes:
 
 
 def siphashes(texts: Sequence[bytes], key: tuple[int, int]) -> Hashes:
-    """Returns the SipHash-2-4 of texts; those of one length are hashed together.
+    """Returns the SipHash-2-4 of texts.
 
     Source: Aumasson, Bernstein: SipHash, a fast short-input PRF, 2012 (the formula); TensorFlow
-    2.20,
-      core/platform/strong_hash.h (the use).
+    2.20, core/platform/strong_hash.h (the use).
     """
+    low, high = (np.uint64(part & _BITS) for part in key)
     padded = [text + bytes(7 - len(text) % 8) + bytes([len(text) & 0xFF]) for text in texts]
-    lengths = np.array([len(each) for each in padded], np.int64)
-    found = np.empty(len(padded), np.uint64)
+    result = np.empty(len(padded), np.uint64)
+    for positions, words in _by_length(padded):
+        result[positions] = _siphash(words, low, high)
+    return result
+
+
+def older_hashes(texts: Sequence[bytes]) -> Hashes:
+    """Returns the hash of texts that `tf.strings.to_hash_bucket` makes, a MurmurHash64A.
+
+    Source: TensorFlow 2.20, tsl/platform/hash.cc, Hash64 (the formula).
+    """
+    sizes = np.array([len(text) for text in texts], np.uint64)
+    whole = [text[: len(text) // 8 * 8] for text in texts]
+    rests = [text[len(text) // 8 * 8 :] for text in texts]
+    starts = _OLDER_SEED ^ (sizes * _CAT)
+    result = np.empty(len(texts), np.uint64)
+    for positions, words in _by_length(whole):
+        hashes = starts[positions]
+        for word in words:
+            hashes = (hashes ^ (_mixed(word * _CAT) * _CAT)) * _CAT
+        result[positions] = hashes
+    last = np.array([int.from_bytes(rest, "little") for rest in rests], np.uint64)
+    result = np.where(sizes % np.uint64(8) > 0, (result ^ last) * _CAT, result)
+    return _mixed(_mixed(result) * _CAT)
+
+
+def _by_length(
+    texts: Sequence[bytes],
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
+    """Yields the positions of texts of one length, 8 k bytes, and their words, [k, texts]."""
+    lengths = np.array([len(text) for text in texts], np.int64)
     for length in np.unique(lengths).tolist():
-        places = np.flatnonzero(lengths == length)
-        words = np.frombuffer(
-            b"".join([padded[place] for place in places.tolist()]), "<u8"
-        ).reshape(-1, length // 8)
-        found[places] = _siphash(
-            words.T.astype(np.uint64), *(np.uint64(part & _BITS) for part in key)
-        )
-    return found
+        positions = np.flatnonzero(lengths == length)
+        joined = b"".join([texts[position] for position in positions.tolist()])
+        words = np.frombuffer(joined, "<u8").reshape(positions.size, length // 8)
+        yield positions, words.T.astype(np.uint64)
 
 
 def _siphash(words: NDArray[np.uint64], low: np.uint64, high: np.uint64) -> Hashes:

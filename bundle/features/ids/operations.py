@@ -22,7 +22,7 @@ import farmhash
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.features.ids.hashing import siphashes
+from bundle.features.ids.hashing import older_hashes, siphashes
 
 Array = NDArray[Any]
 Attributes = Mapping[str, Any]
@@ -192,6 +192,11 @@ def _hashed(attributes: Attributes, texts: Array) -> Array:
 def _strongly_hashed(attributes: Attributes, texts: Array) -> Array:
     low, high = attributes["key"]
     hashes = siphashes(texts.ravel().tolist(), (low, high))
+    return _buckets(hashes.reshape(texts.shape), attributes)
+
+
+def _hashed_as_before(attributes: Attributes, texts: Array) -> Array:
+    hashes = older_hashes(texts.ravel().tolist())
     return _buckets(hashes.reshape(texts.shape), attributes)
 
 
@@ -405,6 +410,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "StringLower": Operation(_lowered, 1, words="lower({0})"),
     "StringStrip": Operation(_stripped, 1, words="strip({0})"),
     "StringToNumber": Operation(_parsed, 1, ("out_type",), words="{out_type}({0})"),
+    "StringToHashBucket": Operation(
+        _hashed_as_before, 1, ("num_buckets",), words="(hash64({0}) mod {num_buckets})"
+    ),
     "StringToHashBucketFast": Operation(
         _hashed, 1, ("num_buckets",), words="(fingerprint64({0}) mod {num_buckets})"
     ),
