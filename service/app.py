@@ -33,7 +33,7 @@ from service.dataplane import Dataplane
 from service.engine.engine import COMPUTE, Engine
 from service.exit_codes import EXIT_BUG, EXIT_REQUIRED_MODEL
 from service.grpc_api.server import GrpcServer
-from service.grpc_api.servicer import EMBEDDING_SERVICE
+from service.grpc_api.servicer import embedding_service
 from service.http.app import create_http_app, create_http_front
 from service.observability import logging
 from service.observability.metrics import Metrics
@@ -140,7 +140,7 @@ class Worker:
             self._tracing,
         )
         self.grpc = GrpcServer(
-            self.dataplane, servicer.SHARD_SERVICE if is_shard else EMBEDDING_SERVICE
+            self.dataplane, servicer.SHARD_SERVICE if is_shard else embedding_service(self.changes)
         )
         self.bound_grpc_port = 0
         self._checked_required = False

@@ -7,13 +7,18 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
+from starlette.responses import Response
 
 from bundle.changes.records import Action, Kind
 from service.changes.follower import Changes
+from service.changes.requests import ChangeRequest
 from service.codec import json
+from service.codec.change_messages import change_message, read_change_message
 from service.codec.changes import ACTIONS, TARGETS, change_value, read_change
+from service.codec.metadata import PROTOBUF, accepts_protobuf, is_protobuf
 from service.config import ServiceSettings
 from service.engine.calls import Target
+from service.errors import InvalidArgument
 
 _JSON = "application/json"
 _SUMMARIES = {
@@ -42,11 +47,19 @@ def change_routes(
     router = APIRouter(prefix="/v1/models/{model}", tags=["changes"])
 
     def add(kind: Kind, action: Action) -> None:
-        async def change(request: Request, model: str) -> dict[str, Any]:
+        async def change(request: Request, model: str) -> Any:
             authorize(request, model)
-            body = json.parse(await read_body(request), settings)
-            change_request = read_change(kind, action, body)
-            result = await run_in_threadpool(changes.change, Target(model), change_request)
+            body = await read_body(request)
+            target = Target(model)
+            if is_protobuf(request.headers):
+                target, change_request = read_change_message(body, settings)
+                target = _target_of(target, change_request, (model, kind, action))
+            else:
+                change_request = read_change(kind, action, json.parse(body, settings))
+            result = await run_in_threadpool(changes.change, target, change_request)
+            if accepts_protobuf(request.headers):
+                content = change_message(result).SerializeToString()
+                return Response(content, media_type=PROTOBUF)
             return change_value(result)
 
         router.post(
@@ -61,6 +74,21 @@ def change_routes(
         for action in actions:
             add(kind, action)
     return router
+
+
+def _target_of(target: Target, request: ChangeRequest, path: tuple[str, Kind, Action]) -> Target:
+    """Returns the model and version that a message names, as far as the path does not.
+
+    Raises:
+      InvalidArgument: The message and the path contradict each other.
+    """
+    model, kind, action = path
+    if target.model not in {"", model} or (request.kind, request.action) != (kind, action):
+        raise InvalidArgument(
+            f"the path names {model[:128]!r}, {kind} and {action}, and the body "
+            f"{target.model[:128]!r}, {request.kind} and {request.action}; the same were expected"
+        )
+    return Target(model, target.version, target.label)
 
 
 def _schema(kind: Kind) -> dict[str, Any]:

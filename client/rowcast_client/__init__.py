@@ -7,6 +7,7 @@
 from importlib.metadata import version
 
 from rowcast_client.calls import Call
+from rowcast_client.changes import Changed
 from rowcast_client.client import AsyncClient, Client
 from rowcast_client.columns import Column
 from rowcast_client.errors import (
@@ -49,6 +50,7 @@ __all__ = [
     "AsyncClient",
     "Call",
     "Cancelled",
+    "Changed",
     "Client",
     "Column",
     "DataLoss",

@@ -186,7 +186,7 @@ def retrieve(
         exact=bool(exact),
         **selection,
     )
-    return _call("Retrieve", request, pb.RetrieveResponse, unpack_retrieved, **others)
+    return versioned_call("Retrieve", request, pb.RetrieveResponse, unpack_retrieved, **others)
 
 
 def rank(
@@ -227,15 +227,15 @@ def rank(
     if context is None:
         context = [{}] * len(context_ids) if is_list(context_ids) else {}
     request = pb.RankRequest(
-        tower=_text("tower", tower),
+        tower=text("tower", tower),
         context=pack_requests(context),
         heads=_names("heads", heads),
         k=_count("k", k),
-        formula=_text("formula", formula),
+        formula=text("formula", formula),
         context_ids=pack_contexts(context_ids),
         **pack_candidates(context, candidate_ids, candidate_features),
     )
-    return _call("Rank", request, pb.RankResponse, unpack_ranked, **options)
+    return versioned_call("Rank", request, pb.RankResponse, unpack_ranked, **options)
 
 
 def recommend(
@@ -259,8 +259,8 @@ def recommend(
     """
     packed = None if context is None else pack_requests(context)
     selection, others = _selection(options)
-    request = pb.RecommendRequest(context=packed, tower=_text("tower", tower), **selection)
-    return _call("Recommend", request, pb.RecommendResponse, unpack_retrieved, **others)
+    request = pb.RecommendRequest(context=packed, tower=text("tower", tower), **selection)
+    return versioned_call("Recommend", request, pb.RecommendResponse, unpack_retrieved, **others)
 
 
 def embed(features: Requests, *, tower: str = "", **options: Unpack[CallOptions]) -> Call[Embedded]:
@@ -275,8 +275,8 @@ def embed(features: Requests, *, tower: str = "", **options: Unpack[CallOptions]
       InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
         lists them.
     """
-    request = pb.EmbedRequest(tower=_text("tower", tower), features=pack_requests(features))
-    return _call("Embed", request, pb.EmbedResponse, unpack_embedded, **options)
+    request = pb.EmbedRequest(tower=text("tower", tower), features=pack_requests(features))
+    return versioned_call("Embed", request, pb.EmbedResponse, unpack_embedded, **options)
 
 
 def lookup(feature: str, ids: Candidates, **options: Unpack[CallOptions]) -> Call[LookedUp]:
@@ -293,7 +293,7 @@ def lookup(feature: str, ids: Candidates, **options: Unpack[CallOptions]) -> Cal
     """
     pack_ids("ids", ids)  # rejects what is no flat list of ids
     request = pb.LookupRequest(feature=feature, ids=pack_column(feature, ids))
-    return _call("Lookup", request, pb.LookupResponse, unpack_looked_up, **options)
+    return versioned_call("Lookup", request, pb.LookupResponse, unpack_looked_up, **options)
 
 
 def models(
@@ -320,7 +320,7 @@ def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[pb.GetModel
       name: empty: the only one.
       options: version, label, timeout_s, request_id: see VersionOptions.
     """
-    return _call(
+    return versioned_call(
         "GetModel",
         pb.GetModelRequest(),
         pb.GetModelResponse,
@@ -342,7 +342,7 @@ def _selection(options: SelectOptions) -> tuple[dict[str, Any], CallOptions]:
     return fields, others
 
 
-def _call(
+def versioned_call(
     method: str,
     request: Any,
     response: Any,
@@ -363,7 +363,7 @@ def _call(
         raise InvalidArgument(
             f"version is {version} and label is {label!r}: expected only one of the two"
         )
-    spec = pb.ModelSpec(name=_text("model", model), version=version, label=_text("label", label))
+    spec = pb.ModelSpec(name=text("model", model), version=version, label=text("label", label))
     request.model.CopyFrom(spec)
     return Call(method, request, response, unpack, timeout_s, request_id)
 
@@ -386,7 +386,8 @@ def _number(name: str, value: float | None) -> float | None:
     return None if value is None else float(value)
 
 
-def _text(name: str, value: str | None) -> str:
+def text(name: str, value: str | None) -> str:
+    """Returns a text, "" for None; raises InvalidArgument if it is none."""
     if value is not None and not isinstance(value, str):
         raise InvalidArgument(f"{name} is {value!r}: expected text")
     return value or ""
@@ -406,7 +407,7 @@ def _names(name: str, values: Iterable[str]) -> list[str]:
 SELECTION: dict[str, Callable[[str, Any], Any]] = {
     **dict.fromkeys(("k", "pool_size"), _count),
     **dict.fromkeys(("diversity", "min_score", "recall"), _number),
-    **dict.fromkeys(("formula", "index"), _text),
+    **dict.fromkeys(("formula", "index"), text),
     "attributes": _names,
     "context_ids": lambda _, given: pack_contexts(given),
     "crowding": lambda _, given: pack_crowding(given),

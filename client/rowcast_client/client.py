@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from tenacity import AsyncRetrying, Retrying
 
-from rowcast_client import calls
+from rowcast_client import calls, changes
 from rowcast_client.calls import Call
 from rowcast_client.errors import InvalidArgument, RowcastError, Unreachable
 from rowcast_client.retries import Deadline, Retries
@@ -188,6 +188,13 @@ class Client(_Connection):
     recommend = _waiting(calls.recommend)
     embed = _waiting(calls.embed)
     lookup = _waiting(calls.lookup)
+    upsert_rows = _waiting(changes.upsert_rows)
+    upsert_candidates = _waiting(changes.upsert_candidates)
+    delete_candidates = _waiting(changes.delete_candidates)
+    set_candidate_attributes = _waiting(changes.set_candidate_attributes)
+    upsert_contexts = _waiting(changes.upsert_contexts)
+    delete_contexts = _waiting(changes.delete_contexts)
+    set_context_attributes = _waiting(changes.set_context_attributes)
     models = _waiting(calls.models)
     model = _waiting(calls.model)
 
@@ -235,6 +242,13 @@ class AsyncClient(_Connection):
     recommend = _awaiting(calls.recommend)
     embed = _awaiting(calls.embed)
     lookup = _awaiting(calls.lookup)
+    upsert_rows = _awaiting(changes.upsert_rows)
+    upsert_candidates = _awaiting(changes.upsert_candidates)
+    delete_candidates = _awaiting(changes.delete_candidates)
+    set_candidate_attributes = _awaiting(changes.set_candidate_attributes)
+    upsert_contexts = _awaiting(changes.upsert_contexts)
+    delete_contexts = _awaiting(changes.delete_contexts)
+    set_context_attributes = _awaiting(changes.set_context_attributes)
     models = _awaiting(calls.models)
     model = _awaiting(calls.model)
 

@@ -119,6 +119,9 @@ class HttpTransport(Transport):
         if call.method == "ListModels":
             return "/v1/models"
         spec = call.request.model
+        if call.method == "Change":  # the body alone names a version
+            model = quote(spec.name or self.only_model, safe="")
+            return f"/v1/models/{model}/{_change_path(call.request)}"
         version = f"/versions/{spec.version}" if spec.version else ""
         version = f"/labels/{quote(spec.label, safe='')}" if spec.label else version
         verb = "" if call.method == "GetModel" else f":{call.method.lower()}"
@@ -134,6 +137,12 @@ class HttpTransport(Transport):
             return self.invalid_response(f"status {status} without an error of rowcast")
         message = f"{self.address.url} returned status {status}"
         return service_error(PROXIES[status], message, retry_after_s)
+
+
+def _change_path(request: pb.ChangeRequest) -> str:
+    kind = pb.ChangeKind.Name(request.kind).removeprefix("CHANGE_KIND_").lower()
+    action = pb.ChangeAction.Name(request.action).removeprefix("CHANGE_ACTION_").lower()
+    return f"{kind}/{action}"
 
 
 def _header(response: httpcore.Response, name: bytes) -> str:

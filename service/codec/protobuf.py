@@ -254,7 +254,8 @@ def _sent_fields(message: Any, settings: ServiceSettings) -> dict[str, Any]:
     return found
 
 
-def _columns(columns: Mapping[str, pb.Column], where: str) -> dict[str, Column]:
+def read_columns(columns: Mapping[str, pb.Column], where: str) -> dict[str, Column]:
+    """Reads columns by name; raises InvalidArgument if one is empty or truncated."""
     # Their items() is Python's, in seven calls.
     return {name: _column(columns[name], f"{where}.{name}") for name in columns}
 
@@ -285,7 +286,8 @@ def _values(message: Any, kind: str, where: str) -> NDArray[Any]:
     return packed(message.int32s, _INT32, f"{where}.int32s").astype(np.int64)
 
 
-def _ids(message: pb.Ids, where: str) -> calls.Ids:
+def read_ids(message: pb.Ids, where: str) -> calls.Ids:
+    """Reads ids; raises InvalidArgument if there are none, or if they are truncated."""
     kind = message.WhichOneof("kind")
     if kind is None:
         raise InvalidArgument(f"{where} is empty; int64s or strings were expected")
@@ -310,17 +312,17 @@ def _crowding(crowding: Mapping[str, int], where: str) -> dict[str, int]:  # noq
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "attributes": _names,
-    "candidate_features": _columns,
-    "candidate_ids": _ids,
-    "context": _columns,
-    "context_ids": _ids,
+    "candidate_features": read_columns,
+    "candidate_ids": read_ids,
+    "context": read_columns,
+    "context_ids": read_ids,
     "crowding": _crowding,
-    "exclude_ids": _ids,
+    "exclude_ids": read_ids,
     "exclude_offsets": _offsets,
-    "features": _columns,
+    "features": read_columns,
     "heads": _names,
-    "ids": _ids,
-    "negative_ids": _ids,
+    "ids": read_ids,
+    "negative_ids": read_ids,
     "negative_offsets": _offsets,
     "offsets": _offsets,
     "query_offsets": _offsets,
@@ -427,7 +429,7 @@ def _condition(message: pb.Condition, where: str) -> calls.Condition:
                 raise InvalidArgument(f"{where}.{name} is empty; int64 or float64 was expected")
             found[name] = getattr(value, kind)
         else:
-            found[name] = _ids(value, f"{where}.{name}")
+            found[name] = read_ids(value, f"{where}.{name}")
     return calls.Condition(**found)
 
 

@@ -37,8 +37,10 @@ from service.security.principal import NAME_CHARS_MAX, Principal
 
 _log = logging.logger(__name__)
 
-_NOT_COMPUTED = frozenset({"models", "model", "describe", "other"})
-"""Calls that are never rejected for overload: they cost about as much as a rejection."""
+_NOT_COMPUTED = frozenset({"models", "model", "describe", "change", "other"})
+"""Calls that are never rejected for overload: they cost about as much as a rejection, or wait for a
+disk.
+"""
 
 Continuation = Callable[[HandlerCallDetails], Awaitable[RpcMethodHandler | None]]
 Method = Callable[[bytes, RequestContext], Awaitable[bytes]]

@@ -4,11 +4,16 @@ nothing of gRPC.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from service.changes.follower import Changes
+from service.changes.requests import ChangeResult
 from service.codec import protobuf, signatures
+from service.codec.change_messages import change_message, read_change_message
+from service.codec.message_fields import model_of
 from service.codec.operations import OPERATIONS, Operation
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs.embedding_service_pb2_grpc import (
@@ -17,7 +22,7 @@ from service.codec.stubs.embedding_service_pb2_grpc import (
 )
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
-from service.security.principal import authorize, authorize_all
+from service.security.principal import authorize, authorize_all, authorize_change
 
 SERVICE = pb.DESCRIPTOR.services_by_name["EmbeddingService"].full_name
 
@@ -61,6 +66,26 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
     operations = OPERATIONS
     Retrieve = Rank = Recommend = Embed = Lookup = OperationServicer.execute
 
+    def __init__(self, dataplane: Dataplane, changes: Changes) -> None:
+        super().__init__(dataplane)
+        self._changes = changes
+
+    async def Change(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
+        """Changes rows, candidates or contexts."""
+        changes_from = self._dataplane.settings.changes_from
+        context.model = model_of(pb.ChangeRequest.DESCRIPTOR, request)
+        authorize_change(context.principal, context.model, changes_from)  # before it is decoded
+
+        def change() -> ChangeResult:
+            target, change_request = read_change_message(request, self._dataplane.settings)
+            authorize_change(context.principal, target.model, changes_from)
+            return self._changes.change(target, change_request)
+
+        # It waits for the disk, and not for a core.
+        result = await asyncio.to_thread(change)
+        context.model = result.model
+        return bytes(change_message(result).SerializeToString())
+
     # names of the contract
     async def ListModels(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
         """Lists models, versions and states."""
@@ -77,14 +102,23 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
         return bytes(signatures.details_message(self._engine.model(target)).SerializeToString())
 
 
-EMBEDDING_SERVICE = GrpcService(
-    name=SERVICE,
-    calls={
-        **{operation.method: name for name, operation in OPERATIONS.items()},
-        "ListModels": "models",
-        "GetModel": "model",
-    },
-    register=lambda dataplane, server: add_EmbeddingServiceServicer_to_server(
-        EmbeddingServicer(dataplane), server
-    ),
-)
+CALLS: Mapping[str, str] = {
+    **{operation.method: name for name, operation in OPERATIONS.items()},
+    "Change": "change",
+    "ListModels": "models",
+    "GetModel": "model",
+}
+"""Names of the calls, as in metrics, by method."""
+
+
+def embedding_service(changes: Changes) -> GrpcService:
+    """Returns the public service.
+
+    Args:
+      changes: makes the changes that clients send.
+    """
+
+    def register(dataplane: Dataplane, server: Any) -> None:
+        add_EmbeddingServiceServicer_to_server(EmbeddingServicer(dataplane, changes), server)
+
+    return GrpcService(SERVICE, CALLS, register)

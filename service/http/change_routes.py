@@ -8,10 +8,9 @@ from service.change_routes import change_routes
 from service.changes.follower import Changes
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
-from service.errors import PermissionDenied
 from service.http.calls import BodyReader
 from service.http.docs import ERRORS
-from service.security.principal import authorize
+from service.security.principal import authorize_change
 
 
 def add_change_routes(app: FastAPI, dataplane: Dataplane, changes: Changes) -> None:
@@ -29,14 +28,7 @@ def add_change_routes(app: FastAPI, dataplane: Dataplane, changes: Changes) -> N
         context: RequestContext = request.state.context
         context.call = "change"
         context.model = model
-        principal = context.principal
-        if principal is None or principal.name not in settings.changes_from:
-            name = "a client without a token" if principal is None else repr(principal.name)
-            raise PermissionDenied(
-                f"{name} may not change models here; name its token or certificate in the setting "
-                "changes_from, or send the change to the admin API"
-            )
-        authorize(principal, model)
+        authorize_change(context.principal, model, settings.changes_from)
 
     async def read_body(request: Request) -> bytes:
         context: RequestContext = request.state.context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from service.errors import PermissionDenied
@@ -36,6 +37,28 @@ def authorize(principal: Principal | None, model: str) -> None:
         raise PermissionDenied(
             f"model is {model[:80]!r}; this token is for {_listed(principal.models)}"
         )
+
+
+def authorize_change(
+    principal: Principal | None, model: str, changes_from: Collection[str]
+) -> None:
+    """Checks that a client may change a model.
+
+    Args:
+      principal: None: authentication is off, and nobody may change anything here.
+      model: as the request names it.
+      changes_from: the clients that may: the setting.
+
+    Raises:
+      PermissionDenied: it may not.
+    """
+    if principal is None or principal.name not in changes_from:
+        name = "a client without a token" if principal is None else repr(principal.name)
+        raise PermissionDenied(
+            f"{name} may not change models here; name its token or certificate in the setting "
+            "changes_from, or send the change to the admin API"
+        )
+    authorize(principal, model)
 
 
 def authorize_all(principal: Principal | None) -> None:

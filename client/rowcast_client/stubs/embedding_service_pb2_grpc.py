@@ -59,6 +59,11 @@ class EmbeddingServiceStub:
                 request_serializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.LookupRequest.SerializeToString,
                 response_deserializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.LookupResponse.FromString,
                 _registered_method=True)
+        self.Change = channel.unary_unary(
+                '/rowcast.embedding.v1.EmbeddingService/Change',
+                request_serializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ChangeRequest.SerializeToString,
+                response_deserializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ChangeResponse.FromString,
+                _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/rowcast.embedding.v1.EmbeddingService/ListModels',
                 request_serializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ListModelsRequest.SerializeToString,
@@ -109,6 +114,14 @@ class EmbeddingServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Change(self, request, context):
+        """Adds, replaces or deletes rows, candidates or contexts while they are served. The response means that the change is
+        on the disk, and served by the process that responds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListModels(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -148,6 +161,11 @@ def add_EmbeddingServiceServicer_to_server(servicer, server):
                     servicer.Lookup,
                     request_deserializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.LookupRequest.FromString,
                     response_serializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.LookupResponse.SerializeToString,
+            ),
+            'Change': grpc.unary_unary_rpc_method_handler(
+                    servicer.Change,
+                    request_deserializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ChangeRequest.FromString,
+                    response_serializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ChangeResponse.SerializeToString,
             ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
@@ -295,6 +313,33 @@ class EmbeddingService:
             '/rowcast.embedding.v1.EmbeddingService/Lookup',
             rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.LookupRequest.SerializeToString,
             rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.LookupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Change(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rowcast.embedding.v1.EmbeddingService/Change',
+            rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ChangeRequest.SerializeToString,
+            rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ChangeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -17,6 +17,20 @@ class SearchPath(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SEARCH_PATH_EXACT: _ClassVar[SearchPath]
     SEARCH_PATH_NONE: _ClassVar[SearchPath]
 
+class ChangeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHANGE_KIND_UNSPECIFIED: _ClassVar[ChangeKind]
+    CHANGE_KIND_ROWS: _ClassVar[ChangeKind]
+    CHANGE_KIND_CANDIDATES: _ClassVar[ChangeKind]
+    CHANGE_KIND_CONTEXTS: _ClassVar[ChangeKind]
+
+class ChangeAction(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHANGE_ACTION_UNSPECIFIED: _ClassVar[ChangeAction]
+    CHANGE_ACTION_UPSERT: _ClassVar[ChangeAction]
+    CHANGE_ACTION_DELETE: _ClassVar[ChangeAction]
+    CHANGE_ACTION_ATTRIBUTES: _ClassVar[ChangeAction]
+
 class LoadState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     LOAD_STATE_UNSPECIFIED: _ClassVar[LoadState]
@@ -166,6 +180,14 @@ SEARCH_PATH_UNSPECIFIED: SearchPath
 SEARCH_PATH_INDEX: SearchPath
 SEARCH_PATH_EXACT: SearchPath
 SEARCH_PATH_NONE: SearchPath
+CHANGE_KIND_UNSPECIFIED: ChangeKind
+CHANGE_KIND_ROWS: ChangeKind
+CHANGE_KIND_CANDIDATES: ChangeKind
+CHANGE_KIND_CONTEXTS: ChangeKind
+CHANGE_ACTION_UNSPECIFIED: ChangeAction
+CHANGE_ACTION_UPSERT: ChangeAction
+CHANGE_ACTION_DELETE: ChangeAction
+CHANGE_ACTION_ATTRIBUTES: ChangeAction
 LOAD_STATE_UNSPECIFIED: LoadState
 LOAD_STATE_LOADING: LoadState
 LOAD_STATE_AVAILABLE: LoadState
@@ -438,18 +460,20 @@ class Explanation(_message.Message):
     def __init__(self, path: _Optional[_Union[SearchPath, str]] = ..., matches: _Optional[int] = ..., selectivity: _Optional[float] = ..., scored: _Optional[int] = ..., search_ms: _Optional[float] = ..., shortfall: _Optional[str] = ...) -> None: ...
 
 class Attribute(_message.Message):
-    __slots__ = ("int64s", "float64s", "strings", "lists", "nulls")
+    __slots__ = ("int64s", "float64s", "strings", "lists", "bools", "nulls")
     INT64S_FIELD_NUMBER: _ClassVar[int]
     FLOAT64S_FIELD_NUMBER: _ClassVar[int]
     STRINGS_FIELD_NUMBER: _ClassVar[int]
     LISTS_FIELD_NUMBER: _ClassVar[int]
+    BOOLS_FIELD_NUMBER: _ClassVar[int]
     NULLS_FIELD_NUMBER: _ClassVar[int]
     int64s: bytes
     float64s: bytes
     strings: Strings
     lists: Lists
+    bools: bytes
     nulls: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, int64s: _Optional[bytes] = ..., float64s: _Optional[bytes] = ..., strings: _Optional[_Union[Strings, _Mapping]] = ..., lists: _Optional[_Union[Lists, _Mapping]] = ..., nulls: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, int64s: _Optional[bytes] = ..., float64s: _Optional[bytes] = ..., strings: _Optional[_Union[Strings, _Mapping]] = ..., lists: _Optional[_Union[Lists, _Mapping]] = ..., bools: _Optional[bytes] = ..., nulls: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Lists(_message.Message):
     __slots__ = ("values",)
@@ -704,6 +728,77 @@ class LookupResponse(_message.Message):
     coverage: float
     lost: bytes
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., found: _Optional[bytes] = ..., table: _Optional[str] = ..., coverage: _Optional[float] = ..., lost: _Optional[bytes] = ...) -> None: ...
+
+class ChangeRequest(_message.Message):
+    __slots__ = ("model", "kind", "action", "target", "ids", "feature", "features", "attributes", "vectors", "sequences", "expires_s", "stream", "offset")
+    class FeaturesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Column
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
+    class AttributesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Attribute
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Attribute, _Mapping]] = ...) -> None: ...
+    class VectorsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    ATTRIBUTES_FIELD_NUMBER: _ClassVar[int]
+    VECTORS_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCES_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_S_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    kind: ChangeKind
+    action: ChangeAction
+    target: str
+    ids: Ids
+    feature: str
+    features: _containers.MessageMap[str, Column]
+    attributes: _containers.MessageMap[str, Attribute]
+    vectors: _containers.ScalarMap[str, bytes]
+    sequences: bytes
+    expires_s: bytes
+    stream: str
+    offset: int
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., kind: _Optional[_Union[ChangeKind, str]] = ..., action: _Optional[_Union[ChangeAction, str]] = ..., target: _Optional[str] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., feature: _Optional[str] = ..., features: _Optional[_Mapping[str, Column]] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., vectors: _Optional[_Mapping[str, bytes]] = ..., sequences: _Optional[bytes] = ..., expires_s: _Optional[bytes] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
+class ChangeResponse(_message.Message):
+    __slots__ = ("model", "sequence", "changed", "outdated", "unknown", "outdated_count", "unknown_count", "is_repeated")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    OUTDATED_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    OUTDATED_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IS_REPEATED_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    sequence: int
+    changed: int
+    outdated: Ids
+    unknown: Ids
+    outdated_count: int
+    unknown_count: int
+    is_repeated: bool
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., sequence: _Optional[int] = ..., changed: _Optional[int] = ..., outdated: _Optional[_Union[Ids, _Mapping]] = ..., unknown: _Optional[_Union[Ids, _Mapping]] = ..., outdated_count: _Optional[int] = ..., unknown_count: _Optional[int] = ..., is_repeated: _Optional[bool] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.grpc_api.server import GrpcServer
-from service.grpc_api.servicer import EMBEDDING_SERVICE, SERVICE
+from service.grpc_api.servicer import SERVICE, embedding_service
 from tests.bundles.small import SmallBundle
 from tests.service.grpc_api.requests import (
     PREFACE,
@@ -40,7 +40,7 @@ PING = 6
 
 def test_port_in_use_is_an_error_that_names_it(service: RunningService) -> None:
     async def start() -> None:
-        server = GrpcServer(service.dataplane, EMBEDDING_SERVICE)
+        server = GrpcServer(service.dataplane, embedding_service(service.worker.changes))
         await server.start("127.0.0.1", int(service.grpc.partition(":")[2]))
 
     with pytest.raises(OSError, match=rf"gRPC cannot listen on {service.grpc}"):

@@ -9,7 +9,7 @@ import pytest
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.stubs.embedding_service_pb2_grpc import EmbeddingServiceStub
-from service.grpc_api.servicer import EMBEDDING_SERVICE
+from service.grpc_api.servicer import CALLS
 from tests.bundles.small import SmallBundle
 from tests.service.grpc_api.requests import call, lookup, retrieve, users
 from tests.service.running import RunningService
@@ -36,7 +36,7 @@ def test_every_method_of_the_contract_works_with_the_generated_stub(
     assert [model.name for model in stub.ListModels(pb.ListModelsRequest()).models] == ["movies"]
     details = stub.GetModel(pb.GetModelRequest(model=pb.ModelSpec(name="movies")))
     assert {each.call for each in details.calls} >= {pb.CALL_RETRIEVE, pb.CALL_RANK}
-    assert set(EMBEDDING_SERVICE.calls) == {
+    assert set(CALLS) == {
         method.name for method in pb.DESCRIPTOR.services_by_name["EmbeddingService"].methods
     }
 

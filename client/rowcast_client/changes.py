@@ -1,0 +1,371 @@
+"""Calls that change rows, candidates and contexts while they are served.
+
+A service makes them for the clients that its setting `changes_from` names. When a call returns, the
+change is on the disk and served by the process that responded; the others follow within
+milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rowcast_client.calls import Call, CallOptions, text, versioned_call
+from rowcast_client.columns import Features, as_list, is_list, pack_features, pack_ids, shown
+from rowcast_client.errors import InvalidArgument
+from rowcast_client.results import Ids, unpack_ids
+from rowcast_client.stubs import embedding_service_pb2 as pb
+
+Values = Sequence[Any] | NDArray[Any]
+"""One for each id: a list or an array."""
+_INT64 = "<i8"
+
+
+class ChangeOptions(CallOptions, total=False):
+    """Options of every change, beside those of calls. The version is the one that the change is
+    checked against; all that are served get it.
+
+    Attributes:
+      sequences: an integer from 0 for each id: an id keeps its state if that has this sequence or a
+        later one.
+      stream: where the change was read from, with `offset`.
+      offset: in the stream, behind the change. A change of the stream before the offset of an
+        earlier one is left out, so that each is made once.
+    """
+
+    sequences: Values | None
+    stream: str
+    offset: int
+
+
+@dataclass(frozen=True, eq=False)
+class Changed:
+    """What became of a change.
+
+    Attributes:
+      model: the name of the model.
+      version: the version that the change was checked against.
+      sequence: of the change in the log of the model; 0: nothing was changed.
+      changed: how many ids were changed.
+      outdated: the first ids that were left alone, since a state with their sequence or a later one
+        was there.
+      unknown: the first ids to delete, or to give attributes to, that do not exist.
+      outdated_count, unknown_count: how many ids these are in all.
+      is_repeated: whether the stream was applied up to this offset before, so that all was left
+        alone.
+    """
+
+    model: str
+    version: int
+    sequence: int
+    changed: int
+    outdated: Ids
+    unknown: Ids
+    outdated_count: int
+    unknown_count: int
+    is_repeated: bool
+
+
+def upsert_rows(
+    ids: Values,
+    vectors: ArrayLike,
+    *,
+    table: str = "",
+    feature: str = "",
+    **options: Unpack[ChangeOptions],
+) -> Call[Changed]:
+    """Replaces rows of a table.
+
+    Args:
+      ids: of the m rows: numbers of rows, or the ids of a feature.
+      vectors: [m, dim] numbers.
+      table: left out: the one that `feature` reads, or the only one.
+      feature: by whose rule ids become rows; left out: they are rows.
+      options: model, sequences, stream and more: see ChangeOptions.
+
+    Raises:
+      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+        lists them.
+    """
+    request = pb.ChangeRequest(
+        kind=pb.CHANGE_KIND_ROWS,
+        action=pb.CHANGE_ACTION_UPSERT,
+        target=text("table", table),
+        feature=text("feature", feature),
+        vectors={"": _matrix("vectors", vectors)},
+    )
+    return _change(request, ids, **options)
+
+
+def upsert_candidates(
+    ids: Values,
+    features: Features | None = None,
+    *,
+    attributes: Mapping[str, Values] | None = None,
+    vectors: Mapping[str, ArrayLike] | None = None,
+    expires_s: Values | None = None,
+    corpus: str = "",
+    **options: Unpack[ChangeOptions],
+) -> Call[Changed]:
+    """Adds candidates, or replaces those with the same ids.
+
+    Args:
+      ids: of the m candidates.
+      features: one value of each candidate by name: those that the corpus holds.
+      attributes: likewise; None stands for no value, as it does in attributes that are left out.
+      vectors: [m, dim] by index, instead of those that the candidate tower computes.
+      expires_s: when each candidate expires, in Unix seconds; None: never.
+      corpus: left out: the only one.
+      options: model, sequences, stream and more: see ChangeOptions.
+
+    Raises:
+      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+        lists them.
+    """
+    request = _upsert(pb.CHANGE_KIND_CANDIDATES, corpus, features, attributes)
+    for name, matrix in (vectors or {}).items():
+        request.vectors[name] = _matrix(f"vectors of {name!r}", matrix)
+    if expires_s is not None:
+        times = [np.nan if time_s is None else time_s for time_s in _listed("expires_s", expires_s)]
+        request.expires_s = _packed("expires_s", times, "<f8")
+    return _change(request, ids, **options)
+
+
+def delete_candidates(
+    ids: Values, *, corpus: str = "", **options: Unpack[ChangeOptions]
+) -> Call[Changed]:
+    """Deletes candidates.
+
+    Args:
+      ids: theirs.
+      corpus: left out: the only one.
+      options: model, sequences, stream and more: see ChangeOptions.
+
+    Raises:
+      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+        lists them.
+    """
+    return _change(_delete(pb.CHANGE_KIND_CANDIDATES, corpus), ids, **options)
+
+
+def set_candidate_attributes(
+    ids: Values,
+    attributes: Mapping[str, Values],
+    *,
+    corpus: str = "",
+    **options: Unpack[ChangeOptions],
+) -> Call[Changed]:
+    """Changes attributes of candidates, such as prices; features and vectors stay.
+
+    Args:
+      ids: of the candidates.
+      attributes: one value of each candidate by name; None: no value. Others stay.
+      corpus: left out: the only one.
+      options: model, sequences, stream and more: see ChangeOptions.
+
+    Raises:
+      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+        lists them.
+    """
+    return _change(_attributes(pb.CHANGE_KIND_CANDIDATES, corpus, attributes), ids, **options)
+
+
+def upsert_contexts(
+    ids: Values,
+    features: Features,
+    *,
+    attributes: Mapping[str, Values] | None = None,
+    store: str = "",
+    **options: Unpack[ChangeOptions],
+) -> Call[Changed]:
+    """Adds contexts to a store, or replaces those with the same ids.
+
+    Args:
+      ids: of the m contexts, such as users.
+      features: one value of each context by name: those that the store holds.
+      attributes: likewise; None stands for no value.
+      store: left out: the only one.
+      options: model, sequences, stream and more: see ChangeOptions.
+
+    Raises:
+      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+        lists them.
+    """
+    return _change(_upsert(pb.CHANGE_KIND_CONTEXTS, store, features, attributes), ids, **options)
+
+
+def delete_contexts(
+    ids: Values, *, store: str = "", **options: Unpack[ChangeOptions]
+) -> Call[Changed]:
+    """Deletes contexts from a store.
+
+    Args:
+      ids: theirs.
+      store: left out: the only one.
+      options: model, sequences, stream and more: see ChangeOptions.
+
+    Raises:
+      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+        lists them.
+    """
+    return _change(_delete(pb.CHANGE_KIND_CONTEXTS, store), ids, **options)
+
+
+def set_context_attributes(
+    ids: Values,
+    attributes: Mapping[str, Values],
+    *,
+    store: str = "",
+    **options: Unpack[ChangeOptions],
+) -> Call[Changed]:
+    """Changes attributes of contexts; their features stay.
+
+    Args:
+      ids: of the contexts.
+      attributes: one value of each context by name; None: no value. Others stay.
+      store: left out: the only one.
+      options: model, sequences, stream and more: see ChangeOptions.
+
+    Raises:
+      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+        lists them.
+    """
+    return _change(_attributes(pb.CHANGE_KIND_CONTEXTS, store, attributes), ids, **options)
+
+
+def _upsert(
+    kind: pb.ChangeKind,
+    target: str,
+    features: Features | None,
+    attributes: Mapping[str, Values] | None,
+) -> pb.ChangeRequest:
+    return pb.ChangeRequest(
+        kind=kind,
+        action=pb.CHANGE_ACTION_UPSERT,
+        target=text("corpus or store", target),
+        features=pack_features(features or {}),
+        attributes=_packed_attributes(attributes or {}),
+    )
+
+
+def _delete(kind: pb.ChangeKind, target: str) -> pb.ChangeRequest:
+    return pb.ChangeRequest(
+        kind=kind, action=pb.CHANGE_ACTION_DELETE, target=text("corpus or store", target)
+    )
+
+
+def _attributes(
+    kind: pb.ChangeKind, target: str, attributes: Mapping[str, Values]
+) -> pb.ChangeRequest:
+    return pb.ChangeRequest(
+        kind=kind,
+        action=pb.CHANGE_ACTION_ATTRIBUTES,
+        target=text("corpus or store", target),
+        attributes=_packed_attributes(attributes),
+    )
+
+
+def _change(
+    request: pb.ChangeRequest,
+    ids: Values,
+    *,
+    sequences: Values | None = None,
+    stream: str = "",
+    offset: int = 0,
+    **options: Unpack[CallOptions],
+) -> Call[Changed]:
+    """Completes a request with what all changes have."""
+    request.ids.CopyFrom(pack_ids("ids", ids))
+    if sequences is not None:
+        request.sequences = _packed("sequences", _listed("sequences", sequences), _INT64)
+    request.stream = text("stream", stream)
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
+        raise InvalidArgument(f"offset is {offset!r}: expected an integer from 0")
+    request.offset = offset
+    return versioned_call("Change", request, pb.ChangeResponse, _unpack, **options)
+
+
+def _unpack(message: pb.ChangeResponse) -> Changed:
+    return Changed(
+        message.model.name,
+        message.model.version,
+        message.sequence,
+        message.changed,
+        unpack_ids(message.outdated),
+        unpack_ids(message.unknown),
+        message.outdated_count,
+        message.unknown_count,
+        message.is_repeated,
+    )
+
+
+def _matrix(what: str, vectors: ArrayLike) -> bytes:
+    """Packs [m, dim] numbers as float32."""
+    try:
+        with np.errstate(over="ignore"):  # becomes infinite, which the service rejects by name
+            matrix = np.asarray(as_list(vectors), dtype="<f4")
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(
+            f"{what} cannot be read: expected numbers, [m, dim]: {error}"
+        ) from error
+    if matrix.ndim != 2 or not matrix.size:
+        raise InvalidArgument(f"{what} have shape {matrix.shape}: expected [m, dim]")
+    return matrix.tobytes()
+
+
+def _listed(what: str, values: Values) -> list[Any]:
+    values = as_list(values)
+    if not is_list(values):
+        raise InvalidArgument(f"{what} is {shown(values)}: expected a list, one value for each id")
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
+def _packed(what: str, values: list[Any], dtype: str) -> bytes:
+    """Packs numbers."""
+    kinds = (int, np.integer) if dtype == _INT64 else (int, float, np.number)
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            expected = "integers" if dtype == _INT64 else "numbers"
+            raise InvalidArgument(f"{what} holds {shown(value)}: expected {expected}")
+    try:
+        return np.array(values, dtype).tobytes()
+    except OverflowError as error:
+        raise InvalidArgument(f"{what} holds a number beyond 64 bits") from error
+
+
+def _packed_attributes(attributes: Mapping[str, Values]) -> dict[str, pb.Attribute]:
+    return {
+        name: _packed_attribute(f"attribute {name!r}", _listed(f"attribute {name!r}", values))
+        for name, values in attributes.items()
+    }
+
+
+def _packed_attribute(what: str, values: list[Any]) -> pb.Attribute:
+    """Packs the values of one attribute, None where there is none."""
+    message = pb.Attribute(nulls=[place for place, value in enumerate(values) if value is None])
+    present = [value for value in values if value is not None]
+    if not present:
+        return message
+    if all(isinstance(value, (bool, np.bool_)) for value in present):
+        message.bools = bytes(bool(value) for value in values)
+    elif all(isinstance(value, str) for value in present):
+        message.strings.values.extend(value or "" for value in values)
+    elif all(isinstance(value, (list, tuple)) for value in present):
+        for value in values:
+            message.lists.values.append(pb.Strings(values=_texts(what, value or ())))
+    elif all(isinstance(value, (int, np.integer)) for value in present):
+        message.int64s = _packed(what, [0 if value is None else value for value in values], _INT64)
+    else:
+        message.float64s = _packed(what, [0 if value is None else value for value in values], "<f8")
+    return message
+
+
+def _texts(what: str, values: Sequence[Any]) -> list[str]:
+    for value in values:
+        if not isinstance(value, str):
+            raise InvalidArgument(f"{what} holds {shown(value)} in a list: expected strings")
+    return list(values)

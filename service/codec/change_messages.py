@@ -1,0 +1,185 @@
+"""Changes of rows, candidates and contexts: protobuf messages to requests, and results to messages.
+
+What may be sent is the same as in JSON (`changes.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.changes.records import Action, Kind
+from service.changes.requests import ChangeRequest, ChangeResult, Ids
+from service.codec import protobuf
+from service.codec.changes import ACTIONS
+from service.codec.message_fields import check_fields
+from service.codec.stubs import embedding_service_pb2 as pb
+from service.config import ServiceSettings
+from service.engine.calls import Target
+from service.engine.limits import at_most
+from service.errors import InvalidArgument
+
+_KINDS: dict[int, Kind] = {
+    pb.CHANGE_KIND_ROWS: "rows",
+    pb.CHANGE_KIND_CANDIDATES: "candidates",
+    pb.CHANGE_KIND_CONTEXTS: "contexts",
+}
+_ACTIONS: dict[int, Action] = {
+    pb.CHANGE_ACTION_UPSERT: "upsert",
+    pb.CHANGE_ACTION_DELETE: "delete",
+    pb.CHANGE_ACTION_ATTRIBUTES: "attributes",
+}
+_FIELDS: dict[tuple[Kind, Action], frozenset[str]] = {
+    ("rows", "upsert"): frozenset({"feature", "vectors"}),
+    ("candidates", "upsert"): frozenset({"features", "attributes", "vectors", "expires_s"}),
+    ("candidates", "attributes"): frozenset({"attributes"}),
+    ("candidates", "delete"): frozenset(),
+    ("contexts", "upsert"): frozenset({"features", "attributes"}),
+    ("contexts", "attributes"): frozenset({"attributes"}),
+    ("contexts", "delete"): frozenset(),
+}
+"""Fields that some changes have, beside those that all may have."""
+_SOME_HAVE = frozenset().union(*_FIELDS.values())
+_FLOAT32 = np.dtype("<f4")
+_FLOAT64 = np.dtype("<f8")
+_INT64 = np.dtype("<i8")
+_BOOL = np.dtype("?")
+
+
+def read_change_message(body: bytes, settings: ServiceSettings) -> tuple[Target, ChangeRequest]:
+    """Reads a serialized ChangeRequest; returns the model and version, and what to change.
+
+    Args:
+      body: The message.
+      settings: The limits.
+
+    Raises:
+      InvalidArgument: A field that this change has not, packed bytes that are truncated, or as many
+        values as there are no ids; names the field.
+      TooLarge: More fields or values than the limits.
+    """
+    if len(body) > protobuf.SMALL_BYTES:
+        fields_max = settings.max_features + settings.max_names + settings.max_values
+        check_fields(pb.ChangeRequest.DESCRIPTOR, body, fields_max, settings.max_values)
+    message = protobuf.parse(pb.ChangeRequest, body)
+    kind = _KINDS.get(message.kind)
+    action = _ACTIONS.get(message.action)
+    if kind is None or action is None:
+        raise InvalidArgument("kind or action is missing, or unknown")
+    if action not in ACTIONS[kind]:
+        raise InvalidArgument(f"action is {action}; {kind} can be upserted only")
+    sent = {field.name for field, _ in message.ListFields()}
+    wrong = sorted(sent & _SOME_HAVE - _FIELDS[kind, action])
+    if wrong:
+        raise InvalidArgument(f"{wrong[0]} was sent, which {action} of {kind} has not")
+    if message.offset and not message.stream:
+        raise InvalidArgument("stream and offset are accepted only together")
+    at_most(settings, "max_features", len(message.features), "features")
+    at_most(settings, "max_names", len(message.attributes), "attributes")
+    ids = _ids(message)
+    request = ChangeRequest(
+        kind,
+        action,
+        ids,
+        target=message.target,
+        feature=message.feature,
+        features=protobuf.read_columns(message.features, "features"),
+        attributes={
+            name: _attribute(message.attributes[name], f"attributes.{name}", ids.size)
+            for name in message.attributes
+        },
+        vectors={
+            name: _matrix(message.vectors[name], f"vectors.{name}", ids.size)
+            for name in message.vectors
+        },
+        sequences=_sequences(message.sequences),
+        expires_s=_expiries(message.expires_s),
+        stream=message.stream,
+        offset=_from_zero(message.offset, "offset"),
+    )
+    return protobuf.target_of(message.model, None), request
+
+
+def change_message(result: ChangeResult) -> pb.ChangeResponse:
+    """Returns a result as its message."""
+    return pb.ChangeResponse(
+        model=pb.ModelSpec(name=result.model, version=result.version),
+        sequence=result.sequence,
+        changed=result.changed,
+        outdated=_ids_message(result.outdated),
+        unknown=_ids_message(result.unknown),
+        outdated_count=result.outdated_count,
+        unknown_count=result.unknown_count,
+        is_repeated=result.is_repeated,
+    )
+
+
+def _ids(message: pb.ChangeRequest) -> Ids:
+    ids = protobuf.read_ids(message.ids, "ids")
+    if not ids.size:
+        raise InvalidArgument("ids is empty; at least one id was expected")
+    return ids
+
+
+def _matrix(data: bytes, where: str, count: int) -> NDArray[np.float32]:
+    """Returns [count, dim] vectors."""
+    values = protobuf.packed(data, _FLOAT32, where)
+    if not values.size or values.size % count:
+        raise InvalidArgument(
+            f"{where} has {values.size} numbers; a vector of equal length was expected for each of "
+            f"{count} ids"
+        )
+    return values.reshape(count, -1)
+
+
+def _attribute(message: pb.Attribute, where: str, count: int) -> list[Any]:
+    """Returns the values of ids, None where there is none; of `count` if none has one."""
+    values: list[Any]
+    match message.WhichOneof("values"):
+        case "int64s":
+            values = protobuf.packed(message.int64s, _INT64, f"{where}.int64s").tolist()
+        case "float64s":
+            values = protobuf.packed(message.float64s, _FLOAT64, f"{where}.float64s").tolist()
+        case "bools":
+            values = protobuf.packed(message.bools, _BOOL, f"{where}.bools").tolist()
+        case "strings":
+            values = list(message.strings.values)
+        case "lists":
+            values = [list(strings.values) for strings in message.lists.values]
+        case _:
+            values = [None] * count
+    for position in message.nulls:
+        if not 0 <= position < len(values):
+            raise InvalidArgument(
+                f"{where}.nulls has {position}; a position below {len(values)} was expected"
+            )
+        values[position] = None
+    return values
+
+
+def _sequences(data: bytes) -> NDArray[np.int64] | None:
+    if not data:
+        return None
+    sequences = protobuf.packed(data, _INT64, "sequences")
+    _from_zero(int(sequences.min()), "sequences")
+    return sequences
+
+
+def _expiries(data: bytes) -> NDArray[np.float64] | None:
+    return protobuf.packed(data, _FLOAT64, "expires_s") if data else None
+
+
+def _from_zero(value: int, where: str) -> int:
+    if value < 0:
+        raise InvalidArgument(f"{where} is {value}; an integer from 0 was expected")
+    return value
+
+
+def _ids_message(ids: tuple[int | str, ...]) -> pb.Ids | None:
+    if not ids:
+        return None
+    if isinstance(ids[0], str):
+        return pb.Ids(strings=pb.Strings(values=map(str, ids)))
+    return pb.Ids(int64s=np.array(ids, _INT64).tobytes())
