@@ -290,10 +290,11 @@ class Shards:
             self._metrics.count("shard_bytes", response.ByteSize(), shard)
             result = _read(call, response)
         except grpc.aio.AioRpcError as failure:
-            if failure.code() is grpc.StatusCode.UNAVAILABLE:
+            error = service_error_of(failure, call.shard)
+            if isinstance(error, NotReady):  # also where it stops, or has retired the version
                 self._membership.suspect(replica)
             self._failed(call, replica, failure.code().name, failure.details() or "")
-            raise service_error_of(failure, call.shard) from failure
+            raise error from failure
         except Internal as problem:
             self._failed(call, replica, "INTERNAL", str(problem))
             raise

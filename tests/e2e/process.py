@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import psutil
 
-WAIT_S = 60
+WAIT_S = 180
 PROGRAM = [str(Path(sys.executable).with_name("rowcast-serve"))]
 
 
