@@ -1,4 +1,4 @@
-"""How many cases a test draws at random, and from which seeds."""
+"""How many cases a test tries."""
 
 from __future__ import annotations
 
@@ -22,3 +22,14 @@ def seeds(request: pytest.FixtureRequest, cases: int, first: int) -> range:
         first = secrets.randbits(32)
         cases *= THOROUGH
     return range(first, first + cases)
+
+
+def moments(request: pytest.FixtureRequest, apart: int) -> range:
+    """Returns the numbers of the operations before which a run is killed, from the first on; those
+    beyond its last one kill nothing.
+
+    Args:
+      request: Of the test.
+      apart: Every which operation. With `--thorough`, it is each one.
+    """
+    return range(1, 1000, 1 if request.config.getoption("--thorough") else apart)

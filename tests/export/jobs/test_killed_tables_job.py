@@ -9,6 +9,7 @@ import pytest
 
 from tests.export.forked_runs import ForkedRuns
 from tests.export.killed_jobs import KILLED, Expected, Job, resume, tables_job, undisturbed
+from tests.random_cases import moments
 
 pytestmark = pytest.mark.slow
 
@@ -28,12 +29,17 @@ def expected(forked: ForkedRuns, job: Job, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.mark.parametrize(
-    ("job", "apart"), [(HERE, 3), (POOL, 5)], indirect=["job"], ids=["here", "pool"]
+    ("job", "apart"), [(HERE, 7), (POOL, 11)], indirect=["job"], ids=["here", "pool"]
 )
 def test_tables_killed_before_a_change_of_a_file_resumes_to_the_same_bundle(
-    forked: ForkedRuns, job: Job, apart: int, expected: Expected, tmp_path: Path
+    request: pytest.FixtureRequest,
+    forked: ForkedRuns,
+    job: Job,
+    apart: int,
+    expected: Expected,
+    tmp_path: Path,
 ) -> None:
-    for number in range(1, 1000, apart):
+    for number in moments(request, apart):
         status = forked.run(
             job.arguments(tmp_path / "bundles"), tmp_path / "output", operation=number
         )
