@@ -11,7 +11,7 @@ THOROUGH ?=
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv quickstart docs demo demo-models demo-scale zoo test test-all costs check format stubs bench bench-against bench-fresh bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-export clean
+.PHONY: help venv quickstart docs demo demo-models demo-scale zoo test test-all costs check format stubs bench bench-against bench-fresh bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -93,6 +93,9 @@ soak-proxies: venv ## nginx and HAProxy before two services: workers that leave,
 soak-scale: venv ## routers and shards at 200 random moments: killed, stopped, slow, outdated, nodes of Ray lost; twenty minutes
 	$(BIN)/python -m benchmarks.soak.scale
 	$(BIN)/python -m benchmarks.soak.scale_on_ray
+
+soak-changes: venv ## 10,000 random histories of changes of a store, each compared with a store written anew; ten minutes
+	$(BIN)/python -m benchmarks.soak.changes
 
 soak-export: venv ## 10,000 random computations of ids; 2,000 random models; damaged checkpoints for a minute; exports killed at 240 random moments and resumed; half an hour
 	$(BIN)/python -m benchmarks.soak.id_programs

@@ -4,6 +4,7 @@ lost, nothing is applied twice, and every worker serves it.
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import threading
@@ -22,8 +23,9 @@ from tests.e2e.services import Launch, Write, client_of, wait_for, wait_for_work
 pytestmark = pytest.mark.slow
 
 SENDERS = 3
-ROUNDS = 25
+ROUNDS_MIN = 25
 KILLS = 6
+KILLS_THOROUGH = 100
 
 
 @contextmanager
@@ -72,42 +74,43 @@ def years(service: Process) -> dict[int, int]:
 
 
 def test_nothing_acknowledged_is_lost_or_applied_twice_when_workers_are_killed(
-    write: Write, launch: Launch
+    request: pytest.FixtureRequest, write: Write, launch: Launch
 ) -> None:
     write()
     service = launch("--workers", "2")
     wait_for(service, "2")
-    stopped = threading.Event()
+    kills = KILLS_THOROUGH if request.config.getoption("--thorough") else KILLS
+    killed = threading.Event()
 
-    def send(sender: int) -> None:
+    def send(sender: int) -> int:
+        """Returns the last sequence that was acknowledged."""
         with admin_of(service) as client:
-            for sequence in range(1, ROUNDS + 1):
+            for sequence in itertools.count(1):
                 upsert(client, 5000 + sender, sequence)
+                if killed.is_set() and sequence >= ROUNDS_MIN:
+                    break
+        return sequence
 
     def kill() -> None:
-        for _ in range(KILLS):
-            workers = workers_of(service)
-            if len(workers) == 2:
-                random.choice(workers).send_signal(signal.SIGKILL)
-            if stopped.wait(0.4):
-                return
+        for _ in range(kills):
+            until(lambda: len(workers_of(service)) == 2)
+            time.sleep(random.uniform(0, 0.5))
+            random.choice(workers_of(service)).send_signal(signal.SIGKILL)
+        killed.set()
 
     with ThreadPoolExecutor(SENDERS + 1) as threads:
         killing = threads.submit(kill)
         senders = [threads.submit(send, sender) for sender in range(SENDERS)]
-        for sender in senders:
-            sender.result()
-        stopped.set()
         killing.result()
+        expected = {5000 + sender: senders[sender].result() for sender in range(SENDERS)}
 
-    expected = {5000 + sender: ROUNDS for sender in range(SENDERS)}
     wait_for_workers(service, 2)
     for _ in range(8):  # connections of their own reach every worker
         until(lambda: years(service) == expected)
     with admin_of(service) as client:
         status = client.get("/changes").json()
-        assert upsert(client, 5000, ROUNDS)["outdated"] == [5000]
-    assert status["sequence"] >= SENDERS * ROUNDS
+        assert upsert(client, 5000, expected[5000])["outdated"] == [5000]
+    assert status["sequence"] >= sum(expected.values())
 
     service.kill()
     again = launch("--workers", "1")

@@ -255,13 +255,10 @@ def assert_same_columns(actual: Mapping[str, Column], expected: Mapping[str, Col
             np.testing.assert_array_equal(values, expected_values, strict=values is not None)
 
 
-@pytest.mark.parametrize("kind", IDS)
-@settings(max_examples=25)
-@given(st.lists(CHANGES, max_size=7), st.integers(0, 7))
-def test_store_after_any_changes_equals_one_written_anew(
-    tmp_path_factory: pytest.TempPathFactory, kind: str, applied: list[Change], earlier: int
-) -> None:
-    directory = tmp_path_factory.mktemp("changed")
+def check_history(directory: Path, kind: str, applied: Sequence[Change], earlier: int) -> None:
+    """Applies changes, and compares the last snapshot and an earlier one with stores that are
+    written anew.
+    """
     changes = changes_of(directory, kind)
     rows = [row(number) for number in range(BASE)]
     state = State(kind, [*range(BASE)], rows, {number: number for number in range(BASE)})
@@ -271,6 +268,19 @@ def test_store_after_any_changes_equals_one_written_anew(
         snapshots.append((changes.store, state.copy()))
     for snapshot in (snapshots[min(earlier, len(applied))], snapshots[-1]):
         assert_holds(*snapshot, directory)
+
+
+HISTORIES = st.lists(CHANGES, max_size=7)
+EARLIER = st.integers(0, 7)
+
+
+@pytest.mark.parametrize("kind", IDS)
+@settings(max_examples=settings().max_examples // 4)
+@given(HISTORIES, EARLIER)
+def test_store_after_any_changes_equals_one_written_anew(
+    tmp_path_factory: pytest.TempPathFactory, kind: str, applied: list[Change], earlier: int
+) -> None:
+    check_history(tmp_path_factory.mktemp("changed"), kind, applied, earlier)
 
 
 def test_many_small_changes_are_found_in_the_order_in_which_they_came(tmp_path: Path) -> None:
