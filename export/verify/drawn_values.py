@@ -106,12 +106,14 @@ class ValueSource:
         """Returns [k] keys that readers look up, or numbers in all of their buckets."""
         listed = [keys for reader in self.readers for keys in reader.keys]
         keys = [keys for keys in listed if keys.dtype == self._array_dtype]
-        boundaries = [boundary for reader in self.readers for boundary in reader.boundaries]
-        if boundaries and self.dtype != "string":
-            ends = min(boundaries) - 1, max(boundaries) + 1
-            numbers = self.random.uniform(*ends, _ORDINARY_VALUES)
-            whole = np.floor(numbers).astype(np.int64)
-            keys.append(numbers.astype(np.float32) if self.dtype == "float32" else whole)
+        for reader in self.readers:
+            boundaries = [edge for edge in reader.boundaries if abs(edge) < _FLOAT_END]
+            if boundaries and self.dtype != "string":
+                ends = min(boundaries) - 1, max(boundaries) + 1
+                numbers = self.random.uniform(*ends, _ORDINARY_VALUES)
+                keys.append(
+                    (np.floor(numbers) if self.dtype == "int64" else numbers).astype(self.dtype)
+                )
         return np.concatenate(keys) if keys else np.empty(0, self._array_dtype)
 
     def ordinary(self) -> Values:

@@ -34,7 +34,7 @@ OF_TEXTS = ("titles", "titles_3", "handmade", "unknown_word")
 REFUSED = (
     "sine",
     "python",
-    "weak",
+    "encoded",
     "variable",
     "unguarded",
     "text",
@@ -65,7 +65,7 @@ IDS = Module(
         "narrow": variant(),
         "multiplied": variant(),
         "sine-within_limit": variant("build_sine", code={}),
-        "weak-within_limit": variant("build_weak", code={}),
+        "encoded-within_limit": variant("build_encoded", code={}),
         "layer-rule_of_the_recipe": variant(
             "build_layer", features={"x": {"ids": {"kind": "hash"}}}
         ),

@@ -183,7 +183,7 @@ def test_ids_of_known_rules_are_computed_in_a_self_contained_saved_model(
     [
         ("sine", {}, r"(Sin) LINE.*code.inline_bytes_max.*by arithmetic, comparisons"),
         ("python", {}, r"(EagerPyFunc) LINE.*TensorFlow's own operations"),
-        ("weak", {}, r"(StringToHashBucket) LINE"),
+        ("encoded", {}, r"(EncodeBase64) LINE"),
         ("variable", {}, r"(ReadVariableOp) LINE.*make a constant of the variable"),
         ("unguarded", {}, r"(Log) LINE.*let the number only rise, or only fall, .*tf.maximum"),
         ("text", {}, r" LINE.*let callers send the words"),
@@ -222,7 +222,7 @@ def test_table_of_ids_without_a_rule_stays_inside_within_the_limit(tmp_path: Pat
     )
     check_parity(made, tmp_path, Examples(N, {"item": Column(np.arange(N) * 1005)}))
     assert check_self_contained(made, tmp_path)["tables"] == {}
-    strings = trace_towers(job_of("build_weak"), MODELS)
+    strings = trace_towers(job_of("build_encoded"), MODELS)
     assert strings.spec.features == {"city": dense("city", "string", ())}
     with pytest.raises(NotConvertible, match=r"tf.py_function.*ids.py:\d+"):
         trace_towers(job_of("build_python"), MODELS)

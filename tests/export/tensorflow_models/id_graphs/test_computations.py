@@ -605,8 +605,8 @@ REFUSED: list[tuple[str, Change]] = [
     ("Pow", lambda f: joined(f["city"], decimals(f["x"] ** 2))),
     ("Relu", lambda f: tf.nn.relu(f["x"])),
     (
-        "StringToHashBucket",
-        lambda f: tf.raw_ops.StringToHashBucket(string_tensor=f["city"], num_buckets=9),
+        "EncodeBase64",
+        lambda f: tf.strings.to_hash_bucket_fast(tf.io.encode_base64(f["city"]), 9),
     ),
     ("StringLower", lambda f: hashed(tf.strings.lower(f["city"], encoding="utf-8"))),
     # Numbers that fall and rise, or of which the cast is none.
