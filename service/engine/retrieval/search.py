@@ -164,7 +164,7 @@ def nearest(
         ]
     positions, scores, ends, explanations = joined(rows)
     check_finite(scores, "a candidate's score")
-    if allowed.filter is not None:
+    if allowed.filter is not None and allowed.filter.key:
         for each in explanations:
             execution.count("filtered_searches", 1, each.path)
     if not explain:
@@ -260,7 +260,7 @@ class _Search:
 
     def _keep(self) -> None:
         """Keeps the filter, with the mask or the block that this search has made."""
-        if self._compiled is None or self._matches is None:
+        if self._compiled is None or self._matches is None or not self._compiled.key:
             return
         cache, key, matches, again = self._index.compiled, *self._compiled
         if not again or self._matches is not matches:
@@ -473,8 +473,11 @@ class _Search:
 
 
 def _count_among(some: NDArray[Any], ascending: NDArray[Any]) -> int:
+    """Returns how many of some positions are among others; both ascend and are distinct."""
     if not some.size or not ascending.size:
         return 0
+    if some.size > ascending.size:  # to look up the fewer ones takes less time
+        some, ascending = ascending, some
     return int(np.count_nonzero(is_among(some, ascending)))
 
 
