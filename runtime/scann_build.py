@@ -78,6 +78,7 @@ def build_files(
     parameters: Mapping[str, Any],
     directory: Path,
     run: Run = run_here,
+    threads: int = 0,
 ) -> None:
     """Trains an index and writes its files; the same vectors give the same sample.
 
@@ -86,6 +87,7 @@ def build_files(
       distance, kind, parameters: as `ScannIndex.build` takes them.
       directory: is made.
       run: what encodes blocks of vectors, perhaps several at a time.
+      threads: that train; 0: ScaNN's choice.
     Raises:
       InvalidIndex: ScaNN cannot build from these vectors and parameters.
       OSError: they cannot be written.
@@ -93,10 +95,10 @@ def build_files(
     size = len(vectors)
     sample = max(SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF * parameters.get("num_leaves", 0))
     if size <= sample:
-        ScannIndex.build(vectors[:], distance, kind, parameters).write(directory)
+        ScannIndex.build(vectors[:], distance, kind, parameters, threads).write(directory)
         return
     trained_on = vectors[:1] if kind == "brute_force" else sampled(vectors, sample)
-    ScannIndex.build(trained_on, distance, kind, parameters).write(directory)
+    ScannIndex.build(trained_on, distance, kind, parameters, threads).write(directory)
     del trained_on
     _give_back()
     if kind != "brute_force":

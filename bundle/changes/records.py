@@ -7,6 +7,7 @@ Columns by kind and action:
     candidates delete       id
     candidates attributes   id, attribute:*
     contexts                as candidates, without vectors
+    candidates absorb       id, of no candidates: `segments` stand for the changes up to a sequence
 
 Beside them, `sequence` (int64) where the sender numbers what it sends, and `expires_s` (float64,
 Unix seconds, null: never) of candidates that expire. Columns of features and attributes are those
@@ -24,17 +25,45 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from bundle.errors import FormatError
-from bundle.format.fields import Count, Name, Positive, StrictModel
+from bundle.format.fields import Count, Crc32c, Name, Positive, StrictModel
 from bundle.storage import arrow
 
 Kind = Literal["rows", "candidates", "contexts"]
 Action = Literal["upsert", "delete", "attributes"]
+"""What clients ask for."""
 
 ID = "id"
 VECTOR = "vector"
 SEQUENCE = "sequence"
 EXPIRES = "expires_s"
 _METADATA = b"rowcast"
+
+
+class SegmentName(StrictModel):
+    """Names a segment.
+
+    Attributes:
+      name: Of its directory.
+      checksum: Of its manifest.
+    """
+
+    name: Name
+    checksum: Crc32c
+
+
+class Absorption(StrictModel):
+    """Says which segments hold changed candidates of a corpus from a record of the log on.
+
+    Attributes:
+      fingerprint: Of the version, the crc32c of its manifest: its tower gave the vectors.
+      sequence: Of the last change that the segments contain.
+      segments: In the order of their positions. All but the last were named before, or the last
+        one, too, if none was added.
+    """
+
+    fingerprint: Crc32c
+    sequence: Count
+    segments: tuple[SegmentName, ...]
 
 
 class Head(StrictModel):
@@ -51,10 +80,11 @@ class Head(StrictModel):
         indexes were sent.
       stream: The name of the stream that the change was read from; "": none.
       offset: The position in that stream, behind which reading goes on.
+      absorption: Of an absorption alone.
     """
 
     kind: Kind
-    action: Action
+    action: Action | Literal["absorb"]
     target: Name
     version: Positive
     time_s: float
@@ -62,6 +92,7 @@ class Head(StrictModel):
     embedded: tuple[Name, ...] = ()
     stream: str = Field(default="", max_length=256)
     offset: Count = 0
+    absorption: Absorption | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,6 +139,28 @@ class Change:
         import pyarrow as pa
 
         return Change(self.head, self.columns.filter(pa.array(kept)))
+
+
+def absorption_change(corpus: str, version: int, time_s: float, absorption: Absorption) -> Change:
+    """Returns what the log stores of an absorption.
+
+    Args:
+      corpus: The name of the corpus.
+      version: The version whose vectors the segments have.
+      time_s: Unix seconds.
+      absorption: The segments.
+    """
+    import pyarrow as pa
+
+    head = Head(
+        kind="candidates",
+        action="absorb",
+        target=corpus,
+        version=version,
+        time_s=time_s,
+        absorption=absorption,
+    )
+    return Change(head, pa.record_batch({ID: pa.array([], pa.int64())}))
 
 
 def expiring_ids(changes: Iterable[Change]) -> set[int | str]:

@@ -4,6 +4,9 @@ The candidates of the store keep their positions. Each one that is added or repl
 behind them: its position is the size of the store and the number of the slot. The position of a
 candidate that is replaced or deleted is ended: it keeps what it holds, but no id leads to it.
 
+Slots become segments: stores of their own, which lie between the store of the bundle and further
+slots. Only then are positions given anew, in the same order.
+
 Snapshots never change. They share what is only ever appended to: the slots' columns, the slots of
 each id, and for each position the number of the change that ended it. To a snapshot, a position is
 ended if that number is not larger than its own.
@@ -15,7 +18,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +31,7 @@ from bundle.stores.attribute_index import Bound, DistinctValues
 from bundle.stores.attribute_index import Positions as RowPositions
 from bundle.stores.batches import checked_batch, checked_column
 from bundle.stores.columns import ColumnBatch, Positions, StoredColumns
-from bundle.stores.position_history import PositionHistory
+from bundle.stores.position_history import Layer, PositionHistory
 from bundle.stores.reader import CandidateStore
 from bundle.stores.value_counts import ValueCounts
 from bundle.tables.id_values import distinct
@@ -43,6 +46,18 @@ _COMPARISONS: tuple[Callable[[Any, Any], Any], ...] = (
     operator.lt,
 )
 """Of values with the bounds of a filter, in the order of its arguments."""
+
+
+class Moment(NamedTuple):
+    """A state of a store, among its changes.
+
+    Attributes:
+      number: Of the last change of then.
+      slot_count: How many slots there were.
+    """
+
+    number: int
+    slot_count: int
 
 
 class StoreChanges:
@@ -60,7 +75,7 @@ class StoreChanges:
         self._base = base
         self._corpus = corpus
         self._types = base.types
-        self._history = PositionHistory(base, corpus)
+        self._history = PositionHistory([Layer.of(base)], corpus)
         self._number = 0
         self._slot_count = 0
         self._tiers: list[ColumnBatch] = []
@@ -74,14 +89,90 @@ class StoreChanges:
         if self._store is None:
             self._merge_ended()
             self._store = ChangedStore(
-                self._base,
-                self._corpus,
-                self._history,
-                self._number,
-                self._tiers,
-                self._ended,
+                self._corpus, self._history, self._number, self._tiers, self._ended
             )
         return self._store
+
+    @staticmethod
+    def of_segments(
+        base: CandidateStore,
+        corpus: Corpus,
+        segments: Sequence[CandidateStore],
+        ended: NDArray[np.uint32],
+    ) -> StoreChanges:
+        """Returns the candidates of a store and of segments behind it, without slots.
+
+        Args:
+          base: The store.
+          corpus: Its entry in the manifest.
+          segments: In the order of their positions.
+          ended: The positions that are ended, ascending.
+        """
+        changes = StoreChanges(base, corpus)
+        layers = [Layer.of(store) for store in (base, *segments)]
+        first = 0
+        for layer in layers:
+            start, stop = ended.searchsorted([first, first + layer.size])
+            layer.ends[ended[start:stop] - np.uint32(first)] = 0
+            first += layer.size
+        changes._history = PositionHistory(layers, corpus)
+        changes._ended = ended
+        return changes
+
+    @property
+    def moment(self) -> Moment:
+        """The state now."""
+        return Moment(self._number, self._slot_count)
+
+    @property
+    def segment_counts(self) -> list[tuple[int, int]]:
+        """How many positions each segment has, and how many of them are live."""
+        return [
+            (layer.size, int(np.count_nonzero(layer.is_live(self._number))))
+            for layer in self._history.layers[1:]
+        ]
+
+    def rebased(
+        self, segments: Sequence[CandidateStore], ended: NDArray[np.uint32], moment: Moment
+    ) -> tuple[StoreChanges, Positions]:
+        """Returns the same candidates, of which segments hold those that changed up to a moment.
+
+        Args:
+          segments: In the order of their positions.
+          ended: The positions of the store and of the segments that were ended then, ascending.
+          moment: When.
+
+        Returns:
+          The candidates, and [t] the positions that those in slots had before, ascending.
+
+        Raises:
+          FormatError: The segments held other candidates then.
+        """
+        before = self.store
+        was_live = self._is_live(moment)
+        rebased = StoreChanges.of_segments(self._base, self._corpus, segments, ended)
+        live_count = int(np.count_nonzero(was_live))
+        if rebased.store.count != live_count:
+            raise FormatError(
+                f"the segments hold {rebased.store.count} candidates of the store; {live_count} "
+                "were expected"
+            )
+        is_live = self._is_live(self.moment)
+        gone = (was_live & ~is_live[: was_live.size]).nonzero()[0]
+        if np.count_nonzero(rebased.delete(before.ids(gone)) < 0):
+            raise FormatError("the segments lack candidates that the store had then")
+        is_live[: was_live.size] = False
+        behind = is_live.nonzero()[0]
+        if behind.size:
+            rebased._append(before.arrays(behind, [*self._types]), np.empty(0, np.int64))
+        return rebased, behind
+
+    def _is_live(self, moment: Moment) -> NDArray[np.bool_]:
+        """Returns which positions were live at a moment, up to its last slot."""
+        history = self._history
+        parts = [layer.is_live(moment.number) for layer in history.layers]
+        parts.append(history.is_live(moment.number, moment.slot_count))
+        return np.concatenate(parts)
 
     def upsert(self, batch: Any) -> Positions:
         """Adds candidates, in the place of those that have their ids.
@@ -186,7 +277,7 @@ class StoreChanges:
         replace.
         """
         count = len(arrays["id"])
-        first = self._base.size + self._slot_count
+        first = self._history.size + self._slot_count
         if first + count > CANDIDATES_MAX:
             raise FormatError(
                 f"{count} changed candidates behind {first} positions; at most {CANDIDATES_MAX} "
@@ -227,14 +318,14 @@ class ChangedStore(StoredColumns):
 
     Attributes:
       size: The number of positions, those that are ended included.
-      base_size: How many of them are the store's; those of changed candidates follow.
+      base_size: How many of them are the bundle's; those of changed candidates follow.
+      slots_start: The position of the first slot: those of segments lie before.
       count: The number of candidates.
       ended: [e] uint32, the positions that are ended, ascending.
     """
 
     def __init__(
         self,
-        base: CandidateStore,
         corpus: Corpus,
         history: PositionHistory,
         number: int,
@@ -242,14 +333,17 @@ class ChangedStore(StoredColumns):
         ended: NDArray[np.uint32],
     ) -> None:
         """Takes a state of `StoreChanges`, which alone makes snapshots."""
-        super().__init__([*base.batches, *tiers], corpus.features, [*corpus.attributes])
+        batches = [batch for layer in history.layers for batch in layer.store.batches]
+        super().__init__([*batches, *tiers], corpus.features, [*corpus.attributes])
+        base = history.layers[0].store
         self.base_size = base.size
+        self.slots_start = history.size
         self.count = self.size - ended.size
         self.ended = ended
         self._base = base
         self._history = history
         self._number = number
-        self._slot_count = self.size - base.size
+        self._slot_count = self.size - history.size
         self._tiers = tiers
 
     def ids(self, positions: Positions) -> NDArray[Any]:
@@ -276,19 +370,19 @@ class ChangedStore(StoredColumns):
         read, if the values of the store were counted before.
         """
         if attribute not in self._value_counts:
+            column = f"attribute:{attribute}"
             boundary = int(self.ended.searchsorted(self.base_size))
             live = np.ones(self.size - self.base_size, bool)
             live[self.ended[boundary:] - self.base_size] = False
-            added = self._changed_column(attribute).filter(live)
-            column = f"attribute:{attribute}"
+            added = self.arrays(self.base_size + live.nonzero()[0], [column])[column]
             removed = self._base.arrays(self.ended[:boundary].astype(np.int64), [column])[column]
             counts = self._base.value_counts(attribute)
             self._value_counts[attribute] = counts.changed(removed, added)
         return self._value_counts[attribute]
 
     def changed_values(self, attribute: str) -> DistinctValues:
-        """Returns what the changed candidates have of an attribute, those that are ended included.
-        Positions are counted from `base_size`; values may repeat.
+        """Returns what the candidates in slots have of an attribute, those that are ended included.
+        Positions are counted from `slots_start`; values may repeat.
         """
         import pyarrow as pa
 
@@ -318,9 +412,9 @@ class ChangedStore(StoredColumns):
 
 
 class ChangedAttributeIndex:
-    """The changed candidates of a snapshot by the value of one attribute, those that are ended
-    included, as `AttributeIndex` finds those of a store. Positions are counted from the first
-    changed candidate. Safe for any number of threads.
+    """The candidates in the slots of a snapshot by the value of one attribute, those that are ended
+    included, as `AttributeIndex` finds those of a store. Positions are counted from the first slot.
+    Safe for any number of threads.
 
     Attributes:
       kind: Arrow type of the attribute: int64, double, string, bool or list<string>.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,29 +17,81 @@ from bundle.tables.id_values import integers, strings
 
 _NEVER = (1 << 32) - 1
 """The number of the change that ends a live position."""
+_FIRST_CAPACITY = 1024
+"""Slots for which there is memory at first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A store whose candidates have positions that follow those of the layers before.
+
+    Attributes:
+      store: The candidates: those of the bundle, or those of a segment.
+      ends: [size + 1] uint32, the number of the change that ended each position. Behind them stands
+        one that was ended before all changes, which the position of an unknown id, -1, leads to.
+    """
+
+    store: CandidateStore
+    ends: NDArray[np.uint32]
+
+    @staticmethod
+    def of(store: CandidateStore) -> Layer:
+        """Returns a layer of which all candidates are live."""
+        ends = np.full(store.size + 1, _NEVER, np.uint32)
+        ends[-1] = 0
+        return Layer(store, ends)
+
+    @property
+    def size(self) -> int:
+        """The number of positions."""
+        return self.store.size
+
+    def positions(self, ids: NDArray[Any], what: str, number: int) -> Positions:
+        """Returns [m] int64 positions in the layer that are live after a change, else -1."""
+        positions = self.store.positions(ids, what)
+        positions[self.ends.take(positions, mode="wrap") <= number] = -1
+        return positions
+
+    def is_live(self, number: int) -> NDArray[np.bool_]:
+        """Returns which positions are live after a change, [size]."""
+        live: NDArray[np.bool_] = self.ends[:-1] > number
+        return live
+
+
+@dataclass(frozen=True, eq=False)
+class _Slots:
+    """The slots behind the layers.
+
+    Attributes:
+      ends: [capacity] uint32, the number of the change that ended each of them.
+      by_id: The slots of each id that has some, ascending.
+    """
+
+    ends: NDArray[np.uint32]
+    by_id: dict[int | str, list[int]] = field(default_factory=dict)
 
 
 class PositionHistory:
-    """The positions of a store's candidates and of the slots behind them. It is only appended to,
-    so that snapshots share it: any number of threads may read it while one appends.
+    """The positions of the candidates of layers, and of the slots behind them. It is only appended
+    to, so that snapshots share it: any number of threads may read it while one appends.
+
+    Attributes:
+      layers: The store of the bundle, then segments.
+      size: The number of positions of all layers, where the slots begin.
     """
 
-    def __init__(self, base: CandidateStore, corpus: Corpus) -> None:
-        """Begins without changes.
+    def __init__(self, layers: Sequence[Layer], corpus: Corpus) -> None:
+        """Begins without slots.
 
         Args:
-          base: The store.
-          corpus: Its entry in the manifest.
+          layers: One or more. Histories may share them.
+          corpus: The entry of the store in the manifest.
         """
-        self._base = base
+        self.layers = tuple(layers)
+        self.size = sum(layer.size for layer in layers)
         self._keys = integers if corpus.id_dtype == "int64" else strings
-        # Of each position of the store, the number of the change that ended it. Behind them stands
-        # one that was ended before all changes, which the position of an unknown id, -1, leads to.
-        self._base_ends = np.full(base.size + 1, _NEVER, np.uint32)
-        self._base_ends[-1] = 0
-        self._slot_ends: list[int] = []
-        self._slots: dict[int | str, list[int]] = {}
-        """The slots of each id that has some, ascending."""
+        self._slots = _Slots(np.full(_FIRST_CAPACITY, _NEVER, np.uint32))
+        self._slot_count = 0
 
     def positions(self, ids: NDArray[Any], what: str, number: int, slot_count: int) -> Positions:
         """Returns [m] int64 positions of ids after a change, -1 where there is no such candidate.
@@ -52,32 +105,63 @@ class PositionHistory:
         Raises:
           UnknownCandidate: A value is no id of the store's kind.
         """
-        positions = self._base.positions(ids, what)
-        ended = self._base_ends.take(positions, mode="wrap") <= number
-        if np.count_nonzero(ended):
-            keys = self._keys("id", ids)[ended].tolist()
-            positions[ended] = [self._slot_position(key, number, slot_count) for key in keys]
+        positions = self.layers[0].positions(ids, what, number)
+        missing = (positions < 0).nonzero()[0]
+        if not missing.size:
+            return positions
+        first = self.layers[0].size
+        for layer in self.layers[1:]:
+            in_layer = layer.positions(ids[missing], what, number)
+            is_there = in_layer >= 0
+            positions[missing[is_there]] = in_layer[is_there] + first
+            missing = missing[~is_there]
+            first += layer.size
+        if missing.size and slot_count:
+            keys = self._keys("id", ids[missing]).tolist()
+            positions[missing] = [self._slot_position(key, number, slot_count) for key in keys]
         return positions
 
     def append(self, ids: Sequence[int | str]) -> None:
         """Gives ids the next slots."""
-        for key in ids:
-            self._slots.setdefault(key, []).append(len(self._slot_ends))
-            self._slot_ends.append(_NEVER)
+        slots = self._slots
+        first = self._slot_count
+        end = first + len(ids)
+        if end > slots.ends.size:
+            ends = np.full(max(end, 2 * slots.ends.size), _NEVER, np.uint32)
+            ends[:first] = slots.ends[:first]
+            # Whoever reads the former ones misses only what ends after its own change.
+            slots = self._slots = _Slots(ends, slots.by_id)
+        by_id = slots.by_id
+        for slot, key in enumerate(ids, first):
+            known = by_id.get(key)
+            if known is None:
+                by_id[key] = [slot]
+            else:
+                known.append(slot)
+        self._slot_count = end
 
     def end(self, positions: Positions, number: int) -> None:
         """Ends live positions by a change."""
-        in_base = positions < self._base.size
-        self._base_ends[positions[in_base]] = number
-        for slot in (positions[~in_base] - self._base.size).tolist():
-            self._slot_ends[slot] = number
+        first = 0
+        for layer in self.layers:
+            in_layer = positions[(positions >= first) & (positions < first + layer.size)]
+            layer.ends[in_layer - first] = number
+            first += layer.size
+        slots = positions[positions >= first] - first
+        self._slots.ends[slots] = number
+
+    def is_live(self, number: int, slot_count: int) -> NDArray[np.bool_]:
+        """Returns which of the first slots are live after a change, [slot_count]."""
+        live: NDArray[np.bool_] = self._slots.ends[:slot_count] > number
+        return live
 
     def _slot_position(self, key: int | str, number: int, slot_count: int) -> int:
-        slots = self._slots.get(key)
-        if slots is None:
+        slots = self._slots
+        of_key = slots.by_id.get(key)
+        if of_key is None:
             return -1
         # The last slot of then: those before it were ended by it at the latest.
-        count = bisect_left(slots, slot_count)
-        if not count or self._slot_ends[slots[count - 1]] <= number:
+        count = bisect_left(of_key, slot_count)
+        if not count or slots.ends[of_key[count - 1]] <= number:
             return -1
-        return self._base.size + slots[count - 1]
+        return self.size + of_key[count - 1]

@@ -222,6 +222,25 @@ EVENTS = {
         "A bug stopped a round of following the change logs. The round is repeated.",
         "Report the traceback.",
     ),
+    "changes_absorbed": (
+        "Changed candidates of a model were absorbed into a segment with an index.",
+        "",
+    ),
+    "changes_not_absorbed": (
+        "No segment could be made of changed candidates, such as on a full disk. They are searched "
+        "exactly. Tried again twice a second, and logged once per reason.",
+        "Free space on the disk; check the permissions of `changes.segments` beside the log.",
+    ),
+    "absorption_failed": (
+        "A bug stopped a round of absorbing changed candidates. The round is repeated.",
+        "Report the traceback.",
+    ),
+    "segment_not_used": (
+        "A segment is missing, damaged or of another release. The worker searches all changed "
+        "candidates of the corpus exactly. Logged once per reason.",
+        "Check the disk. The next segment replaces it ([How changed candidates are "
+        "found](../how-to/change-while-serving.md#how-changed-candidates-are-found)).",
+    ),
     "command_applied": (
         "A command of an operator is in the state file. The other fields are its arguments.",
         "",

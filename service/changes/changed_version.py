@@ -10,14 +10,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.records import EXPIRES, ID, SEQUENCE, Change, Kind, vector_column
-from bundle.errors import BundleError
+from bundle.changes.records import (
+    EXPIRES,
+    ID,
+    SEQUENCE,
+    Absorption,
+    Change,
+    Kind,
+    vector_column,
+)
+from bundle.errors import BundleError, FormatError
 from bundle.features.columns import Column
 from bundle.format.manifest import EmbeddedFeature, Manifest, inputs_of
 from bundle.tables.changed_rows import ChangedRows, rounded
 from bundle.tables.id_values import distinct
 from service.changes.growing_vectors import Vectors
 from service.changes.row_readers import Positions, RowReaders
+from service.changes.segments import UNUSABLE, LoadedSegment, SegmentDirectory
 from service.changes.store_changes import ChangedCorpus
 from service.engine import lookup, towers
 from service.engine.computation import completed
@@ -49,11 +58,22 @@ class ChangedVersion:
       served: The version with the changes that were applied before the last `publish`.
       sequence: Of the last change that was applied, or dropped.
       dropped: How many changes of the log do not apply to this version, by the reason.
+      unusable: By corpus, why its last segments are not used: all its changed candidates are
+        searched exactly.
     """
 
-    def __init__(self, loaded: ModelVersion) -> None:
-        """Begins without changes."""
+    def __init__(self, loaded: ModelVersion, segments: SegmentDirectory) -> None:
+        """Begins without changes.
+
+        Args:
+          loaded: The version as it was loaded.
+          segments: Those of the model.
+        """
         self.loaded = loaded
+        self.unusable: dict[str, str] = {}
+        self._segments = segments
+        self._begun: dict[str, int] = {}
+        """By corpus, the last change that the segments contain that it began with."""
         self.served = loaded
         self.sequence = 0
         self.dropped: Counter[str] = Counter()
@@ -79,10 +99,13 @@ class ChangedVersion:
     def _compact(self) -> None:
         for (kind, name), store in self._stores.items():
             if store.compact() and kind == "candidates":
-                # Their positions are others now.
-                self._readers = {
-                    key: readers for key, readers in self._readers.items() if key[0] != name
-                }
+                self._forget_readers(name, store)
+
+    def _forget_readers(self, corpus: str, store: ChangedCorpus) -> None:
+        """Forgets what candidates behind the bundle's read: they have other positions now."""
+        for (name, _), readers in self._readers.items():
+            if name == corpus:
+                readers.forget_from(store.store.base_size)
 
     def _with_changes(self) -> ModelVersion:
         loaded = self.loaded
@@ -113,7 +136,7 @@ class ChangedVersion:
           change: The change.
         """
         try:
-            self.change(change)
+            self.change(change, sequence)
         except (ChangeDropped, BundleError, ServiceError, NotFinite) as problem:
             reason = str(problem) if isinstance(problem, ChangeDropped) else "it does not fit"
             self.dropped[reason] += 1
@@ -125,19 +148,35 @@ class ChangedVersion:
         self.sequence = sequence
         self._is_outdated = True
 
-    def change(self, change: Change) -> None:
-        """Applies a change that has no sequence yet.
+    def change(self, change: Change, sequence: int) -> None:
+        """Applies a change that may not be in the log yet.
+
+        Args:
+          change: The change.
+          sequence: That it has in the log, or will have.
 
         Raises:
           ChangeDropped: It does not apply to this version; nothing was changed.
           BundleError, ServiceError, NotFinite: It does not fit the version; nothing was changed.
         """
         head = change.head
+        if head.absorption is not None:
+            self._absorb(head.target, head.version, head.absorption)
+            return
         if not change.size:
             return
         self._is_outdated = True
+        try:
+            self._make(change, sequence)
+        finally:
+            for store in self._stores.values():
+                store.mark(sequence)
+
+    def _make(self, change: Change, sequence: int) -> None:
+        """Makes a change that is no absorption; errors as of `change`."""
+        head = change.head
         if head.kind == "rows":
-            self._change_rows(change)
+            self._change_rows(change, sequence)
             return
         store = self.store(head.kind, head.target)
         if store is None:
@@ -148,6 +187,11 @@ class ChangedVersion:
             store.set_attributes(change.ids, _attributes(change))
         else:
             self._upsert(store, change)
+
+    @property
+    def corpora(self) -> dict[str, ChangedCorpus]:
+        """The changes of corpora that have some, by name."""
+        return {name: store for (kind, name), store in self._stores.items() if kind != "contexts"}
 
     def store(self, kind: Kind, name: str) -> ChangedCorpus | None:
         """Returns the changes of a corpus or context store; None: there is no such store."""
@@ -166,6 +210,52 @@ class ChangedVersion:
                 }
             self._stores[key] = ChangedCorpus(stores[name], indexes)
         return self._stores[key]
+
+    def is_own(self, version: int, absorption: Absorption) -> bool:
+        """Returns whether segments have the vectors of this version; `version`: its number."""
+        loaded = self.loaded
+        return (version, absorption.fingerprint) == (loaded.version, loaded.fingerprint)
+
+    def begin_with(self, corpus: str, absorption: Absorption) -> None:
+        """Begins with what segments hold of a corpus, before any change of it.
+
+        Args:
+          corpus: The name of the corpus.
+          absorption: The segments.
+
+        Raises:
+          BundleError, OSError: They cannot be used; nothing was changed.
+        """
+        store = self.store("candidates", corpus)
+        if store is None:
+            raise FormatError(f"there is no corpus {corpus!r}")
+        segments = self._loaded_segments(store, absorption)
+        store.begin_with(absorption.sequence, segments, self._segments.ended(absorption))
+        self._begun[corpus] = absorption.sequence
+        self._is_outdated = True
+
+    def _absorb(self, corpus: str, version: int, absorption: Absorption) -> None:
+        """Has segments hold changed candidates, unless they cannot be used."""
+        store = self.store("candidates", corpus)
+        if store is None or not self.is_own(version, absorption):
+            return
+        self.publish()  # embeds what has changed before
+        try:
+            segments = self._loaded_segments(store, absorption)
+            store.absorb(absorption.sequence, segments, self._segments.ended(absorption))
+        except UNUSABLE as problem:
+            self.unusable[corpus] = str(problem)
+            return
+        self.unusable.pop(corpus, None)
+        self._forget_readers(corpus, store)
+        self._is_outdated = True
+
+    def _loaded_segments(self, store: ChangedCorpus, absorption: Absorption) -> list[LoadedSegment]:
+        loaded = [
+            self._segments.load(segment, store.base, store.indexes)
+            for segment in absorption.segments
+        ]
+        return [segment for segment in loaded if segment is not None]
 
     def changed_rows(self, table: str) -> ChangedRows:
         """Returns the changed rows of a table."""
@@ -307,7 +397,7 @@ class ChangedVersion:
         if store.indexes and not is_own:
             self._unembedded.setdefault(head.target, []).append(store.store.ids(positions))
 
-    def _change_rows(self, change: Change) -> None:
+    def _change_rows(self, change: Change, sequence: int) -> None:
         head = change.head
         if head.version != self.loaded.version:
             raise ChangeDropped(OTHER_VERSION)
@@ -322,7 +412,12 @@ class ChangedVersion:
         for corpus, positions in self.readers(head.target, rows).items():
             store = self.store("candidates", corpus)
             assert store is not None  # noqa: S101 - it has these candidates
-            self._unembedded.setdefault(corpus, []).append(store.store.ids(positions))
+            if sequence <= self._begun.get(corpus, 0):
+                continue
+            # Positions are given here, so that they do not depend on when vectors are computed.
+            ids = store.store.ids(positions)
+            store.set_attributes(ids, {})
+            self._unembedded.setdefault(corpus, []).append(ids)
 
 
 def _embedded(

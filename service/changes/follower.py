@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bundle.errors import BundleError
+from service.changes.absorption import Absorber, AbsorptionFailed
 from service.changes.model_changes import ModelChanges
 from service.changes.requests import ChangeRequest, ChangeResult
 from service.config import ServiceSettings
@@ -27,6 +28,8 @@ _FOLLOW_S = 0.01
 """Between two looks at the logs: a call of the kernel for each model."""
 _EXPIRE_S = 0.5
 """Between two searches for candidates that have expired."""
+_ABSORB_S = 0.5
+"""Between two searches for candidates to absorb."""
 
 
 class Changes:
@@ -54,13 +57,22 @@ class Changes:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._expire_at = 0.0
+        self._absorber = Absorber(settings.changes_dir or settings.root, self._stopping)
+        self._unabsorbed: dict[str, str] = {}
+        """Why changes are not absorbed, by model."""
+        self._unusable: dict[tuple[str, int, str], str] = {}
+        """Why segments are not used, by model, version and corpus, as the log of the service has
+        it.
+        """
 
     def start(self) -> None:
-        """Follows the logs in a thread."""
+        """Follows the logs, and absorbs changed candidates, in a thread each."""
         threading.Thread(target=self._run, name="rowcast-changes", daemon=True).start()
+        if not self._is_divided:
+            threading.Thread(target=self._run_absorber, name="rowcast-absorb", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends the thread."""
+        """Ends the threads."""
         self._stopping.set()
 
     def attach(self, loaded: ModelVersion, serve: Callable[..., object]) -> None:
@@ -154,6 +166,37 @@ class Changes:
             elif model.sequence != before:
                 self._report(name, model)
 
+    def absorb(self, slots_max: int | None = None) -> int:
+        """Absorbs changed candidates of each model, where they are due, and loads segments that
+        other processes have made.
+
+        Args:
+          slots_max: Positions of changed candidates of a corpus that are searched exactly; None:
+            the setting `absorb_changed_at`.
+
+        Returns:
+          How many models absorbed some.
+        """
+        if slots_max is None:
+            slots_max = self._settings.absorb_changed_at
+        count = 0
+        for name, model in list(self._models.items()):
+            problem = ""
+            try:
+                model.preload()
+                if self._absorber.absorb(model, slots_max):
+                    count += 1
+                    self._metrics.count("absorptions", 1, name, "absorbed")
+                    log.info("changes_absorbed", extra=fields(model=name))
+                    self._report(name, model)
+            except (AbsorptionFailed, BundleError, ServiceError, OSError) as error:
+                problem = str(error)
+                self._metrics.count("absorptions", 1, name, "failed")
+            if problem and problem != self._unabsorbed.get(name):
+                log.warning("changes_not_absorbed", extra=fields(model=name, problem=problem))
+            self._unabsorbed[name] = problem
+        return count
+
     @property
     def _is_divided(self) -> bool:
         return self._settings.shard is not None or bool(self._settings.shard_addresses)
@@ -177,6 +220,23 @@ class Changes:
     def _report(self, name: str, model: ModelChanges) -> None:
         self._metrics.set("change_sequence", model.sequence, name)
         self._metrics.set("changes_followed", not model.problem, name)
+        in_segments, in_slots = model.changed_candidates
+        self._metrics.set("changed_candidates", in_segments, name, "index")
+        self._metrics.set("changed_candidates", in_slots, name, "exact")
+        unusable = model.unusable
+        self._metrics.set("segments_unusable", len(unusable), name)
+        for (version, corpus), problem in unusable.items():
+            if problem != self._unusable.get((name, version, corpus)):
+                about = fields(model=name, version=version, corpus=corpus, problem=problem)
+                log.error("segment_not_used", extra=about)
+                self._unusable[name, version, corpus] = problem
+
+    def _run_absorber(self) -> None:
+        while not self._stopping.wait(_ABSORB_S):
+            try:
+                self.absorb()
+            except Exception:
+                log.exception("absorption_failed")
 
     def _run(self) -> None:
         while not self._stopping.wait(_FOLLOW_S):

@@ -22,6 +22,15 @@ class GrowingVectors:
         """The vectors now, [size, dim]; no copy."""
         return self._buffer[: self.size]
 
+    def replace(self, numbers: NDArray[np.int64], vectors: Vectors) -> None:
+        """Overwrites vectors that nobody has been given a view of.
+
+        Args:
+          numbers: [m], which ones.
+          vectors: [m, dim].
+        """
+        self._buffer[numbers] = vectors
+
     def append(self, vectors: Vectors) -> None:
         """Appends [m, dim] vectors."""
         end = self.size + len(vectors)

@@ -7,10 +7,12 @@ while the log is written are written together.
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,18 +21,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.changes.log import RECORD_BYTES_MAX, ChangeLog, LogWriter, Record
-from bundle.changes.records import SEQUENCE, Change, decode, encode, expiring_ids
+from bundle.changes.records import (
+    SEQUENCE,
+    Absorption,
+    Change,
+    SegmentName,
+    absorption_change,
+    decode,
+    encode,
+    expiring_ids,
+)
+from bundle.changes.segments import TEMPORARY
 from bundle.errors import BundleError, LogUnwritable
 from service.changes.changed_version import ChangedVersion
 from service.changes.checks import checked_change
 from service.changes.requests import ChangeRequest, ChangeResult
+from service.changes.segments import UNUSABLE, SegmentDirectory
+from service.changes.store_changes import AbsorbedParts, ChangedCorpus
 from service.config import ServiceSettings
 from service.engine.limits import NotFinite
 from service.errors import DataLoss, InvalidArgument, NotReady, ServiceError, TooLarge
 from service.versions.lifecycle import VersionManager
-from service.versions.version import ModelVersion
+from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 
 Key = int | str
+SEGMENTS_NAME = "changes.segments"
+"""The directory of segments, beside the log."""
 _LISTED_MAX = 100
 """Ids of each kind that a result lists."""
 
@@ -49,6 +65,28 @@ class _Applied(NamedTuple):
     change: Change
     result: ChangeResult
     submission: _Submission
+
+
+class PlannedAbsorption(NamedTuple):
+    """Changed candidates that are to be absorbed into a segment.
+
+    Attributes:
+      version: The version as it was loaded.
+      corpus: The name of the corpus.
+      sequence: Of the last change that the segment contains.
+      base: The corpus as the bundle has it.
+      indexes: Those over it.
+      kept: The segments before, which stay.
+      parts: The candidates.
+    """
+
+    version: ModelVersion
+    corpus: str
+    sequence: int
+    base: LoadedStore
+    indexes: Mapping[str, ServedIndex]
+    kept: tuple[SegmentName, ...]
+    parts: AbsorbedParts
 
 
 class ModelChanges:
@@ -77,6 +115,9 @@ class ModelChanges:
         self._manager = manager
         self._log = ChangeLog(path, model)
         self._versions: list[ChangedVersion] = []
+        self._segments = SegmentDirectory(path.with_name(SEGMENTS_NAME))
+        self._absorptions: dict[tuple[int, str], Absorption] = {}
+        """The last one in the log, by version and corpus."""
         self._sequences: dict[tuple[str, str], dict[Key, int]] = {}
         self._lock = threading.RLock()
         self._submissions: list[_Submission] = []
@@ -100,7 +141,7 @@ class ModelChanges:
         """
         with self._lock:
             self.follow()
-            version = ChangedVersion(loaded)
+            version = ChangedVersion(loaded, self._segments)
             self._replay(version)
             serve(version.publish())
             self._versions.append(version)
@@ -163,6 +204,154 @@ class ModelChanges:
                     keys = np.array(ids, np.int64)
                 self.submit(ChangeRequest("candidates", "delete", keys, corpus), number)
 
+    def is_due(self, slots_max: int) -> bool:
+        """Returns whether there is something to absorb; as of `planned`."""
+        with self._lock:
+            return any(
+                _kept_count(store, slots_max) is not None
+                for version in self._versions
+                for store in version.corpora.values()
+            )
+
+    def planned(self, slots_max: int) -> PlannedAbsorption | None:
+        """Returns what is to be absorbed next; None: nothing is due.
+
+        Args:
+          slots_max: Positions of changed candidates of a corpus, ended ones included, that are
+            searched exactly.
+
+        Raises:
+          LogDamaged, FormatError, OSError: The log cannot be read.
+        """
+        with self._lock:
+            self.follow()
+            for version in self._versions:
+                version.publish()
+                for corpus, store in version.corpora.items():
+                    kept_count = _kept_count(store, slots_max)
+                    if kept_count is None:
+                        continue
+                    return PlannedAbsorption(
+                        version.loaded,
+                        corpus,
+                        version.sequence,
+                        store.base,
+                        store.indexes,
+                        tuple(segment.name for segment in store.segments[:kept_count]),
+                        store.parts(kept_count),
+                    )
+        return None
+
+    def absorb(self, planned: PlannedAbsorption, segment: SegmentName) -> bool:
+        """Has every process use a segment from now on, by a record in the log.
+
+        Args:
+          planned: What the segment holds.
+          segment: The segment, which is complete.
+
+        Returns:
+          Whether the version is still served; if not, nothing was written.
+
+        Raises:
+          BundleError, OSError: The segment cannot be used, or the log cannot be written.
+        """
+        loaded = planned.version
+        # Before the log is locked: opening it takes longer than all that follows.
+        self._segments.load(segment, planned.base, planned.indexes)
+        absorption = Absorption(
+            fingerprint=loaded.fingerprint,
+            sequence=planned.sequence,
+            segments=(*planned.kept, segment),
+        )
+        change = absorption_change(planned.corpus, loaded.version, time.time(), absorption)
+        with self._lock:
+            if all(version.loaded is not loaded for version in self._versions):
+                return False
+            with self._log.writing() as writer:
+                self._apply_records(writer.read())
+                (sequence,) = writer.append([encode(change)])
+            self._note(change)
+            for version in self._versions:
+                version.apply(sequence, change)
+            self._publish()
+            self._forget_segments()
+        return True
+
+    def preload(self) -> None:
+        """Loads segments that another process has completed, before the log names them."""
+        for name in self._segments.names():
+            if name.startswith(TEMPORARY) or self._segments.is_loaded(name):
+                continue
+            with self._lock:
+                store = self._store_of_new(name)
+            if store is not None:
+                with suppress(*UNUSABLE):  # whoever needs it reports why
+                    self._segments.load(self._segments.name(name), store.base, store.indexes)
+
+    def _store_of_new(self, name: str) -> ChangedCorpus | None:
+        """Returns the corpus of which a segment is newer than those that it has; None: there is
+        none.
+        """
+        for version in self._versions:
+            for corpus, store in version.corpora.items():
+                prefix = segment_prefix(version.loaded, corpus)
+                absorption = self._absorptions.get((version.loaded.version, corpus))
+                last = 0 if absorption is None else absorption.sequence
+                number = name.removeprefix(prefix).partition("-")[0]
+                if name.startswith(prefix) and number.isdecimal() and int(number) > last:
+                    return store
+        return None
+
+    def sweep(self) -> None:
+        """Removes segments that the log names no more, of versions that are gone, and what was
+        never finished. Whoever still uses them has them open. Only one process may sweep at a time.
+        """
+        with self._lock:
+            used = {
+                segment.name
+                for (version, _), absorption in self._absorptions.items()
+                if (self._settings.root / self._model / str(version)).exists()
+                for segment in absorption.segments
+            }
+        for name in self._segments.names():
+            if name not in used:
+                shutil.rmtree(self._segments.path / name, ignore_errors=True)
+
+    @property
+    def segments_path(self) -> Path:
+        """The directory of the segments."""
+        return self._segments.path
+
+    @property
+    def unusable(self) -> dict[tuple[int, str], str]:
+        """Why segments are not used, by version and corpus."""
+        with self._lock:
+            return {
+                (version.loaded.version, corpus): problem
+                for version in self._versions
+                for corpus, problem in version.unusable.items()
+            }
+
+    @property
+    def changed_candidates(self) -> tuple[int, int]:
+        """How many positions of changed candidates lie in segments, and how many are searched
+        exactly, over all versions.
+        """
+        with self._lock:
+            stores = [store for version in self._versions for store in version.corpora.values()]
+            in_segments = sum(part.store.size for store in stores for part in store.segments)
+            return in_segments, sum(store.slot_count for store in stores)
+
+    def _forget_segments(self) -> None:
+        """Forgets the loaded segments that no version uses."""
+        used = {
+            segment.name.name
+            for version in self._versions
+            for store in version.corpora.values()
+            for segment in store.segments
+        }
+        self._segments.forget_others(used)
+
     def status(self) -> dict[str, Any]:
         """Returns what operators are shown."""
         with self._lock:
@@ -189,7 +378,8 @@ class ModelChanges:
             with self._log.writing() as writer:
                 self._apply_records(writer.read())
                 for submission in submissions:
-                    applied += self._applied(submission)
+                    sequence = self._log.sequence + len(applied) + 1
+                    applied += self._applied(submission, sequence)
                 self._append(writer, applied)
         except Exception as problem:  # noqa: BLE001 - each sender is told
             if applied:
@@ -203,14 +393,16 @@ class ModelChanges:
         for _, result, submission in applied:
             submission.result.set_result(result)
 
-    def _applied(self, submission: _Submission) -> list[_Applied]:
-        """Checks and applies a request; sets its result if it fails, or changes nothing."""
+    def _applied(self, submission: _Submission, sequence: int) -> list[_Applied]:
+        """Checks and applies a request, which will have a sequence in the log; sets its result if
+        it fails, or changes nothing.
+        """
         try:
             change, result = self._checked(submission)
             if change is None:
                 submission.result.set_result(result)
                 return []
-            self._version(submission.version).change(change)
+            self._version(submission.version).change(change, sequence)
         except (ServiceError, BundleError, NotFinite) as problem:
             submission.result.set_exception(_rejection(problem))
             return []
@@ -283,6 +475,8 @@ class ModelChanges:
     def _note(self, change: Change) -> None:
         """Remembers the sequences and the offset of a change."""
         head = change.head
+        if head.absorption is not None:
+            self._absorptions[head.version, head.target] = head.absorption
         sequences = change.numbers(SEQUENCE)
         if sequences is not None:
             known = self._sequences.setdefault((head.kind, head.target), {})
@@ -312,7 +506,13 @@ class ModelChanges:
         changes = [(record.sequence, decode(record.payload)) for record in records]
         included = version.loaded.manifest.changes_included or 0
         expiring = _expiring(change for _, change in changes)
+        begun = self._begin_with_segments(version, changes)
         for sequence, change in changes:
+            head = change.head
+            is_held = head.kind == "candidates" and sequence <= begun.get(head.target, 0)
+            if is_held or head.absorption is not None:
+                version.set_sequence(sequence)
+                continue
             if sequence > included or change.head.kind == "rows":
                 version.apply(sequence, change)
                 continue
@@ -320,9 +520,31 @@ class ModelChanges:
             kept = change.only(np.array([key in ids for key in change.ids.tolist()], bool))
             version.apply(sequence, kept)
 
+    def _begin_with_segments(
+        self, version: ChangedVersion, changes: Sequence[tuple[int, Change]]
+    ) -> dict[str, int]:
+        """Has a version begin with the last segments of each corpus, where they can be used.
+
+        Returns:
+          The last change that they contain, by corpus.
+        """
+        last: dict[str, Absorption] = {}
+        for _, change in changes:
+            head = change.head
+            if head.absorption is not None and version.is_own(head.version, head.absorption):
+                last[head.target] = head.absorption
+        begun = {}
+        for corpus, absorption in last.items():
+            try:
+                version.begin_with(corpus, absorption)
+                begun[corpus] = absorption.sequence
+            except UNUSABLE as problem:
+                version.unusable[corpus] = str(problem)
+        return begun
+
     def _restore(self) -> None:
         """Begins anew with what is in the log, after a change was applied and not written."""
-        versions = [ChangedVersion(version.loaded) for version in self._versions]
+        versions = [ChangedVersion(version.loaded, self._segments) for version in self._versions]
         self._sequences = {}
         self.streams = {}
         try:
@@ -347,6 +569,32 @@ class ModelChanges:
             if version.loaded.version == number:
                 return version
         raise NotReady(f"version {number} of model {self._model!r} is not served any more")
+
+
+def segment_prefix(loaded: ModelVersion, corpus: str) -> str:
+    """Returns how the names of the segments of a corpus begin, before the sequence."""
+    return f"{loaded.version}-{loaded.fingerprint:08x}-{corpus}-"
+
+
+def _kept_count(store: ChangedCorpus, slots_max: int) -> int | None:
+    """Returns how many segments stay if the candidates behind them are absorbed now; None: nothing
+    is to be absorbed.
+
+    Each segment that stays has at least twice as many candidates as all behind it, so that there
+    are few, and a candidate is written again only as often as they double.
+    """
+    counts = store.segment_counts
+    is_worn = [2 * live_count < size for size, live_count in counts]
+    if store.slot_count < slots_max and not any(is_worn):
+        return None
+    behind = store.added_count - sum(live_count for _, live_count in counts)
+    kept_count = len(counts)
+    while kept_count and counts[kept_count - 1][1] < 2 * behind:
+        kept_count -= 1
+        behind += counts[kept_count][1]
+    if any(is_worn):
+        kept_count = min(kept_count, is_worn.index(True))
+    return kept_count
 
 
 def _expiring(changes: Iterable[Change]) -> dict[str, set[Key]]:

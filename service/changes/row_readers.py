@@ -66,6 +66,19 @@ class RowReaders:
         is_ended = np.isin(positions, store.ended)
         return positions[~is_ended]
 
+    def forget_from(self, position: int) -> None:
+        """Forgets the candidates from a position on: others have their positions now."""
+        for number, (rows, positions) in enumerate(
+            zip(self._new_rows, self._new_positions, strict=True)
+        ):
+            kept = positions < position
+            self._new_rows[number] = rows[kept]
+            self._new_positions[number] = positions[kept]
+        kept = self._positions < position
+        self._rows = self._rows[kept]
+        self._positions = self._positions[kept]
+        self._size = min(self._size, position)
+
     def _add(self, store: ChangedStore) -> None:
         for start in range(self._size, store.size, _CHUNK):
             positions = np.arange(start, min(start + _CHUNK, store.size))

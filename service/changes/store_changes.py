@@ -1,32 +1,46 @@
 """The changes of one store of a loaded version, and what is served of it: the candidates of the
 bundle and, behind them, those that were added or replaced since.
 
-Changed candidates are searched exactly, beside the index of the bundle. What was replaced or
-deleted keeps its position, and is found no more.
+Changed candidates are searched exactly, beside the index of the bundle, until they are absorbed
+into segments, which have indexes of their own. What was replaced or deleted keeps its position, and
+is found no more.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.stores.changed import ChangedAttributeIndex, ChangedStore, StoreChanges
+from bundle.changes.segments import EXPIRES, sent_column
+from bundle.errors import FormatError
+from bundle.stores.changed import ChangedAttributeIndex, ChangedStore, Moment, StoreChanges
 from bundle.stores.reader import CandidateStore
 from runtime.exact import ExactIndex
 from service.changes.growing_vectors import GrowingVectors, Vectors
+from service.changes.segments import LoadedSegment
 from service.versions.filter_cache import FilterCache
-from service.versions.version import FilteredCorpus, LoadedIndex, LoadedStore, ServedIndex
+from service.versions.version import (
+    AddedIndex,
+    FilteredCorpus,
+    LoadedStore,
+    ServedIndex,
+)
 
 Ids = NDArray[Any]
 Positions = NDArray[np.int64]
 
-_COMPACTED_MIN = 1024
-"""Positions of replaced candidates that are kept in any case."""
+_COMPACTED_MIN = 65_536
+"""Positions of replaced candidates that are kept in any case: segments are made long before there
+are so many, unless the log cannot be written or the directory of segments is read-only.
+"""
+_WRITTEN_TOGETHER = 1024
+"""Candidates that are taken out of the store at a time, so that requests wait for none of it."""
 _NOT_CACHED = FilterCache(0)
 """Filters of changed candidates are compiled anew: what was kept of them would soon be outdated."""
 
@@ -38,13 +52,21 @@ class ChangedCorpus:
     Attributes:
       base: The store of the bundle.
       indexes: Those over it, by name.
+      segments: Those that hold changed candidates, in the order of their positions.
     """
 
     def __init__(self, base: LoadedStore, indexes: Mapping[str, ServedIndex]) -> None:
         """Begins without changes."""
         self.base = base
         self.indexes = indexes
-        self._changes = self._new_changes()
+        self.segments: Sequence[LoadedSegment] = ()
+        store = base.store
+        assert isinstance(store, CandidateStore)  # noqa: S101 - as it was loaded
+        self._base_store = store
+        self._changes = StoreChanges(store, base.entry)
+        self._marked: list[int] = [0]
+        """Sequences of changes, ascending; `_moments` has the state after each."""
+        self._moments: list[Moment] = [self._changes.moment]
         self._vectors = {name: GrowingVectors(index.entry.dim) for name, index in indexes.items()}
         self._denied = base.denied.begin(self.store)
         self._sent: dict[str, set[int | str]] = {name: set() for name in indexes}
@@ -72,38 +94,146 @@ class ChangedCorpus:
         ended = store.ended.searchsorted(store.base_size)
         return int(store.count - (store.base_size - ended))
 
+    def mark(self, sequence: int) -> None:
+        """Says which sequence the last change has."""
+        moment = self._changes.moment
+        if moment != self._moments[-1]:
+            self._marked.append(sequence)
+            self._moments.append(moment)
+
+    @property
+    def slot_count(self) -> int:
+        """How many positions lie behind those of the segments, ended ones included."""
+        return self._changes.moment.slot_count
+
+    @property
+    def segment_counts(self) -> list[tuple[int, int]]:
+        """How many positions each segment has, and how many candidates are still there."""
+        return self._changes.segment_counts
+
+    def begin_with(
+        self, sequence: int, segments: Sequence[LoadedSegment], ended: NDArray[np.uint32]
+    ) -> None:
+        """Begins with what segments hold, without any change before.
+
+        Args:
+          sequence: Of the last change that they contain.
+          segments: In the order of their positions.
+          ended: The positions that were ended then, ascending.
+        """
+        stores = [segment.store for segment in segments]
+        self._changes = StoreChanges.of_segments(self._base_store, self.base.entry, stores, ended)
+        self.segments = tuple(segments)
+        self._begin_moments(sequence)
+        first = self._base_store.size
+        for segment in segments:
+            self._read_states(segment, first, ended)
+            first += segment.store.size
+
+    def absorb(
+        self, sequence: int, segments: Sequence[LoadedSegment], ended: NDArray[np.uint32]
+    ) -> None:
+        """Has segments hold what changed up to a sequence. All changed candidates get new
+        positions, in the same order.
+
+        Args:
+          sequence: Of the last change that they contain.
+          segments: In the order of their positions.
+          ended: The positions that were ended then, ascending.
+
+        Raises:
+          FormatError: They do not hold what the store held then; nothing was changed.
+        """
+        number = bisect_right(self._marked, sequence) - 1
+        if number < 0:
+            raise FormatError(
+                f"the state of corpus {self.base.name!r} after change {sequence} is not known any "
+                "more"
+            )
+        self._rebase(segments, ended, self._moments[number])
+
     def compact(self) -> bool:
         """Forgets candidates that were added and replaced or deleted since, if they are many. All
-        others behind those of the bundle get new positions, in the same order.
+        others that lie in no segment get new positions, in the same order.
 
         Returns:
           Whether positions have changed.
         """
-        import pyarrow as pa
-
-        before = self.store
-        added = np.arange(before.base_size, before.size)
-        is_live = ~np.isin(added, before.ended)
-        live_count = int(np.count_nonzero(is_live))
-        if added.size - live_count < max(_COMPACTED_MIN, live_count):
+        store = self.store
+        ended_count = store.ended.size - int(store.ended.searchsorted(store.slots_start))
+        live_count = self.slot_count - ended_count
+        if ended_count < max(_COMPACTED_MIN, live_count):
             return False
-        changes = self._new_changes()
-        base_ended = before.ended[: before.ended.searchsorted(before.base_size)]
-        changes.delete(before.ids(base_ended.astype(np.int64)))
-        columns = before.arrays(added[is_live], list(before.types))
-        changes.upsert(pa.record_batch(columns))
-        for name, growing in self._vectors.items():
-            kept = GrowingVectors(self.indexes[name].entry.dim)
-            kept.append(growing.view[is_live])
-            self._vectors[name] = kept
-        self._changes = changes
-        self._denied = self.base.denied.begin(self.store)
+        ended = store.ended[: store.ended.searchsorted(store.slots_start)]
+        self._rebase(self.segments, ended, Moment(self._changes.moment.number, 0))
         return True
 
-    def _new_changes(self) -> StoreChanges:
-        store = self.base.store
-        assert isinstance(store, CandidateStore)  # noqa: S101 - as it was loaded
-        return StoreChanges(store, self.base.entry)
+    def _rebase(
+        self, segments: Sequence[LoadedSegment], ended: NDArray[np.uint32], moment: Moment
+    ) -> None:
+        """Has segments hold what changed up to a moment; see `StoreChanges.rebased`."""
+        slots_start = self.store.slots_start
+        stores = [segment.store for segment in segments]
+        changes, behind = self._changes.rebased(stores, ended, moment)
+        for name, growing in self._vectors.items():
+            kept = GrowingVectors(self.indexes[name].entry.dim)
+            kept.append(growing.view[behind - slots_start])
+            self._vectors[name] = kept
+        self._changes = changes
+        self.segments = tuple(segments)
+        self._begin_moments(self._marked[-1])
+
+    def _begin_moments(self, sequence: int) -> None:
+        self._marked = [sequence]
+        self._moments = [self._changes.moment]
+        self._denied = self.base.denied.begin(self.store)
+
+    def _read_states(self, segment: LoadedSegment, first: int, ended: NDArray[np.uint32]) -> None:
+        """Reads when the candidates of a segment expire, and whose vectors were sent."""
+        positions = np.arange(segment.store.size)
+        start, stop = ended.searchsorted([first, first + positions.size])
+        positions = np.delete(positions, ended[start:stop].astype(np.int64) - first)
+        columns = [EXPIRES, *(sent_column(name) for name in self.indexes)]
+        arrays = segment.store.arrays(positions, columns)
+        ids = segment.store.ids(positions)
+        for name, sent in self._sent.items():
+            was_sent = arrays[sent_column(name)].to_numpy(zero_copy_only=False)
+            sent.update(ids[was_sent].tolist())
+        expires_s = arrays[EXPIRES].to_numpy(zero_copy_only=False)
+        expiring = ~np.isnan(expires_s)
+        for key, time_s in zip(ids[expiring].tolist(), expires_s[expiring].tolist(), strict=True):
+            self._set_expiry(key, time_s)
+
+    def parts(self, first_segment: int) -> AbsorbedParts:
+        """Returns the candidates that a new segment is to hold: those behind some segments that
+        stay. Later changes do not alter it.
+
+        Args:
+          first_segment: How many segments stay.
+        """
+        store = self.store
+        first = store.base_size
+        for segment in self.segments[:first_segment]:
+            first += segment.store.size
+        boundary = store.ended.searchsorted(first)
+        positions = np.delete(
+            np.arange(first, store.size), store.ended[boundary:].astype(np.int64) - first
+        )
+        return AbsorbedParts(
+            store,
+            positions,
+            store.ended[:boundary],
+            {name: self._all_vectors(name) for name in self.indexes},
+            {name: set(sent) for name, sent in self._sent.items()},
+            dict(self._expiry_s),
+        )
+
+    def _all_vectors(self, name: str) -> Sequence[Vectors]:
+        """Returns the vectors of an index, of the bundle, the segments and the slots."""
+        index = self.indexes[name].here
+        assert index is not None  # noqa: S101 - a service that holds all of a version
+        parts = [segment.indexes[name].vectors for segment in self.segments]
+        return [index.vectors, *parts, self._vectors[name].view]
 
     def upsert(
         self,
@@ -146,18 +276,14 @@ class ChangedCorpus:
         """Gives candidates other vectors.
 
         Args:
-          positions: Of live candidates, distinct.
+          positions: Of live candidates in slots, distinct, whose vectors were never served.
           vectors: [m, dim] by index. Those that were sent stay.
         """
         ids = self.store.ids(positions)
-        _, after = self._changes.set_attributes(ids, {})
-        for name, growing in self._vectors.items():
-            replaced = self._vectors_at(name, positions)
-            if name in vectors:
-                was_sent = np.array([key in self._sent[name] for key in ids.tolist()], bool)
-                replaced[~was_sent] = vectors[name][~was_sent]
-            growing.append(replaced)
-        self.base.denied.follow(self.store, ids, after)
+        slots = positions - self.store.slots_start
+        for name, computed in vectors.items():
+            was_sent = np.array([key in self._sent[name] for key in ids.tolist()], bool)
+            self._vectors[name].replace(slots[~was_sent], computed[~was_sent])
 
     def delete(self, ids: Ids) -> NDArray[np.bool_]:
         """Deletes candidates; returns which of the ids were there."""
@@ -209,8 +335,16 @@ class ChangedCorpus:
         corpus = replace(
             base, entry=entry, store=store, ended=store.ended, denied_added=self._denied
         )
-        if store.size == store.base_size:
-            indexes = {name: replace(index, corpus=corpus) for name, index in self.indexes.items()}
+        in_segments = [segment.indexes for segment in self.segments]
+        segments = {name: tuple(part[name] for part in in_segments) for name in self.indexes}
+        live = np.arange(store.size - store.slots_start, dtype=np.uint32)
+        boundary = store.ended.searchsorted(store.slots_start)
+        live = np.delete(live, store.ended[boundary:].astype(np.int64) - store.slots_start)
+        if not live.size:
+            indexes = {
+                name: replace(index, corpus=corpus, segments=segments[name])
+                for name, index in self.indexes.items()
+            }
             return corpus, indexes
         added_filters = {
             attribute: ChangedAttributeIndex(store, attribute) for attribute in base.filters
@@ -218,16 +352,17 @@ class ChangedCorpus:
         added_corpus = FilteredCorpus(base.name, base.entry, added_filters)
         indexes = {}
         for name, index in self.indexes.items():
-            vectors = self._vectors[name].view[: store.size - store.base_size]
-            added = LoadedIndex(
+            vectors = self._vectors[name].view[: store.size - store.slots_start]
+            added = AddedIndex(
                 index.entry,
                 None,
                 ExactIndex(vectors, index.entry.distance),
                 vectors,
                 added_corpus,
                 _NOT_CACHED,
+                live=live,
             )
-            indexes[name] = replace(index, corpus=corpus, added=added)
+            indexes[name] = replace(index, corpus=corpus, segments=segments[name], added=added)
         return corpus, indexes
 
     def _set_expiry(self, key: int | str, time_s: float) -> None:
@@ -238,17 +373,51 @@ class ChangedCorpus:
 
     def _vectors_at(self, name: str, positions: Positions) -> Vectors:
         """Returns the vectors of an index at some positions, [m, dim]."""
-        index = self.indexes[name].here
-        assert index is not None  # noqa: S101 - a service that holds all of a version
-        return vectors_at(index.vectors, self._vectors[name].view, positions)
+        return vectors_at(self._all_vectors(name), positions)
 
 
-def vectors_at(base: Vectors, added: Vectors, positions: Positions) -> Vectors:
-    """Returns vectors by position: those of the bundle, and behind them those that were added."""
-    is_added = positions >= len(base)
-    if not is_added.any():
-        return np.array(base[positions], np.float32)
-    vectors: Vectors = np.empty((positions.size, base.shape[1]), np.float32)
-    vectors[~is_added] = base[positions[~is_added]]
-    vectors[is_added] = added[positions[is_added] - len(base)]
+@dataclass(frozen=True, eq=False)
+class AbsorbedParts:
+    """Candidates that a segment is to hold.
+
+    Attributes:
+      store: The candidates as they were.
+      positions: Those that the segment is to hold, ascending.
+      ended: The positions before, [e] uint32, that were ended.
+      vectors: By index, of all positions one part after the other.
+      sent: Ids of candidates whose vectors were sent, by index.
+      expiry_s: When candidates expire, in Unix seconds, by id.
+    """
+
+    store: ChangedStore
+    positions: Positions
+    ended: NDArray[np.uint32]
+    vectors: Mapping[str, Sequence[Vectors]]
+    sent: Mapping[str, Collection[int | str]]
+    expiry_s: Mapping[int | str, float]
+
+    def batches(self) -> Iterator[tuple[Any, dict[str, Vectors]]]:
+        """Yields columns of candidates, a `pyarrow.RecordBatch`, and their vectors by index."""
+        import pyarrow as pa
+
+        for start in range(0, self.positions.size, _WRITTEN_TOGETHER):
+            positions = self.positions[start : start + _WRITTEN_TOGETHER]
+            columns = self.store.arrays(positions, [*self.store.types])
+            ids = self.store.ids(positions).tolist()
+            expires_s = [self.expiry_s.get(key) for key in ids]
+            columns[EXPIRES] = pa.array(expires_s, pa.float64())
+            for name, sent in self.sent.items():
+                columns[sent_column(name)] = pa.array([key in sent for key in ids], pa.bool_())
+            vectors = {name: vectors_at(parts, positions) for name, parts in self.vectors.items()}
+            yield pa.record_batch(columns), vectors
+
+
+def vectors_at(parts: Sequence[Vectors], positions: Positions) -> Vectors:
+    """Returns vectors by position, [m, dim]; the parts lie one behind the other."""
+    vectors: Vectors = np.empty((positions.size, parts[0].shape[1]), np.float32)
+    first = 0
+    for part in parts:
+        is_in_part = (positions >= first) & (positions < first + len(part))
+        vectors[is_in_part] = part[positions[is_in_part] - first]
+        first += len(part)
     return vectors

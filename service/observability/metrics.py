@@ -187,6 +187,10 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Rows, candidates and contexts that this service was sent changes of",
         ("model", "kind", "action"),
     ),
+    "absorptions": (
+        "Times that changed candidates were absorbed into a segment, by how it ended",
+        ("model", "outcome"),
+    ),
     "log_lines_dropped": ("Log lines that could not be written", ()),
     "page_faults": (
         "Page faults; a `major` fault reads from disk, a `minor` fault does not",
@@ -248,6 +252,18 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         "Whether the change log of the model can be read: 1 yes, 0 no",
         ("model",),
         "livemin",
+    ),
+    "changed_candidates": (
+        "Positions of changed candidates, replaced ones included, in segments with an index "
+        "(`index`) or searched exactly (`exact`)",
+        ("model", "search"),
+        "livemax",
+    ),
+    "segments_unusable": (
+        "Corpora whose segments a process cannot use, so that it searches all changed candidates "
+        "exactly",
+        ("model",),
+        "livemax",
     ),
     "load_seconds": ("Duration of the most recent load", ("model",), "livemostrecent"),
     "model_memory_bytes": (

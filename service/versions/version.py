@@ -26,7 +26,7 @@ from bundle.stores.reader import CandidateStore
 from bundle.tables.id_values import DECIMAL, distinct
 from bundle.tables.reader import TableReader
 from runtime import tower
-from runtime.exact import ExactIndex
+from runtime.exact import ExactIndex, VectorBlock
 from runtime.scann import ScannIndex
 from service.versions.filter_cache import FilterCache
 from service.versions.input_layout import Example, Layout, example_of, lay_out
@@ -215,6 +215,7 @@ class Denied:
     def __init__(self) -> None:
         self.ids: tuple[str, ...] = ()
         self.positions: NDArray[np.uint32] = np.empty(0, np.uint32)
+        self._known: NDArray[Any] = np.empty(0, object)
         self._texts: frozenset[str] = frozenset()
         self._changed: ChangedStore | None = None
         self._added = DeniedAdded()
@@ -235,6 +236,7 @@ class Denied:
             if id_dtype == "int64":
                 known = np.array([*map(int, filter(_is_int64, ids))], np.int64)
             self.ids = ids
+            self._known = known
             self._texts = frozenset(ids)
             self.positions = _ascending(store.positions(known))
             if self._changed is not None:
@@ -251,8 +253,9 @@ class Denied:
         with self._lock:
             self._added = DeniedAdded()
             self._changed = store
-            added = np.arange(store.base_size, store.size)
-            self._follow(store.ids(added), added)
+            if self.ids:
+                positions = _ascending(store.positions(self._known))
+                self._added.positions = positions[positions >= store.base_size]
             return self._added
 
     def follow(self, store: ChangedStore, ids: NDArray[Any], positions: NDArray[np.int64]) -> None:
@@ -313,7 +316,12 @@ class LoadedStore(FilteredCorpus):
         for known_denied, known_added, unavailable in self._unavailable:
             if known_denied is denied and known_added is added:
                 return unavailable
-        unavailable = distinct(np.concatenate([denied, added, self.ended]))
+        unavailable = self.ended
+        if denied.size or added.size:
+            further = distinct(np.concatenate([denied, added]))
+            further = further[~np.isin(further, unavailable, assume_unique=True)]
+            # Few candidates are denied: to sort all of them for each change would take longer.
+            unavailable = np.insert(unavailable, unavailable.searchsorted(further), further)
         self._unavailable[:] = [(denied, added, unavailable)]
         return unavailable
 
@@ -346,6 +354,24 @@ class LoadedIndex:
     plans: dict[Hashable, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, eq=False)
+class AddedIndex(LoadedIndex):
+    """Candidates that were added or replaced since the last segment was made, and are searched
+    exactly.
+
+    Attributes:
+      live: [m] uint32 positions, ascending, of those that are still there.
+    """
+
+    live: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+
+    @cached_property
+    def block(self) -> VectorBlock:
+        """Their vectors side by side."""
+        vectors = self.vectors.take(self.live, axis=0, mode="clip")
+        return VectorBlock(vectors, self.entry.distance)
+
+
 class RemoteParts(Protocol):
     """Reaches the shards that hold the rest of a version; each method raises ServiceError.
 
@@ -372,8 +398,10 @@ class ServedIndex:
     """An index as requests name it: its candidates, and their vectors here or on shards.
 
     Attributes:
-      added: Candidates behind those of `here`, which were added or replaced while the version was
-        served; None: there are none.
+      segments: Candidates behind those of `here`, which were added or replaced while the version
+        was served, and have indexes of their own.
+      added: Candidates behind those of the segments, which were added or replaced later; None:
+        there are none.
     """
 
     name: str
@@ -381,7 +409,13 @@ class ServedIndex:
     corpus: LoadedStore
     here: LoadedIndex | None
     shards: RemoteParts | None
-    added: LoadedIndex | None = None
+    segments: tuple[LoadedIndex, ...] = ()
+    added: AddedIndex | None = None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether candidates were added or replaced."""
+        return self.added is not None or bool(self.segments)
 
 
 @dataclass(frozen=True)

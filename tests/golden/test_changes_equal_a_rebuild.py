@@ -21,6 +21,7 @@ from export.jobs.staged import Published
 from export.model_code.factories import load_factory
 from export.recipe.schema import read_recipe
 from export.verify.published import verify_against_recipe
+from service.changes import absorption
 from service.codec.changes import read_change
 from service.engine.calls import (
     Condition,
@@ -49,6 +50,8 @@ from tests.service.running import RunningService
 TARGET = Target("movies")
 TABLES = {"users": (50, 8), "movies": (40, 8), "hours": (24, 4), "genres_all": (9, 4)}
 STEPS = 120
+ABSORBED_SHARE = 0.03
+"""Of the changes, those after which all changed candidates are absorbed into a segment."""
 SHARES = {"rows": 0.3, "add": 0.3, "replace": 0.2, "delete": 0.1, "attributes": 0.1}
 
 
@@ -81,6 +84,11 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_checkpoint(movies_recipe(), tmp_path_factory.mktemp("checkpoint"))
 
 
+@pytest.fixture(autouse=True)
+def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absorption, "_PRELOAD_S", 0.0)
+
+
 @pytest.fixture
 def changed(checkpoint: Path, tmp_path: Path) -> Iterator[RunningService]:
     """A service of the bundle as it was first exported."""
@@ -98,6 +106,8 @@ def test_responses_after_any_history_equal_those_of_a_rebuild(
     for _ in range(STEPS):
         kind, action, body = _change(random, history)
         changed.worker.changes.change(TARGET, read_change(kind, action, body))
+        if random.random() < ABSORBED_SHARE:
+            changed.worker.changes.absorb(1)
 
     final = _with_rows(checkpoint, history, tmp_path / "final")
     rebuilt = _served(tmp_path / "rebuilt", final, history.movies)
@@ -119,17 +129,18 @@ def test_an_export_with_the_log_equals_a_rebuild_and_leaves_nothing_to_apply(
     for _ in range(STEPS):
         kind, action, body = _change(random, history, shares)
         changed.worker.changes.change(TARGET, read_change(kind, action, body))
+    assert changed.worker.changes.absorb(1)
     log = changed.worker.changes.path_of("movies")
 
     project = changed.settings.root.parent / "recipe.toml"
     published = export(project, 2, with_changes=log)
     assert any("120 changes of" in note for note in published.notes)
-    assert published.manifest.changes_included == STEPS
+    assert published.manifest.changes_included == STEPS + 1
     _assert_verified(project, published, log)
     changed.scan()
     current = changed.current()
-    assert (current.version, current.changes) == (2, STEPS)
-    assert current.indexes["movies"].added is None
+    assert (current.version, current.changes) == (2, STEPS + 1)
+    assert current.indexes["movies"].is_changed is False
     rebuilt = _served(tmp_path / "rebuilt", checkpoint, history.movies)
     try:
         for request, call in _requests(history):
@@ -144,6 +155,8 @@ def test_a_restarted_service_answers_as_before(changed: RunningService, tmp_path
     for _ in range(STEPS):
         kind, action, body = _change(random, history)
         changed.worker.changes.change(TARGET, read_change(kind, action, body))
+        if random.random() < ABSORBED_SHARE:
+            changed.worker.changes.absorb(1)
     again = RunningService(changed.settings.root)
     try:
         for request, call in _requests(history):

@@ -1,8 +1,11 @@
-"""Search of an index whose candidates change while it is served: that of the bundle, and an exact
-one of the candidates that were added or replaced since, whose positions lie behind.
+"""Search of an index whose candidates change while it is served: that of the bundle, those of
+segments, and an exact one of the candidates that were added or replaced since. Their positions lie
+behind each other.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +13,10 @@ from numpy.typing import NDArray
 from service.engine.calls import Offsets, Selecting, Vectors
 from service.engine.execution import Execution
 from service.engine.retrieval import filters, search
+from service.engine.retrieval.filters import Compiled, Matches, is_among
 from service.engine.retrieval.merging import explained, merged
 from service.engine.retrieval.search import Allowed, Found
-from service.versions.version import LoadedIndex, ServedIndex
+from service.versions.version import AddedIndex, LoadedIndex, ServedIndex
 
 Positions = NDArray[np.int64]
 
@@ -28,33 +32,26 @@ def nearest(
     execution: Execution,
 ) -> Found:
     """Finds the k nearest allowed candidates of each query; as `search.nearest`."""
-    here, added = _parts(index)
-    added_filter = None
-    if request.filter:
-        added_filter = filters.compiled(added, request.filter, execution.check)
-    base_size = len(here.vectors)
-    of_here = search.nearest(
-        here,
-        vectors,
-        k,
-        _allowed_before(allowed, base_size),
-        execution,
-        exact=exact,
-        recall=request.recall,
-        offsets=offsets,
-        explain=request.explain,
-    )
-    of_added = search.nearest(
-        added,
-        vectors,
-        k,
-        _allowed_behind(allowed, base_size)._replace(filter=added_filter),
-        execution,
-        exact=True,
-        offsets=offsets,
-        explain=request.explain,
-    )
-    parts = (of_here, of_added._replace(positions=of_added.positions + base_size))
+    parts = []
+    first = 0
+    for part in _parts(index):
+        end = first + len(part.vectors)
+        of_part = _allowed_between(allowed, first, end)
+        if part is not index.here:
+            of_part = of_part._replace(filter=_filter(part, request, execution))
+        neighbors = search.nearest(
+            part,
+            vectors,
+            k,
+            of_part,
+            execution,
+            exact=exact or part.approximate is None,
+            recall=request.recall,
+            offsets=offsets,
+            explain=request.explain,
+        )
+        parts.append(neighbors._replace(positions=neighbors.positions + first))
+        first = end
     queries = [range(query, query + 1) for query in range(len(allowed.excluded))]
     neighbors = search.joined([merged(parts, query, k) for query in queries])
     if not request.explain:
@@ -66,40 +63,48 @@ def nearest(
 
 def vectors_at(index: ServedIndex, positions: Positions) -> Vectors:
     """Returns the vectors of candidates, [m, dim] float32."""
-    here, added = _parts(index)
-    base_size = len(here.vectors)
-    is_added = positions >= base_size
-    vectors = here.vectors[np.where(is_added, 0, positions)]
-    vectors[is_added] = added.vectors[positions[is_added] - base_size]
+    vectors: Vectors = np.empty((positions.size, index.entry.dim), np.float32)
+    first = 0
+    for part in _parts(index):
+        end = first + len(part.vectors)
+        is_in_part = (positions >= first) & (positions < end)
+        vectors[is_in_part] = part.vectors[positions[is_in_part] - first]
+        first = end
     return vectors
 
 
-def _parts(index: ServedIndex) -> tuple[LoadedIndex, LoadedIndex]:
-    here = index.here
-    added = index.added
-    assert here is not None and added is not None  # noqa: S101, PT018 - candidates changed here
-    return here, added
+def _parts(index: ServedIndex) -> Iterator[LoadedIndex]:
+    """Yields the indexes of the candidates, in the order of their positions."""
+    assert index.here is not None  # noqa: S101 - candidates changed here
+    yield index.here
+    yield from index.segments
+    if index.added is not None:
+        yield index.added
 
 
-def _allowed_before(allowed: Allowed, size: int) -> Allowed:
-    """Returns what is allowed of the positions before `size`."""
+def _filter(part: LoadedIndex, request: Selecting, execution: Execution) -> Compiled | None:
+    """Returns which candidates of a part match the filter of a request; None: all."""
+    compiled = None
+    if request.filter:
+        compiled = filters.compiled(part, request.filter, execution.check)
+    if not isinstance(part, AddedIndex):
+        return compiled
+    # Those that were replaced since are as many as the others, and are not even scored.
+    if compiled is None:
+        return Compiled(b"", Matches(part.live, block=part.block), False)
+    matching = compiled.matches.positions
+    return Compiled(b"", Matches(matching[is_among(matching, part.live)]), False)
+
+
+def _allowed_between(allowed: Allowed, first: int, end: int) -> Allowed:
+    """Returns what is allowed of the positions from `first` to `end`, counted from there."""
     return allowed._replace(
-        denied=_before(allowed.denied, size),
-        excluded=[_before(positions, size) for positions in allowed.excluded],
+        denied=_between(allowed.denied, first, end),
+        excluded=[_between(positions, first, end) for positions in allowed.excluded],
     )
 
 
-def _allowed_behind(allowed: Allowed, size: int) -> Allowed:
-    """Returns what is allowed of the positions from `size` on, counted from there."""
-    return allowed._replace(
-        denied=_behind(allowed.denied, size),
-        excluded=[_behind(positions, size) for positions in allowed.excluded],
-    )
-
-
-def _before(positions: NDArray[np.uint32], size: int) -> NDArray[np.uint32]:
-    return positions[: positions.searchsorted(size)]
-
-
-def _behind(positions: NDArray[np.uint32], size: int) -> NDArray[np.uint32]:
-    return positions[positions.searchsorted(size) :] - np.uint32(size)
+def _between(positions: NDArray[np.uint32], first: int, end: int) -> NDArray[np.uint32]:
+    start, stop = positions.searchsorted([first, end])
+    inside = positions[start:stop]
+    return inside - np.uint32(first) if first else inside

@@ -70,7 +70,11 @@ class Matches:
 
 
 class Compiled(NamedTuple):
-    """A filter with its key in the cache, what matches it, and whether the cache held it."""
+    """A filter with its key in the cache, what matches it, and whether the cache held it.
+
+    Attributes:
+      key: b"": it is no filter of a request, and is not kept.
+    """
 
     key: bytes
     matches: Matches

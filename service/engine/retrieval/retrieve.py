@@ -147,7 +147,7 @@ async def _find(
         return await sharded_search.nearest(
             index, vectors, count, allowed, request, exact, offsets, execution
         )
-    if index.added is not None:
+    if index.is_changed:
         return changed_search.nearest(
             index, vectors, count, allowed, request, exact, offsets, execution
         )

@@ -164,7 +164,7 @@ def nearest(
         ]
     positions, scores, ends, explanations = joined(rows)
     check_finite(scores, "a candidate's score")
-    if allowed.filter is not None:
+    if allowed.filter is not None and allowed.filter.key:
         for each in explanations:
             execution.count("filtered_searches", 1, each.path)
     if not explain:
@@ -228,7 +228,14 @@ class _Search:
         self._matches = None if allowed.filter is None else allowed.filter.matches
         self._size = len(index.vectors)
         matching = None if self._matches is None else self._matches.positions.size
-        self._plan = Plan(None, None) if exact else plan_search(index, recall, k, matching)
+        live_count = self._size - self._denied.size
+        self._live_share = live_count / self._size
+        if not live_count:
+            self._matches = Matches(np.empty(0, np.uint32))
+        is_exact = exact or not live_count
+        self._plan = Plan(None, None) if is_exact else plan_search(index, recall, k, matching)
+        # To look for the few that are denied costs less than to plan for them.
+        self._is_worn = self._live_share < 1 - 1 / _SPARE
 
     def rows(self) -> list[Found]:
         """Returns the neighbors of each vector.
@@ -260,7 +267,7 @@ class _Search:
 
     def _keep(self) -> None:
         """Keeps the filter, with the mask or the block that this search has made."""
-        if self._compiled is None or self._matches is None:
+        if self._compiled is None or self._matches is None or not self._compiled.key:
             return
         cache, key, matches, again = self._index.compiled, *self._compiled
         if not again or self._matches is not matches:
@@ -299,13 +306,21 @@ class _Search:
         assert tree is not None  # noqa: S101 - else the plan is an exact search
         query = self._vectors[at]
         excluded_count = self._excluded_count(at)
-        excluded_share = excluded_count / self._size
         mask = None if self._matches is None else self._matches.mask
+        share = depth.share
         first = depth.pool
+        if self._is_worn:
+            # As where a filter matches as many: those that are denied are not among the others.
+            excluded_count = int(self._excluded[at].size)
+            share *= self._live_share
+            first = min(self._size, math.ceil(first / self._live_share))
+        excluded_share = excluded_count / self._size
         pool = first
         while pool == first or depth.pays(pool):
             fetched = tree.candidates(query, pool, depth.leaves(pool))
             matching = fetched if mask is None else fetched[mask[fetched]]
+            if self._is_worn:
+                matching = matching[~is_among(matching, self._denied)]
 
             # Excluded candidates, such as those that a user has seen, often are the nearest; those
             # around them score about equally.
@@ -314,13 +329,13 @@ class _Search:
                 removed = int(np.count_nonzero(self._is_excluded(at, matching)))
             ahead = 0
             if removed:
-                usual = first * depth.share / _SPARE + matching.size * excluded_share
+                usual = first * share / _SPARE + matching.size * excluded_share
                 ahead = _PER_EXCLUDED * max(0, removed - math.ceil(usual))
             found = matching[: depth.reorder * pool // first + ahead]
             if removed:
                 found = found[~self._is_excluded(at, found)]
 
-            expected = max(pool * depth.share / _FEW, first * depth.share / _FEW + ahead)
+            expected = max(pool * share / _FEW, first * share / _FEW + ahead)
             if found.size >= self._k and matching.size >= expected:
                 neighbors = rank_exactly(self._index.vectors, query, found, self._k, self._distance)
                 return Found.of_one(*neighbors, Explanation("index", scored=found.size))
@@ -399,7 +414,7 @@ class _Search:
         matches = self._matches
         index = self._index
         if matches is None:
-            return self._in_blocks(some, None)
+            return self._in_blocks(some, self._live())
         positions = matches.positions
         if matches.block is None:
             block_bytes = positions.size * (4 * index.entry.dim + 16)
@@ -439,6 +454,8 @@ class _Search:
         index = self._index
         count = self._size if positions is None else positions.size
         fetch = [min(count, self._k + self._excluded_count(at)) for at in some]
+        if self._matches is None and positions is not None:  # denied ones are not among them
+            fetch = [min(count, self._k + self._excluded[at].size) for at in some]
         together = len(some) if len(some) * max(fetch) <= _CELLS_MAX else 1
         rows: list[Found] = []
         for first in range(0, len(some), together):
@@ -454,6 +471,14 @@ class _Search:
                 )
                 rows.append(self._row(at, *best, count))
         return rows
+
+    def _live(self) -> NDArray[np.uint32] | None:
+        """Returns the positions that are not denied; None: few are, which are left out later."""
+        if not self._is_worn:
+            return None
+        is_live = np.ones(self._size, bool)
+        is_live[self._denied] = False
+        return is_live.nonzero()[0].astype(np.uint32)
 
     def _row(self, at: int, positions: Positions, scores: Vectors, scored: int) -> Found:
         """Returns the first k that are not excluded."""
@@ -473,8 +498,11 @@ class _Search:
 
 
 def _count_among(some: NDArray[Any], ascending: NDArray[Any]) -> int:
+    """Returns how many of some positions are among others; both ascend and are distinct."""
     if not some.size or not ascending.size:
         return 0
+    if some.size > ascending.size:  # to look up the fewer ones takes less time
+        some, ascending = ascending, some
     return int(np.count_nonzero(is_among(some, ascending)))
 
 

@@ -46,7 +46,7 @@ class IndexSearch:
 
 async def vectors_at(index: ServedIndex, positions: Positions, execution: Execution) -> Vectors:
     """Returns the vectors of candidates, [m, dim] float32."""
-    if index.added is not None:
+    if index.is_changed:
         return changed_search.vectors_at(index, positions)
     if index.here is not None:
         return np.array(index.here.vectors[positions], np.float32)

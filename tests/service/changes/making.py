@@ -37,3 +37,8 @@ def nearest(service: RunningService, vector: Any, k: int = 5, **options: Any) ->
     retrieval = Retrieval(TARGET, vectors=vector, k=k, **options)
     answer: Retrieved = service.execute(retrieval, "retrieve")
     return answer
+
+
+def absorb(service: RunningService) -> None:
+    """Has a service absorb all changed candidates that are searched exactly."""
+    assert service.worker.changes.absorb(1)

@@ -1,0 +1,252 @@
+"""Segments: changed candidates of one corpus in files beside the change log.
+
+    segment.json                    what the segment is, with the checksum of each other file
+    candidates.arrow                a store as a bundle has it, with `expires_s` (Unix seconds,
+                                    null: never) and `sent:<index>` (bool: the vector was sent)
+    ended.bin                       positions of the bundle and of the segments before this one that
+                                    were replaced or deleted, ascending, little-endian uint32
+    filters/<number>/               an index of each attribute that requests may filter by
+    indexes/<index>/vectors.bin     float32 rows
+    indexes/<index>/scann/          ScaNN's files; none where vectors are searched exactly
+
+A segment is written under a temporary name, and never changes once it has its own. The log says
+from which record on it stands for the changes before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+
+from bundle.errors import DigestMismatch, FormatError
+from bundle.format.checksums import crc32c, digest
+from bundle.format.fields import Count, Crc32c, Name, Positive, StrictModel
+from bundle.format.manifest import AttributeIndex, Corpus, File
+from bundle.storage import arrow, files, integrity
+from bundle.stores.attribute_index import write_attribute_index
+
+MANIFEST = "segment.json"
+CANDIDATES = "candidates.arrow"
+ENDED = "ended.bin"
+EXPIRES = "expires_s"
+TEMPORARY = ".temporary-"
+"""How the name of a directory begins that is not complete."""
+_UNSORTED = "candidates.parts"
+_FORMAT = 1
+_MANIFEST_BYTES_MAX = 16 << 20
+_ENDED_DTYPE = np.dtype("<u4")
+
+
+class SegmentIndex(StrictModel):
+    """The vectors of one index.
+
+    Attributes:
+      dim: Numbers of each vector.
+      parameters: What ScaNN was trained with, as of an index of the bundle; {}: the vectors are
+        searched exactly.
+    """
+
+    dim: Positive
+    parameters: dict[str, int] = Field(default_factory=dict)
+
+
+class SegmentManifest(StrictModel):
+    """What a segment is.
+
+    Attributes:
+      model, version, fingerprint: The version whose towers gave the vectors: the crc32c of its
+        manifest tells it from another one that has its number.
+      corpus: The name of the corpus.
+      sequence: Of the last change that the segment contains.
+      size: The number of candidates; of none, there are no files but `ended.bin`.
+      filters: By attribute.
+      indexes: By name.
+      files: All other files.
+    """
+
+    format: int = _FORMAT
+    model: Name
+    version: Positive
+    fingerprint: Crc32c
+    corpus: Name
+    sequence: Count
+    size: Count
+    filters: dict[str, AttributeIndex] = Field(default_factory=dict)
+    indexes: dict[Name, SegmentIndex] = Field(default_factory=dict)
+    files: tuple[File, ...] = ()
+
+
+class Segment(NamedTuple):
+    """A segment that was found sound.
+
+    Attributes:
+      directory: Where its files are.
+    """
+
+    directory: Path
+    manifest: SegmentManifest
+
+    def ended(self) -> NDArray[np.uint32]:
+        """Reads the positions before the segment that were ended."""
+        return np.fromfile(self.directory / ENDED, _ENDED_DTYPE)
+
+    def vectors(self, index: str) -> NDArray[np.float32]:
+        """Maps the vectors of an index, [size, dim]."""
+        shape = (self.manifest.size, self.manifest.indexes[index].dim)
+        path = self.directory / vectors_file(index)
+        return np.asarray(np.memmap(path, np.dtype("<f4"), "r", shape=shape))
+
+    def corpus(self, entry: Corpus) -> Corpus:
+        """Returns the entry of the segment's store; `entry`: that of the corpus of the bundle."""
+        manifest = self.manifest
+        update = {"file": CANDIDATES, "size": manifest.size, "filters": manifest.filters}
+        return entry.model_copy(update=update)
+
+
+def sent_column(index: str) -> str:
+    """Returns the column that says whose vectors of an index were sent."""
+    return f"sent:{index}"
+
+
+def vectors_file(index: str) -> str:
+    """Returns the file of the vectors of an index."""
+    return f"indexes/{index}/vectors.bin"
+
+
+def scann_directory(index: str) -> str:
+    """Returns the directory of ScaNN's files."""
+    return f"indexes/{index}/scann"
+
+
+def write_candidates(
+    directory: Path,
+    parts: Iterator[tuple[Any, Mapping[str, NDArray[np.float32]]]],
+    ended: NDArray[np.uint32],
+) -> None:
+    """Writes what the process knows that serves the candidates; `finish` makes a segment of it.
+
+    Args:
+      directory: Of a temporary name; is made.
+      parts: Candidates that follow each other: a `pyarrow.RecordBatch`, and [m, dim] vectors by
+        index.
+      ended: Positions before the segment that were ended, ascending.
+
+    Raises:
+      OSError: The disk is full or broken.
+    """
+    import pyarrow as pa
+
+    directory.mkdir(parents=True)
+    ended.astype(_ENDED_DTYPE).tofile(directory / ENDED)
+    writer = None
+    try:
+        for batch, vectors in parts:
+            if writer is None:
+                writer = pa.ipc.new_file(str(directory / _UNSORTED), batch.schema)
+            writer.write_batch(batch)
+            for index, rows in vectors.items():
+                path = directory / vectors_file(index)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("ab") as file:
+                    file.write(np.ascontiguousarray(rows, "<f4").data)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def finish(directory: Path, manifest: SegmentManifest, attributes: tuple[str, ...]) -> None:
+    """Completes a segment, but for its name: columns that lie in one piece, indexes of attributes,
+    checksums, and everything on the disk.
+
+    Args:
+      directory: What `write_candidates` wrote, with ScaNN's files.
+      manifest: Without files and filters.
+      attributes: By which requests may filter.
+
+    Raises:
+      OSError: The disk is full or broken.
+    """
+    if manifest.size:
+        table, _ = arrow.open_trusted(directory / _UNSORTED)
+        arrow.write(directory / CANDIDATES, table)
+        del table
+        (directory / _UNSORTED).unlink()
+    filters = {}
+    for number, attribute in enumerate(attributes if manifest.size else ()):
+        entry = AttributeIndex(
+            values=f"filters/{number:05d}/values.arrow", rows=f"filters/{number:05d}/rows.bin"
+        )
+        write_attribute_index(directory / CANDIDATES, attribute, directory, entry)
+        filters[attribute] = entry
+    entries = []
+    for path in sorted(directory.rglob("*")):
+        if path.is_file():
+            with path.open("rb", buffering=0) as stream:
+                content = digest(stream)
+            files.sync(path)
+            name = str(path.relative_to(directory))
+            entries.append(File(path=name, bytes=content.bytes, crc32c=content.crc32c))
+    complete = manifest.model_copy(update={"filters": filters, "files": tuple(entries)})
+    path = directory / MANIFEST
+    path.write_text(complete.model_dump_json())
+    files.sync(path)
+    for folder in [directory, *(folder for folder in directory.rglob("*") if folder.is_dir())]:
+        files.sync(folder)
+
+
+def publish(temporary: Path, directory: Path) -> int:
+    """Gives a complete segment its name; returns the checksum of its manifest.
+
+    Raises:
+      OSError: It cannot be renamed.
+    """
+    temporary.rename(directory)
+    files.sync(directory.parent)
+    return crc32c((directory / MANIFEST).read_bytes())
+
+
+def open_segment(directory: Path, checksum: int) -> Segment:
+    """Opens a segment and compares all of its bytes with their checksums.
+
+    Args:
+      directory: Of the segment.
+      checksum: Of its manifest, as the log has it.
+
+    Raises:
+      DigestMismatch: A file is missing or damaged.
+      FormatError: It is of another format.
+      OSError: A file cannot be read.
+    """
+    path = directory / MANIFEST
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MANIFEST_BYTES_MAX)
+    except FileNotFoundError as problem:
+        raise DigestMismatch(f"segment {directory.name!r} has no {MANIFEST}") from problem
+    if crc32c(content) != checksum:
+        raise DigestMismatch(f"{MANIFEST} of segment {directory.name!r} differs from its checksum")
+    try:
+        manifest = SegmentManifest.model_validate_json(content)
+    except ValidationError as problem:
+        raise FormatError(f"segment {directory.name!r} is of another release") from problem
+    if manifest.format != _FORMAT:
+        raise FormatError(
+            f"segment {directory.name!r} has format {manifest.format}; {_FORMAT} was expected"
+        )
+    for entry in manifest.files:
+        integrity.check_file(directory, entry)
+    return Segment(directory, manifest)
+
+
+def names(parent: Path) -> list[str]:
+    """Returns the names of all segments, and of what was never finished."""
+    try:
+        return sorted(os.listdir(parent))
+    except FileNotFoundError:
+        return []

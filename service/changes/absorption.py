@@ -1,0 +1,159 @@
+"""Absorbs changed candidates into segments, in the background: one process of a host at a time.
+
+A worker writes the candidates to files, and a process of its own makes a segment of them. The
+record in the log that names it is appended last. So whatever dies meanwhile leaves files that
+nothing names, which the next one removes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bundle.changes.records import SegmentName
+from bundle.changes.segments import (
+    TEMPORARY,
+    SegmentIndex,
+    SegmentManifest,
+    publish,
+    write_candidates,
+)
+from service.changes.model_changes import ModelChanges, PlannedAbsorption, segment_prefix
+from service.changes.segment_build import SegmentTask
+from service.changes.segments import segment_parameters
+
+_LOCK_NAME = ".absorbing.lock"
+_ENDED_CHECK_S = 0.2
+"""Between two looks at whether the service stops."""
+_PRELOAD_S = 1.5
+"""Time in which the other processes load a complete segment, before the log names it."""
+_PROGRAM = "service.changes.segment_build"
+_SHOWN_CHARACTERS = 500
+"""Of the last messages of the program that failed."""
+
+
+class AbsorptionFailed(Exception):
+    """Candidates were not absorbed; the message says why."""
+
+
+class Absorber:
+    """Absorbs the changes of models that lie under one directory. One thread uses it."""
+
+    def __init__(self, directory: Path, stopping: threading.Event) -> None:
+        """Begins.
+
+        Args:
+          directory: Of the models' logs.
+          stopping: Ends what is in progress.
+        """
+        self._directory = directory
+        self._stopping = stopping
+
+    def absorb(self, model: ModelChanges, slots_max: int) -> bool:
+        """Absorbs changed candidates of a model, if they are due and no other process absorbs some.
+
+        Args:
+          model: The changes of the model.
+          slots_max: As of `ModelChanges.planned`.
+
+        Returns:
+          Whether some were absorbed.
+
+        Raises:
+          AbsorptionFailed: The segment cannot be made.
+          BundleError, OSError: The log or the disk cannot be read or written.
+        """
+        if not model.is_due(slots_max):
+            return False
+        with self._alone() as lock:
+            if lock is None:
+                return False
+            model.sweep()
+            planned = model.planned(slots_max)
+            if planned is None:
+                return False
+            segment = self._make(model, planned, lock)
+            self._stopping.wait(_PRELOAD_S)
+            if self._stopping.is_set():
+                return False
+            return model.absorb(planned, segment)
+
+    def _make(self, model: ModelChanges, planned: PlannedAbsorption, lock: int) -> SegmentName:
+        """Makes a segment; `lock`: a descriptor that the process that makes it holds, too."""
+        version = planned.version
+        prefix = segment_prefix(version, planned.corpus)
+        name = f"{prefix}{planned.sequence}-{secrets.token_hex(4)}"
+        temporary = model.segments_path / f"{TEMPORARY}{name}"
+        write_candidates(temporary, planned.parts.batches(), planned.parts.ended)
+        size = int(planned.parts.positions.size)
+        indexes = {
+            index: SegmentIndex(
+                dim=served.entry.dim, parameters=segment_parameters(served.entry, size)
+            )
+            for index, served in planned.indexes.items()
+        }
+        manifest = SegmentManifest(
+            model=version.model,
+            version=version.version,
+            fingerprint=version.fingerprint,
+            corpus=planned.corpus,
+            sequence=planned.sequence,
+            size=size,
+            indexes=indexes,
+        )
+        distances = {index: served.entry.distance for index, served in planned.indexes.items()}
+        attributes = tuple(planned.base.filters)
+        task = SegmentTask(manifest=manifest, attributes=attributes, distances=distances)
+        self._run(temporary, task, lock)
+        directory = model.segments_path / name
+        return SegmentName(name=name, checksum=publish(temporary, directory))
+
+    def _run(self, directory: Path, task: SegmentTask, lock: int) -> None:
+        """Has a process make the segment, and waits for it."""
+        # -P: a module beside the service has no say in what is imported.
+        command = [sys.executable, "-P", "-m", _PROGRAM, str(directory)]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=(lock,),
+        )
+        content: bytes | None = task.model_dump_json().encode()
+        while True:
+            try:
+                _, messages = process.communicate(content, _ENDED_CHECK_S)
+                break
+            except subprocess.TimeoutExpired:
+                content = None
+                if self._stopping.is_set():
+                    process.kill()
+        if process.returncode:
+            shown = messages.decode(errors="replace")[-_SHOWN_CHARACTERS:]
+            raise AbsorptionFailed(
+                f"the process that makes a segment ended with {process.returncode}: {shown}"
+            )
+
+    @contextmanager
+    def _alone(self) -> Iterator[int | None]:
+        """Yields a descriptor of the lock that one process of the host holds; None: another one
+        does.
+        """
+        path = self._directory / _LOCK_NAME
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield None
+                return
+            yield descriptor
+        finally:
+            os.close(descriptor)
