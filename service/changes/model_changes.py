@@ -23,7 +23,7 @@ from bundle.changes.records import SEQUENCE, Change, decode, encode, expiring_id
 from bundle.errors import BundleError, LogUnwritable
 from service.changes.changed_version import ChangedVersion
 from service.changes.checks import checked_change
-from service.changes.requests import ChangeRequest, ChangeResult
+from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult
 from service.config import ServiceSettings
 from service.engine.limits import NotFinite
 from service.errors import DataLoss, InvalidArgument, NotReady, ServiceError, TooLarge
@@ -163,6 +163,17 @@ class ModelChanges:
                     keys = np.array(ids, np.int64)
                 self.submit(ChangeRequest("candidates", "delete", keys, corpus), number)
 
+    def applied(self) -> AppliedChanges:
+        """Returns what was changed so far, by any process.
+
+        Raises:
+          LogDamaged, FormatError: The log cannot be read any further.
+          OSError: Likewise.
+        """
+        with self._lock:
+            self.follow()
+            return AppliedChanges(self._model, self._log.sequence, dict(self.streams))
+
     def status(self) -> dict[str, Any]:
         """Returns what operators are shown."""
         with self._lock:
@@ -237,8 +248,12 @@ class ModelChanges:
         """Returns the change of a request, None if it changes nothing, and its result."""
         request = submission.request
         number = submission.version
-        if request.stream and request.offset <= self.streams.get(request.stream, -1):
-            return None, ChangeResult(self._model, number, 0, 0, is_repeated=True)
+        if request.stream:
+            applied_offset = self.streams.get(request.stream)
+            if applied_offset is not None and _is_repeated(request, applied_offset):
+                return None, ChangeResult(
+                    self._model, number, 0, 0, is_repeated=True, stream_offset=applied_offset
+                )
         version = self._version(number)
         change = checked_change(version, request, self._settings, time.time())
         ids = change.ids
@@ -259,6 +274,7 @@ class ModelChanges:
             tuple(ids[is_unknown].tolist()[:_LISTED_MAX]),
             int(np.count_nonzero(is_outdated)),
             int(np.count_nonzero(is_unknown)),
+            stream_offset=request.offset,
         )
         if not kept.all():
             change = change.only(kept)
@@ -347,6 +363,13 @@ class ModelChanges:
             if version.loaded.version == number:
                 return version
         raise NotReady(f"version {number} of model {self._model!r} is not served any more")
+
+
+def _is_repeated(request: ChangeRequest, applied_offset: int) -> bool:
+    """Returns whether all of a request, or a part of it, was applied before."""
+    if request.offset <= applied_offset:
+        return True
+    return request.from_offset is not None and request.from_offset < applied_offset
 
 
 def _expiring(changes: Iterable[Change]) -> dict[str, set[Key]]:
