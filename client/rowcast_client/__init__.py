@@ -7,7 +7,7 @@
 from importlib.metadata import version
 
 from rowcast_client.calls import Call
-from rowcast_client.changes import Changed
+from rowcast_client.changes import AppliedChanges, Changed
 from rowcast_client.client import AsyncClient, Client
 from rowcast_client.columns import Column
 from rowcast_client.errors import (
@@ -47,6 +47,7 @@ from rowcast_client.stubs.embedding_service_pb2 import GetModelResponse, ModelSt
 __version__ = version("rowcast-client")
 
 __all__ = [
+    "AppliedChanges",
     "AsyncClient",
     "Call",
     "Cancelled",

@@ -35,11 +35,15 @@ class ChangeOptions(CallOptions, total=False):
       stream: where the change was read from, with `offset`.
       offset: in the stream, behind the change. A change of the stream before the offset of an
         earlier one is left out, so that each is made once.
+      from_offset: in the stream, before the change. If the stream was applied beyond it, all of the
+        change is left out, so that no part of it is made twice; left out: a change that ends behind
+        the stream's offset is made as a whole.
     """
 
     sequences: Values | None
     stream: str
     offset: int
+    from_offset: int | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +59,9 @@ class Changed:
         was there.
       unknown: the first ids to delete, or to give attributes to, that do not exist.
       outdated_count, unknown_count: how many ids these are in all.
-      is_repeated: whether the stream was applied up to this offset before, so that all was left
-        alone.
+      is_repeated: whether the stream was applied up to the offset, or beyond `from_offset`, before,
+        so that all was left alone.
+      stream_offset: up to which the stream is applied; 0: the change was of none.
     """
 
     model: str
@@ -68,6 +73,47 @@ class Changed:
     outdated_count: int
     unknown_count: int
     is_repeated: bool
+    stream_offset: int
+
+
+@dataclass(frozen=True, eq=False)
+class AppliedChanges:
+    """What was changed of a model so far.
+
+    Attributes:
+      model: the name of the model.
+      sequence: of the last change in its log; 0: there is none.
+      streams: up to which offset each stream was applied, by its name.
+    """
+
+    model: str
+    sequence: int
+    streams: Mapping[str, int]
+
+
+def changes(
+    model: str = "", *, timeout_s: float | None = None, request_id: str | None = None
+) -> Call[AppliedChanges]:
+    """Returns what was changed of a model so far: where the readers of streams continue.
+
+    Args:
+      model: its name; left out: the only one.
+      timeout_s: for all attempts together; None: the client's.
+      request_id: under which the service logs the call; None: a new one.
+
+    Raises:
+      InvalidArgument: a value cannot be sent; the service's own errors are raised as `errors.py`
+        lists them.
+    """
+    return versioned_call(
+        "GetChanges",
+        pb.GetChangesRequest(),
+        pb.GetChangesResponse,
+        _unpack_applied,
+        model=model,
+        timeout_s=timeout_s,
+        request_id=request_id,
+    )
 
 
 def upsert_rows(
@@ -276,6 +322,7 @@ def _change(
     sequences: Values | None = None,
     stream: str = "",
     offset: int = 0,
+    from_offset: int | None = None,
     **options: Unpack[CallOptions],
 ) -> Call[Changed]:
     """Completes a request with what all changes have."""
@@ -283,10 +330,20 @@ def _change(
     if sequences is not None:
         request.sequences = _packed("sequences", _listed("sequences", sequences), _INT64)
     request.stream = text("stream", stream)
-    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
-        raise InvalidArgument(f"offset is {offset!r}: expected an integer from 0")
-    request.offset = offset
+    request.offset = _offset("offset", offset)
+    if from_offset is not None:
+        request.from_offset = _offset("from_offset", from_offset)
     return versioned_call("Change", request, pb.ChangeResponse, _unpack, **options)
+
+
+def _offset(name: str, offset: int) -> int:
+    if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
+        raise InvalidArgument(f"{name} is {offset!r}: expected an integer from 0")
+    return offset
+
+
+def _unpack_applied(message: pb.GetChangesResponse) -> AppliedChanges:
+    return AppliedChanges(message.model.name, message.sequence, dict(message.streams))
 
 
 def _unpack(message: pb.ChangeResponse) -> Changed:
@@ -300,6 +357,7 @@ def _unpack(message: pb.ChangeResponse) -> Changed:
         message.outdated_count,
         message.unknown_count,
         message.is_repeated,
+        message.stream_offset,
     )
 
 

@@ -195,6 +195,7 @@ class Client(_Connection):
     upsert_contexts = _waiting(changes.upsert_contexts)
     delete_contexts = _waiting(changes.delete_contexts)
     set_context_attributes = _waiting(changes.set_context_attributes)
+    changes = _waiting(changes.changes)
     models = _waiting(calls.models)
     model = _waiting(calls.model)
 
@@ -249,6 +250,7 @@ class AsyncClient(_Connection):
     upsert_contexts = _awaiting(changes.upsert_contexts)
     delete_contexts = _awaiting(changes.delete_contexts)
     set_context_attributes = _awaiting(changes.set_context_attributes)
+    changes = _awaiting(changes.changes)
     models = _awaiting(calls.models)
     model = _awaiting(calls.model)
 

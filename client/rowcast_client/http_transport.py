@@ -29,6 +29,8 @@ KEPT_S = 30.0
 """How long an idle connection is kept: well below the time after which services and proxies close
 it.
 """
+READS = {"ListModels", "GetModel", "GetChanges"}
+"""Methods of the contract that are a GET without a body."""
 CONNECTIONS: dict[str, Any] = {
     "max_connections": None,
     "max_keepalive_connections": 100,
@@ -80,7 +82,7 @@ class HttpTransport(Transport):
         timeouts = dict.fromkeys(("connect", "read", "write"), step)
         extensions = {"timeout": timeouts}
         url = self._url + self._path(call)
-        if call.method in {"ListModels", "GetModel"}:
+        if call.method in READS:
             return self._pool.request("GET", url, headers=headers, extensions=extensions)
         headers["content-type"] = PROTOBUF
         content = call.request.SerializeToString()
@@ -119,13 +121,15 @@ class HttpTransport(Transport):
         if call.method == "ListModels":
             return "/v1/models"
         spec = call.request.model
+        model = quote(spec.name or self.only_model, safe="")
+        if call.method == "GetChanges":
+            return f"/v1/models/{model}/changes"
         if call.method == "Change":  # the body alone names a version
-            model = quote(spec.name or self.only_model, safe="")
             return f"/v1/models/{model}/{_change_path(call.request)}"
         version = f"/versions/{spec.version}" if spec.version else ""
         version = f"/labels/{quote(spec.label, safe='')}" if spec.label else version
         verb = "" if call.method == "GetModel" else f":{call.method.lower()}"
-        return f"/v1/models/{quote(spec.name or self.only_model, safe='')}{version}{verb}"
+        return f"/v1/models/{model}{version}{verb}"
 
     def _rejection(self, response: httpcore.Response) -> RowcastError:
         details = _error_details(response)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bundle.errors import BundleError
 from service.changes.absorption import Absorber, AbsorptionFailed
 from service.changes.model_changes import ModelChanges
-from service.changes.requests import ChangeRequest, ChangeResult
+from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult
 from service.config import ServiceSettings
 from service.engine.calls import Target
-from service.errors import ServiceError, Unimplemented
+from service.errors import DataLoss, NotReady, ServiceError, Unimplemented
 from service.observability.logging import fields, logger
 from service.observability.metrics import Metrics
 from service.versions.lifecycle import VersionManager
@@ -108,11 +109,7 @@ class Changes:
           ServiceError: The request does not fit the version, or cannot be written; nothing was
             changed.
         """
-        if self._is_divided:
-            raise Unimplemented(
-                "rows, candidates and contexts do not change on routers and shards; send the "
-                "change to a service that holds all of the model, or export it again"
-            )
+        self._check_undivided()
         with self._manager.acquire(target.model, target.version, target.label) as version:
             model = self._of(version.model)
             result = model.submit(request, version.version)
@@ -129,12 +126,30 @@ class Changes:
         Raises:
           NotFound, NotReady: The service has no version of the model, and had none.
         """
-        with self._lock:
-            changes = self._models.get(model)
-        if changes is None:
-            with self._manager.acquire(model) as version:
-                changes = self._of(version.model)
+        changes = self._known(model)
+        with suppress(BundleError, OSError):  # the thread that follows the log reports them
+            changes.follow()
         return {"model": model, **changes.status()}
+
+    def applied(self, model: str) -> AppliedChanges:
+        """Returns what was changed of a model so far, by any process of the service.
+
+        Args:
+          model: Its name; empty: the only one.
+
+        Raises:
+          NotFound, NotReady: The service has no version of the model, and had none.
+          DataLoss, NotReady: The log cannot be read.
+          Unimplemented: The service is a router or a shard.
+        """
+        self._check_undivided()
+        changes = self._known(model)
+        try:
+            return changes.applied()
+        except BundleError as problem:
+            raise DataLoss(str(problem)) from problem
+        except OSError as problem:
+            raise NotReady(f"change log {problem.filename} cannot be read: {problem}") from problem
 
     def path_of(self, model: str) -> Path:
         """Returns the path of the log of a model."""
@@ -200,6 +215,22 @@ class Changes:
     @property
     def _is_divided(self) -> bool:
         return self._settings.shard is not None or bool(self._settings.shard_addresses)
+
+    def _check_undivided(self) -> None:
+        if self._is_divided:
+            raise Unimplemented(
+                "rows, candidates and contexts do not change on routers and shards; send the "
+                "change to a service that holds all of the model, or export it again"
+            )
+
+    def _known(self, model: str) -> ModelChanges:
+        """Returns the changes of a model that the service has, or had."""
+        with self._lock:
+            changes = self._models.get(model)
+        if changes is not None:
+            return changes
+        with self._manager.acquire(model) as version:
+            return self._of(version.model)
 
     def _of(self, name: str) -> ModelChanges:
         with self._lock:

@@ -35,7 +35,7 @@ from bundle.changes.segments import TEMPORARY
 from bundle.errors import BundleError, LogUnwritable
 from service.changes.changed_version import ChangedVersion
 from service.changes.checks import checked_change
-from service.changes.requests import ChangeRequest, ChangeResult
+from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult
 from service.changes.segments import UNUSABLE, SegmentDirectory
 from service.changes.store_changes import AbsorbedParts, ChangedCorpus
 from service.config import ServiceSettings
@@ -352,6 +352,17 @@ class ModelChanges:
         }
         self._segments.forget_others(used)
 
+    def applied(self) -> AppliedChanges:
+        """Returns what was changed so far, by any process.
+
+        Raises:
+          LogDamaged, FormatError: The log cannot be read any further.
+          OSError: Likewise.
+        """
+        with self._lock:
+            self.follow()
+            return AppliedChanges(self._model, self._log.sequence, dict(self.streams))
+
     def status(self) -> dict[str, Any]:
         """Returns what operators are shown."""
         with self._lock:
@@ -429,8 +440,12 @@ class ModelChanges:
         """Returns the change of a request, None if it changes nothing, and its result."""
         request = submission.request
         number = submission.version
-        if request.stream and request.offset <= self.streams.get(request.stream, -1):
-            return None, ChangeResult(self._model, number, 0, 0, is_repeated=True)
+        if request.stream:
+            applied_offset = self.streams.get(request.stream)
+            if applied_offset is not None and _is_repeated(request, applied_offset):
+                return None, ChangeResult(
+                    self._model, number, 0, 0, is_repeated=True, stream_offset=applied_offset
+                )
         version = self._version(number)
         change = checked_change(version, request, self._settings, time.time())
         ids = change.ids
@@ -451,6 +466,7 @@ class ModelChanges:
             tuple(ids[is_unknown].tolist()[:_LISTED_MAX]),
             int(np.count_nonzero(is_outdated)),
             int(np.count_nonzero(is_unknown)),
+            stream_offset=request.offset,
         )
         if not kept.all():
             change = change.only(kept)
@@ -595,6 +611,13 @@ def _kept_count(store: ChangedCorpus, slots_max: int) -> int | None:
     if any(is_worn):
         kept_count = min(kept_count, is_worn.index(True))
     return kept_count
+
+
+def _is_repeated(request: ChangeRequest, applied_offset: int) -> bool:
+    """Returns whether all of a request, or a part of it, was applied before."""
+    if request.offset <= applied_offset:
+        return True
+    return request.from_offset is not None and request.from_offset < applied_offset
 
 
 def _expiring(changes: Iterable[Change]) -> dict[str, set[Key]]:

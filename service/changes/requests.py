@@ -33,6 +33,7 @@ class ChangeRequest:
       expires_s: When candidates expire, [m] Unix seconds, NaN: never; None: none of them expires.
       stream: Where the change was read from; "": not from a stream.
       offset: The position in the stream behind the change.
+      from_offset: The position in the stream before the change; None: the sender does not say.
     """
 
     kind: Kind
@@ -47,6 +48,7 @@ class ChangeRequest:
     expires_s: NDArray[np.float64] | None = None
     stream: str = ""
     offset: int = 0
+    from_offset: int | None = None
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,9 @@ class ChangeResult:
       unknown: Ids to delete, or to give attributes to, that are not there; likewise.
       outdated_count: How many ids are outdated.
       unknown_count: How many ids are unknown.
-      is_repeated: Whether the stream was applied up to this offset before, so that all of the
-        request was left alone.
+      is_repeated: Whether the stream was applied up to the request's offset, or beyond its
+        `from_offset`, before, so that all of the request was left alone.
+      stream_offset: Up to which the stream of the request is applied; 0: the request is of none.
     """
 
     model: str
@@ -76,3 +79,19 @@ class ChangeResult:
     outdated_count: int = 0
     unknown_count: int = 0
     is_repeated: bool = False
+    stream_offset: int = 0
+
+
+@dataclass(frozen=True)
+class AppliedChanges:
+    """What was changed of a model so far.
+
+    Attributes:
+      model: The name of the model.
+      sequence: Of the last change in its log; 0: there is none.
+      streams: By name of a stream, the offset behind what was applied of it.
+    """
+
+    model: str
+    sequence: int
+    streams: Mapping[str, int]

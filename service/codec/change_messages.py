@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.changes.records import Action, Kind
-from service.changes.requests import ChangeRequest, ChangeResult, Ids
+from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult, Ids
 from service.codec import protobuf
-from service.codec.changes import ACTIONS
+from service.codec.changes import ACTIONS, check_offsets
 from service.codec.message_fields import check_fields
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
@@ -76,6 +76,11 @@ def read_change_message(body: bytes, settings: ServiceSettings) -> tuple[Target,
         raise InvalidArgument(f"{wrong[0]} was sent, which {action} of {kind} has not")
     if message.offset and not message.stream:
         raise InvalidArgument("stream and offset are accepted only together")
+    from_offset = None
+    if message.HasField("from_offset"):
+        from_offset = _from_zero(message.from_offset, "from_offset")
+    offset = _from_zero(message.offset, "offset")
+    check_offsets(message.stream, offset, from_offset)
     at_most(settings, "max_features", len(message.features), "features")
     at_most(settings, "max_names", len(message.attributes), "attributes")
     ids = _ids(message)
@@ -97,7 +102,8 @@ def read_change_message(body: bytes, settings: ServiceSettings) -> tuple[Target,
         sequences=_sequences(message.sequences),
         expires_s=_expiries(message.expires_s),
         stream=message.stream,
-        offset=_from_zero(message.offset, "offset"),
+        offset=offset,
+        from_offset=from_offset,
     )
     return protobuf.target_of(message.model, None), request
 
@@ -113,6 +119,14 @@ def change_message(result: ChangeResult) -> pb.ChangeResponse:
         outdated_count=result.outdated_count,
         unknown_count=result.unknown_count,
         is_repeated=result.is_repeated,
+        stream_offset=result.stream_offset,
+    )
+
+
+def applied_message(applied: AppliedChanges) -> pb.GetChangesResponse:
+    """Returns what was changed so far as its message."""
+    return pb.GetChangesResponse(
+        model=pb.ModelSpec(name=applied.model), sequence=applied.sequence, streams=applied.streams
     )
 
 

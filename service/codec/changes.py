@@ -58,7 +58,7 @@ def read_change(kind: Kind, action: Action, body: Any) -> ChangeRequest:
       InvalidArgument: An unknown field, a wrong type, or items that do not fit together.
     """
     target_field = TARGETS[kind]
-    known = [target_field, "items", "stream", "offset"]
+    known = [target_field, "items", "stream", "offset", "from_offset"]
     if kind == "rows":
         known.insert(1, "feature")
     fields(body, known, "the body")
@@ -72,6 +72,11 @@ def read_change(kind: Kind, action: Action, body: Any) -> ChangeRequest:
     stream = _text(body, "stream")
     if ("offset" in body) != bool(stream):
         raise InvalidArgument("stream and offset are accepted only together")
+    from_offset = None
+    if "from_offset" in body:
+        from_offset = _integer(body["from_offset"], "from_offset")
+    offset = _integer(body["offset"], "offset") if stream else 0
+    check_offsets(stream, offset, from_offset)
     return ChangeRequest(
         kind,
         action,
@@ -84,8 +89,25 @@ def read_change(kind: Kind, action: Action, body: Any) -> ChangeRequest:
         sequences=_sequences(items),
         expires_s=_expiries(items),
         stream=stream,
-        offset=_integer(body["offset"], "offset") if stream else 0,
+        offset=offset,
+        from_offset=from_offset,
     )
+
+
+def check_offsets(stream: str, offset: int, from_offset: int | None) -> None:
+    """Checks the offset before a change against that behind it.
+
+    Raises:
+      InvalidArgument: The change is of no stream, or ends before it begins.
+    """
+    if from_offset is None:
+        return
+    if not stream:
+        raise InvalidArgument("from_offset is accepted only together with stream and offset")
+    if from_offset >= offset:
+        raise InvalidArgument(
+            f"from_offset is {from_offset}; a number below offset, {offset}, was expected"
+        )
 
 
 def change_value(result: ChangeResult) -> dict[str, Any]:

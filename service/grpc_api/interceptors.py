@@ -37,7 +37,7 @@ from service.security.principal import NAME_CHARS_MAX, Principal
 
 _log = logging.logger(__name__)
 
-_NOT_COMPUTED = frozenset({"models", "model", "describe", "change", "other"})
+_NOT_COMPUTED = frozenset({"models", "model", "describe", "change", "changes", "other"})
 """Calls that are never rejected for overload: they cost about as much as a rejection, or wait for a
 disk.
 """

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from service.changes.follower import Changes
 from service.changes.requests import ChangeResult
 from service.codec import protobuf, signatures
-from service.codec.change_messages import change_message, read_change_message
+from service.codec.change_messages import applied_message, change_message, read_change_message
 from service.codec.message_fields import model_of
 from service.codec.operations import OPERATIONS, Operation
 from service.codec.stubs import embedding_service_pb2 as pb
@@ -86,6 +86,17 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
         context.model = result.model
         return bytes(change_message(result).SerializeToString())
 
+    async def GetChanges(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
+        """Shows what was changed of a model."""
+        message = protobuf.parse_small(pb.GetChangesRequest, request)
+        context.model = message.model.name
+        changes_from = self._dataplane.settings.changes_from
+        authorize_change(context.principal, context.model, changes_from)
+        # It may wait for a change that is written.
+        applied = await asyncio.to_thread(self._changes.applied, context.model)
+        context.model = applied.model
+        return bytes(applied_message(applied).SerializeToString())
+
     # names of the contract
     async def ListModels(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
         """Lists models, versions and states."""
@@ -105,6 +116,7 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
 CALLS: Mapping[str, str] = {
     **{operation.method: name for name, operation in OPERATIONS.items()},
     "Change": "change",
+    "GetChanges": "changes",
     "ListModels": "models",
     "GetModel": "model",
 }

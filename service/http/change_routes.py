@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+from starlette.responses import Response
 
 from service.change_routes import change_routes
 from service.changes.follower import Changes
+from service.codec.change_messages import applied_message
+from service.codec.metadata import PROTOBUF, accepts_protobuf
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.http.calls import BodyReader
@@ -24,9 +31,9 @@ def add_change_routes(app: FastAPI, dataplane: Dataplane, changes: Changes) -> N
     settings = dataplane.settings
     bodies = BodyReader(dataplane)
 
-    def check(request: Request, model: str) -> None:
+    def check(request: Request, model: str, call: str = "change") -> None:
         context: RequestContext = request.state.context
-        context.call = "change"
+        context.call = call
         context.model = model
         authorize_change(context.principal, model, settings.changes_from)
 
@@ -37,4 +44,23 @@ def add_change_routes(app: FastAPI, dataplane: Dataplane, changes: Changes) -> N
         finally:
             dataplane.budget.release(context)
 
+    async def get_changes(request: Request, model: str) -> Any:
+        """Shows up to which offset each stream was applied, for the clients that may change the
+        model.
+        """
+        check(request, model, "changes")
+        # It may wait for a change that is written.
+        applied = await run_in_threadpool(changes.applied, model)
+        if accepts_protobuf(request.headers):
+            content = applied_message(applied).SerializeToString()
+            return Response(content, media_type=PROTOBUF)
+        return asdict(applied)
+
+    app.get(
+        "/v1/models/{model}/changes",
+        name="changes",
+        summary="Get up to which offset each stream was applied",
+        tags=["changes"],
+        responses=ERRORS,
+    )(get_changes)
     app.include_router(change_routes(changes, settings, check, read_body, ERRORS))

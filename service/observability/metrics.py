@@ -43,6 +43,7 @@ CALLS = (
     "search",
     "describe",
     "change",
+    "changes",
     "other",
 )
 TRANSPORTS = ("http", "grpc")

@@ -730,7 +730,7 @@ class LookupResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., found: _Optional[bytes] = ..., table: _Optional[str] = ..., coverage: _Optional[float] = ..., lost: _Optional[bytes] = ...) -> None: ...
 
 class ChangeRequest(_message.Message):
-    __slots__ = ("model", "kind", "action", "target", "ids", "feature", "features", "attributes", "vectors", "sequences", "expires_s", "stream", "offset")
+    __slots__ = ("model", "kind", "action", "target", "ids", "feature", "features", "attributes", "vectors", "sequences", "expires_s", "stream", "offset", "from_offset")
     class FeaturesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -765,6 +765,7 @@ class ChangeRequest(_message.Message):
     EXPIRES_S_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FROM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     kind: ChangeKind
     action: ChangeAction
@@ -778,10 +779,11 @@ class ChangeRequest(_message.Message):
     expires_s: bytes
     stream: str
     offset: int
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., kind: _Optional[_Union[ChangeKind, str]] = ..., action: _Optional[_Union[ChangeAction, str]] = ..., target: _Optional[str] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., feature: _Optional[str] = ..., features: _Optional[_Mapping[str, Column]] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., vectors: _Optional[_Mapping[str, bytes]] = ..., sequences: _Optional[bytes] = ..., expires_s: _Optional[bytes] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+    from_offset: int
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., kind: _Optional[_Union[ChangeKind, str]] = ..., action: _Optional[_Union[ChangeAction, str]] = ..., target: _Optional[str] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., feature: _Optional[str] = ..., features: _Optional[_Mapping[str, Column]] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., vectors: _Optional[_Mapping[str, bytes]] = ..., sequences: _Optional[bytes] = ..., expires_s: _Optional[bytes] = ..., stream: _Optional[str] = ..., offset: _Optional[int] = ..., from_offset: _Optional[int] = ...) -> None: ...
 
 class ChangeResponse(_message.Message):
-    __slots__ = ("model", "sequence", "changed", "outdated", "unknown", "outdated_count", "unknown_count", "is_repeated")
+    __slots__ = ("model", "sequence", "changed", "outdated", "unknown", "outdated_count", "unknown_count", "is_repeated", "stream_offset")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     CHANGED_FIELD_NUMBER: _ClassVar[int]
@@ -790,6 +792,7 @@ class ChangeResponse(_message.Message):
     OUTDATED_COUNT_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_COUNT_FIELD_NUMBER: _ClassVar[int]
     IS_REPEATED_FIELD_NUMBER: _ClassVar[int]
+    STREAM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     sequence: int
     changed: int
@@ -798,7 +801,31 @@ class ChangeResponse(_message.Message):
     outdated_count: int
     unknown_count: int
     is_repeated: bool
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., sequence: _Optional[int] = ..., changed: _Optional[int] = ..., outdated: _Optional[_Union[Ids, _Mapping]] = ..., unknown: _Optional[_Union[Ids, _Mapping]] = ..., outdated_count: _Optional[int] = ..., unknown_count: _Optional[int] = ..., is_repeated: _Optional[bool] = ...) -> None: ...
+    stream_offset: int
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., sequence: _Optional[int] = ..., changed: _Optional[int] = ..., outdated: _Optional[_Union[Ids, _Mapping]] = ..., unknown: _Optional[_Union[Ids, _Mapping]] = ..., outdated_count: _Optional[int] = ..., unknown_count: _Optional[int] = ..., is_repeated: _Optional[bool] = ..., stream_offset: _Optional[int] = ...) -> None: ...
+
+class GetChangesRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ...) -> None: ...
+
+class GetChangesResponse(_message.Message):
+    __slots__ = ("model", "sequence", "streams")
+    class StreamsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    model: ModelSpec
+    sequence: int
+    streams: _containers.ScalarMap[str, int]
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., sequence: _Optional[int] = ..., streams: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

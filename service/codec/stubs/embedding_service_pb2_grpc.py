@@ -64,6 +64,11 @@ class EmbeddingServiceStub:
                 request_serializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ChangeRequest.SerializeToString,
                 response_deserializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ChangeResponse.FromString,
                 _registered_method=True)
+        self.GetChanges = channel.unary_unary(
+                '/rowcast.embedding.v1.EmbeddingService/GetChanges',
+                request_serializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.GetChangesRequest.SerializeToString,
+                response_deserializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.GetChangesResponse.FromString,
+                _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/rowcast.embedding.v1.EmbeddingService/ListModels',
                 request_serializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ListModelsRequest.SerializeToString,
@@ -122,6 +127,14 @@ class EmbeddingServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetChanges(self, request, context):
+        """What was changed of a model so far: up to which offset each stream was applied, where its reader continues. For
+        clients that may change the model.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListModels(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -166,6 +179,11 @@ def add_EmbeddingServiceServicer_to_server(servicer, server):
                     servicer.Change,
                     request_deserializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ChangeRequest.FromString,
                     response_serializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ChangeResponse.SerializeToString,
+            ),
+            'GetChanges': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetChanges,
+                    request_deserializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.GetChangesRequest.FromString,
+                    response_serializer=rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.GetChangesResponse.SerializeToString,
             ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
@@ -340,6 +358,33 @@ class EmbeddingService:
             '/rowcast.embedding.v1.EmbeddingService/Change',
             rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ChangeRequest.SerializeToString,
             rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.ChangeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetChanges(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rowcast.embedding.v1.EmbeddingService/GetChanges',
+            rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.GetChangesRequest.SerializeToString,
+            rowcast_dot_embedding_dot_v1_dot_embedding__service__pb2.GetChangesResponse.FromString,
             options,
             channel_credentials,
             insecure,

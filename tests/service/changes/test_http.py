@@ -62,6 +62,28 @@ def test_clients_that_the_setting_names_change_what_is_served(
     assert service.worker.dataplane.budget.held == 0
 
 
+def test_streams_show_where_their_reader_continues(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService], tokens: Path
+) -> None:
+    write()
+    service = serve(tokens=tokens, changes_from="trainer")
+    body = {"items": [candidate(5000)], "stream": "catalog/0", "offset": 7, "from_offset": 2}
+    assert send(service, TRAINER, body).json()["stream_offset"] == 7
+    overlapping = {**body, "offset": 9, "from_offset": 6}
+    result = send(service, TRAINER, overlapping).json()
+    assert (result["is_repeated"], result["stream_offset"]) == (True, 7)
+    backwards = {**body, "offset": 9, "from_offset": 9}
+    response = send(service, TRAINER, backwards)
+    assert "from_offset is 9; a number below offset, 9" in response.json()["error"]["message"]
+
+    headers = {"authorization": f"Bearer {TRAINER}"}
+    url = f"{service.http}/v1/models/movies/changes"
+    applied = httpx.get(url, headers=headers, timeout=20)
+    assert applied.json() == {"model": "movies", "sequence": 1, "streams": {"catalog/0": 7}}
+    headers = {"authorization": f"Bearer {READER}"}
+    assert httpx.get(url, headers=headers, timeout=20).status_code == 403
+
+
 def test_clients_without_tokens_are_sent_to_the_admin_api(
     write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
 ) -> None:

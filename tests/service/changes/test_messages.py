@@ -100,6 +100,45 @@ def test_client_replaces_rows_of_a_stream_once(
     assert client.upsert_rows([4], [row], table="users", model="movies", version=1).changed == 1
 
 
+def test_client_learns_where_a_stream_continues(
+    changed: tuple[Client, RunningService, SmallBundle],
+) -> None:
+    client, _, _ = changed
+    applied = client.changes()
+    assert (applied.model, applied.sequence, applied.streams) == ("movies", 0, {})
+    row = np.arange(8, dtype=np.float32)
+    result = client.upsert_rows([3], [row], feature="user", stream="trainer/0", offset=9)
+    assert result.stream_offset == 9
+    applied = client.changes("movies")
+    assert (applied.sequence, applied.streams) == (1, {"trainer/0": 9})
+
+
+@pytest.mark.parametrize(
+    ("from_offset", "offset", "is_repeated"),
+    [
+        (9, 12, False),  # continues
+        (11, 12, False),  # messages between may have been none of the model's
+        (8, 12, True),  # a part was applied before
+        (5, 9, True),
+        (None, 12, False),
+    ],
+)
+def test_change_that_overlaps_with_what_was_applied_is_left_out(
+    changed: tuple[Client, RunningService, SmallBundle],
+    from_offset: int | None,
+    offset: int,
+    is_repeated: bool,
+) -> None:
+    client, _, _ = changed
+    ones = np.ones(8, np.float32)
+    client.upsert_rows([3], [ones], feature="user", stream="s", offset=9)
+    sent: Any = {"stream": "s", "offset": offset, "from_offset": from_offset}
+    result = client.upsert_rows([3], [2 * ones], feature="user", **sent)
+    assert (result.is_repeated, result.stream_offset) == (is_repeated, 9 if is_repeated else 12)
+    assert client.lookup("user", [3]).vectors[0, 0] == (1 if is_repeated else 2)
+    assert client.changes().streams == {"s": 9 if is_repeated else 12}
+
+
 def test_async_client_changes_too(changed: tuple[Client, RunningService, SmallBundle]) -> None:
     _, service, small = changed
 
@@ -123,7 +162,11 @@ def test_others_change_nothing(
     denied = pytest.raises(errors.PermissionDenied, match="'reader' may not change models here")
     with plain_client(url, READER) as client, denied:
         client.delete_candidates([1007])
+    with plain_client(url, READER) as client, denied:
+        client.changes("movies")
     with plain_client(url, TRAINER) as client:
+        with pytest.raises(errors.NotFound, match="no model 'film'"):
+            client.changes("film")
         with pytest.raises(errors.InvalidArgument, match="id 1007 comes twice, at 0 and 1"):
             client.delete_candidates([1007, 1007])
         with pytest.raises(errors.NotFound, match="has no corpus 'film'"):
@@ -175,6 +218,17 @@ COLUMN = pb.Column(int64s=bytes(16))
             "sequences is -1; an integer from 0",
         ),
         ({**ROWS, "offset": 4}, InvalidArgument, "stream and offset are accepted only together"),
+        ({**ROWS, "from_offset": 4}, InvalidArgument, "from_offset is accepted only together with"),
+        (
+            {**ROWS, "stream": "s", "offset": 4, "from_offset": 4},
+            InvalidArgument,
+            "from_offset is 4; a number below offset, 4, was expected",
+        ),
+        (
+            {**ROWS, "stream": "s", "offset": 4, "from_offset": -1},
+            InvalidArgument,
+            "from_offset is -1; an integer from 0",
+        ),
         ({**ROWS, "stream": "s", "offset": -4}, InvalidArgument, "offset is -4; an integer from 0"),
         (
             {**CANDIDATES, "attributes": {"year": pb.Attribute(nulls=[2])}},
@@ -232,6 +286,7 @@ def test_attributes_of_every_type_are_read(
         ({"attributes": {"tags": [[1], []]}}, "attribute 'tags' holds 1 in a list"),
         ({"attributes": {"year": ["a", 1]}}, "attribute 'year' holds 'a': expected numbers"),
         ({"offset": -1}, "offset is -1: expected an integer from 0"),
+        ({"from_offset": True}, "from_offset is True: expected an integer from 0"),
         ({"corpus": 5}, "corpus or store is 5: expected text"),
     ],
 )
