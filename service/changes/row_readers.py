@@ -13,6 +13,7 @@ from bundle.stores.changed import ChangedStore
 from bundle.tables.id_values import distinct
 
 Rows = NDArray[np.int64]
+Keys = NDArray[np.int64]
 Positions = NDArray[np.int64]
 _CHUNK = 65_536
 """Candidates whose ids become rows at a time."""
@@ -21,7 +22,11 @@ _UNSORTED_MAX = 10_000
 
 
 class RowReaders:
-    """The candidates of a corpus by the rows that some features of theirs read."""
+    """The candidates of a corpus by the rows that some features of theirs read.
+
+    A key that the files of the table do not have may get a row. So it stands for itself: `~key`,
+    which is negative and no row.
+    """
 
     def __init__(
         self,
@@ -34,7 +39,7 @@ class RowReaders:
 
         Args:
           manifest: Of the version.
-          reader: Makes rows of ids.
+          reader: Makes rows of ids, without changes.
           features: The features, which read one table.
           stored: The inputs that the corpus holds; the others have defaults.
         """
@@ -48,15 +53,16 @@ class RowReaders:
         self._new_rows: list[Rows] = []
         self._new_positions: list[Positions] = []
 
-    def positions(self, store: ChangedStore, rows: Rows) -> Positions:
+    def positions(self, store: ChangedStore, rows: Rows, keys: Keys) -> Positions:
         """Returns the live candidates that read one of some rows, by their ascending positions.
 
         Args:
           store: The candidates now; those that were not seen before are added first.
-          rows: Of the table.
+          rows: Of the table, [m] int64. Negative ones, and those behind its files, are left alone.
+          keys: The keys of rows behind its files.
         """
         self._add(store)
-        wanted = distinct(rows)
+        wanted = distinct(np.concatenate([~keys, rows[rows >= 0]]))
         first = self._rows.searchsorted(wanted)
         end = self._rows.searchsorted(wanted, side="right")
         spans = [self._positions[start:stop] for start, stop in zip(first, end, strict=True)]
@@ -88,11 +94,16 @@ class RowReaders:
         for name in self._features:
             rows, offsets = self._reader.rows(name, columns, positions.size)
             lengths = np.diff(offsets)
+            keys = self._reader.new_keys(name, columns, positions.size)
+            if keys is not None:
+                is_unknown = (rows < 0) & (keys >= 0)
+                yield ~keys[is_unknown], positions.repeat(lengths)[is_unknown]
             feature = self._manifest.features[name]
             assert isinstance(feature, EmbeddedFeature)  # noqa: S101 - it reads a table
             if feature.unknown.row is not None:
                 rows = np.where(rows < 0, feature.unknown.row, rows)
-            yield rows, positions.repeat(lengths)
+            is_row = rows >= 0
+            yield rows[is_row], positions.repeat(lengths)[is_row]
             if feature.empty_row is not None:
                 is_empty = lengths == 0
                 empty_rows = np.full(np.count_nonzero(is_empty), feature.empty_row)
