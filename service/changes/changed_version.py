@@ -81,10 +81,9 @@ class ChangedVersion:
     def _compact(self) -> None:
         for (kind, name), store in self._stores.items():
             if store.compact() and kind == "candidates":
-                # Their positions are others now.
-                self._readers = {
-                    key: readers for key, readers in self._readers.items() if key[0] != name
-                }
+                for (corpus, _), readers in self._readers.items():
+                    if corpus == name:
+                        readers.forget_added(store.store.base_size)
 
     def _with_changes(self) -> ModelVersion:
         loaded = self.loaded

@@ -72,6 +72,21 @@ class RowReaders:
         is_ended = np.isin(positions, store.ended)
         return positions[~is_ended]
 
+    def forget_added(self, base_size: int) -> None:
+        """Forgets candidates that were added, because they have other positions now. Those of the
+        bundle keep theirs.
+
+        Args:
+          base_size: How many candidates the bundle has.
+        """
+        if self._size <= base_size:
+            return
+        self._sort()
+        is_base = self._positions < base_size
+        self._rows = self._rows[is_base]
+        self._positions = self._positions[is_base]
+        self._size = base_size
+
     def _add(self, store: ChangedStore) -> None:
         for start in range(self._size, store.size, _CHUNK):
             positions = np.arange(start, min(start + _CHUNK, store.size))
@@ -80,13 +95,17 @@ class RowReaders:
                 self._new_positions.append(readers)
         self._size = store.size
         if sum(rows.size for rows in self._new_rows) > _UNSORTED_MAX:
-            rows = np.concatenate([self._rows, *self._new_rows])
-            readers = np.concatenate([self._positions, *self._new_positions])
-            order = np.argsort(rows, kind="stable")
-            self._rows = rows[order]
-            self._positions = readers[order]
-            self._new_rows = []
-            self._new_positions = []
+            self._sort()
+
+    def _sort(self) -> None:
+        """Sorts all pairs of row and position by their rows."""
+        rows = np.concatenate([self._rows, *self._new_rows])
+        readers = np.concatenate([self._positions, *self._new_positions])
+        order = np.argsort(rows, kind="stable")
+        self._rows = rows[order]
+        self._positions = readers[order]
+        self._new_rows = []
+        self._new_positions = []
 
     def _pairs(self, store: ChangedStore, positions: Positions) -> Iterator[tuple[Rows, Positions]]:
         """Yields rows that candidates read, and the position of the candidate that reads each."""
