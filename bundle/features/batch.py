@@ -27,9 +27,9 @@ from bundle.features.columns import Activation, Column, checked_together
 from bundle.features.embedded import Embedded
 from bundle.features.ids.rules import RuleSet, within
 from bundle.features.sources import Fetched, Indicator, RemoteRows, RemoteTable, RowReader, Source
-from bundle.format.manifest import EmbeddedFeature
+from bundle.format.manifest import EmbeddedFeature, KeyedIds
 from bundle.tables.combiner import combine_clipped, with_empty_row
-from bundle.tables.id_values import Rows, Values, distinct, is_padding
+from bundle.tables.id_values import Rows, Values, distinct, integers, is_padding
 from bundle.tables.offsets import Offsets, lengths_of, offsets_of
 from bundle.tables.reader import TableReader
 
@@ -77,6 +77,7 @@ class Batch:
         """Features whose values may be there to fill up, and which value that is."""
         self.from_end: list[int] = []
         self.refusing: list[int] = []
+        self.keyed: list[int] = []
         unknown_rows = []
         for index, feature in enumerate(self.features):
             self._add_kinds(index, feature.entry)
@@ -97,6 +98,8 @@ class Batch:
             self.from_end.append(index)
         if entry.unknown.rule == "refuse":
             self.refusing.append(index)
+        if isinstance(entry.ids, KeyedIds):
+            self.keyed.append(index)
 
     def _remote_rows(self) -> list[tuple[RemoteRows, range, Rows]]:
         found = []
@@ -133,6 +136,8 @@ class Batch:
         if not self.features:
             return {}
         ids = self._ids(columns, n)
+        if changes is not None:
+            ids.use_new_keys(changes)
         unknown = ids.apply_unknown_rules()
         if fetched is not None:
             ids.use_fetched(fetched)
@@ -155,11 +160,15 @@ class Batch:
         ids.apply_unknown_rules()
         return ids.wanted()
 
-    def rows(self, columns: Mapping[str, Column], n: int) -> tuple[Rows, list[Offsets]]:
+    def rows(
+        self, columns: Mapping[str, Column], n: int, changes: Changes | None = None
+    ) -> tuple[Rows, list[Offsets]]:
         """Returns the rows of all features, -1 for unknown ids and padding, and the offsets of each
         bag and sequence. Sequences are not cut.
         """
         ids = self._ids(columns, n, whole=True)
+        if changes is not None:
+            ids.use_new_keys(changes)
         offsets = [ids.offsets[index] for index in self.listed]
         return np.maximum(ids.rows, _UNKNOWN), offsets
 
@@ -226,6 +235,19 @@ class _Ids:
             found = is_padding(padding, self.values[index])
             if found is not None:
                 self._of(index)[found] = _LEFT_OUT
+
+    def use_new_keys(self, changes: Changes) -> None:
+        """Gives ids that are keys of a table in one state of the changes the rows of these keys."""
+        for index in self._batch.keyed:
+            feature = self._batch.features[index]
+            new_keys = changes.new_keys.get(feature.table)
+            if new_keys is None:
+                continue
+            rows = self._of(index)
+            (unknown,) = (rows == _UNKNOWN).nonzero()
+            if unknown.size:
+                keys = integers(feature.name, self.values[index][unknown])
+                rows[unknown] = new_keys.find(keys)
 
     def apply_unknown_rules(self) -> list[int]:
         """Puts the row of its rule in place of each unknown id; returns how many each feature has.

@@ -11,6 +11,7 @@ from bundle.features.sources import RowReader, SideBySide
 from bundle.tables.changed_rows import ChangedRows
 from bundle.tables.combiner import Combiner, Vectors, Weights, combine_rows
 from bundle.tables.id_values import Rows
+from bundle.tables.new_keys import NewKeys
 from bundle.tables.offsets import Offsets, lengths_of, offsets_of
 
 
@@ -78,19 +79,26 @@ class Changes:
 
     Attributes:
       by_table: The changed rows of each TableReader, at least one row of each.
+      new_keys: The keys that a TableReader has got, at least one of each.
     """
 
     def __init__(
-        self, by_table: Mapping[object, ChangedRows], latest: dict[SideBySide, MergedRows]
+        self,
+        by_table: Mapping[object, ChangedRows],
+        new_keys: Mapping[object, NewKeys],
+        latest: dict[SideBySide, MergedRows],
     ) -> None:
         """Begins a state.
 
         Args:
           by_table: The changed rows of each TableReader, at least one row of each.
+          new_keys: The keys that a TableReader has got, at least one of each. Their rows are
+            changed rows, too.
           latest: What another state has merged, of which this one merges the differences alone;
             kept up to date.
         """
         self.by_table = by_table
+        self.new_keys = new_keys
         self._latest = latest
         self._merged: dict[SideBySide, ChangedRows] = {}
 
@@ -115,7 +123,9 @@ class Changes:
             by_first = {}
             for table, first in tables.firsts.items():
                 changed = self.by_table.get(table)
-                if changed is not None:
+                # The rows of new keys would be those of the next table. Nothing reads a table that
+                # has any among the others.
+                if changed is not None and table not in self.new_keys:
                     by_first[first] = changed
             merged = _merged(by_first, self._latest.get(tables), tables.dim)
             self._latest[tables] = merged

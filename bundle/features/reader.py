@@ -31,6 +31,7 @@ from bundle.features.sources import (
     Ordinal,
     RemoteTable,
     SideBySide,
+    Source,
     small_tables,
 )
 from bundle.format.manifest import (
@@ -38,6 +39,7 @@ from bundle.format.manifest import (
     EmbeddedFeature,
     Feature,
     InputLength,
+    KeyedIds,
     Manifest,
     inputs_of,
     readers_of,
@@ -46,8 +48,9 @@ from bundle.native import read_tables
 from bundle.storage import files
 from bundle.tables.changed_rows import ChangedRows
 from bundle.tables.combiner import Vectors
-from bundle.tables.id_values import Rows
+from bundle.tables.id_values import Rows, integers, is_padding
 from bundle.tables.key_index import KeyIndex
+from bundle.tables.new_keys import NewKeys
 from bundle.tables.offsets import Offsets
 from bundle.tables.reader import TableReader
 from bundle.tables.vocabularies import Vocabulary
@@ -68,8 +71,8 @@ _COMBINERS = ("sum", "mean", "sqrtn")
 _BATCHES_MAX = 256
 """Sets of names that are kept; those of a model's towers and their parts are few."""
 _CHANGED_SETS_MAX = 4
-"""Sets of changed tables whose caches are kept. The set grows with each table that changes for the
-first time, and the smaller ones do not return.
+"""Sets of changed tables, or of those with new keys, whose caches are kept. The set grows with each
+table that changes for the first time, and the smaller ones do not return.
 """
 
 
@@ -125,6 +128,20 @@ class _RowCaches(NamedTuple):
     divided: dict[tuple[tuple[str, ...], frozenset[str]], _Divided]
 
 
+class _Batches(NamedTuple):
+    """What looks features up in readers in which the same tables have new keys.
+
+    Attributes:
+      small: Where the rows of small tables are read.
+      by_names: The batch of some features that have ids.
+      bound: What looks some features up.
+    """
+
+    small: Mapping[object, Source]
+    by_names: dict[tuple[str, ...], Batch]
+    bound: dict[tuple[str, ...], _Bound]
+
+
 class FeatureReader:
     """Turns columns into activations. Holds nothing of a call; safe for any number of threads."""
 
@@ -170,8 +187,6 @@ class FeatureReader:
         self._features: dict[str, Dense | Embedded] = {}
         # Plain dictionaries: a cache of a bound method would refer back to this reader, and the
         # memory of a retired version would wait for the garbage collector.
-        self._batches: dict[tuple[str, ...], Batch] = {}
-        self._bound: dict[tuple[str, ...], _Bound] = {}
         self._inputs_by_names: dict[tuple[str, ...], frozenset[str]] = {}
         self._row_caches = _RowCaches({}, {})
         self._row_caches_by_changed: dict[frozenset[object], _RowCaches] = {
@@ -200,7 +215,12 @@ class FeatureReader:
             # The last two are numpy's, of a strange default.
             except (FeatureError, ValueError, OverflowError) as problem:
                 raise FormatError(f"features.{name}.default does not fit: {problem}") from problem
+        self.growing = _growing(features)
+        """Tables that take new keys, and the key index of each."""
         self._small = small_tables(self.tables.values())
+        self._batches = _Batches(self._small, {}, {})
+        self._batches_by_grown: dict[frozenset[object], _Batches] = {frozenset(): self._batches}
+        """By the tables that have new keys."""
         self._check_pads()
 
     def _check_pads(self) -> None:
@@ -266,8 +286,11 @@ class FeatureReader:
         """Returns how many values each example has in an input; None: any number of them."""
         return self._lengths.entries.get(name)
 
-    def with_changes(self, changed: Mapping[str, ChangedRows]) -> FeatureReader:
-        """Returns a view of this reader that reads changed rows in place of those of the files.
+    def with_changes(
+        self, changed: Mapping[str, ChangedRows], new_keys: Mapping[str, NewKeys] | None = None
+    ) -> FeatureReader:
+        """Returns a view of this reader that reads changed rows in place of those of the files, and
+        knows further keys.
 
         The view is one state, for any number of calls. It has the given changes and no others, also
         if this reader is a view. It shares what this reader has prepared, and is closed with it.
@@ -276,11 +299,15 @@ class FeatureReader:
 
         Args:
           changed: The changed rows by table; tables without changed rows may be absent.
+          new_keys: The keys that tables of dynamic keys have got, by table. `changed` has the row
+            of each.
 
         Raises:
-          RowOutOfRange: A row is past the end of its table.
-          ValueError: There is no such table here, or its vectors have another size.
+          RowOutOfRange: A row is past the end of its table and of its new keys.
+          ValueError: There is no such table here, its vectors have another size, or it takes no new
+            keys.
         """
+        keys_by_table = self._grown_tables(new_keys or {})
         before: Mapping[object, ChangedRows] = {}
         if self._changes is not None:
             before = self._changes.by_table
@@ -288,12 +315,13 @@ class FeatureReader:
         for name, changed_rows in changed.items():
             table = self.tables.get(name)
             if table is None or before.get(table) is not changed_rows:
-                table = self._changed_table(name, changed_rows)
+                table = self._changed_table(name, changed_rows, keys_by_table)
             if changed_rows.rows.size:
                 by_table[table] = changed_rows
 
         view = copy.copy(self)
-        view._changes = Changes(by_table, self._merged) if by_table else None
+        view._changes = Changes(by_table, keys_by_table, self._merged) if by_table else None
+        view._batches = self._batches_of(frozenset(keys_by_table))
         tables = frozenset(by_table)
         row_caches = self._row_caches_by_changed.get(tables)
         if row_caches is None:
@@ -302,7 +330,33 @@ class FeatureReader:
         view._row_caches = row_caches
         return view
 
-    def _changed_table(self, name: str, changed: ChangedRows) -> TableReader:
+    def _grown_tables(self, new_keys: Mapping[str, NewKeys]) -> dict[object, NewKeys]:
+        """Returns the new keys of tables that have some; errors as of `with_changes`."""
+        by_table = dict[object, NewKeys]()
+        for name, keys in new_keys.items():
+            table = self.tables.get(name)
+            if table is None or name not in self.growing or keys.first_row != table.rows:
+                raise ValueError(f"table {name!r} takes no keys from row {keys.first_row}")
+            if keys.count:
+                by_table[table] = keys
+        return by_table
+
+    def _batches_of(self, grown: frozenset[object]) -> _Batches:
+        """Returns the batches of readers in which some tables have new keys.
+
+        Their rows follow those of the files, where another table begins if small tables lie side by
+        side. So these tables are read on their own.
+        """
+        batches = self._batches_by_grown.get(grown)
+        if batches is None:
+            small = {table: source for table, source in self._small.items() if table not in grown}
+            batches = _Batches(small, {}, {})
+            _keep(self._batches_by_grown, grown, batches, _CHANGED_SETS_MAX)
+        return batches
+
+    def _changed_table(
+        self, name: str, changed: ChangedRows, new_keys: Mapping[object, NewKeys]
+    ) -> TableReader:
         """Returns the table of changed rows, which must fit it; errors as of `with_changes`."""
         table = self.tables.get(name)
         if table is None:
@@ -313,10 +367,13 @@ class FeatureReader:
             raise ValueError(
                 f"vectors of {changed.dim} values for table {name!r}; {table.dim} were expected"
             )
-        if changed.rows.size and changed.rows[-1] >= table.rows:
+        end_row = table.rows
+        if table in new_keys:
+            end_row = new_keys[table].end_row
+        if changed.rows.size and changed.rows[-1] >= end_row:
             raise RowOutOfRange(
-                f"row {changed.rows[-1]} of table {name!r} was changed; the table has {table.rows} "
-                f"rows, 0 to {table.rows - 1}"
+                f"row {changed.rows[-1]} of table {name!r} was changed; the table has {end_row} "
+                f"rows, 0 to {end_row - 1}"
             )
         return table
 
@@ -325,7 +382,7 @@ class FeatureReader:
 
         Args:
           table: Its name.
-          rows: [n] int64, each less than the rows of the table.
+          rows: [n] int64, each less than the rows of the table and its new keys.
 
         Returns:
           [n, dim] float32, owned by the caller; of a negative row, zeros.
@@ -361,10 +418,10 @@ class FeatureReader:
         """
         columns = self._fitted(columns, n)
         names = tuple(names)
-        bound = self._bound.get(names)
+        bound = self._batches.bound.get(names)
         if bound is None:
             bound = self._bind(names)
-            _keep(self._bound, names, bound)
+            _keep(self._batches.bound, names, bound)
         found = bound.batch.activations(columns, n, fetched, self._changes)
         for name, dense in bound.dense:
             found[name] = dense.activation(columns, n)
@@ -537,15 +594,15 @@ class FeatureReader:
 
     def _batch(self, names: tuple[str, ...]) -> Batch:
         """Returns the batch of some features."""
-        found = self._batches.get(names)
+        found = self._batches.by_names.get(names)
         if found is None:
             features = {}
             for name in names:
                 feature = self._features[name]
                 if isinstance(feature, Embedded):
                     features[name] = feature
-            found = Batch(features, self._small)
-            _keep(self._batches, names, found)
+            found = Batch(features, self._batches.small)
+            _keep(self._batches.by_names, names, found)
         return found
 
     def _native_readers(self, names: tuple[str, ...]) -> _NativeReaders | None:
@@ -582,8 +639,29 @@ class FeatureReader:
         """
         if isinstance(self._found(name), Dense):
             raise FeatureError(name, "it is dense: it reads no table, so it has no rows")
-        rows, offsets = self._batch((name,)).rows(self._spread(columns, n), n)
+        rows, offsets = self._batch((name,)).rows(self._spread(columns, n), n, self._changes)
         return rows, offsets[0] if offsets else np.arange(n + 1, dtype=np.int64)
+
+    def new_keys(self, name: str, columns: Mapping[str, Column], n: int) -> Rows | None:
+        """Returns the ids of a feature as the keys that its table may get.
+
+        Arguments are those of `rows`, which returns the row of each.
+
+        Returns:
+          [m] int64, -1 for what cannot be a new key; None: the table takes none by this feature.
+        """
+        feature = self._found(name)
+        if isinstance(feature, Dense) or not isinstance(feature.entry.ids, KeyedIds):
+            return None
+        if self.growing.get(feature.entry.table) != feature.entry.ids.keys:
+            return None
+        values = feature.ids(self._spread(columns, n), n).values
+        keys = np.maximum(integers(feature.name, values), -1)
+        if feature.entry.padding is not None:
+            padding = is_padding(feature.entry.padding, values)
+            if padding is not None:
+                keys[padding] = -1
+        return keys
 
     def rows_not_finite(
         self,
@@ -621,7 +699,7 @@ class FeatureReader:
         fetched: Fetched | None,
     ) -> Any:
         """Returns the first id of an example whose row is not finite; None: there is none."""
-        rows, offsets = self._batch((name,)).rows(columns, n)
+        rows, offsets = self._batch((name,)).rows(columns, n, self._changes)
         ids = feature.ids(columns, n).values
         part = slice(example, example + 1)
         if offsets:
@@ -660,8 +738,9 @@ class FeatureReader:
             row_caches.native_by_names.clear()
             row_caches.divided.clear()
         self._merged.clear()
-        self._batches.clear()
-        self._bound.clear()
+        for batches in (self._batches, *self._batches_by_grown.values()):
+            batches.by_names.clear()
+            batches.bound.clear()
         self._inputs_by_names.clear()
         self._defaults.clear()
         for table in self.tables.values():
@@ -717,6 +796,26 @@ def open_features(
         features = FeatureReader(manifest.features, tables, vocabularies, keys)
         opened.pop_all()
     return features
+
+
+def _growing(features: Mapping[str, Feature]) -> dict[str, str]:
+    """Returns the tables that take new keys, and the key index of each.
+
+    A new key belongs to one table and one index. Exports write an index for each table.
+    """
+    indexes: dict[str, set[str]] = {}
+    tables: dict[str, set[str]] = {}
+    for feature in features.values():
+        if not isinstance(feature, EmbeddedFeature) or feature.indicator is not None:
+            continue
+        if isinstance(feature.ids, KeyedIds):
+            indexes.setdefault(feature.table, set()).add(feature.ids.keys)
+            tables.setdefault(feature.ids.keys, set()).add(feature.table)
+    return {
+        table: next(iter(names))
+        for table, names in indexes.items()
+        if len(names) == 1 and len(tables[next(iter(names))]) == 1
+    }
 
 
 def _keep(cache: dict[Key, Value], key: Key, value: Value, limit: int = _BATCHES_MAX) -> None:

@@ -21,9 +21,10 @@ from bundle.changes.records import (
 )
 from bundle.errors import BundleError, FormatError
 from bundle.features.columns import Column
-from bundle.format.manifest import EmbeddedFeature, Manifest, inputs_of
+from bundle.format.manifest import EmbeddedFeature, KeyedIds, Manifest, inputs_of
 from bundle.tables.changed_rows import ChangedRows, rounded
-from bundle.tables.id_values import distinct
+from bundle.tables.id_values import distinct, integers
+from bundle.tables.new_keys import NewKeys
 from service.changes.growing_vectors import Vectors
 from service.changes.row_readers import Positions, RowReaders
 from service.changes.segments import UNUSABLE, LoadedSegment, SegmentDirectory
@@ -78,6 +79,7 @@ class ChangedVersion:
         self.sequence = 0
         self.dropped: Counter[str] = Counter()
         self._rows: dict[str, ChangedRows] = {}
+        self._new_keys: dict[str, NewKeys] = {}
         self._stores: dict[tuple[Kind, str], ChangedCorpus] = {}
         self._readers: dict[tuple[str, str], RowReaders] = {}
         """The candidates of a corpus that read a table, by both names."""
@@ -121,7 +123,7 @@ class ChangedVersion:
             indexes.update(store_indexes)
         return replace(
             loaded,
-            reader=self.served.reader.with_changes(self._rows),
+            reader=self.served.reader.with_changes(self._rows, self._new_keys),
             corpora=corpora,
             contexts=contexts,
             indexes=indexes,
@@ -264,6 +266,8 @@ class ChangedVersion:
     def counts(self) -> dict[str, int]:
         """Returns how many rows of each table, and positions of each store, are changed."""
         counts = {f"table {name}": int(changed.rows.size) for name, changed in self._rows.items()}
+        for name, new_keys in self._new_keys.items():
+            counts[f"new rows of table {name}"] = new_keys.count
         for (kind, name), store in self._stores.items():
             counts[f"{kind} {name}"] = store.added_count
         return counts
@@ -292,7 +296,31 @@ class ChangedVersion:
         name, entry = lookup.embedded_feature(self.loaded, feature)
         (read,) = inputs_of(name, entry)
         rows, _ = self.loaded.reader.rows(name, {read: Column(ids)}, ids.size)
+        new_keys = self._new_keys.get(entry.table)
+        if new_keys is not None and self.takes_keys(feature):
+            is_unknown = rows < 0
+            rows[is_unknown] = new_keys.find(integers(read, ids[is_unknown]))
         return rows
+
+    def takes_keys(self, feature: str) -> bool:
+        """Returns whether ids of a feature that its table does not know can become rows of it."""
+        if not feature:
+            return False
+        _, entry = lookup.embedded_feature(self.loaded, feature)
+        return self._takes_keys(entry)
+
+    def key_feature(self, table: str) -> str:
+        """Returns a feature by which a table takes new keys; "": it takes none."""
+        for name, entry in self.loaded.manifest.features.items():
+            if not isinstance(entry, EmbeddedFeature) or entry.table != table:
+                continue
+            if self._takes_keys(entry):
+                return name
+        return ""
+
+    def _takes_keys(self, entry: EmbeddedFeature) -> bool:
+        growing = self.loaded.reader.growing
+        return isinstance(entry.ids, KeyedIds) and growing.get(entry.table) == entry.ids.keys
 
     def embed(self, index: ServedIndex, columns: Mapping[str, Column], n: int) -> Vectors:
         """Returns the vectors of candidates by the candidate tower of an index, [n, dim].
@@ -310,12 +338,13 @@ class ChangedVersion:
         """
         return _embedded(self.publish(), index, columns, n)
 
-    def readers(self, table: str, rows: NDArray[np.int64]) -> dict[str, Positions]:
+    def readers(self, table: str, rows: NDArray[np.int64], keys: Ids) -> dict[str, Positions]:
         """Returns the candidates whose vectors depend on some rows of a table, by corpus.
 
         Args:
           table: The name of the table.
           rows: Its rows.
+          keys: Keys whose rows are not in its files, and that it has, or is about to get.
         """
         positions = {}
         for corpus in self.loaded.corpora:
@@ -324,7 +353,7 @@ class ChangedVersion:
                 store = self.store("candidates", corpus)
                 assert store is not None  # noqa: S101 - the corpus is loaded
                 row_readers = self._row_readers(corpus, table, features)
-                positions[corpus] = row_readers.positions(store.store, rows)
+                positions[corpus] = row_readers.positions(store.store, rows, keys)
         return {corpus: readers for corpus, readers in positions.items() if readers.size}
 
     def _features_of(self, corpus: str, table: str) -> list[str]:
@@ -406,18 +435,36 @@ class ChangedVersion:
             raise ChangeDropped(f"there is no table {head.target!r}")
         vectors = change.vectors()
         assert vectors is not None  # noqa: S101 - the log has them of all rows
-        rows = self.rows_of(change.ids, head.feature)
+        vectors = rounded(vectors, table.dtype)
+        ids = change.ids
+        rows = self.rows_of(ids, head.feature)
         changed = self.changed_rows(head.target)
-        self._rows[head.target] = changed.with_rows(rows, rounded(vectors, table.dtype))
-        for corpus, positions in self.readers(head.target, rows).items():
+        keys = np.empty(0, np.int64)
+        if self.takes_keys(head.feature):
+            rows = self._with_new_rows(head.target, ids, rows)
+            keys = ids[rows >= table.rows]
+        self._rows[head.target] = changed.with_rows(rows, vectors)
+        for corpus, positions in self.readers(head.target, rows, keys).items():
             store = self.store("candidates", corpus)
             assert store is not None  # noqa: S101 - it has these candidates
             if sequence <= self._begun.get(corpus, 0):
                 continue
             # Positions are given here, so that they do not depend on when vectors are computed.
-            ids = store.store.ids(positions)
-            store.set_attributes(ids, {})
-            self._unembedded.setdefault(corpus, []).append(ids)
+            reader_ids = store.store.ids(positions)
+            store.set_attributes(reader_ids, {})
+            self._unembedded.setdefault(corpus, []).append(reader_ids)
+
+    def _with_new_rows(
+        self, table: str, keys: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Gives the keys that have no row of a table the next ones; returns the rows of all."""
+        is_new = rows < 0
+        if not is_new.any():
+            return rows
+        new_keys = self._new_keys.get(table) or NewKeys.none(self.loaded.tables[table].rows)
+        rows[is_new] = np.arange(np.count_nonzero(is_new)) + new_keys.end_row
+        self._new_keys[table] = new_keys.with_keys(keys[is_new])
+        return rows
 
 
 def _embedded(

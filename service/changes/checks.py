@@ -94,8 +94,11 @@ def _rows_change(
     name = _table(version, request)
     table = version.loaded.tables[name]
     ids = request.ids
+    takes_keys = version.takes_keys(request.feature)
     if not request.feature:
         ids = _integers(ids, "ids, which are rows of the table")
+    elif takes_keys:
+        ids = _integers(ids, "ids, which are keys of the table")
     _check_distinct(ids)
     vectors = _checked_vectors(request.vectors.get(""), ids.size, table.dim, "vectors")
     try:
@@ -104,24 +107,26 @@ def _rows_change(
     except VectorRefused as problem:
         shown = show_id(ids.tolist()[problem.position])
         raise InvalidArgument(f"vector of id {shown}: {problem.problem}") from problem
-    is_unknown = (rows < 0) | (rows >= table.rows)
-    if is_unknown.any():
-        shown = show_id(ids[is_unknown].tolist()[0])
-        raise InvalidArgument(
-            f"id {shown} has no row in table {name!r} of {table.rows} rows; a table gets no "
-            "further rows while it is served: export it with more"
-        )
-    count = version.changed_rows(name).rows.size + ids.size
+    keys = np.empty(0, np.int64)
+    if takes_keys:
+        _check_new_keys(version, request.feature, ids[rows < 0])
+        keys = ids[(rows < 0) | (rows >= table.rows)]
+    else:
+        _check_rows(version, name, ids, rows)
+    changed = version.changed_rows(name)
+    count = changed.rows.size + int(np.count_nonzero(~changed.contains(rows)))
     if count > settings.max_changed_rows:
         raise TooLarge(
             f"table {name!r} would have {count} changed rows; at most {settings.max_changed_rows} "
             "are accepted (max_changed_rows); export the model with them"
         )
-    for corpus, positions in version.readers(name, rows).items():
+    for corpus, positions in version.readers(name, rows, keys).items():
         store = version.store("candidates", corpus)
         assert store is not None  # noqa: S101 - it has these candidates
+        # The others are changed already, and are so once, however often they are embedded.
+        count = int(np.count_nonzero(positions < store.store.base_size))
         reason = ", whose vectors depend on these rows"
-        _check_count(store, positions.size, settings, reason)
+        _check_count(store, count, settings, reason)
     head = Head(
         kind="rows",
         action="upsert",
@@ -133,6 +138,34 @@ def _rows_change(
         offset=request.offset,
     )
     return _change(head, {ID: _id_array(ids), VECTOR: vector_array(vectors)}, request)
+
+
+def _check_rows(version: ChangedVersion, table: str, ids: Ids, rows: NDArray[np.int64]) -> None:
+    """Rejects ids that have no row in a table."""
+    size = version.loaded.tables[table].rows
+    is_unknown = (rows < 0) | (rows >= size)
+    if not is_unknown.any():
+        return
+    shown = show_id(ids[is_unknown].tolist()[0])
+    remedy = "its number of rows is fixed: export it with more"
+    keyed = version.key_feature(table)
+    if keyed:
+        remedy = f"to give a new key a row, name a feature whose ids are keys, such as {keyed!r}"
+    raise InvalidArgument(f"id {shown} has no row in table {table!r} of {size} rows; {remedy}")
+
+
+def _check_new_keys(version: ChangedVersion, feature: str, keys: NDArray[np.int64]) -> None:
+    """Rejects keys that cannot get a row of the table that a feature reads."""
+    name, entry = lookup.embedded_feature(version.loaded, feature)
+    for key in keys[keys < 0].tolist()[:1]:
+        raise InvalidArgument(
+            f"id {key} is negative; a new key of table {entry.table!r} is an integer from 0 to "
+            "2^63 - 1"
+        )
+    if entry.padding is not None and entry.padding in keys.tolist():
+        raise InvalidArgument(
+            f"id {entry.padding} fills lists up in feature {name!r}, which reads no row for it"
+        )
 
 
 def _table(version: ChangedVersion, request: ChangeRequest) -> str:

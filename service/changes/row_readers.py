@@ -13,6 +13,7 @@ from bundle.stores.changed import ChangedStore
 from bundle.tables.id_values import distinct
 
 Rows = NDArray[np.int64]
+Keys = NDArray[np.int64]
 Positions = NDArray[np.int64]
 _CHUNK = 65_536
 """Candidates whose ids become rows at a time."""
@@ -21,7 +22,11 @@ _UNSORTED_MAX = 10_000
 
 
 class RowReaders:
-    """The candidates of a corpus by the rows that some features of theirs read."""
+    """The candidates of a corpus by the rows that some features of theirs read.
+
+    A key that the files of the table do not have may get a row. So it stands for itself: `~key`,
+    which is negative and no row.
+    """
 
     def __init__(
         self,
@@ -34,7 +39,7 @@ class RowReaders:
 
         Args:
           manifest: Of the version.
-          reader: Makes rows of ids.
+          reader: Makes rows of ids, without changes.
           features: The features, which read one table.
           stored: The inputs that the corpus holds; the others have defaults.
         """
@@ -48,15 +53,16 @@ class RowReaders:
         self._new_rows: list[Rows] = []
         self._new_positions: list[Positions] = []
 
-    def positions(self, store: ChangedStore, rows: Rows) -> Positions:
+    def positions(self, store: ChangedStore, rows: Rows, keys: Keys) -> Positions:
         """Returns the live candidates that read one of some rows, by their ascending positions.
 
         Args:
           store: The candidates now; those that were not seen before are added first.
-          rows: Of the table.
+          rows: Of the table, [m] int64. Negative ones, and those behind its files, are left alone.
+          keys: The keys of rows behind its files.
         """
         self._add(store)
-        wanted = distinct(rows)
+        wanted = distinct(np.concatenate([~keys, rows[rows >= 0]]))
         first = self._rows.searchsorted(wanted)
         end = self._rows.searchsorted(wanted, side="right")
         spans = [self._positions[start:stop] for start, stop in zip(first, end, strict=True)]
@@ -68,16 +74,13 @@ class RowReaders:
 
     def forget_from(self, position: int) -> None:
         """Forgets the candidates from a position on: others have their positions now."""
-        for number, (rows, positions) in enumerate(
-            zip(self._new_rows, self._new_positions, strict=True)
-        ):
-            kept = positions < position
-            self._new_rows[number] = rows[kept]
-            self._new_positions[number] = positions[kept]
-        kept = self._positions < position
-        self._rows = self._rows[kept]
-        self._positions = self._positions[kept]
-        self._size = min(self._size, position)
+        if self._size <= position:
+            return
+        self._sort()
+        is_before = self._positions < position
+        self._rows = self._rows[is_before]
+        self._positions = self._positions[is_before]
+        self._size = position
 
     def _add(self, store: ChangedStore) -> None:
         for start in range(self._size, store.size, _CHUNK):
@@ -87,13 +90,17 @@ class RowReaders:
                 self._new_positions.append(readers)
         self._size = store.size
         if sum(rows.size for rows in self._new_rows) > _UNSORTED_MAX:
-            rows = np.concatenate([self._rows, *self._new_rows])
-            readers = np.concatenate([self._positions, *self._new_positions])
-            order = np.argsort(rows, kind="stable")
-            self._rows = rows[order]
-            self._positions = readers[order]
-            self._new_rows = []
-            self._new_positions = []
+            self._sort()
+
+    def _sort(self) -> None:
+        """Sorts all pairs of row and position by their rows."""
+        rows = np.concatenate([self._rows, *self._new_rows])
+        readers = np.concatenate([self._positions, *self._new_positions])
+        order = np.argsort(rows, kind="stable")
+        self._rows = rows[order]
+        self._positions = readers[order]
+        self._new_rows = []
+        self._new_positions = []
 
     def _pairs(self, store: ChangedStore, positions: Positions) -> Iterator[tuple[Rows, Positions]]:
         """Yields rows that candidates read, and the position of the candidate that reads each."""
@@ -101,11 +108,16 @@ class RowReaders:
         for name in self._features:
             rows, offsets = self._reader.rows(name, columns, positions.size)
             lengths = np.diff(offsets)
+            keys = self._reader.new_keys(name, columns, positions.size)
+            if keys is not None:
+                is_unknown = (rows < 0) & (keys >= 0)
+                yield ~keys[is_unknown], positions.repeat(lengths)[is_unknown]
             feature = self._manifest.features[name]
             assert isinstance(feature, EmbeddedFeature)  # noqa: S101 - it reads a table
             if feature.unknown.row is not None:
                 rows = np.where(rows < 0, feature.unknown.row, rows)
-            yield rows, positions.repeat(lengths)
+            is_row = rows >= 0
+            yield rows[is_row], positions.repeat(lengths)[is_row]
             if feature.empty_row is not None:
                 is_empty = lengths == 0
                 empty_rows = np.full(np.count_nonzero(is_empty), feature.empty_row)

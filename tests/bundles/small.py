@@ -111,6 +111,7 @@ def write_small_bundle(
     formula: str | None = None,
     users: bool = False,
     keys: Mapping[str, Array] | None = None,
+    tables: Mapping[str, Array] | None = None,
     lost_rows: Mapping[str, int] | None = None,
     unread_inputs: tuple[str, ...] = (),
     scores: ScoreDistribution | None = None,
@@ -133,6 +134,7 @@ def write_small_bundle(
       formula: The formula of the ranking tower.
       users: Adds the store of contexts `users`, with STORED_USERS.
       keys: The keys of each key index, in the order of rows.
+      tables: Tables in place of those that are drawn.
       lost_rows: A row of each of these tables that holds NaN.
       unread_inputs: Inputs that no tower reads.
       scores: The distribution of the scores of the ranking tower at export.
@@ -146,7 +148,8 @@ def write_small_bundle(
         "movies": (size + 1, 8),
         "genres": (GENRES, 4),
     }
-    tables = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    drawn = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    tables = {**drawn, **(tables or {})}
     genres = tuple(
         tuple(GENRE_NAMES[(i + j) % len(GENRE_NAMES)] for j in range(i % 3)) for i in range(size)
     )
@@ -271,7 +274,7 @@ def _candidate_vectors(
 ) -> Array:
     genre_rows = [[GENRE_NAMES.index(name) for name in names] for names in genres]
     inputs = {
-        "movie": tables["movies"][1:],
+        "movie": tables["movies"][1 : len(years) + 1],
         "genres": np.array([tables["genres"][rows].sum(axis=0) for rows in genre_rows], np.float32),
         "year": years,
     }

@@ -13,7 +13,7 @@ import pytest
 from bundle.changes.log import recover
 from service.changes import store_changes
 from service.engine.calls import Condition, Filter, IdLists, Lookup, Ranking
-from service.errors import NotReady, Unimplemented
+from service.errors import NotReady, TooLarge, Unimplemented
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.service.changes.making import TARGET, candidate, change, deletion, nearest
@@ -97,6 +97,29 @@ def test_rows_are_read_by_every_call(write: Write, serve: Serve) -> None:
     change(service, "rows/upsert", {"id": 1007, "vector": [2.0] * 8}, feature="movie")
     rows = service.execute(Lookup(TARGET, "movie", column(1007)), "lookup").vectors
     assert rows.tolist() == [[2.0] * 8]
+
+
+def test_a_row_of_many_candidates_changes_again_and_again_within_the_limit(
+    write: Write, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_changes, "_COMPACTED_MIN", 4)
+    small = write()
+    reading = [number for number in range(40) if "comedy" in small.genres[number]]
+    service = serve(max_changed_candidates=len(reading) + 2)
+    every = []
+    for number in (1, 2, 3, 4, 1):  # by then, positions were given anew
+        row = {"id": 0, "vector": [float(number)] * 4}
+        change(service, "rows/upsert", row, table="genres")
+        change(service, "candidates/upsert", candidate(1007))
+        index = service.current().indexes["movies"].added
+        assert index is not None
+        live = nearest(service, small.vectors[:1], k=100, exact=True)
+        every.append(dict(zip(live.ids.tolist(), live.scores.tolist(), strict=True)))
+    assert every[0] == every[4]
+    changed = {key for key in every[0] if every[0][key] != every[1][key]}
+    assert changed == {small.ids[number] for number in reading if small.ids[number] != 1007}
+    with pytest.raises(TooLarge, match="whose vectors depend on these rows"):
+        change(service, "rows/upsert", {"id": 1, "vector": [1.0] * 4}, table="genres")
 
 
 def test_contexts_are_stored_replaced_and_deleted(write: Write, serve: Serve) -> None:
