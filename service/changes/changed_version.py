@@ -16,6 +16,7 @@ from bundle.features.columns import Column
 from bundle.format.manifest import EmbeddedFeature, Manifest, inputs_of
 from bundle.tables.changed_rows import ChangedRows, rounded
 from bundle.tables.id_values import distinct
+from service.changes.changed_parts import ChangedParts
 from service.changes.growing_vectors import Vectors
 from service.changes.row_readers import Positions, RowReaders
 from service.changes.store_changes import ChangedCorpus
@@ -23,7 +24,7 @@ from service.engine import lookup, towers
 from service.engine.computation import completed
 from service.engine.execution import Execution
 from service.engine.limits import NotFinite
-from service.errors import ServiceError
+from service.errors import SHARD_FAILURES, ServiceError
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 
 Ids = NDArray[Any]
@@ -39,6 +40,10 @@ _EMBEDDED_TOGETHER = 1024
 
 class ChangeDropped(Exception):
     """A change in the log does not apply to this version; the message says why."""
+
+
+class ShardsFailed(Exception):
+    """Shards that a router needs to apply a change do not respond now."""
 
 
 class ChangedVersion:
@@ -66,7 +71,12 @@ class ChangedVersion:
         self._is_outdated = False
 
     def publish(self) -> ModelVersion:
-        """Returns the version with all changes that were applied; also as `served`."""
+        """Returns the version with all changes that were applied; also as `served`.
+
+        Raises:
+          ShardsFailed: A shard that holds what vectors are computed with does not respond. The next
+            call tries again.
+        """
         if self._is_outdated:
             self._compact()
             self.served = self._with_changes()
@@ -96,9 +106,15 @@ class ChangedVersion:
             stores = corpora if kind == "candidates" else contexts
             stores[name] = store
             indexes.update(store_indexes)
+        rows_here = {name: rows for name, rows in self._rows.items() if name in loaded.tables}
+        shards = loaded.shards
+        if shards is not None and len(rows_here) < len(self._rows):
+            remote = {name: rows for name, rows in self._rows.items() if name in shards.tables}
+            shards = ChangedParts(shards, remote)
         return replace(
             loaded,
-            reader=self.served.reader.with_changes(self._rows),
+            reader=self.served.reader.with_changes(rows_here),
+            shards=shards,
             corpora=corpora,
             contexts=contexts,
             indexes=indexes,
@@ -111,10 +127,15 @@ class ChangedVersion:
         Args:
           sequence: Of the change in the log.
           change: The change.
+
+        Raises:
+          ShardsFailed: A shard that it needs does not respond; nothing was changed.
         """
         try:
             self.change(change)
         except (ChangeDropped, BundleError, ServiceError, NotFinite) as problem:
+            if self._is_of_shards(problem):
+                raise ShardsFailed(str(problem)) from problem
             reason = str(problem) if isinstance(problem, ChangeDropped) else "it does not fit"
             self.dropped[reason] += 1
         self.sequence = sequence
@@ -169,7 +190,7 @@ class ChangedVersion:
 
     def changed_rows(self, table: str) -> ChangedRows:
         """Returns the changed rows of a table."""
-        return self._rows.get(table) or ChangedRows.none(self.loaded.tables[table].dim)
+        return self._rows.get(table) or ChangedRows.none(self.loaded.manifest.tables[table].dim)
 
     def counts(self) -> dict[str, int]:
         """Returns how many rows of each table, and positions of each store, are changed."""
@@ -275,14 +296,19 @@ class ChangedVersion:
                 name: _embedded(self.served, index, columns, positions.size)
                 for name, index in store.indexes.items()
             }
-        except (BundleError, ServiceError, NotFinite):
+            store.embed(positions, vectors)
+        except (BundleError, ServiceError, NotFinite) as problem:
+            if self._is_of_shards(problem):
+                raise ShardsFailed(str(problem)) from problem
             if positions.size > 1:  # the others have vectors
                 for position in positions:
                     self._embed_some(store, np.array([position]))
                 return
             self.dropped["the vector of a candidate cannot be computed"] += 1
-            return
-        store.embed(positions, vectors)
+
+    def _is_of_shards(self, problem: Exception) -> bool:
+        """Returns whether shards are at fault, and not the change."""
+        return self.loaded.shards is not None and isinstance(problem, SHARD_FAILURES)
 
     def _upsert(self, store: ChangedCorpus, change: Change) -> None:
         """Adds candidates or contexts.
@@ -311,7 +337,7 @@ class ChangedVersion:
         head = change.head
         if head.version != self.loaded.version:
             raise ChangeDropped(OTHER_VERSION)
-        table = self.loaded.tables.get(head.target)
+        table = self.loaded.manifest.tables.get(head.target)
         if table is None:
             raise ChangeDropped(f"there is no table {head.target!r}")
         vectors = change.vectors()

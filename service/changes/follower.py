@@ -32,8 +32,7 @@ _EXPIRE_S = 0.5
 class Changes:
     """The changes of all models. Safe for any number of threads.
 
-    What routers and shards serve does not change: their parts of a version would have to change
-    together.
+    What shards serve does not change: routers lay the changes over what shards return.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Changes:
           LogDamaged, FormatError: The log cannot be read.
           OSError: Likewise.
         """
-        if self._is_divided:
+        if self._settings.shard is not None:
             serve(loaded)
             return
         model = self._of(loaded.model)
@@ -96,10 +95,10 @@ class Changes:
           ServiceError: The request does not fit the version, or cannot be written; nothing was
             changed.
         """
-        if self._is_divided:
+        if self._settings.shard is not None:
             raise Unimplemented(
-                "rows, candidates and contexts do not change on routers and shards; send the "
-                "change to a service that holds all of the model, or export it again"
+                "rows, candidates and contexts do not change on a shard; send the change to a "
+                "router of this shard"
             )
         with self._manager.acquire(target.model, target.version, target.label) as version:
             model = self._of(version.model)
@@ -153,10 +152,6 @@ class Changes:
                 self._report(name, model)
             elif model.sequence != before:
                 self._report(name, model)
-
-    @property
-    def _is_divided(self) -> bool:
-        return self._settings.shard is not None or bool(self._settings.shard_addresses)
 
     def _of(self, name: str) -> ModelChanges:
         with self._lock:

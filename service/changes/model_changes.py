@@ -3,6 +3,9 @@
 A change is checked against the version that it is for, appended to the log, and then served by
 every loaded version. The other processes of the service read it from the log. Requests that come
 while the log is written are written together.
+
+On a router, to apply a change may need shards. A version that misses some since shards did not
+respond is behind: it serves its last state, takes no further change, and tries again.
 """
 
 from __future__ import annotations
@@ -21,18 +24,21 @@ from numpy.typing import NDArray
 from bundle.changes.log import RECORD_BYTES_MAX, ChangeLog, LogWriter, Record
 from bundle.changes.records import SEQUENCE, Change, decode, encode, expiring_ids
 from bundle.errors import BundleError, LogUnwritable
-from service.changes.changed_version import ChangedVersion
+from service.changes.changed_version import ChangedVersion, ShardsFailed
 from service.changes.checks import checked_change
 from service.changes.requests import ChangeRequest, ChangeResult
 from service.config import ServiceSettings
 from service.engine.limits import NotFinite
 from service.errors import DataLoss, InvalidArgument, NotReady, ServiceError, TooLarge
 from service.versions.lifecycle import VersionManager
+from service.versions.loader import ShardsMissing
 from service.versions.version import ModelVersion
 
 Key = int | str
 _LISTED_MAX = 100
 """Ids of each kind that a result lists."""
+_RETRY_S = 0.5
+"""Until a version that is behind tries again."""
 
 
 class _Submission(NamedTuple):
@@ -77,6 +83,9 @@ class ModelChanges:
         self._manager = manager
         self._log = ChangeLog(path, model)
         self._versions: list[ChangedVersion] = []
+        self._behind: dict[ChangedVersion, str] = {}
+        """Versions that miss changes of the log, and why."""
+        self._retry_at = 0.0
         self._sequences: dict[tuple[str, str], dict[Key, int]] = {}
         self._lock = threading.RLock()
         self._submissions: list[_Submission] = []
@@ -97,18 +106,27 @@ class ModelChanges:
         Raises:
           LogDamaged, FormatError: The log cannot be read.
           OSError: Likewise.
+          ShardsMissing: A shard that a change needs does not respond.
         """
         with self._lock:
             self.follow()
             version = ChangedVersion(loaded)
-            self._replay(version)
-            serve(version.publish())
+            try:
+                self._replay(version)
+                serve(version.publish())
+            except ShardsFailed as problem:
+                raise ShardsMissing(f"its changes cannot be applied: {problem}") from problem
             self._versions.append(version)
 
     def detach(self, loaded: ModelVersion) -> None:
         """Forgets a version that is no longer served."""
         with self._lock:
             self._versions = [version for version in self._versions if version.loaded is not loaded]
+            self._behind = {
+                version: problem
+                for version, problem in self._behind.items()
+                if version.loaded is not loaded
+            }
 
     def follow(self) -> None:
         """Applies what other processes have appended, and serves it.
@@ -117,9 +135,12 @@ class ModelChanges:
           LogDamaged, FormatError: The log cannot be read any further.
           OSError: Likewise.
         """
-        if not self._log.has_news:
+        is_due = bool(self._behind) and time.monotonic() >= self._retry_at
+        if not is_due and not self._log.has_news:
             return
         with self._lock:
+            if is_due:
+                self._catch_up()
             self._apply_records(self._log.read())
             self._publish()
 
@@ -169,7 +190,7 @@ class ModelChanges:
             return {
                 "log": str(self._log.path),
                 "sequence": self._log.sequence,
-                "problem": self.problem,
+                "problem": self.problem or self.behind,
                 "streams": dict(self.streams),
                 "versions": [
                     {
@@ -181,6 +202,14 @@ class ModelChanges:
                     for version in self._versions
                 ],
             }
+
+    @property
+    def behind(self) -> str:
+        """Why a version misses changes of the log; "": none does."""
+        with self._lock:
+            for version, problem in self._behind.items():
+                return f"version {version.loaded.version} waits for shards: {problem}"
+        return ""
 
     def _write(self, submissions: Sequence[_Submission]) -> None:
         """Applies requests and appends them to the log, all at once; sets their results."""
@@ -201,6 +230,15 @@ class ModelChanges:
             return
         self._publish()
         for _, result, submission in applied:
+            missing = self._problem_of(submission.version)
+            if missing:
+                submission.result.set_exception(
+                    NotReady(
+                        f"the change is in the log, as sequence {result.sequence}, and is not "
+                        f"served before shards respond: {missing}"
+                    )
+                )
+                continue
             submission.result.set_result(result)
 
     def _applied(self, submission: _Submission) -> list[_Applied]:
@@ -211,7 +249,7 @@ class ModelChanges:
                 submission.result.set_result(result)
                 return []
             self._version(submission.version).change(change)
-        except (ServiceError, BundleError, NotFinite) as problem:
+        except (ServiceError, BundleError, NotFinite, ShardsFailed) as problem:
             submission.result.set_exception(_rejection(problem))
             return []
         self._note(change)
@@ -231,7 +269,7 @@ class ModelChanges:
                 if version.loaded.version == submission.version:
                     version.set_sequence(sequence)
                 else:
-                    version.apply(sequence, change)
+                    self._apply(version, sequence, change)
 
     def _checked(self, submission: _Submission) -> tuple[Change | None, ChangeResult]:
         """Returns the change of a request, None if it changes nothing, and its result."""
@@ -240,6 +278,11 @@ class ModelChanges:
         if request.stream and request.offset <= self.streams.get(request.stream, -1):
             return None, ChangeResult(self._model, number, 0, 0, is_repeated=True)
         version = self._version(number)
+        if version in self._behind:
+            raise NotReady(
+                f"version {number} of model {self._model!r} misses earlier changes until shards "
+                f"respond: {self._behind[version]}; no change was made"
+            )
         change = checked_change(version, request, self._settings, time.time())
         ids = change.ids
         is_outdated = self._outdated(change)
@@ -295,10 +338,45 @@ class ModelChanges:
             change = decode(record.payload)
             self._note(change)
             for version in self._versions:
-                version.apply(record.sequence, change)
+                self._apply(version, record.sequence, change)
+
+    def _apply(self, version: ChangedVersion, sequence: int, change: Change) -> None:
+        """Applies a change to a version, unless that misses earlier ones, or will miss this one."""
+        if version in self._behind or sequence <= version.sequence:
+            return
+        try:
+            version.apply(sequence, change)
+        except ShardsFailed as problem:
+            self._fall_behind(version, problem)
+
+    def _fall_behind(self, version: ChangedVersion, problem: ShardsFailed) -> None:
+        self._behind[version] = str(problem)
+        self._retry_at = time.monotonic() + _RETRY_S
+
+    def _catch_up(self) -> None:
+        """Applies to the versions that are behind what they miss."""
+        for version in list(self._behind):
+            try:
+                self._replay(version)
+                version.publish()
+            except ShardsFailed as problem:
+                self._fall_behind(version, problem)
+                continue
+            del self._behind[version]
+
+    def _problem_of(self, number: int) -> str:
+        """Returns why a version misses changes of the log; "": it does not."""
+        for version, problem in self._behind.items():
+            if version.loaded.version == number:
+                return problem
+        return ""
 
     def _replay(self, version: ChangedVersion) -> None:
-        """Applies to a version what was read of the log so far."""
+        """Applies to a version what was read of the log so far, as far as it misses it.
+
+        Raises:
+          ShardsFailed: A shard does not respond; the rest is missing still.
+        """
         last = self._log.sequence
         if not last:
             return
@@ -307,12 +385,17 @@ class ModelChanges:
 
     def _apply_to(self, version: ChangedVersion, records: Sequence[Record]) -> None:
         """Applies to a version all that the log held when it was loaded, but for what its bundle
-        contains.
+        contains, and what it has.
+
+        Raises:
+          ShardsFailed: A shard does not respond; the rest is missing still.
         """
         changes = [(record.sequence, decode(record.payload)) for record in records]
         included = version.loaded.manifest.changes_included or 0
         expiring = _expiring(change for _, change in changes)
         for sequence, change in changes:
+            if sequence <= version.sequence:
+                continue
             if sequence > included or change.head.kind == "rows":
                 version.apply(sequence, change)
                 continue
@@ -333,14 +416,25 @@ class ModelChanges:
         records = [record for record in records if record.sequence <= self._log.sequence]
         for record in records:
             self._note(decode(record.payload))
-        for version in versions:
-            self._apply_to(version, records)
         self._versions = versions
+        self._behind = {}
+        for version in versions:
+            try:
+                self._apply_to(version, records)
+            except ShardsFailed as problem:
+                self._fall_behind(version, problem)
         self._publish()
 
     def _publish(self) -> None:
         for version in self._versions:
-            self._manager.change(version.loaded, version.publish())
+            if version in self._behind:
+                continue
+            try:
+                served = version.publish()
+            except ShardsFailed as problem:
+                self._fall_behind(version, problem)
+                continue
+            self._manager.change(version.loaded, served)
 
     def _version(self, number: int) -> ChangedVersion:
         for version in self._versions:
@@ -362,6 +456,8 @@ def _expiring(changes: Iterable[Change]) -> dict[str, set[Key]]:
 
 def _rejection(problem: Exception) -> Exception:
     """Returns what the sender of a change is told that does not fit the version."""
+    if isinstance(problem, ShardsFailed):
+        return NotReady(f"{problem}; no change was made")
     if isinstance(problem, NotFinite):
         return InvalidArgument(f"{problem} is not finite with the features that were sent")
     if isinstance(problem, BundleError):

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from bundle.stores.changed import ChangedAttributeIndex, ChangedStore, StoreChanges
 from bundle.stores.reader import CandidateStore
 from runtime.exact import ExactIndex
+from service.changes.changed_parts import stored_vectors
 from service.changes.growing_vectors import GrowingVectors, Vectors
 from service.versions.filter_cache import FilterCache
 from service.versions.version import FilteredCorpus, LoadedIndex, LoadedStore, ServedIndex
@@ -148,15 +149,24 @@ class ChangedCorpus:
         Args:
           positions: Of live candidates, distinct.
           vectors: [m, dim] by index. Those that were sent stay.
+
+        Raises:
+          ServiceError: A shard that holds some of their vectors does not respond; nothing was
+            changed.
         """
         ids = self.store.ids(positions)
+        replaced: dict[str, Vectors] = {}
+        for name in self._vectors:
+            is_kept = np.ones(ids.size, bool)
+            if name in vectors:
+                is_kept = np.array([key in self._sent[name] for key in ids.tolist()], bool)
+            replaced[name] = np.empty((ids.size, self.indexes[name].entry.dim), np.float32)
+            replaced[name][is_kept] = self._vectors_at(name, positions[is_kept])
+            if name in vectors:
+                replaced[name][~is_kept] = vectors[name][~is_kept]
         _, after = self._changes.set_attributes(ids, {})
         for name, growing in self._vectors.items():
-            replaced = self._vectors_at(name, positions)
-            if name in vectors:
-                was_sent = np.array([key in self._sent[name] for key in ids.tolist()], bool)
-                replaced[~was_sent] = vectors[name][~was_sent]
-            growing.append(replaced)
+            growing.append(replaced[name])
         self.base.denied.follow(self.store, ids, after)
 
     def delete(self, ids: Ids) -> NDArray[np.bool_]:
@@ -180,11 +190,15 @@ class ChangedCorpus:
 
         Raises:
           FormatError: An attribute does not fit the store; nothing was changed.
+          ServiceError: A shard that holds some of their vectors does not respond; likewise.
         """
+        known = self.store.positions(ids)
+        known = known[known >= 0]
+        vectors = {name: self._vectors_at(name, known) for name in self._vectors}
         before, after = self._changes.set_attributes(ids, attributes)
         is_known = before >= 0
         for name, growing in self._vectors.items():
-            growing.append(self._vectors_at(name, before[is_known]))
+            growing.append(vectors[name])
         self.base.denied.follow(self.store, ids[is_known], after[is_known])
         return is_known
 
@@ -237,18 +251,15 @@ class ChangedCorpus:
             heapq.heappush(self._expiries, (time_s, key))
 
     def _vectors_at(self, name: str, positions: Positions) -> Vectors:
-        """Returns the vectors of an index at some positions, [m, dim]."""
-        index = self.indexes[name].here
-        assert index is not None  # noqa: S101 - a service that holds all of a version
-        return vectors_at(index.vectors, self._vectors[name].view, positions)
+        """Returns the vectors of an index at some positions, [m, dim].
 
-
-def vectors_at(base: Vectors, added: Vectors, positions: Positions) -> Vectors:
-    """Returns vectors by position: those of the bundle, and behind them those that were added."""
-    is_added = positions >= len(base)
-    if not is_added.any():
-        return np.array(base[positions], np.float32)
-    vectors: Vectors = np.empty((positions.size, base.shape[1]), np.float32)
-    vectors[~is_added] = base[positions[~is_added]]
-    vectors[is_added] = added[positions[is_added] - len(base)]
-    return vectors
+        Raises:
+          ServiceError: A shard that holds some of them does not respond.
+        """
+        index = self.indexes[name]
+        base_size = self.store.base_size
+        is_added = positions >= base_size
+        vectors: Vectors = np.empty((positions.size, index.entry.dim), np.float32)
+        vectors[~is_added] = stored_vectors(index, positions[~is_added])
+        vectors[is_added] = self._vectors[name].view[positions[is_added] - base_size]
+        return vectors

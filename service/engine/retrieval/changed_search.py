@@ -28,22 +28,47 @@ def nearest(
     execution: Execution,
 ) -> Found:
     """Finds the k nearest allowed candidates of each query; as `search.nearest`."""
-    here, added = _parts(index)
-    added_filter = None
-    if request.filter:
-        added_filter = filters.compiled(added, request.filter, execution.check)
+    here, _ = _parts(index)
     base_size = len(here.vectors)
     of_here = search.nearest(
         here,
         vectors,
         k,
-        _allowed_before(allowed, base_size),
+        allowed_before(allowed, base_size),
         execution,
         exact=exact,
         recall=request.recall,
         offsets=offsets,
         explain=request.explain,
     )
+    return with_added(of_here, index, base_size, vectors, k, allowed, request, offsets, execution)
+
+
+def with_added(
+    of_base: Found,
+    index: ServedIndex,
+    base_size: int,
+    vectors: Vectors,
+    k: int,
+    allowed: Allowed,
+    request: Selecting,
+    offsets: Offsets | None,
+    execution: Execution,
+) -> Found:
+    """Returns the k nearest of what was found of the bundle's candidates, and of those that were
+    added or replaced since.
+
+    Args:
+      of_base: What was found of the bundle's candidates, for each query.
+      index: The index.
+      base_size: The number of the bundle's candidates.
+      vectors: As of `search.nearest`, and likewise the further arguments.
+    """
+    added = index.added
+    assert added is not None  # noqa: S101 - candidates were added
+    added_filter = None
+    if request.filter:
+        added_filter = filters.compiled(added, request.filter, execution.check)
     of_added = search.nearest(
         added,
         vectors,
@@ -54,7 +79,7 @@ def nearest(
         offsets=offsets,
         explain=request.explain,
     )
-    parts = (of_here, of_added._replace(positions=of_added.positions + base_size))
+    parts = (of_base, of_added._replace(positions=of_added.positions + base_size))
     queries = [range(query, query + 1) for query in range(len(allowed.excluded))]
     neighbors = search.joined([merged(parts, query, k) for query in queries])
     if not request.explain:
@@ -81,7 +106,7 @@ def _parts(index: ServedIndex) -> tuple[LoadedIndex, LoadedIndex]:
     return here, added
 
 
-def _allowed_before(allowed: Allowed, size: int) -> Allowed:
+def allowed_before(allowed: Allowed, size: int) -> Allowed:
     """Returns what is allowed of the positions before `size`."""
     return allowed._replace(
         denied=_before(allowed.denied, size),
