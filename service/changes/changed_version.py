@@ -25,6 +25,7 @@ from bundle.format.manifest import EmbeddedFeature, KeyedIds, Manifest, inputs_o
 from bundle.tables.changed_rows import ChangedRows, rounded
 from bundle.tables.id_values import distinct, integers
 from bundle.tables.new_keys import NewKeys
+from service.changes.changed_parts import ChangedParts
 from service.changes.growing_vectors import Vectors
 from service.changes.row_readers import Positions, RowReaders
 from service.changes.segments import UNUSABLE, LoadedSegment, SegmentDirectory
@@ -33,7 +34,7 @@ from service.engine import lookup, towers
 from service.engine.computation import completed
 from service.engine.execution import Execution
 from service.engine.limits import NotFinite
-from service.errors import ServiceError
+from service.errors import SHARD_FAILURES, ServiceError
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 
 Ids = NDArray[Any]
@@ -51,6 +52,10 @@ class ChangeDropped(Exception):
     """A change in the log does not apply to this version; the message says why."""
 
 
+class ShardsFailed(Exception):
+    """Shards that a router needs to apply a change do not respond now."""
+
+
 class ChangedVersion:
     """A loaded version, and its changes so far. One thread at a time applies them.
 
@@ -61,6 +66,7 @@ class ChangedVersion:
       dropped: How many changes of the log do not apply to this version, by the reason.
       unusable: By corpus, why its last segments are not used: all its changed candidates are
         searched exactly.
+      begun: By corpus, the sequence of the last change in the segments that it began with.
     """
 
     def __init__(self, loaded: ModelVersion, segments: SegmentDirectory) -> None:
@@ -73,8 +79,7 @@ class ChangedVersion:
         self.loaded = loaded
         self.unusable: dict[str, str] = {}
         self._segments = segments
-        self._begun: dict[str, int] = {}
-        """By corpus, the last change that the segments contain that it began with."""
+        self.begun: dict[str, int] = {}
         self.served = loaded
         self.sequence = 0
         self.dropped: Counter[str] = Counter()
@@ -88,7 +93,12 @@ class ChangedVersion:
         self._is_outdated = False
 
     def publish(self) -> ModelVersion:
-        """Returns the version with all changes that were applied; also as `served`."""
+        """Returns the version with all changes that were applied; also as `served`.
+
+        Raises:
+          ShardsFailed: A shard that holds what vectors are computed with does not respond. The next
+            call tries again.
+        """
         if self._is_outdated:
             self._compact()
             self.served = self._with_changes()
@@ -121,9 +131,15 @@ class ChangedVersion:
             stores = corpora if kind == "candidates" else contexts
             stores[name] = store
             indexes.update(store_indexes)
+        rows_here = {name: rows for name, rows in self._rows.items() if name in loaded.tables}
+        shards = loaded.shards
+        if shards is not None and len(rows_here) < len(self._rows):
+            remote = {name: rows for name, rows in self._rows.items() if name in shards.tables}
+            shards = ChangedParts(shards, remote)
         return replace(
             loaded,
-            reader=self.served.reader.with_changes(self._rows, self._new_keys),
+            reader=self.served.reader.with_changes(rows_here, self._new_keys),
+            shards=shards,
             corpora=corpora,
             contexts=contexts,
             indexes=indexes,
@@ -136,10 +152,15 @@ class ChangedVersion:
         Args:
           sequence: Of the change in the log.
           change: The change.
+
+        Raises:
+          ShardsFailed: A shard that it needs does not respond; nothing was changed.
         """
         try:
             self.change(change, sequence)
         except (ChangeDropped, BundleError, ServiceError, NotFinite) as problem:
+            if self._is_of_shards(problem):
+                raise ShardsFailed(str(problem)) from problem
             reason = str(problem) if isinstance(problem, ChangeDropped) else "it does not fit"
             self.dropped[reason] += 1
         self.sequence = sequence
@@ -233,7 +254,7 @@ class ChangedVersion:
             raise FormatError(f"there is no corpus {corpus!r}")
         segments = self._loaded_segments(store, absorption)
         store.begin_with(absorption.sequence, segments, self._segments.ended(absorption))
-        self._begun[corpus] = absorption.sequence
+        self.begun[corpus] = absorption.sequence
         self._is_outdated = True
 
     def _absorb(self, corpus: str, version: int, absorption: Absorption) -> None:
@@ -261,7 +282,7 @@ class ChangedVersion:
 
     def changed_rows(self, table: str) -> ChangedRows:
         """Returns the changed rows of a table."""
-        return self._rows.get(table) or ChangedRows.none(self.loaded.tables[table].dim)
+        return self._rows.get(table) or ChangedRows.none(self.loaded.manifest.tables[table].dim)
 
     def counts(self) -> dict[str, int]:
         """Returns how many rows of each table, and positions of each store, are changed."""
@@ -320,7 +341,12 @@ class ChangedVersion:
 
     def _takes_keys(self, entry: EmbeddedFeature) -> bool:
         growing = self.loaded.reader.growing
-        return isinstance(entry.ids, KeyedIds) and growing.get(entry.table) == entry.ids.keys
+        is_here = entry.table in self.loaded.tables
+        return (
+            is_here
+            and isinstance(entry.ids, KeyedIds)
+            and growing.get(entry.table) == entry.ids.keys
+        )
 
     def embed(self, index: ServedIndex, columns: Mapping[str, Column], n: int) -> Vectors:
         """Returns the vectors of candidates by the candidate tower of an index, [n, dim].
@@ -394,14 +420,19 @@ class ChangedVersion:
                 name: _embedded(self.served, index, columns, positions.size)
                 for name, index in store.indexes.items()
             }
-        except (BundleError, ServiceError, NotFinite):
+            store.embed(positions, vectors)
+        except (BundleError, ServiceError, NotFinite) as problem:
+            if self._is_of_shards(problem):
+                raise ShardsFailed(str(problem)) from problem
             if positions.size > 1:  # the others have vectors
                 for position in positions:
                     self._embed_some(store, np.array([position]))
                 return
             self.dropped["the vector of a candidate cannot be computed"] += 1
-            return
-        store.embed(positions, vectors)
+
+    def _is_of_shards(self, problem: Exception) -> bool:
+        """Returns whether shards are at fault, and not the change."""
+        return self.loaded.shards is not None and isinstance(problem, SHARD_FAILURES)
 
     def _upsert(self, store: ChangedCorpus, change: Change) -> None:
         """Adds candidates or contexts.
@@ -430,7 +461,7 @@ class ChangedVersion:
         head = change.head
         if head.version != self.loaded.version:
             raise ChangeDropped(OTHER_VERSION)
-        table = self.loaded.tables.get(head.target)
+        table = self.loaded.manifest.tables.get(head.target)
         if table is None:
             raise ChangeDropped(f"there is no table {head.target!r}")
         vectors = change.vectors()
@@ -440,19 +471,30 @@ class ChangedVersion:
         rows = self.rows_of(ids, head.feature)
         changed = self.changed_rows(head.target)
         keys = np.empty(0, np.int64)
-        if self.takes_keys(head.feature):
-            rows = self._with_new_rows(head.target, ids, rows)
-            keys = ids[rows >= table.rows]
-        self._rows[head.target] = changed.with_rows(rows, vectors)
+        takes_keys = self.takes_keys(head.feature)
+        if takes_keys:
+            keys = ids[(rows < 0) | (rows >= table.rows)]
+
+        # Shards are called before anything is changed: if one does not respond, nothing is.
+        reader_vectors: dict[str, tuple[Ids, dict[str, Vectors]]] = {}
         for corpus, positions in self.readers(head.target, rows, keys).items():
-            store = self.store("candidates", corpus)
-            assert store is not None  # noqa: S101 - it has these candidates
-            if sequence <= self._begun.get(corpus, 0):
-                continue
+            if sequence > self.begun.get(corpus, 0):
+                store = self._corpus(corpus)
+                reader_vectors[corpus] = store.store.ids(positions), store.vectors(positions)
+
+        if takes_keys:
+            rows = self._with_new_rows(head.target, ids, rows)
+        self._rows[head.target] = changed.with_rows(rows, vectors)
+        for corpus, (reader_ids, stored) in reader_vectors.items():
             # Positions are given here, so that they do not depend on when vectors are computed.
-            reader_ids = store.store.ids(positions)
-            store.set_attributes(reader_ids, {})
+            self._corpus(corpus).set_attributes(reader_ids, {}, stored)
             self._unembedded.setdefault(corpus, []).append(reader_ids)
+
+    def _corpus(self, name: str) -> ChangedCorpus:
+        """Returns the changes of a corpus of the version."""
+        store = self.store("candidates", name)
+        assert store is not None  # noqa: S101 - the version has it
+        return store
 
     def _with_new_rows(
         self, table: str, keys: NDArray[np.int64], rows: NDArray[np.int64]

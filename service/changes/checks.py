@@ -92,7 +92,7 @@ def _rows_change(
     if request.action != "upsert":
         raise InvalidArgument(f"action is {request.action!r}; rows can be upserted only")
     name = _table(version, request)
-    table = version.loaded.tables[name]
+    table = version.loaded.manifest.tables[name]
     ids = request.ids
     takes_keys = version.takes_keys(request.feature)
     if not request.feature:
@@ -142,7 +142,7 @@ def _rows_change(
 
 def _check_rows(version: ChangedVersion, table: str, ids: Ids, rows: NDArray[np.int64]) -> None:
     """Rejects ids that have no row in a table."""
-    size = version.loaded.tables[table].rows
+    size = version.loaded.manifest.tables[table].rows
     is_unknown = (rows < 0) | (rows >= size)
     if not is_unknown.any():
         return
@@ -171,6 +171,7 @@ def _check_new_keys(version: ChangedVersion, feature: str, keys: NDArray[np.int6
 def _table(version: ChangedVersion, request: ChangeRequest) -> str:
     """Returns the name of the table that a request changes."""
     loaded = version.loaded
+    tables = loaded.manifest.tables
     name = request.target
     if request.feature:
         _, entry = lookup.embedded_feature(loaded, request.feature)
@@ -179,10 +180,10 @@ def _table(version: ChangedVersion, request: ChangeRequest) -> str:
                 f"table is {name[:128]!r}; feature {request.feature[:128]!r} reads {entry.table!r}"
             )
         return entry.table
-    if not name and len(loaded.tables) == 1:
-        (name,) = loaded.tables
-    if name not in loaded.tables:
-        hint = name_hint(name, loaded.tables, "has")
+    if not name and len(tables) == 1:
+        (name,) = tables
+    if name not in tables:
+        hint = name_hint(name, tables, "has")
         raise NotFound(f"{show_version(loaded)} has no table {name[:128]!r}; {hint}")
     return name
 

@@ -36,8 +36,7 @@ _ABSORB_S = 0.5
 class Changes:
     """The changes of all models. Safe for any number of threads.
 
-    What routers and shards serve does not change: their parts of a version would have to change
-    together.
+    What shards serve does not change: routers lay the changes over what shards return.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Changes:
     def start(self) -> None:
         """Follows the logs, and absorbs changed candidates, in a thread each."""
         threading.Thread(target=self._run, name="rowcast-changes", daemon=True).start()
-        if not self._is_divided:
+        if self._settings.shard is None:
             threading.Thread(target=self._run_absorber, name="rowcast-absorb", daemon=True).start()
 
     def stop(self) -> None:
@@ -87,7 +86,7 @@ class Changes:
           LogDamaged, FormatError: The log cannot be read.
           OSError: Likewise.
         """
-        if self._is_divided:
+        if self._settings.shard is not None:
             serve(loaded)
             return
         model = self._of(loaded.model)
@@ -109,7 +108,7 @@ class Changes:
           ServiceError: The request does not fit the version, or cannot be written; nothing was
             changed.
         """
-        self._check_undivided()
+        self._check_takes_changes()
         with self._manager.acquire(target.model, target.version, target.label) as version:
             model = self._of(version.model)
             result = model.submit(request, version.version)
@@ -142,7 +141,7 @@ class Changes:
           DataLoss, NotReady: The log cannot be read.
           Unimplemented: The service is a router or a shard.
         """
-        self._check_undivided()
+        self._check_takes_changes()
         changes = self._known(model)
         try:
             return changes.applied()
@@ -212,15 +211,11 @@ class Changes:
             self._unabsorbed[name] = problem
         return count
 
-    @property
-    def _is_divided(self) -> bool:
-        return self._settings.shard is not None or bool(self._settings.shard_addresses)
-
-    def _check_undivided(self) -> None:
-        if self._is_divided:
+    def _check_takes_changes(self) -> None:
+        if self._settings.shard is not None:
             raise Unimplemented(
-                "rows, candidates and contexts do not change on routers and shards; send the "
-                "change to a service that holds all of the model, or export it again"
+                "rows, candidates and contexts do not change on a shard; send the change to a "
+                "router of this shard"
             )
 
     def _known(self, model: str) -> ModelChanges:

@@ -3,6 +3,9 @@
 A change is checked against the version that it is for, appended to the log, and then served by
 every loaded version. The other processes of the service read it from the log. Requests that come
 while the log is written are written together.
+
+On a router, to apply a change may need shards. A version that misses some since shards did not
+respond is behind: it serves its last state, takes no further change, and tries again.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from bundle.changes.records import (
 )
 from bundle.changes.segments import TEMPORARY
 from bundle.errors import BundleError, LogUnwritable
-from service.changes.changed_version import ChangedVersion
+from service.changes.changed_version import ChangedVersion, ShardsFailed
 from service.changes.checks import checked_change
 from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult
 from service.changes.segments import UNUSABLE, SegmentDirectory
@@ -42,6 +45,7 @@ from service.config import ServiceSettings
 from service.engine.limits import NotFinite
 from service.errors import DataLoss, InvalidArgument, NotReady, ServiceError, TooLarge
 from service.versions.lifecycle import VersionManager
+from service.versions.loader import ShardsMissing
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 
 Key = int | str
@@ -49,6 +53,8 @@ SEGMENTS_NAME = "changes.segments"
 """The directory of segments, beside the log."""
 _LISTED_MAX = 100
 """Ids of each kind that a result lists."""
+_RETRY_S = 0.5
+"""Until a version that is behind tries again."""
 
 
 class _Submission(NamedTuple):
@@ -118,6 +124,9 @@ class ModelChanges:
         self._segments = SegmentDirectory(path.with_name(SEGMENTS_NAME))
         self._absorptions: dict[tuple[int, str], Absorption] = {}
         """The last one in the log, by version and corpus."""
+        self._behind: dict[ChangedVersion, str] = {}
+        """Versions that miss changes of the log, and why."""
+        self._retry_at = 0.0
         self._sequences: dict[tuple[str, str], dict[Key, int]] = {}
         self._lock = threading.RLock()
         self._submissions: list[_Submission] = []
@@ -138,18 +147,27 @@ class ModelChanges:
         Raises:
           LogDamaged, FormatError: The log cannot be read.
           OSError: Likewise.
+          ShardsMissing: A shard that a change needs does not respond.
         """
         with self._lock:
             self.follow()
             version = ChangedVersion(loaded, self._segments)
-            self._replay(version)
-            serve(version.publish())
+            try:
+                self._replay(version)
+                serve(version.publish())
+            except ShardsFailed as problem:
+                raise ShardsMissing(f"its changes cannot be applied: {problem}") from problem
             self._versions.append(version)
 
     def detach(self, loaded: ModelVersion) -> None:
         """Forgets a version that is no longer served."""
         with self._lock:
             self._versions = [version for version in self._versions if version.loaded is not loaded]
+            self._behind = {
+                version: problem
+                for version, problem in self._behind.items()
+                if version.loaded is not loaded
+            }
 
     def follow(self) -> None:
         """Applies what other processes have appended, and serves it.
@@ -158,9 +176,12 @@ class ModelChanges:
           LogDamaged, FormatError: The log cannot be read any further.
           OSError: Likewise.
         """
-        if not self._log.has_news:
+        is_due = bool(self._behind) and time.monotonic() >= self._retry_at
+        if not is_due and not self._log.has_news:
             return
         with self._lock:
+            if is_due:
+                self._catch_up()
             self._apply_records(self._log.read())
             self._publish()
 
@@ -209,7 +230,7 @@ class ModelChanges:
         with self._lock:
             return any(
                 _kept_count(store, slots_max) is not None
-                for version in self._versions
+                for version in self._absorbable_versions
                 for store in version.corpora.values()
             )
 
@@ -225,7 +246,7 @@ class ModelChanges:
         """
         with self._lock:
             self.follow()
-            for version in self._versions:
+            for version in self._absorbable_versions:
                 version.publish()
                 for corpus, store in version.corpora.items():
                     kept_count = _kept_count(store, slots_max)
@@ -241,6 +262,11 @@ class ModelChanges:
                         store.parts(kept_count),
                     )
         return None
+
+    @property
+    def _absorbable_versions(self) -> list[ChangedVersion]:
+        """The versions that miss no change of the log."""
+        return [version for version in self._versions if version not in self._behind]
 
     def absorb(self, planned: PlannedAbsorption, segment: SegmentName) -> bool:
         """Has every process use a segment from now on, by a record in the log.
@@ -272,7 +298,7 @@ class ModelChanges:
                 (sequence,) = writer.append([encode(change)])
             self._note(change)
             for version in self._versions:
-                version.apply(sequence, change)
+                self._apply(version, sequence, change)
             self._publish()
             self._forget_segments()
         return True
@@ -369,7 +395,7 @@ class ModelChanges:
             return {
                 "log": str(self._log.path),
                 "sequence": self._log.sequence,
-                "problem": self.problem,
+                "problem": self.problem or self.behind,
                 "streams": dict(self.streams),
                 "versions": [
                     {
@@ -381,6 +407,14 @@ class ModelChanges:
                     for version in self._versions
                 ],
             }
+
+    @property
+    def behind(self) -> str:
+        """Why a version misses changes of the log; "": none does."""
+        with self._lock:
+            for version, problem in self._behind.items():
+                return f"version {version.loaded.version} waits for shards: {problem}"
+        return ""
 
     def _write(self, submissions: Sequence[_Submission]) -> None:
         """Applies requests and appends them to the log, all at once; sets their results."""
@@ -402,6 +436,15 @@ class ModelChanges:
             return
         self._publish()
         for _, result, submission in applied:
+            missing = self._problem_of(submission.version)
+            if missing:
+                submission.result.set_exception(
+                    NotReady(
+                        f"the change is in the log, as sequence {result.sequence}, and is not "
+                        f"served before shards respond: {missing}"
+                    )
+                )
+                continue
             submission.result.set_result(result)
 
     def _applied(self, submission: _Submission, sequence: int) -> list[_Applied]:
@@ -414,7 +457,7 @@ class ModelChanges:
                 submission.result.set_result(result)
                 return []
             self._version(submission.version).change(change, sequence)
-        except (ServiceError, BundleError, NotFinite) as problem:
+        except (ServiceError, BundleError, NotFinite, ShardsFailed) as problem:
             submission.result.set_exception(_rejection(problem))
             return []
         self._note(change)
@@ -434,7 +477,7 @@ class ModelChanges:
                 if version.loaded.version == submission.version:
                     version.set_sequence(sequence)
                 else:
-                    version.apply(sequence, change)
+                    self._apply(version, sequence, change)
 
     def _checked(self, submission: _Submission) -> tuple[Change | None, ChangeResult]:
         """Returns the change of a request, None if it changes nothing, and its result."""
@@ -447,6 +490,11 @@ class ModelChanges:
                     self._model, number, 0, 0, is_repeated=True, stream_offset=applied_offset
                 )
         version = self._version(number)
+        if version in self._behind:
+            raise NotReady(
+                f"version {number} of model {self._model!r} misses earlier changes until shards "
+                f"respond: {self._behind[version]}; no change was made"
+            )
         change = checked_change(version, request, self._settings, time.time())
         ids = change.ids
         is_outdated = self._outdated(change)
@@ -505,10 +553,45 @@ class ModelChanges:
             change = decode(record.payload)
             self._note(change)
             for version in self._versions:
-                version.apply(record.sequence, change)
+                self._apply(version, record.sequence, change)
+
+    def _apply(self, version: ChangedVersion, sequence: int, change: Change) -> None:
+        """Applies a change to a version, unless that misses earlier ones, or will miss this one."""
+        if version in self._behind or sequence <= version.sequence:
+            return
+        try:
+            version.apply(sequence, change)
+        except ShardsFailed as problem:
+            self._fall_behind(version, problem)
+
+    def _fall_behind(self, version: ChangedVersion, problem: ShardsFailed) -> None:
+        self._behind[version] = str(problem)
+        self._retry_at = time.monotonic() + _RETRY_S
+
+    def _catch_up(self) -> None:
+        """Applies to the versions that are behind what they miss."""
+        for version in list(self._behind):
+            try:
+                self._replay(version)
+                version.publish()
+            except ShardsFailed as problem:
+                self._fall_behind(version, problem)
+                continue
+            del self._behind[version]
+
+    def _problem_of(self, number: int) -> str:
+        """Returns why a version misses changes of the log; "": it does not."""
+        for version, problem in self._behind.items():
+            if version.loaded.version == number:
+                return problem
+        return ""
 
     def _replay(self, version: ChangedVersion) -> None:
-        """Applies to a version what was read of the log so far."""
+        """Applies to a version what was read of the log so far, as far as it misses it.
+
+        Raises:
+          ShardsFailed: A shard does not respond; the rest is missing still.
+        """
         last = self._log.sequence
         if not last:
             return
@@ -517,16 +600,27 @@ class ModelChanges:
 
     def _apply_to(self, version: ChangedVersion, records: Sequence[Record]) -> None:
         """Applies to a version all that the log held when it was loaded, but for what its bundle
-        contains.
+        contains, and what it has.
+
+        Raises:
+          ShardsFailed: A shard does not respond; the rest is missing still.
         """
         changes = [(record.sequence, decode(record.payload)) for record in records]
         included = version.loaded.manifest.changes_included or 0
         expiring = _expiring(change for _, change in changes)
-        begun = self._begin_with_segments(version, changes)
+        is_fresh = not version.sequence
+        if is_fresh:
+            self._begin_with_segments(version, changes)
         for sequence, change in changes:
+            if sequence <= version.sequence:
+                continue
             head = change.head
-            is_held = head.kind == "candidates" and sequence <= begun.get(head.target, 0)
-            if is_held or head.absorption is not None:
+            is_held = head.kind == "candidates" and sequence <= version.begun.get(head.target, 0)
+            absorption = head.absorption
+            if absorption is not None:
+                begun = version.begun.get(head.target, 0)
+                is_held = is_fresh or absorption.sequence <= begun
+            if is_held:
                 version.set_sequence(sequence)
                 continue
             if sequence > included or change.head.kind == "rows":
@@ -538,25 +632,18 @@ class ModelChanges:
 
     def _begin_with_segments(
         self, version: ChangedVersion, changes: Sequence[tuple[int, Change]]
-    ) -> dict[str, int]:
-        """Has a version begin with the last segments of each corpus, where they can be used.
-
-        Returns:
-          The last change that they contain, by corpus.
-        """
+    ) -> None:
+        """Has a version begin with the last segments of each corpus, where they can be used."""
         last: dict[str, Absorption] = {}
         for _, change in changes:
             head = change.head
             if head.absorption is not None and version.is_own(head.version, head.absorption):
                 last[head.target] = head.absorption
-        begun = {}
         for corpus, absorption in last.items():
             try:
                 version.begin_with(corpus, absorption)
-                begun[corpus] = absorption.sequence
             except UNUSABLE as problem:
                 version.unusable[corpus] = str(problem)
-        return begun
 
     def _restore(self) -> None:
         """Begins anew with what is in the log, after a change was applied and not written."""
@@ -571,14 +658,25 @@ class ModelChanges:
         records = [record for record in records if record.sequence <= self._log.sequence]
         for record in records:
             self._note(decode(record.payload))
-        for version in versions:
-            self._apply_to(version, records)
         self._versions = versions
+        self._behind = {}
+        for version in versions:
+            try:
+                self._apply_to(version, records)
+            except ShardsFailed as problem:
+                self._fall_behind(version, problem)
         self._publish()
 
     def _publish(self) -> None:
         for version in self._versions:
-            self._manager.change(version.loaded, version.publish())
+            if version in self._behind:
+                continue
+            try:
+                served = version.publish()
+            except ShardsFailed as problem:
+                self._fall_behind(version, problem)
+                continue
+            self._manager.change(version.loaded, served)
 
     def _version(self, number: int) -> ChangedVersion:
         for version in self._versions:
@@ -599,6 +697,8 @@ def _kept_count(store: ChangedCorpus, slots_max: int) -> int | None:
     Each segment that stays has at least twice as many candidates as all behind it, so that there
     are few, and a candidate is written again only as often as they double.
     """
+    if not store.is_absorbable:
+        return None
     counts = store.segment_counts
     is_worn = [2 * live_count < size for size, live_count in counts]
     if store.slot_count < slots_max and not any(is_worn):
@@ -633,6 +733,8 @@ def _expiring(changes: Iterable[Change]) -> dict[str, set[Key]]:
 
 def _rejection(problem: Exception) -> Exception:
     """Returns what the sender of a change is told that does not fit the version."""
+    if isinstance(problem, ShardsFailed):
+        return NotReady(f"{problem}; no change was made")
     if isinstance(problem, NotFinite):
         return InvalidArgument(f"{problem} is not finite with the features that were sent")
     if isinstance(problem, BundleError):

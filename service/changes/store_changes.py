@@ -22,6 +22,7 @@ from bundle.errors import FormatError
 from bundle.stores.changed import ChangedAttributeIndex, ChangedStore, Moment, StoreChanges
 from bundle.stores.reader import CandidateStore
 from runtime.exact import ExactIndex
+from service.changes.changed_parts import stored_vectors
 from service.changes.growing_vectors import GrowingVectors, Vectors
 from service.changes.segments import LoadedSegment
 from service.versions.filter_cache import FilterCache
@@ -232,8 +233,28 @@ class ChangedCorpus:
         """Returns the vectors of an index, of the bundle, the segments and the slots."""
         index = self.indexes[name].here
         assert index is not None  # noqa: S101 - a service that holds all of a version
+        return [index.vectors, *self._changed_vectors(name)]
+
+    def _changed_vectors(self, name: str) -> Sequence[Vectors]:
+        """Returns the vectors of an index, of the segments and the slots."""
         parts = [segment.indexes[name].vectors for segment in self.segments]
-        return [index.vectors, *parts, self._vectors[name].view]
+        return [*parts, self._vectors[name].view]
+
+    @property
+    def is_absorbable(self) -> bool:
+        """Whether changed candidates can be absorbed: shards hold none of the indexes."""
+        return all(index.here is not None for index in self.indexes.values())
+
+    def vectors(self, positions: Positions) -> dict[str, Vectors]:
+        """Returns the vectors of candidates by index, [m, dim] each.
+
+        Args:
+          positions: [m] int64.
+
+        Raises:
+          ServiceError: A shard that holds some of them does not respond.
+        """
+        return {name: self._vectors_at(name, positions) for name in self._vectors}
 
     def upsert(
         self,
@@ -294,23 +315,34 @@ class ChangedCorpus:
             sent.difference_update(ids.tolist())
         return positions >= 0
 
-    def set_attributes(self, ids: Ids, attributes: Mapping[str, Any]) -> NDArray[np.bool_]:
+    def set_attributes(
+        self,
+        ids: Ids,
+        attributes: Mapping[str, Any],
+        vectors: Mapping[str, Vectors] | None = None,
+    ) -> NDArray[np.bool_]:
         """Changes attributes of candidates, which keep their features, vectors and expiry.
 
         Args:
           ids: Distinct.
           attributes: A `pyarrow.Array` of m values each.
+          vectors: The vectors of those that are there, by index, as `vectors` returns them; None:
+            they are read.
 
         Returns:
           Which of the ids are there, [m].
 
         Raises:
           FormatError: An attribute does not fit the store; nothing was changed.
+          ServiceError: A shard that holds some of their vectors does not respond; likewise.
         """
+        if vectors is None:
+            known = self.store.positions(ids)
+            vectors = self.vectors(known[known >= 0])
         before, after = self._changes.set_attributes(ids, attributes)
         is_known = before >= 0
         for name, growing in self._vectors.items():
-            growing.append(self._vectors_at(name, before[is_known]))
+            growing.append(vectors[name])
         self.base.denied.follow(self.store, ids[is_known], after[is_known])
         return is_known
 
@@ -372,8 +404,15 @@ class ChangedCorpus:
             heapq.heappush(self._expiries, (time_s, key))
 
     def _vectors_at(self, name: str, positions: Positions) -> Vectors:
-        """Returns the vectors of an index at some positions, [m, dim]."""
-        return vectors_at(self._all_vectors(name), positions)
+        """Returns the vectors of an index at some positions, [m, dim]; errors as of `vectors`."""
+        index = self.indexes[name]
+        base_size = self.store.base_size
+        is_changed = positions >= base_size
+        vectors: Vectors = np.empty((positions.size, index.entry.dim), np.float32)
+        vectors[~is_changed] = stored_vectors(index, positions[~is_changed])
+        changed = positions[is_changed] - base_size
+        vectors[is_changed] = vectors_at(self._changed_vectors(name), changed)
+        return vectors
 
 
 @dataclass(frozen=True, eq=False)

@@ -140,13 +140,17 @@ class RemoteVersion:
 
         def calls_of(division: Division) -> list[ShardCall]:
             bounds = division.indexes[wanted.index].bounds
-            parts = self._parts(wanted, int(np.diff(bounds).max()))
-            return [
-                self._search_call(shard, bounds, part)
-                for shard, count in zip(division.shards, np.diff(bounds), strict=True)
-                if count
-                for part in parts
-            ]
+            held_max = int(np.diff(bounds).max())
+            denied = np.split(wanted.denied, wanted.denied.searchsorted(bounds[1:-1]))
+            calls = []
+            for shard, count, denied_there in zip(
+                division.shards, np.diff(bounds), denied, strict=True
+            ):
+                if count:
+                    there = replace(wanted, denied=denied_there)
+                    parts = self._parts(there, held_max)
+                    calls += [self._search_call(shard, bounds, part) for part in parts]
+            return calls
 
         calls, responses = await self._call_all(calls_of, left_s)
         parts_by_shard: dict[ShardNumber, list[Found]] = {}

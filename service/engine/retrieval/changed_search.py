@@ -32,18 +32,57 @@ def nearest(
     execution: Execution,
 ) -> Found:
     """Finds the k nearest allowed candidates of each query; as `search.nearest`."""
-    parts = []
-    first = 0
-    for part in _parts(index):
+    here = index.here
+    assert here is not None  # noqa: S101 - shards hold none of it
+    base_size = len(here.vectors)
+    of_base = search.nearest(
+        here,
+        vectors,
+        k,
+        allowed_before(allowed, base_size),
+        execution,
+        exact=exact or here.approximate is None,
+        recall=request.recall,
+        offsets=offsets,
+        explain=request.explain,
+    )
+    return with_changed(
+        of_base, index, base_size, vectors, k, allowed, request, exact, offsets, execution
+    )
+
+
+def with_changed(
+    of_base: Found,
+    index: ServedIndex,
+    base_size: int,
+    vectors: Vectors,
+    k: int,
+    allowed: Allowed,
+    request: Selecting,
+    exact: bool,
+    offsets: Offsets | None,
+    execution: Execution,
+) -> Found:
+    """Returns the k nearest of the bundle's candidates, and of those that were added or replaced
+    since.
+
+    Args:
+      of_base: The nearest of the bundle's candidates, for each query.
+      index: The index.
+      base_size: The number of the bundle's candidates.
+      vectors, k, allowed, request, exact, offsets, execution: As of `nearest`.
+    """
+    parts = [of_base]
+    first = base_size
+    for part in _changed_parts(index):
         end = first + len(part.vectors)
-        of_part = _allowed_between(allowed, first, end)
-        if part is not index.here:
-            of_part = of_part._replace(filter=_filter(part, request, execution))
         neighbors = search.nearest(
             part,
             vectors,
             k,
-            of_part,
+            _allowed_between(allowed, first, end)._replace(
+                filter=_filter(part, request, execution)
+            ),
             execution,
             exact=exact or part.approximate is None,
             recall=request.recall,
@@ -63,9 +102,25 @@ def nearest(
 
 def vectors_at(index: ServedIndex, positions: Positions) -> Vectors:
     """Returns the vectors of candidates, [m, dim] float32."""
+    assert index.here is not None  # noqa: S101 - shards hold none of it
+    base = index.here.vectors
+    is_changed = positions >= len(base)
+    vectors: Vectors = np.empty((positions.size, index.entry.dim), np.float32)
+    vectors[~is_changed] = base[positions[~is_changed]]
+    vectors[is_changed] = changed_vectors_at(index, positions[is_changed] - len(base))
+    return vectors
+
+
+def changed_vectors_at(index: ServedIndex, positions: Positions) -> Vectors:
+    """Returns the vectors of candidates that were added or replaced, [m, dim] float32.
+
+    Args:
+      index: The index.
+      positions: [m] int64, counted from the first behind those of the bundle.
+    """
     vectors: Vectors = np.empty((positions.size, index.entry.dim), np.float32)
     first = 0
-    for part in _parts(index):
+    for part in _changed_parts(index):
         end = first + len(part.vectors)
         is_in_part = (positions >= first) & (positions < end)
         vectors[is_in_part] = part.vectors[positions[is_in_part] - first]
@@ -73,10 +128,15 @@ def vectors_at(index: ServedIndex, positions: Positions) -> Vectors:
     return vectors
 
 
-def _parts(index: ServedIndex) -> Iterator[LoadedIndex]:
-    """Yields the indexes of the candidates, in the order of their positions."""
-    assert index.here is not None  # noqa: S101 - candidates changed here
-    yield index.here
+def allowed_before(allowed: Allowed, size: int) -> Allowed:
+    """Returns what is allowed of the positions before `size`."""
+    return _allowed_between(allowed, 0, size)
+
+
+def _changed_parts(index: ServedIndex) -> Iterator[LoadedIndex]:
+    """Yields the indexes of the candidates behind those of the bundle, in the order of their
+    positions.
+    """
     yield from index.segments
     if index.added is not None:
         yield index.added

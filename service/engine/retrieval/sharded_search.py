@@ -1,5 +1,5 @@
 """Indexes whose partitions shards hold: each shard's nearest, merged; and vectors, which may be
-here.
+here. Candidates that were added or replaced since the export are searched here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bundle.stores.changed import ChangedStore
 from service.engine.calls import Filter, Offsets, Selecting, Vectors
 from service.engine.execution import Execution
 from service.engine.limits import check_finite
@@ -46,11 +47,23 @@ class IndexSearch:
 
 async def vectors_at(index: ServedIndex, positions: Positions, execution: Execution) -> Vectors:
     """Returns the vectors of candidates, [m, dim] float32."""
-    if index.is_changed:
+    if index.here is not None and index.is_changed:
         return changed_search.vectors_at(index, positions)
     if index.here is not None:
         return np.array(index.here.vectors[positions], np.float32)
-    return await _shards(index).vectors(index.name, positions, execution.left_s)
+    shards = _shards(index)
+    if not index.is_changed:
+        return await shards.vectors(index.name, positions, execution.left_s)
+
+    base_size = _base_size(index)
+    is_changed = positions >= base_size
+    vectors: Vectors = np.empty((positions.size, index.entry.dim), np.float32)
+    changed = positions[is_changed] - base_size
+    vectors[is_changed] = changed_search.changed_vectors_at(index, changed)
+    if not is_changed.all():
+        stored = positions[~is_changed]
+        vectors[~is_changed] = await shards.vectors(index.name, stored, execution.left_s)
+    return vectors
 
 
 async def nearest(
@@ -64,11 +77,15 @@ async def nearest(
     execution: Execution,
 ) -> Found:
     """Finds the k nearest allowed candidates of each query; as `search.nearest`."""
+    base_allowed = allowed
+    if index.is_changed:
+        base_allowed = changed_search.allowed_before(allowed, _base_size(index))
+    sent_offsets = offsets
     offsets = np.arange(len(allowed.excluded) + 1) if offsets is None else offsets
     excluded = list[NDArray[Any]]()
-    if any(each.size for each in allowed.excluded):
+    if any(positions.size for positions in base_allowed.excluded):
         sizes = np.diff(offsets).tolist()
-        pairs = zip(allowed.excluded, sizes, strict=True)
+        pairs = zip(base_allowed.excluded, sizes, strict=True)
         excluded = [positions for positions, size in pairs for _ in range(size)]
     wanted = IndexSearch(
         index=index.name,
@@ -77,7 +94,7 @@ async def nearest(
         exact=exact,
         recall=request.recall,
         filter=request.filter,
-        denied=allowed.denied,
+        denied=base_allowed.denied,
         excluded=tuple(excluded),
         explain=request.explain,
     )
@@ -88,13 +105,33 @@ async def nearest(
         execution.count("partial_searches", len(allowed.excluded))
         execution.searched_share = min(execution.searched_share, share)
     queries = [range(first, end) for first, end in pairwise(offsets.tolist())]
-    found = joined([merged(parts, query, k) for query in queries])
-    check_finite(found.scores, "a candidate's score")
-    if not request.explain:
-        return found
-    size = index.corpus.entry.size
-    explanations = [explained(parts, query, size) for query in queries]
-    return found._replace(explanations=tuple(explanations))
+    neighbors = joined([merged(parts, query, k) for query in queries])
+    check_finite(neighbors.scores, "a candidate's score")
+    if request.explain:
+        size = index.corpus.entry.size
+        explanations = [explained(parts, query, size) for query in queries]
+        neighbors = neighbors._replace(explanations=tuple(explanations))
+    if not index.is_changed:
+        return neighbors
+    return changed_search.with_changed(
+        neighbors,
+        index,
+        _base_size(index),
+        wanted.vectors,
+        k,
+        allowed,
+        request,
+        exact,
+        sent_offsets,
+        execution,
+    )
+
+
+def _base_size(index: ServedIndex) -> int:
+    """Returns how many candidates the bundle has of an index whose candidates changed."""
+    store = index.corpus.store
+    assert isinstance(store, ChangedStore)  # noqa: S101 - candidates were added
+    return store.base_size
 
 
 def _shards(index: ServedIndex) -> RemoteParts:

@@ -312,5 +312,5 @@ def test_a_log_that_cannot_be_written_changes_nothing(write: Write, serve: Serve
 def test_shards_refuse_changes(write: Write, serve: Serve) -> None:
     write()
     service = serve(shard="1/2")
-    with pytest.raises(Unimplemented, match="do not change on routers and shards"):
+    with pytest.raises(Unimplemented, match="do not change on a shard"):
         change(service, "candidates/upsert", candidate(5000))

@@ -1,0 +1,182 @@
+"""Changes on a router with shards: what it serves equals what one process serves with the same
+changes, and shards that do not respond delay changes and lose none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bundle.tables.id_values import distinct
+from service.engine.calls import Lookup
+from service.errors import NotReady, ServiceError
+from tests.bundles.small import USERS, SmallBundle
+from tests.e2e.process import until
+from tests.random_cases import seeds
+from tests.service.changes.making import TARGET, candidate, change, deletion, nearest
+from tests.service.running import RunningService, column
+from tests.service.shards.cluster import Cluster
+from tests.service.shards.comparing import (
+    GENRES,
+    IDS,
+    STUDIOS,
+    RandomRequests,
+    Services,
+    differences,
+    serving,
+)
+
+CHANGES = 60
+REQUESTS = 150
+ROUNDS = 3
+NEW_IDS = list(range(100, 140))
+
+
+class RequestsOfChanged(RandomRequests):
+    """Draws requests that name changed candidates more often than others."""
+
+    def _ids(self, fewest: int, end: int) -> list[int]:
+        ids = super()._ids(fewest, end)
+        for position in range(0, len(ids), 2):
+            ids[position] = self._pick(IDS[:50] + NEW_IDS)
+        return ids
+
+
+class RandomChanges:
+    """Draws changes of all kinds."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def make(self, service: RunningService) -> None:
+        """Makes a change; one that is rejected changes nothing."""
+        kind = int(self._random.integers(0, 7))
+        ids = distinct(self._random.choice(IDS[:50] + NEW_IDS, 4)).tolist()
+        if kind == 0:
+            change(service, "candidates/delete", *deletion(ids[:2]))
+        elif kind == 1:
+            items = [{"id": key, "attributes": self._attributes()} for key in ids]
+            change(service, "candidates/attributes", *items)
+        elif kind == 2:
+            vector = self._vector()
+            change(service, "rows/upsert", {"id": IDS[ids[0] % 50], **vector}, feature="movie")
+        elif kind == 3:
+            rows = distinct(self._random.integers(0, USERS, 5)).tolist()
+            items = [{"id": row, **self._vector()} for row in rows]
+            change(service, "rows/upsert", *items, table="users")
+        elif kind == 4:
+            context = {"user": ids[0] % USERS, "liked": {"ids": ids[:1], "weights": [2.0]}}
+            features = {**context, "mood": [0.5, 0.25]}
+            change(service, "contexts/upsert", {"id": ids[0], "features": features})
+        else:
+            change(service, "candidates/upsert", *map(self._candidate, ids))
+
+    def _candidate(self, key: int) -> dict[str, Any]:
+        movie = IDS[int(self._random.integers(0, len(IDS)))]
+        features = {"movie": movie, "genres": ["drama"], "year": float(self._random.random())}
+        return {"id": key, "features": features, "attributes": self._attributes()}
+
+    def _attributes(self) -> dict[str, Any]:
+        year = 1990 + int(self._random.integers(0, len(IDS)))
+        genre = GENRES[int(self._random.integers(0, len(GENRES)))]
+        studio = STUDIOS[int(self._random.integers(0, len(STUDIOS)))]
+        return {"year": year, "genres": [genre], "studio": studio}
+
+    def _vector(self) -> dict[str, Any]:
+        return {"vector": self._random.normal(size=8).tolist()}
+
+
+def are_at_one_state(services: Services) -> bool:
+    sequences = {service.worker.changes.status("movies")["sequence"] for service in services}
+    served = {service.current().changes for service in services}
+    return len(sequences | served) == 1
+
+
+def test_a_router_serves_random_changes_as_one_process(
+    small_towers: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    (seed,) = seeds(request, 1, 45)[:1]
+    changes = RandomChanges(seed)
+    with serving(tmp_path, small_towers) as services:
+        for number in range(ROUNDS):
+            for position in range(CHANGES // ROUNDS):
+                changes.make(services[position % 2])  # both write the same log
+                until(lambda: are_at_one_state(services))
+            differing = differences(
+                services,
+                seed + number,
+                REQUESTS,
+                lambda received: received,
+                RequestsOfChanged,
+            )
+            assert not differing, f"{len(differing)} of {REQUESTS} differ: {differing[0]}"
+        assert services[0].current().changes > CHANGES / 2
+
+
+def test_a_change_that_needs_a_lost_shard_is_rejected_and_others_are_made(
+    cluster: Cluster, write: Callable[..., SmallBundle]
+) -> None:
+    small = write(partitions=4)
+    cluster.add("1/2", "2/2")
+    router = cluster.start_router()
+    sent = {"vectors": {"movies": small.vectors[0].tolist()}}
+    change(router, "candidates/upsert", candidate(5000, **sent))
+    cluster.drop("2/2")
+
+    last = {"id": int(small.ids[-1]), "attributes": {"year": 2031}}  # its vector is on 2/2
+    with pytest.raises(NotReady, match=r"2/2.*"):
+        change(router, "candidates/attributes", last)
+    assert router.current().changes == 1
+    change(router, "candidates/attributes", {"id": 5000, "attributes": {"year": 2031}})
+    change(router, "rows/upsert", {"id": USERS - 1, "vector": [1.0] * 8}, table="users")
+    changed = router.execute(Lookup(TARGET, "user", column(USERS - 1)), "lookup")
+    assert changed.vectors.tolist() == [[1.0] * 8], "the row is served though its shard is lost"
+    with pytest.raises(ServiceError):
+        router.execute(Lookup(TARGET, "user", column(USERS - 2)), "lookup")
+
+
+def test_a_router_applies_changes_of_the_log_once_lost_shards_return(
+    cluster: Cluster, write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    small = write(partitions=4)
+    cluster.add("1/2", "2/2")
+    router = cluster.start_router()
+    alone = serve()
+    cluster.drop("2/2")
+    last = {"id": int(small.ids[-1]), "attributes": {"year": 2031}}
+    change(alone, "candidates/attributes", last)
+    change(alone, "candidates/upsert", candidate(5000))
+    until(lambda: "waits for shards" in router.worker.changes.status("movies")["problem"])
+    assert router.current().changes == 0, "the state before is served, and no half of one"
+    with pytest.raises(NotReady, match="misses earlier changes"):
+        change(router, "candidates/delete", {"id": 1000})
+
+    cluster.add("2/2")
+    until(lambda: router.current().changes == 2)
+    assert router.worker.changes.status("movies")["problem"] == ""
+    ours = nearest(router, small.vectors[:3], k=60, exact=True)
+    theirs = nearest(alone, small.vectors[:3], k=60, exact=True)
+    assert ours.ids.tolist() == theirs.ids.tolist()
+    assert ours.scores.tolist() == theirs.scores.tolist()
+
+
+def test_a_restarted_router_has_all_changes_before_it_serves(
+    cluster: Cluster, write: Callable[..., SmallBundle]
+) -> None:
+    small = write(partitions=4)
+    cluster.add("1/2", "2/2")
+    router = cluster.start_router()
+    change(router, "candidates/upsert", candidate(5000), candidate(1000))
+    change(router, "rows/upsert", {"id": 1007, "vector": [2.0] * 8}, feature="movie")
+    change(router, "candidates/delete", {"id": 1014})
+    before = nearest(router, small.vectors[:3], k=60, exact=True)
+
+    restarted = cluster.start_router()
+    assert restarted.current().changes == 3
+    after = nearest(restarted, small.vectors[:3], k=60, exact=True)
+    assert after.ids.tolist() == before.ids.tolist()
+    assert after.scores.tolist() == before.scores.tolist()
