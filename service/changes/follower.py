@@ -29,6 +29,12 @@ _EXPIRE_S = 0.5
 """Between two searches for candidates that have expired."""
 
 
+_ABSORB_S = 1.0
+"""Between two looks at how many changed rows are in memory."""
+_ABSORB_AGAIN_S = 60.0
+"""After a file could not be written or read, such as on a full disk."""
+
+
 class Changes:
     """The changes of all models. Safe for any number of threads.
 
@@ -54,10 +60,13 @@ class Changes:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._expire_at = 0.0
+        self._absorb_at: dict[str, float] = {}
+        """When it is tried again after a failure, by model."""
 
     def start(self) -> None:
         """Follows the logs in a thread."""
         threading.Thread(target=self._run, name="rowcast-changes", daemon=True).start()
+        threading.Thread(target=self._run_absorb, name="rowcast-changed-rows", daemon=True).start()
 
     def stop(self) -> None:
         """Ends the thread."""
@@ -154,6 +163,18 @@ class Changes:
             elif model.sequence != before:
                 self._report(name, model)
 
+    def absorb(self) -> None:
+        """Has files hold the changed rows of tables of which many are in memory."""
+        for name, model in list(self._models.items()):
+            if time.monotonic() < self._absorb_at.get(name, 0.0):
+                continue
+            try:
+                model.absorb()
+            except (BundleError, OSError) as problem:
+                self._absorb_at[name] = time.monotonic() + _ABSORB_AGAIN_S
+                text = str(problem)
+                log.warning("changed_rows_not_absorbed", extra=fields(model=name, problem=text))
+
     @property
     def _is_divided(self) -> bool:
         return self._settings.shard is not None or bool(self._settings.shard_addresses)
@@ -177,6 +198,13 @@ class Changes:
     def _report(self, name: str, model: ModelChanges) -> None:
         self._metrics.set("change_sequence", model.sequence, name)
         self._metrics.set("changes_followed", not model.problem, name)
+
+    def _run_absorb(self) -> None:
+        while not self._stopping.wait(_ABSORB_S):
+            try:
+                self.absorb()
+            except Exception:
+                log.exception("changes_failed")
 
     def _run(self) -> None:
         while not self._stopping.wait(_FOLLOW_S):
