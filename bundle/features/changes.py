@@ -109,7 +109,7 @@ class Changes:
         changed = self.by_table.get(stored)
         if isinstance(stored, SideBySide):
             changed = self._side_by_side(stored)
-        if changed is None or not changed.rows.size:
+        if changed is None or not changed.count:
             return stored
         return OverlaidRows(stored, changed)
 

@@ -316,7 +316,7 @@ class FeatureReader:
             table = self.tables.get(name)
             if table is None or before.get(table) is not changed_rows:
                 table = self._changed_table(name, changed_rows, keys_by_table)
-            if changed_rows.rows.size:
+            if changed_rows.count:
                 by_table[table] = changed_rows
 
         view = copy.copy(self)
@@ -370,9 +370,9 @@ class FeatureReader:
         end_row = table.rows
         if table in new_keys:
             end_row = new_keys[table].end_row
-        if changed.rows.size and changed.rows[-1] >= end_row:
+        if changed.end_row > end_row:
             raise RowOutOfRange(
-                f"row {changed.rows[-1]} of table {name!r} was changed; the table has {end_row} "
+                f"row {changed.end_row - 1} of table {name!r} was changed; the table has {end_row} "
                 f"rows, 0 to {end_row - 1}"
             )
         return table

@@ -1,24 +1,33 @@
 """Rows of a table that have other vectors than its files: immutable states, each made of the one
 before.
 
-States share the memory of their vectors. A new state copies only the numbers of its rows, so that
-100,000 changed rows can change again a hundred times per second.
+States share the memory of their vectors. A new state copies only the numbers of the rows that
+changed last. Most rows can lie in a file that all processes map (`row_file.py`).
 """
 
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import RowOutOfRange, VectorRefused
 from bundle.format.dtypes import narrowed, widened
+from bundle.tables.id_values import distinct
+from bundle.tables.row_file import RowFile
 
 Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 
 _SLOTS_MIN = 64
+_RECENT_MAX = 16_384
+"""Rows that are sorted apart from the others. A change copies the numbers of these alone: 0.02 ms,
+in place of 10 ms for a million rows.
+"""
+_COMPARED = 65_536
+"""Rows of two files that are compared at a time."""
 
 
 class _Slots:
@@ -42,25 +51,82 @@ class _Slots:
         return first
 
 
-class ChangedRows:
-    """The changed rows of one table in one state. Immutable; safe for any number of threads.
+class _Part(NamedTuple):
+    """Some changed rows in memory.
 
     Attributes:
       rows: [c] int64, ascending and distinct.
+      slots: [c] int64, the slot of each row.
     """
 
-    def __init__(self, rows: Rows, slots: Rows, memory: _Slots) -> None:
-        """Begins a state; callers use `none` and `with_rows`.
+    rows: Rows
+    slots: Rows
+
+    def find(self, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """Returns the position of each row, or where it would be inserted; and which are here."""
+        return _find(self.rows, rows)
+
+    def merged(self, rows: Rows, slots: Rows) -> _Part:
+        """Returns the part in which ascending rows have slots of their own."""
+        positions, is_known = self.find(rows)
+        merged_slots = self.slots.copy()
+        merged_slots[positions[is_known]] = slots[is_known]
+        if is_known.all():
+            return _Part(self.rows, merged_slots)
+        is_new = ~is_known
+        before = positions[is_new]
+        return _Part(
+            np.insert(self.rows, before, rows[is_new]),
+            np.insert(merged_slots, before, slots[is_new]),
+        )
+
+
+_EMPTY = _Part(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+class Exchange(NamedTuple):
+    """How a file of changed rows differs from the one before.
+
+    Attributes:
+      before: The file before; None: there was none.
+      file: The file.
+      lacking: [n] int64, rows of the file before that this one does not have to the bit.
+      further: [n] int64, rows that the file before does not have.
+    """
+
+    before: RowFile | None
+    file: RowFile
+    lacking: Rows
+    further: Rows
+
+
+class ChangedRows:
+    """The changed rows of one table in one state. Immutable; safe for any number of threads.
+
+    A row may be in a file and in memory: then that in memory counts.
+
+    Attributes:
+      count: How many rows are changed.
+      file: The file that has most of them; None: all are in memory.
+    """
+
+    def __init__(
+        self, memory: _Slots, settled: _Part, recent: _Part, file: RowFile | None, count: int
+    ) -> None:
+        """Begins a state; callers use `none` and what makes a state of another.
 
         Args:
-          rows: [c] int64, ascending and distinct.
-          slots: [c] int64, the slot of each row.
           memory: Holds the slots.
+          settled: Rows in memory.
+          recent: Rows that changed since, which may be among the others.
+          file: Rows in a file, which may be among those in memory; None: there is none.
+          count: How many rows are changed.
         """
-        self.rows = rows
-        self.rows.setflags(write=False)
-        self._slots = slots
+        self.count = count
+        self.file = file
         self._memory = memory
+        self._settled = settled
+        self._recent = recent
 
     @classmethod
     def none(cls, dim: int) -> ChangedRows:
@@ -69,7 +135,7 @@ class ChangedRows:
         Args:
           dim: Number of values of a row.
         """
-        return cls(np.empty(0, np.int64), np.empty(0, np.int64), _Slots(0, dim))
+        return cls(_Slots(0, dim), _EMPTY, _EMPTY, None, 0)
 
     @property
     def dim(self) -> int:
@@ -77,9 +143,42 @@ class ChangedRows:
         return self._memory.dim
 
     @property
+    def memory_bytes(self) -> int:
+        """Bytes of the vectors that are in memory."""
+        return 4 * self.dim * (self._settled.rows.size + self._recent.rows.size)
+
+    @property
+    def rows(self) -> Rows:
+        """[count] int64, ascending and distinct, owned by the caller."""
+        rows = [self._settled.rows, self._recent.rows]
+        if self.file is not None:
+            rows.append(self.file.rows)
+        return distinct(np.concatenate(rows))
+
+    @property
+    def end_row(self) -> int:
+        """The row behind the last one that is changed; 0: none is."""
+        rows = [self._settled.rows, self._recent.rows]
+        if self.file is not None:
+            rows.append(self.file.rows)
+        return max(int(part[-1]) + 1 if part.size else 0 for part in rows)
+
+    @property
     def vectors(self) -> Vectors:
-        """[c, dim] float32, owned by the caller: the vectors of `rows`."""
-        vectors: Vectors = self._memory.vectors.take(self._slots, axis=0)
+        """[count, dim] float32, owned by the caller: the vectors of `rows`."""
+        return self.vectors_of(self.rows)
+
+    def vectors_of(self, rows: Rows) -> Vectors:
+        """Returns the vectors of changed rows.
+
+        Args:
+          rows: [n] int64, in any order; all are changed.
+
+        Returns:
+          [n, dim] float32.
+        """
+        vectors: Vectors = np.empty((rows.size, self.dim), np.float32)
+        self.replace(rows, vectors)
         return vectors
 
     def with_rows(self, rows: Rows, vectors: Vectors) -> ChangedRows:
@@ -105,33 +204,58 @@ class ChangedRows:
             raise RowOutOfRange(f"row {rows[0]} is negative; a row of the table was expected")
 
         memory = self._memory
-        slots = self._slots
+        settled = self._settled
+        recent = self._recent
         first = memory.add(vectors)
         if first is None:
             # Only the vectors of this state move. As many as they are fit in before they move
             # again, so that a change copies two vectors on average.
-            count = self.rows.size + rows.size
-            memory = _Slots(max(_SLOTS_MIN, 2 * count), self.dim)
-            memory.add(self.vectors)
+            settled = settled.merged(*recent)
+            recent = _EMPTY
+            kept = settled.rows.size
+            memory = _Slots(max(_SLOTS_MIN, 2 * (kept + rows.size)), self.dim)
+            memory.add(self._memory.vectors.take(settled.slots, axis=0))
             memory.add(vectors)
-            slots = np.arange(self.rows.size)
-            first = self.rows.size
-        return self._with_slots(rows, first + np.arange(rows.size), slots, memory)
+            settled = _Part(settled.rows, np.arange(kept))
+            first = kept
+        recent = recent.merged(rows, first + np.arange(rows.size))
+        if recent.rows.size > _RECENT_MAX:
+            settled = settled.merged(*recent)
+            recent = _EMPTY
+        count = self.count + int(np.count_nonzero(~self.contains(rows)))
+        return ChangedRows(memory, settled, recent, self.file, count)
 
-    def _with_slots(
-        self, rows: Rows, slots: Rows, older_slots: Rows, memory: _Slots
-    ) -> ChangedRows:
-        """Returns the state in which ascending rows have slots of their own."""
-        positions, is_known = self._find(rows)
-        merged_slots = older_slots.copy()
-        merged_slots[positions[is_known]] = slots[is_known]
-        if is_known.all():
-            return ChangedRows(self.rows, merged_slots, memory)
-        is_new = ~is_known
-        before = positions[is_new]
-        merged_rows = np.insert(self.rows, before, rows[is_new])
-        merged_slots = np.insert(merged_slots, before, slots[is_new])
-        return ChangedRows(merged_rows, merged_slots, memory)
+    def exchange(self, file: RowFile) -> Exchange:
+        """Returns how a file differs from that of this state, for `with_file`."""
+        before = self.file
+        if before is None:
+            empty = np.empty(0, np.int64)
+            return Exchange(None, file, empty, file.rows)
+        is_further = ~_find(before.rows, file.rows)[1]
+        return Exchange(before, file, _unequal(before, file), file.rows[is_further])
+
+    def with_file(self, exchange: Exchange) -> ChangedRows | None:
+        """Returns a state with the same vectors, in which rows that a file has are not in memory.
+
+        Args:
+          exchange: Of the file, and of a state with the same file as this one.
+
+        Returns:
+          The state; None: this state does not have all rows of the file, or another file.
+        """
+        if exchange.before is not self.file:
+            return None
+        in_memory = self._settled.merged(*self._recent).rows
+        if not _find(in_memory, exchange.further)[1].all():
+            return None
+        rows = distinct(np.concatenate([in_memory, exchange.lacking]))
+        vectors = self.vectors_of(rows)
+        is_kept = ~_is_equal(exchange.file, rows, vectors)
+        kept = rows[is_kept]
+        memory = _Slots(max(_SLOTS_MIN, 2 * kept.size), self.dim)
+        memory.add(vectors[is_kept])
+        settled = _Part(kept, np.arange(kept.size))
+        return ChangedRows(memory, settled, _EMPTY, exchange.file, self.count)
 
     def contains(self, rows: Rows) -> NDArray[np.bool_]:
         """Returns which of some rows are changed; negative ones never are.
@@ -139,7 +263,11 @@ class ChangedRows:
         Args:
           rows: [n] int64, in any order.
         """
-        _, is_changed = self._find(rows)
+        _, is_changed = self._recent.find(rows)
+        if self._settled.rows.size:
+            is_changed = is_changed | self._settled.find(rows)[1]
+        if self.file is not None:
+            is_changed = is_changed | _find(self.file.rows, rows)[1]
         return is_changed
 
     def replace(self, rows: Rows, out: Vectors) -> None:
@@ -149,21 +277,50 @@ class ChangedRows:
           rows: [n] int64, in any order. Negative ones are never changed.
           out: [n, dim] float32 of these rows.
         """
-        positions, is_changed = self._find(rows)
-        (changed,) = is_changed.nonzero()
-        if changed.size:
-            slots = self._slots[positions[changed]]
-            out[changed] = self._memory.vectors.take(slots, axis=0)
+        if self.file is not None:
+            positions, is_changed = _find(self.file.rows, rows)
+            (changed,) = is_changed.nonzero()
+            if changed.size:
+                out[changed] = self.file.vectors(positions[changed])
+        for part in (self._settled, self._recent):
+            if not part.rows.size:
+                continue
+            positions, is_changed = part.find(rows)
+            (changed,) = is_changed.nonzero()
+            if changed.size:
+                slots = part.slots[positions[changed]]
+                out[changed] = self._memory.vectors.take(slots, axis=0)
 
-    def _find(self, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """Returns the position of each row among the changed ones, or where it would be inserted,
-        and whether it is one of them.
-        """
-        positions = self.rows.searchsorted(rows)
-        if not self.rows.size:
-            return positions, np.zeros(len(rows), np.bool_)
-        is_changed: NDArray[np.bool_] = self.rows.take(positions, mode="clip") == rows
-        return positions, is_changed
+
+def _find(known: Rows, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Returns the position of each row among ascending ones, or where it would be inserted, and
+    whether it is one of them.
+    """
+    positions = known.searchsorted(rows)
+    if not known.size:
+        return positions, np.zeros(len(rows), np.bool_)
+    is_known: NDArray[np.bool_] = known.take(positions, mode="clip") == rows
+    return positions, is_known
+
+
+def _is_equal(file: RowFile, rows: Rows, vectors: Vectors) -> NDArray[np.bool_]:
+    """Returns which rows a file has with the same vectors, to the bit."""
+    positions, is_known = _find(file.rows, rows)
+    (known,) = is_known.nonzero()
+    stored = file.vectors(positions[known])
+    is_equal = np.zeros(rows.size, np.bool_)
+    is_equal[known] = (stored.view(np.uint32) == vectors[known].view(np.uint32)).all(axis=1)
+    return is_equal
+
+
+def _unequal(before: RowFile, file: RowFile) -> Rows:
+    """Returns the rows of a file that another one does not have with the same vectors."""
+    unequal = [np.empty(0, np.int64)]
+    for start in range(0, before.rows.size, _COMPARED):
+        rows = before.rows[start : start + _COMPARED]
+        vectors = before.vectors(np.arange(start, start + rows.size))
+        unequal.append(rows[~_is_equal(file, rows, vectors)])
+    return np.concatenate(unequal)
 
 
 def rounded(vectors: Vectors, dtype: str) -> Vectors:

@@ -218,6 +218,12 @@ EVENTS = {
         "The change log of a model can be read again, and the worker serves all changes.",
         "",
     ),
+    "changed_rows_not_absorbed": (
+        "A file of changed rows is damaged, or cannot be read or written. The worker keeps the rows "
+        "in its own memory, and serves them. A damaged file is written anew. Tried again after a "
+        "minute.",
+        "Check the disk of the change log.",
+    ),
     "changes_failed": (
         "A bug stopped a round of following the change logs. The round is repeated.",
         "Report the traceback.",

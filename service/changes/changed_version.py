@@ -22,7 +22,7 @@ from bundle.changes.records import (
 from bundle.errors import BundleError, FormatError
 from bundle.features.columns import Column
 from bundle.format.manifest import EmbeddedFeature, KeyedIds, Manifest, inputs_of
-from bundle.tables.changed_rows import ChangedRows, rounded
+from bundle.tables.changed_rows import ChangedRows, Exchange, rounded
 from bundle.tables.id_values import distinct, integers
 from bundle.tables.new_keys import NewKeys
 from service.changes.changed_parts import ChangedParts
@@ -284,9 +284,27 @@ class ChangedVersion:
         """Returns the changed rows of a table."""
         return self._rows.get(table) or ChangedRows.none(self.loaded.manifest.tables[table].dim)
 
+    def tables(self) -> list[str]:
+        """Returns the tables that have changed rows."""
+        return list(self._rows)
+
+    def exchange_file(self, table: str, exchange: Exchange) -> bool:
+        """Reads changed rows of a table from a file; returns False if they are not those that were
+        applied.
+        """
+        changed = self.changed_rows(table).with_file(exchange)
+        if changed is None:
+            return False
+        self._rows[table] = changed
+        self._is_outdated = True
+        return True
+
     def counts(self) -> dict[str, int]:
         """Returns how many rows of each table, and positions of each store, are changed."""
-        counts = {f"table {name}": int(changed.rows.size) for name, changed in self._rows.items()}
+        counts = {f"table {name}": changed.count for name, changed in self._rows.items()}
+        for name, changed in self._rows.items():
+            if changed.file is not None:
+                counts[f"a file of table {name}"] = changed.file.header.count
         for name, new_keys in self._new_keys.items():
             counts[f"new rows of table {name}"] = new_keys.count
         for (kind, name), store in self._stores.items():

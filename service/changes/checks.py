@@ -114,7 +114,7 @@ def _rows_change(
     else:
         _check_rows(version, name, ids, rows)
     changed = version.changed_rows(name)
-    count = changed.rows.size + int(np.count_nonzero(~changed.contains(rows)))
+    count = changed.count + int(np.count_nonzero(~changed.contains(rows)))
     if count > settings.max_changed_rows:
         raise TooLarge(
             f"table {name!r} would have {count} changed rows; at most {settings.max_changed_rows} "

@@ -30,7 +30,9 @@ _FOLLOW_S = 0.01
 _EXPIRE_S = 0.5
 """Between two searches for candidates that have expired."""
 _ABSORB_S = 0.5
-"""Between two searches for candidates to absorb."""
+"""Between two searches for changed candidates and rows to absorb."""
+_ABSORB_AGAIN_S = 60.0
+"""After a file could not be written or read, such as on a full disk."""
 
 
 class Changes:
@@ -64,9 +66,11 @@ class Changes:
         """Why segments are not used, by model, version and corpus, as the log of the service has
         it.
         """
+        self._absorb_rows_at: dict[str, float] = {}
+        """When it is tried again after a failure, by model."""
 
     def start(self) -> None:
-        """Follows the logs, and absorbs changed candidates, in a thread each."""
+        """Follows the logs, and absorbs changed candidates and rows, in a thread each."""
         threading.Thread(target=self._run, name="rowcast-changes", daemon=True).start()
         if self._settings.shard is None:
             threading.Thread(target=self._run_absorber, name="rowcast-absorb", daemon=True).start()
@@ -227,6 +231,18 @@ class Changes:
         with self._manager.acquire(model) as version:
             return self._of(version.model)
 
+    def absorb_rows(self) -> None:
+        """Has files hold the changed rows of tables of which many are in memory."""
+        for name, model in list(self._models.items()):
+            if time.monotonic() < self._absorb_rows_at.get(name, 0.0):
+                continue
+            try:
+                model.absorb_rows()
+            except (BundleError, OSError) as problem:
+                self._absorb_rows_at[name] = time.monotonic() + _ABSORB_AGAIN_S
+                text = str(problem)
+                log.warning("changed_rows_not_absorbed", extra=fields(model=name, problem=text))
+
     def _of(self, name: str) -> ModelChanges:
         with self._lock:
             if name not in self._models:
@@ -261,6 +277,7 @@ class Changes:
         while not self._stopping.wait(_ABSORB_S):
             try:
                 self.absorb()
+                self.absorb_rows()
             except Exception:
                 log.exception("absorption_failed")
 

@@ -36,9 +36,12 @@ from bundle.changes.records import (
 )
 from bundle.changes.segments import TEMPORARY
 from bundle.errors import BundleError, LogUnwritable
+from bundle.tables.changed_rows import ChangedRows
+from bundle.tables.row_file import RowFile
 from service.changes.changed_version import ChangedVersion, ShardsFailed
 from service.changes.checks import checked_change
 from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult
+from service.changes.row_files import RowFiles, is_due
 from service.changes.segments import UNUSABLE, SegmentDirectory
 from service.changes.store_changes import AbsorbedParts, ChangedCorpus
 from service.config import ServiceSettings
@@ -120,6 +123,7 @@ class ModelChanges:
         self._settings = settings
         self._manager = manager
         self._log = ChangeLog(path, model)
+        self._row_files = RowFiles(path)
         self._versions: list[ChangedVersion] = []
         self._segments = SegmentDirectory(path.with_name(SEGMENTS_NAME))
         self._absorptions: dict[tuple[int, str], Absorption] = {}
@@ -388,6 +392,56 @@ class ModelChanges:
         with self._lock:
             self.follow()
             return AppliedChanges(self._model, self._log.sequence, dict(self.streams))
+
+    def absorb_rows(self) -> None:
+        """Has files hold the changed rows of tables of which many are in memory.
+
+        For one thread at a time. Changes go on meanwhile.
+
+        Raises:
+          BundleError: A file is damaged. The rows stay in memory.
+          OSError: A file cannot be read or written. Likewise.
+        """
+        with self._lock:
+            versions = list(self._versions)
+        for version in versions:
+            for table in version.tables():
+                self._absorb_rows_of(version, table)
+
+    def _absorb_rows_of(self, version: ChangedVersion, name: str) -> None:
+        changed = version.changed_rows(name)
+        if not is_due(changed):
+            return
+        number = version.loaded.version
+        table = version.loaded.manifest.tables[name]
+        problem: BundleError | None = None
+        try:
+            file = self._row_files.newer(number, name, table, changed)
+            if file is not None and self._read_from(version, name, changed, file):
+                return
+        except BundleError as error:
+            problem = error
+        # What is there is damaged, or of another log: it is replaced.
+        if self._row_files.write(number, name, table, changed):
+            self._row_files.remove_others([served.loaded.version for served in self._versions])
+            file = self._row_files.newer(number, name, table, changed)
+            if file is not None:
+                self._read_from(version, name, changed, file)
+        if problem is not None:
+            raise problem
+
+    def _read_from(
+        self, version: ChangedVersion, table: str, changed: ChangedRows, file: RowFile
+    ) -> bool:
+        """Reads changed rows from a file; returns whether they are not in memory any more."""
+        if not changed.contains(file.rows).all():
+            return False
+        exchange = changed.exchange(file)
+        with self._lock:
+            if version not in self._versions or not version.exchange_file(table, exchange):
+                return False
+            self._publish()
+            return not is_due(version.changed_rows(table))
 
     def status(self) -> dict[str, Any]:
         """Returns what operators are shown."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bundle.errors import RowOutOfRange, VectorRefused
+from bundle.errors import BundleError, RowOutOfRange, VectorRefused
+from bundle.format.tables import TableDtype
+from bundle.tables import changed_rows
 from bundle.tables.changed_rows import ChangedRows, rounded
 from bundle.tables.reader import TableReader
+from bundle.tables.row_file import RowFile, write_row_file
 from tests.bundles.tables import write_floats
 
 DTYPES = ("float32", "float16", "bfloat16", "int8")
@@ -80,6 +84,86 @@ def test_every_state_of_any_history_reads_as_a_table_with_its_last_vectors(
         final = np.array([source_of.get(row, row) for row in wanted], np.int64)
         np.testing.assert_array_equal(bits(found), bits(table.take(final)))
         assert state.contains(read).tolist() == [row in source_of for row in wanted]
+
+
+@given(
+    history=HISTORIES,
+    absorbed=st.lists(st.integers(0, 8), max_size=4),
+    wanted=st.lists(st.integers(-2, ROWS - 1), max_size=20),
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_in_a_file_read_as_those_in_memory(
+    tmp_path_factory: pytest.TempPathFactory,
+    dtype: TableDtype,
+    history: list[tuple[int, list[tuple[int, int]]]],
+    absorbed: list[int],
+    wanted: list[int],
+) -> None:
+    path = tmp_path_factory.mktemp("files") / "rows"
+    vectors = rounded(floats(), dtype)
+    in_memory = ChangedRows.none(DIM)
+    state = ChangedRows.none(DIM)
+    read = np.array(wanted, np.int64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(changed_rows, "_RECENT_MAX", 3)
+        for number, (late, changes) in enumerate(history):
+            rows = np.array([row for row, _ in changes], np.int64)
+            new = vectors[[source for _, source in changes]]
+            file = None
+            if number in absorbed:
+                write_row_file(path, "t", dtype, state.rows, DIM, state.vectors_of)
+                file = RowFile(path)
+                exchange = state.exchange(file)
+            in_memory = in_memory.with_rows(rows, new)
+            if late % 2:  # a change came while the file was written
+                state = state.with_rows(rows, new)
+            if file is not None:
+                exchanged = state.with_file(exchange)
+                assert exchanged is not None
+                state = exchanged
+            if not late % 2:
+                state = state.with_rows(rows, new)
+            assert state.count == in_memory.count == in_memory.rows.size
+            assert state.end_row == in_memory.end_row
+            assert state.rows.tolist() == in_memory.rows.tolist()
+            assert state.contains(read).tolist() == in_memory.contains(read).tolist()
+            np.testing.assert_array_equal(bits(state.vectors), bits(in_memory.vectors))
+
+
+def test_a_file_with_rows_that_did_not_change_is_not_read(tmp_path: Path) -> None:
+    ones = np.ones((2, DIM), np.float32)
+    behind = ChangedRows.none(DIM).with_rows(np.array([1, 4]), ones)
+    ahead = behind.with_rows(np.array([4, 7]), 2 * ones)
+    write_row_file(tmp_path / "f", "t", "float32", ahead.rows, DIM, ahead.vectors_of)
+    file = RowFile(tmp_path / "f")
+    assert behind.with_file(behind.exchange(file)) is None
+    later = behind.with_rows(np.array([7]), ones[:1])  # one value differs, and stays in memory
+    exchanged = later.with_file(later.exchange(file))
+    assert exchanged is not None
+    assert exchanged.vectors.tolist() == later.vectors.tolist()
+    assert exchanged.memory_bytes == 2 * DIM * 4
+    assert exchanged.with_file(later.exchange(file)) is None  # of a state without a file
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_damaged_file_of_rows_is_refused(tmp_path: Path, dtype: TableDtype) -> None:
+    state = ChangedRows.none(DIM).with_rows(np.arange(9), rounded(floats()[:9], dtype))
+    path = tmp_path / "rows"
+    write_row_file(path, "t", dtype, state.rows, DIM, state.vectors_of)
+    assert [file.name for file in tmp_path.iterdir()] == ["rows"]
+    content = path.read_bytes()
+    for position in (0, 9, 13, 20, 4096, 4096 + 9 * 8, len(content) - 1):
+        path.write_bytes(
+            content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :]
+        )
+        with pytest.raises(BundleError, match="file 'rows'"):
+            RowFile(path)
+    for size in (0, 7, 4095, 4096, len(content) - 1):
+        path.write_bytes(content[:size])
+        with pytest.raises(BundleError, match="file 'rows'"):
+            RowFile(path)
+    path.write_bytes(content)
+    np.testing.assert_array_equal(bits(RowFile(path).vectors(np.arange(9))), bits(state.vectors))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
