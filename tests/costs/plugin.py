@@ -32,7 +32,8 @@ class Meter:
 
     Fixtures of a file belong to the file, and in equal shares to the tests that need them: none of
     these is costly because all of them together need something that is. Fixtures of the session
-    belong to neither, since which test happens to need them first differs from run to run.
+    belong to neither, since which test happens to need them first differs from run to run. What a
+    test costs alone includes the fixtures of both kinds.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class Meter:
         self.files: dict[str, float] = defaultdict(float)
         self._tests: dict[str, float] = {}
         self._fixtures: dict[tuple[str, str], float] = defaultdict(float)
+        self._session_fixtures: dict[str, float] = defaultdict(float)
         self._fixtures_of: dict[str, tuple[str, ...]] = {}
         self._in_shared_fixtures = 0.0
         self._in_session_fixtures = 0.0
@@ -89,28 +91,34 @@ class Meter:
             seconds = self._stopwatch.seconds() - before - needed
             if fixturedef.scope in {"session", "package"}:
                 self._in_session_fixtures += seconds
+                self._session_fixtures[fixturedef.argname] += seconds
             else:
                 self._in_shared_fixtures += seconds
                 self._fixtures[_file_of(request.node), fixturedef.argname] += seconds
 
     @property
-    def costly_tests(self) -> dict[str, float]:
-        """The tests that the table lists, with their shares of the fixtures of their files."""
+    def costs(self) -> Costs:
+        """The costs of the files, and of the tests that the table lists if this host is as fast."""
         users = Counter(
             (name.partition("::")[0], fixture)
             for name, fixtures in self._fixtures_of.items()
             for fixture in fixtures
         )
-        costs = {}
+        tests = {}
+        alone = {}
         for name, seconds in self._tests.items():
             path = name.partition("::")[0]
-            shared = sum(
-                self._fixtures.get((path, fixture), 0.0) / users[path, fixture]
-                for fixture in self._fixtures_of[name]
-            )
-            if seconds + shared >= SLOW_FROM / 2:
-                costs[name] = seconds + shared
-        return costs
+            with_shares = seconds
+            with_all = seconds
+            for fixture in self._fixtures_of[name]:
+                in_file = self._fixtures.get((path, fixture), 0.0)
+                with_shares += in_file / users[path, fixture]
+                with_all += in_file + self._session_fixtures.get(fixture, 0.0)
+            if with_shares >= SLOW_FROM / 2:
+                tests[name] = with_shares
+            if with_all >= SLOW_FROM / 2:
+                alone[name] = with_all
+        return Costs(self.files, tests, alone)
 
 
 class CostsOfRun:
@@ -124,34 +132,34 @@ class CostsOfRun:
         self._files: dict[str, float] = defaultdict(float)
         self._converted_files: dict[str, float] = defaultdict(float)
         self._converted_tests: dict[str, float] = {}
+        self._converted_alone: dict[str, float] = {}
         self._marks: dict[str, bool] = {}
         self._errors: list[str] = []
 
-    def add(self, files: dict[str, float], tests: dict[str, float], marks: dict[str, bool]) -> None:
-        """Adds what one process measured; `files` are in the order in which it ran them."""
-        for path, seconds in files.items():
+    def add(self, measured: Costs, marks: dict[str, bool]) -> None:
+        """Adds what one process measured; its files are in the order in which it ran them."""
+        for path, seconds in measured.files.items():
             self._files[path] += seconds
-        costs = converted(list(files), Costs(files, tests), self._table)
+        costs = converted(list(measured.files), measured, self._table)
         for path, seconds in costs.files.items():
             self._converted_files[path] += seconds
         self._converted_tests |= costs.tests
+        self._converted_alone |= costs.alone
         self._marks |= marks
 
     def pytest_testnodedown(self, node: Any) -> None:
         """Takes what a worker of pytest-xdist measured."""
         output = getattr(node, "workeroutput", {})
         if "costs" in output:
-            self.add(*output["costs"])
+            *costs, marks = output["costs"]
+            self.add(Costs(*costs), marks)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         meter = session.config.pluginmanager.get_plugin("cost-meter")
         if meter is not None:
-            self.add(dict(meter.files), meter.costly_tests, meter.marks)
-        measured = Costs(
-            self._converted_files,
-            {name: cost for name, cost in self._converted_tests.items() if cost >= SLOW_FROM},
-        )
+            self.add(meter.costs, meter.marks)
+        measured = self._measured()
         if self._mode == "write" and session.exitstatus == pytest.ExitCode.OK:
             self._table.updated(measured, self._existing()).write(self._path)
         if self._mode == "check" and self._table.files:
@@ -174,6 +182,16 @@ class CostsOfRun:
         terminalreporter.write_line(f"{sum(self._files.values()):8.1f}  in all")
         for error in self._errors:
             terminalreporter.write_line(error, red=True)
+
+    def _measured(self) -> Costs:
+        """Returns what the run cost, in the unit of the table."""
+        tests = {name: cost for name, cost in self._converted_tests.items() if cost >= SLOW_FROM}
+        alone = {
+            name: cost
+            for name, cost in self._converted_alone.items()
+            if cost >= SLOW_FROM and name not in tests
+        }
+        return Costs(self._converted_files, tests, alone)
 
     def _existing(self) -> set[str]:
         known = {*self._table.files, *self._files}
@@ -221,4 +239,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config = session.config
     meter = config.pluginmanager.get_plugin("cost-meter")
     if meter is not None and hasattr(config, "workeroutput"):
-        config.workeroutput["costs"] = (dict(meter.files), meter.costly_tests, meter.marks)
+        costs = meter.costs
+        config.workeroutput["costs"] = (dict(costs.files), costs.tests, costs.alone, meter.marks)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -37,46 +37,57 @@ class Costs:
     """What tests cost, in CPU seconds.
 
     Attributes:
-      files: by path of a file, the sum of its tests and of the fixtures that they share.
-      tests: by node id, each test that costs at least `SLOW_FROM`, with its shares of the fixtures
-        of its file.
+      files: The cost of each file by its path: of its tests, and of the fixtures that they share.
+      tests: The cost of each test that is at least `SLOW_FROM`, by its node id, with its share of
+        the fixtures of its file.
+      alone: The cost of each other test that is at least `SLOW_FROM` where no test before it has
+        paid for the fixtures that it needs, by its node id.
     """
 
     files: Mapping[str, float]
     tests: Mapping[str, float]
+    alone: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Self:
         if not path.exists():
             return cls({}, {})
         content = json.loads(path.read_text())
-        return cls(content["files"], content["tests"])
+        return cls(content["files"], content["tests"], content["alone"])
 
     def write(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
+        parts = {"files": self.files, "tests": self.tests, "alone": self.alone}
         content = {
-            "files": {name: round(self.files[name], 1) for name in sorted(self.files)},
-            "tests": {name: round(self.tests[name], 1) for name in sorted(self.tests)},
+            part: {name: round(costs[name], 1) for name in sorted(costs)}
+            for part, costs in parts.items()
         }
         path.write_text(json.dumps(content, indent=1) + "\n")
 
     def updated(self, measured: Self, existing: Collection[str]) -> Costs:
         """Returns this table with the files of a run replaced, and without files that are gone."""
         files = {**self.files, **measured.files}
-        tests = {
-            name: seconds
-            for name, seconds in self.tests.items()
-            if name.partition("::")[0] not in measured.files
-        }
-        tests |= measured.tests
+        tests = _replaced(self.tests, measured.tests, measured.files)
+        alone = _replaced(self.alone, measured.alone, measured.files)
         return Costs(
-            {name: seconds for name, seconds in files.items() if name in existing},
-            {
-                name: seconds
-                for name, seconds in tests.items()
-                if name.partition("::")[0] in existing
-            },
+            *(
+                {name: cost for name, cost in costs.items() if _file_of(name) in existing}
+                for costs in (files, tests, alone)
+            )
         )
+
+
+def _replaced(
+    costs: Mapping[str, float], measured: Mapping[str, float], files: Collection[str]
+) -> dict[str, float]:
+    """Returns the costs of tests, those of the files that were measured replaced."""
+    older = {name: cost for name, cost in costs.items() if _file_of(name) not in files}
+    return {**older, **measured}
+
+
+def _file_of(name: str) -> str:
+    """Returns the path of the file of a test, or of a file itself."""
+    return name.partition("::")[0]
 
 
 def converted(order: Sequence[str], measured: Costs, table: Costs) -> Costs:
@@ -93,10 +104,10 @@ def converted(order: Sequence[str], measured: Costs, table: Costs) -> Costs:
     }
     return Costs(
         {path: seconds / speeds[path] for path, seconds in measured.files.items()},
-        {
-            name: seconds / speeds[name.partition("::")[0]]
-            for name, seconds in measured.tests.items()
-        },
+        *(
+            {name: seconds / speeds[_file_of(name)] for name, seconds in costs.items()}
+            for costs in (measured.tests, measured.alone)
+        ),
     )
 
 
@@ -158,7 +169,9 @@ def mark_errors(marks: Mapping[str, bool], measured: Costs, table: Costs) -> lis
     """Returns a line for each test that is marked `slow` and should not be, or the other way round.
 
     The cases of a parametrized test that carry the same mark are judged together, by the costliest
-    of them: a mark stands at a test, and which of its cases pays for what they share is chance.
+    of them: a mark stands at a test, and which of its cases pays for what they share is chance. A
+    cheap test may be marked if it needs costly fixtures: without a mark, the quick tests would have
+    to make them.
 
     The table decides about the tests of its files, so that a run on a busy machine gives the same
     answer as any other; the run decides where it exceeds the limit by more than noise.
@@ -169,8 +182,9 @@ def mark_errors(marks: Mapping[str, bool], measured: Costs, table: Costs) -> lis
       table: the committed costs.
     """
     costliest: dict[tuple[str, bool], float] = {}
+    costly_alone: set[str] = set()
     for name, is_marked in marks.items():
-        path = name.partition("::")[0]
+        path = _file_of(name)
         if path not in table.files and path not in measured.files:
             continue
         seconds = table.tests.get(name, 0.0)
@@ -179,9 +193,14 @@ def mark_errors(marks: Mapping[str, bool], measured: Costs, table: Costs) -> lis
             seconds = seconds_now
         test = name.partition("[")[0], is_marked
         costliest[test] = max(seconds, costliest.get(test, 0.0))
+        costs = table
+        if path not in table.files:
+            costs = measured
+        if name in costs.alone:
+            costly_alone.add(name.partition("[")[0])
     errors = []
     for (name, is_marked), seconds in costliest.items():
-        if is_marked and seconds < SLOW_FROM:
+        if is_marked and seconds < SLOW_FROM and name not in costly_alone:
             errors.append(f"{name} is marked slow, but costs less than {SLOW_FROM:.0f} CPU s")
         if not is_marked and seconds > SLOW_ABOVE:
             errors.append(f"{name} costs {seconds:.0f} CPU s, and is not marked slow")

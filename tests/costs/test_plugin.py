@@ -113,6 +113,19 @@ def test_written_table_has_the_cost_of_files_and_of_each_costly_test_with_its_sh
     }
 
 
+def test_written_table_has_tests_that_are_costly_if_they_run_alone(project: Path) -> None:
+    (project / "test_shared.py").write_text(
+        "import pytest\nfrom conftest import use_cpu\n"
+        "@pytest.fixture(scope='module')\ndef trained(): use_cpu(3)\n"
+        "@pytest.mark.parametrize('number', range(3))\ndef test_reads(trained, number): pass\n"
+    )
+    done = run(project, "--costs=write", "test_shared.py")
+    assert done.returncode == 0, done.stdout
+    table = table_of(project)
+    assert set(table["alone"]) == {f"test_shared.py::test_reads[{number}]" for number in range(3)}
+    assert not any("test_shared" in name for name in table["tests"])
+
+
 def test_costliest_file_runs_first_and_a_new_one_before_it(project: Path) -> None:
     (project / "test_new.py").write_text("def test_new(): pass\n")
     lines = run(project, "--collect-only", "-q").stdout.splitlines()

@@ -76,6 +76,17 @@ def test_cases_of_a_test_are_judged_by_the_costliest() -> None:
     assert mark_errors(one_marked, run, TABLE) == []
 
 
+def test_cheap_test_may_be_marked_if_its_fixtures_are_costly() -> None:
+    name = "tests/test_00.py::test_needs_training"
+    errors = [f"{name} is marked slow, but costs less than 2 CPU s"]
+    assert mark_errors({name: True}, TABLE, TABLE) == errors
+    assert mark_errors({name: True}, TABLE, Costs(FILES, {}, {name: 30.0})) == []
+    assert mark_errors({name: False}, TABLE, Costs(FILES, {}, {name: 30.0})) == []
+    new = "tests/test_new.py::test_needs_training"
+    measured = Costs({**FILES, "tests/test_new.py": 31.0}, {}, {new: 30.0})
+    assert mark_errors({new: True}, measured, TABLE) == []
+
+
 def test_costs_of_a_host_of_half_the_speed_are_those_of_the_table() -> None:
     order = list(FILES)
     measured = Costs({path: 2 * seconds for path, seconds in FILES.items()}, {COSTLY: 18.0})
@@ -105,12 +116,14 @@ def test_updated_table_keeps_files_that_did_not_run_and_drops_those_that_are_gon
             "tests/test_b.py::test_y": 6.0,
             "tests/test_gone.py::test_z": 7.0,
         },
+        {"tests/test_a.py::test_v": 3.0, "tests/test_b.py::test_v": 3.0},
     )
     measured = Costs({"tests/test_a.py": 3.0}, {"tests/test_a.py::test_w": 2.5})
     updated = table.updated(measured, {"tests/test_a.py", "tests/test_b.py"})
     assert updated == Costs(
         {"tests/test_a.py": 3.0, "tests/test_b.py": 6.0},
         {"tests/test_a.py::test_w": 2.5, "tests/test_b.py::test_y": 6.0},
+        {"tests/test_b.py::test_v": 3.0},
     )
 
     updated.write(tmp_path / "costs.json")

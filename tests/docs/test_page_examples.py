@@ -269,6 +269,7 @@ def assert_printed(shown: str, printed: str) -> None:
             assert one == other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", marked(f"example: sh, {SEVERAL}"), ids=str)
 def test_shell_block_runs_on_several_versions(block: Block, several_versions: Service) -> None:
     if "curl" in block.text and shutil.which("curl") is None:

@@ -12,6 +12,7 @@ from itertools import count
 
 import grpc
 import numpy as np
+import pytest
 
 from service.codec.stubs import embedding_service_pb2 as pb
 from tests.e2e.process import Process, until
@@ -37,6 +38,7 @@ def found_by_any(service: Process) -> set[int]:
     return {each for of in CALLS for _ in range(8) for each in found(service, of)}
 
 
+@pytest.mark.slow
 def test_denied_candidates_never_come_back_from_any_worker(write: Write, launch: Launch) -> None:
     every = {int(each) for each in write().ids}
     first, second = sorted(every)[:2]

@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.e2e.process import PROGRAM, WAIT_S, Process, until
 from tests.e2e.services import (
@@ -54,6 +55,7 @@ def serves(service: Process, version: int) -> bool:
     return versions_of(service) == {version}
 
 
+@pytest.mark.slow
 @each_number_of_workers
 def test_version_whose_load_ends_a_worker_is_failed_and_the_older_one_serves(
     workers: str, write: Write, launch: Launch, tmp_path: Path
@@ -81,6 +83,7 @@ def test_version_whose_load_ends_a_worker_is_failed_and_the_older_one_serves(
     assert service.stop() == 0
 
 
+@pytest.mark.slow
 def test_service_whose_run_directory_is_emptied_goes_on_and_its_scrapes_fail(
     write: Write, launch: Launch
 ) -> None:
@@ -146,6 +149,7 @@ def test_service_whose_run_directory_cannot_be_written_stays_ready(
     shutil.rmtree(directory.with_name(f"{directory.name}-aside"))
 
 
+@pytest.mark.slow
 def test_worker_whose_secret_is_away_is_started_again_until_it_is_back(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
@@ -166,6 +170,7 @@ def test_worker_whose_secret_is_away_is_started_again_until_it_is_back(
     assert service.stop() == 0
 
 
+@pytest.mark.slow
 def test_worker_whose_certificate_has_another_key_is_started_again_until_they_match(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
@@ -192,6 +197,7 @@ def test_worker_whose_certificate_has_another_key_is_started_again_until_they_ma
     assert not service.others, "not all of the log is JSON"
 
 
+@pytest.mark.slow
 def test_workers_respond_from_one_version_after_the_newest_was_deleted(
     write: Write, launch: Launch, root: Path
 ) -> None:
@@ -218,6 +224,7 @@ def test_workers_respond_from_one_version_after_the_newest_was_deleted(
     assert service.stop() == 0
 
 
+@pytest.mark.slow
 def test_commands_reach_a_worker_that_runs_while_another_hangs(
     write: Write, launch: Launch
 ) -> None:
@@ -247,6 +254,7 @@ def test_port_of_operators_that_is_taken_is_told(write: Write, launch: Launch) -
         assert service.stop() == 0
 
 
+@pytest.mark.slow
 def test_command_finds_the_service_of_its_root_whatever_port_it_has(
     write: Write, launch: Launch, root: Path
 ) -> None:

@@ -235,6 +235,7 @@ def test_exported_model_gives_the_results_of_the_original_over_both_transports(
     assert service.stop() == 0
 
 
+@pytest.mark.slow
 def test_service_begins_empty_switches_without_a_failed_call_and_rejects_a_broken_version(
     world: World, root: Path, serve: Serve
 ) -> None:

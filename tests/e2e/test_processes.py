@@ -249,6 +249,7 @@ def replace_killed(service: Process, worker: psutil.Process) -> None:
     wait_for_workers(service, 2)
 
 
+@pytest.mark.slow
 def test_killed_workers_are_replaced_and_leave_their_counts_and_no_files(
     write: Write, launch: Launch
 ) -> None:
@@ -429,6 +430,7 @@ def codes_of_new_connections(service: Process) -> set[str | int]:
     return codes
 
 
+@pytest.mark.slow
 def test_worker_that_replaces_a_killed_one_listens_once_it_is_loaded(
     write: Write, launch: Launch, root: Path
 ) -> None:
@@ -467,6 +469,7 @@ def test_reloaded_worker_serves_until_its_replacement_is_loaded(
     assert service.stop() == 0
 
 
+@pytest.mark.slow
 def test_service_that_is_stopped_while_a_worker_is_replaced_drains(
     write: Write, launch: Launch, root: Path
 ) -> None:

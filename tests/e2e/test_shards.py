@@ -103,6 +103,7 @@ def cluster(small_towers: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
 CASES = (*cases.CASES, *reordering_cases.CASES)
 
 
+@pytest.mark.slow
 def test_router_responds_as_one_process_does(cluster: Cluster) -> None:
     service, _, alone = cluster
     with client_of(service) as mine, client_of(alone) as theirs:
@@ -112,6 +113,7 @@ def test_router_responds_as_one_process_does(cluster: Cluster) -> None:
                 assert answer(mine, case.call, case.json) == expected, case.name
 
 
+@pytest.mark.slow
 def test_operators_see_which_replica_holds_which_shard(cluster: Cluster) -> None:
     service, shards, alone = cluster
     found = json.loads(ctl(service, "topology").stdout)
@@ -129,6 +131,7 @@ def test_operators_see_which_replica_holds_which_shard(cluster: Cluster) -> None
     assert json.loads(ctl(alone, "topology").stdout)["role"] == ""
 
 
+@pytest.mark.slow
 def test_lost_replica_fails_no_request_and_lost_shard_is_named(
     root: Path, small_towers: Path, launch: Launch
 ) -> None:
@@ -163,6 +166,7 @@ def test_lost_replica_fails_no_request_and_lost_shard_is_named(
         assert is_ready(client), "other requests may not need the shard"
 
 
+@pytest.mark.slow
 def test_stalled_replica_costs_at_most_half_of_the_deadline(cluster: Cluster) -> None:
     service, shards, _ = cluster
     body = {"feature": "user", "ids": [1, 49]}
@@ -264,6 +268,7 @@ def test_lost_rows_count_as_unknown_if_the_table_allows_it(write: Write, launch:
         assert "feature 'movie': the row of id" in content["error"]["message"]
 
 
+@pytest.mark.slow
 def test_new_version_is_served_once_every_shard_has_it(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
@@ -337,6 +342,7 @@ def test_address_that_becomes_another_shard_is_recognized(write: Write, launch: 
         until(lambda: answer(client, "lookup", body) == expected)
 
 
+@pytest.mark.slow
 def test_shards_accept_only_calls_with_the_token(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
@@ -398,6 +404,7 @@ def test_certificates_match_the_name_that_addresses_are_resolved_from(
     ready(launch(*trusting, f"dns:localhost:{port}"))
 
 
+@pytest.mark.slow
 def test_shard_without_addresses_counts_as_lost(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
@@ -412,6 +419,7 @@ def test_shard_without_addresses_counts_as_lost(
     assert count_of(service, 'rowcast_shard_replicas{shard="2/2"}') == 1
 
 
+@pytest.mark.slow
 def test_calls_in_progress_at_a_removed_address_complete(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:

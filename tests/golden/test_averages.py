@@ -60,9 +60,9 @@ def answers(bundle: Path, page: Manifest) -> NDArray[Any]:
     ("kind", "averages", "threshold"),
     [
         *((kind, True, 0) for kind in FACTORIES),
-        pytest.param("slots", False, 0, marks=pytest.mark.slow),
-        pytest.param("keras 2", True, 10_000, marks=pytest.mark.slow),
-        pytest.param("tf1", True, 10_000, marks=pytest.mark.slow),
+        ("slots", False, 0),
+        ("keras 2", True, 10_000),
+        ("tf1", True, 10_000),
     ],
 )
 def test_bundle_holds_the_averages_of_tables_and_weights_if_the_recipe_selects_them(
@@ -79,7 +79,7 @@ def test_bundle_holds_the_averages_of_tables_and_weights_if_the_recipe_selects_t
     assert len(page.tables) == (not inside)
 
 
-@pytest.mark.parametrize("kind", ["keras 3", pytest.param("tf1", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["keras 3", "tf1"])
 def test_self_contained_saved_model_holds_the_averages(kind: str, tmp_path: Path) -> None:
     predicted = averaged.train(kind, tmp_path / "ckpt" / "model")
     inline = recipe(tmp_path, kind, output=', tables = "inline"', code=", table_threshold = 0")

@@ -104,7 +104,7 @@ def write_fragments(checkout: Path, count: int) -> None:
 
 
 def run(checkout: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, checkout / "scripts" / "check_style", *options]
+    command = [sys.executable, str(checkout / "scripts" / "check_style"), *options]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 

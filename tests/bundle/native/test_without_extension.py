@@ -28,6 +28,7 @@ sys.exit(pytest.main([*sys.argv[1:], "-q", "-p", "no:xdist"]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(native.Rows is None, reason="all tests run without the extension")
 @pytest.mark.parametrize("selection", TESTS)
 def test_reads_without_the_extension_pass_the_same_tests(selection: list[str]) -> None:

@@ -11,8 +11,6 @@ from tests.export.commands import CommandResult
 from tests.export.forked_runs import ForkedRuns
 from tests.export.movies_job import Recipe, changed, facts, hidden, visible, write_project
 
-pytestmark = pytest.mark.slow
-
 KIB = 1 << 10
 
 
@@ -20,6 +18,7 @@ def message_of(output: Path) -> str:
     return CommandResult(6, "", output.read_text()).message
 
 
+@pytest.mark.slow
 def test_run_whose_files_grow_too_large_at_every_step_exits_6_then_resumes_with_more_room(
     forked: ForkedRuns, project: Path, undisturbed: Path, tmp_path: Path
 ) -> None:

@@ -35,6 +35,7 @@ FILTERS = ("recipe.toml", '"filters" = ["genres", "year"]', '"filters" = ["year"
 CODE = ("plain_module.py", '* inputs["year"]', '+ inputs["year"]')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "steps"),
     [

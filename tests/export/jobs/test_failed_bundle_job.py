@@ -43,6 +43,7 @@ def with_int8(limit: float) -> dict[str, Any]:
     return {"towers.query.precisions": ["f32", "int8"], "towers.query.max_abs_error.int8": limit}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("failing", "mended", "words", "forms"),
     [

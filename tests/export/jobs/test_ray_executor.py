@@ -25,8 +25,6 @@ from export.tables.plan import Writing, plan_tables
 from tests.export import task_functions
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
-pytestmark = pytest.mark.slow
-
 pytest.importorskip("ray")
 NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
@@ -47,6 +45,7 @@ def executor(cluster: Any) -> RayExecutor:
     return RayExecutor(cluster.address)
 
 
+@pytest.mark.slow
 def test_ray_results_come_in_the_order_of_the_tasks_from_other_processes(
     executor: RayExecutor,
 ) -> None:
@@ -59,6 +58,7 @@ def test_ray_results_come_in_the_order_of_the_tasks_from_other_processes(
     assert os.getpid() not in {process for _, process in results}
 
 
+@pytest.mark.slow
 def test_ray_failure_of_a_task_is_raised_with_its_own_type(
     executor: RayExecutor, tmp_path: Path
 ) -> None:
@@ -72,6 +72,7 @@ def test_ray_failure_of_a_task_is_raised_with_its_own_type(
     assert len(broken.read_text()) == ATTEMPTS_MAX
 
 
+@pytest.mark.slow
 def test_ray_worker_that_is_killed_is_replaced_a_limited_number_of_times(
     executor: RayExecutor, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_ray_worker_that_is_killed_is_replaced_a_limited_number_of_times(
         executor.run(task_functions.die, [0])
 
 
+@pytest.mark.slow
 def test_ray_worker_that_sees_other_files_is_an_error(cluster: Any) -> None:
     own = "/proc/self/comm"  # the same path, and another file for each process
     with pytest.raises(
@@ -95,6 +97,7 @@ def test_ray_worker_that_sees_other_files_is_an_error(cluster: Any) -> None:
     ) == [9]
 
 
+@pytest.mark.slow
 def test_ray_task_that_fits_on_no_node_is_an_error(cluster: Any) -> None:
     with pytest.raises(UsageError, match="no Ray node gives more than"):
         RayExecutor(cluster.address, memory_bytes=1 << 50).run(task_functions.square, [1])
@@ -107,6 +110,7 @@ def test_ray_cluster_that_cannot_be_reached_is_an_error() -> None:
         RayExecutor(where).run(task_functions.square, [1])
 
 
+@pytest.mark.slow
 def test_ray_node_that_dies_in_the_middle_leaves_the_same_tables(
     cluster: Any, tmp_path: Path
 ) -> None:

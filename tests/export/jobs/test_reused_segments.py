@@ -365,6 +365,7 @@ def killed(forked: ForkedRuns, tmp_path: Path) -> Killed:
     return Killed(forked, tmp_path)
 
 
+@pytest.mark.slow
 def test_run_that_was_killed_resumes_with_the_segments_that_it_shares(killed: Killed) -> None:
     assert killed.run() == 0
     expected = killed.check()

@@ -102,6 +102,7 @@ def test_recorded_outputs_find_wrong_rows_and_make_recall_and_scores_representat
     assert (done.code, "ids lead to other rows than in training" in done.message) == (5, True)
 
 
+@pytest.mark.slow
 def test_stated_layout_is_published_only_if_recorded_outputs_agree_or_the_recipe_accepts_it(
     command: Command,
     recipe: Recipe,
