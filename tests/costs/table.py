@@ -37,11 +37,11 @@ class Costs:
     """What tests cost, in CPU seconds.
 
     Attributes:
-      files: by path of a file, the sum of its tests and of the fixtures that they share.
-      tests: by node id, each test that costs at least `SLOW_FROM`, with its shares of the fixtures
-        of its file.
-      alone: by node id, each other test that costs at least `SLOW_FROM` where no test before it has
-        paid for the fixtures that it needs.
+      files: The cost of each file by its path: of its tests, and of the fixtures that they share.
+      tests: The cost of each test that is at least `SLOW_FROM`, by its node id, with its share of
+        the fixtures of its file.
+      alone: The cost of each other test that is at least `SLOW_FROM` where no test before it has
+        paid for the fixtures that it needs, by its node id.
     """
 
     files: Mapping[str, float]
@@ -81,8 +81,8 @@ def _replaced(
     costs: Mapping[str, float], measured: Mapping[str, float], files: Collection[str]
 ) -> dict[str, float]:
     """Returns the costs of tests, those of the files that were measured replaced."""
-    kept = {name: cost for name, cost in costs.items() if _file_of(name) not in files}
-    return {**kept, **measured}
+    older = {name: cost for name, cost in costs.items() if _file_of(name) not in files}
+    return {**older, **measured}
 
 
 def _file_of(name: str) -> str:
@@ -193,7 +193,10 @@ def mark_errors(marks: Mapping[str, bool], measured: Costs, table: Costs) -> lis
             seconds = seconds_now
         test = name.partition("[")[0], is_marked
         costliest[test] = max(seconds, costliest.get(test, 0.0))
-        if name in (table if path in table.files else measured).alone:
+        costs = table
+        if path not in table.files:
+            costs = measured
+        if name in costs.alone:
             costly_alone.add(name.partition("[")[0])
     errors = []
     for (name, is_marked), seconds in costliest.items():
