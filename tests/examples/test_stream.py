@@ -196,9 +196,8 @@ def years(service: RunningService) -> dict[int, int]:
     headers = {"authorization": f"Bearer {TOKEN}"}
     with Client(f"grpc://{service.grpc}", headers=headers) as client:
         neighbors = client.retrieve({"user": 3}, k=500, attributes=["year"])[0]
-    return {
-        neighbor.id: neighbor.attributes["year"] for neighbor in neighbors if neighbor.id >= 5000
-    }
+    all_years = {int(neighbor.id): neighbor.attributes["year"] for neighbor in neighbors}
+    return {key: year for key, year in all_years.items() if key >= 5000}
 
 
 def rejected(brokers: str) -> list[tuple[tuple[int, int], str]]:
