@@ -33,11 +33,11 @@ class ChangeOptions(CallOptions, total=False):
       sequences: an integer from 0 for each id: an id keeps its state if that has this sequence or a
         later one.
       stream: where the change was read from, with `offset`.
-      offset: in the stream, behind the change. A change of the stream before the offset of an
-        earlier one is left out, so that each is made once.
-      from_offset: in the stream, before the change. If the stream was applied beyond it, all of the
-        change is left out, so that no part of it is made twice; left out: a change that ends behind
-        the stream's offset is made as a whole.
+      offset: the position in the stream behind the change. A change of the stream before
+        the offset of an earlier one is left out, so that each is made once.
+      from_offset: the position in the stream before the change. If the stream was applied beyond
+        it, all of the change is left out, so that no part of it is made twice; left out: a change
+        that ends behind the stream's offset is made as a whole.
     """
 
     sequences: Values | None
@@ -82,7 +82,7 @@ class AppliedChanges:
 
     Attributes:
       model: the name of the model.
-      sequence: of the last change in its log; 0: there is none.
+      sequence: the number of the last change in its log; 0: there is none.
       streams: up to which offset each stream was applied, by its name.
     """
 
@@ -98,7 +98,7 @@ def changes(
 
     Args:
       model: its name; left out: the only one.
-      timeout_s: for all attempts together; None: the client's.
+      timeout_s: the time for all attempts together; None: the client's.
       request_id: under which the service logs the call; None: a new one.
 
     Raises:

@@ -11,10 +11,6 @@ from tests.export.commands import CommandResult
 from tests.export.forked_runs import ForkedRuns
 from tests.export.movies_job import Recipe, changed, facts, hidden, visible, write_project
 
-<<<<<<< HEAD
-
-=======
->>>>>>> main
 KIB = 1 << 10
 
 

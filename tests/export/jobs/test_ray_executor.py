@@ -25,10 +25,6 @@ from export.tables.plan import Writing, plan_tables
 from tests.export import task_functions
 from tests.export.checkpoint.tensor_bundles import write_bundle
 
-<<<<<<< HEAD
-
-=======
->>>>>>> main
 pytest.importorskip("ray")
 NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
 

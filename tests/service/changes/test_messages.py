@@ -114,29 +114,32 @@ def test_client_learns_where_a_stream_continues(
 
 
 @pytest.mark.parametrize(
-    ("from_offset", "offset", "is_repeated"),
+    ("from_offset", "offset", "applied_offset", "value"),
     [
-        (9, 12, False),  # continues
-        (11, 12, False),  # messages between may have been none of the model's
-        (8, 12, True),  # a part was applied before
-        (5, 9, True),
-        (None, 12, False),
+        (9, 12, 12, 2),  # continues
+        (11, 12, 12, 2),  # messages between may have been none of the model's
+        (8, 12, 9, 1),  # a part was applied before
+        (5, 9, 9, 1),
+        (None, 12, 12, 2),
     ],
 )
 def test_change_that_overlaps_with_what_was_applied_is_left_out(
     changed: tuple[Client, RunningService, SmallBundle],
     from_offset: int | None,
     offset: int,
-    is_repeated: bool,
+    applied_offset: int,
+    value: int,
 ) -> None:
     client, _, _ = changed
     ones = np.ones(8, np.float32)
     client.upsert_rows([3], [ones], feature="user", stream="s", offset=9)
-    sent: Any = {"stream": "s", "offset": offset, "from_offset": from_offset}
-    result = client.upsert_rows([3], [2 * ones], feature="user", **sent)
-    assert (result.is_repeated, result.stream_offset) == (is_repeated, 9 if is_repeated else 12)
-    assert client.lookup("user", [3]).vectors[0, 0] == (1 if is_repeated else 2)
-    assert client.changes().streams == {"s": 9 if is_repeated else 12}
+    result = client.upsert_rows(
+        [3], [2 * ones], feature="user", stream="s", offset=offset, from_offset=from_offset
+    )
+    assert result.is_repeated == (value == 1)
+    assert result.stream_offset == applied_offset
+    assert client.lookup("user", [3]).vectors[0, 0] == value
+    assert client.changes().streams == {"s": applied_offset}
 
 
 def test_async_client_changes_too(changed: tuple[Client, RunningService, SmallBundle]) -> None:

@@ -48,9 +48,9 @@ def test_document_is_valid_openapi_and_describes_every_path(document: Value) -> 
     model_paths = {
         f"/v1/models/{{model}}{of}" for of in ("", "/versions/{version}", "/labels/{label}")
     }
-    changes = "/v1/models/{model}/changes"
+    streams = "/v1/models/{model}/changes"
     gets = {path for path, item in document["paths"].items() if "get" in item}
-    assert gets == {"/v1/models", "/livez", "/readyz", "/metrics", changes} | model_paths
+    assert gets == {"/v1/models", "/livez", "/readyz", "/metrics", streams} | model_paths
     posts = {path: item["post"] for path, item in document["paths"].items() if "post" in item}
     calls = {f"{path}:{name}" for path in model_paths for name in OPERATIONS}
     changes = {

@@ -1,0 +1,146 @@
+"""What a message of a topic changes.
+
+The key is the id of a row, a candidate or a context, as JSON: `300001` or `"tt0111161"`. So all
+states of an id lie in one partition, in order. The value is a JSON object, such as
+`{"attributes": {"year": 2027}, "action": "attributes"}`; none at all (a tombstone) deletes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, StrictInt, StrictStr, TypeAdapter, ValidationError
+
+Kind = Literal["rows", "candidates", "contexts"]
+Action = Literal["upsert", "delete", "attributes"]
+Key = int | str
+
+_KEY: TypeAdapter[Key] = TypeAdapter(StrictInt | StrictStr)
+_FIELDS: dict[tuple[Kind, Action], frozenset[str]] = {
+    ("rows", "upsert"): frozenset({"feature", "vector"}),
+    ("candidates", "upsert"): frozenset({"features", "attributes", "vectors", "expires_s"}),
+    ("candidates", "attributes"): frozenset({"attributes"}),
+    ("candidates", "delete"): frozenset(),
+    ("contexts", "upsert"): frozenset({"features", "attributes"}),
+    ("contexts", "attributes"): frozenset({"attributes"}),
+    ("contexts", "delete"): frozenset(),
+}
+"""The fields of a value, beside kind, action, target and sequence, which all may have."""
+_ALL_HAVE = frozenset({"kind", "action", "target", "sequence"})
+
+
+class UnreadableMessage(Exception):
+    """A message is none that changes a model; says why."""
+
+
+class Value(BaseModel):
+    """The value of a message.
+
+    Attributes:
+      kind: What is changed; None: what the consumer's option says.
+      action: What is done to it.
+      target: The name of the table, the corpus or the context store; "": the only one.
+      feature: Of rows: the feature by whose rule the id becomes a row; "": the id is a row.
+      features: Of an upsert: all that the corpus or the store holds, by name.
+      attributes: By name; None: no value.
+      vectors: [dim] numbers by index, instead of those that the candidate tower computes.
+      vector: Of a row: [dim] numbers.
+      expires_s: When the candidate expires, in Unix seconds; None: never.
+      sequence: What the sender numbers this state of the id; None: it does not.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    kind: Kind | None = None
+    action: Action = "upsert"
+    target: str = ""
+    feature: str = ""
+    features: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
+    vectors: dict[str, list[float]] = {}
+    vector: list[float] | None = None
+    expires_s: float | None = None
+    sequence: int | None = None
+
+
+@dataclass(frozen=True)
+class Item:
+    """A message that was read.
+
+    Attributes:
+      offset: Of the message in its partition.
+      key: The id.
+      kind: What is changed.
+      value: What it is changed to.
+    """
+
+    offset: int
+    key: Key
+    kind: Kind
+    value: Value
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """What items of one request have in common: what is changed, and by which fields."""
+        value = self.value
+        return (
+            self.kind,
+            value.action,
+            value.target,
+            value.feature,
+            frozenset(value.features),
+            frozenset(value.attributes),
+            frozenset(value.vectors),
+            value.sequence is None,
+        )
+
+
+def read_item(offset: int, key: bytes | None, value: bytes | None, kind: Kind) -> Item:
+    """Reads a message.
+
+    Args:
+      offset: Of the message in its partition.
+      key: The id, as JSON.
+      value: A JSON object; None: a tombstone.
+      kind: What a message changes that does not say it.
+
+    Raises:
+      UnreadableMessage: It is none that changes a model.
+    """
+    if key is None:
+        raise UnreadableMessage("the message has no key; its id, as JSON, was expected")
+    try:
+        item_key = _KEY.validate_json(key)
+    except ValidationError:
+        raise UnreadableMessage(
+            f"the key is {_shown(key)}; an id was expected, as a JSON number or string"
+        ) from None
+    content = Value(action="delete")
+    if value is not None:
+        try:
+            content = Value.model_validate_json(value)
+        except ValidationError as problem:
+            first = problem.errors(include_url=False)[0]
+            field = ".".join(map(str, first["loc"])) or "the value"
+            raise UnreadableMessage(f"{field}: {first['msg']}") from None
+    item = Item(offset, item_key, content.kind or kind, content)
+    _check_fields(item)
+    return item
+
+
+def _check_fields(item: Item) -> None:
+    fields = _FIELDS.get((item.kind, item.value.action))
+    if fields is None:
+        raise UnreadableMessage(f"action is {item.value.action!r}; rows can be upserted only")
+    wrong = sorted(item.value.model_fields_set - fields - _ALL_HAVE)
+    if wrong:
+        raise UnreadableMessage(
+            f"{wrong[0]} was sent, which {item.value.action} of {item.kind} does not have"
+        )
+    if item.kind == "rows" and item.value.vector is None:
+        raise UnreadableMessage("vector is missing; the new vector of the row was expected")
+
+
+def _shown(data: bytes) -> str:
+    return repr(data[:80].decode(errors="replace"))
