@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.log import RECORD_BYTES_MAX, ChangeLog, LogWriter, Record
+from bundle.changes.log import RECORD_BYTES_MAX, ChangeLog, LogTail, LogWriter, Record
 from bundle.changes.records import SEQUENCE, Change, decode, encode, expiring_ids
 from bundle.errors import BundleError, LogUnwritable
 from service.changes.changed_version import ChangedVersion, ShardsFailed
@@ -37,6 +37,8 @@ from service.versions.version import ModelVersion
 Key = int | str
 _LISTED_MAX = 100
 """Ids of each kind that a result lists."""
+_COPIED_BYTES = 8 << 20
+"""Of the records that are sent to a copy at a time."""
 _RETRY_S = 0.5
 """Until a version that is behind tries again."""
 
@@ -82,6 +84,7 @@ class ModelChanges:
         self._settings = settings
         self._manager = manager
         self._log = ChangeLog(path, model)
+        self._tail = LogTail(path)
         self._versions: list[ChangedVersion] = []
         self._behind: dict[ChangedVersion, str] = {}
         """Versions that miss changes of the log, and why."""
@@ -143,6 +146,35 @@ class ModelChanges:
                 self._catch_up()
             self._apply_records(self._log.read())
             self._publish()
+
+    def end(self) -> tuple[int, int]:
+        """Returns the sequence and the checksum of the last record of the log."""
+        with self._lock:
+            self.follow()
+            return self._log.sequence, self._log.checksum
+
+    def copy(self, records: Sequence[Record]) -> int:
+        """Appends records of another log and serves them; returns the sequence of the last one.
+
+        Those that another worker has copied meanwhile are left out.
+
+        Raises:
+          BundleError, OSError: The log cannot be read or written.
+        """
+        with self._lock:
+            if records:
+                with self._log.writing() as writer:
+                    self._apply_records(writer.read())
+                    new = [record for record in records if record.sequence > self._log.sequence]
+                    if new:
+                        writer.copy(new)
+                self._apply_records(new)
+                self._publish()
+            return self._log.sequence
+
+    def after(self, sequence: int, checksum: int) -> list[Record]:
+        """Returns records behind the last one of a copy; see `LogTail.after`."""
+        return self._tail.after(sequence, checksum, _COPIED_BYTES)
 
     def submit(self, request: ChangeRequest, version: int) -> ChangeResult:
         """Makes a change: when this returns, it is on the disk, and served by this process.

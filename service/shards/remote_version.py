@@ -148,8 +148,8 @@ class RemoteVersion:
             ):
                 if count:
                     there = replace(wanted, denied=denied_there)
-                    for part in self._parts(there, held_max):
-                        calls.append(self._search_call(shard, bounds, part))
+                    parts = self._parts(there, held_max)
+                    calls += [self._search_call(shard, bounds, part) for part in parts]
             return calls
 
         calls, responses = await self._call_all(calls_of, left_s)
