@@ -156,6 +156,10 @@ class LogUnwritable(BundleError):
     """A change log cannot be written now, such as on a full disk; nothing was changed."""
 
 
+class LogsDiffer(BundleError):
+    """A copy of a change log has records that the log has not; the message names the first one."""
+
+
 class FormulaError(BundleError):
     """A formula is invalid or names an unknown output; the message has the position."""
 

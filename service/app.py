@@ -118,7 +118,7 @@ class Worker:
         reach = None if self.shards is None else self.shards.reach
         self._request_log = RequestLog(settings, self.metrics) if settings.record_rate else None
         self._replay = Replay(settings, self.versions)
-        self.changes = Changes(settings, self.versions, self.metrics)
+        self.changes = Changes(settings, self.versions, self.metrics, self._changes_copied)
         self.poller = Poller(
             settings,
             Loader(
@@ -287,6 +287,11 @@ class Worker:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._announce)
 
+    def _changes_copied(self) -> None:
+        """Reports that the copy of a change log has caught up, in the thread that made it."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._announce)
+
     def _shards_changed(self) -> None:
         """Reports that other replicas of shards can be called. On the event loop."""
         if self._settings.ready_requires_shards:
@@ -312,7 +317,7 @@ class Worker:
 
     def _current_problem(self) -> str:
         """Returns why requests should not be sent here; "": they should."""
-        problem = self.engine.problem
+        problem = self.engine.problem or self.changes.problem
         if not problem and self.shards is not None and self._settings.ready_requires_shards:
             problem = self.shards.problem
         if self._listens:

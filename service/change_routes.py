@@ -9,7 +9,9 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from bundle.changes.log import framed
 from bundle.changes.records import Action, Kind
+from service.changes.copying import SEQUENCE_HEADER
 from service.changes.follower import Changes
 from service.changes.requests import ChangeRequest
 from service.codec import json
@@ -21,6 +23,7 @@ from service.engine.calls import Target
 from service.errors import InvalidArgument
 
 _JSON = "application/json"
+_RECORDS = "application/octet-stream"
 _SUMMARIES = {
     "upsert": "Add {kind}, or replace those with the same ids",
     "delete": "Delete {kind}",
@@ -73,6 +76,14 @@ def change_routes(
     for kind, actions in ACTIONS.items():
         for action in actions:
             add(kind, action)
+
+    @router.get("/changes/records", summary="Get records of a change log", responses=responses)
+    async def get_records(request: Request, model: str, sequence: int, checksum: int) -> Response:
+        authorize(request, model)
+        records, last = await run_in_threadpool(changes.after, model, sequence, checksum)
+        headers = {SEQUENCE_HEADER: str(last)}
+        return Response(framed(records), media_type=_RECORDS, headers=headers)
+
     return router
 
 

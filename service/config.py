@@ -112,6 +112,19 @@ class ServiceSettings(BaseSettings):
     """Directory that holds a change log for each model, as `<changes_dir>/<model>/changes.log`:
     what was changed of its rows, candidates and contexts. Default: `root`.
     """
+    follow_changes: str = ""
+    """URL of the service that takes the changes, such as `http://writer:8080` or its admin API.
+    This service copies its change logs, applies them, is ready once it has caught up, and rejects
+    changes that are sent to it. Default: this service takes changes itself.
+    """
+    follow_changes_token: Path | None = None
+    """File with the token that is sent to `follow_changes`, whose setting `changes_from` must name
+    it.
+    """
+    follow_changes_ca: Path | None = None
+    """File of certificate authorities for the certificate of `follow_changes`, PEM. Default: those
+    of the system.
+    """
     require: Annotated[tuple[str, ...], NoDecode] = ()
     """Model that must load at start; if it cannot, the service exits with code 7. Repeatable; in
     the environment, separate the names with commas.

@@ -16,6 +16,7 @@ leaves out what is damaged and keeps the rest.
 
 from __future__ import annotations
 
+import bisect
 import fcntl
 import os
 import struct
@@ -28,7 +29,7 @@ from typing import NamedTuple
 
 import orjson
 
-from bundle.errors import FormatError, LogDamaged, LogUnwritable
+from bundle.errors import FormatError, LogDamaged, LogsDiffer, LogUnwritable
 from bundle.format.checksums import crc32c
 from bundle.storage import files
 
@@ -44,6 +45,8 @@ _RECOVERED_GAP = 1_000_000
 """By how much sequences rise after a recovery: those of lost records are never used again."""
 _READ_BYTES = 8 << 20
 """Bytes that are read at a time."""
+_MARK_BYTES = 1 << 20
+"""Bytes between two offsets that a tail remembers: about as much is read to find a record."""
 
 
 class Record(NamedTuple):
@@ -94,6 +97,7 @@ class ChangeLog:
     Attributes:
       path: The file, which need not exist: then there are no records.
       sequence: Of the last record that was read; 0: none was.
+      checksum: The crc32c of the payload of that record; 0: none was read.
     """
 
     def __init__(self, path: Path, model: str) -> None:
@@ -105,6 +109,7 @@ class ChangeLog:
         """
         self.path = path
         self.sequence = 0
+        self.checksum = 0
         self._model = model
         self._position = 0
         self._header = b""
@@ -186,6 +191,7 @@ class ChangeLog:
                 elif record.sequence > self._read_sequence:
                     records.append(record)
                     self._read_sequence = record.sequence
+                    self.checksum = crc32c(record.payload)
                     self.sequence = max(self.sequence, record.sequence)
                 self._position = end
         return records
@@ -226,8 +232,22 @@ class LogWriter:
           LogUnwritable: The disk is full or broken, and no record was appended.
           ValueError: A payload is empty or too long.
         """
+        first = self._log.sequence + 1
+        records = [Record(first + number, payload) for number, payload in enumerate(payloads)]
+        self.copy(records)
+        return [record.sequence for record in records]
+
+    def copy(self, records: Sequence[Record]) -> None:
+        """Appends records of another log, which keep their sequences.
+
+        Args:
+          records: Behind all that the log has, by rising sequences; payloads as of `append`.
+
+        Raises:
+          LogUnwritable, ValueError: As of `append`.
+        """
         log = self._log
-        for payload in payloads:
+        for _, payload in records:
             if not 1 <= len(payload) <= RECORD_BYTES_MAX:
                 raise ValueError(
                     f"a record of {len(payload)} bytes; 1 to {RECORD_BYTES_MAX} were expected"
@@ -239,8 +259,6 @@ class LogWriter:
             header = _header_of(log._model)
             begin = 0
             content = MAGIC + _framed(Record(0, header))
-        sequences = [log.sequence + number for number in range(1, len(payloads) + 1)]
-        records = map(Record, sequences, payloads)
         content += b"".join(map(_framed, records))
         try:
             log._inode = _write_at(log.path, content, begin)
@@ -248,9 +266,117 @@ class LogWriter:
             raise _unwritable(log.path, problem) from problem
         log._header = header
         log._position = begin + len(content)
-        if sequences:
-            log.sequence = log._read_sequence = sequences[-1]
-        return sequences
+        if records:
+            log.sequence = log._read_sequence = records[-1].sequence
+            log.checksum = crc32c(records[-1].payload)
+
+
+class LogTail:
+    """Reads a log from any sequence on, for services that keep a copy of it. Safe for any number of
+    threads.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Reads nothing yet; `path`: the file, which need not exist."""
+        self._path = path
+        self._inode = 0
+        self._marks_sequences: list[int] = []
+        self._marks_ends: list[int] = []
+        """The offsets behind some records, by their sequences."""
+        self._lock = threading.Lock()
+
+    def after(self, sequence: int, checksum: int, bytes_max: int) -> list[Record]:
+        """Returns the records behind the last one of a copy.
+
+        Args:
+          sequence: Of the last record that the copy has; 0: it has none.
+          checksum: The crc32c of the payload of that record.
+          bytes_max: Of the payloads; at least one record is returned if there is one.
+
+        Raises:
+          LogsDiffer: The log has no such record, so that the copy is of another log.
+          LogDamaged, FormatError: The log cannot be read.
+          OSError: Likewise.
+        """
+        with self._lock:
+            descriptor = _lock_to_read(self._path) if self._path.exists() else None
+            try:
+                return self._after(sequence, checksum, bytes_max)
+            except FileNotFoundError:
+                if sequence:
+                    raise _differs(self._path, sequence) from None
+                return []
+            finally:
+                if descriptor is not None:
+                    os.close(descriptor)
+
+    def _after(self, sequence: int, checksum: int, bytes_max: int) -> list[Record]:
+        records: list[Record] = []
+        size = 0
+        is_known = not sequence
+        with self._path.open("rb", buffering=0) as file:
+            descriptor = file.fileno()
+            magic = os.pread(descriptor, len(MAGIC), 0)
+            _check_magic(self._path, magic)
+            begin = self._begin(sequence, os.fstat(descriptor).st_ino)
+            if magic == MAGIC:
+                for record, end in _records(self._path, descriptor, begin):
+                    self._mark(record.sequence, end)
+                    if record.sequence == sequence:
+                        is_known = not sequence or crc32c(record.payload) == checksum
+                    if record.sequence <= sequence:
+                        continue
+                    if not is_known or (records and size + len(record.payload) > bytes_max):
+                        break
+                    records.append(record)
+                    size += len(record.payload)
+        if not is_known:
+            raise _differs(self._path, sequence)
+        return records
+
+    def _begin(self, sequence: int, inode: int) -> int:
+        """Returns an offset at which a record begins that is not behind one with a sequence."""
+        if inode != self._inode:
+            self._inode = inode
+            self._marks_sequences = []
+            self._marks_ends = []
+        number = bisect.bisect_left(self._marks_sequences, sequence)
+        return self._marks_ends[number - 1] if number else len(MAGIC)
+
+    def _mark(self, sequence: int, end: int) -> None:
+        last = self._marks_ends[-1] if self._marks_ends else 0
+        if end - last >= _MARK_BYTES:
+            self._marks_sequences.append(sequence)
+            self._marks_ends.append(end)
+
+
+def framed(records: Sequence[Record]) -> bytes:
+    """Returns records as a log holds them."""
+    return b"".join(map(_framed, records))
+
+
+def read_framed(content: bytes) -> list[Record]:
+    """Returns the records that `framed` wrote.
+
+    Raises:
+      FormatError: The bytes are cut short, or a checksum does not match.
+    """
+    records = []
+    offset = 0
+    while offset < len(content):
+        frame = _frame_at(content, offset)
+        if frame is None or not frame.is_sound:
+            raise FormatError(f"{len(content)} bytes of a change log are damaged at {offset}")
+        records.append(frame.record)
+        offset = frame.end
+    return records
+
+
+def _differs(path: Path, sequence: int) -> LogsDiffer:
+    return LogsDiffer(
+        f"change log {path} has no such record {sequence} as the copy: the copy is of another log, "
+        "or has records that this one has lost"
+    )
 
 
 def recover(path: Path, model: str) -> Recovery:

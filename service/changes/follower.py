@@ -9,13 +9,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bundle.errors import BundleError
+from bundle.changes.log import Record
+from bundle.errors import BundleError, LogsDiffer
 from service.changes.absorption import Absorber, AbsorptionFailed
+from service.changes.copying import LogCopier, Source
 from service.changes.model_changes import ModelChanges
 from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult
 from service.config import ServiceSettings
 from service.engine.calls import Target
-from service.errors import DataLoss, NotReady, ServiceError, Unimplemented
+from service.errors import DataLoss, InvalidArgument, NotReady, ServiceError, Unimplemented
 from service.observability.logging import fields, logger
 from service.observability.metrics import Metrics
 from service.versions.lifecycle import VersionManager
@@ -38,11 +40,18 @@ _ABSORB_AGAIN_S = 60.0
 class Changes:
     """The changes of all models. Safe for any number of threads.
 
+    A service that follows another one copies its logs, and takes no changes itself: one service
+    writes.
+
     What shards serve does not change: routers lay the changes over what shards return.
     """
 
     def __init__(
-        self, settings: ServiceSettings, manager: VersionManager, metrics: Metrics
+        self,
+        settings: ServiceSettings,
+        manager: VersionManager,
+        metrics: Metrics,
+        report: Callable[[], object] = lambda: None,
     ) -> None:
         """Begins without models.
 
@@ -50,11 +59,18 @@ class Changes:
           settings: Where the logs are, and the limits.
           manager: Serves the versions.
           metrics: Counts the changes.
+          report: Called when the copy of a log has caught up.
+
+        Raises:
+          SettingsError: The service that is to be followed cannot be.
         """
         self._settings = settings
         self._manager = manager
         self._metrics = metrics
         self._models: dict[str, ModelChanges] = {}
+        self._copied_report = report
+        self._source = Source(settings) if settings.follow_changes else None
+        self._copiers: dict[str, LogCopier] = {}
         self._attached: dict[ModelVersion, ModelChanges] = {}
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -78,6 +94,45 @@ class Changes:
     def stop(self) -> None:
         """Ends the threads."""
         self._stopping.set()
+        for copier in list(self._copiers.values()):
+            copier.stop()
+
+    @property
+    def problem(self) -> str:
+        """Why requests should not be sent here: changes that were made before are missing; "":
+        they are not.
+        """
+        for name, copier in list(self._copiers.items()):
+            if not copier.has_caught_up:
+                reason = copier.problem or f"{copier.lag} are missing"
+                return f"the changes of model {name!r} are not copied yet: {reason}"
+        return ""
+
+    def after(self, name: str, sequence: int, checksum: int) -> tuple[list[Record], int]:
+        """Returns records behind the last one of a copy, and the sequence of the last change.
+
+        Args:
+          name: The name of the model.
+          sequence: Of the last record of the copy; 0: it has none.
+          checksum: The crc32c of its payload.
+
+        Raises:
+          InvalidArgument: The copy is of another log.
+          ServiceError: There is no such model, or its log cannot be read.
+        """
+        model = self._known(name)
+        last, last_checksum = model.end()
+        if (sequence, checksum) == (last, last_checksum):
+            return [], last
+        try:
+            records = model.after(sequence, checksum)
+        except LogsDiffer as problem:
+            raise InvalidArgument(str(problem)) from problem
+        except BundleError as problem:
+            raise DataLoss(str(problem)) from problem
+        if records:
+            last = max(last, records[-1].sequence)
+        return records, last
 
     def attach(self, loaded: ModelVersion, serve: Callable[..., object]) -> None:
         """Has a version served with the changes in the log of its model.
@@ -113,6 +168,11 @@ class Changes:
             changed.
         """
         self._check_takes_changes()
+        if self._source is not None:
+            raise Unimplemented(
+                f"this service follows the changes of {self._source.url}, which alone takes "
+                "changes; send the change there"
+            )
         with self._manager.acquire(target.model, target.version, target.label) as version:
             model = self._of(version.model)
             result = model.submit(request, version.version)
@@ -132,7 +192,13 @@ class Changes:
         changes = self._known(model)
         with suppress(BundleError, OSError):  # the thread that follows the log reports them
             changes.follow()
-        return {"model": model, **changes.status()}
+        status = {"model": model, **changes.status()}
+        copier = self._copiers.get(model)
+        if self._source is not None and copier is not None:
+            status["follows"] = self._source.url
+            status["lag"] = copier.lag
+            status["problem"] = status["problem"] or copier.problem
+        return status
 
     def applied(self, model: str) -> AppliedChanges:
         """Returns what was changed of a model so far, by any process of the service.
@@ -170,10 +236,14 @@ class Changes:
             problem = ""
             try:
                 model.follow()
-                if is_due:
+                if is_due and self._source is None:
                     model.expire(time.time())
             except (BundleError, ServiceError, OSError) as error:
                 problem = str(error)
+            copier = self._copiers.get(name)
+            if copier is not None:
+                problem = problem or copier.problem
+                self._metrics.set("change_lag", copier.lag, name)
             if problem != model.problem:
                 model.problem = problem
                 if problem:
@@ -193,11 +263,13 @@ class Changes:
             the setting `absorb_changed_at`.
 
         Returns:
-          How many models absorbed some.
+          How many models absorbed some; none, if the log is copied from another service.
         """
         if slots_max is None:
             slots_max = self._settings.absorb_changed_at
         count = 0
+        if self._source is not None:  # the log is that of another service
+            return count
         for name, model in list(self._models.items()):
             problem = ""
             try:
@@ -246,9 +318,12 @@ class Changes:
     def _of(self, name: str) -> ModelChanges:
         with self._lock:
             if name not in self._models:
-                self._models[name] = ModelChanges(
-                    name, self.path_of(name), self._settings, self._manager
-                )
+                model = ModelChanges(name, self.path_of(name), self._settings, self._manager)
+                self._models[name] = model
+                if self._source is not None:
+                    copier = LogCopier(name, self._source, model, self._copied_report)
+                    self._copiers[name] = copier
+                    copier.start()
             return self._models[name]
 
     def _forget_retired(self) -> None:
@@ -261,7 +336,8 @@ class Changes:
 
     def _report(self, name: str, model: ModelChanges) -> None:
         self._metrics.set("change_sequence", model.sequence, name)
-        self._metrics.set("changes_followed", not model.problem, name)
+        is_followed = not (model.problem or model.behind)
+        self._metrics.set("changes_followed", is_followed, name)
         in_segments, in_slots = model.changed_candidates
         self._metrics.set("changed_candidates", in_segments, name, "index")
         self._metrics.set("changed_candidates", in_slots, name, "exact")

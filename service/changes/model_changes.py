@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.changes.log import RECORD_BYTES_MAX, ChangeLog, LogWriter, Record
+from bundle.changes.log import RECORD_BYTES_MAX, ChangeLog, LogTail, LogWriter, Record
 from bundle.changes.records import (
     SEQUENCE,
     Absorption,
@@ -56,6 +56,8 @@ SEGMENTS_NAME = "changes.segments"
 """The directory of segments, beside the log."""
 _LISTED_MAX = 100
 """Ids of each kind that a result lists."""
+_COPIED_BYTES = 8 << 20
+"""Of the records that are sent to a copy at a time."""
 _RETRY_S = 0.5
 """Until a version that is behind tries again."""
 
@@ -122,8 +124,11 @@ class ModelChanges:
         self._model = model
         self._settings = settings
         self._manager = manager
+        self._is_copy = bool(settings.follow_changes)
+        """Whether the log is another service's, whose segments are not here."""
         self._log = ChangeLog(path, model)
         self._row_files = RowFiles(path)
+        self._tail = LogTail(path)
         self._versions: list[ChangedVersion] = []
         self._segments = SegmentDirectory(path.with_name(SEGMENTS_NAME))
         self._absorptions: dict[tuple[int, str], Absorption] = {}
@@ -188,6 +193,35 @@ class ModelChanges:
                 self._catch_up()
             self._apply_records(self._log.read())
             self._publish()
+
+    def end(self) -> tuple[int, int]:
+        """Returns the sequence and the checksum of the last record of the log."""
+        with self._lock:
+            self.follow()
+            return self._log.sequence, self._log.checksum
+
+    def copy(self, records: Sequence[Record]) -> int:
+        """Appends records of another log and serves them; returns the sequence of the last one.
+
+        Those that another worker has copied meanwhile are left out.
+
+        Raises:
+          BundleError, OSError: The log cannot be read or written.
+        """
+        with self._lock:
+            if records:
+                with self._log.writing() as writer:
+                    self._apply_records(writer.read())
+                    new = [record for record in records if record.sequence > self._log.sequence]
+                    if new:
+                        writer.copy(new)
+                self._apply_records(new)
+                self._publish()
+            return self._log.sequence
+
+    def after(self, sequence: int, checksum: int) -> list[Record]:
+        """Returns records behind the last one of a copy; see `LogTail.after`."""
+        return self._tail.after(sequence, checksum, _COPIED_BYTES)
 
     def submit(self, request: ChangeRequest, version: int) -> ChangeResult:
         """Makes a change: when this returns, it is on the disk, and served by this process.
@@ -613,6 +647,9 @@ class ModelChanges:
         """Applies a change to a version, unless that misses earlier ones, or will miss this one."""
         if version in self._behind or sequence <= version.sequence:
             return
+        if self._is_copy and change.head.absorption is not None:
+            version.set_sequence(sequence)
+            return
         try:
             version.apply(sequence, change)
         except ShardsFailed as problem:
@@ -663,7 +700,7 @@ class ModelChanges:
         included = version.loaded.manifest.changes_included or 0
         expiring = _expiring(change for _, change in changes)
         is_fresh = not version.sequence
-        if is_fresh:
+        if is_fresh and not self._is_copy:
             self._begin_with_segments(version, changes)
         for sequence, change in changes:
             if sequence <= version.sequence:
@@ -673,7 +710,7 @@ class ModelChanges:
             absorption = head.absorption
             if absorption is not None:
                 begun = version.begun.get(head.target, 0)
-                is_held = is_fresh or absorption.sequence <= begun
+                is_held = self._is_copy or is_fresh or absorption.sequence <= begun
             if is_held:
                 version.set_sequence(sequence)
                 continue

@@ -412,6 +412,8 @@ def _status_text(status: Document) -> str:
     lines = [f"{status['model']}: sequence {status['sequence']} of {status['log']}"]
     if status["problem"]:
         lines.append(f"problem: {status['problem']}")
+    if "follows" in status:
+        lines.append(f"  follows {status['follows']}: {status['lag']:,} sequences behind")
     for stream, offset in status["streams"].items():
         lines.append(f"  stream {stream}: applied up to offset {offset}")
     for version in status["versions"]:

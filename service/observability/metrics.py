@@ -249,6 +249,11 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         ("model",),
         "livemin",
     ),
+    "change_lag": (
+        "Sequences by which the copy of a change log is behind that of the followed service",
+        ("model",),
+        "livemax",
+    ),
     "changes_followed": (
         "Whether the change log of the model can be read: 1 yes, 0 no",
         ("model",),

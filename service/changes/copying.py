@@ -1,0 +1,179 @@
+"""Copies the change log of a model from the service that takes the changes."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+from urllib.parse import quote, urlsplit
+
+from bundle.changes.log import Record, read_framed
+from bundle.errors import BundleError
+from service.config import ServiceSettings, SettingsError
+from service.errors import ServiceError
+
+SEQUENCE_HEADER = "rowcast-change-sequence"
+"""Of a response with records: the sequence of the last change that the service has."""
+_TIMEOUT_S = 30.0
+_POLL_S = 0.1
+"""Between two requests while nothing changes."""
+_TOO_MANY = 429
+_RETRY_S = 0.5
+"""Until the next request after a failure."""
+_SHOWN_MAX = 300
+"""Characters of a response that a problem quotes."""
+_DIRECT = urllib.request.ProxyHandler({})
+"""Uses no proxy, whatever the environment names: services are near."""
+
+
+class CopyFailed(Exception):
+    """The log cannot be copied now; the message says why."""
+
+
+class Busy(Exception):
+    """The service that takes the changes has too many requests now."""
+
+
+class Copied(NamedTuple):
+    """What the service that takes the changes returned.
+
+    Attributes:
+      records: Behind those of the copy.
+      sequence: Of the last change that the service has.
+    """
+
+    records: list[Record]
+    sequence: int
+
+
+class LogCopy(Protocol):
+    """The log of a model that is a copy."""
+
+    def end(self) -> tuple[int, int]:
+        """Returns the sequence and the checksum of the last record."""
+
+    def copy(self, records: list[Record]) -> int:
+        """Appends records and applies them; returns the sequence of the last one."""
+
+
+class Source:
+    """The service that takes the changes."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        """Checks the settings.
+
+        Raises:
+          SettingsError: The URL, or the file of authorities, cannot be used.
+        """
+        self.url = settings.follow_changes.rstrip("/")
+        self._token = settings.follow_changes_token
+        parts = urlsplit(self.url)
+        if parts.scheme not in {"http", "https"} or not parts.netloc:
+            raise SettingsError(
+                f"--follow-changes is {self.url!r}; a URL such as http://writer:8080 was expected"
+            )
+        handlers: list[urllib.request.BaseHandler] = [_DIRECT]
+        authorities = settings.follow_changes_ca
+        if authorities is not None:
+            try:
+                context = ssl.create_default_context(cafile=str(authorities))
+            except (OSError, ssl.SSLError) as problem:
+                raise SettingsError(f"--follow-changes-ca: {authorities}: {problem}") from problem
+            handlers.append(urllib.request.HTTPSHandler(context=context))
+        self._opener = urllib.request.build_opener(*handlers)
+
+    def fetch(self, model: str, sequence: int, checksum: int) -> Copied:
+        """Returns the records behind the last one of a copy.
+
+        Args:
+          model: The name of the model.
+          sequence: Of the last record of the copy; 0: it has none.
+          checksum: Of that record.
+
+        Raises:
+          Busy: The service has too many requests now.
+          CopyFailed: The service cannot be reached, or rejects the request.
+        """
+        path = f"/v1/models/{quote(model, safe='')}/changes/records"
+        url = f"{self.url}{path}?sequence={sequence}&checksum={checksum}"
+        request = urllib.request.Request(url)  # noqa: S310 - the scheme was checked
+        try:
+            if self._token is not None:
+                token = self._token.read_text().strip()
+                request.add_header("authorization", f"Bearer {token}")
+            with self._opener.open(request, timeout=_TIMEOUT_S) as response:
+                records = read_framed(response.read())
+                last = int(response.headers[SEQUENCE_HEADER])
+        except urllib.error.HTTPError as problem:
+            with problem:
+                if problem.code == _TOO_MANY:
+                    raise Busy from problem
+                shown = problem.read(_SHOWN_MAX).decode(errors="replace")
+            raise CopyFailed(f"{self.url} responds {problem.code}: {shown}") from problem
+        except (OSError, TypeError, ValueError, BundleError) as problem:
+            raise CopyFailed(f"{self.url}: {problem}") from problem
+        return Copied(records, last)
+
+
+class LogCopier:
+    """Copies the log of one model in a thread.
+
+    Attributes:
+      problem: Why the log cannot be copied now; "": it can.
+      lag: How many sequences the copy was behind after the last request.
+      has_caught_up: Whether the copy had all changes at some moment since the start.
+    """
+
+    def __init__(
+        self, model: str, source: Source, copy: LogCopy, report: Callable[[], object]
+    ) -> None:
+        """Prepares; `start` begins.
+
+        Args:
+          model: The name of the model.
+          source: The service that takes the changes.
+          copy: The log.
+          report: Called when the copy has caught up for the first time.
+        """
+        self.problem = ""
+        self.lag = 0
+        self.has_caught_up = False
+        self._model = model
+        self._source = source
+        self._copy = copy
+        self._report = report
+        self._stopping = threading.Event()
+
+    def start(self) -> None:
+        """Begins to copy."""
+        threading.Thread(target=self._run, name="rowcast-copy-changes", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends the thread after its request."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                has_more = self._step()
+                self.problem = ""
+                if not has_more:
+                    self._stopping.wait(_POLL_S)
+            except Busy:
+                self._stopping.wait(_POLL_S)
+            except (CopyFailed, BundleError, ServiceError, OSError) as problem:
+                self.problem = str(problem)
+                self._stopping.wait(_RETRY_S)
+
+    def _step(self) -> bool:
+        """Copies what is new; returns whether there was anything."""
+        copied = self._source.fetch(self._model, *self._copy.end())
+        sequence = self._copy.copy(copied.records)
+        self.lag = max(0, copied.sequence - sequence)
+        if not self.lag and not self.has_caught_up:
+            self.has_caught_up = True
+            self._report()
+        return bool(copied.records)
