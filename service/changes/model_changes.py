@@ -30,6 +30,7 @@ from bundle.changes.records import (
     decode,
     encode,
     expiring_ids,
+    runs_of_upserts,
 )
 from bundle.changes.segments import TEMPORARY
 from bundle.errors import BundleError, LogUnwritable
@@ -140,9 +141,13 @@ class ModelChanges:
           OSError: Likewise.
         """
         with self._lock:
-            self.follow()
+            was_read = bool(self._log.sequence)
+            changes = self._apply_records(self._log.read())
+            self._publish()
+            if was_read:
+                changes = self._read_again()
             version = ChangedVersion(loaded, self._segments)
-            self._replay(version)
+            self._apply_to(version, changes)
             serve(version.publish())
             self._versions.append(version)
 
@@ -484,41 +489,48 @@ class ModelChanges:
         if head.stream:
             self.streams[head.stream] = max(head.offset, self.streams.get(head.stream, 0))
 
-    def _apply_records(self, records: Sequence[Record]) -> None:
-        for record in records:
-            change = decode(record.payload)
+    def _apply_records(self, records: Sequence[Record]) -> list[tuple[int, Change]]:
+        """Applies what was read from the log; returns it."""
+        changes = [(record.sequence, decode(record.payload)) for record in records]
+        for sequence, change in changes:
             self._note(change)
             for version in self._versions:
-                version.apply(record.sequence, change)
+                version.apply(sequence, change)
+        return changes
 
-    def _replay(self, version: ChangedVersion) -> None:
-        """Applies to a version what was read of the log so far."""
+    def _read_again(self) -> list[tuple[int, Change]]:
+        """Returns all changes that were read of the log so far, with their sequences."""
         last = self._log.sequence
-        if not last:
-            return
         records = ChangeLog(self._log.path, self._model).read()
-        self._apply_to(version, [record for record in records if record.sequence <= last])
+        return [
+            (record.sequence, decode(record.payload))
+            for record in records
+            if record.sequence <= last
+        ]
 
-    def _apply_to(self, version: ChangedVersion, records: Sequence[Record]) -> None:
+    def _apply_to(self, version: ChangedVersion, changes: Sequence[tuple[int, Change]]) -> None:
         """Applies to a version all that the log held when it was loaded, but for what its bundle
         contains.
         """
-        changes = [(record.sequence, decode(record.payload)) for record in records]
         included = version.loaded.manifest.changes_included or 0
         expiring = _expiring(change for _, change in changes)
         begun = self._begin_with_segments(version, changes)
+        left = []
         for sequence, change in changes:
             head = change.head
             is_held = head.kind == "candidates" and sequence <= begun.get(head.target, 0)
             if is_held or head.absorption is not None:
-                version.set_sequence(sequence)
                 continue
-            if sequence > included or change.head.kind == "rows":
-                version.apply(sequence, change)
-                continue
-            ids = expiring.get(change.head.target, set())
-            kept = change.only(np.array([key in ids for key in change.ids.tolist()], bool))
-            version.apply(sequence, kept)
+            kept = change
+            if sequence <= included and head.kind != "rows":
+                ids = expiring.get(head.target, set())
+                kept = change.only(np.array([key in ids for key in change.ids.tolist()], bool))
+            if kept.size:
+                left.append((sequence, kept))
+        for run in runs_of_upserts(left):
+            version.apply_run(run)
+        if changes:
+            version.set_sequence(changes[-1][0])
 
     def _begin_with_segments(
         self, version: ChangedVersion, changes: Sequence[tuple[int, Change]]
@@ -548,19 +560,21 @@ class ModelChanges:
         self._sequences = {}
         self.streams = {}
         try:
-            records = ChangeLog(self._log.path, self._model).read()
+            changes = self._read_again()
         except (BundleError, OSError) as problem:
             self.problem = str(problem)
             return
-        records = [record for record in records if record.sequence <= self._log.sequence]
-        for record in records:
-            self._note(decode(record.payload))
+        for _, change in changes:
+            self._note(change)
         for version in versions:
-            self._apply_to(version, records)
+            self._apply_to(version, changes)
         self._versions = versions
         self._publish()
 
     def _publish(self) -> None:
+        if any(version.is_lost for version in self._versions):
+            self._restore()
+            return
         for version in self._versions:
             self._manager.change(version.loaded, version.publish())
 
@@ -585,7 +599,10 @@ def _kept_count(store: ChangedCorpus, slots_max: int) -> int | None:
     """
     counts = store.segment_counts
     is_worn = [2 * live_count < size for size, live_count in counts]
-    if store.slot_count < slots_max and not any(is_worn):
+    worn_count = sum(
+        size - live_count for (size, live_count), worn in zip(counts, is_worn, strict=True) if worn
+    )
+    if max(store.slot_count, worn_count) < slots_max:
         return None
     behind = store.added_count - sum(live_count for _, live_count in counts)
     kept_count = len(counts)
