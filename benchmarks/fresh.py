@@ -4,7 +4,8 @@
   it, over connections of their own, which reach every worker;
 - beside load: latency of queries at half of the throughput that one caller reaches, with and
   without a stream of changes, minute by minute;
-- many changes: throughput of unfiltered queries with and without so many changed candidates;
+- many changes: throughput of unfiltered queries with and without so many changed candidates, at
+  once and when they are absorbed into a segment;
 - restart: from the start of a service to the first response, with and without the log.
 """
 
@@ -12,9 +13,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import multiprocessing
 import shutil
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,15 +37,21 @@ NEW = 100
 BATCH = 50
 """Changes in a request of the stream."""
 TIMEOUT_S = 60.0
+ABSORBED_S = 20.0
+"""In which changed candidates are absorbed into a segment."""
 
 
 class Client:
-    """Sends queries and changes to one service."""
+    """Sends queries and changes to one service.
+
+    Attributes:
+      admin: URL of the model in the admin API.
+    """
 
     def __init__(self, service: Service, workload: RetrievalWorkload) -> None:
         self._calls = httpx.Client(base_url=f"http://127.0.0.1:{service.http}", timeout=TIMEOUT_S)
-        admin = f"http://127.0.0.1:{service.admin}/v1/models/{MODEL}"
-        self._changes = httpx.Client(base_url=admin, timeout=TIMEOUT_S)
+        self.admin = f"http://127.0.0.1:{service.admin}/v1/models/{MODEL}"
+        self._changes = httpx.Client(base_url=self.admin, timeout=TIMEOUT_S)
         self._bodies = [
             {"context": {"user": int(user), "history": history.tolist()}, "k": workload.k}
             for user, history in zip(workload.users, workload.histories, strict=True)
@@ -66,6 +73,12 @@ class Client:
     def upsert(self, items: list[dict[str, Any]]) -> None:
         """Adds or replaces candidates."""
         self._changes.post("/candidates/upsert", json={"items": items}).raise_for_status()
+
+    def sequence(self) -> int:
+        """Returns how many records the change log has."""
+        response = self._changes.get("/changes").raise_for_status()
+        sequence: int = response.json()["sequence"]
+        return sequence
 
     def _retrieved(self, body: dict[str, Any], headers: dict[str, str] | None = None) -> list[int]:
         response = self._calls.post(f"/v1/models/{MODEL}:retrieve", json=body, headers=headers)
@@ -99,16 +112,20 @@ def main() -> None:
         console.print(f"visible: {_milliseconds(_visibilities(client, random))}")
         _beside_load(client, given.rate, given.minutes, console)
     (root / MODEL / "changes.log").unlink()
+    shutil.rmtree(root / MODEL / "changes.segments", ignore_errors=True)
 
     with _served(root, scratch, given.workers, workload) as (client, _):
         before = _throughput(client)
         for first in range(0, given.changed, 500):
             last = min(first + 500, given.changed)
             client.upsert([_item(key, key) for key in range(first, last)])
+        at_once = _throughput(client)
+        time.sleep(ABSORBED_S)
         after = _throughput(client)
         console.print(
-            f"many changes: {before:.0f} queries per second, {after:.0f} with {given.changed:,} "
-            f"changed candidates: {after / before:.2f} x"
+            f"many changes: {before:.0f} queries per second; with {given.changed:,} changed "
+            f"candidates {at_once:.0f} at once ({at_once / before:.2f} x), {after:.0f} "
+            f"{ABSORBED_S:.0f} s later ({after / before:.2f} x)"
         )
     with _served(root, scratch, given.workers, workload) as (_, start_s):
         console.print(
@@ -157,31 +174,38 @@ def _beside_load(client: Client, rate: int, minutes: int, console: Console) -> N
     interval_s = 2 / _throughput(client)
     alone = _latencies(client, interval_s, 30)
     console.print(f"queries alone, one in {1000 * interval_s:.1f} ms: {_milliseconds(alone)}")
-    stopped = threading.Event()
-    sent = [0]
-
-    def stream() -> None:
-        due = time.perf_counter()
-        for number in itertools.count():
-            first = (number * BATCH) % 5000
-            client.upsert([_item(20_000_000 + first + key, key) for key in range(BATCH)])
-            sent[0] += BATCH
-            due += BATCH / rate
-            if stopped.wait(max(0.0, due - time.perf_counter())):
-                return
-
-    thread = threading.Thread(target=stream)
-    thread.start()
+    # In a process of its own, which takes no time of the interpreter that sends queries.
+    stream = multiprocessing.get_context("spawn").Process(
+        target=_stream, args=(client.admin, rate), daemon=True
+    )
+    stream.start()
     for minute in range(1, minutes + 1):
-        before = sent[0]
+        before = client.sequence()
         beside = _latencies(client, interval_s, 60)
         ratio = float(np.percentile(beside, 99) / np.percentile(alone, 99))
         console.print(
-            f"minute {minute}, {(sent[0] - before) / 60:.0f} changes per second: "
+            f"minute {minute}, {BATCH * (client.sequence() - before) / 60:.0f} changes per second: "
             f"{_milliseconds(beside)}; p99 {ratio:.2f} x"
         )
-    stopped.set()
-    thread.join()
+    stream.kill()
+    stream.join()
+
+
+def _stream(admin: str, rate: int) -> None:
+    """Sends changes until it is killed.
+
+    Args:
+      admin: URL of the model in the admin API.
+      rate: Changes per second.
+    """
+    with httpx.Client(base_url=admin, timeout=TIMEOUT_S) as changes:
+        due = time.perf_counter()
+        for number in itertools.count():
+            first = 20_000_000 + (number * BATCH) % 5000
+            items = [_item(first + key, key) for key in range(BATCH)]
+            changes.post("/candidates/upsert", json={"items": items}).raise_for_status()
+            due += BATCH / rate
+            time.sleep(max(0.0, due - time.perf_counter()))
 
 
 def _latencies(client: Client, interval_s: float, seconds: float) -> list[float]:

@@ -16,7 +16,7 @@ of a store (`bundle/stores`), vectors fixed-size lists of float32.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -161,6 +161,51 @@ def absorption_change(corpus: str, version: int, time_s: float, absorption: Abso
         absorption=absorption,
     )
     return Change(head, pa.record_batch({ID: pa.array([], pa.int64())}))
+
+
+def runs_of_upserts(changes: Iterable[tuple[int, Change]]) -> Iterator[list[tuple[int, Change]]]:
+    """Yields changes with their sequences in parts that follow each other: upserts that `joined`
+    makes one of, or a single change of another kind.
+    """
+    run: list[tuple[int, Change]] = []
+    for sequence, change in changes:
+        if run and not _is_alike(run[-1][1], change):
+            yield run
+            run = []
+        run.append((sequence, change))
+    if run:
+        yield run
+
+
+def joined(changes: Sequence[Change]) -> Change:
+    """Returns one upsert that does what several do, one after the other.
+
+    Args:
+      changes: One or more, of a run of upserts.
+    """
+    import pyarrow as pa
+
+    if len(changes) == 1:
+        return changes[0]
+    table = pa.Table.from_batches([change.columns for change in changes])
+    numbers = table[ID].combine_chunks().dictionary_encode().indices.to_numpy()
+    # Of each id the last state, in the order of these.
+    _, from_end = np.unique(numbers[::-1], return_index=True)
+    last = np.sort(numbers.size - 1 - from_end)
+    (columns,) = table.take(pa.array(last)).combine_chunks().to_batches()
+    return Change(changes[-1].head, columns)
+
+
+def _is_alike(before: Change, change: Change) -> bool:
+    """Returns whether two changes that follow each other are of one run."""
+    first = before.head
+    second = change.head
+    if first.action != "upsert" or second.action != "upsert" or first.kind == "rows":
+        return False
+    if (first.kind, first.target, first.version) != (second.kind, second.target, second.version):
+        return False
+    is_alike: bool = before.columns.schema.equals(change.columns.schema)
+    return is_alike and first.embedded == second.embedded
 
 
 def expiring_ids(changes: Iterable[Change]) -> set[int | str]:

@@ -17,6 +17,7 @@ from bundle.changes.records import (
     Absorption,
     Change,
     Kind,
+    joined,
     vector_column,
 )
 from bundle.errors import BundleError, FormatError
@@ -56,6 +57,10 @@ class ShardsFailed(Exception):
     """Shards that a router needs to apply a change do not respond now."""
 
 
+_REJECTED = (ChangeDropped, BundleError, ServiceError, NotFinite)
+"""How a change is rejected that does not apply to a version."""
+
+
 class ChangedVersion:
     """A loaded version, and its changes so far. One thread at a time applies them.
 
@@ -64,6 +69,8 @@ class ChangedVersion:
       served: The version with the changes that were applied before the last `publish`.
       sequence: Of the last change that was applied, or dropped.
       dropped: How many changes of the log do not apply to this version, by the reason.
+      is_lost: Whether the state that segments hold is not known any more, so that the log is to be
+        applied anew.
       unusable: By corpus, why its last segments are not used: all its changed candidates are
         searched exactly.
       begun: By corpus, the sequence of the last change in the segments that it began with.
@@ -80,6 +87,7 @@ class ChangedVersion:
         self.unusable: dict[str, str] = {}
         self._segments = segments
         self.begun: dict[str, int] = {}
+        self.is_lost = False
         self.served = loaded
         self.sequence = 0
         self.dropped: Counter[str] = Counter()
@@ -158,13 +166,28 @@ class ChangedVersion:
         """
         try:
             self.change(change, sequence)
-        except (ChangeDropped, BundleError, ServiceError, NotFinite) as problem:
+        except _REJECTED as problem:
             if self._is_of_shards(problem):
                 raise ShardsFailed(str(problem)) from problem
             reason = str(problem) if isinstance(problem, ChangeDropped) else "it does not fit"
             self.dropped[reason] += 1
         self.sequence = sequence
         self._is_outdated = True
+
+    def apply_run(self, run: Sequence[tuple[int, Change]]) -> None:
+        """Applies upserts that `joined` makes one of, or a single change, as `apply` does one by
+        one. What a segment holds of a state within the run is not known then.
+
+        Args:
+          run: The changes with their sequences.
+        """
+        sequence = run[-1][0]
+        try:
+            self.change(joined([change for _, change in run]), sequence)
+        except _REJECTED:
+            for sequence, change in run:
+                self.apply(sequence, change)
+        self.set_sequence(sequence)
 
     def set_sequence(self, sequence: int) -> None:
         """Says which sequence the change has that was applied last."""
@@ -265,9 +288,14 @@ class ChangedVersion:
         self.publish()  # embeds what has changed before
         try:
             segments = self._loaded_segments(store, absorption)
-            store.absorb(absorption.sequence, segments, self._segments.ended(absorption))
+            ended = self._segments.ended(absorption)
         except UNUSABLE as problem:
             self.unusable[corpus] = str(problem)
+            return
+        try:
+            store.absorb(absorption.sequence, segments, ended)
+        except FormatError:  # such as after a start from the log, while the segment was made
+            self.is_lost = True
             return
         self.unusable.pop(corpus, None)
         self._forget_readers(corpus, store)

@@ -33,6 +33,7 @@ from bundle.changes.records import (
     decode,
     encode,
     expiring_ids,
+    runs_of_upserts,
 )
 from bundle.changes.segments import TEMPORARY
 from bundle.errors import BundleError, LogUnwritable
@@ -159,10 +160,14 @@ class ModelChanges:
           ShardsMissing: A shard that a change needs does not respond.
         """
         with self._lock:
-            self.follow()
+            was_read = bool(self._log.sequence)
+            changes = self._apply_records(self._log.read())
+            self._publish()
+            if was_read:
+                changes = self._read_again()
             version = ChangedVersion(loaded, self._segments)
             try:
-                self._replay(version)
+                self._apply_to(version, changes)
                 serve(version.publish())
             except ShardsFailed as problem:
                 raise ShardsMissing(f"its changes cannot be applied: {problem}") from problem
@@ -636,12 +641,14 @@ class ModelChanges:
         if head.stream:
             self.streams[head.stream] = max(head.offset, self.streams.get(head.stream, 0))
 
-    def _apply_records(self, records: Sequence[Record]) -> None:
-        for record in records:
-            change = decode(record.payload)
+    def _apply_records(self, records: Sequence[Record]) -> list[tuple[int, Change]]:
+        """Applies what was read from the log; returns it."""
+        changes = [(record.sequence, decode(record.payload)) for record in records]
+        for sequence, change in changes:
             self._note(change)
             for version in self._versions:
-                self._apply(version, record.sequence, change)
+                self._apply(version, sequence, change)
+        return changes
 
     def _apply(self, version: ChangedVersion, sequence: int, change: Change) -> None:
         """Applies a change to a version, unless that misses earlier ones, or will miss this one."""
@@ -663,7 +670,7 @@ class ModelChanges:
         """Applies to the versions that are behind what they miss."""
         for version in list(self._behind):
             try:
-                self._replay(version)
+                self._apply_to(version, self._read_again())
                 version.publish()
             except ShardsFailed as problem:
                 self._fall_behind(version, problem)
@@ -677,49 +684,49 @@ class ModelChanges:
                 return problem
         return ""
 
-    def _replay(self, version: ChangedVersion) -> None:
-        """Applies to a version what was read of the log so far, as far as it misses it.
-
-        Raises:
-          ShardsFailed: A shard does not respond; the rest is missing still.
-        """
+    def _read_again(self) -> list[tuple[int, Change]]:
+        """Returns all changes that were read of the log so far, with their sequences."""
         last = self._log.sequence
-        if not last:
-            return
         records = ChangeLog(self._log.path, self._model).read()
-        self._apply_to(version, [record for record in records if record.sequence <= last])
+        return [
+            (record.sequence, decode(record.payload))
+            for record in records
+            if record.sequence <= last
+        ]
 
-    def _apply_to(self, version: ChangedVersion, records: Sequence[Record]) -> None:
+    def _apply_to(self, version: ChangedVersion, changes: Sequence[tuple[int, Change]]) -> None:
         """Applies to a version all that the log held when it was loaded, but for what its bundle
         contains, and what it has.
 
         Raises:
           ShardsFailed: A shard does not respond; the rest is missing still.
         """
-        changes = [(record.sequence, decode(record.payload)) for record in records]
         included = version.loaded.manifest.changes_included or 0
         expiring = _expiring(change for _, change in changes)
         is_fresh = not version.sequence
         if is_fresh and not self._is_copy:
             self._begin_with_segments(version, changes)
+        missing = []
         for sequence, change in changes:
             if sequence <= version.sequence:
                 continue
             head = change.head
-            is_held = head.kind == "candidates" and sequence <= version.begun.get(head.target, 0)
-            absorption = head.absorption
-            if absorption is not None:
-                begun = version.begun.get(head.target, 0)
-                is_held = self._is_copy or is_fresh or absorption.sequence <= begun
+            begun = version.begun.get(head.target, 0)
+            is_held = head.kind == "candidates" and sequence <= begun
+            if head.absorption is not None:
+                is_held = self._is_copy or is_fresh or head.absorption.sequence <= begun
             if is_held:
-                version.set_sequence(sequence)
                 continue
-            if sequence > included or change.head.kind == "rows":
-                version.apply(sequence, change)
-                continue
-            ids = expiring.get(change.head.target, set())
-            kept = change.only(np.array([key in ids for key in change.ids.tolist()], bool))
-            version.apply(sequence, kept)
+            kept = change
+            if sequence <= included and head.kind != "rows":
+                ids = expiring.get(head.target, set())
+                kept = change.only(np.array([key in ids for key in change.ids.tolist()], bool))
+            if kept.size:
+                missing.append((sequence, kept))
+        for run in runs_of_upserts(missing):
+            version.apply_run(run)
+        if changes:
+            version.set_sequence(changes[-1][0])
 
     def _begin_with_segments(
         self, version: ChangedVersion, changes: Sequence[tuple[int, Change]]
@@ -742,23 +749,25 @@ class ModelChanges:
         self._sequences = {}
         self.streams = {}
         try:
-            records = ChangeLog(self._log.path, self._model).read()
+            changes = self._read_again()
         except (BundleError, OSError) as problem:
             self.problem = str(problem)
             return
-        records = [record for record in records if record.sequence <= self._log.sequence]
-        for record in records:
-            self._note(decode(record.payload))
+        for _, change in changes:
+            self._note(change)
         self._versions = versions
         self._behind = {}
         for version in versions:
             try:
-                self._apply_to(version, records)
+                self._apply_to(version, changes)
             except ShardsFailed as problem:
                 self._fall_behind(version, problem)
         self._publish()
 
     def _publish(self) -> None:
+        if any(version.is_lost for version in self._versions):
+            self._restore()
+            return
         for version in self._versions:
             if version in self._behind:
                 continue
@@ -792,7 +801,10 @@ def _kept_count(store: ChangedCorpus, slots_max: int) -> int | None:
         return None
     counts = store.segment_counts
     is_worn = [2 * live_count < size for size, live_count in counts]
-    if store.slot_count < slots_max and not any(is_worn):
+    worn_count = sum(
+        size - live_count for (size, live_count), worn in zip(counts, is_worn, strict=True) if worn
+    )
+    if max(store.slot_count, worn_count) < slots_max:
         return None
     behind = store.added_count - sum(live_count for _, live_count in counts)
     kept_count = len(counts)

@@ -77,7 +77,8 @@ def test_nothing_acknowledged_is_lost_or_applied_twice_when_workers_are_killed(
     request: pytest.FixtureRequest, write: Write, launch: Launch
 ) -> None:
     write()
-    service = launch("--workers", "2")
+    # Segments are made again and again, too, by workers that are killed meanwhile.
+    service = launch("--workers", "2", "--absorb-changed-at", "10")
     wait_for(service, "2")
     kills = KILLS_THOROUGH if request.config.getoption("--thorough") else KILLS
     killed = threading.Event()

@@ -58,7 +58,7 @@ def versions(service: RunningService) -> list[int]:
 
 
 def absorb(service: RunningService) -> None:
-    service.worker.changes.absorb()
+    service.worker.changes.absorb_rows()
 
 
 def row_file(service: RunningService, version: int = 1) -> Path:
