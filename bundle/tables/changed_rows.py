@@ -161,7 +161,7 @@ class ChangedRows:
         rows = [self._settled.rows, self._recent.rows]
         if self.file is not None:
             rows.append(self.file.rows)
-        return max(int(part[-1]) + 1 if part.size else 0 for part in rows)
+        return max([0, *(int(part[-1]) + 1 for part in rows if part.size)])
 
     @property
     def vectors(self) -> Vectors:
@@ -212,12 +212,12 @@ class ChangedRows:
             # again, so that a change copies two vectors on average.
             settled = settled.merged(*recent)
             recent = _EMPTY
-            kept = settled.rows.size
-            memory = _Slots(max(_SLOTS_MIN, 2 * (kept + rows.size)), self.dim)
+            settled_count = settled.rows.size
+            memory = _Slots(max(_SLOTS_MIN, 2 * (settled_count + rows.size)), self.dim)
             memory.add(self._memory.vectors.take(settled.slots, axis=0))
             memory.add(vectors)
-            settled = _Part(settled.rows, np.arange(kept))
-            first = kept
+            settled = _Part(settled.rows, np.arange(settled_count))
+            first = settled_count
         recent = recent.merged(rows, first + np.arange(rows.size))
         if recent.rows.size > _RECENT_MAX:
             settled = settled.merged(*recent)
@@ -251,10 +251,10 @@ class ChangedRows:
         rows = distinct(np.concatenate([in_memory, exchange.lacking]))
         vectors = self.vectors_of(rows)
         is_kept = ~_is_equal(exchange.file, rows, vectors)
-        kept = rows[is_kept]
-        memory = _Slots(max(_SLOTS_MIN, 2 * kept.size), self.dim)
+        memory_rows = rows[is_kept]
+        memory = _Slots(max(_SLOTS_MIN, 2 * memory_rows.size), self.dim)
         memory.add(vectors[is_kept])
-        settled = _Part(kept, np.arange(kept.size))
+        settled = _Part(memory_rows, np.arange(memory_rows.size))
         return ChangedRows(memory, settled, _EMPTY, exchange.file, self.count)
 
     def contains(self, rows: Rows) -> NDArray[np.bool_]:
@@ -292,24 +292,24 @@ class ChangedRows:
                 out[changed] = self._memory.vectors.take(slots, axis=0)
 
 
-def _find(known: Rows, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+def _find(ascending: Rows, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
     """Returns the position of each row among ascending ones, or where it would be inserted, and
     whether it is one of them.
     """
-    positions = known.searchsorted(rows)
-    if not known.size:
+    positions = ascending.searchsorted(rows)
+    if not ascending.size:
         return positions, np.zeros(len(rows), np.bool_)
-    is_known: NDArray[np.bool_] = known.take(positions, mode="clip") == rows
+    is_known: NDArray[np.bool_] = ascending.take(positions, mode="clip") == rows
     return positions, is_known
 
 
 def _is_equal(file: RowFile, rows: Rows, vectors: Vectors) -> NDArray[np.bool_]:
     """Returns which rows a file has with the same vectors, to the bit."""
     positions, is_known = _find(file.rows, rows)
-    (known,) = is_known.nonzero()
-    stored = file.vectors(positions[known])
+    (numbers,) = is_known.nonzero()
+    stored = file.vectors(positions[numbers])
     is_equal = np.zeros(rows.size, np.bool_)
-    is_equal[known] = (stored.view(np.uint32) == vectors[known].view(np.uint32)).all(axis=1)
+    is_equal[numbers] = (stored.view(np.uint32) == vectors[numbers].view(np.uint32)).all(axis=1)
     return is_equal
 
 

@@ -89,9 +89,9 @@ class NewKeys:
         return NewKeys(self.first_row, settled, recent)
 
 
-def _merged(known: tuple[Keys, Rows], keys: Keys, rows: Rows) -> tuple[Keys, Rows]:
+def _merged(part: tuple[Keys, Rows], keys: Keys, rows: Rows) -> tuple[Keys, Rows]:
     """Returns ascending keys and their rows, with further ones between them."""
     order = keys.argsort()
     keys = keys[order]
-    positions = known[0].searchsorted(keys)
-    return np.insert(known[0], positions, keys), np.insert(known[1], positions, rows[order])
+    positions = part[0].searchsorted(keys)
+    return np.insert(part[0], positions, keys), np.insert(part[1], positions, rows[order])

@@ -102,7 +102,9 @@ class RowFile:
         self.rows: Rows = np.asarray(whole[:rows_end].view("<i8"))
         vectors = np.asarray(whole[rows_end:vectors_end].view(STORED[dtype]))
         self._vectors = vectors.reshape(count, self.header.dim)
-        self._scales = np.asarray(whole[vectors_end:].view("<f4")) if dtype == "int8" else None
+        self._scales: Vectors | None = None
+        if dtype == "int8":
+            self._scales = np.asarray(whole[vectors_end:].view("<f4"))
 
     def vectors(self, positions: NDArray[np.integer]) -> Vectors:
         """Returns the vectors of some of `rows`, [n, dim] float32.

@@ -120,7 +120,7 @@ class RowFiles:
 
 
 def is_due(changed: ChangedRows) -> bool:
-    """Returns whether so many changed rows are in memory that a file should have them."""
+    """Returns whether a file should have the changed rows that are in memory."""
     file_bytes = 0
     if changed.file is not None:
         file_bytes = changed.file.bytes

@@ -32,8 +32,10 @@ NEW = (1, 5, 12, 2**63 - 1)
 PADDING = 9
 DTYPES = ("float32", "float16", "bfloat16", "int8")
 SMALL = tuple(f"small{number}" for number in range(16))
-"""So many that they lie side by side."""
+"""Enough of them to lie side by side."""
 TABLES = (*DTYPES, *SMALL)
+DTYPE_OF = {**dict.fromkeys(SMALL, "float32"), **dict(zip(DTYPES, DTYPES, strict=True))}
+DIM_OF = {**dict.fromkeys(SMALL, 3), **dict.fromkeys(DTYPES, DIM)}
 STATES = st.lists(
     st.tuples(
         st.sampled_from((*DTYPES, *SMALL[6:8])),
@@ -45,7 +47,7 @@ STATES = st.lists(
 """The table that changes next, and the keys whose vectors are set."""
 
 
-def feature(table: str, kind: Any = "single", **others: Any) -> entries.EmbeddedFeature:
+def feature(table: str, kind: Any = "single", **fields: Any) -> entries.EmbeddedFeature:
     return entries.EmbeddedFeature.model_validate(
         {
             "kind": kind,
@@ -53,7 +55,7 @@ def feature(table: str, kind: Any = "single", **others: Any) -> entries.Embedded
             "role": "context",
             "ids": {"kind": "keyed", "keys": table},
             "inputs": [f"{kind}_input"],
-            **others,
+            **fields,
         }
     )
 
@@ -102,8 +104,7 @@ class Files:
             self._count += 1
             root = self._root / str(self._count)
             rows = np.array(list(by_key.values()), np.float32)
-            dtype = name if name in DTYPES else "float32"
-            tables[name] = TableReader(root, write_floats(root, name, rows, dtype, [3]))
+            tables[name] = TableReader(root, write_floats(root, name, rows, DTYPE_OF[name], [3]))
             with KeyIndexWriter(root / "keys") as writer:
                 writer.append(np.array(list(by_key)))
                 keys[name] = KeyIndex(root / "keys", writer.finish())
@@ -114,8 +115,7 @@ def first_vectors() -> dict[str, dict[int, Vectors]]:
     random = np.random.default_rng(3)
     return {
         name: {
-            key: random.standard_normal(DIM if name in DTYPES else 3).astype(np.float32)
-            for key in KEYS.tolist()
+            key: random.standard_normal(DIM_OF[name]).astype(np.float32) for key in KEYS.tolist()
         }
         for name in TABLES
     }
@@ -159,7 +159,7 @@ def test_views_with_new_keys_read_as_readers_over_files_that_have_them(
     views = []
     for table, keys in states:
         new = random.standard_normal((len(keys), len(vectors[table][7]))).astype(np.float32)
-        dtype = table if table in DTYPES else "float32"
+        dtype = DTYPE_OF[table]
         state.change(table, keys, rounded(new, dtype))
         vectors[table] |= dict(zip(keys, new, strict=True))
         views.append(reader.with_changes(state.rows, state.keys))
@@ -169,15 +169,15 @@ def test_views_with_new_keys_read_as_readers_over_files_that_have_them(
     assert_equal(views[-1].activations(FEATURES, columns, N), expected, columns)
     assert_equal(before, files.reader(first_vectors()), columns)
     for name in ("float32_plain", "small7_sequence"):
-        found, _ = views[-1].rows(name, columns, N)
+        view_rows, _ = views[-1].rows(name, columns, N)
         rows, _ = expected.rows(name, columns, N)
-        assert ((found >= 0) == (rows >= 0)).all()
+        assert ((view_rows >= 0) == (rows >= 0)).all()
 
 
-def assert_equal(found: Any, expected: FeatureReader, columns: Mapping[str, Column]) -> None:
+def assert_equal(activations: Any, expected: FeatureReader, columns: Mapping[str, Column]) -> None:
     for name, activation in expected.activations(FEATURES, columns, N).items():
-        assert found[name].unknown == activation.unknown
-        values = np.ascontiguousarray(found[name].values).view(np.uint32)
+        assert activations[name].unknown == activation.unknown
+        values = np.ascontiguousarray(activations[name].values).view(np.uint32)
         np.testing.assert_array_equal(values, activation.values.view(np.uint32), err_msg=name)
 
 
@@ -194,11 +194,11 @@ def test_a_feature_that_refuses_unknown_ids_takes_a_key_from_the_state_that_has_
     state = State()
     state.change("t", [5], np.full((1, DIM), 2, np.float32))
     view = reader.with_changes({"t": state.rows["t"]}, {"t": state.keys["t"]})
-    for sent in (np.array([5]), np.array(["5"], object)):
+    for ids in (np.array([5]), np.array(["5"], object)):
         with pytest.raises(UnknownRefused, match="id 5 is not in table"):
-            reader.activations(["f"], {"single_input": Column(sent)}, 1)
-        found = view.activations(["f"], {"single_input": Column(sent)}, 1)["f"].values
-        assert found.tolist() == [[2.0] * DIM]
+            reader.activations(["f"], {"single_input": Column(ids)}, 1)
+        vectors = view.activations(["f"], {"single_input": Column(ids)}, 1)["f"].values
+        assert vectors.tolist() == [[2.0] * DIM]
     with pytest.raises(RowOutOfRange, match="row 5 of table 't' was changed; the table has 5 rows"):
         reader.with_changes({"t": state.rows["t"]})
     with pytest.raises(ValueError, match="table 't' takes no keys from row 4"):

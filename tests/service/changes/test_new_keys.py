@@ -71,7 +71,7 @@ def rebuilt(small_towers: Path, tmp_path: Path) -> Iterator[Callable[..., Runnin
     services: list[RunningService] = []
 
     def serve(small: SmallBundle, vectors: dict[str, dict[int, Array]]) -> RunningService:
-        keys = {name: [*known.tolist()] for name, known in KEYS.items()}
+        keys = {name: [*stored.tolist()] for name, stored in KEYS.items()}
         tables = {name: [*small.tables[name]] for name in KEYS}
         for name, by_key in vectors.items():
             for key, vector in by_key.items():
@@ -81,7 +81,7 @@ def rebuilt(small_towers: Path, tmp_path: Path) -> Iterator[Callable[..., Runnin
                 tables[name][keys[name].index(key)] = vector
         bundles = KeyedBundles(tmp_path / "rebuilt", small_towers)
         bundles.write(
-            keys={name: np.array(known) for name, known in keys.items()},
+            keys={name: np.array(by_row) for name, by_row in keys.items()},
             tables={name: np.array(rows, np.float32) for name, rows in tables.items()},
         )
         services.append(RunningService(bundles.root))
@@ -129,10 +129,10 @@ def candidate_columns(*movies: int) -> dict[str, Any]:
 
 def values_of(answer: Any) -> dict[str, Any]:
     values = dict(vars(answer))
-    return {
-        name: value.tolist() if isinstance(value, np.ndarray) else value
-        for name, value in values.items()
-    }
+    for name, value in vars(answer).items():
+        if isinstance(value, np.ndarray):
+            values[name] = value.tolist()
+    return values
 
 
 def test_new_keys_are_read_by_every_call_as_those_of_a_rebuild(
@@ -149,8 +149,8 @@ def test_new_keys_are_read_by_every_call_as_those_of_a_rebuild(
     keys = {"users": [7, 2**40, 100_000, 3], "movies": [77, MISSING, 1000, 78]}
     for _ in range(12):
         name, feature = [("users", "user"), ("movies", "movie")][random.integers(2)]
-        some = random.permutation(keys[name])[: random.integers(1, 4)].tolist()
-        new = {key: random.standard_normal(8).astype(np.float32) for key in some}
+        changed = random.permutation(keys[name])[: random.integers(1, 4)].tolist()
+        new = {key: random.standard_normal(8).astype(np.float32) for key in changed}
         set_rows(service, feature, new)
         vectors[name] |= new
     for name, feature in (("users", "user"), ("movies", "movie")):
@@ -160,11 +160,11 @@ def test_new_keys_are_read_by_every_call_as_those_of_a_rebuild(
 
     expected = rebuilt(small, vectors)
     change(expected, "candidates/upsert", *items)
-    found = responses(service, small)
-    assert found != before
+    changed_responses = responses(service, small)
+    assert changed_responses != before
     # The index of the bundle has the vector of a candidate whose row has changed.
     change(expected, "candidates/upsert", stored_candidate(small, 1000))
-    for response, wanted in zip(found, responses(expected, small), strict=True):
+    for response, wanted in zip(changed_responses, responses(expected, small), strict=True):
         assert response == wanted
 
 
@@ -297,11 +297,10 @@ def test_keys_that_a_table_cannot_get_are_rejected(
 ) -> None:
     bundles.write(features=keyed_features(padding=999))
     service = serve()
-    target = {"feature": feature} if feature else {"table": table}
-    dim = 4 if table == "genres" else 8
-    item = {"id": key, "vector": [1.0] * dim}
+    dims = {"genres": 4}
+    item = {"id": key, "vector": [1.0] * dims.get(table, 8)}
     with pytest.raises(error) as caught:
-        change(service, "rows/upsert", item, **target)
+        change(service, "rows/upsert", item, table=table, feature=feature)
     assert message in str(caught.value)
     assert service.current().changes == 0
 
