@@ -238,7 +238,7 @@ def test_checkpoint_without_slot_variables_proves_nothing(tmp_path: Path) -> Non
     write_bundle(tmp_path / "ckpt", {"stack": np.zeros((256, DIM), np.float32)})
     message = (
         "its layout cannot be proved, as the checkpoint has no slot variables of 'stack', which "
-        "tell the rows that training changed; state the layout and accept it, or give recorded "
+        "show the rows that training changed; state the layout and accept it, or give recorded "
         "outputs (verify.expected)"
     )
     trained = {"t": ids(table.trained)}

@@ -543,8 +543,8 @@ def test_recall_below_the_target_tells_which_queries_chose_the_setting(tmp_path:
         build_index(_stage(tmp_path, vectors), "movies", part, -vectors[:40])
     assert re.fullmatch(
         r"index 'movies': recall@10 is 0\.\d{4} on 20 queries \(with \{'leaves_to_search': 1, "
-        r"'reorder': \d+\}, chosen on 20 other queries, where it is 0\.\d{4}\), the recipe asks "
-        r"for 0\.99; .*",
+        r"'reorder': \d+\}, chosen on 20 other queries, where it is 0\.\d{4}\), the recipe "
+        r"requires 0\.99; .*",
         str(failure.value),
     )
 
