@@ -1,8 +1,8 @@
 """Where the rows of a stored variable lie in its slices; pure arithmetic, no I/O.
 
-The variable may be one slice, row ranges of any length in any order (a host each, a partition each,
-or cut by a size limit), or a grid of rows and columns. Its rows fall into bands: row ranges over
-which the same slices lie side by side.
+The variable may be one slice, row ranges of any length in any order (one per host, one per
+partition, or cut by a size limit), or a grid of rows and columns. Its rows fall into bands: row
+ranges over which the same slices lie side by side.
 
     columns   0 ......... D          bands
     rows 0    [ a        ]           a
@@ -36,12 +36,12 @@ class Band(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first row behind the band."""
+        """The first row after the band."""
         return self.first + self.rows
 
 
 class SourceRange(NamedTuple):
-    """Bytes of one slice, counted from its first."""
+    """A range of bytes in one slice, counted from its first byte."""
 
     slice: Slice
     offset: int
@@ -52,10 +52,10 @@ def bands(slices: Sequence[Slice], dim: int, first: int, rows: int) -> list[Band
     """Returns the bands that make up rows [first, first + rows) of a table.
 
     Args:
-      slices: of a variable [rows, dim]; in any order, possibly more than are needed.
-      dim: columns of the table.
+      slices: The slices of a variable [rows, dim], in any order; there may be more than are needed.
+      dim: The number of columns of the table.
     Raises:
-      SlicesOverlap: the slices overlap in these rows, or leave a gap.
+      SlicesOverlap: The slices overlap in these rows, or leave a gap.
     """
     end = first + rows
     waiting = sorted(
@@ -75,7 +75,7 @@ def bands(slices: Sequence[Slice], dim: int, first: int, rows: int) -> list[Band
         }
     )
     result: list[Band] = []
-    here: list[tuple[int, int, Slice]] = []  # first column, a number that never ties, slice
+    here: list[tuple[int, int, Slice]] = []  # first column, a number that breaks ties, slice
     taken = 0
     for low, high in pairwise(cuts):
         here = [each for each in here if _end(each[2]) > low]

@@ -1,6 +1,6 @@
 """Exact reads from data files at byte offsets, into memory that the caller owns.
 
-Plain reads and no memory maps: a mapped table counts as the process' own memory wherever resident
+Plain reads and no memory maps: a mapped table counts as memory of the process wherever resident
 memory is watched, and values in a data file are not aligned to anything.
 """
 
@@ -25,7 +25,9 @@ from object_store.stamps import Stamp, local_stamp
 OPEN_FILES_MAX = 64
 REQUESTS = 16
 REQUEST_BYTES = 1 << 20
-"""Made of a store at a time, and the most that one asks for."""
+"""The maximum number of bytes that one request to an object store fetches. Up to REQUESTS requests
+run at a time.
+"""
 
 Buffer = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -34,7 +36,7 @@ class DataFiles:
     """Data files, opened when first read; at most OPEN_FILES_MAX are open at a time. A file may be
     a URL.
 
-    Where stamps are given, a file that is opened must still be the one that its stamp was taken of.
+    Where stamps are given, a file that is opened must still be the one whose stamp was taken.
     """
 
     def __init__(self, stamps: Mapping[str, Stamp] | None = None) -> None:
@@ -56,7 +58,7 @@ class DataFiles:
         self.close()
 
     def close(self) -> None:
-        """Closes what is open."""
+        """Closes the open files."""
         while self._open:
             os.close(self._open.popitem()[1])
         self._fetched.clear()
@@ -65,9 +67,7 @@ class DataFiles:
             self._pool = None
 
     def prefetch(self, file: str, offset: int, count: int) -> None:
-        """Begins to fetch bytes that `read_into` will be asked for; of a file of this machine, does
-        nothing.
-        """
+        """Begins to fetch bytes that `read_into` will read. Does nothing for a local file."""
         if not is_url(file) or (file, offset, count) in self._fetched:
             return
         self._pool = self._pool or ThreadPoolExecutor(REQUESTS, thread_name_prefix="rowcast-fetch")
@@ -80,11 +80,11 @@ class DataFiles:
         """Fills a buffer from a file.
 
         Args:
-          file: path of the data file.
-          offset: its first byte to read.
-          buffer: [bytes] uint8, contiguous; filled completely.
+          file: The path or the URL of the data file.
+          offset: The first byte to read.
+          buffer: The contiguous buffer to fill completely, [bytes] uint8.
         Raises:
-          CheckpointError: the file is gone, changed, ends early or cannot be read.
+          CheckpointError: The file is gone, changed, ends early or cannot be read.
         """
         if is_url(file):
             self._read_remote(file, offset, buffer)
@@ -97,7 +97,7 @@ class DataFiles:
                 count = os.preadv(handle, [view[done:]], offset + done)
                 if count == 0 and os.fstat(handle).st_size < offset + len(view):
                     raise _cut_short(file, offset + len(view))
-                if count == 0:  # as a network filesystem may answer while it fails
+                if count == 0:  # a network filesystem may return this while it fails
                     raise OSError(errno.EIO, "no bytes were read, though the file is long enough")
                 done += count
         except FileNotFoundError as problem:
@@ -167,10 +167,10 @@ def stamps_of(slices: Iterable[Slice]) -> dict[str, Stamp]:
 
 
 def check_unchanged(stamps: Mapping[str, Stamp]) -> None:
-    """Holds data files against the stamps that were taken of them.
+    """Compares data files with the stamps that were taken of them.
 
     Raises:
-      CheckpointError: one is gone or is not the file that it was; names it.
+      CheckpointError: A file is gone or has changed; the error names it.
     """
     for file, stamp in stamps.items():
         try:
@@ -185,7 +185,7 @@ def check_unchanged(stamps: Mapping[str, Stamp]) -> None:
 
 
 def changed(file: str) -> CheckpointError:
-    """Returns the error of a data file that is another than when the checkpoint was opened."""
+    """Returns the error for a data file that was replaced after the checkpoint was opened."""
     return CheckpointError(
         f"data file {file} changed while it was read; export a checkpoint that is complete and "
         "that nothing writes to"

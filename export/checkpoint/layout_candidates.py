@@ -27,13 +27,15 @@ from bundle.arithmetic import ceil_div
 from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore, stored_rows
 
 CORE_ROWS_MULTIPLE = 8
-"""Tables are padded to a multiple of so many rows on each SparseCore."""
+"""Tables are padded to a multiple of this number of rows on each SparseCore."""
 PARTITIONS_MAX = 128
-"""Of `mod`, unless the variable is saved in more slices: as many as parameter servers or hosts."""
+"""The maximum number of partitions of `mod`, unless the variable is saved in more slices. There are
+as many as parameter servers or hosts.
+"""
 CORES_MAX = 1 << 16
 """SparseCores of a training job: the largest TPU slices have half as many."""
 OFFSETS_MAX = 256
-"""Of a table in a stack, for one number of cores: about so many."""
+"""The approximate maximum number of offsets of a table in a stack, for one number of cores."""
 _DEVICE_CORES = (1, 2, 4)
 """SparseCores of a device: rotations are multiples of their number unless a program sets others."""
 
@@ -43,9 +45,9 @@ class Family:
     """Layouts that differ in their rotation alone, or a single layout of another kind.
 
     Attributes:
-      cores: of a stack, or the partitions of `mod`: layouts of tables in one variable have the same
-        number; 0: rows in order.
-      layout: the one with rotation 0.
+      cores: The number of cores of a stack, or of partitions of `mod`. Layouts of tables in one
+        variable have the same number; 0 if the rows are in order.
+      layout: The layout with rotation 0.
       rotations: [k] int64, ascending; [0] where the kind has no rotation.
     """
 
@@ -100,12 +102,12 @@ def families(
     """Yields the layouts that one table of a variable can have.
 
     Args:
-      stored_rows: rows of the variable.
-      table_rows: rows of all its tables.
-      number: of the table among them.
-      slices: first stored rows of the slices that the variable is saved in, which may be the
+      stored_rows: The number of rows of the variable.
+      table_rows: The numbers of rows of all its tables.
+      number: The position of the table among them.
+      slices: The first stored rows of the slices that the variable is saved in, which may be the
         partitions of `mod`.
-      usual: whether only rotations that programs choose by themselves are considered: the number
+      usual: Whether only rotations that programs choose by themselves are considered: the number
         of the table in the stack times the SparseCores of a device.
     """
     numbers_of_cores = core_counts(stored_rows, table_rows)
@@ -145,7 +147,7 @@ def core_counts(stored_rows: int, table_rows: Sequence[int]) -> list[int]:
 
 
 def _multiple(rows: int) -> int:
-    """Returns to which multiple tables are padded in a variable or on a core of so many rows."""
+    """Returns the multiple to which tables are padded in a variable or a core of `rows` rows."""
     return CORE_ROWS_MULTIPLE if rows % CORE_ROWS_MULTIPLE == 0 else 1
 
 
@@ -190,7 +192,7 @@ def are_one(first: Layout, second: Layout, rows: int) -> bool:
     """Returns whether two layouts place every row of a table alike."""
     if first == second:
         return True
-    # Lanes repeat, so two rounds of the longer ones tell all rows apart.
+    # Lanes repeat, so two rounds of the longer ones represent all rows.
     shown = np.arange(min(rows, 2 * max(first.lanes, second.lanes) + 1), dtype=np.int64)
     last = np.arange(max(0, rows - 2), rows, dtype=np.int64)
     sample = np.concatenate([shown, last])

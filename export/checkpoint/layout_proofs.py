@@ -32,8 +32,9 @@ from export.checkpoint.trained_rows import TrainedRows
 from export.errors import NotConvertible
 
 UNTOUCHED_SHARE_MAX = 0.01
-"""Share of trained ids that may fall on untouched rows: examples that training skipped, gradients
-that are zero."""
+"""The maximum share of trained ids on untouched rows, which examples that training skipped and zero
+gradients leave.
+"""
 CORRELATION_MIN = 0.3
 """Correlation of counts and accumulators that explains the data where all rows were trained."""
 _CORRELATION_IDS_MIN = 50
@@ -43,7 +44,7 @@ _OPPOSED_MAX = -0.1
 _DENSE_SHARE = 0.5
 """Share of trained rows from which on a message names it as a reason."""
 _ARRANGEMENTS_MAX = 20_000
-"""Combinations of layouts of the tables of one variable that are looked at."""
+"""The maximum number of combinations of layouts of one variable's tables that are tried."""
 
 
 @dataclass(frozen=True)
@@ -64,20 +65,20 @@ def prove_layouts(
     """Derives the layouts of the tables of one variable, or compares stated ones with the data.
 
     Args:
-      reader: of the slot variables of the variable.
-      key: of the variable, for messages.
-      slices: first stored rows of its slices.
-      tables: all tables of the variable.
-      trained: rows that training read, by the name of a table.
+      reader: The reader of the variable's slot variables.
+      key: The key of the variable, for messages.
+      slices: The first stored rows of its slices.
+      tables: All tables of the variable.
+      trained: The rows that training read, by the name of a table.
 
     Returns:
       The layout of each table that has trained ids. A stated one may be undecided: the data does
       not contradict it, but `decisive` is false. A derived one never is.
 
     Raises:
-      NotConvertible: the data contradicts a stated layout, explains no layout, or explains several
+      NotConvertible: The data contradicts a stated layout, explains no layout, or explains several
         equally well; or there is no data.
-      CheckpointError: a slot variable cannot be read.
+      CheckpointError: A slot variable cannot be read.
     """
     known = [table for table in tables if table.name in trained]
     if not known:
@@ -112,7 +113,7 @@ def cannot_be_proved(key: str, *, has_slots: bool) -> str:
     if not has_slots:
         return (
             f"its layout cannot be proved, as the checkpoint has no slot variables of {key!r}, "
-            "which tell the rows that training changed; state the layout and accept it, or give "
+            "which show the rows that training changed; state the layout and accept it, or give "
             "recorded outputs (verify.expected)"
         )
     return (
@@ -127,7 +128,7 @@ def _check_marks(key: str, marks: SlotMarks) -> None:
         raise NotConvertible(
             f"verify.trained_ids: all {len(marks.touched)} rows that were read of the slot "
             f"variables of {key!r} ({', '.join(marks.slots)}) have one value, as if the optimizer "
-            "had been reset: nothing tells which rows training read; name a checkpoint with the "
+            "had been reset: nothing shows which rows training read; name a checkpoint with the "
             "optimizer's state, or leave the trained ids out"
         )
 
@@ -140,9 +141,9 @@ class _Option(NamedTuple):
     """A layout of a table among those of the other tables in the variable.
 
     Attributes:
-      likelihood: its logarithm.
-      first, end: rows that it takes on each core.
-      scored: the layout.
+      likelihood: The logarithm of its likelihood.
+      first, end: The rows [first, end) that it takes on each core.
+      scored: The layout.
     """
 
     likelihood: float
@@ -180,7 +181,7 @@ class _Decision:
         self._unsearched = -math.inf
 
     def proved(self) -> dict[str, ProvedLayout]:
-        """Returns the layout of each table with trained ids; raises as of `prove_layouts`."""
+        """Returns the layout of each table with trained ids. Raises: see `prove_layouts`."""
         best = self._best() or self._stated
         if best is None:
             raise NotConvertible(
@@ -242,8 +243,8 @@ class _Decision:
         """Returns the layouts that together explain the data best.
 
         Args:
-          name: of a table whose layout must differ; "": none.
-          unlike: from which it must differ.
+          name: The table whose layout must differ from `unlike`; "" if none must.
+          unlike: The layout from which it must differ.
         """
         best: Arrangement | None = None
         best_total = -math.inf

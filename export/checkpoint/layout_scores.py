@@ -25,12 +25,14 @@ from export.checkpoint.trained_rows import TrainedRows
 from export.errors import NotConvertible
 
 DECISIVE = math.log(1e4)
-"""By how much the logarithm of the likelihood of the best layout must exceed that of another."""
+"""The minimum difference between the logarithms of the likelihoods of the best layout and another.
+"""
 IDS_MAX = 10_000
-"""Trained ids of a table that are looked at."""
+"""The maximum number of trained ids of a table that are compared."""
 _KEPT = (32, 512)
-"""Layouts of a table that are kept for each number of cores: the best ones, and at most so many of
-those that are about as good."""
+"""The number of layouts of a table that are kept for each number of cores: the best ones, and the
+maximum if more are about as good.
+"""
 _STAGES = ((256, (2048, 2048)), (2048, (256, 1024)), (IDS_MAX, _KEPT))
 """Trained ids by which layouts are compared, and how many of these go on to the next stage."""
 _SPARSE_IDS = (64, 16)
@@ -52,10 +54,10 @@ class TableInVariable(NamedTuple):
     """A table of a variable.
 
     Attributes:
-      name: of the table.
-      rows: of the table.
-      stated: its layout by the user or by the training program; None: it is to be derived.
-      recorded: whether the training program recorded it.
+      name: The name of the table.
+      rows: The number of rows of the table.
+      stated: Its layout according to the user or the training program; None if it is to be derived.
+      recorded: Whether the training program recorded it.
     """
 
     name: str
@@ -68,10 +70,10 @@ class ScoredLayout(NamedTuple):
     """A layout of a table, and how it explains the trained ids.
 
     Attributes:
-      cores: see `Family`.
-      layout: of the table.
-      agree: trained ids whose row training changed.
-      correlation: of counts and accumulators; 0 without either.
+      cores: See `Family`.
+      layout: The layout of the table.
+      agree: The number of trained ids whose row training changed.
+      correlation: The correlation of counts and accumulators; 0 if either is missing.
     """
 
     cores: int
@@ -85,12 +87,11 @@ class TableScores:
     """The best layouts of one table for each number of cores.
 
     Attributes:
-      trained: ids that were looked at.
-      counted: whether counts were compared with accumulators.
-      by_cores: layouts by the number of cores.
-      left_out: the best layout that was left out, by the number of cores.
-      stated: the stated layout; None: it is to be derived.
-    """
+      trained: The trained rows that were compared.
+      counted: Whether counts were compared with accumulators.
+      by_cores: Layouts by the number of cores.
+      left_out: The best layout that was left out, by the number of cores.
+      stated: The stated layout; None if it is to be derived."""
 
     trained: TrainedRows
     counted: bool
@@ -120,7 +121,7 @@ class Variable:
         """Returns the same with as many trained ids as can be looked at.
 
         Raises:
-          NotConvertible: so many layouts are possible that too few ids can be.
+          NotConvertible: So many layouts are possible that too few ids can be.
         """
         count = IDS_MAX
         if not self.reader.reads_all:
@@ -176,9 +177,9 @@ class _Ranking:
     """Finds the layouts of a table that explain its trained ids best, by more ids in each stage.
 
     Attributes:
-      trained: rows that training read.
-      counted: whether their counts are compared with accumulators.
-      left_out: the best layout that was left out, by the number of cores; where a sample of the
+      trained: Rows that training read.
+      counted: Whether their counts are compared with accumulators.
+      left_out: The best layout that was left out, by the number of cores; where a sample of the
         ids left it out, it would agree with as large a share of all.
     """
 
@@ -260,9 +261,9 @@ def weight_of_id(untouched: int, ids: int, touched_share: float) -> float:
     """Returns by how much a trained id on a touched row raises the likelihood of a layout.
 
     Args:
-      untouched: trained ids on untouched rows by the best layout.
-      ids: trained ids.
-      touched_share: share of touched rows among those of no trained id.
+      untouched: Trained ids on untouched rows by the best layout.
+      ids: Trained ids.
+      touched_share: Share of touched rows among those of no trained id.
     """
     missed = (untouched + 1) / (ids + 2)
     touched = min(max(touched_share, 1e-6), 1 - 1e-6)
@@ -275,7 +276,7 @@ def likelihoods(
     """Returns [k] float64, the logarithms of the likelihoods of k layouts, up to a constant.
 
     Counts and accumulators are taken for normally distributed, which finds the best layout, but
-    overstates by how much it is better: `count_evidence` tells that.
+    overstates by how much it is better: `count_evidence` returns that.
     """
     positive = np.clip(correlation, 0, 1 - 1e-9)
     counted = -0.5 * len(ids.rows) * np.log1p(-positive * positive)
@@ -287,10 +288,10 @@ def count_evidence(ids: TrainedRows, marks: SlotMarks, layout: Layout, other: La
     """Returns by how much the counts of ids favor one layout over another, as the logarithm of a
     likelihood; negative if they favor the other.
 
-    Each id tells by which layout its row grew as its count says, in standardized scores, and by how
-    much more; this is Wilcoxon's signed-rank test. If neither layout were the right one, either
-    sign would be as likely, and the sum of signed ranks, divided by the root of the sum of their
-    squares, would exceed t with a probability below exp(-t^2 / 2).
+    Each id shows under which layout its row grew as its count predicts, in standardized scores, and
+    by how much more; this is Wilcoxon's signed-rank test. If neither layout were the right one,
+    either sign would be as likely, and the sum of signed ranks, divided by the root of the sum of
+    their squares, would exceed t with a probability below exp(-t^2 / 2).
 
     Source: W. Hoeffding, Probability inequalities for sums of bounded random variables, 1963.
     """

@@ -37,7 +37,7 @@ class Plain:
 
     @property
     def lanes(self) -> int:
-        """One."""
+        """The number of lanes: one."""
         return 1
 
     def bases(self) -> NDArray[np.int64]:
@@ -51,7 +51,7 @@ class Mod:
     not divide the rows.
 
     Attributes:
-      starts: first stored row of each partition.
+      starts: First stored row of each partition.
     Source: TensorFlow 2.20, python/ops/embedding_ops.py, embedding_lookup with
     partition_strategy="mod".
     """
@@ -61,7 +61,7 @@ class Mod:
 
     @property
     def lanes(self) -> int:
-        """Partitions."""
+        """The number of lanes, which are partitions."""
         return len(self.starts)
 
     def bases(self) -> NDArray[np.int64]:
@@ -74,11 +74,11 @@ class SparseCore:
     """Row r lies on sparse core (r + rotation) % cores, at row offset + r // cores of its shard.
 
     Attributes:
-      cores: sparse cores, over all chips.
-      core_rows: rows of the variable that each core holds, all tables of the stack and their
+      cores: Sparse cores, over all chips.
+      core_rows: Rows of the variable that each core holds, all tables of the stack and their
         padding together.
-      offset: first row of this table in each core's shard.
-      rotation: cores by which this table is turned, so that the first rows of stacked tables lie on
+      offset: First row of this table in each core's shard.
+      rotation: Cores by which this table is turned, so that the first rows of stacked tables lie on
         different cores.
     Source: TensorFlow 2.20, python/tpu/tpu_embedding_v3_utils.py (SparseCoreTableLayout);
     jax-tpu-embedding 0.1.0, sparsecore/lib/nn/table_stacking.py, compute_physical_row_ids, is the
@@ -93,7 +93,7 @@ class SparseCore:
 
     @property
     def lanes(self) -> int:
-        """Sparse cores."""
+        """The number of lanes, which are SparseCores."""
         return self.cores
 
     def bases(self) -> NDArray[np.int64]:
@@ -118,15 +118,15 @@ def lane_ranges(layout: Layout, first: int, rows: int) -> Iterator[tuple[int, in
 
 
 def fits(layout: Layout, rows: int, dim: int, stored: tuple[int, int]) -> bool:
-    """Tells whether a variable can hold a table: no row and no column lies outside the variable.
+    """Returns whether a variable can hold a table: no row and no column lies outside the variable.
 
     The variable may have padding rows and columns, but for `mod`, whose partitions hold nothing
     but the table.
 
     Args:
-      layout: which row of the variable holds row r.
-      rows, dim: of the table.
-      stored: rows and columns of the variable.
+      layout: Which row of the variable holds row r.
+      rows, dim: The shape of the table.
+      stored: The shape of the variable.
     """
     if not 1 <= rows <= stored[0] or not 1 <= dim <= stored[1]:
         return False
@@ -141,7 +141,7 @@ def occupied(layout: Layout, rows: int) -> list[tuple[int, int]]:
     overlap.
 
     Raises:
-      ValueError: two lanes of the layout overlap, as no layout's do.
+      ValueError: Two lanes of the layout overlap, as no layout's do.
     """
     joined: list[tuple[int, int]] = []
     for first, end in sorted(lane_ranges(layout, 0, rows)):
@@ -166,9 +166,9 @@ class StoredOrder:
         """Orders the lanes.
 
         Args:
-          layout: which row of the variable holds row r.
-          rows: of the table.
-          descending: whether the row that is stored last comes first.
+          layout: Which row of the variable holds row r.
+          rows: The number of rows of the table. descending: whether the row that is stored last
+                  comes first.
         """
         self._last = rows - 1 if descending else None
         self._lanes = layout.lanes

@@ -60,14 +60,14 @@ def open_checkpoint(path: Location, complete: bool = True) -> Checkpoint:
     parameter server's dump.
 
     Args:
-      path: on this machine or in a store: a directory (its newest checkpoint), a prefix, a
+      path: On this machine or in a store: a directory (its newest checkpoint), a prefix, a
         prefix' `.index` file, the directory of an Orbax checkpoint or of one that
         `torch.distributed.checkpoint` saved, or a file of safetensors or the index of several; on
         this machine also `.weights.h5`, `.keras` or `.h5`, and a directory that SOK or HugeCTR
         dumped tables to.
-      complete: whether one whose data files are missing or cut short is refused.
+      complete: Whether one whose data files are missing or cut short is refused.
     Raises:
-      CheckpointError: missing, unfinished, damaged, or of a kind that is not read; says which and
+      CheckpointError: Missing, unfinished, damaged, or of a kind that is not read; says which and
         what to do.
     """
     try:
@@ -95,7 +95,7 @@ def is_jax(path: Location) -> bool:
     model of Keras; reads no listing of arrays.
 
     Raises:
-      CheckpointError: there is only an incomplete one of Orbax, or a damaged one.
+      CheckpointError: There is only an incomplete one of Orbax, or a damaged one.
     """
     place = _orbax_place(path)
     return place is not None and not is_keras_state(place)
@@ -106,7 +106,7 @@ def may_hold_keras_lists(path: Location) -> bool:
     model of Keras in lists; reads no listing of arrays.
 
     Raises:
-      CheckpointError: as `is_jax`.
+      CheckpointError: See `is_jax`.
     """
     place = _orbax_place(path)
     return place is not None and orbax.may_hold_keras_lists(place)
@@ -181,10 +181,10 @@ class Checkpoint:
     """An open checkpoint. Holds the index in memory and no data file open.
 
     Attributes:
-      prefix: its path without `.index`; of another kind, its directory or file.
-      fingerprint: of the index file, which itself holds the crc32c of every variable.
-      entries: every variable by its key.
-      storage: what keeps the variables.
+      prefix: Its path without `.index`; of another kind, its directory or file.
+      fingerprint: The digest of the index file, which itself holds the crc32c of every variable.
+      entries: Every variable by its key.
+      storage: The storage of the variables.
     """
 
     def __init__(self, prefix: Location, listing: Listing, name: str = "") -> None:
@@ -204,7 +204,7 @@ class Checkpoint:
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
-        """What is wrong with data files: they are gone, cut short, or too small."""
+        """The problems of data files: they are gone, cut short, or too small."""
         return (*self.storage.problems, *file_problems(self.entries))
 
     def reopened(self) -> Checkpoint:
@@ -215,7 +215,7 @@ class Checkpoint:
         """Looks at its data files again.
 
         Raises:
-          CheckpointError: one is not what it was when the checkpoint was opened.
+          CheckpointError: One is not what it was when the checkpoint was opened.
         """
         check_unchanged(stamps_of(part for entry in self.entries.values() for part in entry.slices))
 
@@ -224,7 +224,7 @@ class Checkpoint:
         """The object graph; None in a checkpoint that was saved by variable names alone.
 
         Raises:
-          CheckpointError: it is damaged.
+          CheckpointError: It is damaged.
         """
         if objectgraph.KEY not in self.entries:
             return None
@@ -239,7 +239,7 @@ class Checkpoint:
         """Reads a string scalar, after checking its crc.
 
         Raises:
-          CheckpointError: no such variable, no string scalar, too long, or damaged.
+          CheckpointError: No such variable, no string scalar, too long, or damaged.
         """
         entry = self._entry(key)
         if entry.dtype != "string" or entry.shape != () or len(entry.slices) != 1:
@@ -265,7 +265,7 @@ class Checkpoint:
         """Returns the first bytes of an asset, `bytes_max` at most, or all where an array holds it.
 
         Raises:
-          CheckpointError: it is damaged.
+          CheckpointError: It is damaged.
         """
         asset = self.storage.assets[path]
         if not asset.file:
@@ -284,7 +284,7 @@ class Checkpoint:
         Returns:
           [*shape] in the stored dtype (bfloat16 as ml_dtypes' type), owned by the caller.
         Raises:
-          CheckpointError: no such variable, no fixed-width dtype, larger than SMALL_BYTES_MAX, or
+          CheckpointError: No such variable, no fixed-width dtype, larger than SMALL_BYTES_MAX, or
             damaged.
         """
         entry = self._numeric(key)
@@ -306,15 +306,15 @@ class Checkpoint:
         The crc of a slice covers all of it, so rows alone cannot be checked; a copy checks them.
 
         Args:
-          key: a variable of rank 1 or more.
-          start_row: the first row.
-          count: how many.
-          files: stay open from read to read; None: those that are read are opened and closed.
+          key: A variable of rank 1 or more.
+          start_row: The first row.
+          count: How many.
+          files: Stay open from read to read; None: those that are read are opened and closed.
         Returns:
           [count, *shape[1:]] in the stored dtype (bfloat16 as ml_dtypes' type), owned by the
           caller.
         Raises:
-          CheckpointError: no such variable or rows, no fixed-width dtype, or a data file that
+          CheckpointError: No such variable or rows, no fixed-width dtype, or a data file that
             cannot be read.
         """
         entry = self._numeric(key)
@@ -355,7 +355,7 @@ class Checkpoint:
             return self._read_array(entry, first, count)
         parts = self._overlapping(entry, first, first + count)
         held = sum(_rows_held(part, first, count) * math.prod(part.shape[1:]) for part in parts)
-        if held != math.prod((count, *entry.shape[1:])):  # before memory is asked for
+        if held != math.prod((count, *entry.shape[1:])):  # before memory is allocated
             raise CheckpointError(self._uncovered(entry.key))
         values = np.empty((count, *entry.shape[1:]), NUMPY_DTYPES[entry.dtype])
         filled = np.zeros(values.shape, bool)

@@ -1,8 +1,8 @@
-"""Which stored rows training changed, as the slot variables of an optimizer tell it.
+"""Which stored rows training changed, as the slot variables of an optimizer show.
 
 An optimizer initializes all values of a slot variable alike: to 0, or to an initial accumulator. A
 row that keeps this value was never trained. Accumulators of squared gradients grow with the number
-of updates, so they also tell which rows were trained often.
+of updates, so they also show which rows were trained often.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from export.checkpoint.reader import Checkpoint
 
 BYTES_MAX = 256 << 20
-"""Of all slot variables of one table or stack: what is read of them at most."""
+"""The maximum number of bytes that are read of all slot variables of one table or stack."""
 ROWS_MAX = 1 << 22
-"""Of a variable whose rows are all read: all of them are ordered."""
+"""The maximum number of rows of a variable whose rows are all read, because all of them are sorted.
+"""
 _BLOCK_BYTES = 8 << 20
 _GAP_ROWS = 8
-"""Rows between two that are wanted, which are read with them rather than skipped."""
+"""The maximum gap in rows between two requested rows that is read with them rather than skipped."""
 _ALIKE_ROWS_MIN = 2
 """Trained rows of two columns or more never coincide; those that do were never trained."""
 _ALIKE_SCALARS_MIN = 8
@@ -61,10 +62,10 @@ class SlotReader:
     """Reads the slot variables of one stored variable.
 
     Attributes:
-      checkpoint: the open checkpoint.
+      checkpoint: The open checkpoint.
       slots: names of the slot variables, and their keys. Each has a row for each stored row.
-      rows: number of stored rows.
-      columns: that tables use; those behind them are padding.
+      rows: Number of stored rows.
+      columns: The number of columns that tables use; the columns after them are padding.
     """
 
     checkpoint: Checkpoint
@@ -87,13 +88,13 @@ class SlotReader:
         """Reads all rows.
 
         Raises:
-          CheckpointError: a data file is gone, changed, ends early or cannot be read.
+          CheckpointError: A data file is gone, changed, ends early or cannot be read.
         """
         return self._marks(None)
 
     def read(self, rows: NDArray[np.int64]) -> SlotMarks:
-        """Reads [n] int64 stored rows in one pass, from the first to the last; the rest as of
-        `read_all`.
+        """Reads [n] int64 stored rows in one pass, from the first to the last; otherwise the same
+        as `read_all`.
         """
         return self._marks(np.unique(rows))
 
@@ -167,8 +168,8 @@ class _SlotState:
       uniform: [n] bool, whether all values of a row are equal.
       first: [n] float32, the first value of each row.
       sums: [n] float64, the sum of each row.
-      lowest: value of all rows.
-      columns: of the tables.
+      lowest: The lowest value of all rows.
+      columns: The number of columns of the tables.
     """
 
     uniform: NDArray[np.bool_]

@@ -1,4 +1,4 @@
-"""What a task read of a variable's storage: it tells whether the storage still holds the same."""
+"""What a task read of a variable's storage, which shows whether it still holds the same."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ PIECE_BYTES = 1 << 20
 """Bytes read at a time where they are written as they are: more would leave the cache before they
 are written, and fewer would be many small writes."""
 REMOTE_PIECE_BYTES = REQUESTS * REQUEST_BYTES
-"""The same, where they come from a store."""
+"""Bytes read at a time from an object store."""
 
 
 class SliceRows:
@@ -45,12 +45,12 @@ class SliceRows:
         """Finds the slices of the rows.
 
         Args:
-          slices: of the variable; possibly more than are needed.
-          columns: of the variable.
-          itemsize: bytes of a value.
-          first, rows: what will be read.
+          slices: The slices of the variable; there may be more than are needed.
+          columns: The number of columns of the variable.
+          itemsize: The size of a value in bytes.
+          first, rows: The first row and the number of rows that will be read.
         Raises:
-          SlicesOverlap: the slices overlap in these rows, or leave a gap.
+          SlicesOverlap: The slices overlap in these rows, or leave a gap.
         """
         self._bands = bands.bands(slices, columns, first, rows)
         self._firsts = [band.first for band in self._bands]
@@ -69,7 +69,7 @@ class SliceRows:
         """Fills [n, bytes of a stored row] with stored rows from `first` on.
 
         Raises:
-          CheckpointError: a data file is gone, changed, ends early or cannot be read.
+          CheckpointError: A data file is gone, changed, ends early or cannot be read.
         """
         for band in bands.within(self._bands, first, len(rows)):
             here = rows[band.first - first : band.end - first]
@@ -91,7 +91,7 @@ class SliceRows:
         Thousands of lanes a block make this the loop in which a copy of a stack spends its time.
 
         Raises:
-          CheckpointError: a data file is gone, changed, ends early or cannot be read.
+          CheckpointError: A data file is gone, changed, ends early or cannot be read.
         """
         at = 0
         if self._remote:
@@ -114,10 +114,10 @@ class SliceRows:
         its crc32c.
 
         Args:
-          bytes_max: asked before each piece how long it may be; it is good until the next one is
-            asked for.
+          bytes_max: Called before each piece; returns how long the piece may be. The piece is valid
+            until the next one is requested.
         Raises:
-          CheckpointError: a data file is gone, changed, ends early or cannot be read.
+          CheckpointError: A data file is gone, changed, ends early or cannot be read.
         """
         step = REMOTE_PIECE_BYTES if self._remote else PIECE_BYTES
         buffer = np.empty(step, np.uint8)

@@ -18,9 +18,9 @@ class TrainedRows:
       rows: [n] int64, distinct, in [0, rows of the table).
       counts: [n] float64, how often training read each row, or any numbers in this order; None: not
         known.
-      all_trained: whether training surely read each of them; false for a vocabulary, whose rare ids
+      all_trained: Whether training surely read each of them; false for a vocabulary, whose rare ids
         it may never have read.
-      source: what named them, for messages.
+      source: What named them, for messages.
     """
 
     rows: NDArray[np.int64]
@@ -38,4 +38,4 @@ class TrainedRows:
 
 
 NO_ROWS: Mapping[str, TrainedRows] = MappingProxyType({})
-"""Of no table."""
+"""The trained rows of no table."""

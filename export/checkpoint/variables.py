@@ -60,15 +60,15 @@ class Slice(NamedTuple):
     """Where an index range of a variable lies.
 
     Attributes:
-      file: path of the data file, or its URL.
-      offset: first byte in the file; not aligned to anything.
-      bytes: length of the stored range.
-      crc32c: of exactly those bytes; None: the storage keeps none (HDF5).
-      starts: first index on each axis.
-      shape: extent on each axis.
-      stamp: of the data file when the checkpoint was opened: it may not change until its rows are
-        read.
-      crc32: the other checksum of exactly those bytes, which zip files keep; None: there is none.
+      file: Path of the data file, or its URL.
+      offset: First byte in the file; not aligned to anything.
+      bytes: Length of the stored range.
+      crc32c: The checksum of exactly those bytes; None if the storage keeps none (HDF5).
+      starts: First index on each axis.
+      shape: Extent on each axis.
+      stamp: The stamp of the data file when the checkpoint was opened. The file may not change
+        until its rows are read.
+      crc32: The other checksum of exactly those bytes, which zip files keep; None if there is none.
     """
 
     file: str
@@ -82,16 +82,16 @@ class Slice(NamedTuple):
 
 
 class ArrayStore(NamedTuple):
-    """Where a variable lies that is kept in chunks, and so has no slices: Orbax' zarr arrays, HDF5
-    datasets in chunks.
+    """Where a variable lies that is stored in chunks, and so has no slices: Orbax's zarr arrays,
+    chunked HDF5 datasets.
 
     Attributes:
       spec: JSON that opens it, with tensorstore or, if its driver is `hdf5`, with h5py.
-      chunk: extent of a chunk on each axis; a chunk is decoded as a whole.
-      held_bytes: the most memory that reading rows of it takes.
-      file: that another save to the same place would replace; "": it is not watched.
-      stamp: of that file when the checkpoint was opened.
-      absent: number of chunks that are not stored, where the format does not say whether they were
+      chunk: Extent of a chunk on each axis; a chunk is decoded as a whole.
+      held_bytes: The maximum memory that reading rows of it takes, in bytes.
+      file: The file that another save to the same place would replace; "" if none is watched.
+      stamp: The stamp of that file when the checkpoint was opened.
+      absent: Number of chunks that are not stored, where the format does not say whether they were
         lost or are zeros.
     """
 
@@ -146,8 +146,8 @@ class Entry(NamedTuple):
 
 
 def can_be(shape: Sequence[int]) -> bool:
-    """Tells whether an array can have a shape: few axes, and bytes that 63 bits count, even if one
-    axis is empty.
+    """Returns whether an array can have a shape: few axes, and bytes that 63 bits count, even if
+    one axis is empty.
     """
     return (
         len(shape) <= RANK_MAX
@@ -161,10 +161,10 @@ class DumpedTable:
     """One table of a dump: its rows are found by key.
 
     Attributes:
-      name: as the dump calls it.
-      vectors: [rows, dim].
-      keys: [rows] integers, the key of each row.
-      slots: slot variable -> [rows, dim].
+      name: The name of the table in the dump.
+      vectors: The rows of the table, [rows, dim].
+      keys: The key of each row, [rows] integers.
+      slots: The slot variables by name, [rows, dim] each.
     """
 
     name: str
@@ -186,12 +186,12 @@ class ShardedTable:
     """A table whose rows are sharded over SparseCores, in a variable that several tables may share.
 
     Attributes:
-      name: of the table.
-      stack: of its variable.
-      rows, dim: of the table.
-      stored: rows and columns of the variable.
-      offset: its first row on each core.
-      rotation: the core of its first row.
+      name: The name of the table.
+      stack: The stack of its variable.
+      rows, dim: The shape of the table.
+      stored: Rows and columns of the variable.
+      offset: Its first row on each core.
+      rotation: The core of its first row.
     """
 
     name: str
@@ -209,7 +209,8 @@ class ModSharding:
 
     Attributes:
       cores: SparseCores of all devices.
-      tables: those that it describes; every other one has a variable of its own, with its padding.
+      tables: The tables that it describes; every other table has a variable of its own, with its
+        padding.
     """
 
     cores: int
@@ -220,9 +221,9 @@ class Asset(NamedTuple):
     """A file that a layer saved beside its variables, such as a vocabulary.
 
     Attributes:
-      bytes: its size, decompressed.
-      file: on this machine: the archive that holds it, or the file itself; "": an array holds it.
-      member: its name in the archive, or the key of the array; "" if it is a file of its own.
+      bytes: Its size, decompressed.
+      file: The local archive that holds it, or the file itself; "" if an array holds it.
+      member: Its name in the archive, or the key of the array; "" if it is a file of its own.
     """
 
     bytes: int
@@ -234,8 +235,9 @@ class OrderedLayer(NamedTuple):
     """A layer in a file of Keras that states the order of layers and of their weights.
 
     Attributes:
-      name: of the layer; "": the model itself, which may have weights beside its layers.
-      weights: the key of each weight by its name, in their order.
+      name: The name of the layer; "" for the model itself, which may have weights beside its
+        layers.
+      weights: The key of each weight by its name, in their order.
     """
 
     name: str
@@ -244,25 +246,25 @@ class OrderedLayer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What keeps the variables, and what it says of them besides their keys.
+    """The storage of the variables, and what it records of them besides their keys.
 
     Attributes:
-      kind: a TensorBundle of TensorFlow, Orbax' tree of arrays, Keras' HDF5, the dump of a
+      kind: A TensorBundle of TensorFlow, Orbax's tree of arrays, Keras's HDF5, the dump of a
         parameter server, or tensors of PyTorch.
-      step: training step, as a directory's name says it.
-      layer_names: key -> name of the variable's layer, where a Keras file says it.
-      model: configuration of the Keras model, where the file has it: class and name of every layer.
-      assets: what layers of Keras saved beside their variables, by path in the model: with slashes,
+      step: Training step, as a directory's name says it.
+      layer_names: The name of the variable's layer by its key, where a Keras file records it.
+      model: Configuration of the Keras model, where the file has it: class and name of every layer.
+      assets: What layers of Keras saved beside their variables, by path in the model: with slashes,
         in Orbax with dots.
-      layers: configurations of the layers of a model, by their paths, "" of the model itself: of a
-        model of tf-keras in a SavedModel, or of a whole model in Keras' older format.
-      ordered_layers: of a model in Keras' older format, with their weights, in the order by which
-        Keras itself loads them; (): the file is of another format.
-      keras_version: of the Keras that wrote a file, where it says so; else "".
-      problems: with its files, which no slice tells: they are missing or cut short.
-      dumped: tables of dynamic keys, by the key of the variable of their vectors.
-      averages: key of the moving average that is read in a variable's place, by the variable's key.
-      sharding: how the rows of embedding tables are sharded; None: nothing says that they are.
+      layers: Configurations of the layers of a model, by their paths, "" of the model itself: of a
+        model of tf-keras in a SavedModel, or of a whole model in Keras's older format.
+      ordered_layers: The layers of a model in Keras's older format, with their weights, in the
+        order in which Keras itself loads them; () if the file has another format.
+      keras_version: The version of Keras that wrote a file, where it is recorded; else "".
+      problems: The problems of its files that no slice shows: they are missing or cut short.
+      dumped: Tables of dynamic keys, by the key of the variable of their vectors.
+      averages: Key of the moving average that is read in a variable's place, by the variable's key.
+      sharding: How the rows of embedding tables are sharded; None: nothing says that they are.
     """
 
     kind: StorageKind = "TensorFlow"
@@ -280,8 +282,8 @@ class Storage:
 
 
 class Listing(NamedTuple):
-    """What a format lists of a checkpoint: a digest that tells it from others, every variable by
-    its key, and more.
+    """What a format lists of a checkpoint: a digest that distinguishes it from others, every
+    variable by its key, and more.
     """
 
     fingerprint: str

@@ -28,8 +28,8 @@ def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[s
     """Returns the inventory as JSON values; every variable of the checkpoint is in it once.
 
     Args:
-      inventory: what `recognise` made of the checkpoint.
-      problems: with its data files; none: it is complete.
+      inventory: What `recognise` made of the checkpoint.
+      problems: The problems of its data files; none if it is complete.
     """
     return {
         "checkpoint": inventory.checkpoint,
@@ -57,7 +57,7 @@ def inventory_table(
 
     Args:
       inventory: What `recognise` found in the checkpoint.
-      problems: With its data files; none: it is complete.
+      problems: The problems of its data files; none if it is complete.
       graph: Its object graph, by which variables have the names of their layers.
     """
     step = "no step recorded" if inventory.step is None else f"step {inventory.step}"

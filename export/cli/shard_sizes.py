@@ -13,11 +13,11 @@ from export.report_text import report_table, size_text
 
 
 def shard_sizes(prepared: Prepared, total: int, min_bytes: int) -> list[dict[str, Any]]:
-    """Returns the bytes of tables, and at most those of index partitions, of each of so many
-    shards, then of a router.
+    """Returns the sizes of each of `total` shards, then of a router: the bytes of tables, and at
+    most the bytes of index partitions.
 
     Args:
-      min_bytes: least size of the tables that shards hold.
+      min_bytes: The minimum size in bytes of the tables that shards hold.
     """
     tables = [table for table in prepared.plan.tables if table.bytes >= min_bytes]
     indexes = [each for each in prepared.forecasts.values() if each.partitions > 1]

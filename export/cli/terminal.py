@@ -25,7 +25,7 @@ from export.errors import ExportError
 STDOUT = 1
 STDERR = 2
 REPORT_WIDTH = 160
-"""Of what is printed to a file or a pipe."""
+"""The width in characters of what is printed to a file or a pipe."""
 SENTENCE_CHARS_MAX = 8000
 _TAIL_BYTES = 16 << 10
 _UNSEEN = "\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff"
@@ -92,10 +92,10 @@ def kept_clean() -> Iterator[None]:
         try:
             yield
         except ExportError:
-            raise  # tells its cause itself
+            raise  # the message includes its cause
         except Exception as problem:
             if isinstance(problem.__cause__ or problem.__context__, KeyboardInterrupt):
-                # native modules tell it as their own failure to load
+                # native modules report it as their own failure to load
                 raise KeyboardInterrupt from problem
             size = os.fstat(aside.fileno()).st_size
             shown.write(

@@ -35,10 +35,10 @@ def check_candidate_count(corpus: str, count: int) -> None:
     """Checks that positions of candidates fit 32 bits.
 
     Args:
-      corpus: its name.
-      count: how many candidates it has, or has so far.
+      corpus: Its name.
+      count: How many candidates it has, or has so far.
     Raises:
-      NotConvertible: there are too many.
+      NotConvertible: There are too many.
     """
     if count > CANDIDATES_MAX:
         raise NotConvertible(
@@ -59,19 +59,19 @@ def write_store(
     """Writes the store of one corpus, or of contexts, a batch at a time.
 
     Args:
-      base: directory of the bundle that is being written.
-      file: of the store, in it.
-      corpus: where the candidates are read.
-      moved: takes the candidates that were read since its last call.
-      searched: whether positions in the corpus are stored: those of candidates are, those of
+      base: Directory of the bundle that is being written.
+      file: The file of the store in that directory.
+      corpus: Where the candidates are read.
+      moved: Takes the candidates that were read since its last call.
+      searched: Whether positions in the corpus are stored: those of candidates are, those of
         contexts are not.
     Returns:
       The corpus' entry in the manifest.
     Raises:
-      UsageError: a file is missing or unreadable, or lacks a column.
-      NotConvertible: a value is no id or does not fit, or an id comes twice; names file, row and
+      UsageError: A file is missing or unreadable, or lacks a column.
+      NotConvertible: A value is no id or does not fit, or an id comes twice; names file, row and
         column.
-      DestinationError: the store cannot be written.
+      DestinationError: The store cannot be written.
     """
     try:
         with StoreWriter(base / file) as writer:
@@ -106,8 +106,8 @@ def notes_of_lengths(where: str, corpus: manifest.Corpus) -> list[str]:
     """Returns notes about the lists of a written corpus that were cut or padded.
 
     Args:
-      where: what the recipe calls it.
-      corpus: its entry in the manifest.
+      where: What the recipe calls it.
+      corpus: Its entry in the manifest.
     """
     changes = {"cut": corpus.cut, "padded": corpus.padded}
     return [
@@ -123,13 +123,13 @@ def write_filter(
     """Writes the index of one attribute of a written corpus.
 
     Args:
-      base: directory of the bundle that is being written.
-      name: of the corpus.
-      number: of the index.
-      corpus: the corpus' entry in the manifest.
-      attribute: one of its attributes.
+      base: Directory of the bundle that is being written.
+      name: The name of the corpus.
+      number: The number of the index.
+      corpus: The corpus' entry in the manifest.
+      attribute: One of its attributes.
     Raises:
-      DestinationError: the files cannot be written.
+      DestinationError: The files cannot be written.
     """
     entry = manifest.AttributeIndex(
         values=paths.attribute_values(name, number), rows=paths.attribute_rows(name, number)
@@ -155,20 +155,20 @@ def write_vectors(
     order.
 
     Args:
-      base: directory of the bundle that is being written; holds store, tables and tower.
-      index: whose `indexes/<index>/vectors.bin` is written: raw little-endian float32 rows.
-      corpus_name: of the corpus, for messages.
-      corpus: its entry in the manifest.
-      spec: the candidate tower.
-      features: over the tables of this bundle.
-      moved: takes the candidates that were embedded since its last call.
-      aside: file to be written instead.
+      base: Directory of the bundle that is being written; holds store, tables and tower.
+      index: The name of the index, whose `indexes/<index>/vectors.bin` is written: raw
+        little-endian float32 rows.
+      corpus_name: The name of the corpus, for messages.
+      corpus: Its entry in the manifest. spec: The candidate tower. features: The reader of the
+          tables of this bundle.
+      moved: Takes the candidates that were embedded since its last call.
+      aside: File to be written instead.
     Returns:
       dim of the vectors.
     Raises:
-      NotConvertible: the tower needs a feature that the corpus lacks, a candidate's value does not
+      NotConvertible: The tower needs a feature that the corpus lacks, a candidate's value does not
         fit, or its vector is NaN or infinite; names the feature and the candidate.
-      DestinationError: the file cannot be written.
+      DestinationError: The file cannot be written.
     """
     where = f"index {index!r}, corpus {corpus_name!r}"
     needed = {source for tensor in spec.inputs for source in tensor.sources}
@@ -199,8 +199,8 @@ def write_vectors(
                 dim = vectors.shape[1]
                 file.write(np.ascontiguousarray(vectors, "<f4").data)
                 moved(positions.size)
-                # Of the tables, too: candidates in no order touch another page for each of their
-                # rows.
+                # Release the pages of the tables, too: unordered candidates touch another page for
+                # each row.
                 store.release()
                 for table in features.tables.values():
                     table.release()

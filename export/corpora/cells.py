@@ -28,8 +28,8 @@ class Cells:
     """Values of a column.
 
     Attributes:
-      array: a `pyarrow.Array`; null where a cell is empty.
-      rows, column: where they come from.
+      array: A `pyarrow.Array`; null where a cell is empty.
+      rows, column: Where they come from.
       owners: [m] the row of each value; None: each row has one.
     """
 
@@ -113,7 +113,7 @@ def cells_of(rows: Rows, column: str, separator: str | None = None) -> Cells:
     """Returns the cells of a column: as lists where a separator is given, else one value each.
 
     Raises:
-      NotConvertible: an Example has several values.
+      NotConvertible: An Example has several values.
     """
     array = rows.columns[column]
     if types.is_dictionary(array.type):
@@ -141,7 +141,7 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
     """Returns a feature's column as a caller would send it, of any length.
 
     Raises:
-      NotConvertible: a value does not fit the feature.
+      NotConvertible: A value does not fit the feature.
     """
     lists = holds_lists(feature)
     cells = cells_of(rows, column, separator if lists else None)
@@ -213,7 +213,7 @@ def attribute_array(rows: Rows, column: str, separator: str | None) -> Any:
 
 
 def holds_lists(feature: Feature) -> bool:
-    """Tells whether a feature takes several values of a candidate."""
+    """Returns whether a feature takes several values of a candidate."""
     if isinstance(feature, DenseFeature):
         return feature.shape != ()
     return feature.kind != "single"

@@ -16,13 +16,13 @@ def write_codes(base: Path, name: str, vectors: VectorFile, distance: Distance) 
     """Writes the codes of an index's vectors, in memory that does not depend on how many there are.
 
     Args:
-      base: directory of the bundle that is being written.
-      name: of the index.
-      vectors: of its candidates.
-      distance: of the index.
+      base: Directory of the bundle that is being written.
+      name: The name of the index.
+      vectors: The vectors of its candidates.
+      distance: The distance of the index.
 
     Raises:
-      OSError: they cannot be written.
+      OSError: They cannot be written.
     """
     entry = Codes.of(name)
     (base / paths.index_codes(name)).mkdir(parents=True, exist_ok=True)

@@ -48,10 +48,10 @@ class Rows:
     """Some rows of a file.
 
     Attributes:
-      format: of the file.
-      columns: a `pyarrow.Array` by column. CSV: strings; TFRecord: a large_list for each candidate.
+      format: The format of the file.
+      columns: A `pyarrow.Array` by column. CSV: strings; TFRecord: a large_list for each candidate.
       where: names corpus and file in messages.
-      first: rows of the file above these.
+      first: Rows of the file above these.
       records: [n] the record of each candidate, where a record holds several.
     """
 
@@ -83,13 +83,13 @@ def locate_corpus(
     """Finds the files of a corpus, in the order of their candidates: that of their names.
 
     Args:
-      folder: of the recipe.
-      name: of the corpus.
-      part: what the recipe says of it; a file, a directory of part files, a pattern, or several of
+      folder: The folder of the recipe.
+      name: The name of the corpus.
+      part: The corpus in the recipe: a file, a directory of part files, a pattern, or several of
         these.
-      section: of the recipe that says it: `corpora` or `contexts`.
+      section: The section of the recipe that has it: `corpora` or `contexts`.
     Raises:
-      UsageError: there is none, or a file's format is unknown.
+      UsageError: There is none, or a file's format is unknown.
     """
     key = f"{section}.{name}"
     named = (part.file,) if isinstance(part.file, str) else part.file
@@ -106,8 +106,8 @@ def read_batches(
     """Reads columns of one file of corpus `name`; a batch is in memory.
 
     Raises:
-      UsageError: the file is missing, unreadable or damaged, or lacks a column.
-      NotConvertible: a record is no Example, or its features do not fit.
+      UsageError: The file is missing, unreadable or damaged, or lacks a column.
+      NotConvertible: A record is no Example, or its features do not fit.
     """
     where = f"corpus {name!r}, {file.path.name}"
     first = 0

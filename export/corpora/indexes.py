@@ -44,7 +44,7 @@ Once = Callable[[str, Any, Callable[[], None]], None]
 SEARCH_PARAMETERS = ("leaves_to_search", "reorder")
 """Parameters of a tree that only searches depend on."""
 BRUTE_FORCE_BELOW = 20_000
-"""Source: google-research/scann docs/algorithms.md: below 20 000 points brute force, leaves about
+"""Source: google-research/scann docs/algorithms.md: below 20 000 points exact search, leaves about
 the square root.
 """
 _LEAF_SHARES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.35, 0.6, 1.0)
@@ -75,29 +75,29 @@ def build_index(
 ) -> Index:
     """Builds the partitions of one index, chooses its setting and measures its recall.
 
-    Vectors stay in their file, but for those of brute force.
+    Vectors stay in their file, except the vectors of exact search.
 
     Args:
-      base: directory of the bundle that is being written; holds `indexes/<name>/vectors.bin`.
-      name: of the index.
-      part: what the recipe says of it.
+      base: Directory of the bundle that is being written; holds `indexes/<name>/vectors.bin`.
+      name: The name of the index.
+      part: What the recipe says of it.
       queries: [q, dim] float32: what the query tower gave for examples; up to `part.recall.queries`
         are taken, evenly.
-      run: what encodes blocks of vectors, perhaps several at a time.
-      once: is given the directory of each partition, relative to `base`, and what its content
+      run: What encodes blocks of vectors, perhaps several at a time.
+      once: Is given the directory of each partition, relative to `base`, and what its content
         depends on beside the vectors: neither queries nor the recall that is asked for.
-      representative: whether the examples are real; on synthetic ones recall is measured, but stops
+      representative: Whether the examples are real; on synthetic ones recall is measured, but stops
         nothing.
-      vectors_file: relative to `base`, of an index over the same vectors; empty: its own.
-      coded: whether codes of the vectors were written.
+      vectors_file: Relative to `base`, of an index over the same vectors; empty: its own.
+      coded: Whether codes of the vectors were written.
     Returns:
       The index's entry in the manifest.
     Raises:
-      UsageError: a parameter is unknown or does not belong to the kind.
+      UsageError: A parameter is unknown or does not belong to the kind.
       NotConvertible: ScaNN cannot build from these vectors and parameters, or the queries are
         unfit.
-      VerificationFailed: the recall asked for is not reached. The partitions stay as they are.
-      DestinationError: the files cannot be written.
+      VerificationFailed: The recall asked for is not reached. The partitions stay as they are.
+      DestinationError: The files cannot be written.
     """
     vectors_file = vectors_file or paths.index_vectors(name)
     vectors = open_vectors(base / vectors_file, name, queries)
@@ -185,7 +185,7 @@ def choose(part: IndexPart, name: str, size: int) -> tuple[Kind, dict[str, Any]]
     """Picks the kind of index and what it is trained with, each partition alike.
 
     Raises:
-      UsageError: a parameter is unknown or does not belong to the kind, or there are more
+      UsageError: A parameter is unknown or does not belong to the kind, or there are more
         partitions than candidates.
     """
     if part.partitions > size:
@@ -207,7 +207,7 @@ def choose(part: IndexPart, name: str, size: int) -> tuple[Kind, dict[str, Any]]
         if part.parameters:
             raise UsageError(
                 f"indexes.{name}.parameters are of a tree, but {largest} candidates are searched "
-                "by brute force; leave them out or set kind = 'tree_ah'"
+                "by exact search; leave them out or set kind = 'tree_ah'"
             )
         return kind, {}
     leaves = part.parameters.get("num_leaves", min(max(1, round(math.sqrt(largest))), smallest))
@@ -305,8 +305,8 @@ def _measure_depths(
     parameters: Mapping[str, Any],
     deeper: Sequence[int],
 ) -> tuple[DepthPoint, ...]:
-    """Finds how deep to search for a larger k: the least growth of the setting before that reaches
-    the recall, or else the largest.
+    """Finds how deep to search for a larger k: the smallest growth of the setting before that
+    reaches the recall, or else the largest.
     """
     depths = []
     k_before = part.recall.k
@@ -365,7 +365,7 @@ def _check_recall(
         )
     raise VerificationFailed(
         f"index {name!r}: recall@{part.recall.k} is {measured.recall:.4f} on "
-        f"{measured.shares.size} queries (with {best.setting}{chosen}), the recipe asks for "
+        f"{measured.shares.size} queries (with {best.setting}{chosen}), the recipe requires "
         f"{target}; lower indexes.{name}.recall.value, raise parameters.reorder or leave "
         "leaves_to_search and reorder to be chosen, or set kind = 'brute_force'"
     )

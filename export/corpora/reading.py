@@ -48,8 +48,8 @@ class CorpusReader:
     single or dense feature takes the feature's default.
 
     Attributes:
-      name, part: of the corpus, and what the recipe says of it.
-      cut, padded: rows so far whose list was longer or shorter than its input takes, by input.
+      name, part: The name of the corpus, and its part of the recipe.
+      cut, padded: Rows so far whose list was longer or shorter than its input takes, by input.
     """
 
     def __init__(
@@ -62,12 +62,11 @@ class CorpusReader:
         """Begins a corpus.
 
         Args:
-          files: of the corpus.
-          name: of the corpus.
-          part: what the recipe says of it.
-          features: every feature of the model.
+          files: The files of the corpus.
+          name: The name of the corpus. part: Its part of the recipe.
+          features: Every feature of the model.
         Raises:
-          UsageError: the recipe names a feature that the model does not have.
+          UsageError: The recipe names a feature that the model does not have.
         """
         readers = readers_of(features)
         for key in part.features:
@@ -99,8 +98,8 @@ class CorpusReader:
         """Yields the candidates.
 
         Raises:
-          UsageError: a file is unreadable, or without a column that the recipe names.
-          NotConvertible: no candidates, or a value that is no id or does not fit its feature; names
+          UsageError: A file is unreadable, or without a column that the recipe names.
+          NotConvertible: No candidates, or a value that is no id or does not fit its feature; names
             file, row, column and value.
         """
         for file in self._files:

@@ -108,12 +108,12 @@ class ExactNeighbors:
 
         Args:
           vectors: What is searched.
-          distance: That of the index.
+          distance: The distance of the index.
           k: Neighbors that `measure` compares unless it is told another number.
           queries: [n, dim].
           k_max: Most neighbors that `measure` may be told; 0: k.
         Raises:
-          InvalidInput: a query or a vector holds NaN or infinities.
+          InvalidInput: A query or a vector holds NaN or infinities.
         """
         self._vectors = vectors
         self._distance = distance
@@ -200,22 +200,22 @@ def recall_of_tables(
     given, on the queries that its recall was measured on.
 
     Args:
-      base: directory of the bundle that is being written.
-      name: of the index.
-      part: what the recipe says of it.
-      written: the index's entry in the manifest.
+      base: Directory of the bundle that is being written.
+      name: The name of the index.
+      part: What the recipe says of it.
+      written: The index's entry in the manifest.
       sent: [q, dim] queries as the service will send them, made of converted rows.
       trained: [q, dim] the same queries, made of the checkpoint's own rows.
-      path: of the candidates' vectors, made of the checkpoint's own rows.
+      path: The file of the candidates' vectors, made of the checkpoint's own rows.
     Raises:
-      VerificationFailed: it is less than `part.recall.of_tables`.
+      VerificationFailed: It is less than `part.recall.of_tables`.
     """
     recall = measure_again(base, name, written, sent, trained, path)
     target = part.recall.of_tables
     if target is not None and recall.value < target:
         raise VerificationFailed(
             f"index {name!r}: recall@{recall.k} is {recall.value:.4f} against exact search over "
-            "vectors made of the checkpoint's own rows, the recipe asks for "
+            "vectors made of the checkpoint's own rows, the recipe requires "
             f"{target}; lower indexes.{name}.recall.of_tables, or give the tables a dtype that "
             "loses less"
         )
@@ -228,12 +228,11 @@ def recall_of_cold_users(
     """Measures a written index on the queries of users whose bags are empty.
 
     Args:
-      base: directory of the bundle that is being written.
-      name: of the index.
-      part: what the recipe says of it.
-      written: the index's entry in the manifest.
-      queries: [q, dim] those of the examples, with empty bags.
-      rows: those to measure.
+      base: Directory of the bundle that is being written.
+      name: The name of the index.
+      part: What the recipe says of it.
+      written: The index's entry in the manifest.
+      queries: [q, dim] queries of the examples, with empty bags. rows: The rows to measure.
 
     Returns:
       None: the vector of such a user is NaN or infinite.
@@ -249,7 +248,7 @@ def recall_of_cold_users(
         if limit is not None:
             raise VerificationFailed(
                 f"index {name!r}: the query of a user with empty bags is not finite, so its recall "
-                f"cannot be measured, the recipe asks for {limit}; give empty bags a finite vector "
+                f"cannot be measured, the recipe requires {limit}; give empty bags a finite vector "
                 f"in tower {part.query_tower!r}, or leave out indexes.{name}.recall.of_cold_users"
             )
         return None
@@ -262,7 +261,7 @@ def recall_of_cold_users(
     if limit is not None and measured.recall < limit:
         raise VerificationFailed(
             f"index {name!r}: recall@{wanted.k} is {measured.recall:.4f} for users with empty bags "
-            f"({len(cold)} queries), the recipe asks for {limit}; raise "
+            f"({len(cold)} queries), the recipe requires {limit}; raise "
             f"indexes.{name}.recall.value or parameters.leaves_to_search, lower "
             f"indexes.{name}.recall.of_cold_users, or set kind = 'brute_force'"
         )
@@ -275,8 +274,8 @@ def note_of_cold_users(name: str, written: Index) -> str:
     nothing, since it reaches that of the recipe.
 
     Args:
-      name: of the index.
-      written: the index's entry in the manifest, of a query tower with bags.
+      name: The name of the index.
+      written: The index's entry in the manifest, of a query tower with bags.
     """
     cold = written.recall_of_cold_users
     if cold is None:
@@ -289,7 +288,7 @@ def note_of_cold_users(name: str, written: Index) -> str:
         return ""
     return (
         f"index {name!r}: recall@{cold.k} is {cold.value:.4f} for users with empty bags (users who "
-        f"have done nothing yet), less than the {promised} that the recipe asks for on all "
+        f"have done nothing yet), less than the {promised} that the recipe requires on all "
         f"examples; send recall or exact with their requests, raise indexes.{name}.recall.value, "
         f"or set indexes.{name}.recall.of_cold_users to reject such an index"
     )
@@ -301,12 +300,12 @@ def measure_again(
     """Measures the recall of a written index on the queries that its recall was measured on.
 
     Args:
-      base: directory of the bundle.
-      name: of the index.
-      written: the index's entry in the manifest.
+      base: Directory of the bundle.
+      name: The name of the index.
+      written: The index's entry in the manifest.
       sent: [q, dim] what is sent to the index for each query.
       queries: [q, dim] what exact search gets.
-      path: of the vectors that exact search gets.
+      path: The file of the vectors that exact search gets.
     """
     vectors = open_vectors(path, name, queries)
     before = written.recall
@@ -352,7 +351,7 @@ def open_vectors(path: Path, name: str, queries: Vectors) -> VectorFile:
     """Opens the vectors of an index, which must have the dim of its queries.
 
     Raises:
-      NotConvertible: they have not, or there is none.
+      NotConvertible: They have not, or there is none.
     """
     if queries.ndim != 2 or not len(queries):
         raise NotConvertible(
@@ -378,7 +377,7 @@ def load_written(
     """Loads an index as it was written.
 
     Raises:
-      DestinationError: it was not written whole.
+      DestinationError: It was not written whole.
     """
     try:
         return load_index(directories, distance, vectors.mapped)

@@ -30,15 +30,15 @@ _UNCACHED_BYTES = 32 << 20
 _POOL = 1600
 """Candidates of the larger pool that is fetched and reordered."""
 _SMALLER = 4
-"""How many times as large as the smaller one."""
+"""How many times as large the larger pool is as the smaller one."""
 _LEAF_SHARES = (0.02, 0.1)
-"""Of all leaves, those of the searches that are timed."""
+"""The shares of all leaves that the timed searches cover."""
 _NEIGHBORS = 100
 _ROUNDS = 40
 """Searches of each kind, in turns, so that a busy moment of the machine meets all kinds."""
 _SEED = 1
 _UNIT_MIN_S = 1e-10
-"""Of one exact score: faster is noise."""
+"""The minimum time of one exact score in seconds: faster is noise."""
 
 
 def measure_costs(
@@ -53,9 +53,9 @@ def measure_costs(
     Args:
       index: The tree, loaded as a service loads it.
       vectors: [size, dim] float32, mapped from their file.
-      codes: Of all vectors; None: the index has none.
+      codes: The codes of all vectors; None if the index has none.
       queries: [q, dim] float32, of which some are searched for.
-      parameters: Of the tree.
+      parameters: The parameters of the tree.
     """
     queries = np.ascontiguousarray(queries[:_ROUNDS], np.float32)
     parts = SearchParts(index, vectors, parameters["num_leaves"])
@@ -81,7 +81,7 @@ class SearchParts:
         Args:
           index: The tree.
           vectors: [size, dim] float32.
-          leaves: Of the tree.
+          leaves: The number of leaves of the tree.
         """
         self._index = index
         self._vectors = vectors
@@ -188,8 +188,8 @@ class SearchParts:
 
 
 def _timed(searches: Mapping[str, Search], queries: Vectors) -> dict[str, float]:
-    """Returns the seconds that each of the searches takes: the least that was seen, since what else
-    runs on the machine only adds to them.
+    """Returns the seconds that each of the searches takes: the minimum that was measured, since
+    other work on the machine only adds to them.
     """
     seconds: dict[str, list[float]] = {name: [] for name in searches}
     for number in range(_ROUNDS):

@@ -1,4 +1,4 @@
-"""What an index takes of disk and memory, told before a corpus is read."""
+"""What an index takes of disk and memory, estimated before a corpus is read."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from runtime.scann_build import SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF
 
 MILLION = 1_000_000
 _ENCODER_BYTES = 640 << 20
-"""Of a process that encodes blocks of vectors: one of them, and ScaNN's own."""
+"""The memory in bytes of a process that encodes blocks of vectors: one block, and ScaNN's own
+memory.
+"""
 _TRAINING_COPIES = 8
-"""Of the sample, by the memory that training took beyond libraries (measured: 0.65 GiB for 316 200
-of dim 64).
+"""The number of copies of the sample that the memory of training amounts to, beyond libraries
+(measured: 0.65 GiB for 316 200 vectors of dim 64).
 """
 _ID_BYTES = 16
-"""Of a candidate while ids are compared."""
+"""The memory in bytes of a candidate while ids are compared."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +34,13 @@ class IndexForecast:
     """Upper bounds for one index, in bytes.
 
     Attributes:
-      candidates: of the corpus; None: known only once its files are read, and the bounds are for a
-        million.
-      disk_bytes: vectors and index, with what is written aside meanwhile.
-      build_bytes: memory of all processes together, beyond their libraries and pages of mapped
+      candidates: The number of candidates of the corpus; None if it is known only once its files
+        are read, and the bounds are for a million.
+      disk_bytes: Vectors and index, with what is written aside meanwhile.
+      build_bytes: Memory of all processes together, beyond their libraries and pages of mapped
         files.
-      load_bytes: memory of each worker of a service while it loads the index, likewise.
-      partitions: of the index.
+      load_bytes: Memory of each worker of a service while it loads the index, likewise.
+      partitions: The number of partitions of the index.
     """
 
     candidates: int | None
@@ -56,8 +58,8 @@ def forecast_index(
     Parquet files say how many candidates they hold, others do not.
 
     Raises:
-      UsageError: a parameter of the index is unknown or does not belong to its kind.
-      NotConvertible: the corpus has more candidates than positions have bits for.
+      UsageError: A parameter of the index is unknown or does not belong to its kind.
+      NotConvertible: The corpus has more candidates than positions have bits for.
     """
     candidates = _count(files)
     check_candidate_count(part.corpus, candidates or 0)

@@ -39,8 +39,8 @@ class Examples:
     """Candidates of some records.
 
     Attributes:
-      records: the record of each candidate, counted from 0 in its file.
-      bytes: of the records.
+      records: The record of each candidate, counted from 0 in its file.
+      bytes: The size of the records in bytes.
     """
 
     def __init__(self, names: Sequence[str], batched_by: str | None, where: str) -> None:
@@ -57,7 +57,7 @@ class Examples:
         """Adds the candidates of a record.
 
         Raises:
-          NotConvertible: it is no Example or its features do not fit; names record and column.
+          NotConvertible: It is no Example or its features do not fit; names record and column.
         """
         where = f"{self._where}, record {number + 1}"
         try:
@@ -127,16 +127,16 @@ def read_examples(
     """Reads features of a file of Examples.
 
     Args:
-      path: of the file.
-      compressed: with GZIP, as a whole.
-      names: the features wanted; those of a record that lacks one are empty lists.
+      path: The path of the file.
+      compressed: Whether the whole file is compressed with GZIP.
+      names: The features wanted; those of a record that lacks one are empty lists.
       batched_by: None: a record is a candidate. Else a record holds as many candidates as this
         feature has values, and every other feature equally many values for each of them, one after
         another.
       where: names the file in messages.
     Raises:
-      UsageError: the file cannot be read, is cut short, or a record differs from its checksum.
-      NotConvertible: a record is no Example or its features do not fit; names record and column.
+      UsageError: The file cannot be read, is cut short, or a record differs from its checksum.
+      NotConvertible: A record is no Example or its features do not fit; names record and column.
     """
     examples = Examples(names, batched_by, where)
     for number, record in enumerate(_records(path, compressed, where)):

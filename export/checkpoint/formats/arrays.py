@@ -39,13 +39,15 @@ WINDOW_BYTES = 16 << 20
 _STORED_BYTES = 16 << 20
 """Stored bytes that are summed at a time."""
 _NODES_BYTES = 8 << 20
-"""Nodes of an OCDBT store's tree that are kept, apart from chunks."""
+"""Bytes of the cache for the nodes of an OCDBT store's tree, apart from chunks."""
 _HDF5_SLOTS = 1 << 14
 """Places in h5py's cache of chunks: two chunks of a window should not compete for one."""
 _COPIES = 2
-"""Of a window while it is decoded: as stored and decoded."""
+"""Copies of a window that are in memory while it is decoded: one as stored, one decoded."""
 _CHUNK_KEY = re.compile(rb"(?:c[./])?(\d+)(?:[./]\d+)*")
-"""Of zarr 2 (`3.0`, `3/0`) and zarr 3 (`c/3/0`): the first number counts chunks along the rows."""
+"""A chunk's key in zarr 2 (`3.0`, `3/0`) and zarr 3 (`c/3/0`). The first number counts chunks along
+the rows.
+"""
 
 
 def load_tensorstore(what: str) -> Any:
@@ -74,12 +76,12 @@ def decoder_of(store: ArrayStore) -> str:
 
 
 def held_bytes(shape: Sequence[int], chunk: Sequence[int], itemsize: int) -> int:
-    """Returns the most bytes that reading rows of an array holds.
+    """Returns the maximum number of bytes that are in memory while rows of an array are read.
 
     Args:
       shape: The shape of the array.
       chunk: The extents of a chunk, which is decoded as a whole.
-      itemsize: Bytes of a value.
+      itemsize: The size of a value in bytes.
     """
     band = _band_bytes(shape, chunk, itemsize)
     bands = ceil_div(shape[0], chunk[0]) if shape else 1
@@ -137,7 +139,8 @@ class ArrayRows:
         """Fills [n, bytes of a row] with stored rows from `first` on.
 
         Raises:
-          CheckpointError: A chunk is missing, damaged or cannot be read; names it and its file.
+          CheckpointError: A chunk is missing, damaged or cannot be read; the error names it and its
+            file.
         """
         if first + len(rows) > self._array.rows:
             raise CheckpointError(
@@ -162,7 +165,7 @@ class ArrayRows:
         """Fills [n, bytes of a stored row] with ranges of stored rows, one after the other.
 
         Args:
-          ranges: First row and number of rows of each range.
+          ranges: The first row and the number of rows of each range.
           rows: The rows to fill.
         """
         at = 0
@@ -186,7 +189,7 @@ class ArrayRows:
         return (SourceSum(file=self._array.name, slice_offset=first, bytes=count, crc32c=crc),)
 
     def sums(self) -> tuple[SourceSum, ...]:
-        """Returns the sums of all rows that were read; errors as of `stored_sums`."""
+        """Returns the sums of all rows that were read. Raises the same errors as `stored_sums`."""
         return self.stored_sums(self._first_read, max(self._first_read, self._end_read))
 
     def damaged(self) -> None:
@@ -201,7 +204,7 @@ class ArrayRows:
 
 
 def absent_chunks(store: ArrayStore) -> str:
-    """Says that chunks of an array are not stored, why that may be, and what to do."""
+    """Returns a message that chunks of an array are not stored, why that may be, and what to do."""
     return (
         f"{store.absent} of its chunks are not stored ({store.file}): they were lost, or held only "
         "zeros, which Orbax left out of zarr 3 arrays before version 0.10 and which look the same; "
@@ -215,7 +218,7 @@ class _Zarr:
     Attributes:
       name: Its path in the checkpoint.
       rows: Its rows.
-      window_rows: Rows of a window.
+      window_rows: The number of rows in a window.
     """
 
     def __init__(self, spec: dict[str, Any]) -> None:
@@ -252,7 +255,7 @@ class _Zarr:
             self._array = None
 
     def close(self) -> None:
-        """Drops all that is held."""
+        """Drops the array and its decoded chunks."""
         self._array = None
 
     def read(self, first: int, count: int) -> Bytes:
@@ -289,7 +292,7 @@ class _Zarr:
 
 
 class _Dataset:
-    """A dataset in chunks, which h5py reads; attributes as of `_Zarr`."""
+    """A chunked dataset, which h5py reads. Its attributes are the same as those of `_Zarr`."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self.name = spec["dataset"]
@@ -300,7 +303,8 @@ class _Dataset:
             shape = dataset.shape
             self._chunk = dataset.chunks or shape
             band_bytes = max(1, _band_bytes(shape, self._chunk, dataset.dtype.itemsize))
-            # An open dataset keeps the cache that it was opened with, for all who open it.
+            # While a dataset is open, everyone who opens it gets the cache that it was first opened
+            # with.
             del dataset
             self._dataset = _with_cache(self._file, self.name, max(WINDOW_BYTES, band_bytes))
         self.rows = shape[0]
@@ -340,8 +344,8 @@ def _with_cache(file: Any, name: str, cache_bytes: int) -> Any:
 
 
 def _as_bytes(values: Any, count: int) -> Bytes:
-    """Returns [count, bytes of a row] of the values of rows, without a copy where they are in
-    order.
+    """Returns the values of rows as [count, bytes of a row], without a copy where they are
+    contiguous.
     """
     return np.ascontiguousarray(values).reshape(count, -1).view(np.uint8)
 
@@ -352,7 +356,7 @@ def _pieces(kvstore: Any, key: bytes) -> Iterator[bytes]:
     while True:
         try:
             piece = kvstore.read(key, byte_range=slice(at, at + _STORED_BYTES)).result().value
-        except ValueError:  # The value ends before: its size is told in no other way.
+        except ValueError:  # The value ends earlier; only this error shows it.
             yield kvstore.read(key, byte_range=slice(at, None)).result().value
             return
         yield piece
@@ -360,7 +364,7 @@ def _pieces(kvstore: Any, key: bytes) -> Iterator[bytes]:
 
 
 def _file_stamps(told_by: str | None) -> dict[str, Stamp]:
-    """Returns the stamps of all files beside the one that describes an array, and below."""
+    """Returns the stamps of all files in the folder that describes an array, and below it."""
     if told_by is None:
         return {}
     files = (file for file in Path(told_by).parent.rglob("*") if file.is_file())
@@ -369,13 +373,13 @@ def _file_stamps(told_by: str | None) -> dict[str, Stamp]:
 
 @contextmanager
 def _described(name: str, file: str = "", first: int = 0, end: int = 0) -> Iterator[None]:
-    """Turns what a library says of a damaged array into an error that names the array.
+    """Turns a library's error about a damaged array into an error that names the array.
 
     Args:
       name: The array.
       file: Its file; "" where the library names it, and the chunk, as tensorstore does.
-      first: The first row that is read.
-      end: The row after the last one; 0 where no rows are read yet.
+      first: The first row to read.
+      end: The row after the last one to read; 0 where no rows are read yet.
     """
     try:
         yield

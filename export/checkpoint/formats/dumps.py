@@ -1,12 +1,13 @@
-"""Lists what a parameter server dumped: for each table a file of keys and a file of vectors, in the
-same order.
+"""Lists the tables that a parameter server dumped: each has a file of keys and a file of vectors,
+in the same order.
 
 SOK's `sok.dump` writes `<table>-key`, `<table>-weight` and, for each slot variable,
 `<table>-<optimizer>-<slot>` into one directory; the Saver of SOK 1 writes `<table>_keys.file` and
 `<table>_values.file`. HugeCTR, and what its parameter server (HPS) loads, has a directory for each
-table with `key`, `emb_vector` and perhaps `slot_id`; its embedding collections have a directory
-each, `embedding_collection_<c>`: `meta_data`, and for each table, which have numbers and no names,
-`key<t>` (uint32 or int64) and `weight<t>` (float32, of mixed precision too). None keeps checksums.
+table with `key`, `emb_vector` and perhaps `slot_id`. Each of its embedding collections has a
+directory `embedding_collection_<c>` with `meta_data` and, for each table, `key<t>` (uint32 or
+int64) and `weight<t>` (float32, also for mixed precision); these tables have numbers instead of
+names. None of these formats has checksums.
 
 Source: NVIDIA-Merlin/HugeCTR at 2f2016f: sparse_operation_kit/dump_load.py, write_file_head (296
 bytes: name, kind of file, name of the slot variable, dtype; numbers big-endian, values as the
@@ -42,9 +43,9 @@ from object_store.stamps import local_stamp
 KEY_DTYPES = ("int32", "int64", "uint32", "uint64")
 _SOK_HEAD = struct.Struct(">256xI32xI")
 _SOK_DTYPES = ("int32", "int64", "uint32", "uint64", "float16", "float32", "float64")
-"""In the order of their numbers in SOK's heads."""
+"""The dtypes, in the order of their numbers in SOK's file headers."""
 _SOK_KINDS = ("keys", "vectors", "a slot variable")
-"""Of SOK's files, in the order of their numbers."""
+"""The kinds of SOK's files, in the order of their numbers."""
 _SOK_1 = "the Saver of SOK 1"
 _COLLECTION = re.compile(r"embedding_collection_(\d{1,9})", re.ASCII)
 _COLLECTION_WRITER = "HugeCTR's embedding_dump"
@@ -57,18 +58,18 @@ _SHOWN_MAX = 200
 
 
 def is_dump(directory: Path) -> bool:
-    """Tells whether a directory holds tables with their keys, as SOK or HugeCTR write them."""
+    """Returns whether a directory holds tables with their keys, as SOK or HugeCTR write them."""
     ways = (_sok_tables, _saved_tables, _hugectr_tables, _collections)
     return any(next(find(directory), None) is not None for find in ways)
 
 
 def list_dump(directory: Path) -> Listing:
-    """Lists a dump's tables; reads no more than the heads of files.
+    """Lists the tables of a dump. Reads only the headers of files.
 
     Raises:
-      CheckpointError: a file is missing, cut short, or not of the size that its sibling asks for;
-        names it.
-      OSError: it cannot be read.
+      CheckpointError: A file is missing, cut short, or of another size than its sibling requires;
+        the error names it.
+      OSError: A file cannot be read.
     """
     names = sorted({*_sok_tables(directory)})
     listed = [_sok_table(directory, name, names) for name in names]
@@ -98,10 +99,10 @@ def list_dump(directory: Path) -> Listing:
 
 
 def _check_files(directory: Path, tables: Sequence[DumpedTable], kind: StorageKind) -> None:
-    """Checks that there is nothing beside the files of tables that may say more of their rows.
+    """Checks that no file beside the files of tables may say more about their rows.
 
-    A folder of HugeCTR's tables may lie beside other files, as its dense model; empty and hidden
-    files say nothing.
+    A folder of HugeCTR's tables may lie beside other files, such as its dense model. Empty and
+    hidden files are ignored.
 
     Raises:
       CheckpointError: There is such a file.
@@ -122,8 +123,8 @@ def _check_files(directory: Path, tables: Sequence[DumpedTable], kind: StorageKi
 
 
 def _sok_tables(directory: Path) -> Iterator[str]:
-    """Yields the names of which there is a file of keys or of vectors with SOK's head, those with
-    both twice.
+    """Yields the names of tables that have a file of keys or of vectors with SOK's header; a name
+    that has both is yielded twice.
     """
     for suffix, other in (("-key", "-weight"), ("-weight", "-key")):
         for path in directory.glob(f"*{suffix}"):
@@ -134,7 +135,9 @@ def _sok_tables(directory: Path) -> Iterator[str]:
 
 
 def _saved_tables(directory: Path) -> Iterator[str]:
-    """Yields the names of which there is a file of the Saver of SOK 1, those with both twice."""
+    """Yields the names of tables that have a file written by the Saver of SOK 1; a name that has a
+    file of keys and one of values is yielded twice.
+    """
     for suffix in ("_keys.file", "_values.file"):
         yield from (
             path.name.removesuffix(suffix)
@@ -164,7 +167,7 @@ def _with_folders(directory: Path) -> list[Path]:
 
 
 class _Values(NamedTuple):
-    """Values in one file: where they begin, and how many."""
+    """The values in one file: where they begin, their dtype and their number."""
 
     path: Path
     offset: int
@@ -175,7 +178,7 @@ class _Values(NamedTuple):
 def _sok_table(directory: Path, name: str, names: Sequence[str]) -> DumpedTable:
     keys = _sok_values(directory / f"{name}-key", 0)
     vectors = _sok_values(directory / f"{name}-weight", 1)
-    # Files of a table `t-2` are no slots of `t`.
+    # The files of a table `t-2` are not slot variables of `t`.
     others = tuple(f"{other}-" for other in names if other.startswith(f"{name}-"))
     held = {
         path.name.removeprefix(f"{name}-"): _sok_values(path, 2)
@@ -219,7 +222,7 @@ def _hugectr_table(directory: Path, path: Path) -> DumpedTable:
 
 
 def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
-    """Yields the tables of one embedding collection, called by its number and theirs.
+    """Yields the tables of one embedding collection, named by its number and theirs.
 
     `meta_data`: int32 number of tables, kind of keys, kind of vectors, 0, 0; then of every table
     its int32 number; of every table its uint64 keys; of every table its int32 dim.
@@ -246,8 +249,8 @@ def _collection_tables(directory: Path, path: Path) -> Iterator[DumpedTable]:
     data = _head(meta, total, _COLLECTION_WRITER)[_META_HEAD.size :]
     numbers = struct.unpack_from(f"<{tables}i", data)
     if numbers != tuple(range(tables)):
-        # It writes the first tables under these numbers, whichever were asked for: table_id counts
-        # from 0 there.
+        # HugeCTR writes the first tables under these numbers, whichever tables were requested: its
+        # table_id counts from 0.
         raise CheckpointError(
             f"dump file {meta} lists tables {', '.join(map(str, numbers[:8]))}, not all from 0 on; "
             "HugeCTR then writes "
@@ -282,7 +285,7 @@ def _collection_values(path: Path, kind: int, number: int, dtype: str) -> _Value
 
 
 def _head(path: Path, count: int, writer: str) -> bytes:
-    """Returns the first bytes of a file, which `writer` writes."""
+    """Returns the first bytes of a file that `writer` writes."""
     try:
         with path.open("rb") as file:
             head = file.read(count)
@@ -300,7 +303,7 @@ def _missing(path: Path, writer: str) -> CheckpointError:
 
 
 def _values(path: Path, dtype: str, writer: str, offset: int = 0) -> _Values:
-    """Tells what a file of values of one dtype holds."""
+    """Returns the extent of the values in a file whose values have one dtype."""
     try:
         str(path).encode()
         total = path.stat().st_size
@@ -321,8 +324,8 @@ def _values(path: Path, dtype: str, writer: str, offset: int = 0) -> _Values:
 def _table(
     directory: Path, name: str, keys: _Values, vectors: _Values, slots: dict[str, _Values]
 ) -> DumpedTable:
-    """Puts the files of a table together, whose sizes must agree; keys of entries are paths within
-    the directory.
+    """Combines the files of a table, whose sizes must agree. The keys of its entries are paths
+    within the directory.
     """
     rows = keys.size
     if keys.dtype not in KEY_DTYPES or vectors.dtype in KEY_DTYPES:

@@ -24,9 +24,11 @@ _OF_GROUP = re.compile(
     r"name|backend|keras_version|model_config|training_config|(layer|weight)_names\d*"
 )
 _OF_DATASET = re.compile("dtype")
-"""Attributes that Keras 3 and tf-keras write; names that are too many for one are in several."""
+"""The attributes of groups and of datasets that Keras 3 and tf-keras write. A list of names that is
+too long for one attribute is spread over several numbered ones.
+"""
 MODEL = "top_level_model_weights"
-"""The group of the weights that a model itself has, beside those of its layers."""
+"""The group of the weights that belong to the model itself and not to a layer."""
 _LAYERS = "layer_names"
 _WHOLE_MODEL = "model_weights"
 """The group of the weights in the file of a whole model."""
@@ -36,14 +38,14 @@ class Dataset(NamedTuple):
     """One dataset.
 
     Attributes:
-      key: path in the file.
-      shape: its extents.
-      dtype: of its values, as numpy writes it, e.g. `<f4`.
-      told_dtype: what its attribute `dtype` says; "" if it has none.
-      offset: its first byte in the file; -1: it is not contiguous.
-      stored_bytes: on disk.
-      chunks: extents of a chunk; () if it has none.
-      problem: why its values cannot be read as they are; "" if they can.
+      key: The path in the file.
+      shape: The extents of the dataset.
+      dtype: The dtype of its values in NumPy's notation, e.g. `<f4`.
+      told_dtype: The value of its attribute `dtype`; "" if it has none.
+      offset: The position of its first byte in the file; -1 if it is not contiguous.
+      stored_bytes: Its size on disk in bytes.
+      chunks: The extents of a chunk; () if it has no chunks.
+      problem: Why its values cannot be read as they are; "" if they can.
     """
 
     key: str
@@ -57,17 +59,17 @@ class Dataset(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What is in a file.
+    """The contents of a file.
 
     Attributes:
-      datasets: all of them.
-      names: path of a group -> what its attribute `name` says.
-      model_config: attribute of the file; "" if it has none.
-      unknown: attributes that Keras does not write, by path and name.
-      layers: name of each layer of a model, and its weights, name and path of the dataset, in the
-        order that the file's attributes state; those of `MODEL` belong to the model itself. {}: the
-        attributes state no order.
-      keras_version: what wrote the file, if its attributes say so; else "".
+      datasets: All datasets of the file.
+      names: The attribute `name` of each group that has one, by the path of the group.
+      model_config: The attribute `model_config` of the file; "" if it has none.
+      unknown: The attributes that Keras does not write, by path and name.
+      layers: By the name of each layer of a model, the paths of its weights' datasets by the names
+        of the weights, in the order that the file's attributes state. The weights under `MODEL`
+        belong to the model itself. {} if the attributes state no order.
+      keras_version: The version of Keras that wrote the file, if its attributes state it; else "".
     """
 
     datasets: tuple[Dataset, ...]
@@ -79,15 +81,15 @@ class Contents(NamedTuple):
 
 
 def open_hdf5(path: str, member: str | None) -> Any:
-    """Opens an HDF5 file to be read.
+    """Opens an HDF5 file for reading.
 
     Args:
-      path: of the file, or of the archive.
-      member: name in the archive; None: `path` is the file itself.
+      path: The path of the file, or of the archive.
+      member: The name of the file in the archive; None if `path` is the file itself.
     Returns:
       An h5py.File.
     Raises:
-      CheckpointError: it cannot be opened, or h5py is missing.
+      CheckpointError: The file cannot be opened, or h5py is missing.
     """
     try:
         import h5py
@@ -108,11 +110,11 @@ def list_hdf5(path: str, member: str | None, limit_s: float = LISTING_S) -> Cont
     """Lists a file.
 
     Args:
-      path: of the file, or of an archive.
-      member: name in the archive; None: `path` is the file itself.
-      limit_s: how long it may take.
+      path: The path of the file, or of an archive.
+      member: The name of the file in the archive; None if `path` is the file itself.
+      limit_s: The maximum duration in seconds.
     Raises:
-      CheckpointError: it is damaged, or h5py is missing.
+      CheckpointError: The file is damaged, or h5py is missing.
     """
     command = [sys.executable, "-P", "-m", __name__, path, member or ""]
     try:
@@ -169,8 +171,8 @@ def _list(path: str, member: str | None) -> dict[str, Any]:
 
 
 def _datasets(opened: Any, names: dict[str, str], unknown: list[str]) -> Iterator[Dataset]:
-    """Yields every dataset that has a shape; adds the names that groups have, and attributes that
-    Keras does not write.
+    """Yields every dataset that has a shape. Adds the names of groups to `names`, and attributes
+    that Keras does not write to `unknown`.
     """
     found: list[Any] = []
 
@@ -201,7 +203,7 @@ def _datasets(opened: Any, names: dict[str, str], unknown: list[str]) -> Iterato
 
 
 def _layers_in_order(weights: Any) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yields the name of each layer, and its weights, as attributes list them."""
+    """Yields the name of each layer and its weights, in the order in which attributes list them."""
     names = _listed_names(weights, _LAYERS)
     if names and MODEL in weights:
         names.append(MODEL)
@@ -213,7 +215,7 @@ def _layers_in_order(weights: Any) -> Iterator[tuple[str, dict[str, str]]]:
 
 def _listed_names(group: Any, attribute: str) -> list[str]:
     """Returns the names in an attribute of a group, or in the numbered attributes that hold a list
-    which is too long for one.
+    that is too long for one attribute.
     """
     if attribute in group.attrs:
         return [_text(name) for name in group.attrs[attribute]]
@@ -234,8 +236,8 @@ def _unknown_attributes(path: str, item: Any, known: re.Pattern[str]) -> list[st
 
 
 def _problem(dataset: Any) -> str:
-    """Says why values cannot be read: what was never written would be zeros, and what lies
-    elsewhere any file's.
+    """Returns why values cannot be read, or "". Values that were never written would be read as
+    zeros, and values in an external file may be any file's bytes.
     """
     if dataset.external is not None or dataset.is_virtual:
         return "its values lie in other files, as Keras never puts them"
@@ -255,9 +257,9 @@ def _problem(dataset: Any) -> str:
 
 
 def _corners_of_chunks(dataset: Any) -> set[tuple[int, ...]]:
-    """Returns where the chunks of a dataset begin, those alone that a reader looks up.
+    """Returns where the chunks of a dataset begin, only for chunks that a reader looks up.
 
-    A damaged index may count as many chunks as it should, and have two of them in one place.
+    A damaged index may have the right number of chunks and yet two of them in one place.
     """
     corners: set[tuple[int, ...]] = set()
 

@@ -1,13 +1,13 @@
 """What Keras 3 saves beside the weights of a model: its configuration, and files of layers.
 
-Such a file is an asset, as the vocabulary of a StringLookup that was adapted.
+The file of a layer is an asset, such as the vocabulary of a StringLookup that was adapted.
 
     config.json, metadata.json      class and arguments of every layer; version of Keras
     model.weights.h5                the weights
     assets/<path of the layer>/...  files that layers wrote, such as vocabulary.txt
 
-All in a zip file, a `.keras` archive, or in a directory, as an archive that was unzipped. Nothing
-is unpickled and nothing of it is executed; sizes are checked before anything is decompressed.
+All of it is in a zip file, the `.keras` archive, or in a directory into which one was unzipped.
+Nothing is unpickled and nothing is executed; sizes are checked before anything is decompressed.
 
 Source: Keras 3.15, src/saving/saving_lib.py.
 """
@@ -35,12 +35,12 @@ _SHOWN_MAX = 200
 
 
 class Description(NamedTuple):
-    """What is saved beside the weights.
+    """What Keras saves beside the weights.
 
     Attributes:
-      config: of the model, as Keras serializes objects; {}: there is none.
-      assets: by their paths in the model, such as `layers/string_lookup/vocabulary.txt`.
-      keras_version: of the Keras that saved them; "": nothing says so.
+      config: The configuration of the model, as Keras serializes objects; {} if there is none.
+      assets: The assets by their paths in the model, such as `layers/string_lookup/vocabulary.txt`.
+      keras_version: The version of Keras that saved them; "" if it is not stated.
     """
 
     config: dict[str, Any]
@@ -52,12 +52,12 @@ NOTHING = Description({}, {})
 
 
 def describe_archive(archive: zipfile.ZipFile, path: Path) -> Description:
-    """Returns what an open archive says beside its weights.
+    """Returns what an open archive holds beside its weights.
 
     Raises:
-      CheckpointError: It holds a file that Keras does not write, or its configuration is too large
-        to be one, or is nested too deeply.
-      ValueError: Its configuration is no JSON.
+      CheckpointError: The archive holds a file that Keras does not write, or its configuration is
+        too large or nested too deeply.
+      ValueError: The configuration is not JSON.
     """
     members = {info.filename: info for info in archive.infolist() if not info.is_dir()}
     _check_files(members, path)
@@ -78,7 +78,7 @@ def describe_directory(weights: Path) -> Description:
     """Returns what lies beside weights, if they are those of an archive that was unzipped.
 
     Raises:
-      CheckpointError: The configuration is too large to be one, or is nested too deeply.
+      CheckpointError: The configuration is too large or nested too deeply.
     """
     directory = weights.parent
     file = directory / _CONFIG
@@ -90,7 +90,7 @@ def describe_directory(weights: Path) -> Description:
     except ValueError:
         return NOTHING
     if not {"class_name", "config"} <= config.keys():
-        return NOTHING  # Other programs call their settings so, too.
+        return NOTHING  # Other programs give their settings this name, too.
     folder = directory / _ASSETS
     files = sorted(child for child in folder.rglob("*") if child.is_file())
     assets = {
@@ -101,10 +101,10 @@ def describe_directory(weights: Path) -> Description:
 
 
 def read_asset(asset: Asset, bytes_max: int) -> bytes:
-    """Returns the first bytes of an asset that is a file or in an archive.
+    """Returns the first bytes of an asset that is a file or lies in an archive.
 
     Raises:
-      OSError: It cannot be read.
+      OSError: The asset cannot be read.
       zipfile.BadZipFile: The archive is damaged.
     """
     if not asset.member:
@@ -118,7 +118,7 @@ def _check_files(names: Iterable[str], path: Path) -> None:
     """Checks that Keras writes files of these names.
 
     Raises:
-      CheckpointError: It does not write one.
+      CheckpointError: There is a name that Keras does not write.
     """
     known = {WEIGHTS, _CONFIG, _METADATA}
     unknown = sorted(name for name in names if name not in known and not name.startswith(_ASSETS))
@@ -152,11 +152,11 @@ def _version(metadata: bytes) -> str:
 
 
 def _parsed(text: bytes, path: Path) -> dict[str, Any]:
-    """Returns a JSON object; {} if it is none. Keras also writes NaN and Infinity.
+    """Parses a JSON object; returns {} for another JSON value. Keras also writes NaN and Infinity.
 
     Raises:
-      CheckpointError: It is nested too deeply.
-      ValueError: It is no JSON.
+      CheckpointError: The JSON is nested too deeply.
+      ValueError: The text is not JSON.
     """
     try:
         value = json.loads(text)

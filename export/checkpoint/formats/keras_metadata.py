@@ -27,14 +27,14 @@ def read_saved_layers(prefix: Location) -> dict[str, dict[str, Any]]:
     """Returns the configuration of each layer of a SavedModel of tf-keras.
 
     Args:
-      prefix: of a checkpoint: the variables of a SavedModel, or any other.
+      prefix: The prefix of a checkpoint, which may be the variables of a SavedModel.
 
     Returns:
-      `class_name` and `config` by the path of attributes, "" of the model; {}: it is of no
-      SavedModel of tf-keras.
+      `class_name` and `config` by the path of attributes, which is "" for the model itself; {} if
+      the checkpoint does not belong to a SavedModel of tf-keras.
 
     Raises:
-      CheckpointError: the file is damaged, or too large.
+      CheckpointError: The file is damaged or too large.
     """
     file = prefix.parent.parent / _FILE
     if (prefix.name, prefix.parent.name) != (_VARIABLES, _VARIABLES) or not file.is_file():

@@ -23,9 +23,9 @@ class SlotVariable(NamedTuple):
     """An optimizer's state for one variable.
 
     Attributes:
-      of: node of the variable that is trained.
-      name: e.g. `accumulator`.
-      node: node of the state itself.
+      of: The node of the variable that is trained.
+      name: The name of the state, e.g. `accumulator`.
+      node: The node of the state itself.
     """
 
     of: int
@@ -37,10 +37,10 @@ class Node(NamedTuple):
     """One tracked object.
 
     Attributes:
-      children: node by attribute name.
-      key: the checkpoint key of its value; "" for what holds no value.
-      full_name: the variable's own name; often empty.
-      slots: of an optimizer of Keras' older kind, its slot variables.
+      children: The node of each child by its attribute name.
+      key: The checkpoint key of its value; "" if it holds no value.
+      full_name: The name of the variable; often empty.
+      slots: The slot variables of an optimizer of the older Keras API; () for other objects.
     """
 
     children: Mapping[str, int]
@@ -62,8 +62,8 @@ class ObjectGraph:
 
     @cached_property
     def holders(self) -> tuple[tuple[int, Node], ...]:
-        """Number and node of whatever holds others: of a large graph few, as most nodes are
-        variables.
+        """The number and the node of each object that has children. In a large graph these are few,
+        as most nodes are variables.
         """
         return tuple(
             (index, node) for index, node in enumerate(self.nodes) if node.children or node.slots
@@ -72,11 +72,12 @@ class ObjectGraph:
     @cached_property
     def paths(self) -> Mapping[int, str]:
         """The shortest attribute path from the root to each reachable node, joined by `.`; "" for
-        the root. It leads through an optimizer only where no other path does: its lists of what it
-        trains hold every variable of the layers once more, by numbers.
+        the root. A path leads through an optimizer only where there is no other path: an optimizer
+        lists the variables that it trains, so it holds every variable of the layers once more, by
+        number.
 
-        A node behind a path of more than PATH_CHARS_MAX characters has none here: a chain of
-        objects would otherwise cost memory by the square of its length.
+        A node whose path has more than PATH_CHARS_MAX characters is left out: otherwise a chain of
+        objects would take memory that grows with the square of its length.
         """
         paths = {0: ""}
         optimizers: list[int] = []
@@ -86,8 +87,8 @@ class ObjectGraph:
 
     @cached_property
     def paths_by_key(self) -> dict[str, str]:
-        """The path of each variable by its key in the checkpoint; of a variable of several nodes,
-        the first.
+        """The path of each variable by its key in the checkpoint; the first path if several nodes
+        hold the variable.
         """
         return {self.nodes[node].key: path for node, path in reversed(list(self.paths.items()))}
 
@@ -95,10 +96,10 @@ class ObjectGraph:
         """Adds the paths behind the nodes of a queue, breadth first.
 
         Args:
-          queue: Nodes that have a path. It grows while it is walked.
-          paths: By node.
-          optimizers: Receives the optimizers that the walk comes to and does not enter. If it is
-            the queue itself, the walk enters them.
+          queue: The nodes that have a path. The list grows while it is walked.
+          paths: The path of each node, which is added to.
+          optimizers: Receives the optimizers that the walk reaches and does not enter. If it is the
+            queue itself, the walk enters them.
         """
         for node in queue:
             room = PATH_CHARS_MAX - len(paths[node])
@@ -122,7 +123,7 @@ def parse_object_graph(data: bytes) -> ObjectGraph:
     """Decodes a TrackableObjectGraph.
 
     Raises:
-      Malformed: the bytes are no object graph, or name a node that it does not have.
+      Malformed: The bytes are not an object graph, or they name a node that does not exist.
     """
     nodes = tuple(map(_node, decode("TrackableObjectGraph", data).nodes))
     if not nodes:

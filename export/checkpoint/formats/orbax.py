@@ -1,17 +1,19 @@
-"""Finds and lists an Orbax checkpoint: a tree of arrays, each a zarr array by its dotted path. No
-array is read.
+"""Finds and lists an Orbax checkpoint: a tree of arrays, where each array is a zarr array with a
+dotted path. No array is read.
 
     <root>/<step>/<item>/   CheckpointManager: one per step, in it one per item, mostly `default`
-    <root>/<item>/          Orbax' newer functions, without steps
+    <root>/<item>/          Orbax's newer functions, without steps
     <item>/                 a Checkpointer alone
 
-An item holds `_METADATA` (the tree: steps of each leaf's path, kind of its value) and its arrays,
-in an OCDBT store (`manifest.ocdbt`, `d/`) or as directories.
+An item holds `_METADATA` (the tree: the steps of each leaf's path and the kind of its value) and
+its arrays, in an OCDBT store (`manifest.ocdbt`, `d/`) or as directories.
 
-Chunks of zeros are stored, too, in zarr 2, where Orbax states no fill value, and in zarr 3 since
-Orbax 0.10, which says so in the tree (`store_array_data_equal_to_fill_value`). There, a chunk that
-is not stored was lost. In an older zarr 3 array it may have been zeros: such an array is listed
-with the number of its `absent` chunks, and not read.
+In zarr 2, where Orbax states no fill value, chunks of zeros are stored like any other. In zarr 3
+they are stored since Orbax 0.10, which records that in the tree
+(`store_array_data_equal_to_fill_value`). In these arrays a chunk that is not stored was lost. In an
+older zarr 3 array it may have been zeros: such an array is listed with the number of its `absent`
+chunks and is not read.
+
 Source: tensorstore 0.1.86, kvstore/ocdbt; Keras 3.15, callbacks/orbax_checkpoint.py; Orbax 0.12.8,
 checkpoint/_src/{metadata/tree,path/atomicity,path/step, serialization/tensorstore_utils}.py.
 """
@@ -67,26 +69,30 @@ KERAS_LISTS = (
     ("tvars", "ntvars"),
     ("trainable_variables", "non_trainable_variables"),
 )
-"""Lists that hold the trainable and the other variables of a model of Keras without their names:
-RecML's `KerasTrainer` saves the tuple that Keras' JAX trainer has, RecML's `JaxTrainer` a
-`KerasState`; the last are the names in Keras.
+"""Pairs of lists that hold the trainable and the other variables of a Keras model without their
+names: RecML's `KerasTrainer` saves the tuple of Keras's JAX trainer, RecML's `JaxTrainer` saves a
+`KerasState`, and the last pair has the names in Keras.
 """
 KERAS_ITEM = "pytree"
 _KERAS_CONFIG = "model_config"
 _KERAS_ASSETS = "assets"
-"""Items beside it, if not only weights are saved."""
+"""Items beside KERAS_ITEM, if not only the weights are saved."""
 _STRINGS = "_strings.json"
-"""What holds the strings of an item."""
+"""The file that holds the strings of an item."""
 _UNFINISHED = ".orbax-checkpoint-tmp"
 _DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
 """tensorstore's name of the format, by the file that describes an array."""
 _ARRAYS = ("jax.Array", "np.ndarray", "scalar")
 _NODES_MAX = 1_000_000
 _CACHE_BYTES = 64 << 20
-"""Of nodes, each of which is decoded anew for every value else."""
+"""The size of the cache for the nodes of an OCDBT store's tree. Without it, every read of a value
+would decode its nodes again.
+"""
 _SHOWN_MAX = 200
 _CHUNK_VALUES = 1 << 24
-"""Values of a chunk that may be larger than its array, as one of a small array is."""
+"""The maximum number of values in a chunk that is more than twice as large as its array, as the
+chunk of a small array may be.
+"""
 _OF_STEP = {
     "item_handlers",
     "metrics",
@@ -96,20 +102,25 @@ _OF_STEP = {
 }
 _OF_TREE = {"tree_metadata", "use_ocdbt", "use_zarr3", "store_array_data_equal_to_fill_value"}
 _OF_VALUE = {"value_type", "skip_deserialize", "write_shape"}
-"""Keys of Orbax' own metadata. `write_shape` is the part of an array that one process wrote."""
+"""Keys of a leaf's metadata in the tree. `write_shape` is the part of an array that one process
+wrote.
+"""
 _ARRAY_METADATAS = "array_metadatas"
 _ARRAY_METADATA = "array_metadata"
 _EXTENDED = "ext_metadata"
 _OF_ARRAY = {"param_name", "write_shape", "chunk_shape", _EXTENDED}
 _OF_RANDOM_KEYS = {"random_key_impl"}
-"""Keys of what each process says of its arrays. Chunks are where each array says so, too."""
+"""Keys of what each process recorded about its arrays. The chunks are also in the metadata of each
+array.
+"""
 _BY_USERS = "custom_metadata"
-"""The key under which Orbax saves what a program gives it."""
+"""The key under which Orbax saves the metadata of a user's program."""
 _ATTRIBUTES = ".zattrs"
-"""What users say of an array in zarr 2; zarr 3 has it among the metadata."""
+"""The file with users' attributes of an array in zarr 2; zarr 3 has them in the array's metadata.
+"""
 _SHARDING = "_sharding"
 _SHARDINGS = {"NamedSharding", "SingleDeviceSharding"}
-"""Of a global array over devices, whose rows lie in the array in their order."""
+"""The shardings of a global array over devices whose rows lie in the array in their order."""
 _ZARR_2_DTYPE = re.compile(r"[<>|][biufcSUVmM]\d+(\[\w+\])?")
 _STEP_NAME = re.compile(r"^(?:.*_)?(\d+)$")
 
@@ -118,9 +129,9 @@ class OrbaxPlace(NamedTuple):
     """One complete checkpoint.
 
     Attributes:
-      directory: of the step, or of the item if there are no steps.
-      items: item name -> its directory; the name is "" if there is only one.
-      step: as the directory's name says it.
+      directory: The directory of the step, or of the item if there are no steps.
+      items: The directory of each item by its name, which is "" if there is only one.
+      step: The step in the directory's name; None if there are no steps.
     """
 
     directory: Location
@@ -129,7 +140,7 @@ class OrbaxPlace(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the checkpoint, e.g. `run1/1200`."""
+        """The name of the checkpoint, e.g. `run1/1200`."""
         directory = self.directory
         if isinstance(directory, Path):
             directory = directory.absolute()
@@ -141,14 +152,14 @@ class OrbaxPlace(NamedTuple):
 
 
 def find_orbax(path: Location) -> OrbaxPlace | None:
-    """Returns the Orbax checkpoint that a directory holds, the newest complete one of several
-    steps; None: it has none.
+    """Returns the Orbax checkpoint in a directory, or the newest complete one if it has several
+    steps. Returns None if there is no checkpoint.
 
     Raises:
-      CheckpointError: There is none but one that is being saved, or whose save was interrupted.
+      CheckpointError: The only checkpoint is still being saved, or its save was interrupted.
     """
     if isinstance(path, Path) and ".." in path.parts:
-        path = path.resolve()  # tensorstore takes no `..`, and its name would be one
+        path = path.resolve()  # tensorstore rejects `..`, and a name could be `..`
     unfinished: list[Location] = []
     here = _at(path)
     for place in _steps(path) if here is None else [here]:
@@ -165,7 +176,7 @@ def find_orbax(path: Location) -> OrbaxPlace | None:
 
 
 def is_keras_state(place: OrbaxPlace) -> bool:
-    """Returns whether a checkpoint holds the variables of a model of Keras; reads its tree alone.
+    """Returns whether a checkpoint holds the variables of a Keras model. Reads only its tree.
 
     Raises:
       CheckpointError: The tree is damaged.
@@ -174,9 +185,7 @@ def is_keras_state(place: OrbaxPlace) -> bool:
 
 
 def _holds_keras_state(directory: Location) -> bool:
-    """Returns whether an item is the tree of a model of Keras; beside it there may be its
-    configuration.
-    """
+    """Returns whether an item is the tree of a Keras model, with or without its configuration."""
     trees = {path.partition(".")[0] for path in _paths(directory)}
     return KERAS_TREES[0] in trees and trees.issubset(KERAS_TREES)
 
@@ -195,8 +204,8 @@ def _paths(directory: Location) -> list[str]:
 
 
 def may_hold_keras_lists(place: OrbaxPlace) -> bool:
-    """Returns whether a checkpoint may hold the variables of a model of Keras in lists, as other
-    programs in JAX have them, too; reads its tree alone.
+    """Returns whether a checkpoint may hold the variables of a Keras model in lists. Other JAX
+    programs have such lists, too. Reads only the tree.
 
     Raises:
       CheckpointError: The tree is damaged.
@@ -205,11 +214,11 @@ def may_hold_keras_lists(place: OrbaxPlace) -> bool:
 
 
 def find_keras_lists(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Returns where a tree has the two lists of a model's variables: what is in front of them, and
-    the path of each, of which the second may be empty and so not be there.
+    """Returns where a tree has the two lists of a model's variables: the path of each list, by the
+    path that contains both. The second list may be empty and therefore absent.
 
     Args:
-      paths: of all arrays, with dots.
+      paths: The dotted paths of all arrays.
     """
     members: dict[str, set[str]] = defaultdict(set)
     deeper: set[str] = set()
@@ -232,13 +241,13 @@ def find_keras_lists(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def list_orbax(place: OrbaxPlace) -> Listing:
-    """Lists the arrays of a checkpoint by their dotted paths, after the item's name if there are
-    several.
+    """Lists the arrays of a checkpoint by their dotted paths, which begin with the item's name if
+    there are several items.
 
     Raises:
-      CheckpointError: its listing is damaged, or tensorstore is missing.
+      CheckpointError: The checkpoint's listing is damaged, or tensorstore is missing.
     """
-    # A file that ends with its own crc32c, as OCDBT's do, has the crc32c of every other.
+    # Not a CRC: all files that end with their own crc32c, as OCDBT's do, have the same crc32c.
     digest = hashlib.sha256()
     entries: dict[str, Entry] = {}
     problems: list[str] = []
@@ -266,10 +275,10 @@ def list_orbax(place: OrbaxPlace) -> Listing:
 
 
 def _keras_config(place: OrbaxPlace) -> dict[str, Any]:
-    """Returns the configuration of the model of Keras whose variables are saved; {}: there is none.
+    """Returns the configuration of the Keras model whose variables are saved; {} if there is none.
 
     Raises:
-      CheckpointError: It is no JSON, or too large.
+      CheckpointError: The configuration is not JSON, or is too large.
     """
     if KERAS_ITEM not in place.items or _KERAS_CONFIG not in place.items:
         return {}
@@ -291,7 +300,7 @@ def _keras_config(place: OrbaxPlace) -> dict[str, Any]:
 
 
 def _keras_assets(place: OrbaxPlace, entries: Mapping[str, Entry]) -> dict[str, Asset]:
-    """Returns what layers of Keras saved beside their variables: arrays of bytes."""
+    """Returns the assets that Keras layers saved beside their variables, as arrays of bytes."""
     if KERAS_ITEM not in place.items or _KERAS_ASSETS not in place.items:
         return {}
     beginning = f"{_KERAS_ASSETS}."
@@ -303,7 +312,7 @@ def _keras_assets(place: OrbaxPlace, entries: Mapping[str, Entry]) -> dict[str, 
 
 
 def _at(directory: Location) -> OrbaxPlace | None:
-    """Returns what a directory holds, taken as a step or as an item."""
+    """Returns the checkpoint in a directory that is a step or an item; None if it is neither."""
     if _is_item(directory):
         step = directory.parent if (directory.parent / STEP).is_file() else directory
         return OrbaxPlace(step, {"": directory}, _step(step))
@@ -328,7 +337,7 @@ def _step(directory: Location) -> int | None:
 
 
 def _is_complete(place: OrbaxPlace) -> bool:
-    """Returns whether a checkpoint was committed: renamed when it was, or marked so where a store
+    """Returns whether a checkpoint was committed: renamed on commit, or marked in a store that
     cannot rename.
     """
     if _UNFINISHED in place.directory.name:
@@ -353,7 +362,7 @@ def _steps(root: Location) -> Iterator[OrbaxPlace]:
 
 
 def _content(file: Location) -> bytes | None:
-    """Returns what a file holds; None if there is none."""
+    """Returns the content of a file; None if there is no such file."""
     try:
         return (
             file.read(0, file.stamp().bytes) if isinstance(file, RemotePath) else file.read_bytes()
@@ -403,7 +412,7 @@ def _s3_access() -> dict[str, Any]:
         access["aws_region"] = region
     if str(told.get("anon", "")).lower() in ("true", "1"):
         access["aws_credentials"] = {"type": "anonymous"}
-    elif "AWS_ACCESS_KEY_ID" in os.environ:  # its search for others logs what it does not find
+    elif "AWS_ACCESS_KEY_ID" in os.environ:  # a search elsewhere would log failures
         access["aws_credentials"] = {"type": "environment"}
     return access
 
@@ -411,8 +420,8 @@ def _s3_access() -> dict[str, Any]:
 def _list_item(
     directory: Location, tree_json: bytes | None, prefix: str
 ) -> tuple[dict[str, Entry], list[str]]:
-    """Returns every array of an item, by the metadata that each keeps beside its chunks, and what
-    is missing.
+    """Returns every array of an item, from the metadata beside its chunks, and a list of what is
+    missing.
 
     Args:
       directory: The item's directory.
@@ -466,7 +475,7 @@ def _list_item(
                 entry = entry._replace(array=entry.array._replace(absent=absent))
             entries[entry.key] = entry
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        reason = str(problem).splitlines()[0][:200]  # a library's may repeat a whole specification
+        reason = str(problem).splitlines()[0][:200]  # it may repeat a whole specification
         raise CheckpointError(
             f"Orbax checkpoint {directory} cannot be read: {reason}; copy it anew"
         ) from problem
@@ -474,7 +483,7 @@ def _list_item(
 
 
 def _check_tree(file: Location, tree: dict[str, Any]) -> None:
-    """Checks that a tree says nothing that is not known. Raises what `_check_known` raises."""
+    """Checks that a tree has only known metadata. Raises the errors of `_check_known`."""
     _check_known(file, tree, _OF_TREE)
     for leaf in tree.get("tree_metadata", {}).values():
         _check_known(file, leaf["value_metadata"], _OF_VALUE)
@@ -484,7 +493,7 @@ def _check_shardings(file: Location) -> None:
     """Checks that arrays were sharded as JAX shards them.
 
     Raises:
-      CheckpointError: One was sharded otherwise.
+      CheckpointError: An array has another sharding.
     """
     if _content(file) is None:
         return
@@ -502,10 +511,11 @@ def _check_shardings(file: Location) -> None:
 
 
 def _check_array_metadatas(folder: Location) -> None:
-    """Checks that what each process of the training program said of its arrays is known.
+    """Checks that everything that the processes of the training program recorded about their arrays
+    is known.
 
     Raises:
-      CheckpointError: One said something else, or its file is damaged.
+      CheckpointError: A process recorded something else, or its file is damaged.
     """
     if not folder.is_dir():
         return
@@ -525,10 +535,10 @@ def _check_array_metadatas(folder: Location) -> None:
 
 
 def _check_known(file: Location, described: dict[str, Any], known: set[str]) -> None:
-    """Refuses metadata whose meaning is not known: they may say in which order rows of tables lie.
+    """Rejects metadata of unknown meaning, which may specify the order of the rows of tables.
 
     Raises:
-      CheckpointError: There is a key with a value that is not known.
+      CheckpointError: The metadata has an unknown key.
     """
     unknown = sorted(name for name in described.keys() - known if name != _BY_USERS)
     by_users = described.get(_BY_USERS) or {}
@@ -543,8 +553,8 @@ def _check_known(file: Location, described: dict[str, Any], known: set[str]) -> 
 
 
 def _leaves(tree: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """Yields the leaves of a tree: dotted path, the file that describes its array, and whether it
-    must have one.
+    """Yields the leaves of a tree: the dotted path, the file that describes the array, and whether
+    there must be an array.
     """
     file = "zarr.json" if tree.get("use_zarr3") else ".zarray"
     for leaf in tree["tree_metadata"].values():
@@ -558,7 +568,7 @@ def _leaves(tree: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
 
 
 def _listed_leaves(keys: Iterable[bytes]) -> list[tuple[str, str, bool]]:
-    """Returns the arrays that a store has, where no tree tells them."""
+    """Returns the arrays of a store without a tree, by the keys of the store."""
     split = (key.decode().rpartition("/") for key in keys)
     return [(path, file, True) for path, _, file in split if file in _DRIVERS]
 
@@ -569,14 +579,14 @@ def _ends(ocdbt: Any, files: Any) -> dict[str, int]:
     root = versions[-1]["root"].get("location") if versions else None
     waiting = [root] if root else []
     ends: dict[str, int] = {}
-    for location in waiting:  # grows while it is walked
+    for location in waiting:  # the list grows while it is walked
         if len(waiting) > _NODES_MAX:
             raise ValueError(f"more than {_NODES_MAX} nodes")
         for entry in ocdbt.dump(files, location).result()["entries"]:
             if "location" in entry:
                 waiting.append(entry["location"])
             elif "indirect_value" in entry:
-                # `value:<directory>:<file>:<offset>:<bytes>`; a small value is in the node
+                # `value:<directory>:<file>:<offset>:<bytes>`; a small value is in the node itself
                 _, folder, file, offset, count = entry["indirect_value"].rsplit(":", 4)
                 end = int(offset) + int(count)
                 ends[folder + file] = max(end, ends.get(folder + file, end))
@@ -608,7 +618,9 @@ def _file_problems(directory: Location, ends: Mapping[str, int]) -> Iterator[str
 
 
 def _chunk_count(entry: Entry, metadata: dict[str, Any]) -> int:
-    """Returns how many values an array's chunks are stored in; several may share one (a shard)."""
+    """Returns the number of stored values that hold an array's chunks. Several chunks may share a
+    value (a shard).
+    """
     sizes = metadata.get("chunks") or metadata.get("chunk_grid", {}).get("configuration", {}).get(
         "chunk_shape", ()
     )
@@ -618,12 +630,12 @@ def _chunk_count(entry: Entry, metadata: dict[str, Any]) -> int:
 
 
 def _absent_chunks(entry: Entry, metadata: dict[str, Any], keys: Sequence[bytes], path: str) -> int:
-    """Returns how many values of an array's chunks are not stored.
+    """Returns the number of values that should hold an array's chunks and are not stored.
 
     Args:
       entry: The array.
-      metadata: Its metadata.
-      keys: All keys of the store, in order.
+      metadata: The metadata of the array.
+      keys: All keys of the store, sorted.
       path: The array's path in the store.
     """
     low = bisect_left(keys, f"{path}/".encode())
@@ -633,7 +645,7 @@ def _absent_chunks(entry: Entry, metadata: dict[str, Any], keys: Sequence[bytes]
 
 
 def _entry(key: str, metadata: dict[str, Any], spec: dict[str, Any], told_by: Location) -> Entry:
-    """Returns an array by its metadata, `.zarray` or `zarr.json`."""
+    """Returns the entry of an array from its metadata, `.zarray` or `zarr.json`."""
     shape = tuple(int(size) for size in metadata["shape"])
     if spec["driver"] == "zarr":
         dtype = _numpy_name(str(metadata["dtype"]))
@@ -667,21 +679,21 @@ def _entry(key: str, metadata: dict[str, Any], spec: dict[str, Any], told_by: Lo
 
 
 def _numpy_name(dtype: str) -> str:
-    """Returns the dtype of a zarr 2 array by TensorFlow's name, e.g. of `<f4`.
+    """Returns TensorFlow's name of the dtype of a zarr 2 array, such as `<f4`.
 
     Raises:
-      ValueError: no array of numbers or bytes has this dtype.
+      ValueError: No array of numbers or bytes has this dtype.
     """
     if dtype == "bfloat16":
         return dtype
-    # NumPy reads lists of dtypes, too, and evaluates what looks like one.
+    # NumPy also accepts lists of dtypes, and evaluates texts that look like one.
     if _ZARR_2_DTYPE.fullmatch(dtype) is None:
         raise ValueError(f"{dtype!r} is no dtype of an array in zarr 2")
     return np.dtype(dtype).name
 
 
 def _json(path: Location) -> dict[str, Any]:
-    """Returns the JSON object that a file holds."""
+    """Returns the JSON object in a file."""
     try:
         found = orjson.loads(_content(path) or b"")
     except orjson.JSONDecodeError as problem:

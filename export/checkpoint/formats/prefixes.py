@@ -1,4 +1,6 @@
-"""Which checkpoint a path means; what is no V2 checkpoint is rejected by name, with the remedy."""
+"""Finds the checkpoint that a path refers to. Files that are not V2 checkpoints are rejected by
+name, with the remedy.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,9 @@ _FLAX = (
     "orbax.checkpoint.StandardCheckpointer().save(DIRECTORY, tree)"
 )
 _MSGPACK = re.compile(rb"([\x81-\x8f]|\xde..|\xdf....)([\xa1-\xbf]|\xd9.)", re.DOTALL)
-"""How a map begins whose first key is a text."""
+"""The first bytes of a map whose first key is a text."""
 _FLAX_STEP = re.compile(r"checkpoint_\d+")
-"""How flax.training.checkpoints called its files."""
+"""The names of files that flax.training.checkpoints wrote."""
 _SNAPSHOT = (
     "a snapshot of PyTorch (torchsnapshot), which is not read here; load it in the program that "
     "wrote it by Snapshot(PATH).restore(app_state), and save the tables by "
@@ -75,13 +77,14 @@ STATE_BYTES_MAX = 1 << 20
 
 
 def find_prefix(path: Location) -> Location:
-    """Returns the prefix of the checkpoint that a path or a URL means.
+    """Returns the prefix of the checkpoint that a path or a URL refers to.
 
     Args:
-      path: a directory (the checkpoint that its state file names, else the newest), a prefix, or
-        its `.index` file.
+      path: A directory (for the checkpoint that its state file names, else the newest), a prefix,
+        or its `.index` file.
     Raises:
-      CheckpointError: there is none, or it is of another kind; says which and what to do.
+      CheckpointError: There is no checkpoint, or it is of another kind; the error says which kind
+        and what to do.
     """
     try:
         if path.is_dir():
@@ -147,8 +150,8 @@ def _in_directory(directory: Location) -> Location:
 
 
 def _from_state(state: Location) -> Location:
-    """Returns the prefix that a state file names; one that was moved with its directory is found
-    beside it.
+    """Returns the prefix that a state file names. A checkpoint that was moved with its directory is
+    found beside the state file.
     """
     try:
         named = os.fsdecode(
@@ -207,7 +210,7 @@ def _missing(path: Location) -> str:
 
 
 def told_by_name(file: Location) -> str:
-    """Says what a file is whose name alone tells it, and what to do; "" of any other."""
+    """Returns what a file is, if its name alone shows it, and what to do; "" for any other file."""
     name = file.name
     if ".data-" in name:
         return f"a data file of a checkpoint; give its prefix, {name.split('.data-')[0]}"
@@ -227,10 +230,10 @@ def told_by_name(file: Location) -> str:
 
 
 def _kind_of(file: Location) -> str:
-    """Says what a file is by its name or its first and last bytes, and what to do.
+    """Returns what a file is, by its name or its first and last bytes, and what to do.
 
     Raises:
-      OSError: it cannot be read.
+      OSError: The file cannot be read.
     """
     head = read_range(file, 0, 8)
     tail = read_range(file, max(0, stamp_of(file).bytes - len(MAGIC)), len(MAGIC))

@@ -1,10 +1,9 @@
-"""TensorFlow's V2 checkpoint, the TensorBundle: `P.index` lists variables, `P.data-*` hold their
-bytes.
+"""TensorFlow's V2 checkpoint, the TensorBundle: `P.index` lists the variables, and `P.data-*` hold
+their bytes.
 
-Why an own reader, and what it promises: docs/adr/0001-checkpoints-are-read-without-tensorflow.md.
-An index is written,
-too: an entry may point anywhere into any data file, so a new checkpoint over old bytes costs no
-more than its index.
+docs/adr/0001-checkpoints-are-read-without-tensorflow.md explains why rowcast has its own reader,
+and what it guarantees. This module also writes indexes: an entry may point anywhere into any data
+file, so a new checkpoint over existing bytes costs no more than its index.
 
 Source: TensorFlow 2.20, tensorflow/core/util/tensor_bundle/tensor_bundle.cc,
 core/framework/types.proto.
@@ -47,7 +46,8 @@ DTYPE_NAMES = {
 _DTYPE_NUMBERS = {name: number for number, name in DTYPE_NAMES.items()}
 
 _FindFile = Callable[[int], tuple[str, Stamp | None]]
-"""Returns a data file by its number, and its stamp; None: it cannot be looked at."""
+"""Returns a data file by its number, and its stamp, which is None if the file cannot be inspected.
+"""
 
 
 def data_file(prefix: Path, number: int, count: int) -> Path:
@@ -56,11 +56,11 @@ def data_file(prefix: Path, number: int, count: int) -> Path:
 
 
 def read_index(prefix: Location) -> Listing:
-    """Reads the index of a checkpoint, by its path without `.index`; `file_problems` looks at the
+    """Reads the index of a checkpoint, by its path without `.index`. `file_problems` checks the
     data files.
 
     Raises:
-      CheckpointError: the index is missing, damaged or hostile.
+      CheckpointError: The index is missing, damaged or hostile.
     """
     path = prefix.with_name(f"{prefix.name}.index")
     data = _file_bytes(path)
@@ -82,17 +82,16 @@ def read_index(prefix: Location) -> Listing:
 
 
 def write_index(prefix: Path, entries: Mapping[str, Entry], data_files: int) -> None:
-    """Writes the index of a checkpoint over data files that are there already: the inverse of
-    `read_index`.
+    """Writes the index of a checkpoint over existing data files: the inverse of `read_index`.
 
     Args:
-      prefix: the checkpoint's path without `.index`.
-      entries: every variable by its key; the files of their slices are named by `data_file`.
-      data_files: how many there are.
+      prefix: The checkpoint's path without `.index`.
+      entries: Every variable by its key. The files of their slices are named by `data_file`.
+      data_files: The number of data files.
     Raises:
-      OSError: the file cannot be written.
-      ValueError: an entry does not fit an index: an unknown dtype or file, or a slice without a
-        crc.
+      OSError: The file cannot be written.
+      ValueError: An entry does not fit an index: it has an unknown dtype or file, or a slice
+        without a crc.
     """
     numbers = {str(data_file(prefix, number, data_files)): number for number in range(data_files)}
     header = message(
@@ -115,7 +114,7 @@ def write_index(prefix: Path, entries: Mapping[str, Entry], data_files: int) -> 
 
 
 def string_bytes(text: bytes) -> tuple[bytes, int]:
-    """Returns how a string scalar lies in a data file, and the crc32c of its entry.
+    """Returns the bytes of a string scalar in a data file, and the crc32c of its entry.
 
     The crc covers the length as a fixed-width integer where the file holds a varint.
     """
@@ -125,7 +124,9 @@ def string_bytes(text: bytes) -> tuple[bytes, int]:
 
 
 def read_string(data: bytes, crc32c: int) -> bytes | None:
-    """Returns a string scalar as it lies in a data file; None: it does not match its checksums."""
+    """Returns a string scalar from its bytes in a data file; None if they do not match the
+    checksums.
+    """
     try:
         _, at = read_varint(data, 0)
     except Malformed:
@@ -135,8 +136,8 @@ def read_string(data: bytes, crc32c: int) -> bytes | None:
 
 
 def file_problems(entries: Mapping[str, Entry]) -> Iterator[str]:
-    """Yields what is wrong with data files: one is gone or cut short, or cannot hold all that lies
-    in it.
+    """Yields the problems of data files: a file is gone, is cut short, or cannot hold all of its
+    entries.
     """
     needed: dict[str, tuple[int, str, Stamp | None]] = {}
     claimed: dict[str, int] = {}
@@ -173,8 +174,8 @@ def _why_unreadable(file: str) -> str:
 
 
 def _finder(prefix: Location, count: int) -> _FindFile:
-    """Returns what finds the data files of a checkpoint by their numbers."""
-    # One request for them all.
+    """Returns the function that finds the data files of a checkpoint by their numbers."""
+    # One request lists all of them.
     listed = prefix.parent.listing() if isinstance(prefix, RemotePath) else None
 
     @cache
@@ -207,7 +208,7 @@ def _file_bytes(path: Location) -> bytes:
 
 
 def _file_count(data: bytes | None, path: Location) -> int:
-    """Returns the number of data files that a BundleHeaderProto tells."""
+    """Returns the number of data files in a BundleHeaderProto."""
     if data is None:
         raise CheckpointError(
             f"{path} is a sorted string table without a header, so no checkpoint index; give the "
@@ -230,8 +231,8 @@ def _file_count(data: bytes | None, path: Location) -> int:
 
 
 def _entry(name: str, data: bytes, stored: MutableMapping[bytes, bytes], find: _FindFile) -> Entry:
-    """Returns a variable: stored whole, or cut into slices that are `stored` and need
-    not cover it.
+    """Returns a variable that is stored as a whole, or cut into slices, which are in `stored` and
+    need not cover the variable.
     """
     proto = decode("BundleEntryProto", data)
     dtype = _dtype(proto)

@@ -22,8 +22,8 @@ from export.checkpoint.variables import Entry
 
 
 class Found(NamedTuple):
-    """A table under its short name, and a longer name that is taken where several tables have the
-    short one.
+    """A table under its short name, and a longer name for where several tables have the same short
+    name.
     """
 
     table: TableSpec
@@ -32,14 +32,14 @@ class Found(NamedTuple):
 
 @dataclass
 class Findings:
-    """Tables, slot variables and the rest; each rule adds to it, and no rule takes what an earlier
-    one has found.
+    """Tables, slot variables and the rest. Each rule adds to them, and none takes what an earlier
+    rule has found.
 
     Attributes:
-      tables: by name.
-      refused: what is a table but cannot be exported.
-      slots: by key.
-      duplicates: variables that hold a table once more.
+      tables: The tables by name.
+      refused: The tables that cannot be exported.
+      slots: The slot variables by key.
+      duplicates: The variables that hold a table a second time.
     """
 
     checkpoint: Checkpoint
@@ -50,19 +50,19 @@ class Findings:
 
     @cached_property
     def paths_by_key(self) -> dict[str, str]:
-        """Attribute path of each variable of the object graph."""
+        """The attribute path of each variable of the object graph, by its key."""
         graph = self.checkpoint.graph
         return {} if graph is None else graph.paths_by_key
 
     @cached_property
     def keys_by_path(self) -> dict[str, str]:
-        """Key of the variable at each attribute path of the object graph."""
+        """The key of the variable at each attribute path of the object graph."""
         return {
             path: key for key, path in self.paths_by_key.items() if key in self.checkpoint.entries
         }
 
     def add_tables(self, found: Iterable[Found]) -> None:
-        """Adds the tables of one rule; those of one name are told apart by their longer names."""
+        """Adds the tables that one rule found. Tables with the same name get their longer names."""
         found = list(found)
         count = Counter(each.table.name for each in found) + Counter(list(self.tables))
         for table, longer in found:
@@ -90,7 +90,7 @@ class Findings:
         return tables | keys | set(self.slots) | {each.key for each in self.duplicates}
 
     def inventory(self, step: int | None = None) -> Inventory:
-        """Returns what was found, sorted: tables with their slot variables, and every other
+        """Returns the findings, sorted: the tables with their slot variables, and every other
         variable.
         """
         own: dict[str, list[SlotSpec]] = {table.key: [] for table in self.tables.values()}
@@ -122,7 +122,7 @@ class Findings:
 
 
 def find_dumped(found: Findings) -> None:
-    """Takes the tables that a parameter server dumped."""
+    """Adds the tables that a parameter server dumped."""
     tables = []
     for dumped in found.checkpoint.storage.dumped.values():
         spec = table_spec(dumped.name, dumped.vectors, "dump", "")
@@ -143,7 +143,7 @@ def table_spec(
     layout: Layout | None = None,
     note: str = "",
 ) -> TableSpec:
-    """Returns a table of a variable of rank 2; it takes the whole of it by default."""
+    """Returns a table in a variable of rank 2. By default, it is the whole variable."""
     stored = (entry.shape[0], entry.shape[1])
     rows = stored[0] if rows is None else rows
     dim = stored[1] if dim is None else dim

@@ -1,15 +1,14 @@
-"""What a Keras file tells of its datasets: which are tables of Embedding layers, which an
-optimizer's.
+"""What a Keras file records about its datasets: which are tables of Embedding layers, and which
+belong to an optimizer.
 
     layers/embedding_1/vars/0            Keras 3, tf-keras: the class is the name in a list
-    tower/query_table/vars/0                an attribute of the model: the class is not said
+    tower/query_table/vars/0                an attribute of the model: the class is not recorded
     model_weights/<layer>/.../embeddings:0  a whole model in .h5: the variable is named
     optimizer/vars/3, optimizer_weights/...
 
 The configuration in a `.keras` archive or a whole model names the class of every layer, and Keras 3
-the layer of every
-dataset: together they are exact. Without them an Embedding that is an attribute of a model is a
-candidate.
+names the layer of every dataset: together they are exact. Without them, an Embedding that is an
+attribute of a model is a candidate.
 
 Source: Keras 3.15, src/saving/saving_lib.py and src/legacy/saving/legacy_h5_format.py; tf-keras
 2.20, the same files.
@@ -66,22 +65,22 @@ def find_in_layers(found: Findings) -> None:
 
 
 def step_keys(keys: Iterable[str]) -> list[str]:
-    """Returns the datasets that may be the training step: an optimizer's first variable, or its
+    """Returns the datasets that may hold the training step: an optimizer's first variable, or its
     `iteration`.
     """
     return list(filter(_STEP.fullmatch, keys))
 
 
 def _is_default(name: str, classes: Mapping[str, str]) -> bool:
-    """Tells whether a layer has the name that Keras gives an Embedding, and no configuration says
-    that it is none.
+    """Returns whether a layer has the name that Keras gives an Embedding, and no configuration
+    gives it another class.
     """
     return _DEFAULT_NAME.fullmatch(name) is not None and not classes
 
 
 def _by_place(path: str, ordered: list[str], found: Findings) -> str:
-    """Returns the name of an Embedding in the model's own list of layers, by its number
-    among them.
+    """Returns the name of an Embedding in the model's own list of layers, by its position among the
+    Embeddings there.
     """
     head, _, place = path.rpartition("/")
     count = place.rpartition("_")[2]
@@ -97,8 +96,8 @@ def _by_place(path: str, ordered: list[str], found: Findings) -> str:
 
 
 def _classes(config: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Yields name and class of every layer of a model's configuration, those of nested
-    models too.
+    """Yields the name and the class of every layer in a model's configuration, including the layers
+    of nested models.
     """
     inner = config.get("config") if isinstance(config, Mapping) else None
     layers = inner.get("layers") if isinstance(inner, Mapping) else None

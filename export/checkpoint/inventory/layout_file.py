@@ -1,8 +1,8 @@
 """The layout file: how tables lie in variables, where a checkpoint does not say it
 (docs/reference/checkpoints.md).
 
-TOML or JSON, written by hand: a statement. Or jax-tpu-embedding's EmbeddingSpecProto, as its
-trainer wrote it: a record.
+A file in TOML or JSON is written by hand: a statement. jax-tpu-embedding's EmbeddingSpecProto was
+written by its trainer: a record.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def read_layouts(path: Path) -> Mapping[str, StatedTable]:
     """Reads a layout file, by its suffix: .toml, .json, or an EmbeddingSpecProto (.textproto, .pb).
 
     Returns:
-      Tables by their names; those of an EmbeddingSpecProto are RecordedTables.
+      The tables by their names; the tables of an EmbeddingSpecProto are RecordedTables.
     Raises:
-      UsageError: it is not there, too large, or not what its suffix says; names the place and the
-        value.
+      UsageError: The file does not exist, is too large, or is not what its suffix says; the error
+        names the place and the value.
     """
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
@@ -56,7 +56,7 @@ def read_layouts(path: Path) -> Mapping[str, StatedTable]:
             ).tables
     except OSError as problem:
         raise UsageError(f"layout file {path} cannot be read: {problem.strerror}") from problem
-    except (ValueError, RecursionError, Malformed) as problem:  # of tomllib, json and pydantic too
+    except (ValueError, RecursionError, Malformed) as problem:  # pydantic's errors, too
         message = (
             explain(problem, _LayoutFile) if isinstance(problem, ValidationError) else str(problem)
         )
@@ -73,11 +73,11 @@ def read_embedding_spec(data: bytes, *, text: bool) -> dict[str, RecordedTable]:
     """Returns the tables of an EmbeddingSpecProto; the key of each is the name of its stack.
 
     Args:
-      data: the message.
-      text: whether it is in protobuf's text format.
+      data: The message.
+      text: Whether it is in protobuf's text format.
     Raises:
-      Malformed: the bytes are no such message, or contradict themselves.
-      ValueError: (pydantic's) a number is none that a table can have.
+      Malformed: The bytes are not such a message, or contradict themselves.
+      ValueError: A number is one that no table can have (the error is pydantic's).
     """
     spec = (parse_text if text else decode)("EmbeddingSpecProto", data)
     tables: dict[str, RecordedTable] = {}

@@ -1,5 +1,5 @@
-"""Tables that a name of TF1 tells, where a checkpoint has no objects: feature columns' and Keras
-layers'.
+"""Tables that are recognized by TF1 names, where a checkpoint has no objects: the tables of feature
+columns and of Keras layers.
 
 A feature column names its variable `<scope>/<column>_embedding/embedding_weights`, a Keras layer
 `<layer>/embeddings`. Any other variable of rank 2 might be a table or the kernel of a Dense layer:
@@ -45,10 +45,10 @@ def find_named_tables(found: Findings) -> None:
 
 
 def partition_note(entry: Entry) -> str:
-    """Returns what to say of a variable of TF1 that is cut on its first axis; "" if it is not."""
+    """Returns the note for a TF1 variable that is cut along its first axis; "" if it is not cut."""
     return DIV_OR_MOD if is_partitioned(entry) else ""
 
 
 def is_partitioned(entry: Entry) -> bool:
-    """Tells whether a variable is cut on its first axis."""
+    """Returns whether a variable is cut along its first axis."""
     return len({part.starts[0] for part in entry.slices}) > 1

@@ -1,5 +1,5 @@
-"""Tables that an object graph tells: TPU embedding objects with their SparseCore stacks, TFRS
-layers, Keras layers.
+"""Tables that an object graph records: TPU embedding objects with their SparseCore stacks, TFRS
+layers and Keras layers.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _ANEW = "the checkpoint contradicts itself; take another one or save it anew"
 
 
 def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
-    """Finds TPUEmbedding objects: `_variables` holds, by table or stack, `parameters` and slot
-    variables.
+    """Finds TPUEmbedding objects. Their `_variables` hold `parameters` and slot variables by table
+    or stack.
 
     Raises:
-      CheckpointError: the layouts of an object contradict its stacks.
+      CheckpointError: The layouts of an object contradict its stacks.
     """
     layers = {
         node.children["_tpu_embedding"]
@@ -83,9 +83,9 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
 def _embedding_objects(graph: ObjectGraph) -> Iterator[tuple[int, dict[str, Mapping[str, int]]]]:
     """Yields each TPUEmbedding object with the nodes of its variables.
 
-    A Keras optimizer also has a child `_variables`; only an embedding object's hold `parameters`
-    each. What several objects hold is taken as the first one's: a thousand objects that share a
-    thousand variables are a million.
+    A Keras optimizer also has a child `_variables`, but only in an embedding object does each of
+    its children have `parameters`. Variables that several objects hold are attributed to the first
+    object: a thousand objects that share a thousand variables would otherwise yield a million.
     """
     seen: set[int] = set()
     for index, node in graph.holders:
@@ -102,7 +102,7 @@ def _embedding_objects(graph: ObjectGraph) -> Iterator[tuple[int, dict[str, Mapp
 
 
 def _saved_layouts(found: Findings, graph: ObjectGraph, index: int) -> tuple[SavedLayout, ...]:
-    """Returns the SparseCore layouts of an embedding object; () where its rows are plain."""
+    """Returns the SparseCore layouts of an embedding object; () where its rows are in order."""
     node = graph.child(index, "_sparse_core_table_layouts")
     if node is None or node.key not in found.checkpoint.entries:
         return ()
@@ -121,7 +121,7 @@ def _unstacked(
     found: Findings,
     absent: set[str],
 ) -> Iterator[TableSpec]:
-    """Yields the tables of an embedding object's stacks; those of `absent` stacks are left out."""
+    """Yields the tables of an embedding object's stacks, except the tables of `absent` stacks."""
     members: dict[str, list[SavedLayout]] = {name: [] for name in stacks}
     for each in saved:
         if each.stack in members:
@@ -161,8 +161,8 @@ def _unstacked(
 
 
 def find_partial_layers(found: Findings, graph: ObjectGraph) -> None:
-    """Finds the small tables of PartialTPUEmbedding: Keras layers, by the name of the feature that
-    reads them.
+    """Finds the small tables of PartialTPUEmbedding. They are Keras layers, named after the feature
+    that reads them.
     """
     tables: list[Found] = []
     for layers in dict.fromkeys(
@@ -205,7 +205,7 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
     for index, node in enumerate(graph.nodes):
         if (
             "embedding" not in node.full_name and "embedding" not in node.key
-        ):  # of 10^5 variables most by far
+        ):  # by far the most of 10^5 variables
             continue
         entry = found.checkpoint.entries.get(node.key)
         if entry is None or node.key in taken or not may_be_table(entry):
@@ -215,14 +215,14 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
             continue
         taken.add(node.key)
         original = first.setdefault(_identity(node.full_name, entry), node.key)
-        if original != node.key:  # model.export of Keras 3 saves each variable twice
+        if original != node.key:  # Keras 3's model.export saves each variable twice
             found.duplicates.append(Duplicate(node.key, original, entry.bytes))
             continue
         path = graph.paths.get(index, "")
         layer = path.rpartition(".")[0]
         attribute = layer.rpartition(".")[2]
-        # Keras 3 names variables of a subclassed model's layers after the model, a functional
-        # model's after the layers.
+        # Keras 3 names the variables of a subclassed model's layers after the model, and the
+        # variables of a functional model's layers after the layers.
         of_model = path.endswith("._embeddings") and not attribute.isdigit()
         short = attribute or "embeddings" if full_name is None or of_model else full_name[1]
         if node.key in adapted:
@@ -235,8 +235,8 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
 
 
 def _identity(full_name: str, entry: Entry) -> tuple[object, ...]:
-    """Returns what two variables share only if they are one: the name in a SavedModel's list, and
-    all values.
+    """Returns what two variables share only if they are the same: the name in a SavedModel's list,
+    and all values.
     """
     pieces = tuple((part.starts, part.shape, part.crc32c) for part in entry.slices)
     known = (

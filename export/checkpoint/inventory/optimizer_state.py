@@ -1,7 +1,7 @@
-"""Optimizers' variables: what an object graph, or a name of TF1, tells to be the slot variable of
-another variable.
+"""Finds the variables of optimizers: an object graph, or a TF1 name, identifies a variable as the
+slot variable of another.
 
-Never by shape: Adam's moments have the shape and dtype of their table.
+The shape never identifies one: Adam's moments have the shape and dtype of their table.
 
 Source: TensorFlow 2.20, python/training/slot_creator.py and the optimizers beside it; tensorflow
 2.15, python/tpu/tpu_embedding.py (slot variables of TPUEstimator); tf-keras 2.20,
@@ -33,20 +33,20 @@ _TABLE_NAMES = ("/embedding_weights", "/embeddings")
 _OPTIMIZERS_OWN = re.compile(r"(?:.*/)?beta[12]_power(?:_\d+)?")
 _LISTED_AVERAGE = "model_variables_moving_average"
 AVERAGE_SLOTS = frozenset({"average", _LISTED_AVERAGE})
-"""What an average of an object graph is called here."""
+"""The names of averages in an object graph."""
 AVERAGE = "ExponentialMovingAverage"
-"""Of the weights: no optimizer's state, and what some models serve; left out unless the user names
-it.
+"""The name of an average of the weights. It is not state of an optimizer, and some models serve it.
+It is left out unless the user names it.
 """
 
 
 def find_slots(found: Findings, graph: ObjectGraph) -> None:
-    """Finds the optimizers' variables of an object graph: of Keras' older kind (slot variables) and
-    newer (a list).
+    """Finds the variables of optimizers in an object graph: Keras's older optimizers have slot
+    variables, the newer ones have a list.
     """
     keys_by_name: dict[str, str] = {}
     flat_names: dict[int, dict[str, str]] = {}
-    seen = {-1}  # a list belongs to one optimizer: a thousand that share a long one are hostile
+    seen = {-1}  # a list belongs to one optimizer: a thousand that share one long list are hostile
     nodes = graph.nodes
     listed = {node.children.get(f"_{_LISTED_AVERAGE}", -1) for _, node in graph.holders} - {-1}
     averages = {child for each in listed for child in nodes[each].children.values()}
@@ -65,7 +65,7 @@ def find_slots(found: Findings, graph: ObjectGraph) -> None:
                     continue
                 name, of = owners.get(child) or _named_owner(found, state, keys_by_name)
                 if not of and (trained := node.children.get("_trainable_variables")) is not None:
-                    if trained not in flat_names:  # lists, too, may be shared by a thousand
+                    if trained not in flat_names:  # a thousand optimizers may share this list, too
                         flat_names[trained] = _flat_names(graph, trained)
                     name, of = _flatly_named_owner(found, state, flat_names[trained])
                 same = _same_shape(found, state.key, of)
@@ -76,10 +76,10 @@ def find_slots(found: Findings, graph: ObjectGraph) -> None:
 def _owners(
     graph: ObjectGraph, optimizer: Mapping[str, int], seen: set[int]
 ) -> dict[int, tuple[str, str]]:
-    """Returns name and variable of a Keras 3 optimizer's states: its lists follow that of the
-    variables it trains.
+    """Returns the name and the variable of each state of a Keras 3 optimizer: its lists have the
+    order of the list of variables that it trains.
 
-    Lists that were `seen` are left out; the others are added.
+    Lists in `seen` are left out, and the other lists are added to it.
     """
     trained = (
         graph.nodes[optimizer["_trainable_variables"]].children
@@ -97,7 +97,7 @@ def _owners(
 
 
 def _named_owner(found: Findings, state: Node, keys_by_name: Mapping[str, str]) -> tuple[str, str]:
-    """Returns slot and variable that tf-keras names a state after:
+    """Returns the slot and the variable after which tf-keras names a state:
     `[<optimizer>/]<slot>/<name of the variable>`.
     """
     rest = state.full_name
@@ -111,15 +111,15 @@ def _named_owner(found: Findings, state: Node, keys_by_name: Mapping[str, str]) 
 
 
 def _flat_names(graph: ObjectGraph, trained: int) -> dict[str, str]:
-    """Returns the variables that a Keras 3 optimizer trains, by their names as it writes them into
-    those of states.
+    """Returns the variables that a Keras 3 optimizer trains, by their names as they are part of the
+    names of states.
     """
     variables = [graph.nodes[node] for node in graph.nodes[trained].children.values()]
     return _unique((each.full_name.replace("/", "_"), each.key) for each in variables)
 
 
 def _unique(named: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Returns keys by their names; the key of a name that several have is ""."""
+    """Returns the keys by their names; the key is "" for a name that several variables have."""
     keys: dict[str, str] = {}
     for name, key in named:
         keys[name] = key if keys.get(name, key) == key else ""
@@ -129,10 +129,10 @@ def _unique(named: Iterable[tuple[str, str]]) -> dict[str, str]:
 def _flatly_named_owner(
     found: Findings, state: Node, keys_by_flat_name: Mapping[str, str]
 ) -> tuple[str, str]:
-    """Returns slot and variable that Keras 3 names a state after:
-    `<optimizer>/<name of the variable>_<slot>`.
+    """Returns the slot and the variable after which Keras 3 names a state: `<optimizer>/<name of
+    the variable>_<slot>`.
 
-    What tells the states of an optimizer that keeps them in no list or an incomplete one, as
+    This identifies the states of an optimizer that keeps them in an incomplete list or in none, as
     Adafactor and Muon do.
     """
     name = rest = state.full_name.rpartition("/")[2]
@@ -151,12 +151,12 @@ def _same_shape(found: Findings, key: str, of: str) -> bool:
 
 
 def find_named_slots(found: Findings) -> None:
-    """Finds the optimizers' variables of a checkpoint that has names alone.
+    """Finds the variables of optimizers in a checkpoint that has only names.
 
-    A name tells a slot variable only if the variable that it belongs to is there, with the same
-    shape. An optimizer that its user named (`AdamOptimizer(name="mine")`: `<variable>/mine`,
-    `<variable>/mine_1`) is recognised by several variables that have state of that name, or by one
-    that is a table by its own name.
+    A name identifies a slot variable only if the checkpoint has the variable that it belongs to,
+    with the same shape. An optimizer that its user named (`AdamOptimizer(name="mine")`:
+    `<variable>/mine`, `<variable>/mine_1`) is recognized if several variables have state of that
+    name, or if one does that is a table by its own name.
     """
     behind: dict[str, list[tuple[str, str, str]]] = {}
     for key, entry in found.checkpoint.entries.items():
@@ -189,8 +189,8 @@ def _saver_slot(key: str) -> tuple[str, str]:
 
 
 def _keras_slot(key: str) -> tuple[str, str]:
-    """Splits `<scope>/<optimizer>/<variable>/<slot>`, as Keras' older optimizers name their state
-    in TF1's graphs.
+    """Splits `<scope>/<optimizer>/<variable>/<slot>`, as Keras's older optimizers name their state
+    in TF1 graphs.
     """
     path, _, slot = key.rpartition("/")
     if slot in _KERAS_SLOTS:
@@ -202,8 +202,8 @@ def _keras_slot(key: str) -> tuple[str, str]:
 
 
 def _owner(found: Findings, name: str, state: Entry) -> str:
-    """Returns the variable a slot belongs to: `name`, or what is left of it without the scopes of
-    the optimizer.
+    """Returns the variable that a slot belongs to: `name`, perhaps without the scopes of the
+    optimizer.
     """
     for _ in range(_SCOPES_MAX):
         entry = found.checkpoint.entries.get(name)

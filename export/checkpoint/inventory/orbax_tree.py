@@ -1,4 +1,4 @@
-"""What the paths of an Orbax tree tell: optimizer states, embedding tables, stacks of
+"""What the paths of an Orbax tree show: optimizer states, embedding tables, and stacks of
 jax-tpu-embedding and keras-rs.
 
     opt_state..., optimizer_variables...                 states of optax and Keras: slot variables
@@ -9,8 +9,8 @@ jax-tpu-embedding and keras-rs.
     ...var:<stack>:table, var:<stack>:table:slot:<name>  keras-rs, DistributedEmbedding: the same
 
 A tree has no classes, only names, and any program may choose these; a matrix with another name is a
-candidate. How many sparse cores a stack lies on, and which tables, no path says: an item that
-jax-tpu-embedding saved beside it (`recorded_stacks.py`) or a layout file does.
+candidate. No path shows how many SparseCores a stack lies on, and which tables it has: that is in
+an item that jax-tpu-embedding saved beside it (`recorded_stacks.py`) or in a layout file.
 
 Source: flax 0.12.8, linen/linear.py and nnx/nn/linear.py; optax 0.2.8; Keras 3.15,
 Model.get_state_tree; keras-rs 0.4.0, layers/embedding/jax/distributed_embedding.py;
@@ -88,13 +88,13 @@ def _stack_of(key: str, with_slots: Collection[str]) -> str:
     *parents, stack, leaf = key.split(".") if "." in key else ("", key)
     if key in with_slots:
         return stack
-    # As the documentation of jax-tpu-embedding saves it; SGD has no slot variables.
+    # jax-tpu-embedding's documentation saves it this way; SGD has no slot variables.
     return stack if leaf == "table" and parents[-1:] == ["embedding"] else ""
 
 
 def step_keys(keys: Iterable[str]) -> list[str]:
-    """Returns the leaves that may be the training step, the likeliest first: the program's own,
-    then an optimizer's.
+    """Returns the leaves that may be the training step, the likeliest first: the program's own
+    step, then an optimizer's.
     """
     likely = [(key, _leaf(key)) for key in keys if key.endswith(_STEP_ENDS)]
     own = [key for key, leaf in likely if leaf in ("step", "global_step")]
@@ -104,12 +104,12 @@ def step_keys(keys: Iterable[str]) -> list[str]:
 
 
 def _is_state(key: str) -> bool:
-    """Tells whether a leaf belongs to an optimizer."""
+    """Returns whether a leaf belongs to an optimizer."""
     return not _STATES.isdisjoint(key.split("."))
 
 
 def _parts(key: str) -> list[str]:
-    """Returns the steps of a path, without the `value` in which flax' nnx wraps a leaf."""
+    """Returns the steps of a path, without the `value` in which flax.nnx wraps a leaf."""
     return key.removesuffix(".value").split(".")
 
 
@@ -118,11 +118,12 @@ def _leaf(key: str) -> str:
 
 
 def _by_tail(weights: Iterable[str], separators: str = ".") -> dict[str, str]:
-    """Returns weights by what optimizers repeat of their paths: any tail that no other weight has.
+    """Returns the weights by the part of their paths that optimizers repeat: any tail that no other
+    weight has.
 
     Args:
-      weights: their paths.
-      separators: with each of which the steps of a tail are joined.
+      weights: The paths of the weights.
+      separators: The separators that may join the steps of a tail, one character each.
     """
     by_tail: dict[str, str] = {}
     for weight in weights:
@@ -139,10 +140,10 @@ def _by_tail(weights: Iterable[str], separators: str = ".") -> dict[str, str]:
 
 
 def _state(key: str, weights: Mapping[str, str], named: Mapping[str, str]) -> tuple[str, str, str]:
-    """Returns what a state is called, its key, and the weight that it is of, "" where the path does
-    not say it.
+    """Returns the name of a state, its key, and the weight that it belongs to, which is "" where
+    the path does not show it.
 
-    optax repeats the path of the weight behind its own field; Keras writes
+    optax repeats the path of the weight after its own field; Keras writes
     `<layer>_<weight>_<state>` as one name.
     """
     tail = key.removesuffix(".value")

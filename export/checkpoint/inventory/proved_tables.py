@@ -1,5 +1,5 @@
-"""Layouts of tables that ids of training prove: derived where nothing records them, and compared
-where the training program recorded them or the user states them.
+"""Layouts of tables that trained ids prove: derived where nothing records them, and compared where
+the training program recorded them or the user states them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from export.checkpoint.variables import Entry
 from export.report_text import trained_ids_text
 
 AVERAGES = re.compile(r"average|(^|[^a-z])ema([^a-z]|$)", re.IGNORECASE)
-"""Slot variables that hold averages of the rows, and so begin as different as these are."""
+"""The names of slot variables that hold averages of the rows, so that their initial rows differ as
+the rows themselves do.
+"""
 
 
 def derive_tables(
@@ -30,17 +32,17 @@ def derive_tables(
     tables: Mapping[str, TableSpec],
     trained: Mapping[str, TrainedRows],
 ) -> None:
-    """Adds the tables of one variable by the layouts that trained rows prove; one without trained
-    rows is refused.
+    """Adds the tables of one variable, with the layouts that trained rows prove. A table without
+    trained rows is refused.
 
     Args:
-      found: what the rules have found.
-      key: of the variable.
-      tables: all tables of the variable.
-      trained: rows that training read, by the name of a table.
+      found: The findings of the rules.
+      key: The key of the variable.
+      tables: All tables of the variable.
+      trained: The rows that training read, by the name of a table.
 
     Raises:
-      NotConvertible: trained rows explain no layout, or several equally well.
+      NotConvertible: The trained rows fit no layout, or several equally well.
     """
     slots = [slot for slot in found.slots.values() if slot.of == key]
     if not any(name in trained for name in tables):
@@ -67,10 +69,10 @@ def compare_tables(
     """Compares the layouts of tables with trained rows.
 
     Returns:
-      The inventory, in which each table with trained rows tells how they agree.
+      The inventory, in which each table with trained rows records how they agree with its layout.
 
     Raises:
-      NotConvertible: trained rows contradict a layout, or there are no slot variables.
+      NotConvertible: Trained rows contradict a layout, or there are no slot variables.
     """
     by_key: dict[str, list[TableSpec]] = {}
     for table in inventory.tables:
@@ -94,10 +96,10 @@ def proofs_of(
     found: Findings, tables: Sequence[TableSpec], trained: Mapping[str, TrainedRows]
 ) -> dict[str, TrainedIdsCheck]:
     """Returns how trained rows agree with the layouts of the tables of one variable, by the names
-    of those that have trained rows.
+    of the tables that have trained rows.
 
     Raises:
-      NotConvertible: as of `compare_tables`.
+      NotConvertible: See `compare_tables`.
     """
     slots = [slot for slot in found.slots.values() if slot.of == tables[0].key]
     return _proofs(found.checkpoint, tables, slots, trained)
@@ -125,8 +127,8 @@ def _proofs(
 def slot_reader(
     checkpoint: Checkpoint, tables: Iterable[TableSpec], slots: Sequence[SlotSpec]
 ) -> SlotReader:
-    """Returns what reads the slot variables of one variable that have a row for each of its rows;
-    averages of the rows are none.
+    """Returns a reader of the slot variables of one variable that have a row for each of its rows,
+    except averages of the rows.
     """
     tables = list(tables)
     rows = tables[0].stored[0]

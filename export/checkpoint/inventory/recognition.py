@@ -1,8 +1,8 @@
-"""Sorts a checkpoint's variables: which are tables, which slot variables, which the rest.
+"""Sorts a checkpoint's variables into tables, slot variables and the rest.
 
-They are told apart by what the training program recorded, never by shape: Adam's moments have the
-shape and dtype of their table, and a slot's key can read like that of another table. What no record
-tells, the user says.
+They are distinguished by what the training program recorded, never by shape: Adam's moments have
+the shape and dtype of their table, and the key of a slot variable can read like the key of another
+table. The user states what is not recorded.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ def recognise(
     """Sorts a checkpoint's variables into tables, slot variables and the rest.
 
     Args:
-      checkpoint: an open checkpoint.
-      said: by the user; a mapping is that of `Statements.named`. It adds tables, renames recognised
-        ones, and wins over a recognised table of the same name.
-      trained: rows that training read, by the name of a table: layouts are derived from them, and
-        all others compared with them. Only then rows are read, of slot variables.
+      checkpoint: An open checkpoint.
+      said: The statements of the user; a mapping stands for `Statements.named`. They add tables,
+        rename recognized ones, and take precedence over a recognized table of the same name.
+      trained: The rows that training read, by the name of a table. Layouts are derived from them,
+        and all other layouts are compared with them. Only in that case are rows read, of slot
+        variables.
     Raises:
-      CheckpointError: the object graph is damaged, or a saved layout contradicts its variable.
-      NotConvertible: a named variable is not there, is a slot variable, or cannot hold the table;
+      CheckpointError: The object graph is damaged, or a saved layout contradicts its variable.
+      NotConvertible: A named variable does not exist, is a slot variable, or cannot hold the table;
         or trained rows contradict a layout.
     """
     if not isinstance(said, Statements):
@@ -72,10 +73,10 @@ def recognise(
 
 
 def _step(checkpoint: Checkpoint) -> int | None:
-    """Returns the training step: what the program calls so, else what its optimizer counted.
+    """Returns the training step: the program's own step, else the count of its optimizers.
 
-    The largest count: an optimizer that wraps another, such as Keras 3's LossScaleOptimizer, may
-    leave its own at 0.
+    Of several counts, the largest is taken: an optimizer that wraps another, such as Keras 3's
+    LossScaleOptimizer, may leave its own count at 0.
     """
     if checkpoint.storage.step is not None:
         return checkpoint.storage.step
@@ -99,7 +100,7 @@ def _step(checkpoint: Checkpoint) -> int | None:
 
 
 def _integers(checkpoint: Checkpoint, keys: Iterable[str]) -> Iterator[int]:
-    """Yields the values of those variables that are single integers."""
+    """Yields the values of the variables that are single integers."""
     for key in dict.fromkeys(keys):
         entry = checkpoint.entries.get(key)
         if entry is None or (entry.array is not None and entry.array.absent):

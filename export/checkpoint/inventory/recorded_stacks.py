@@ -3,7 +3,8 @@ an EmbeddingSpecProto.
 
     <root>/<step>/embedding_spec/proto.pbtxt     (the item's name is the program's choice)
 
-Releases up to 0.1.0 save none, and neither does keras-rs 0.4.0: there the user gives a layout file.
+Releases up to 0.1.0 save no such item, and neither does keras-rs 0.4.0: the user gives a layout
+file instead.
 
 Source: jax-tpu-embedding, sparsecore/lib/flax/nnx/checkpoint_utils.py, save_checkpoint; Orbax
 0.12.8, checkpoint/_src/handlers/proto_checkpoint_handler.py.
@@ -25,10 +26,10 @@ _FIELD = b"stacked_table_specs"
 
 
 def find_recorded_stacks(found: Findings) -> None:
-    """Takes the tables of the stacks whose layout the checkpoint holds.
+    """Adds the tables of the stacks whose layout the checkpoint holds.
 
     Raises:
-      CheckpointError: what it holds is damaged, or contradicts a stack.
+      CheckpointError: A layout in the checkpoint is damaged, or contradicts a stack.
     """
     directory = found.checkpoint.prefix
     if not found.refused or not isinstance(directory, Path):
@@ -40,7 +41,9 @@ def find_recorded_stacks(found: Findings) -> None:
 
 
 def _tables_of(path: Path, stacks: list[RefusedTable]) -> dict[str, RecordedTable]:
-    """Returns the tables of the stacks that one file tells, by the variable of their stack."""
+    """Returns the tables of the stacks that one file describes; their keys are the variables of
+    their stacks.
+    """
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
             raise CheckpointError(f"{path} has more than {FILE_BYTES_MAX} bytes")
@@ -60,6 +63,6 @@ def _tables_of(path: Path, stacks: list[RefusedTable]) -> dict[str, RecordedTabl
     return {
         name: table.model_copy(update={"key": keys[table.key][0]})
         for name, table in tables.items()
-        # Of a stack that two items hold, only the user can say which one is meant.
+        # If two items hold a stack, only the user can say which of them is meant.
         if len(keys.get(table.key, [])) == 1
     }

@@ -1,10 +1,11 @@
 """The layouts that a SparseCore embedding object saves beside its stacks: which table lies where in
 which stack.
 
-Checked against the stacks: a layout that contradicts a variable would be read as wrong rows.
+They are checked against the stacks: a layout that contradicts a variable would be read as wrong
+rows.
 
 Source: TensorFlow 2.20, tensorflow/core/tpu/kernels/sparse_core_layout.proto and
-python/tpu/tpu_embedding_v3.py; which rows a layout means: `export.checkpoint.layouts`.
+python/tpu/tpu_embedding_v3.py; `export.checkpoint.layouts` computes the rows of a layout.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def parse_table_layouts(data: bytes) -> tuple[SavedLayout, ...]:
     """Decodes SparseCoreTableLayouts.
 
     Raises:
-      Malformed: the bytes are no such message, or name a table twice.
+      Malformed: The bytes are not such a message, or they name a table twice.
     """
     tables: dict[str, SavedLayout] = {}
     for each in map(_saved_layout, decode("SparseCoreTableLayouts", data).tables):
@@ -53,7 +54,8 @@ def check_stack(tables: Iterable[TableSpec]) -> None:
     """Checks that all SparseCore tables of a variable fit it and that no two lie in one row.
 
     Raises:
-      LayoutContradiction: one does not, or two do; tells table, value and expectation.
+      LayoutContradiction: A table does not fit, or two tables share a row; the error names the
+        table, the value and what was expected.
     """
     stacked = [(table, table.layout) for table in tables if isinstance(table.layout, SparseCore)]
     for table, layout in stacked:
@@ -105,7 +107,7 @@ def _check_fits(table: TableSpec, layout: SparseCore) -> None:
 
 
 def _core_rows(table: TableSpec, layout: SparseCore) -> int:
-    """Returns the most rows of a table that one core holds."""
+    """Returns the maximum number of rows of a table that one core holds."""
     return ceil_div(table.rows, layout.cores)
 
 

@@ -1,5 +1,5 @@
-"""What is in a checkpoint: tables, slot variables, the rest. Frozen; knows meaning,
-never storage.
+"""What is in a checkpoint: tables, slot variables and the rest. The types are frozen, and describe
+the meaning of variables, not their storage.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ Origin = Literal[
     "TorchRec",
     "trained ids",
 ]
-"""Who wrote a table: the mid-level API, the TFRS layers around it, a Keras or Flax layer, a feature
-column; or the user said so, by naming its variable or in a layout file; or jax-tpu-embedding's
-trainer recorded it in an EmbeddingSpecProto; or a parameter server dumped it; or TorchRec named it;
-or ids that occur in training prove where it lies.
+"""Who wrote a table, or how it is known: the mid-level API, the TFRS layers around it, a Keras or
+Flax layer, or a feature column wrote it; the user stated it, by naming its variable or in a layout
+file; jax-tpu-embedding's trainer recorded it in an EmbeddingSpecProto; a parameter server dumped
+it; TorchRec named it; or ids that occur in training prove where it lies.
 """
 
 STATED_NOTE = (
     "its layout is stated, not recorded by the training program: if the statement is wrong, ids "
     "get the rows of other ids"
 )
-"""Said of every table whose rows come out in an order that only the user knows."""
+"""The note of every table whose rows come out in an order that only the user knows."""
 
 
 class StatedTable(BaseModel):
-    """A table as a layout file states it; what is None is taken from the checkpoint.
+    """A table as a layout file states it. Values that are None are taken from the checkpoint.
 
     Attributes:
-      key: of its variable, or the name of its stack, which stands somewhere in the key of one
-        variable.
-      kind: of its layout; "derive": trained ids are to prove it.
-      rows, dim: of the table without padding.
-      partitions: of a mod layout.
-      cores, core_rows, offset, rotation: of a SparseCore layout.
+      key: The key of its variable, or the name of its stack, which is part of the key of exactly
+        one variable.
+      kind: The kind of its layout; "derive" if trained ids are to prove the layout.
+      rows, dim: The shape of the table without padding.
+      partitions: The number of partitions of a mod layout.
+      cores, core_rows, offset, rotation: The parameters of a SparseCore layout.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -91,13 +91,13 @@ class RecordedTable(StatedTable):
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """What the user says where a checkpoint cannot.
+    """What the user states where a checkpoint does not record it.
 
     Attributes:
-      named: table name -> its variable (key, key without its suffix, attribute path) or the name it
-        was recognised by.
-      mod: names of tables whose rows TF1's `mod` strategy spread over partitions.
-      layouts: tables of a layout file, by name.
+      named: By the name of a table, its variable (the key, the key without its suffix, or the
+        attribute path) or the name by which it was recognized.
+      mod: The names of tables whose rows TF1's `mod` strategy spread over partitions.
+      layouts: The tables of a layout file, by name.
     """
 
     named: Mapping[str, str] = field(default_factory=dict)
@@ -106,13 +106,13 @@ class Statements:
 
 
 class SlotSpec(NamedTuple):
-    """One slot variable: recognised to be left out.
+    """One slot variable, which is recognized in order to be left out.
 
     Attributes:
-      name: as the optimizer calls it, e.g. `accumulators`.
-      key: of its variable.
-      of: key of the variable that it belongs to; "" where the optimizer does not say.
-      bytes: stored bytes, which an export does not read.
+      name: The optimizer's name for it, e.g. `accumulators`.
+      key: The key of the slot variable.
+      of: The key of the variable that it belongs to; "" where the optimizer does not record that.
+      bytes: The number of stored bytes, which an export does not read.
     """
 
     name: str
@@ -126,22 +126,22 @@ class TableSpec:
     """One table.
 
     Attributes:
-      name: what its training program calls it, or the user.
-      key: of the variable that holds it.
-      rows, dim, dtype: of the table; dtype by TensorFlow's name.
-      layout: which row of the variable holds row r.
-      stored: rows and columns of the variable: at least the table's.
-      origin: who wrote it.
-      path: attribute path of its variable in the object graph; "" where there is none.
-      slices, files: how many slices (or chunks) its variable is cut into, and data files that hold
-        them.
-      bytes: of the table's values as stored, without padding.
-      slots: slot variables of its variable; tables of a stack share them.
-      note: what the user should know, or "".
-      keys: key of the variable that holds the id of each row; "": ids are rows, or the model's
-        rules make them rows.
-      stated: whether the user states the layout, which the training program did not record.
-      proof: how trained ids agree with the layout; None: there are none.
+      name: The name that its training program or the user gives it.
+      key: The key of the variable that holds it.
+      rows, dim, dtype: The shape of the table, and TensorFlow's name of its dtype.
+      layout: Which row of the variable holds row r of the table.
+      stored: The shape of the variable, which is at least as large as the table.
+      origin: Who wrote it.
+      path: The attribute path of its variable in the object graph; "" where there is none.
+      slices, files: The number of slices (or chunks) that its variable is cut into, and the number
+        of data files that hold them.
+      bytes: The size of the table's values as stored, in bytes, without padding.
+      slots: The slot variables of its variable; the tables of a stack share them.
+      note: What the user should know, or "".
+      keys: The key of the variable that holds the id of each row; "" if ids are rows, or the
+        model's rules convert them to rows.
+      stated: Whether the user states the layout, which the training program did not record.
+      proof: How trained ids agree with the layout; None if there are no trained ids.
     """
 
     name: str
@@ -164,21 +164,21 @@ class TableSpec:
 
     @property
     def derived(self) -> bool:
-        """Whether trained ids alone tell the layout."""
+        """Whether only trained ids determine the layout."""
         return self.origin == "trained ids"
 
 
 def may_be_table(entry: Entry) -> bool:
-    """Tells whether a variable has the shape and the dtype of a table."""
+    """Returns whether a variable has the shape and the dtype of a table."""
     return len(entry.shape) == 2 and min(entry.shape) > 0 and entry.dtype in FLOATS
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedTable:
-    """Something that metadata tells to be tables, but that cannot be exported, and why.
+    """A table or a stack that metadata identifies but that cannot be exported, and the reason.
 
     Attributes:
-      is_stack: whether only the layout of its tables is not known.
+      is_stack: Whether it is a stack, of which only the layout of the tables is not known.
     """
 
     name: str
@@ -192,9 +192,9 @@ class Duplicate:
     """A variable that holds a table a second time, value for value.
 
     Attributes:
-      key: of the variable, which an export does not read.
-      of: key of the variable that is read.
-      bytes: stored bytes.
+      key: The key of the variable, which an export does not read.
+      of: The key of the variable that is read.
+      bytes: The number of stored bytes.
     """
 
     key: str
@@ -207,15 +207,16 @@ class Inventory:
     """Everything in a checkpoint, sorted.
 
     Attributes:
-      checkpoint: base name of its prefix.
-      fingerprint: digest of its index.
-      objects: whether it has an object graph; without one, only names tell what a variable is.
-      step: training step, where it is recorded.
-      tables, refused: in the order of their names.
-      slots: all of the optimizers' variables, those of tables included.
-      dense: every other variable.
-      duplicates: variables that hold a table once more.
-      storage: what keeps the variables.
+      checkpoint: The base name of the checkpoint's prefix.
+      fingerprint: A digest of its index.
+      objects: Whether it has an object graph; without one, only names show what a variable is.
+      step: The training step; None where it is not recorded.
+      tables, refused: The tables, and the tables that cannot be exported, in the order of their
+        names.
+      slots: All variables of the optimizers, including the slot variables of tables.
+      dense: Every other variable.
+      duplicates: The variables that hold a table a second time.
+      storage: The kind of storage that holds the variables.
     """
 
     checkpoint: str
@@ -231,12 +232,14 @@ class Inventory:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes that an export saves by leaving slot variables out."""
+        """The number of bytes that an export saves by leaving slot variables out."""
         return sum(slot.bytes for slot in self.slots)
 
     @property
     def candidates(self) -> tuple[Entry, ...]:
-        """Variables that might be tables though nothing says so, the ones with most rows first."""
+        """Variables that might be tables though nothing records it, sorted from the most rows to
+        the fewest.
+        """
         return tuple(
             sorted(filter(may_be_table, self.dense), key=lambda entry: (-entry.shape[0], entry.key))
         )
@@ -245,8 +248,8 @@ class Inventory:
         """Returns a table by its name.
 
         Raises:
-          NotConvertible: there is none, or it cannot be exported; says what there is and how to
-            name a variable.
+          NotConvertible: There is no such table, or it cannot be exported; the error lists what
+            there is and says how to name a variable.
         """
         for table in self.tables:
             if table.name == name:
@@ -266,7 +269,9 @@ class Inventory:
         )
 
     def naming_help(self) -> str:
-        """Says how to name a variable as a table, and which might be meant."""
+        """Returns a message that says how to name a variable as a table, and which one might be
+        meant.
+        """
         lines = [
             f"{entry.key} {list(entry.shape)} {entry.dtype}"
             for entry in self.candidates[:CANDIDATES_TOLD]

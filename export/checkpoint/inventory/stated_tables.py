@@ -1,5 +1,5 @@
-"""The user's word on tables, where a checkpoint cannot say it: --table NAME=KEY, --mod NAME, a
-layout file.
+"""The user's statements about tables, where a checkpoint does not record them: --table NAME=KEY,
+--mod NAME, a layout file.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def state_layouts(
     Rows or columns that are cut off a plain variable change no order.
 
     Args:
-      found: what the rules have found.
-      stated: the tables by their names.
-      trained: rows that training read, by the name of a table; the layouts of tables of kind
+      found: The findings of the rules.
+      stated: The tables by their names.
+      trained: Rows that training read, by the name of a table; the layouts of tables of kind
         "derive" are derived from them.
 
     Raises:
-      NotConvertible: a variable is not there, is a slot variable, or cannot hold the table; or
+      NotConvertible: A variable is not there, is a slot variable, or cannot hold the table; or
         trained rows do not prove a layout that is to be derived.
     """
     in_another_order = {refused.key for refused in found.refused} | {
@@ -87,12 +87,12 @@ def name_tables(found: Findings, named: Mapping[str, str]) -> None:
     """Takes the user's names for variables or for recognised tables.
 
     Args:
-      found: what the rules have found.
-      named: name -> key, key without its suffix, attribute path, or the name by which a table is
-        recognised.
+      found: The findings of the rules.
+      named: By the name of a table, the key, the key without its suffix, the attribute path, or the
+        name by which a table is recognized.
     Raises:
-      NotConvertible: it is not there, is a slot variable, has not the shape of a table, is a stack
-        of several, or has two names.
+      NotConvertible: A variable does not exist, is a slot variable, does not have the shape of a
+        table, is a stack of several tables, or has two names.
     """
     by_key: dict[str, list[TableSpec]] = {}
     for table in found.tables.values():
@@ -108,7 +108,7 @@ def name_tables(found: Findings, named: Mapping[str, str]) -> None:
     for table in meant.values():
         found.tables.pop(table.name, None)
     for name, table in meant.items():
-        # The note of such a table asks for a name.
+        # The note of such a table requests a name.
         answered = table.origin == "PartialTPUEmbedding"
         found.tables[name] = replace(table, name=name, note="" if answered else table.note)
 
@@ -117,7 +117,7 @@ def state_mod(found: Findings, name: str) -> None:
     """Takes the user's word that TF1's `mod` strategy spread the rows of a table over its slices.
 
     Raises:
-      NotConvertible: there is no such table, or its slices are not what that strategy makes.
+      NotConvertible: There is no such table, or its slices are not what that strategy makes.
     """
     table = found.inventory().table(name)
     if not isinstance(table.layout, Plain) or (table.rows, table.dim) != table.stored:
@@ -194,8 +194,8 @@ def _key(found: Findings, name: str, wanted: str, of_stack: bool = False) -> str
 
 
 def _stack_key(found: Findings, name: str, stack: str) -> str | None:
-    """Returns the key of the one variable that has a stack's name in its key, and its shape; None:
-    there is none.
+    """Returns the key of the one variable that has a stack's name in its key, and its shape; None
+    if there is none.
     """
     named = [
         key
@@ -254,10 +254,10 @@ def _beside_record(
 
     Those that lie where the record says are recorded, too. A record was written by the program that
     wrote the rows, so a file that contradicts it is as good as contradicted by the data; only ids
-    of training tell that it is the record that is wrong.
+    of training show that it is the record that is wrong.
 
     Raises:
-      NotConvertible: the file contradicts the record, and nothing proves the file.
+      NotConvertible: The file contradicts the record, and nothing proves the file.
     """
     if all(_is_recorded(table, recorded) for table in tables):
         return [replace(table, stated=False, note="") for table in tables]
@@ -293,7 +293,7 @@ def _derivable(
     order.
 
     Raises:
-      NotConvertible: the layouts of others are stated, or the variable cannot hold the tables.
+      NotConvertible: The layouts of others are stated, or the variable cannot hold the tables.
     """
     stated = sorted(name for name, table in tables.items() if table.kind != "derive")
     if stated:
@@ -357,7 +357,7 @@ def _mod_starts(name: str, entry: Entry) -> tuple[int, ...]:
     """Returns the first row of each partition.
 
     Raises:
-      NotConvertible: the slices are not those of `mod`, of which the first ones have a row more.
+      NotConvertible: The slices are not those of `mod`, of which the first ones have a row more.
     """
     held = sorted({(part.starts[0], part.shape[0]) for part in entry.slices})
     sizes = [size for _, size in held]

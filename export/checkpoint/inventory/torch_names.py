@@ -1,4 +1,4 @@
-"""What the names of a PyTorch state dict tell: tables of TorchRec, and states of optimizers.
+"""What the names in a PyTorch state dict show: tables of TorchRec, and states of optimizers.
 
     <module>.embedding_bags.<table>.weight   TorchRec's EmbeddingBagCollection
     <module>.embeddings.<table>.weight       TorchRec's EmbeddingCollection
@@ -31,7 +31,7 @@ from export.errors import CheckpointError
 
 _TABLE = re.compile(r"(?:.+\.)?(?:embedding_bags|embeddings)\.(?P<name>[^.]+)\.weight")
 _SHARDED_TABLE = re.compile(r"(?:.+?\.)?(?:embedding_bags|embeddings)\.(?P<name>.+)\.weight")
-"""What TorchRec on TPU shards, whatever dots are in its name."""
+"""The variables that TorchRec on TPU shards, with any dots in their names."""
 _COLLECTIONS = ("embedding_bags", "embeddings")
 _SHARDED_SLOT = re.compile(
     r"(?P<module>(?:.+?\.)?)(?P<name>accumulators|momentums|velocities)\.(?P<of>.+?)(?:\.weight)?"
@@ -112,7 +112,7 @@ def _sharded_tables(name: str, entry: Entry, sharding: ModSharding) -> list[Tabl
     """Returns the tables in a variable whose rows are sharded over SparseCores.
 
     Args:
-      name: Of the stack or of the table.
+      name: The name of the stack or of the table.
       entry: The variable.
       sharding: What the training program recorded.
 

@@ -228,7 +228,7 @@ def test_slot_variables_that_were_reset_prove_nothing(tmp_path: Path) -> None:
     write_stack(tmp_path, table, slots={"stack/Adagrad": reset})
     assert refused(tmp_path, {"t": ids(table.trained)}, t=200) == (
         "verify.trained_ids: all 256 rows that were read of the slot variables of 'stack' "
-        "(Adagrad) have one value, as if the optimizer had been reset: nothing tells which rows "
+        "(Adagrad) have one value, as if the optimizer had been reset: nothing shows which rows "
         "training read; name a checkpoint with the optimizer's state, or leave the trained ids out"
     )
 
@@ -238,7 +238,7 @@ def test_checkpoint_without_slot_variables_proves_nothing(tmp_path: Path) -> Non
     write_bundle(tmp_path / "ckpt", {"stack": np.zeros((256, DIM), np.float32)})
     message = (
         "its layout cannot be proved, as the checkpoint has no slot variables of 'stack', which "
-        "tell the rows that training changed; state the layout and accept it, or give recorded "
+        "show the rows that training changed; state the layout and accept it, or give recorded "
         "outputs (verify.expected)"
     )
     trained = {"t": ids(table.trained)}

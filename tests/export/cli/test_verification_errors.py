@@ -63,7 +63,7 @@ def flipped(path: Path, at: int) -> None:
                 "parameters": {"num_leaves": 20, "leaves_to_search": 1, "reorder": 1},
                 "recall": {"value": 1.0},
             },
-            "the recipe asks for 1.0",
+            "the recipe requires 1.0",
         ),
     ],
 )

@@ -186,7 +186,7 @@ def test_parameters_of_a_tree_for_brute_force_and_queries_of_nan_are_refused(
     tmp_path: Path,
 ) -> None:
     base = _stage(tmp_path, _clustered(300, 8, 5, 1))
-    with pytest.raises(UsageError, match="300 candidates are searched by brute force"):
+    with pytest.raises(UsageError, match="300 candidates are searched by exact search"):
         build_index(
             base, "movies", _part(parameters={"num_leaves": 3}), np.zeros((3, 8), np.float32)
         )
@@ -227,7 +227,7 @@ def test_recall_of_tables_compares_converted_rows_with_trained_rows(
     assert 0.7 < recall.value < 1
     assert (recall.k, recall.queries, recall.target) == (10, 40, 0)
     with pytest.raises(
-        VerificationFailed, match=r"made of the checkpoint's own rows, the recipe asks for 0\.999"
+        VerificationFailed, match=r"made of the checkpoint's own rows, the recipe requires 0\.999"
     ):
         recall_of_tables(
             base, "movies", _part(queries=40, of_tables=0.999), page, asked, queries, base / "aside"
@@ -255,7 +255,7 @@ def test_recall_of_cold_users_counts_each_of_their_queries_once(tmp_path: Path) 
     alike[3, 0] = np.inf
     assert recall_of_cold_users(base, "movies", part, page, alike, rows) is None
     with pytest.raises(
-        VerificationFailed, match=r"is not finite, .* asks for 0\.5; .*of_cold_users"
+        VerificationFailed, match=r"is not finite, .* requires 0\.5; .*of_cold_users"
     ):
         recall_of_cold_users(base, "movies", _part(of_cold_users=0.5), page, alike, rows)
 
@@ -287,7 +287,7 @@ def test_cold_users_below_the_recall_are_noted_or_refused(tmp_path: Path) -> Non
     limited = _part(value=0.01, kind="tree_ah", parameters=tree, of_cold_users=0.9)
     with pytest.raises(
         VerificationFailed,
-        match=rf"is {cold.value:.4f} for users with empty bags .* asks for 0\.9;",
+        match=rf"is {cold.value:.4f} for users with empty bags .* requires 0\.9;",
     ):
         recall_of_cold_users(base, "movies", limited, page, users, rows)
     met = _part(value=0.01, kind="tree_ah", parameters=tree, of_cold_users=cold.value)
@@ -543,8 +543,8 @@ def test_recall_below_the_target_tells_which_queries_chose_the_setting(tmp_path:
         build_index(_stage(tmp_path, vectors), "movies", part, -vectors[:40])
     assert re.fullmatch(
         r"index 'movies': recall@10 is 0\.\d{4} on 20 queries \(with \{'leaves_to_search': 1, "
-        r"'reorder': \d+\}, chosen on 20 other queries, where it is 0\.\d{4}\), the recipe asks "
-        r"for 0\.99; .*",
+        r"'reorder': \d+\}, chosen on 20 other queries, where it is 0\.\d{4}\), the recipe "
+        r"requires 0\.99; .*",
         str(failure.value),
     )
 
