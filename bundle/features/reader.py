@@ -1,8 +1,8 @@
-"""The features of a bundle: what callers send -> what towers take. Used by both programs, never
-written twice.
+"""The features of a bundle: from the values that callers send to the values that towers take. Both
+programs use this module; nothing of it is written twice.
 
 Callers send inputs; features read them. Several features may read one input, so columns are keyed
-by input, and what is looked up by feature.
+by input, and looked-up values by feature.
 """
 
 from __future__ import annotations
@@ -64,21 +64,21 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 _COMBINERS = ("sum", "mean", "sqrtn")
-"""As compiled code numbers them."""
+"""The combiners, in the order in which compiled code numbers them."""
 _BATCHES_MAX = 256
-"""Sets of names that are kept; those of a model's towers and their parts are few."""
+"""The maximum number of sets of names in a cache; a model's towers and their parts have few."""
 _CHANGED_SETS_MAX = 4
-"""Sets of changed tables whose caches are kept. The set grows with each table that changes for the
-first time, and the smaller ones do not return.
+"""The maximum number of sets of changed tables whose caches are kept. The set grows with each table
+that changes for the first time, and the smaller sets do not return.
 """
 
 
 class _Bound(NamedTuple):
-    """What looks the same features up, request after request.
+    """The objects that look the same features up, request after request.
 
     Attributes:
-      batch: Of those that have ids.
-      dense: The others, by name.
+      batch: The batch of the features that have ids.
+      dense: The other features, by name.
     """
 
     batch: Batch
@@ -89,8 +89,9 @@ class _Divided(NamedTuple):
     """The features of a place, where some inputs were not sent.
 
     Attributes:
-      defaults: First column, the column after the last, and what stands there.
-      sent: First column, the column after the last, names and ends of what is looked up.
+      defaults: The first column, the column after the last, and the default that goes there.
+      sent: The first column, the column after the last, and the names and ends of the features that
+        are looked up.
     """
 
     defaults: Sequence[tuple[int, int, NDArray[Any]]]
@@ -101,10 +102,10 @@ class LostRow(NamedTuple):
     """A row with NaN or an infinity that an example reads.
 
     Attributes:
-      feature: Reads the row.
-      table: Holds the row.
-      id: Leads to the row; as the feature's rule takes it.
-      example: Its position.
+      feature: The name of the feature that reads the row.
+      table: The name of the table that holds the row.
+      id: The id that leads to the row, as the feature's rule takes it.
+      example: The position of the example.
     """
 
     feature: str
@@ -114,11 +115,11 @@ class LostRow(NamedTuple):
 
 
 class _RowCaches(NamedTuple):
-    """What is kept of readers in which the same tables are changed.
+    """The caches of readers in which the same tables are changed.
 
     Attributes:
-      native_by_names: What reads features by compiled code.
-      divided: Places of which some inputs were not sent, by names and missing inputs.
+      native_by_names: The compiled readers of features, by the names of the features.
+      divided: The places of which some inputs were not sent, by names and missing inputs.
     """
 
     native_by_names: dict[tuple[str, ...], _NativeReaders | None]
@@ -129,7 +130,7 @@ class FeatureReader:
     """Turns columns into activations. Holds nothing of a call; safe for any number of threads."""
 
     _changes: Changes | None = None
-    """What is changed in the tables; None: nothing is."""
+    """The changes of the tables; None if there are none."""
 
     def __init__(
         self,
@@ -141,12 +142,12 @@ class FeatureReader:
         """Joins the features of a manifest with the tables, vocabularies and key indexes that they
         read.
 
-        `inputs` lists of each input the features that read it, `tables` are those given that are
-        here.
+        `inputs` lists the features that read each input; `tables` holds the tables that were passed
+        and are here.
 
         Raises:
-          FormatError: a default does not fit its feature, or a table, vocabulary or key index is
-            not among those given.
+          FormatError: A default does not fit its feature, or a table, vocabulary or key index was
+            not passed.
         """
         self.tables = {
             name: table for name, table in tables.items() if isinstance(table, TableReader)
@@ -177,7 +178,7 @@ class FeatureReader:
         self._row_caches_by_changed: dict[frozenset[object], _RowCaches] = {
             frozenset(): self._row_caches
         }
-        """By the tables that are changed."""
+        """The caches, by the tables that are changed."""
         self._merged: dict[SideBySide, MergedRows] = {}
         """The changed rows of small tables, as they were last merged."""
         self._defaults: dict[str, NDArray[Any] | None] = {}
@@ -197,7 +198,7 @@ class FeatureReader:
                 raise FormatError(
                     f"features.{name} needs {problem}, which is not open"
                 ) from problem
-            # The last two are numpy's, of a strange default.
+            # NumPy raises the last two for a default that makes no sense.
             except (FeatureError, ValueError, OverflowError) as problem:
                 raise FormatError(f"features.{name}.default does not fit: {problem}") from problem
         self._small = small_tables(self.tables.values())
@@ -241,7 +242,7 @@ class FeatureReader:
         return embedded
 
     def _indicator(self, feature: EmbeddedFeature) -> Indicator:
-        """Returns the table of an indicator; those alike share one."""
+        """Returns the table of an indicator; equal indicators share one."""
         width = feature.indicator or 0
         kind = (width, feature.ordinal)
         if kind not in self._indicators:
@@ -252,10 +253,9 @@ class FeatureReader:
         return iter(self._features)
 
     def fit(self, columns: Mapping[str, Column], n: int) -> FittedColumns:
-        """Checks the lengths of what was sent of n examples, and pads and cuts it, as the inputs
-        say.
+        """Checks the lengths of the values of n examples, and pads and cuts them as the inputs say.
 
-        What reads columns does so, too: this is for callers that count.
+        The methods that read columns do so, too: this method is for callers that count.
 
         Raises:
           FeatureError: An example has another number of values than its input takes.
@@ -263,7 +263,7 @@ class FeatureReader:
         return self._lengths.fit(columns, n)
 
     def length_of(self, name: str) -> InputLength | None:
-        """Returns how many values each example has in an input; None: any number of them."""
+        """Returns the number of values of each example in an input; None: Any number."""
         return self._lengths.entries.get(name)
 
     def with_changes(self, changed: Mapping[str, ChangedRows]) -> FeatureReader:
@@ -303,7 +303,7 @@ class FeatureReader:
         return view
 
     def _changed_table(self, name: str, changed: ChangedRows) -> TableReader:
-        """Returns the table of changed rows, which must fit it; errors as of `with_changes`."""
+        """Returns the table of changed rows, which must fit it; raises what `with_changes` does."""
         table = self.tables.get(name)
         if table is None:
             raise ValueError(
@@ -321,14 +321,14 @@ class FeatureReader:
         return table
 
     def take(self, table: str, rows: Rows) -> Vectors:
-        """Reads rows of a table that is here, in the order asked.
+        """Reads rows of a table that is here, in the order of the request.
 
         Args:
-          table: Its name.
-          rows: [n] int64, each less than the rows of the table.
+          table: The name of the table.
+          rows: [n] int64, each less than the number of rows of the table.
 
         Returns:
-          [n, dim] float32, owned by the caller; of a negative row, zeros.
+          [n, dim] float32, owned by the caller; zeros for a negative row.
         """
         stored = self.tables[table]
         if self._changes is None:
@@ -349,15 +349,16 @@ class FeatureReader:
         """Looks up and combines features of n examples.
 
         Args:
-          names: of the features.
-          columns: what the caller sent, by input; one that is not there takes its default.
-          n: examples in the call.
-          fetched: what `wanted` returned, if anything, fetched.
+          names: The names of the features.
+          columns: The columns that the caller sent, by input. An absent input takes its default.
+          n: The number of examples in the call.
+          fetched: The remote rows that `wanted` returned, fetched, if there are any.
+
         Raises:
-          FeatureError: there is no such feature, or an input must be sent, or its values do not
+          FeatureError: There is no such feature, a required input is missing, or its values do not
             fit; names the input.
-          UnknownRefused: an id is unknown and the feature refuses those.
-          RowUnavailable: a fetched row is lost and the feature refuses unknown ids.
+          UnknownRefused: An id is unknown, and the feature refuses unknown ids.
+          RowUnavailable: A fetched row is lost, and the feature refuses unknown ids.
         """
         columns = self._fitted(columns, n)
         names = tuple(names)
@@ -377,16 +378,19 @@ class FeatureReader:
         n: int,
         fetched: Fetched | None = None,
     ) -> dict[str, int]:
-        """Looks features up into arrays that are there already, as those that a tower takes.
+        """Looks features up into existing arrays, such as the inputs of a tower.
 
         Args:
-          places: where they go; their values lie there as `activation` gives them, flat for each
-            example.
-          columns, n, fetched: as of `activations`.
+          places: The places that the features go to. They hold the values that `activation`
+            returns, flat for each example.
+          columns, n, fetched: The same as for `activations`.
+
         Returns:
-          How many ids are unknown, by feature, where there are any.
+          The number of unknown ids by feature, for the features that have any.
+
         Raises:
-          FeatureError, UnknownRefused: as `activations`; something may have been written.
+          FeatureError, UnknownRefused: The same as for `activations`. Some values may have been
+            written.
         """
         columns = self._fitted(columns, n)
         left: list[Place] = []
@@ -410,15 +414,15 @@ class FeatureReader:
     def wanted(
         self, names: Iterable[str], columns: Mapping[str, Column], n: int
     ) -> dict[str, Rows]:
-        """Returns the distinct remote rows, ascending, that features read, by layout; arguments as
-        of `activations`.
+        """Returns the distinct remote rows, ascending, that features read, by layout. The arguments
+        are those of `activations`.
         """
         remote = tuple([name for name in names if self._is_remote(name)])
         return self._batch(remote).wanted(self._fitted(columns, n), n)
 
     def _after_defaults(self, place: Place, columns: Mapping[str, Column]) -> Sequence[Place]:
-        """Writes the features of which nothing was sent, where their default is known; returns all
-        others, those that are neighbors together.
+        """Writes the features whose inputs were not sent, where their default is known; returns the
+        places of all others, with neighbors joined.
         """
         names = place.names
         if names in self._inputs_by_names:
@@ -447,7 +451,7 @@ class FeatureReader:
         """Divides features into those whose default is written and those that are looked up.
 
         Args:
-          place: Where the features go.
+          place: The place that the features go to.
           missing: The inputs that were not sent.
         """
         defaults: list[tuple[int, int, NDArray[Any]]] = []
@@ -472,8 +476,8 @@ class FeatureReader:
         return (found.read,) if isinstance(found, Dense) else found.inputs
 
     def _default_of(self, name: str) -> NDArray[Any] | None:
-        """Returns what a feature gives of which nothing was sent, flat; None: it has no default, or
-        its row is elsewhere or may have changed.
+        """Returns the values of a feature whose inputs were not sent, flat. None: It has no
+        default, or its row is elsewhere or may have changed.
         """
         if self._reads_changed(name):
             return None
@@ -490,7 +494,7 @@ class FeatureReader:
         return isinstance(found, Embedded) and isinstance(found.table, RemoteTable)
 
     def _reads_changed(self, name: str) -> bool:
-        """Returns whether a feature reads a table of which rows are changed."""
+        """Returns whether a feature reads a table with changed rows."""
         if self._changes is None:
             return False
         feature = self._found(name)
@@ -498,9 +502,9 @@ class FeatureReader:
 
     def _after_native(self, place: Place, columns: Mapping[str, Column]) -> list[Place]:
         """Writes the features whose columns are rows, bags of rows or numbers, as they are; returns
-        all others.
+        the places of all others.
 
-        Compiled code does, those that are neighbors in one go.
+        Compiled code writes them, neighbors in one call.
         """
         array, names, ends = place
         cache = self._row_caches.native_by_names
@@ -529,7 +533,7 @@ class FeatureReader:
         return left
 
     def _bind(self, names: tuple[str, ...]) -> _Bound:
-        """Returns what looks some features up."""
+        """Returns the objects that look some features up."""
         wanted = {name: self._found(name) for name in names}
         embedded = [name for name, each in wanted.items() if isinstance(each, Embedded)]
         dense = [(name, each) for name, each in wanted.items() if isinstance(each, Dense)]
@@ -549,8 +553,8 @@ class FeatureReader:
         return found
 
     def _native_readers(self, names: tuple[str, ...]) -> _NativeReaders | None:
-        """Returns what reads each feature by compiled code, None if nothing does, and the inputs
-        that it reads; None: compiled code reads none of them.
+        """Returns the compiled reader of each feature, or None for a feature that has none, and the
+        inputs that the features read. None: Compiled code reads none of the features.
         """
         readers = [self._native_reader(name) for name in names]
         if all(each is None for each in readers):
@@ -558,7 +562,7 @@ class FeatureReader:
         return tuple(readers), tuple(self._found(name).read for name in names)
 
     def _native_reader(self, name: str) -> _Reader:
-        """Returns what reads a feature by compiled code; None: nothing does."""
+        """Returns the compiled reader of a feature; None if there is none."""
         feature = self._found(name)
         if isinstance(feature, Dense):
             return feature.floats
@@ -576,9 +580,10 @@ class FeatureReader:
         Returns:
           [m] int64 rows, -1 where the table does not know the id, and [n + 1] int64 offsets: the
           rows of each example.
+
         Raises:
-          FeatureError: as `activations`, but for any number of ids; also for a dense feature, which
-            has no ids.
+          FeatureError: The same as for `activations`, but for any number of ids; also for a dense
+            feature, which has no ids.
         """
         if isinstance(self._found(name), Dense):
             raise FeatureError(name, "it is dense: it reads no table, so it has no rows")
@@ -592,8 +597,8 @@ class FeatureReader:
         n: int,
         fetched: Fetched | None = None,
     ) -> list[LostRow]:
-        """Finds what makes the vectors of features NaN or infinite: for each example and feature
-        the first row that is not finite, if one is.
+        """Finds the rows that make the vectors of features NaN or infinite: for each example and
+        feature the first row that is not finite, if there is one.
 
         Arguments and errors are those of `activations`.
         """
@@ -620,7 +625,7 @@ class FeatureReader:
         example: int,
         fetched: Fetched | None,
     ) -> Any:
-        """Returns the first id of an example whose row is not finite; None: there is none."""
+        """Returns the first id of an example whose row is not finite; None if there is none."""
         rows, offsets = self._batch((name,)).rows(columns, n)
         ids = feature.ids(columns, n).values
         part = slice(example, example + 1)
@@ -641,16 +646,16 @@ class FeatureReader:
         return ids[part][is_lost][0] if is_lost.any() else None
 
     def _fitted(self, columns: Mapping[str, Column], n: int) -> Mapping[str, Column]:
-        """Returns columns of the right lengths, with those of each place of inputs."""
+        """Returns columns of the right lengths, with the columns of each place of inputs."""
         if self._lengths.entries:
             columns = self._lengths.fit(columns, n).columns
         return self._spread(columns, n) if self._places else columns
 
     def _spread(self, columns: Mapping[str, Column], n: int) -> Mapping[str, Column]:
-        """Returns columns with those of each place of inputs whose places are features."""
+        """Returns columns, with the columns of each place of inputs whose places are features."""
         found = dict(columns)
         for name, places in self._places.items():
-            if name in columns and place_of(name, 0) not in columns:  # else they were before
+            if name in columns and place_of(name, 0) not in columns:  # otherwise already spread
                 found |= spread(name, columns[name], places, n)
         return found
 
@@ -685,10 +690,13 @@ def open_features(
     """Opens every table, vocabulary and key index of a bundle.
 
     Args:
-      pause: called after each.
-      remote: instead of these tables.
+      root: The directory of the bundle.
+      manifest: The manifest of the bundle.
+      pause: A function that is called after each table and vocabulary.
+      remote: The tables to use instead of those of the bundle, by name.
+
     Raises:
-      BundleError: a file is missing, cut short, outside the bundle, or not what the manifest says;
+      BundleError: A file is missing, cut short, outside the bundle, or not what the manifest says;
         nothing stays open.
     """
     tables: dict[str, TableReader | RemoteTable] = {}
