@@ -1,4 +1,4 @@
-"""The variables by which Kubernetes tells every pod of a namespace of its Services.
+"""The variables by which Kubernetes announces the Services of a namespace to its pods.
 
 A Service named `rowcast-http` sets ROWCAST_HTTP_PORT, and others, in all pods that do not have
 `enableServiceLinks: false`. They are not settings of a program, though they look like some.
@@ -18,8 +18,8 @@ def is_service_link(name: str, value: str) -> bool:
     """Returns whether Kubernetes has set a variable for a Service.
 
     Args:
-      name: In capitals.
-      value: Of the variable.
+      name: The name of the variable, in capitals.
+      value: The value of the variable.
     """
     if _NAME.fullmatch(name):
         return True

@@ -64,7 +64,7 @@ class RemotePath:
         return RemotePath(self.url.rpartition("/")[0])
 
     def with_name(self, name: str) -> RemotePath:
-        """Returns what is called `name` beside it."""
+        """Returns the path called `name` in the same directory."""
         return self.parent / name
 
     def is_file(self) -> bool:
@@ -81,7 +81,7 @@ class RemotePath:
 
     def modified_s(self) -> float | None:
         """Returns when a file was written last, by the store's clock in seconds since 1970; None:
-        the store does not tell.
+        the store does not report it.
         """
         return modified_s(self._call(lambda store, path: store.info(path)))
 
@@ -91,7 +91,7 @@ class RemotePath:
         return remote_stamp(info).bytes, modified_s(info)
 
     def crc32c(self) -> int | None:
-        """Returns the crc32c that the store has computed of a file; None: it tells none."""
+        """Returns the crc32c that the store has computed of a file; None: It reports none."""
         told = self._call(lambda store, path: store.info(path)).get("crc32c")
         return int.from_bytes(base64.b64decode(told)) if isinstance(told, str) else None
 
@@ -124,9 +124,9 @@ class RemotePath:
         """Writes a small file in one piece; it appears whole, or not at all.
 
         Args:
-          data: its bytes.
-          new: do not replace one: FileExistsError. Some stores check this before they write, not
-            atomically.
+          data: The bytes of the file.
+          new: Whether an existing file is an error, FileExistsError, instead of being replaced.
+            Some stores check this before they write, not atomically.
         """
 
         def put(store: Any, path: str) -> None:
@@ -147,7 +147,7 @@ class RemotePath:
             self._call(lambda store, path: store.rm_file(path))
 
     def _infos(self) -> dict[str, Any]:
-        """Returns what the store tells of each file and directory in a directory, by its name."""
+        """Returns what the store reports of each file and directory in a directory, by name."""
         try:
             found = self._call(lambda store, path: store.ls(path, detail=True))
         except (FileNotFoundError, NotADirectoryError):
@@ -160,7 +160,7 @@ class RemotePath:
             store.makedirs(path.rpartition("/")[0], exist_ok=True)
 
     def _kind(self) -> str:
-        # Not the stores' own isfile and isdir, which return False where they could not find out.
+        # The stores' own isfile and isdir return False where they could not find out.
         try:
             return str(self._call(lambda store, path: store.info(path))["type"])
         except (FileNotFoundError, NotADirectoryError):

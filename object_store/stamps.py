@@ -9,9 +9,9 @@ from datetime import datetime
 from typing import Any
 
 _TAGS = ("generation", "ETag", "etag", "mtime", "LastModified", "last_modified", "created")
-"""What a store reports of a file that changes with its bytes, the surest first."""
+"""The fields of a store's report on a file that change with its bytes, the surest first."""
 _TIMES = ("LastModified", "mtime", "updated", "last_modified", "created")
-"""What stores call the time of a file's last change."""
+"""The names by which stores report the time of a file's last change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def remote_stamp(info: Mapping[str, Any]) -> Stamp:
 
 def modified_s(info: Mapping[str, Any]) -> float | None:
     """Returns when a file was written last, by the store's clock in seconds since 1970; None: the
-    store does not tell.
+    store does not report it.
     """
     for name in _TIMES:
         value = info.get(name)

@@ -34,7 +34,7 @@ class CodeBook:
     """Centroids, of which 16 stand for every two dims of a vector. Safe for any thread.
 
     Attributes:
-      code_bytes: of one vector's codes.
+      code_bytes: The size of one vector's codes.
     """
 
     def __init__(self, centroids: Vectors, dim: int, distance: Distance) -> None:
@@ -42,8 +42,8 @@ class CodeBook:
 
         Args:
           centroids: [pairs, 16, 2] float32; the last pair of an odd dim ends in a dim of zeros.
-          dim: of the vectors.
-          distance: of the index; cosine encodes vectors of length 1.
+          dim: The width of the vectors.
+          distance: The distance of the index; cosine encodes vectors of length 1.
         """
         pairs = len(centroids)
         self.centroids = centroids
@@ -62,9 +62,9 @@ class CodeBook:
 
         Args:
           sample: [n, dim] float32, finite; n at least 1.
-          distance: of the index.
+          distance: The distance of the index.
         """
-        # Else OpenMP starts a thread for each core, and the sums depend on how many there are.
+        # Otherwise OpenMP starts a thread per core, and the sums depend on their number.
         faiss.omp_set_num_threads(1)
         dim = sample.shape[1]
         pairs = _pairs(dim)
@@ -72,17 +72,17 @@ class CodeBook:
             sample = normalised(sample)
         sample = np.resize(sample, (max(_CENTROIDS, len(sample)), dim))
         quantizer = faiss.ProductQuantizer(pairs * _DIMS_PER_CODE, pairs, _CODE_BITS)
-        quantizer.cp.min_points_per_centroid = 1  # else faiss warns of few
+        quantizer.cp.min_points_per_centroid = 1  # otherwise faiss warns of a small sample
         quantizer.train(_padded(sample, pairs * _DIMS_PER_CODE - dim))
         centroids = faiss.vector_to_array(quantizer.centroids)
         return cls(centroids.reshape(pairs, _CENTROIDS, _DIMS_PER_CODE), dim, distance)
 
     @classmethod
     def load(cls, path: Path, dim: int, distance: Distance) -> CodeBook:
-        """Reads what `write` wrote.
+        """Reads the centroids that `write` wrote.
 
         Raises:
-          IndexUnreadable: the file has another size, or cannot be read.
+          IndexUnreadable: The file has another size, or cannot be read.
         """
         values = _pairs(dim) * _CENTROIDS * _DIMS_PER_CODE
         _check_size(path, 4 * values)
@@ -93,7 +93,7 @@ class CodeBook:
         """Writes the centroids: raw little-endian float32, those of a pair of dims after another.
 
         Raises:
-          OSError: they cannot be written.
+          OSError: The file cannot be written.
         """
         self.centroids.astype("<f4").tofile(path)
 
@@ -124,8 +124,8 @@ class PackedCodes:
     any number of threads may search.
 
     Attributes:
-      size: of the vectors.
-      bytes: memory that they take.
+      size: The number of vectors.
+      bytes: The memory that the codes take.
     """
 
     def __init__(self, index: Any, padding: int) -> None:
@@ -143,10 +143,11 @@ class PackedCodes:
 
         Args:
           query: [dim] float32, finite; for cosine, of length 1.
-          count: how many. Fewer may be found where most vectors seem as far away as can be told.
+          count: The number of vectors to find. Fewer may be found where most vectors have the
+            largest distance that codes can express.
 
         Returns:
-          [m] int64 places among the vectors, best first by their codes.
+          [m] int64 positions among the vectors, best first by their codes.
         """
         queries = _padded(query[np.newaxis], self._padding)
         _, places = self._index.search(queries, min(count, self.size))
@@ -169,7 +170,7 @@ class VectorCodes:
         """Opens the codes of `size` vectors.
 
         Raises:
-          IndexUnreadable: a file has another size, or cannot be read.
+          IndexUnreadable: A file has another size, or cannot be read.
         """
         book = CodeBook.load(codebook, dim, distance)
         _check_size(codes, size * book.code_bytes)
@@ -177,7 +178,7 @@ class VectorCodes:
         return cls(book, np.asarray(mapped))
 
     def part(self, first: int, end: int) -> VectorCodes:
-        """Returns those of a range of the vectors."""
+        """Returns the codes of a range of the vectors."""
         return VectorCodes(self.book, self.codes[first:end])
 
     def pack(self, positions: NDArray[Any]) -> PackedCodes:

@@ -1,4 +1,4 @@
-"""An index in partitions: each is an index of its own over a range of rows, and what they find is
+"""An index in partitions: each is an index of its own over a range of rows, and their results are
 merged.
 """
 
@@ -22,10 +22,11 @@ Vectors = NDArray[np.float32]
 
 
 def partition_rows(size: int, partitions: int) -> tuple[RowRange, ...]:
-    """Returns the rows of each partition: of equal length but the last, which may be shorter.
+    """Returns the rows of each partition: all have the same length but the last, which may be
+    shorter.
 
-    There are fewer than asked for where so many of equal length leave no row for the last; asked
-    for these again, it returns the same.
+    There are fewer partitions than requested where this number of equal length leaves no row for
+    the last. A request for the lower number returns the same partitions.
     """
     return cut(size, ceil_div(size, partitions))
 
@@ -37,9 +38,15 @@ def load_index(
     `ScannIndex.load` does.
 
     Args:
-      rows: of each partition; none: as `partition_rows` of a whole index.
+      directories: The directories of the partitions, or the one directory.
+      distance: The distance of the index.
+      vectors: [size, dim] float32, the vectors of all partitions.
+      rows: The number of rows of each partition. Empty: The numbers that `partition_rows` returns
+        for a whole index.
+
     Raises:
-      IndexUnreadable: as `ScannIndex.load`, or there are more vectors than positions have bits for.
+      IndexUnreadable: The same as for `ScannIndex.load`; or there are more vectors than positions
+        of 32 bits.
     """
     if len(vectors) > CANDIDATES_MAX:
         raise IndexUnreadable(
@@ -67,11 +74,11 @@ def load_index(
 
 
 class PartitionedIndex(ScannIndex):
-    """Nearest candidates of all partitions. `leaves_to_search` is of each, `reorder` of those that
-    are merged.
+    """Finds the nearest candidates of all partitions. `leaves_to_search` applies to each partition,
+    `reorder` to the merged candidates.
 
     Attributes:
-      partitions: in the order of their rows.
+      partitions: The partitions, in the order of their rows.
     """
 
     def __init__(self, partitions: Sequence[ScannIndex], vectors: Vectors) -> None:
@@ -83,8 +90,8 @@ class PartitionedIndex(ScannIndex):
     def scored_candidates(
         self, query: Vectors, pool: int, leaves_to_search: int | None = None
     ) -> tuple[NDArray[np.uint32], Vectors]:
-        """Finds as many in every partition, and merges them by their scores; of equals the smaller
-        position first.
+        """Finds `pool` candidates in every partition, and merges them by their scores; of equal
+        scores, the smaller position comes first.
         """
         positions = []
         scores = []

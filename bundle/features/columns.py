@@ -1,4 +1,4 @@
-"""What callers send of one feature, packed, and what a tower takes of it."""
+"""The values that callers send for one feature, packed, and the values that a tower takes of it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ NO_DEFAULT = "a value must be sent for each example: the feature has no default"
 
 
 class Column(NamedTuple):
-    """The values of one feature for n examples, packed. A tuple: of wide models, thousands are made
-    for a request.
+    """The values of one feature for n examples, packed. It is a tuple, since a request to a wide
+    model creates thousands of them.
 
     Attributes:
-      values: [m] int64, [m] object holding str, or [m] float32. A dense feature's values are flat
+      values: [m] int64, [m] object holding str, or [m] float32. A dense feature's values are flat,
         too.
-      offsets: [n + 1] int64, beginning with 0 and ending with m, never falling: example i owns
-        values[offsets[i]:offsets[i + 1]]. None: every example owns equally many.
-      weights: [m] float32 beside the values of a weighted bag; None: all 1.
+      offsets: [n + 1] int64, from 0 to m, never decreasing: example i owns
+        values[offsets[i]:offsets[i + 1]]. None: Every example owns the same number of values.
+      weights: [m] float32, the weights of the values of a weighted bag. None: All weights are 1.
     """
 
     values: NDArray[Any]
@@ -32,12 +32,13 @@ class Column(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """What a tower takes of one feature.
+    """The values that a tower takes of one feature.
 
     Attributes:
-      values: [n, dim] float32 of a single or a bag, [n, length, dim] float32 of a sequence, [n,
-        *shape] of a dense one.
-      unknown: ids that the table does not know; none where the whole column is the default.
+      values: [n, dim] float32 for a single or a bag, [n, length, dim] float32 for a sequence, [n,
+        *shape] for a dense feature.
+      unknown: The number of ids that the table does not know; 0 where the whole column is the
+        default.
     """
 
     values: NDArray[Any]
@@ -45,12 +46,12 @@ class Activation(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where features are looked up into, side by side.
+    """An array that features are looked up into, side by side.
 
     Attributes:
-      array: [n, width], the last axis in one piece, the rows anywhere.
-      names: of the features, in the order in which they lie there.
-      ends: column after each.
+      array: [n, width]. The last axis is contiguous; the rows may lie anywhere.
+      names: The names of the features, in the order of their columns.
+      ends: The column after the last one of each feature.
     """
 
     array: NDArray[Any]
@@ -59,10 +60,10 @@ class Place(NamedTuple):
 
 
 def checked_offsets(name: str, column: Column, n: int) -> Offsets:
-    """Returns [n + 1] int64 offsets, made up where every example owns equally many values.
+    """Returns [n + 1] int64 offsets, computed where every example owns the same number of values.
 
     Raises:
-      FeatureError: they do not fit the values or the examples; names feature `name`.
+      FeatureError: The offsets do not fit the values or the examples; names feature `name`.
     """
     size = column.values.size
     if column.values.ndim != 1:
@@ -95,11 +96,11 @@ def checked_offsets(name: str, column: Column, n: int) -> Offsets:
 
 
 def checked_together(names: Sequence[str], columns: Sequence[Column], n: int) -> list[Offsets]:
-    """Returns what `checked_offsets` does of each column; all are checked in one go, unless some
-    are odd.
+    """Returns what `checked_offsets` returns for each column. All columns are checked at once,
+    unless some of them are unusual or wrong.
 
     Raises:
-      FeatureError: as `checked_offsets`.
+      FeatureError: The same as for `checked_offsets`.
     """
     if len(columns) == 1:
         return [checked_offsets(names[0], columns[0], n)]
@@ -114,8 +115,8 @@ def checked_together(names: Sequence[str], columns: Sequence[Column], n: int) ->
 
 
 def _plain_offsets(columns: Sequence[Column], n: int) -> NDArray[np.int64] | None:
-    """Returns the offsets of several columns, [columns, n + 1], unchecked; None: some are not
-    int64, or of another shape.
+    """Returns the offsets of several columns, [columns, n + 1], unchecked. None: Some are not
+    int64, or have another shape.
     """
     counting = np.arange(n + 1, dtype=np.int64)
     found = []
@@ -134,11 +135,11 @@ def _plain_offsets(columns: Sequence[Column], n: int) -> NDArray[np.int64] | Non
 
 
 def one_each(name: str, column: Column, default: Column | None, n: int) -> Column:
-    """Returns a column of one value of each example, the default where there is none.
+    """Returns a column with one value per example: the default where an example has none.
 
     Raises:
-      FeatureError: an example has several values, or none and there is no default; names feature
-        `name`.
+      FeatureError: An example has several values, or it has none and there is no default; names
+        feature `name`.
     """
     if column.offsets is None and column.values.shape == (n,):
         return column
@@ -167,16 +168,16 @@ def one_each(name: str, column: Column, default: Column | None, n: int) -> Colum
 
 
 def place_of(name: str, place: int) -> str:
-    """Returns what the column of one place of an input is called, as no input can be."""
+    """Returns the name of the column of one place of an input; no input can have such a name."""
     return f"{name}\0{place}"
 
 
 def spread(name: str, column: Column, places: int, n: int) -> dict[str, Column]:
-    """Returns the column of each place of an input that holds `places` values for each of n
-    examples, by `place_of`.
+    """Returns the columns of the places of an input that holds `places` values for each of n
+    examples, keyed by `place_of`.
 
     Raises:
-      FeatureError: an example has more or fewer values, or there are weights; names input `name`.
+      FeatureError: An example has more or fewer values, or there are weights; names input `name`.
     """
     if column.weights is not None:
         raise FeatureError(name, "weights were sent; the feature takes none")
@@ -193,15 +194,15 @@ def spread(name: str, column: Column, places: int, n: int) -> dict[str, Column]:
 
 
 def repeated(name: str, column: Column, counts: NDArray[np.int64]) -> Column:
-    """Returns a column whose i-th example stands counts[i] times.
+    """Returns a column with example i of this one repeated counts[i] times.
 
     Raises:
-      FeatureError: as `checked_offsets`.
+      FeatureError: The same as for `checked_offsets`.
     """
     offsets = checked_offsets(name, column, counts.size)
     lengths = lengths_of(offsets).repeat(counts)
     ends = offsets_of(lengths)
-    # How far each copy lies from the example that it is of.
+    # The distance of each copy from its original.
     distances = offsets[:-1].repeat(counts) - ends[:-1]
     places = np.arange(ends[-1]) + distances.repeat(lengths)
     weights = None if column.weights is None else column.weights[places]

@@ -1,5 +1,5 @@
-"""A feature that reads no table: numbers that go to the towers as they are, a bag's in a row, or
-how many it has.
+"""A feature that reads no table: numbers that go to the towers as they are, the ids of a bag in a
+row, or their number.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class Dense:
     """Checks and shapes the numbers of one feature.
 
     Attributes:
-      name: of its input.
-      shape: of one example.
+      read: The name of its input.
+      shape: The shape of one example.
     """
 
     def __init__(self, name: str, feature: DenseFeature, drop_weights: bool = False) -> None:
-        """Begins a feature.
+        """Creates a feature.
 
         Args:
-          name: of its input.
-          feature: what the manifest says of it.
-          drop_weights: the input is sent with weights, which another feature takes.
+          name: The name of its input.
+          feature: The entry of the manifest.
+          drop_weights: Whether the input is sent with weights, which another feature takes.
         """
         self.read = name
         self.shape = feature.shape
@@ -46,23 +46,23 @@ class Dense:
 
     @property
     def floats(self) -> int | None:
-        """How many float32 it takes of each example as they are sent; None: it is
-        something else.
+        """The number of float32 values that it takes of each example as they are sent. None: It
+        takes something else.
         """
         as_sent = self._spec.take == "values" and self._spec.dtype == "float32"
         return self._size if as_sent else None
 
     @property
     def has_default(self) -> bool:
-        """Whether nothing need be sent."""
+        """Whether the input may be left out."""
         return self._default is not None
 
     def activation(self, columns: Mapping[str, Column], n: int) -> Activation:
-        """Returns [n, *shape] numbers; of a column that is not there, the default n times.
+        """Returns [n, *shape] numbers; the default n times if there is no column.
 
         Raises:
-          FeatureError: what was sent is no number, not finite, of another shape, or missing without
-            a default.
+          FeatureError: A value is no number or not finite, the values have another shape, or they
+            are missing and there is no default.
         """
         column = columns.get(self.read)
         if column is None:
@@ -94,9 +94,9 @@ class Dense:
         return Activation(result)
 
     def _lengths(self, column: Column, n: int) -> NDArray[np.int64]:
-        """Returns [n] how many ids each example has. Of a list of a fixed length that feature
-        columns of TensorFlow fill up, by -1 or "", these are the ids up to the last of another
-        value.
+        """Returns the number of ids of each example, [n]. In a list of a fixed length that feature
+        columns of TensorFlow pad with -1 or "", these are the ids up to the last one that is no
+        padding.
         """
         length = self._spec.input_length
         if length is None or length.pad not in (-1, ""):
@@ -108,7 +108,7 @@ class Dense:
         return longest
 
     def _stated(self, default: Any) -> NDArray[Any]:
-        """Returns [1, *shape] numbers of a default."""
+        """Returns the numbers of a default, [1, *shape]."""
         stated = default
         weights = None
         if self._drop_weights and isinstance(default, dict):
@@ -127,7 +127,7 @@ class Dense:
         return self._numbers(values.reshape(-1)).reshape(1, *self.shape)
 
     def _padded(self, column: Column, n: int) -> NDArray[Any]:
-        """Returns [n, size] of what each example has, one after another, zeros behind it."""
+        """Returns the values of each example one after another, followed by zeros, [n, size]."""
         lengths = lengths_of(checked_offsets(self.read, column, n))
         if lengths.max(initial=0) > self._size:
             example = int(np.argmax(lengths > self._size))
@@ -145,7 +145,7 @@ class Dense:
         return padded
 
     def _weights(self, column: Column) -> NDArray[Any]:
-        """Returns the weights beside the values of a column, 1 where none were sent."""
+        """Returns the weights of the values of a column; 1 where none were sent."""
         count = column.values.size
         if column.weights is None:
             return np.ones(count, np.float32)
@@ -173,7 +173,7 @@ class Dense:
         return result
 
     def _refuse_outside(self, ids: NDArray[Any]) -> None:
-        """Raises FeatureError if an id is no row of a table inside the towers."""
+        """Raises FeatureError if an id is not a row of the table inside the towers."""
         rows = self._spec.below
         if rows is None:
             return

@@ -1,4 +1,4 @@
-"""One feature that reads a table: what callers send of it -> the ids that its rule takes."""
+"""One feature that reads a table: from the values of callers to the ids that its rule takes."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ class Embedded:
     """A feature that reads a table.
 
     Attributes:
-      inputs: whose values make its ids.
-      name: of its input; of several, the first.
-      entry: of the manifest.
-      table: that it reads; of an indicator, what reads as one.
-      rule: of its ids; of several inputs, of what they make together.
-      read: what its column is called, of one place of an input by `place_of`.
-      alike: equal for features whose vectors may be combined together.
+      inputs: The names of the inputs whose values make its ids.
+      name: The name of its input; the first one if there are several.
+      entry: The entry of the manifest.
+      table: The table that it reads. An indicator has an object that reads as a table does.
+      rule: The rule of its ids. With several inputs, it is the rule of the ids that they make
+        together.
+      read: The name of its column; for one place of an input, the name that `place_of` returns.
+      alike: A key that is equal for features whose vectors may be combined together.
     """
 
     def __init__(
@@ -54,13 +55,13 @@ class Embedded:
         keys: Mapping[str, KeyIndex],
         drop_weights: bool = False,
     ) -> None:
-        """Begins a feature.
+        """Creates a feature.
 
         Args:
-          name: of the feature.
-          entry: of the manifest.
-          table, vocabularies, keys: what it reads, open.
-          drop_weights: its input is sent with weights, which another feature takes.
+          name: The name of the feature.
+          entry: The entry of the manifest.
+          table, vocabularies, keys: The table, vocabularies and key indexes that it reads, open.
+          drop_weights: Whether its input is sent with weights, which another feature takes.
         """
         self.entry = entry
         self.table = table
@@ -89,7 +90,7 @@ class Embedded:
 
     @property
     def reads_rows(self) -> bool:
-        """Whether its ids are rows, and all of them are read as they are."""
+        """Whether its ids are rows, all of which are read as they are."""
         entry = self.entry
         changed = (
             entry.padding is not None or entry.max_norm is not None or entry.empty_row is not None
@@ -98,12 +99,12 @@ class Embedded:
 
     @property
     def has_default(self) -> bool:
-        """Whether nothing need be sent."""
+        """Whether its inputs may be left out."""
         return len(self._defaults) == (len(set(self.inputs)) if self._cross else 1)
 
     @property
     def combiner(self) -> Combiner:
-        """Of a bag."""
+        """How the vectors of a bag are combined; `sum` for other kinds."""
         return self.entry.combiner or "sum"
 
     def is_sent(self, columns: Mapping[str, Column]) -> bool:
@@ -111,10 +112,10 @@ class Embedded:
         return self.read in columns or any(name in columns for name in self.inputs)
 
     def ids(self, columns: Mapping[str, Column], n: int) -> Column:
-        """Returns the ids of n examples as its rule takes them, defaults where none were sent.
+        """Returns the ids of n examples as its rule takes them; defaults where none were sent.
 
         Raises:
-          FeatureError: an input must be sent, or its values do not fit; names the input.
+          FeatureError: A required input is missing, or its values do not fit; names the input.
         """
         if self._cross is not None:
             return self._cross.ids([self._sent(name, columns, n) for name in self.inputs], n)
@@ -127,7 +128,7 @@ class Embedded:
         return Column(column.values, column.offsets, weights)
 
     def refuse(self, value: Any) -> UnknownRefused:
-        """Returns the error of an id that its table does not know."""
+        """Returns the error for an id that its table does not know."""
         message = (
             f"id {value!s:.80} is not in table {self.entry.table!r}, and the feature refuses "
             "unknown ids"
@@ -166,10 +167,10 @@ class Embedded:
 
 
 def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[str, Column]:
-    """Returns what stands for inputs that are not sent, by input.
+    """Returns the default columns of inputs that are not sent, by input.
 
     Raises:
-      FeatureError: a default is not written as a request would write it.
+      FeatureError: A default is not written as a request would write it.
     """
     if isinstance(entry.ids, MultiInputIds):
         given = {

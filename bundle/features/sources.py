@@ -1,5 +1,5 @@
-"""What features read beside mapped tables: indicators, which are never stored, and small tables in
-memory.
+"""The sources that features read besides mapped tables: indicators, which are never stored, remote
+rows, and small tables in memory.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from bundle.tables.offsets import Offsets, offsets_of
 from bundle.tables.reader import TableReader
 
 _TABLE_BYTES = 256 << 10
-"""The most that one table may take, as float32."""
+"""The maximum size of one table in memory, as float32."""
 _ALL_BYTES = 64 << 20
-"""The most that all may take, of one reader; the smallest come first."""
+"""The maximum size of all tables of a reader in memory; the smallest are taken first."""
 _FEWEST = 16
-"""Tables of one width from which on they are laid side by side."""
+"""The minimum number of tables of one width that are laid side by side."""
 
 
 class Indicator:
     """The table whose row r is 1 at r and 0 elsewhere; reads as a TableReader does.
 
     Attributes:
-      rows, dim: both its width.
+      rows, dim: The shape of the table; both are its width.
     """
 
     native = None
@@ -78,14 +78,14 @@ class RemoteRows(NamedTuple):
 
 
 class RemoteTable:
-    """A table whose rows other processes hold: what a batch reads of it is fetched before it is
+    """A table whose rows other processes hold: the rows of a batch are fetched before they are
     read.
 
     Attributes:
-      rows, dim: shape of the table.
-      among: the rows that are fetched together with its own.
-      first: its row 0 there.
-      replaces_lost: whether lost rows follow the unknown rule of their feature.
+      rows, dim: The shape of the table.
+      among: The rows that are fetched together with its own.
+      first: The position of its row 0 among them.
+      replaces_lost: Whether lost rows follow the unknown rule of their feature.
     """
 
     native = None
@@ -102,13 +102,14 @@ class RemoteTable:
 
 @dataclass(frozen=True, eq=False)
 class FetchedRows:
-    """Those of some remote rows that one batch reads; reads as a TableReader does.
+    """The remote rows that one batch reads; reads as a TableReader does.
 
     Attributes:
-      rows: distinct, ascending.
-      vectors: [n, dim] float32; zeros of lost ones.
-      lost: of each row, whether no process that holds it could be reached; None: all could.
-      lost_by_table: how many are lost, by table.
+      rows: [n] int64, distinct and ascending.
+      vectors: [n, dim] float32; zeros for lost rows.
+      lost: [n] bool, whether no process that holds the row could be reached. None: All rows were
+        fetched.
+      lost_by_table: The number of lost rows by table.
     """
 
     rows: Rows
@@ -117,7 +118,7 @@ class FetchedRows:
     lost_by_table: Mapping[str, int] = field(default_factory=dict)
 
     def is_lost(self, rows: Rows) -> NDArray[np.bool_]:
-        """Returns which of some rows that were fetched are lost."""
+        """Returns which of some fetched rows are lost."""
         if self.lost is None or not self.rows.size:
             return np.zeros(rows.size, bool)
         found: NDArray[np.bool_] = self.lost[self._places(rows)] & (rows >= 0)
@@ -146,8 +147,8 @@ Fetched = Mapping[str, FetchedRows]
 
 
 def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:
-    """Returns tables of a manifest as remote ones, those of one row layout end to end in their
-    order.
+    """Returns the tables of a manifest as remote tables. Tables of one row layout lie end to end,
+    in their order.
     """
     found = dict[str, RemoteTable]()
     ends = dict[str, int]()
@@ -165,15 +166,15 @@ def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:
 
 
 class SideBySide:
-    """Rows of several small tables of one width in memory: one gather reads rows of many.
+    """The rows of several small tables of one width in memory: one gather reads rows of many.
 
     Attributes:
-      dim: of all tables.
-      firsts: where the row 0 of each table is.
+      dim: The width of all tables.
+      firsts: The position of row 0 of each table.
     """
 
     def __init__(self, tables: Sequence[TableReader], dim: int) -> None:
-        """Reads the tables whole."""
+        """Reads all rows of the tables."""
         starts = offsets_of([table.rows for table in tables]).tolist()
         self.dim = dim
         self.firsts: Mapping[TableReader, int] = dict(zip(tables, starts, strict=False))
@@ -200,11 +201,11 @@ class SideBySide:
 
 
 RowReader = TableReader | SideBySide | Indicator | FetchedRows
-"""Reads rows as a TableReader does."""
+"""An object that reads rows as a TableReader does."""
 
 
 class Source(NamedTuple):
-    """Where the rows of a table are read, and its row 0 there."""
+    """The object that reads the rows of a table, and the position of the table's row 0 in it."""
 
     rows: TableReader | RemoteRows | SideBySide | Indicator
     first: int = 0

@@ -23,10 +23,12 @@ STORED: dict[str, np.dtype[Any]] = {
 """The numpy dtype that holds a value of each dtype of a table."""
 
 SCALE_BYTES = 4
-"""Of the float32 beside each row of int8."""
+"""The bytes of the float32 scale of an int8 row."""
 
 _TINY_SCALE = np.float32(2.0**-126)
-"""A row whose scale would be less, a subnormal number without full precision, becomes zeros."""
+"""The minimum scale: a row whose scale would be less, a subnormal number without full precision,
+becomes zeros.
+"""
 
 
 def row_bytes(dtype: str, dim: int) -> int:
@@ -41,11 +43,12 @@ def widened(stored: NDArray[Any], dtype: str, scales: Vectors | None = None) -> 
 
     Args:
       stored: [n, dim] of STORED[dtype].
-      dtype: of the table.
-      scales: [n] float32 of int8 rows.
+      dtype: The dtype of the table.
+      scales: [n] float32, the scales of int8 rows.
+
     Returns:
-      [n, dim] float32: exactly the value of float32, float16 and bfloat16; of int8 the float32
-      product with its scale.
+      [n, dim] float32: exactly the stored value for float32, float16 and bfloat16; for int8, the
+      float32 product with its scale.
     """
     if dtype == "bfloat16":
         return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -62,12 +65,12 @@ def narrowed(values: NDArray[Any], dtype: str) -> tuple[NDArray[Any], Vectors | 
     rejects it, and turns off NumPy's warnings about it.
 
     Args:
-      values: [n, dim] of floats or integers, which are rounded to float32 first.
-      dtype: of the table.
+      values: [n, dim] floats or integers, which are rounded to float32 first.
+      dtype: The dtype of the table.
 
     Returns:
       [n, dim] of STORED[dtype], rounded to the nearest value, ties to even; and [n] float32 scales
-      of int8 rows, None of other dtypes. The largest value of an int8 row becomes 127 or -127.
+      for int8 rows, None for other dtypes. The largest value of an int8 row becomes 127 or -127.
     """
     wide = values.astype(np.float32, copy=False)
     if dtype == "int8":

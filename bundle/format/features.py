@@ -52,7 +52,7 @@ class EmbeddedFeature(StrictModel):
     ids: IdRule = IdentityIds()
     unknown: Unknown = Unknown()
     combiner: Literal["sum", "mean", "sqrtn"] | None = None
-    """Of a bag."""
+    """How the vectors of a bag are combined; null for other kinds."""
     encoding: Literal["sparse", "ragged"] = "sparse"
     """Whose rules a bag follows: TensorFlow's sparse lookup drops weights <= 0 unless it sums; its
     ragged none.
@@ -64,36 +64,38 @@ class EmbeddedFeature(StrictModel):
     weighted: bool = False
     """Whether callers may send a weight beside each id."""
     length: Length | None = None
-    """Of a sequence: longer ones are cut at their end, shorter ones filled with zeros. With an
-    `input_length`, there are no others.
+    """The length of a sequence: longer ones are cut at their end, shorter ones are padded with
+    zeros. With an `input_length`, all have this length.
     """
     default: Any = None
     """The value taken when a caller leaves the input out; null: it must be sent. Written as a
     request writes it. Crossed and joined ids name those of their inputs themselves."""
     input_length: InputLength | None = None
-    """Of an input whose examples have a fixed number of values each. Crossed and joined ids name
-    those of their inputs themselves.
+    """The number of values of each example, for an input where it is fixed. Crossed and joined ids
+    name the lengths of their inputs themselves.
     """
     indicator: Annotated[int, Field(ge=1, le=1 << 24, strict=True)] | None = None
-    """Instead of a table: how many rows ids may have. Row r reads a vector that is 1 at r and 0
-    elsewhere.
+    """The number of rows of an indicator, which reads no table. Row r is a vector that is 1 at r
+    and 0 elsewhere.
     """
     max_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Of a bag: rows that are longer are scaled to this length before they are combined."""
+    """The maximum length of the rows of a bag: longer rows are scaled to it before they are
+    combined.
+    """
     empty_row: Count | None = None
-    """Of a bag: the row that it reads once where nothing else is left in it."""
+    """The row that a bag reads once where nothing else is left in it."""
     place: Count | None = None
-    """Of a single: which one of the `places` values that each example has in the input; None: it
-    has one.
+    """The position of a single's value among the `places` values of each example in the input; None
+    if the input has one value per example.
     """
     places: Length | None = None
     filler_row: Count | None = None
-    """Of a sequence: the row that fills it up, instead of zeros."""
+    """The row that pads a sequence, instead of zeros."""
     ordinal: bool = False
-    """Of an indicator: row r reads the one number r instead."""
+    """Whether row r of an indicator is the one number r instead."""
     from_end: bool = False
-    """Of ids that are integers, or are computed of one: a row below 0 is counted from the table's
-    end.
+    """Whether a row below 0 is counted from the table's end, for ids that are integers or are
+    computed from one.
     """
 
     @property
@@ -143,7 +145,7 @@ class EmbeddedFeature(StrictModel):
             by_feature = self.default is not None or self.input_length is not None
             if by_feature or (self.role == "candidate") != by_candidate:
                 raise ValueError(
-                    "crossed and joined ids tell role, default and length of an input by key, and "
+                    "crossed and joined ids state role, default and length of an input by key, and "
                     "the role follows"
                 )
         if several is None and len(self.inputs) > 1:
@@ -189,12 +191,12 @@ class DenseFeature(StrictModel):
     features, too.
     """
     take: Literal["values", "lengths", "padded", "weights"] = "values"
-    """values: the input's numbers. lengths: how many ids each example has in the input, uncut.
-    padded: the ids of an example, with zeros or "" behind them up to `shape`; more are refused.
-    weights: likewise, of their weights.
+    """values: the input's numbers. lengths: the number of ids of each example in the input, uncut.
+    padded: the ids of an example, padded with zeros or "" up to `shape`; more ids are refused.
+    weights: their weights, padded likewise.
     """
     shape: tuple[Length, ...] = ()
-    """Of one example; () is a single number."""
+    """The shape of one example; () is a single number."""
     dtype: Literal["float32", "int32", "int64", "string"] = "float32"
     below: Positive | None = None
     """Whole numbers are rows of a table inside the towers: 0 to `below` - 1. `outside` says what
@@ -208,7 +210,7 @@ class DenseFeature(StrictModel):
     """
     default: Any = None
     input_length: InputLength | None = None
-    """Of an input whose examples have a fixed number of values each."""
+    """The number of values of each example, for an input where it is fixed."""
 
     @property
     def weighted(self) -> bool:
@@ -298,7 +300,7 @@ _AS_SENT: Mapping[str, IdRule] = {
     "string": GraphIds(nodes=(InputNode(dtype="string"),)),
     "float32": GraphIds(nodes=(InputNode(dtype="float32"),)),
 }
-"""Of inputs of which a rule takes more than one value."""
+"""The rules of an input of crossed, joined or text ids that is read alone, by its dtype."""
 
 
 class InputFacts(NamedTuple):

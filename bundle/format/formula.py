@@ -22,7 +22,7 @@ from bundle.errors import FormulaError, FormulaUndefined
 
 CHARACTERS_MAX = 1000
 DEPTH_MAX = 50
-"""Brackets, signs and powers inside each other."""
+"""The maximum depth of nested brackets, signs and powers."""
 
 Values = NDArray[np.float64]
 
@@ -51,19 +51,19 @@ _BINARY: dict[type[ast.operator], Callable[[Values, Values], Values]] = {
 }
 
 Step = tuple[int, Any]
-"""How many values it takes from the stack, and what it puts there: a number, a name, or a function
-of them.
+"""The number of values that a step takes from the stack, and what it puts there: a number, the
+value of a name, or the result of a function of the values.
 """
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula that was understood.
+    """A formula that was parsed.
 
     Attributes:
-      text: as it was written.
-      names: of the outputs that it takes, each once.
-      steps: what to do, on a stack.
+      text: The formula as it was written.
+      names: The names of the outputs that it takes, each once.
+      steps: The steps that compute it, on a stack.
     """
 
     text: str
@@ -74,15 +74,17 @@ class Formula:
         """Computes the formula for m candidates, in float64.
 
         Args:
-          values: [m] of each output that it names; others are passed by.
+          values: [m] values of each output that it names; other outputs are ignored.
+
         Returns:
           [m] float32.
+
         Raises:
-          FormulaUndefined: it has no value that float32 holds for some candidate; names the first
-            one.
+          FormulaUndefined: The formula has no finite float32 value for some candidate; names the
+            first one.
         """
         stack: list[Any] = []
-        with np.errstate(all="ignore"):  # what comes of it is looked at below
+        with np.errstate(all="ignore"):  # the result is checked below
             for count, step in self.steps:
                 if not count:
                     stack.append(
@@ -107,8 +109,8 @@ def parse_formula(text: str) -> Formula:
     """Reads a formula.
 
     Raises:
-      FormulaError: it is none, too long or too deep, or names no output; names the position and
-        what was expected.
+      FormulaError: The text is no formula, is too long or too deep, or names no output; names the
+        position and what was expected.
     """
     if len(text) > CHARACTERS_MAX:
         raise FormulaError(
@@ -146,7 +148,7 @@ def parse_formula(text: str) -> Formula:
 
 
 class _Unexpected(Exception):
-    """Of a part of an expression that a formula does not have."""
+    """An expression has a part that is not allowed in a formula."""
 
 
 def _steps(node: ast.expr, depth: int) -> list[Step]:

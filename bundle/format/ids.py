@@ -26,19 +26,19 @@ class CrossKey(StrictModel):
     """One of the inputs of a cross."""
 
     dtype: Literal["int64", "string", "float32"]
-    """Of what is sent."""
+    """The type of the values that callers send."""
     role: Role = "context"
-    """Of the input. The feature itself is the candidate's as soon as one of its inputs is."""
+    """The role of the input. The feature belongs to the candidate as soon as one input does."""
     default: Any = None
-    """Of the input, as a feature's `default`."""
+    """The default of the input, like a feature's `default`."""
     input_length: InputLength | None = None
-    """Of the input, as a feature's `input_length`."""
+    """The length of the input, like a feature's `input_length`."""
     ids: GraphIds | None = None
-    """What computes, of each value, the integer or the text that is crossed; None: the value
-    itself.
+    """The graph that computes the integer or the text that is crossed from each value; None: The
+    value itself is crossed.
     """
     padding: int | str | None = None
-    """As a feature's `padding`."""
+    """The id that is left out, like a feature's `padding`."""
 
     @model_validator(mode="after")
     def _values_taken(self) -> CrossKey:
@@ -51,7 +51,7 @@ class CrossKey(StrictModel):
 
 
 class MultiInputIds(StrictModel):
-    """Row of one value of each of several inputs together."""
+    """Rows that are computed from one value of each of several inputs together."""
 
     kind: str
     keys: tuple[CrossKey, ...]
@@ -59,7 +59,7 @@ class MultiInputIds(StrictModel):
 
 
 def sent_dtype(dtype: str) -> str:
-    """Returns the type of what is sent where operations take another one of it."""
+    """Returns the type that callers send for an input whose operations take `dtype`."""
     return "int64" if dtype == "int32" else dtype
 
 
@@ -85,7 +85,7 @@ class CrossedIds(MultiInputIds):
 
 
 class JoinedIds(MultiInputIds):
-    """Row = what a graph computes of one value of each input together."""
+    """Rows that a graph computes from one value of each input together."""
 
     kind: Literal["joined"] = "joined"
     ids: GraphIds
@@ -107,22 +107,20 @@ class TextIds(StrictModel):
 
     kind: Literal["text"] = "text"
     text: GraphIds | None = None
-    """What computes the text that is split, such as its lower case; None: the one that is sent."""
+    """The graph that computes the text to split, such as its lower case; None: The text as sent."""
     split: Literal["whitespace", "characters"]
-    """At runs of ASCII whitespace, or into Unicode characters."""
+    """Where the text is split: at runs of ASCII whitespace, or into Unicode characters."""
     ngrams: tuple[Positive, ...] = ()
-    """Instead of words: so many that follow one another, with a space between them; all of the
-    first number first.
+    """The numbers of consecutive words that are joined, with a space between them, into the ngrams
+    that are taken instead of words. All ngrams of the first number come first.
     """
     length: Length | None = None
-    """How many words, or ngrams, are taken of a text at most."""
+    """The maximum number of words, or ngrams, that are taken of a text."""
     ids: GraphIds
 
 
 class KeyedIds(StrictModel):
-    """Row = what a key index of the bundle (`keys`) holds for the int64 id: tables of
-    dynamic keys.
-    """
+    """Rows that a key index of the bundle (`keys`) holds for int64 ids: tables of dynamic keys."""
 
     kind: Literal["keyed"] = "keyed"
     keys: Name

@@ -10,7 +10,9 @@ from bundle.format import paths
 from bundle.format.fields import Cost, Count, Length, Name, Path, Positive, StrictModel
 
 CANDIDATES_MAX = 1 << 32
-"""Of a corpus: positions of candidates have 32 bits, in ScaNN and in the indexes of filters."""
+"""The maximum number of candidates in a corpus: their positions have 32 bits, in ScaNN and in the
+indexes of filters.
+"""
 
 Distance = Literal["dot_product", "squared_l2", "cosine"]
 
@@ -24,12 +26,12 @@ class Recall(StrictModel):
     """Lower end of the 95 % Wilson interval."""
     queries: Positive
     chosen_on: Count = 0
-    """Other queries that the setting was chosen on; 0: there was nothing to choose, or it was
-    chosen on the same queries.
+    """The number of other queries that the setting was chosen on; 0: There was nothing to choose,
+    or it was chosen on the same queries.
     """
     target: float
     representative: bool = True
-    """Whether the queries are examples of the recipe; else they were invented from what the
+    """Whether the queries are examples of the recipe; otherwise they were drawn from what the
     features say.
     """
 
@@ -59,9 +61,9 @@ class Codes(StrictModel):
     """
 
     file: Path
-    """Rows of ceil(ceil(dim / 2) / 2) bytes, in the corpus' order."""
+    """The codes: rows of ceil(ceil(dim / 2) / 2) bytes, in the order of the corpus."""
     codebook: Path
-    """Raw float32: 16 centroids of two dims, for every two dims of a vector."""
+    """The centroids, raw float32: 16 centroids of two dims for every two dims of a vector."""
 
     @classmethod
     def of(cls, index: str) -> Codes:
@@ -79,29 +81,31 @@ class SearchCosts(StrictModel):
     """
 
     exact_start: Cost
-    """For each exact search of some vectors, whatever their number."""
+    """The cost of each exact search of some vectors, whatever their number."""
     cached: Count
-    """Vectors of which each costs one unit; of so many, most are in the processor's cache."""
+    """The number of vectors that cost one unit each: most of them are in the processor's cache."""
     uncached: Cost
-    """For each vector beyond these."""
+    """The cost of each further vector."""
     gathered: Cost
-    """For each vector that is copied, so that it lies beside the others."""
+    """The cost of each vector that is copied, so that it lies beside the others."""
     reordered: Cost
-    """For each candidate that is scored exactly, where its vector lies."""
+    """The cost of each candidate that is scored exactly, where its vector lies."""
     tree_start: Cost
-    """For each search of the tree, all partitions together, whatever it fetches."""
+    """The cost of each search of the tree, all partitions together, whatever it fetches."""
     leaf_vector: Cost
-    """For each vector in a leaf that is searched."""
+    """The cost of each vector in a leaf that is searched."""
     fetched: Cost
-    """For each candidate that the tree returns."""
+    """The cost of each candidate that the tree returns."""
     scan_start: Cost = 0.0
-    """For each scan of codes, whatever their number; like what follows, 0 without codes."""
+    """The cost of each scan of codes, whatever their number. This and the following costs are 0
+    without codes.
+    """
     scanned: Cost = 0.0
-    """For each code that is compared."""
+    """The cost of each code that is compared."""
     found: Cost = 0.0
-    """For each candidate that a scan returns."""
+    """The cost of each candidate that a scan returns."""
     code_gathered: Cost = 0.0
-    """For each code that is copied, so that it lies beside the others."""
+    """The cost of each code that is copied, so that it lies beside the others."""
 
 
 class Index(StrictModel):
@@ -115,24 +119,30 @@ class Index(StrictModel):
     dim: Positive
     directory: Path
     partitions: Length = 1
-    """Indexes over ranges of the candidates, searched as one; all of the same parameters."""
+    """The number of partitions: indexes over ranges of the candidates, searched as one, all with
+    the same parameters.
+    """
     vectors: Path
-    """Raw float32 rows in the corpus' order: for search by item, exact search and checks."""
+    """Raw float32 rows in the order of the corpus, for search by item, exact search and checks."""
     parameters: dict[str, Any]
     recall: Recall
     recall_of_tables: Recall | None = None
-    """Where tables were converted: the same, against exact search over vectors made of the
-    checkpoint's own rows.
+    """The recall against exact search over vectors made of the checkpoint's own rows, where tables
+    were converted.
     """
     recall_of_cold_users: Recall | None = None
-    """On the queries of users without any id in the bags of the query tower, where it has bags."""
+    """The recall on queries of users without any id in the bags of the query tower, where it has
+    bags.
+    """
     curve: tuple[CostPoint, ...] = ()
     depths: tuple[DepthPoint, ...] = ()
-    """Of a tree, by rising k, each above that of `recall`."""
+    """How a tree is searched for larger k, by rising k; each k is above that of `recall`."""
     codes: Codes | None = None
-    """Of a tree, where filters may match so many that exact scores of all cost more."""
+    """The codes of a tree, where filters may match so many candidates that their exact scores cost
+    more.
+    """
     costs: SearchCosts | None = None
-    """Of a tree, which always has them."""
+    """The costs of a tree, which always has them."""
 
     @model_validator(mode="after")
     def _check_costs(self) -> Self:
@@ -142,5 +152,5 @@ class Index(StrictModel):
 
     @property
     def directories(self) -> tuple[str, ...]:
-        """Of ScaNN's files of each partition."""
+        """The directories of ScaNN's files, one for each partition."""
         return paths.index_partitions(self.directory, self.partitions)

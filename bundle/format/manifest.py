@@ -111,11 +111,13 @@ __all__ = [
 
 FORMAT_VERSION = 2
 MANIFEST_BYTES_MAX = 256 << 20
-"""Readers refuse more: it is about 44 TiB of copied rows."""
+"""The maximum size of a manifest; readers refuse larger ones. It suffices for about 44 TiB of
+copied rows.
+"""
 _BLOCK_LINE_BYTES = 24
-"""A block's checksum: its indent, up to ten digits, a comma and the end of the line."""
+"""The bytes of a block's checksum: an indent, up to ten digits, a comma and the end of the line."""
 _SEGMENT_LINES_BYTES = 1 << 10
-"""The other fields of a segment, an upper bound."""
+"""An upper bound of the bytes of a segment's other fields."""
 
 Name = fields.Name
 
@@ -154,7 +156,7 @@ class AttributeIndex(StrictModel):
     values: Path
     """An Arrow IPC file with the columns `value` (distinct, ascending) and `end` (int64)."""
     rows: Path
-    """Little-endian uint32."""
+    """The positions: little-endian uint32."""
 
 
 class Corpus(StrictModel):
@@ -168,13 +170,13 @@ class Corpus(StrictModel):
     id_dtype: Literal["int64", "string"]
     features: tuple[str, ...]
     attributes: dict[str, str]
-    """Arrow type by attribute."""
+    """The Arrow type by attribute."""
     filters: dict[str, AttributeIndex] = Field(default_factory=dict)
-    """By attribute that requests may filter by."""
+    """The indexes of the attributes that requests may filter by."""
     cut: dict[str, Positive] = Field(default_factory=dict)
-    """Rows whose list was longer than its input takes, by input, where there are any."""
+    """The number of rows whose list was longer than its input takes, by input, if there are any."""
     padded: dict[str, Positive] = Field(default_factory=dict)
-    """Rows whose list was shorter, and padded, by input, where there are any."""
+    """The number of rows whose list was shorter, and padded, by input, if there are any."""
 
 
 class Provenance(StrictModel):
@@ -195,8 +197,8 @@ class PaddingCheck(StrictModel):
     """What training left in the padding of a SparseCore stack, as a stated layout places it."""
 
     rows: Count
-    """Padding rows that were compared, none of which contradicts the layout. 0: there is no
-    padding, or nothing tells it from rows of a table."""
+    """The number of padding rows that were compared, none of which contradicts the layout. 0: There
+    is no padding, or nothing distinguishes it from rows of a table."""
     slots: tuple[str, ...] = ()
     """Slot variables whose values in these rows were compared, too."""
 
@@ -206,17 +208,18 @@ class TrainedIdsCheck(StrictModel):
     its variable: their rows must be rows that training changed."""
 
     ids: Count
-    """Trained ids that were looked at."""
+    """The number of trained ids that were checked."""
     agree: Count
-    """Those whose row training changed, as the slot variables of the optimizer tell it."""
+    """The number of these ids whose row training changed, as the optimizer's slot variables
+    show."""
     other_layout: str
     """The layout that explains the ids best of all others that the variable can have; empty if it
     can have no other."""
     other_agree: Count
-    """Trained ids whose row training changed by that layout."""
+    """The number of trained ids whose row training changed, by that layout."""
     correlation: float | None = None
-    """Rank correlation of how often ids occur with how far the accumulators of their rows grew;
-    absent without counts."""
+    """The rank correlation between how often ids occur and how far the accumulators of their rows
+    grew; absent without counts."""
     other_correlation: float | None = None
     """The same by the best other layout."""
     decisive: bool
@@ -229,17 +232,18 @@ class TableCheck(StrictModel):
     rows_compared: Count
     rows: Positive
     stated_layout: Literal["derived", "trained_ids", "expected", "accepted"] | None = None
-    """Of a table whose layout the training program did not record: whether it was derived from ids
-    of training (`derived`); or is stated, and these ids prove it (`trained_ids`), outputs that
-    training recorded agree with it (`expected`), or nothing verifies that row r is the row of id r
-    (`accepted`)."""
+    """How the layout of a table is known that the training program did not record: it was derived
+    from ids of training (`derived`); or it is stated, and these ids prove it (`trained_ids`),
+    outputs that training recorded agree with it (`expected`), or nothing verifies that row r is the
+    row of id r (`accepted`)."""
     trained_ids: TrainedIdsCheck | None = None
-    """How ids of training agree with the layout, whoever told it; absent if none are given."""
+    """How ids of training agree with the layout, wherever it comes from; absent without ids."""
     padding: PaddingCheck | None = None
-    """Of a stack whose layout is stated: what could contradict the layout, and does not."""
+    """The padding of a stack whose layout is stated: it could contradict the layout, and does
+    not."""
     decoder: str | None = None
-    """Of a table in encoded chunks: the library that decoded them both for the copy and for the
-    comparison, and its version. The comparison proves where rows are, not that they were decoded
+    """The library, and its version, that decoded the chunks of an encoded table both for the copy
+    and for the comparison. The comparison proves where rows are, not that they were decoded
     well."""
 
 
@@ -248,10 +252,11 @@ class Verification(StrictModel):
 
     tables: dict[str, TableCheck]
     examples: Count
-    """Examples replayed through the original model and through every form of every tower."""
+    """The number of examples that were replayed through the original model and through every form
+    of every tower."""
     tolerance: str
     table_effect: dict[str, dict[str, float]] = Field(default_factory=dict)
-    """By tower and output: the largest difference that converted tables alone make."""
+    """The largest difference that converted tables alone make, by tower and output."""
     unverified: tuple[str, ...] = ()
     """What no check could show, each with the reason or the remedy."""
 
@@ -431,9 +436,9 @@ def parse(data: bytes) -> Manifest:
     """Reads a manifest from its bytes.
 
     Raises:
-      UnknownFormat: the format version is not one this reader knows.
-      DigestMismatch: the bytes differ from their digest.
-      FormatError: the bytes are no JSON, too many, or break a rule of the format; names the field.
+      UnknownFormat: This reader does not know the format version.
+      DigestMismatch: The bytes differ from their digest.
+      FormatError: The bytes are no JSON, too many, or break a rule of the format; names the field.
     """
     if len(data) > MANIFEST_BYTES_MAX:
         raise FormatError(f"manifest has {len(data)} bytes; at most {MANIFEST_BYTES_MAX} are read")
@@ -462,7 +467,12 @@ def parse(data: bytes) -> Manifest:
 
 
 def segments_bytes(blocks: int, segments: int) -> int:
-    """Returns an upper bound of the bytes that segments with so many blocks take in a manifest."""
+    """Returns an upper bound of the bytes that segments take in a manifest.
+
+    Args:
+      blocks: The number of blocks of all segments.
+      segments: The number of segments.
+    """
     return blocks * _BLOCK_LINE_BYTES + segments * _SEGMENT_LINES_BYTES
 
 
@@ -473,7 +483,7 @@ def dump(manifest: Manifest) -> bytes:
     `digest`, its second key, is the crc32c of these bytes while it is written as 0.
 
     Raises:
-      FormatError: they are more than readers take.
+      FormatError: There are more bytes than readers take.
     """
     head = {"format_version": FORMAT_VERSION, "digest": 0}
     written = manifest.model_dump(mode="json", exclude=set(head), exclude_none=True)
@@ -485,7 +495,7 @@ def dump(manifest: Manifest) -> bytes:
 
 
 def _check_digest(data: bytes, version: int) -> None:
-    # A manifest begins so: its digest is found without reading on.
+    # Every manifest begins like this: its digest is found without reading on.
     before = b'{\n  "format_version": %d,\n  "digest": ' % version
     digits = data.removeprefix(before)[:11].partition(b",")[0]
     rest = data[len(before) + len(digits) :]

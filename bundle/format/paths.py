@@ -37,9 +37,7 @@ def linked_file(number: int) -> str:
 
 
 def saved_model(tower: str, part: str = "", precision: str = "f32") -> str:
-    """Returns the directory of the SavedModel of a tower, or of one of its parts; below f32 its
-    precision's too.
-    """
+    """Returns the directory of a tower's SavedModel, or of one of its parts, in a precision."""
     return f"{_tower(tower, part)}/saved_model{'' if precision == 'f32' else f'-{precision}'}"
 
 
@@ -82,8 +80,8 @@ def index_directory(index: str) -> str:
 
 
 def index_partitions(directory: str, partitions: int) -> tuple[str, ...]:
-    """Returns the directory of each partition, e.g. `<directory>/partition-00000-of-00003`; of one,
-    the index' own.
+    """Returns the directory of each partition, e.g. `<directory>/partition-00000-of-00003`; a
+    single partition has the index's own directory.
     """
     if partitions == 1:
         return (directory,)
@@ -98,7 +96,7 @@ def index_vectors(index: str) -> str:
 
 
 def index_codes(index: str) -> str:
-    """Returns the directory of the codes of an index' vectors."""
+    """Returns the directory of the codes of an index's vectors."""
     return f"indexes/{index}/codes"
 
 
@@ -121,7 +119,7 @@ def checked(path: str) -> str:
     """Returns `path` if it is relative, normalised and inside the bundle.
 
     Raises:
-      UnsafePath: it is not, or it holds a backslash or a NUL.
+      UnsafePath: The path is absolute, not normalised or outside, or holds a backslash or a NUL.
     """
     unsafe = (
         not path

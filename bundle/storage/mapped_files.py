@@ -7,15 +7,16 @@ from __future__ import annotations
 from bundle.format.manifest import File, Manifest
 
 VECTORS_BYTES_MAX = 4 << 20
-"""Of an index' vectors that are read in full where tables go by size: more would hold up the start
-of a service.
+"""The maximum bytes of an index's vectors that are read in full where tables are checked by size:
+more would delay the start of a service.
 """
 
 
 def checked_later(manifest: Manifest) -> tuple[File, ...]:
-    """Returns what goes by its size where tables do: key indexes, and large files of vectors.
+    """Returns the files that are checked by size where tables are: key indexes, and large files of
+    vectors.
 
-    They are read as the rows of tables are: damage there is a wrong number, and ends no process.
+    They are read as the rows of tables are: damage there makes a wrong number, and ends no process.
     """
     keys = {entry.file for entry in manifest.keys.values()}
     vectors = {entry.vectors for entry in manifest.indexes.values()}

@@ -55,8 +55,8 @@ class OutputFile:
         except FileNotFoundError:
             return
         self._check_kind(status)
-        # The kernel follows /dev/stdout to files that were removed, too. Whether it is the same
-        # file is not asked: another writer may just have replaced it.
+        # The kernel follows /dev/stdout to files that were removed, too. The check does not compare
+        # the two files: another writer may just have replaced it.
         if not self.path.exists():
             raise OutputRefused(f"{name} leads to a file that was removed; name a file")
 
@@ -67,7 +67,7 @@ class OutputFile:
           OutputRefused: Meanwhile something else than a regular file has the name.
           OSError: The file cannot be written; the previous one is unchanged.
         """
-        # Of its own for each writer: another one may be writing the same file.
+        # Each writer has a name of its own: another one may be writing the same file.
         aside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
         try:
             with aside.open("xb") as file:

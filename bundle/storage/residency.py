@@ -1,7 +1,7 @@
 """Pages of mapped files: brought into memory before they are needed, and counted; on Linux.
 
-Called through ctypes, which gives the interpreter's lock away meanwhile: Python's own
-`mmap.madvise` keeps it.
+The system calls go through ctypes, which releases the GIL meanwhile: Python's own `mmap.madvise`
+keeps it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bundle.arithmetic import ceil_div
 Bytes = NDArray[np.uint8]
 
 PIECE_BYTES = 4 << 20
-"""Brought in at once; the one behind it is read ahead."""
+"""The size of the piece that is brought in at once; the next one is read ahead."""
 
 _POPULATE_READ = 22
 """MADV_POPULATE_READ, of Linux 5.14: reads what is not there, and maps it all."""
@@ -44,10 +44,11 @@ def bring_in(data: Bytes, start: int) -> int:
     pages.
 
     Args:
-      data: bytes of a map.
-      start: of the piece; where the last one ended.
+      data: The bytes of a map.
+      start: The start of the piece, where the last one ended.
+
     Returns:
-      Bytes of the piece; 0 at the end. What cannot be read fails when it is used.
+      The bytes of the piece; 0 at the end. Pages that cannot be read fail when they are used.
     """
     size = min(PIECE_BYTES, data.size - start)
     if size <= 0:
@@ -56,17 +57,19 @@ def bring_in(data: Bytes, start: int) -> int:
         # A random map is read page by page otherwise.
         _advise(data, start, 2 * PIECE_BYTES, mmap.MADV_WILLNEED)
     failed = _advise(data, start, size, _POPULATE_READ)
-    if failed in (0, errno.EINVAL):  # anything else it could not read: nobody asked yet
-        # Of each page a byte is read: of a virtual machine's large pages the host may have none
+    if failed in (0, errno.EINVAL):  # any other error is left to the first use
+        # One byte of each page is read: the host of a virtual machine may not hold its large pages
         # until then.
         np.bitwise_or.reduce(data[start : start + size : mmap.PAGESIZE])
     return size
 
 
 def resident_bytes(data: Bytes) -> int:
-    """Returns how much of a mapped file is in memory, by whatever means; of a large one by samples.
+    """Returns how many bytes of a mapped file are in memory, whatever brought them there; a large
+    file is sampled.
 
-    The kernel answers only those who may write the file, or own it; for others all of it counts.
+    The kernel reports this only to those who may write or own the file; for others all of it
+    counts.
     """
     pages = ceil_div(data.size, mmap.PAGESIZE)
     if _SYSTEM is None or not pages:
@@ -87,9 +90,9 @@ def resident_bytes(data: Bytes) -> int:
 
 
 def _read_huge(data: Bytes, start: int, size: int) -> bool:
-    # By a second map of the same pages: this advice cannot be taken back, and a row whose page has
-    # given way to others must not read 2 MiB. A map of which nothing (0 bytes) is moved stays, and
-    # is there twice.
+    # The advice is for a second map of the same pages: it cannot be withdrawn, and a row whose page
+    # was evicted must not read 2 MiB. mremap with an old size of 0 leaves the first map in place
+    # and creates the second.
     if _SYSTEM is None or not hasattr(mmap, "MADV_HUGEPAGE"):
         return False
     length = ctypes.c_size_t(ceil_div(size, mmap.PAGESIZE) * mmap.PAGESIZE)
@@ -108,8 +111,8 @@ def _read_huge(data: Bytes, start: int, size: int) -> bool:
 
 
 def _advise(data: Bytes, start: int, size: int, advice: int) -> int:
-    # Advice is for whole pages; a map ends where its file's last page does. Returns 0, or why it
-    # was not taken.
+    # Advice is for whole pages; a map ends where its file's last page does. Returns 0, or the error
+    # number if the kernel rejects it.
     if _SYSTEM is None:
         return errno.EINVAL
     first = data.ctypes.data + start

@@ -46,12 +46,15 @@ class Staging:
         """Begins a version, or resumes it where an earlier run stopped.
 
         Args:
-          root: directory of the bundles.
-          adding: files to a version that is there: see `add`.
+          root: The directory of the bundles.
+          model: The name of the model.
+          version: The version to write.
+          adding: Whether files are added to a version that exists: see `add`.
+
         Raises:
-          FormatError: the model's name or the version cannot be a directory's.
-          DestinationExists: the version is there already.
-          VersionBusy: another run is writing it.
+          FormatError: The model's name or the version cannot name a directory.
+          DestinationExists: The version exists already.
+          VersionBusy: Another run is writing it.
         """
         if not paths.is_name(model) or not VERSION.fullmatch(str(version)):
             raise FormatError(f"model {model!r} version {version} cannot name a directory")
@@ -94,13 +97,14 @@ class Staging:
         """Notes a step as finished, once its files are safe from a loss of power.
 
         Args:
-          step: its name: the path of the file or directory under `directory` that it made, or any
-            other name.
-          key: a digest of all that decides what it makes.
-          payload: what a resumed run needs to know of it, as JSON.
-          written: its files; None: those that `step` names, digested here.
+          step: The name of the step: the path of the file or directory under `directory` that it
+            made, or any other name.
+          key: A digest of all that decides what it makes.
+          payload: The data of the step that a resumed run needs, as JSON.
+          written: The files of the step. None: The files that `step` names, digested here.
+
         Raises:
-          OSError: the disk is full or broken; the step does not count as finished.
+          OSError: The disk is full or broken; the step does not count as finished.
         """
         if written is None:
             written = self.digests(step)
@@ -112,8 +116,8 @@ class Staging:
         self._trusted.add(step)
 
     def finished(self, step: str, key: str) -> journal.Finished | None:
-        """Returns what a finished step left; None: it must be done (again), e.g. since its key is
-        another now.
+        """Returns what a finished step left. None: The step must be done (again), e.g. since its
+        key has changed.
 
         Files that an earlier run finished are read once, in full: a step whose files are not whole
         is not finished.
@@ -161,15 +165,18 @@ class Staging:
         names are swept first.
 
         Args:
-          manifest: of the version, or of the part of it that is staged.
-          data: what is written as its manifest, where that was read from a file; None: it is made.
+          manifest: The manifest of the version, or of the part of it that is staged.
+          data: The bytes that are written as its manifest, where they were read from a file. None:
+            They are made from `manifest`.
+
         Returns:
           The directory of the bundle.
+
         Raises:
-          DestinationExists: the version appeared meanwhile.
-          DigestMismatch: a file of the manifest is missing or has another size.
-          FormatError: the manifest is of another model or version.
-          OSError: the disk is full or broken; nothing is visible.
+          DestinationExists: The version appeared meanwhile.
+          DigestMismatch: A file of the manifest is missing or has another size.
+          FormatError: The manifest is of another model or version.
+          OSError: The disk is full or broken; nothing is visible.
         """
         if (manifest.model, manifest.version) != (self._model, self._version):
             raise FormatError(
@@ -195,10 +202,11 @@ class Staging:
         opens.
 
         Returns:
-          Its directory.
+          The directory of the version.
+
         Raises:
-          DestinationExists: the version appeared meanwhile.
-          OSError: the disk is full or broken; nothing is visible.
+          DestinationExists: The version appeared meanwhile.
+          OSError: The disk is full or broken; nothing is visible.
         """
         self._refuse_existing()
         _end_attempts(self.directory)
@@ -209,7 +217,7 @@ class Staging:
         staged.
 
         Raises:
-          OSError: the disk is full or broken, or the version is gone; each file is there whole, or
+          OSError: The disk is full or broken, or the version is gone; each file is there whole, or
             not at all.
         """
         for path in added:
@@ -283,7 +291,7 @@ class Staging:
         if os.path.lexists(self._final):
             if (
                 self._final / paths.MANIFEST
-            ).is_file():  # of a run that ended between its rename and this
+            ).is_file():  # left by a run that ended between its rename and this
                 self._aside(".journal").unlink(missing_ok=True)
             raise DestinationExists(
                 f"{self._final} is there already; committed bundles are never overwritten"

@@ -31,16 +31,16 @@ Bound = int | float | None
 _VALUE = "value"
 _END = "end"
 _MERGED_MIN = 1 << 20
-"""Values of slices of a store that are put together at a time."""
+"""The number of values of slices of a store that are merged at a time."""
 
 _ONE_BY_ONE_MAX = 20
-"""Strings that are found one after the other: a call of Arrow takes longer than a few steps of
-Python.
+"""The maximum number of strings that are found one after the other: a call of Arrow takes longer
+than a few steps of Python.
 """
 
 _COPIED_MAX = 1000
-"""Values whose positions are copied one value after the other: few have many. Of more they are
-gathered at once.
+"""The maximum number of values whose positions are copied one value after the other: a few values
+have many positions each. The positions of more values are gathered at once.
 """
 
 
@@ -84,7 +84,7 @@ class AttributeIndex:
     memory.
 
     Attributes:
-      kind: Arrow type of the attribute: int64, double, string, bool or list<string>.
+      kind: The Arrow type of the attribute: int64, double, string, bool or list<string>.
     """
 
     def __init__(
@@ -98,14 +98,16 @@ class AttributeIndex:
         """Maps an index and checks all of it.
 
         Args:
-          directory: of the bundle.
-          entry: the index' in the manifest.
-          kind: of the attribute.
-          size: candidates of the corpus.
-          held: those whose positions are returned, from 0; None: all.
+          directory: The directory of the bundle.
+          entry: The entry of the index in the manifest.
+          kind: The Arrow type of the attribute.
+          size: The number of candidates of the corpus.
+          held: The candidates whose positions are returned, counted from the first of them. None:
+            All candidates.
+
         Raises:
-          DigestMismatch: a file is missing.
-          FormatError: a file is not what the format says.
+          DigestMismatch: A file is missing.
+          FormatError: A file is not what the format says.
         """
         if size > CANDIDATES_MAX:
             raise FormatError(
@@ -152,8 +154,9 @@ class AttributeIndex:
         """Returns the positions of candidates that have one of some values.
 
         Args:
-          values: [m] int64 of an int64 attribute, 0 and 1 of a bool; [m] object holding str of
-            strings and lists of them. What no candidate has is left out.
+          values: [m] int64 for an int64 attribute, 0 and 1 for a bool; [m] object holding str for
+            strings and lists of them. Values that no candidate has are left out.
+
         Returns:
           [n] uint32 in no order; a candidate that has several of the values comes as often.
         """
@@ -237,12 +240,13 @@ def write_attribute_index(
     store.
 
     Args:
-      store: a candidate store that this program wrote.
-      attribute: one of its attributes.
-      directory: of the bundle.
-      entry: the files to be written in it.
+      store: A candidate store that this program wrote.
+      attribute: One of its attributes.
+      directory: The directory of the bundle.
+      entry: The files to be written in it.
+
     Raises:
-      OSError: the disk refuses.
+      OSError: The files cannot be written.
     """
     import pyarrow as pa
 
@@ -261,7 +265,7 @@ def write_attribute_index(
     (directory / entry.rows).parent.mkdir(parents=True, exist_ok=True)
     with (directory / entry.rows).open("w+b") as file:
         if count:
-            # A full disk is an error here, and a fault in a map.
+            # A full disk raises an error here; in a map it would be a fault.
             os.posix_fallocate(file.fileno(), 0, 4 * count)
             rows = np.memmap(file, "<u4", "r+", shape=(count,))
             _fill(rows, _slices(store, attribute), table[_VALUE].chunk(0), ends)
@@ -273,8 +277,8 @@ def check_attribute_index(directory: Path, corpus: manifest.Corpus, attribute: s
     aside.
 
     Raises:
-      DigestMismatch, FormatError: as of `AttributeIndex`; FormatError also where it is not what the
-        store holds.
+      DigestMismatch, FormatError: The same as for `AttributeIndex`; FormatError also where the
+        index is not what the store holds.
     """
     held = corpus.filters[attribute]
     again = manifest.AttributeIndex(values="values", rows="rows")

@@ -24,7 +24,7 @@ from bundle.tables.offsets import offsets_of
 Positions = NDArray[np.int64]
 
 _NUMBER_TEXT_BYTES = 24
-"""The longest number as JSON, with quotes and a comma: an int64 beyond 2^53."""
+"""The bytes of the longest number as JSON, with quotes and a comma: an int64 beyond 2^53."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,14 +201,14 @@ class StoredColumns:
         return self._value_counts[attribute]
 
     def text_bytes(self, column: str) -> int:
-        """Returns about how many bytes a value of a column, such as `id` or `attribute:title`, has
-        as text: the longest for numbers, the average for strings and lists.
+        """Returns the approximate size in bytes, as text, of a value of a column, such as `id` or
+        `attribute:title`: the longest for numbers, the average for strings and lists.
         """
         text_bytes = self._text_bytes.get(column)
         if text_bytes is None:
             kind = arrow.kind_of(self.batches[0].arrays[column].type)
             if "string" in kind or "list" in kind:
-                # With its offsets, which take about as much as quotes and commas.
+                # The offsets are included: they take about as much as quotes and commas.
                 stored = sum(batch.arrays[column].nbytes for batch in self.batches)
                 text_bytes = ceil_div(stored, max(1, self.size))
                 text_bytes *= 1 if "string" in kind else _NUMBER_TEXT_BYTES // 8
@@ -237,7 +237,7 @@ class StoredColumns:
         beyond = positions.view(np.uint64) >= np.uint64(self.size)
         if np.count_nonzero(beyond):
             raise RowOutOfRange(
-                f"position {positions[beyond][0]} asked; the store holds {self.size} candidates"
+                f"position {positions[beyond][0]} was read; the store holds {self.size} candidates"
             )
         return positions
 

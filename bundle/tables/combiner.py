@@ -80,9 +80,9 @@ def combine_rows(
     """Reads rows by `take` and combines them, without negative ones and their weights.
 
     Args:
-      take: returns [m, dim] float32 of its own for [m] rows.
+      take: A function that returns [m, dim] float32 for [m] rows, which the caller may change.
       rows: [m] int64.
-      offsets, combiner, weights: as of `combine`.
+      offsets, combiner, weights: The same as for `combine`.
     """
     kept = rows >= 0
     if np.count_nonzero(kept) < kept.size:
@@ -127,10 +127,12 @@ def with_empty_row(
     then.
 
     Args:
-      rows, offsets, weights: as of `combine_rows`.
-      row: [n] int64, for each bag.
+      rows, offsets, weights: The same as for `combine_rows`.
+      row: [n] int64, the row for each bag.
+
     Returns:
-      The same, anew.
+      New rows, offsets and weights.
+
     Source: TensorFlow 2.20, python/ops/embedding_ops.py, safe_embedding_lookup_sparse with
     `default_id` (the rule).
     """

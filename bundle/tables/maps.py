@@ -27,9 +27,9 @@ class MappedRows:
         """Checks the sizes of all files, then maps them, whatever their size.
 
         Raises:
-          UnsafePath: a file lies outside the bundle.
-          DigestMismatch: a file is missing or shorter than its segments; nothing was mapped.
-          FormatError: a file cannot be mapped.
+          UnsafePath: A file lies outside the bundle.
+          DigestMismatch: A file is missing or shorter than its segments; nothing was mapped.
+          FormatError: A file cannot be mapped.
         """
         _check_sizes(root, segments, row_bytes)
         self._row_bytes = row_bytes
@@ -49,8 +49,8 @@ class MappedRows:
         ]
 
     def segments(self) -> list[tuple[Bytes, int, int]]:
-        """Returns of each segment the bytes of its file that are mapped, where among them it
-        begins, and its rows.
+        """Returns, for each segment, the mapped bytes of its file, the offset of the segment in
+        them, and its rows.
         """
         return self._segments
 
@@ -58,10 +58,10 @@ class MappedRows:
         """Returns [n, row_bytes] uint8. What is no row is never read: another row is.
 
         Raises:
-          RowOutOfRange: the maps are closed.
+          RowOutOfRange: The maps are closed.
         """
         if not self._segments:
-            raise RowOutOfRange("rows asked of a table that is closed")
+            raise RowOutOfRange("rows were read from a table that is closed")
         raw = np.empty((rows.size, self._row_bytes), np.uint8)
         segments, local = self._map.locate(rows.clip(0, self._map.starts[-1] - 1))
         for segment in np.unique(segments).tolist():

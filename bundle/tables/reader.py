@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 SYNC_BYTES = 16 << 20
-"""Bytes written between two requests to flush: the disk never idles for long, and is asked seldom.
+"""The bytes that are written between two requests to flush: the disk never idles for long, and
+requests are rare.
 """
 _WRITE_BYTES = 128 << 10
 """Bytes of one request to write. For longer ones, Linux (since 6.16, on ext4) takes folios as large
@@ -73,14 +74,16 @@ class SegmentWriter:
         """Begins a file, or a range of one.
 
         Args:
-          path: where it will be; its directory is made.
-          attempts: directory on the same disk where it lies until it is whole; None: beside `path`.
-          size: bytes of the file, where they come in any order; None: they come in theirs.
-          offset: first byte of the range in the file that is there; None: begins a new file.
-          older: file of an older version that may have the same content, which is not so if it is
-            gone; None: there is none. Not for a range.
+          path: The path of the file; its directory is made.
+          attempts: The directory on the same disk where the file lies until it is whole. None: It
+            lies beside `path`.
+          size: The size of the file, where its bytes come in any order. None: They come in order.
+          offset: The first byte of the range in an existing file. None: A new file begins.
+          older: A file of an older version that may have the same content; it may be gone. None:
+            There is none. A range has none.
+
         Raises:
-          OSError: it cannot be written, or `attempts` is gone, as when the run that asked for the
+          OSError: The file cannot be written, or `attempts` is gone, as when the run that needs the
             file is over.
         """
         self.is_reused = False
@@ -109,11 +112,13 @@ class SegmentWriter:
         """Appends bytes.
 
         Args:
-          data: the bytes.
-          crc32c: theirs, where they were summed already; they must not exceed `room_bytes`.
+          data: The bytes.
+          crc32c: The checksum of the bytes, where it is known already; they must not exceed
+            `room_bytes`.
+
         Raises:
-          OSError: the disk is full or broken; the file is unfinished.
-          OlderVersionUnreadable: the older file cannot be read; this one is unfinished.
+          OSError: The disk is full or broken; the file is unfinished.
+          OlderVersionUnreadable: The older file cannot be read; this one is unfinished.
         """
         piece = contiguous(data)
         before = self._digest.bytes
@@ -129,8 +134,8 @@ class SegmentWriter:
         """Puts bytes at their place in a file whose size was given; each byte once, in any order.
 
         Raises:
-          OSError: the disk is full or broken; the file is unfinished.
-          OlderVersionUnreadable: the older file cannot be read; this one is unfinished.
+          OSError: The disk is full or broken; the file is unfinished.
+          OlderVersionUnreadable: The older file cannot be read; this one is unfinished.
         """
         piece = contiguous(data)
         if self._placed is None:
@@ -232,8 +237,8 @@ class TableReader:
     (SIGBUS).
 
     Attributes:
-      rows, dim: shape of the table.
-      dtype: as stored: float32, bfloat16, float16 or int8.
+      rows, dim: The shape of the table.
+      dtype: The stored dtype: float32, bfloat16, float16 or int8.
     """
 
     _native: _rows.Rows | None = None
@@ -242,13 +247,14 @@ class TableReader:
         """Opens the table's segments under the bundle's directory.
 
         Args:
-          root: the bundle's directory.
-          table: its manifest entry.
-          native: rows are read by compiled code where it was built; False: by numpy, to the same
-            bits.
+          root: The bundle's directory.
+          table: The table's entry in the manifest.
+          native: Whether compiled code, where it was built, reads the rows. False: NumPy reads
+            them, to the same bits.
+
         Raises:
-          UnsafePath: a file lies outside the bundle.
-          DigestMismatch: a file is missing or shorter than its segments; nothing was mapped.
+          UnsafePath: A file lies outside the bundle.
+          DigestMismatch: A file is missing or shorter than its segments; nothing was mapped.
         """
         self.rows = table.rows
         self.dim = table.dim
@@ -261,20 +267,24 @@ class TableReader:
 
     @property
     def native(self) -> _rows.Rows | None:
-        """What reads its rows by compiled code; None: numpy does, or it is closed."""
+        """The compiled reader of its rows; None: NumPy reads them, or the table is closed."""
         return self._native
 
     def gather(self, rows: Rows, out: Vectors | None = None) -> Vectors:
-        """Reads rows from the mapped segments, in the order asked.
+        """Reads rows from the mapped segments, in the order of the request.
 
         Args:
-          rows: [n] int64, each in [0, rows of the table). Duplicates allowed.
-          out: [n, dim] float32 to write into; each row of it lies in one piece, the rows anywhere.
+          rows: [n] int64, each in [0, rows of the table). Duplicates are allowed.
+          out: [n, dim] float32 to write into; each of its rows is contiguous, the rows may lie
+            anywhere.
+
         Returns:
           [n, dim] float32 whatever the stored dtype, bit for bit what was stored, int8 times its
           scale: `out`, or an array in C order, owned by the caller.
+
         Raises:
-          RowOutOfRange: a row is negative or past the end; nothing was read.
+          RowOutOfRange: A row is negative or past the end; nothing was read.
+
         Source: docs/reference/format.md, Tables.
         """
         rows = np.ascontiguousarray(rows, np.int64)
@@ -282,13 +292,13 @@ class TableReader:
         return self.take(rows, out)
 
     def take(self, rows: Rows, out: Vectors | None = None) -> Vectors:
-        """Does the same as `gather` for rows that were checked before, as those of known ids are,
-        at half the cost.
+        """Does the same as `gather` for rows that were checked before, such as the rows of known
+        ids, at half the cost.
 
         Args:
-          rows: [n] int64, each less than the rows of the table; of a negative one the vector is
-            zeros. What lies past the end is never read: another row of the table is.
-          out: as of `gather`.
+          rows: [n] int64, each less than the number of rows of the table. The vector of a negative
+            row is zeros. Memory past the end is never read: another row of the table is.
+          out: The same as for `gather`.
         """
         if (native := self._native) is not None:
             return native.take(rows, out)
@@ -315,12 +325,13 @@ class TableReader:
         gives.
 
         Args:
-          rows: [m] int64, each less than the rows of the table; a negative one, and its weight,
-            counts nothing.
+          rows: [m] int64, each less than the number of rows of the table. A negative row, and its
+            weight, are left out.
           offsets: [n + 1] int64, checked: bag i owns rows[offsets[i]:offsets[i + 1]].
-          combiner: sum, mean or sqrtn.
-          weights: [m] float32; None: all 1.
-          out: as of `gather`.
+          combiner: The combiner: sum, mean or sqrtn.
+          weights: [m] float32. None: All weights are 1.
+          out: The same as for `gather`.
+
         Returns:
           [n, dim] float32: `out`, or an array in C order, owned by the caller.
         """
@@ -336,9 +347,10 @@ class TableReader:
         """Reads rows as they are stored, for another process to widen.
 
         Returns:
-          [n, bytes of a row] uint8, and [n, 4] of the scales of int8 rows, else [n, 0].
+          [n, bytes of a row] uint8, and the scales of int8 rows, [n, 4] uint8, otherwise [n, 0].
+
         Raises:
-          RowOutOfRange: as `gather`.
+          RowOutOfRange: The same as for `gather`.
         """
         rows = np.ascontiguousarray(rows, np.int64)
         self._check(rows)
@@ -355,12 +367,13 @@ class TableReader:
         Returns:
           [count, dim] little-endian float32 or float16, int8 without its scale, or uint16 holding
           bfloat16's bits.
+
         Raises:
-          RowOutOfRange: the range leaves the table.
+          RowOutOfRange: The range leaves the table.
         """
         if first < 0 or count < 0 or first + count > self.rows:
             raise RowOutOfRange(
-                f"rows {first} to {first + count} asked; the table has {self.rows} rows"
+                f"rows {first} to {first + count} were read; the table has {self.rows} rows"
             )
         return self._stored.read(RowRange(first, count)).view(STORED[self.dtype])
 
@@ -375,10 +388,10 @@ class TableReader:
                 yield from rows.warm()
 
     def resident_bytes(self) -> int:
-        """Returns how many of the table's bytes are in memory, by whatever means; of a large one by
-        samples.
+        """Returns how many of the table's bytes are in memory, whatever brought them there; large
+        files are sampled.
 
-        The kernel answers only those who may write the files, or own them; for others all of it
+        The kernel reports this only to those who may write or own the files; for others all of it
         counts.
         """
         return sum(
@@ -401,11 +414,11 @@ class TableReader:
             self._scales.close()
 
     def _check(self, rows: Rows) -> None:
-        # Seen as unsigned, a negative row is a huge one: one pass finds both. Counting is much
+        # As an unsigned integer, a negative row is huge: one pass finds both. Counting is much
         # cheaper than max().
         beyond = rows.view(np.uint64) >= np.uint64(self.rows)
         if np.count_nonzero(beyond):
             wrong = rows[beyond][0]
             raise RowOutOfRange(
-                f"row {wrong} asked; the table has {self.rows} rows, 0 to {self.rows - 1}"
+                f"row {wrong} was read; the table has {self.rows} rows, 0 to {self.rows - 1}"
             )

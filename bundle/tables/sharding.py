@@ -1,8 +1,8 @@
 """How a bundle is divided among N shards: equal ranges of the rows of large tables, partitions of
 large indexes.
 
-Every process derives the same division from the manifest, N and the least size of a sharded table;
-nothing is copied.
+Every process derives the same division from the manifest, N and the minimum size of a sharded
+table; nothing is copied.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ShardNumber(NamedTuple):
         """Reads what `str` gives.
 
         Raises:
-          ValueError: the text is no such number.
+          ValueError: The text is no such number.
         """
         spelled = _SPELLED.fullmatch(text)
         if spelled is not None:
@@ -55,7 +55,7 @@ def row_range(rows: int, shard: ShardNumber) -> RowRange:
 
 
 def sharded_tables(manifest: Manifest, min_bytes: int) -> dict[str, Table]:
-    """Returns the tables that shards hold: those of at least so many bytes."""
+    """Returns the tables that shards hold: the tables of at least `min_bytes` bytes."""
     return {name: table for name, table in manifest.tables.items() if table.bytes >= min_bytes}
 
 
@@ -89,8 +89,8 @@ def of_rows(table: Table, wanted: RowRange) -> Table:
 def held_here(
     manifest: Manifest, shard: ShardNumber | None, router: bool, min_bytes: int
 ) -> Manifest:
-    """Returns what of a bundle a process reads: a shard, a router of shards, or one that holds
-    everything.
+    """Returns the part of a bundle that a process reads: a shard, a router of shards, or a process
+    that holds everything.
     """
     if shard is not None:
         return held_by_shard(manifest, shard, min_bytes)
@@ -98,8 +98,8 @@ def held_here(
 
 
 def held_by_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Manifest:
-    """Returns what of a bundle a shard reads: the files with rows of its ranges, no tower and no
-    store.
+    """Returns the part of a bundle that a shard reads: the files with rows of its ranges, no tower
+    and no store.
     """
     tables = {}
     for name, table in sharded_tables(manifest, min_bytes).items():
@@ -122,7 +122,7 @@ def held_by_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Man
                 read |= {attribute.values, attribute.rows}
     files = tuple([file for file in manifest.files if file.path.startswith(tuple(read))])
 
-    # All indexes: their vectors are large, and checked later than other files.
+    # All indexes stay: their vectors are large, and checked later than other files.
     held: dict[str, object] = {"tables": tables, "indexes": indexes, "files": files}
     for kind in ("vocabularies", "keys", "features", "towers", "corpora", "contexts"):
         held[kind] = {}
@@ -130,7 +130,7 @@ def held_by_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Man
 
 
 def held_by_router(manifest: Manifest, min_bytes: int) -> Manifest:
-    """Returns what of a bundle a router reads: everything but what shards hold."""
+    """Returns the part of a bundle that a router reads: everything but what shards hold."""
     remote = sharded_tables(manifest, min_bytes)
     tables = {name: table for name, table in manifest.tables.items() if name not in remote}
     indexes = {name: index for name, index in manifest.indexes.items() if index.partitions == 1}

@@ -16,12 +16,12 @@ from bundle.storage import arrow
 from bundle.tables.id_values import Rows, Values, integers, known_kind, strings
 
 DICTIONARY_MAX = 100_000
-"""Strings that a dictionary holds. A dictionary answers sooner, but takes 150 bytes a string in
-every process.
+"""The maximum number of strings that a dictionary holds. A dictionary is faster, but takes 150
+bytes per string in every process.
 """
 _SEARCHED_MAX = 200
-"""Keys that are found by a binary search each; of more, all go on from their bucket's start, a step
-at a time.
+"""The maximum number of keys that are found by a binary search each. More keys are searched
+together, from the start of their buckets, step by step.
 """
 _HASHED_TOGETHER = 65_536
 
@@ -126,10 +126,10 @@ class StringKeys:
 
 
 class MappedStringKeys:
-    """Positions of many distinct strings, by their fingerprints: 16 bytes of memory a string.
+    """Positions of many distinct strings, by their fingerprints: 16 bytes of memory per string.
 
     The strings themselves stay in the mapped file. The string at the position that a fingerprint
-    leads to is compared with the one that was asked for.
+    leads to is compared with the wanted one.
     """
 
     dtype = "string"

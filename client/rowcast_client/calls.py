@@ -52,10 +52,10 @@ class VersionOptions(TypedDict, total=False):
     """Options of every call that goes to one version of a model.
 
     Attributes:
-      version: left out or 0: the current one.
-      label: of the version, instead of its number.
-      timeout_s: for all attempts together; left out: the client's.
-      request_id: under which the service logs the call; left out: a new one.
+      version: The version; the current one if this is left out or 0.
+      label: The label of the version, instead of its number.
+      timeout_s: The timeout in seconds for all attempts together; the client's if left out.
+      request_id: The ID under which the service logs the call; a new one if left out.
     """
 
     version: int
@@ -87,7 +87,8 @@ class SelectOptions(CallOptions, total=False):
         request.
       negative_ids: candidates that the neighbors must not be like, given as `exclude_ids`; they are
         not returned either.
-      offset: for pages: the neighbors from this one on, of the list over a pool of `pool_size`.
+      offset: The position of the first neighbor to return, for pages: the list is made over a pool
+        of `pool_size`.
       crowding: how many neighbors may have the same value of an attribute, by attribute:
         `{"seller": 3}`.
       diversity: 0: by score alone; up to 1: less and less like the neighbors before.
@@ -98,8 +99,8 @@ class SelectOptions(CallOptions, total=False):
       index: left out: the only one.
       recall: at least this one, by the index's measured curve; left out or 0: as exported.
       explain: the response has an explanation of each request.
-      context_ids: of contexts whose stored features are taken where `context` sends none: one, or a
-        list of them.
+      context_ids: The ID, or a list of IDs, of contexts whose stored features are taken where
+        `context` sends none.
     """
 
     k: int
@@ -155,8 +156,8 @@ def retrieve(
     Args:
       context: features of one query, `{"user_id": 5, "history": [1, 2, 3]}`, or a list of such
         dicts.
-      vectors: of one query: [dim], or [m, dim], for which a candidate has its best score; of n
-        queries a list of n such arrays, or [n, m, dim].
+      vectors: The vectors of one query: [dim], or [m, dim], for which a candidate has its best
+        score; for n queries, a list of n such arrays, or [n, m, dim].
       ids: candidates whose own vectors are the query: of one query an id, or a list, for which a
         candidate has its best score; of n queries a list of n lists.
       exact: search exactly, whatever the index.
@@ -205,15 +206,15 @@ def rank(
 
     Args:
       context: features of one context, or a list of them; None: all are stored, or have defaults.
-      candidate_ids: of several contexts a list of lists, one per context. None: candidates are
-        given by features alone.
+      candidate_ids: The ids of the candidates; for several contexts a list of lists, one per
+        context. None: Candidates are given by features alone.
       candidate_features: name -> one value per candidate; of several contexts a list of such
         dicts. What is not sent is taken from the candidate store.
       k: only the k best of each context, best first; 0: all, in the order sent.
       heads: outputs returned beside the score.
       formula: over outputs, gives the score: `click^0.7 * like^0.3`; empty: the model's own.
-      context_ids: of contexts whose stored features are taken where `context` sends none: one, or a
-        list of them.
+      context_ids: The ID, or a list of IDs, of contexts whose stored features are taken where
+        `context` sends none.
       tower: empty: the only ranking tower.
       options: model, version, label, timeout_s, request_id: see CallOptions.
 
@@ -267,7 +268,7 @@ def embed(features: Requests, *, tower: str = "", **options: Unpack[CallOptions]
     """Computes a tower's vector for each of the given features.
 
     Args:
-      features: of one example, or a list of them.
+      features: The features of one example, or a list of them.
       tower: empty: the only one.
       options: model, version, label, timeout_s, request_id: see CallOptions.
 
@@ -283,7 +284,7 @@ def lookup(feature: str, ids: Candidates, **options: Unpack[CallOptions]) -> Cal
     """Reads the table rows that a feature's ids stand for.
 
     Args:
-      feature: whose table and id rule are used.
+      feature: The name of the feature whose table and id rule are used.
       ids: a list of ids.
       options: model, version, label, timeout_s, request_id: see CallOptions.
 
@@ -302,7 +303,7 @@ def models(
     """Lists the models of the service, with the state of each version.
 
     Args:
-      timeout_s: for all attempts together; None: the client's.
+      timeout_s: The timeout in seconds for all attempts together; None: The client's timeout.
       request_id: under which the service logs the call; None: a new one.
     """
     request = pb.ListModelsRequest()

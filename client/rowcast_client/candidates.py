@@ -67,8 +67,9 @@ def pack_candidates(
 
     Args:
       context: features of the contexts; Columns may be those of one or of several.
-      ids: of the candidates, or a list of them per context; None: given by features alone.
-      features: of the candidates, or a list of them per context.
+      ids: The ids of the candidates, or a list of them per context. None: The candidates are given
+        by features alone.
+      features: The features of the candidates, or a list of them per context.
     Raises:
       InvalidArgument: contexts, ids and features do not fit each other.
     """

@@ -98,7 +98,8 @@ class _Connection:
           cert_file: certificate, PEM, for services that require one of their clients; with
             key_file.
           key_file: its private key, PEM without a password.
-          token: for services that require one; over TLS, since anyone who reads it may use it.
+          token: The token for services that require one; over TLS, since anyone who reads it may
+            use it.
           headers: sent with every call, such as those that a proxy requires.
 
         Raises:

@@ -83,7 +83,7 @@ def pack_column(name: str, values: Column | Sequence[Any] | NDArray[Any]) -> pb.
     """Packs the values of one feature for n examples.
 
     Args:
-      name: of the feature, for messages.
+      name: The name of the feature, for messages.
       values: a Column, or n values, or an array [n] or [n, ...].
     Raises:
       InvalidArgument: a value that is no feature value.

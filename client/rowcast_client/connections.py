@@ -94,7 +94,7 @@ class DeadlineStream(httpcore.NetworkStream):
         self._connection.close()
 
     def get_extra_info(self, info: str) -> Any:
-        """Returns what httpcore asks for; None for everything else.
+        """Returns the information that httpcore needs; None for everything else.
 
         An idle connection that can be read has been closed by the other side.
         """

@@ -76,8 +76,8 @@ def near(
     """The candidate lies within a circle on the earth.
 
     Args:
-      latitude, longitude: of the center, in degrees.
-      radius_m: Radius in meters.
+      latitude, longitude: The position of the center, in degrees.
+      radius_m: The radius in meters.
       latitude_attribute, longitude_attribute: The attributes that hold a candidate's degrees.
     """
     circle = {

@@ -96,7 +96,7 @@ class Neighbor:
       score: larger is better; of `recommend`, the ranking tower's.
       attributes: the requested ones: int, float, str, list of str, or None where the candidate has
         none.
-      retrieval_score: of `recommend`, the score of the index.
+      retrieval_score: The score of the index, from `recommend`.
     """
 
     id: int | str
@@ -149,9 +149,9 @@ class Retrieved(Answer[Neighbors]):
 
     Attributes:
       searched: candidates that were searched; 0 from `recommend`.
-      explanations: of each query, if requested.
-      degraded: of `recommend`: whether diversity was dropped, or some or all are in the order of
-        retrieval, unranked.
+      explanations: The explanation of each query, if requested.
+      degraded: Whether `recommend` dropped diversity, or returned some or all neighbors unranked,
+        in the order of retrieval.
       degraded_reason: why, in a sentence with the numbers.
     """
 
@@ -166,7 +166,7 @@ class RankedCandidate:
     """A candidate with its score.
 
     Attributes:
-      id: as sent; None if candidates were sent by features alone.
+      id: The ID as sent; None if candidates were sent by features alone.
       score: larger is better.
       position: its place among the candidates as sent.
       heads: the other requested outputs.

@@ -43,7 +43,7 @@ class Address:
     """A parsed address.
 
     Attributes:
-      url: as given, for messages.
+      url: The address as given, for messages.
       transport: "http" or "grpc".
       secure: over TLS.
       target: what the transport connects to: a base URL of HTTP, host:port of gRPC.
@@ -89,7 +89,7 @@ class Tls:
     """Whom a client trusts over TLS, and the certificate that it shows.
 
     Attributes:
-      context: for HTTP.
+      context: The TLS context for HTTP.
       pems: authorities, key and certificate, for gRPC in its order; None: those that gRPC ships, no
         certificate.
     """

@@ -1,4 +1,4 @@
-"""Several inputs -> rows: their values hashed together, or computed by a graph."""
+"""From several inputs to rows: their values are hashed together, or a graph computes the rows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from bundle.tables.offsets import Offsets, offsets_of
 from bundle.tables.vocabularies import Vocabulary
 
 COMBINATIONS_MAX = 1 << 20
-"""Of the values of one feature's inputs in a call: a few long bags have a great many."""
+"""The maximum number of combinations of the values of one feature's inputs in a call: a few long
+bags have a great many.
+"""
 
 
 class Key:
-    """One of the inputs of a cross: the number of each of its values."""
+    """One of the inputs of a cross; computes the number of each of its values."""
 
     def __init__(self, name: str, entry: CrossKey, vocabularies: Mapping[str, Vocabulary]) -> None:
-        """Begins the key of input `name`."""
+        """Creates the key of input `name`."""
         self.name = name
         self.entry = entry
         self._graph: Graph | None = None
@@ -33,7 +35,7 @@ class Key:
             self._graph = Graph(entry.ids, opened, gives_texts=True)
 
     def packed(self, column: Column, n: int) -> tuple[Values, Offsets]:
-        """Returns values and offsets of n examples, without the values that only fill up."""
+        """Returns the values and offsets of n examples, without padding."""
         offsets = checked_offsets(self.name, column, n)
         if self.entry.padding is None:
             return column.values, offsets
@@ -53,14 +55,14 @@ class Key:
 
 
 class Crossed:
-    """Row = hash of one value of each input together, mod `buckets`; the values of the last input
-    vary fastest.
+    """Rows that are the hash of one value of each input together, modulo `buckets`. The values of
+    the last input vary fastest.
     """
 
     def __init__(
         self, names: Sequence[str], entry: CrossedIds, vocabularies: Mapping[str, Vocabulary]
     ) -> None:
-        """Begins the cross of some inputs."""
+        """Creates the cross of some inputs."""
         self._entry = entry
         self._keys = [
             Key(name, key, vocabularies) for name, key in zip(names, entry.keys, strict=True)
@@ -68,20 +70,22 @@ class Crossed:
         self.rule = rule_of(IdentityIds(), vocabularies)
 
     def ids(self, columns: Sequence[Column], n: int) -> Column:
-        """Returns the rows of n examples; one without a value of some input has none.
+        """Returns the rows of n examples. An example without a value for some input has none.
 
         Args:
-          columns: of each input.
-          n: examples in each of them.
+          columns: The column of each input.
+          n: The number of examples in each column.
+
         Raises:
-          FeatureError: a column does not fit its input, or there are more than `COMBINATIONS_MAX`
+          FeatureError: A column does not fit its input, or there are more than `COMBINATIONS_MAX`
             combinations.
+
         Source: TensorFlow 2.20, core/kernels/sparse_cross_op.cc, HashCrosser and ProductIterator
         (the rule).
         """
         sent = [key.packed(column, n) for key, column in zip(self._keys, columns, strict=True)]
         lengths = np.array([np.diff(offsets) for _, offsets in sent])
-        # In floats: the product of a few long bags' lengths may not fit an int64.
+        # Computed in floats: the product of a few long bags' lengths may not fit an int64.
         if np.prod(lengths.astype(np.float64), axis=0).sum() > COMBINATIONS_MAX:
             first, *others = (key.name for key in self._keys)
             raise FeatureError(
@@ -92,7 +96,7 @@ class Crossed:
         offsets = offsets_of(counts)
         hashed = np.full(offsets[-1], self._entry.hash_key, np.uint64)
         behind = (
-            counts  # combinations of the values of this input and those behind it, of each example
+            counts  # for each example, the combinations of this input's values and later inputs'
         )
         example = np.repeat(np.arange(n), counts)
         left = np.arange(offsets[-1]) - offsets[example]
@@ -108,18 +112,18 @@ class Crossed:
 
 
 class Joined:
-    """Row = what a graph computes of one value of each input."""
+    """Rows that a graph computes from one value of each input."""
 
     def __init__(
         self, names: Sequence[str], entry: JoinedIds, vocabularies: Mapping[str, Vocabulary]
     ) -> None:
-        """Begins the graph of some inputs."""
+        """Creates the graph of some inputs."""
         self._names = names
         opened = [vocabularies[table.vocabulary] for table in entry.ids.tables]
         self._graph = Graph(entry.ids, opened)
         self.rule = rule_of(IdentityIds(), vocabularies)
 
     def ids(self, columns: Sequence[Column], _n: int) -> Column:
-        """Returns the row of each example; each column holds one value of each."""
+        """Returns the row of each example; each column holds one value per example."""
         sent = [(name, column.values) for name, column in zip(self._names, columns, strict=True)]
         return Column(self._graph.results(sent).astype(np.int64, copy=False))

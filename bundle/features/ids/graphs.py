@@ -1,4 +1,4 @@
-"""Rows by the model's own operations: the graph of a manifest, computed with NumPy."""
+"""Rows of ids, computed by the model's own operations: the graph of a manifest, run with NumPy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bundle.tables.vocabularies import Vocabulary
 Array = NDArray[Any]
 _FIND = "LookupTableFindV2"
 _SIZE = "num_buckets"
-"""The attribute of hashes that graphs of one form may differ by."""
+"""The attribute of hashes by which graphs of one form may differ: their number of buckets."""
 _QUIET = frozenset(
     {
         *("AsString", "Bucketize", "Equal", "GatherV2", "Less", "LookupTableFindV2", "NotEqual"),
@@ -29,46 +29,46 @@ _QUIET = frozenset(
         *("StringToHashBucketStrong", "StringUpper"),
     }
 )
-"""Operations in which NumPy warns of nothing."""
+"""The operations that cause no warnings of NumPy."""
 _MISFITS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 _INT32 = np.iinfo(np.int32)
 _BOUNDARIES: TypeAdapter[tuple[float, ...]] = TypeAdapter(Boundaries)
 
 
 class Graph:
-    """Computes rows of ids by the nodes of a graph.
+    """Computes the rows of ids by the nodes of a graph.
 
     Attributes:
-      form: equal for graphs that differ by their parameters alone.
-      parameters: the constants that are no lists, and the numbers of buckets of hashes, arrays
+      form: A key that is equal for graphs that differ by their parameters alone.
+      parameters: The constants that are no lists and the numbers of buckets of hashes, as arrays
         without axes, in the order of the nodes.
     """
 
     def __init__(
         self, entry: GraphIds, vocabularies: Sequence[Vocabulary], gives_texts: bool = False
     ) -> None:
-        """Begins a graph.
+        """Creates a graph.
 
         Args:
-          entry: of the manifest.
-          vocabularies: those of its lookup tables, open.
-          gives_texts: its results may be texts instead of integers.
+          entry: The entry of the manifest.
+          vocabularies: The vocabularies of its lookup tables, open.
+          gives_texts: Whether its results may be texts instead of integers.
 
         Raises:
-          FormatError: a node names an unknown operation, lacks an attribute, or does not fit the
+          FormatError: A node names an unknown operation, lacks an attribute, or does not fit the
             results that it takes; names the node.
         """
         self._entry = entry
         self._lists: dict[int, Array] = {}
         self._constants: list[tuple[int, int]] = []
-        """Positions of nodes, and of their parameters."""
+        """The positions of nodes, with the positions of their parameters."""
         self._inputs: list[_Input] = []
         self._steps: list[_Step] = []
         parameters: list[Array] = []
         finished = _last_reads(entry)
         for position, node in enumerate(entry.nodes):
             if isinstance(node, InputNode):
-                # Strings that are looked up alone need not become bytes.
+                # Strings that are only looked up need not become bytes.
                 is_key = node.dtype == "string" and _is_key(entry, position)
                 read = strings if is_key else _READ_BY[node.dtype]
                 self._inputs.append(_Input(position, node.input, read))
@@ -100,38 +100,38 @@ class Graph:
         self._check_types("iuO" if gives_texts else "iu")
 
     def rows(self, feature: str, values: Values, parameters: Sequence[Array]) -> Rows:
-        """Returns [m] int64 rows of [m] ids.
+        """Returns the rows of [m] ids: [m] int64.
 
         Args:
-          feature: named in errors.
-          values: ids.
-          parameters: in place of `self.parameters`; each one value, or [m].
+          feature: The name of the feature in errors.
+          values: The ids.
+          parameters: The values to use instead of `self.parameters`; each is one value, or [m].
 
         Raises:
-          FeatureError: a value is none that the model takes; names `feature`.
+          FeatureError: The model does not take a value; names `feature`.
         """
         rows = self._results([(feature, values)], parameters)
         return rows if rows.dtype == np.int64 else rows.astype(np.int64)
 
     def results(self, sent: Sequence[tuple[str, Values]]) -> Array:
-        """Returns [m] integers, or texts as bytes, of one value of each of several inputs.
+        """Returns [m] integers, or texts as bytes, each from one value of each input.
 
         Args:
-          sent: name and [m] values of each input.
+          sent: The name and the [m] values of each input.
 
         Raises:
-          FeatureError: a value is none that the model takes; names its input, or the first one.
+          FeatureError: The model does not take a value; names its input, or the first one.
         """
         return self._results(sent, self.parameters)
 
     def _check_types(self, kinds: str) -> None:
-        """Computes the row of one value of each input's type, and of none.
+        """Computes the row of one value of each input's type, and the rows of no values.
 
         Args:
-          kinds: of results, as NumPy calls them.
+          kinds: The kinds of results that are allowed: codes of NumPy's `dtype.kind`.
 
         Raises:
-          FormatError: an operation does not take what it is given, or there are no rows.
+          FormatError: An operation does not take its operands, or the results are no rows.
         """
         for count in (1, 0):
             sent = [("", _sample(node.dtype, count)) for node in self._entry.inputs]
@@ -163,9 +163,9 @@ class Graph:
         """Returns the result of the last node.
 
         Args:
-          feature: named in errors.
-          results: of the nodes that are no operations, by position.
-          parameters: as for `rows`.
+          feature: The name of the feature in errors.
+          results: The results of the nodes that are no operations, by position.
+          parameters: The same as for `rows`.
         """
         for step in self._steps:
             operands = map(results.__getitem__, step.node.inputs)
@@ -176,7 +176,7 @@ class Graph:
                 results[step.position] = step.compute(attributes, *operands)
             except UnknownKey as problem:
                 raise UnknownRefused(feature, str(problem)) from problem
-            except FeatureError as problem:  # of a vocabulary, which knows no input
+            except FeatureError as problem:  # raised by a vocabulary, which does not know the input
                 raise FeatureError(feature, problem.problem) from problem
             except Rejected as problem:
                 raise FeatureError(
@@ -196,9 +196,10 @@ class _Input(NamedTuple):
     """An input of a graph.
 
     Attributes:
-      position: of its node.
-      number: of the input among several.
-      read: takes the name of the input and what callers sent; returns what operations take.
+      position: The position of its node.
+      number: The number of the input among several.
+      read: A function that takes the name of the input and the values that callers sent, and
+        returns what operations take.
     """
 
     position: int
@@ -210,11 +211,11 @@ class _Step(NamedTuple):
     """An operation of a graph.
 
     Attributes:
-      position: of its node.
-      node: names the operation.
-      compute: takes the attributes and the operands.
-      size: the position of its number of buckets among the parameters; -1: it has none.
-      finished: nodes whose results no later operation reads.
+      position: The position of its node.
+      node: The node, which names the operation.
+      compute: A function that takes the attributes and the operands.
+      size: The position of its number of buckets among the parameters; -1 if it has none.
+      finished: The positions of the nodes whose results no later operation reads.
     """
 
     position: int
@@ -225,11 +226,11 @@ class _Step(NamedTuple):
 
 
 class UnknownKey(Exception):
-    """A key that a vocabulary lacks, and that the model fails on."""
+    """A vocabulary lacks a key, and the model fails on such keys."""
 
 
 def _search(table: LookupTable, vocabulary: Vocabulary) -> Callable[..., Array]:
-    """Returns what finds the values of keys in a lookup table.
+    """Returns a function that finds the values of keys in a lookup table.
 
     Source: TensorFlow 2.20, core/kernels/lookup_table_op.h (the rule).
     """
@@ -252,16 +253,16 @@ def _search(table: LookupTable, vocabulary: Vocabulary) -> Callable[..., Array]:
 
 
 def _strings(texts: Array) -> Array:
-    """Returns [m] object: the strings of [m] texts."""
+    """Returns the strings of [m] texts: [m] object."""
     listed = texts.tolist()
     strings = np.empty(len(listed), object)
-    # Bytes that are no UTF-8 become surrogates, which no key has.
+    # Bytes that are not UTF-8 become surrogates, which no key contains.
     strings[:] = list(map(bytes.decode, listed, repeat("utf-8"), repeat("surrogateescape")))
     return strings
 
 
 def _is_key(entry: GraphIds, position: int) -> bool:
-    """Returns whether a node is read, and by lookup tables alone."""
+    """Returns whether a node is read, and only by lookup tables."""
     readers = [
         node.op
         for node in entry.nodes
@@ -271,12 +272,12 @@ def _is_key(entry: GraphIds, position: int) -> bool:
 
 
 def _sample(dtype: str, count: int) -> Values:
-    """Returns some values of an input's type."""
+    """Returns sample values of an input's type."""
     return np.full(count, "0", object) if dtype == "string" else np.zeros(count, np.int64)
 
 
 def _form(entry: GraphIds) -> Hashable:
-    """Returns a graph without its parameters."""
+    """Returns a key of a graph that does not depend on its parameters."""
     nodes = []
     for node in entry.nodes:
         written = node.model_dump(mode="json")
@@ -292,7 +293,7 @@ def _size(position: int, node: OperationNode) -> Array:
     """Returns the number of buckets of a hash, uint64.
 
     Raises:
-      FormatError: there is none; names the node.
+      FormatError: The attribute is no positive int64; names the node.
     """
     size = node.attributes[_SIZE]
     if type(size) is not int or not 1 <= size < 1 << 63:
@@ -304,7 +305,7 @@ def _size(position: int, node: OperationNode) -> Array:
 
 
 def _last_reads(entry: GraphIds) -> dict[int, list[int]]:
-    """Returns the nodes whose results no node behind a position reads, by that position."""
+    """Returns, by the position of an operation, the nodes whose results it is the last to read."""
     last_reader = {
         operand: position
         for position, node in enumerate(entry.nodes)
@@ -321,7 +322,7 @@ def _check(position: int, node: OperationNode, entry: GraphIds) -> None:
     """Checks a node by the table of operations.
 
     Raises:
-      FormatError: the table has no such operation, or it takes other operands or attributes.
+      FormatError: The table has no such operation, or it takes other operands or attributes.
     """
     what = f"node {position} ({node.op}) of a graph of ids"
     if node.op == _FIND:
@@ -362,10 +363,10 @@ def _check(position: int, node: OperationNode, entry: GraphIds) -> None:
 
 
 def _constant(node: ConstantNode) -> Array:
-    """Returns the values of a constant: [k] of a list, else one without axes.
+    """Returns the values of a constant: [k] for a list, otherwise an array without axes.
 
     Raises:
-      FormatError: a value does not fit the dtype.
+      FormatError: A value does not fit the dtype.
     """
     values: Array
     try:
@@ -414,7 +415,7 @@ def _texts_of_ids(feature: str, values: Values) -> Array:
 
 
 def _encoded(feature: str, strings: Sequence[str]) -> Array:
-    """Returns [m] object: the bytes of strings."""
+    """Returns the bytes of strings: [m] object."""
     texts = np.empty(len(strings), object)
     try:
         texts[:] = list(map(str.encode, strings))

@@ -1,5 +1,5 @@
-"""One input's ids -> rows, by the rules of the manifest. The train/serve skew lives or
-dies here.
+"""From the ids of one input to rows, by the rules of the manifest. Any difference from training
+here is train/serve skew.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from bundle.tables.key_index import KeyIndex
 from bundle.tables.vocabularies import Vocabulary
 
 Parameters = Sequence[NDArray[Any]]
-"""Constants by which rules of one form differ: each one value, or one for each id."""
+"""The constants by which rules of one form differ: each is one value, or one for each id."""
 Evaluation = Callable[[str, Values, Parameters], Rows]
-"""Takes the input's name, for errors, [m] ids and parameters; returns [m] int64."""
+"""A function that takes the input's name, for errors, [m] ids and parameters; returns [m] int64."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Rule:
     """How the ids of one input become rows.
 
     Attributes:
-      evaluate: makes a row of each id.
-      form: equal for rules whose `evaluate` differs by its parameters alone.
-      parameters: of `evaluate`, arrays without axes.
+      evaluate: A function that makes a row of each id.
+      form: A key that is equal for rules whose `evaluate` differs by its parameters alone.
+      parameters: The parameters of `evaluate`, arrays without axes.
     """
 
     evaluate: Evaluation
@@ -42,28 +42,29 @@ class Rule:
     parameters: tuple[NDArray[Any], ...] = ()
 
     def resolve(self, feature: str, values: Values) -> Rows:
-        """Returns [m] int64 rows; negative, or beyond the table, where an id is unknown.
+        """Returns [m] int64 rows; they are negative, or past the end of the table, where an id is
+        unknown.
 
         Raises:
-          FeatureError: a value is no id; names `feature`.
+          FeatureError: A value is no id; names `feature`.
         """
         return self.evaluate(feature, values, self.parameters)
 
 
 class RuleSet:
-    """Rules of several features, which are resolved together: those of one form evaluate their
-    ids as one.
+    """The rules of several features, which are resolved together: rules of one form evaluate all
+    their ids in one call.
     """
 
     def __init__(self, rules: Sequence[Rule], features: Sequence[str]) -> None:
-        """Takes the rule of each feature, and what errors call its input."""
+        """Takes the rule of each feature, and the name of its input in errors."""
         self._rules = rules
         self._features = features
         self._no_rows = [_NO_ROWS] * len(rules)
         self._groups: dict[tuple[np.dtype[Any], ...], list[_Group]] = {}
 
     def resolve(self, columns: Sequence[Values]) -> list[Rows]:
-        """Returns what `Rule.resolve` does of each column."""
+        """Returns what `Rule.resolve` returns for each column."""
         dtypes = tuple(map(_DTYPE, columns))
         if dtypes not in self._groups:
             self._groups[dtypes] = self._grouped(dtypes)
@@ -86,7 +87,7 @@ class RuleSet:
         return [_Group.of(self._rules, group) for group in members.values()]
 
     def _evaluate(self, group: _Group, columns: Sequence[Values], rows: list[Rows]) -> None:
-        """Evaluates the ids of rules of one form; writes what each makes to `rows`."""
+        """Evaluates the ids of rules of one form; writes the rows of each to `rows`."""
         sent = [columns[member] for member in group.members]
         first = group.members[0]
         sizes = [values.size for values in sent]
@@ -95,7 +96,7 @@ class RuleSet:
             whole = self._rules[first].evaluate(
                 self._features[first], np.concatenate(sent), parameters
             )
-        except FeatureError:  # it names the first input of them: each speaks for itself
+        except FeatureError:  # it names the first input: evaluate each rule by itself
             for member, values in zip(group.members, sent, strict=True):
                 rows[member] = self._rules[member].resolve(self._features[member], values)
             return
@@ -108,9 +109,9 @@ class _Group:
     """Rules of one form.
 
     Attributes:
-      members: their places.
-      only_member: the place of the only one; None: there are several.
-      parameters: each one value where all rules agree, else one for each rule.
+      members: The positions of the rules.
+      only_member: The position of the only rule; None if there are several.
+      parameters: The parameters: each is one value where all rules agree, otherwise one per rule.
     """
 
     members: list[int]
@@ -119,7 +120,7 @@ class _Group:
 
     @classmethod
     def of(cls, rules: Sequence[Rule], members: list[int]) -> _Group:
-        """Joins the parameters of some rules."""
+        """Creates a group from the parameters of some rules."""
         parameters = []
         for values in zip(*[rules[member].parameters for member in members], strict=True):
             each = np.array([value[()] for value in values], values[0].dtype)
@@ -139,7 +140,7 @@ def split(whole: NDArray[Any], parts: Sequence[NDArray[Any]]) -> list[NDArray[An
 
 def within(rows: Rows, limits: NDArray[np.uint64] | int) -> Rows:
     """Returns rows with -1 in place of those outside [0, limit)."""
-    # Seen as unsigned, negative rows are huge: one comparison finds both ends.
+    # As unsigned integers, negative rows are huge: one comparison covers both ends.
     (beyond,) = (rows.view(np.uint64) >= np.uint64(limits)).nonzero()
     if not beyond.size:
         return rows
@@ -156,8 +157,8 @@ def rule_of(
     """Returns the rule that a manifest entry describes.
 
     Raises:
-      KeyError: its vocabulary or key index is not among those given, which are open.
-      FormatError: a graph cannot be computed; names the node.
+      KeyError: Its vocabulary or key index is not among the open ones that were passed.
+      FormatError: A graph cannot be computed; names the node.
     """
     match entry:
         case IdentityIds():
