@@ -215,7 +215,9 @@ class LogWriter:
                 f"change log {log.path} was removed while it is served; no change was made: put it "
                 "back, or restart the service without it"
             )
-        return log._read_new() if log.has_news else []
+        if not log.has_news:
+            return []
+        return log._read_new()
 
     def append(self, payloads: Sequence[bytes]) -> list[int]:
         """Appends records; when this returns, they are on the disk.
@@ -299,7 +301,9 @@ class LogTail:
           OSError: Likewise.
         """
         with self._lock:
-            descriptor = _lock_to_read(self._path) if self._path.exists() else None
+            descriptor = None
+            if self._path.exists():
+                descriptor = _lock_to_read(self._path)
             try:
                 return self._after(sequence, checksum, bytes_max)
             except FileNotFoundError:
@@ -341,10 +345,14 @@ class LogTail:
             self._marks_sequences = []
             self._marks_ends = []
         number = bisect.bisect_left(self._marks_sequences, sequence)
-        return self._marks_ends[number - 1] if number else len(MAGIC)
+        if not number:
+            return len(MAGIC)
+        return self._marks_ends[number - 1]
 
     def _mark(self, sequence: int, end: int) -> None:
-        last = self._marks_ends[-1] if self._marks_ends else 0
+        last = 0
+        if self._marks_ends:
+            last = self._marks_ends[-1]
         if end - last >= _MARK_BYTES:
             self._marks_sequences.append(sequence)
             self._marks_ends.append(end)

@@ -178,7 +178,9 @@ def finish(directory: Path, manifest: SegmentManifest, attributes: tuple[str, ..
         del table
         (directory / _UNSORTED).unlink()
     filters = {}
-    for number, attribute in enumerate(attributes if manifest.size else ()):
+    if not manifest.size:
+        attributes = ()
+    for number, attribute in enumerate(attributes):
         entry = AttributeIndex(
             values=f"filters/{number:05d}/values.arrow", rows=f"filters/{number:05d}/rows.bin"
         )

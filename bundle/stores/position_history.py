@@ -133,11 +133,7 @@ class PositionHistory:
             slots = self._slots = _Slots(ends, slots.by_id)
         by_id = slots.by_id
         for slot, key in enumerate(ids, first):
-            known = by_id.get(key)
-            if known is None:
-                by_id[key] = [slot]
-            else:
-                known.append(slot)
+            by_id.setdefault(key, []).append(slot)
         self._slot_count = end
 
     def end(self, positions: Positions, number: int) -> None:

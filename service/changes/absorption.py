@@ -136,9 +136,9 @@ class Absorber:
                 if self._stopping.is_set():
                     process.kill()
         if process.returncode:
-            shown = messages.decode(errors="replace")[-_SHOWN_CHARACTERS:]
+            last_messages = messages.decode(errors="replace")[-_SHOWN_CHARACTERS:]
             raise AbsorptionFailed(
-                f"the process that makes a segment ended with {process.returncode}: {shown}"
+                f"the process that makes a segment ended with {process.returncode}: {last_messages}"
             )
 
     @contextmanager

@@ -111,8 +111,8 @@ class Source:
             with problem:
                 if problem.code == _TOO_MANY:
                     raise Busy from problem
-                shown = problem.read(_SHOWN_MAX).decode(errors="replace")
-            raise CopyFailed(f"{self.url} responds {problem.code}: {shown}") from problem
+                body_text = problem.read(_SHOWN_MAX).decode(errors="replace")
+            raise CopyFailed(f"{self.url} responds {problem.code}: {body_text}") from problem
         except (OSError, TypeError, ValueError, BundleError) as problem:
             raise CopyFailed(f"{self.url}: {problem}") from problem
         return Copied(records, last)

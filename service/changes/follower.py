@@ -69,7 +69,9 @@ class Changes:
         self._metrics = metrics
         self._models: dict[str, ModelChanges] = {}
         self._copied_report = report
-        self._source = Source(settings) if settings.follow_changes else None
+        self._source: Source | None = None
+        if settings.follow_changes:
+            self._source = Source(settings)
         self._copiers: dict[str, LogCopier] = {}
         self._attached: dict[ModelVersion, ModelChanges] = {}
         self._lock = threading.Lock()

@@ -88,7 +88,7 @@ class PlannedAbsorption(NamedTuple):
       sequence: Of the last change that the segment contains.
       base: The corpus as the bundle has it.
       indexes: Those over it.
-      kept: The segments before, which stay.
+      kept_segments: The segments before, which stay.
       parts: The candidates.
     """
 
@@ -97,7 +97,7 @@ class PlannedAbsorption(NamedTuple):
     sequence: int
     base: LoadedStore
     indexes: Mapping[str, ServedIndex]
-    kept: tuple[SegmentName, ...]
+    kept_segments: tuple[SegmentName, ...]
     parts: AbsorbedParts
 
 
@@ -330,7 +330,7 @@ class ModelChanges:
         absorption = Absorption(
             fingerprint=loaded.fingerprint,
             sequence=planned.sequence,
-            segments=(*planned.kept, segment),
+            segments=(*planned.kept_segments, segment),
         )
         change = absorption_change(planned.corpus, loaded.version, time.time(), absorption)
         with self._lock:
@@ -365,7 +365,9 @@ class ModelChanges:
             for corpus, store in version.corpora.items():
                 prefix = segment_prefix(version.loaded, corpus)
                 absorption = self._absorptions.get((version.loaded.version, corpus))
-                last = 0 if absorption is None else absorption.sequence
+                last = 0
+                if absorption is not None:
+                    last = absorption.sequence
                 number = name.removeprefix(prefix).partition("-")[0]
                 if name.startswith(prefix) and number.isdecimal() and int(number) > last:
                     return store
@@ -717,12 +719,13 @@ class ModelChanges:
                 is_held = self._is_copy or is_fresh or head.absorption.sequence <= begun
             if is_held:
                 continue
-            kept = change
+            applicable = change
             if sequence <= included and head.kind != "rows":
                 ids = expiring.get(head.target, set())
-                kept = change.only(np.array([key in ids for key in change.ids.tolist()], bool))
-            if kept.size:
-                missing.append((sequence, kept))
+                is_expiring = np.array([key in ids for key in change.ids.tolist()], bool)
+                applicable = change.only(is_expiring)
+            if applicable.size:
+                missing.append((sequence, applicable))
         for run in runs_of_upserts(missing):
             version.apply_run(run)
         if changes:

@@ -197,9 +197,9 @@ class ChangedCorpus:
         columns = [EXPIRES, *(sent_column(name) for name in self.indexes)]
         arrays = segment.store.arrays(positions, columns)
         ids = segment.store.ids(positions)
-        for name, sent in self._sent.items():
+        for name, sent_ids in self._sent.items():
             was_sent = arrays[sent_column(name)].to_numpy(zero_copy_only=False)
-            sent.update(ids[was_sent].tolist())
+            sent_ids.update(ids[was_sent].tolist())
         expires_s = arrays[EXPIRES].to_numpy(zero_copy_only=False)
         expiring = ~np.isnan(expires_s)
         for key, time_s in zip(ids[expiring].tolist(), expires_s[expiring].tolist(), strict=True):
@@ -225,7 +225,7 @@ class ChangedCorpus:
             positions,
             store.ended[:boundary],
             {name: self._all_vectors(name) for name in self.indexes},
-            {name: set(sent) for name, sent in self._sent.items()},
+            {name: set(sent_ids) for name, sent_ids in self._sent.items()},
             dict(self._expiry_s),
         )
 
@@ -281,11 +281,11 @@ class ChangedCorpus:
         for name, growing in self._vectors.items():
             growing.append(vectors[name])
         ids = self.store.ids(positions)
-        for name, sent in self._sent.items():
+        for name, sent_ids in self._sent.items():
             if name in embedded:
-                sent.difference_update(ids.tolist())
+                sent_ids.difference_update(ids.tolist())
             else:
-                sent.update(ids.tolist())
+                sent_ids.update(ids.tolist())
         self.base.denied.follow(self.store, ids, positions)
         if expires_s is None:
             expires_s = np.full(ids.size, np.nan)
@@ -311,8 +311,8 @@ class ChangedCorpus:
         positions = self._changes.delete(ids)
         for key in ids.tolist():
             self._expiry_s.pop(key, None)
-        for sent in self._sent.values():
-            sent.difference_update(ids.tolist())
+        for sent_ids in self._sent.values():
+            sent_ids.difference_update(ids.tolist())
         return positions >= 0
 
     def set_attributes(
@@ -337,8 +337,8 @@ class ChangedCorpus:
           ServiceError: A shard that holds some of their vectors does not respond; likewise.
         """
         if vectors is None:
-            known = self.store.positions(ids)
-            vectors = self.vectors(known[known >= 0])
+            known_positions = self.store.positions(ids)
+            vectors = self.vectors(known_positions[known_positions >= 0])
         before, after = self._changes.set_attributes(ids, attributes)
         is_known = before >= 0
         for name, growing in self._vectors.items():
@@ -424,7 +424,7 @@ class AbsorbedParts:
       positions: Those that the segment is to hold, ascending.
       ended: The positions before, [e] uint32, that were ended.
       vectors: By index, of all positions one part after the other.
-      sent: Ids of candidates whose vectors were sent, by index.
+      sent_ids: Ids of candidates whose vectors were sent, by index.
       expiry_s: When candidates expire, in Unix seconds, by id.
     """
 
@@ -432,7 +432,7 @@ class AbsorbedParts:
     positions: Positions
     ended: NDArray[np.uint32]
     vectors: Mapping[str, Sequence[Vectors]]
-    sent: Mapping[str, Collection[int | str]]
+    sent_ids: Mapping[str, Collection[int | str]]
     expiry_s: Mapping[int | str, float]
 
     def batches(self) -> Iterator[tuple[Any, dict[str, Vectors]]]:
@@ -445,8 +445,8 @@ class AbsorbedParts:
             ids = self.store.ids(positions).tolist()
             expires_s = [self.expiry_s.get(key) for key in ids]
             columns[EXPIRES] = pa.array(expires_s, pa.float64())
-            for name, sent in self.sent.items():
-                columns[sent_column(name)] = pa.array([key in sent for key in ids], pa.bool_())
+            for name, sent_ids in self.sent_ids.items():
+                columns[sent_column(name)] = pa.array([key in sent_ids for key in ids], pa.bool_())
             vectors = {name: vectors_at(parts, positions) for name, parts in self.vectors.items()}
             yield pa.record_batch(columns), vectors
 

@@ -147,8 +147,8 @@ class RemoteVersion:
                 division.shards, np.diff(bounds), denied, strict=True
             ):
                 if count:
-                    there = replace(wanted, denied=denied_there)
-                    parts = self._parts(there, held_max)
+                    shard_search = replace(wanted, denied=denied_there)
+                    parts = self._parts(shard_search, held_max)
                     calls += [self._search_call(shard, bounds, part) for part in parts]
             return calls
 

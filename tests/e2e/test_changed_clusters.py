@@ -27,7 +27,7 @@ def neighbors(service: Process) -> Any:
     if response.status_code != 200:
         return [response.status_code]
     answer = response.json()
-    years = [-1 if year is None else year for year in answer["attributes"]["year"]]
+    years = map(str, answer["attributes"]["year"])
     return sorted(zip(answer["scores"], answer["ids"], years, strict=True))
 
 
@@ -91,6 +91,6 @@ def test_routers_and_shards_that_are_killed_have_all_changes_before_they_are_rea
     for service in (writer, follower):
         until(lambda: neighbors(service) == expected)  # noqa: B023
     writer.kill()
-    again = router("writer")
-    wait_for(again, "1")
-    assert neighbors(again) == expected
+    restarted = router("writer")
+    wait_for(restarted, "1")
+    assert neighbors(restarted) == expected

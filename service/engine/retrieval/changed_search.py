@@ -167,4 +167,6 @@ def _allowed_between(allowed: Allowed, first: int, end: int) -> Allowed:
 def _between(positions: NDArray[np.uint32], first: int, end: int) -> NDArray[np.uint32]:
     start, stop = positions.searchsorted([first, end])
     inside = positions[start:stop]
-    return inside - np.uint32(first) if first else inside
+    if not first:
+        return inside
+    return inside - np.uint32(first)

@@ -490,20 +490,20 @@ class _Search:
         explanation = Explanation(path, scored=scored)
         return Found.of_one(positions[: self._k], scores[: self._k], explanation)
 
-    def _excluded_count(self, at: int) -> int:
-        return int(self._denied.size + self._excluded[at].size)
+    def _excluded_count(self, query: int) -> int:
+        return int(self._denied.size + self._excluded[query].size)
 
     def _is_excluded(self, at: int, positions: NDArray[Any]) -> Mask:
         return is_among(positions, self._denied) | is_among(positions, self._excluded[at])
 
 
-def _count_among(some: NDArray[Any], ascending: NDArray[Any]) -> int:
+def _count_among(positions: NDArray[Any], ascending: NDArray[Any]) -> int:
     """Returns how many of some positions are among others; both ascend and are distinct."""
-    if not some.size or not ascending.size:
+    if not positions.size or not ascending.size:
         return 0
-    if some.size > ascending.size:  # to look up the fewer ones takes less time
-        some, ascending = ascending, some
-    return int(np.count_nonzero(is_among(some, ascending)))
+    if positions.size > ascending.size:  # to look up the fewer ones takes less time
+        positions, ascending = ascending, positions
+    return int(np.count_nonzero(is_among(positions, ascending)))
 
 
 def _completed(

@@ -69,8 +69,8 @@ def test_absorbed_candidates_are_served_as_before_by_every_call(
     services = [serve(), serve()]
     service = services[0]
     vector = small.vectors[:1]
-    for each in services:
-        with each.worker.versions.acquire("movies") as version:
+    for running in services:
+        with running.worker.versions.acquire("movies") as version:
             version.deny(("5004", "1005"))
     add(service, random_vectors(20, vector.shape[1]))
     change(service, "candidates/upsert", candidate(1003), candidate(1004, expires_s=4e9))
@@ -91,9 +91,9 @@ def test_absorbed_candidates_are_served_as_before_by_every_call(
     def responses(service: RunningService) -> list[Any]:
         lists = [listed(service, vector, **options) for options in calls]
         by_id = Retrieval(TARGET, ids=np.array([5002, 1003]), k=7)
-        found = service.execute(by_id, "retrieve")
+        neighbors = service.execute(by_id, "retrieve")
         ranked = service.execute(ranking)
-        return [*lists, found.ids.tolist(), found.scores.tolist(), ranked.scores.tolist()]
+        return [*lists, neighbors.ids.tolist(), neighbors.scores.tolist(), ranked.scores.tolist()]
 
     expected = responses(service)
     assert not {5001, 5004, 1000, 1005} & {*expected[0][0]}
@@ -104,17 +104,17 @@ def test_absorbed_candidates_are_served_as_before_by_every_call(
     assert segments_of(restarted) == 1
     with restarted.worker.versions.acquire("movies") as version:
         version.deny(("5004", "1005"))
-    for each in (*services, restarted):
-        assert responses(each) == expected
+    for running in (*services, restarted):
+        assert responses(running) == expected
 
     change(service, "candidates/upsert", candidate(5002), candidate(5100))
     change(service, "candidates/delete", {"id": 5003})
     assert nearest(service, vector, filter=later).ids.size == 0
     expected = responses(service)
     assert 5003 not in expected[0][0]
-    for each in (services[1], restarted):
-        until(lambda: each.current().changes == service.current().changes)  # noqa: B023
-        assert responses(each) == expected
+    for running in (services[1], restarted):
+        until(lambda: running.current().changes == service.current().changes)  # noqa: B023
+        assert responses(running) == expected
     absorb(service)
     assert responses(service) == expected
     assert responses(serve()) != expected  # which denies nothing
@@ -133,7 +133,9 @@ def test_segments_are_merged_while_they_are_few_or_worn(write: Write, serve: Ser
     assert sizes == [[10], [20], [20, 10], [40], [40, 10]]
     change(service, "candidates/delete", *deletion(range(5000, 5030)))
     absorb(service)
-    assert [len(each.vectors) for each in service.current().indexes["movies"].segments] == [20]
+    assert [len(running.vectors) for running in service.current().indexes["movies"].segments] == [
+        20
+    ]
     change(service, "candidates/delete", *deletion(range(5000, 5050)))
     absorb(service)
     assert segments_of(service) == 0
@@ -157,8 +159,8 @@ def test_lists_of_a_tree_over_absorbed_candidates_reach_the_recall_and_k(
     change(service, "candidates/delete", *deletion(range(5000, 5700)))
     queries = random_vectors(50, dim, 7)
     exact = nearest(service, queries, k=10, exact=True).ids.reshape(50, 10)
-    found = nearest(service, queries, k=10).ids.reshape(50, 10)
-    hits = sum(len({*one} & {*other}) for one, other in zip(exact, found, strict=True))
+    neighbors = nearest(service, queries, k=10).ids.reshape(50, 10)
+    hits = sum(len({*row} & {*exact_row}) for row, exact_row in zip(neighbors, exact, strict=True))
     assert hits >= 0.95 * exact.size
     for k in (600, 1000):
         assert np.diff(nearest(service, queries, k=k).offsets).tolist() == [min(k, 1000)] * 50
@@ -173,9 +175,9 @@ def test_candidates_that_expire_and_vectors_that_were_sent_are_known_after_a_res
     service = serve()
     vector = random_vectors(1, small.vectors.shape[1])
     soon_s = time.time() + 2
-    sent = {"vectors": {"movies": vector[0].tolist()}}
-    change(service, "candidates/upsert", candidate(5000, expires_s=soon_s, **sent))
-    change(service, "candidates/upsert", candidate(5001, **sent))
+    own_vector = {"vectors": {"movies": vector[0].tolist()}}
+    change(service, "candidates/upsert", candidate(5000, expires_s=soon_s, **own_vector))
+    change(service, "candidates/upsert", candidate(5001, **own_vector))
     change(service, "candidates/upsert", candidate(5002, movie=1007))
     absorb(service)
     restarted = serve()
@@ -184,9 +186,9 @@ def test_candidates_that_expire_and_vectors_that_were_sent_are_known_after_a_res
     change(restarted, "rows/upsert", row, feature="movie")
     until(lambda: service.current().changes == restarted.current().changes)
     until(lambda: time.time() > soon_s)
-    for each in (service, restarted):
-        until(lambda: 5000 not in nearest(each, vector, k=100).ids)  # noqa: B023
-    lists = [listed(each, vector, k=100) for each in (service, restarted, serve())]
+    for running in (service, restarted):
+        until(lambda: 5000 not in nearest(running, vector, k=100).ids)  # noqa: B023
+    lists = [listed(running, vector, k=100) for running in (service, restarted, serve())]
     assert lists[0] == lists[1] == lists[2]
     by_id = Retrieval(TARGET, ids=np.array([5001]), k=100, exact=True)
     assert service.execute(by_id, "retrieve").scores.max() > 0
@@ -229,9 +231,9 @@ def test_a_damaged_segment_is_not_used_and_reported(write: Write, serve: Serve, 
     absorb(restarted)  # which makes another one
     assert restarted.value("rowcast_segments_unusable", model="movies") == 0
     until(lambda: service.current().changes == restarted.current().changes)
-    for each in (service, restarted, serve()):
-        assert segments_of(each) == 1
-        assert listed(each, small.vectors[:3], k=60) == expected
+    for running in (service, restarted, serve()):
+        assert segments_of(running) == 1
+        assert listed(running, small.vectors[:3], k=60) == expected
 
 
 def test_a_process_that_dies_while_it_makes_a_segment_leaves_nothing_in_effect(
@@ -302,12 +304,12 @@ def test_changes_that_come_while_a_segment_is_made_are_not_lost(
     monkeypatch.setattr(absorption, "write_candidates", write_and_change)
     absorb(service)
     monkeypatch.undo()
-    for other in services[1:]:
-        until(lambda: other.current().changes == service.current().changes)  # noqa: B023
-        assert segments_of(other) == 1
+    for worker in services[1:]:
+        until(lambda: worker.current().changes == service.current().changes)  # noqa: B023
+        assert segments_of(worker) == 1
     assert service.current().changes == 8
-    lists = [listed(each, small.vectors[:2], k=100) for each in (*services, serve())]
-    assert all(each == lists[0] for each in lists)
+    lists = [listed(running, small.vectors[:2], k=100) for running in (*services, serve())]
+    assert all(running == lists[0] for running in lists)
     ids = {*lists[0][0]}
     assert {5003, 6000, 1007, 5039} <= ids
     assert not {5001, 5002, 1014} & ids

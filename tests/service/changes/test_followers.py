@@ -91,9 +91,9 @@ def test_a_log_that_another_writer_began_is_not_followed(
     start: Callable[..., RunningService],
 ) -> None:
     writer = start("writer")
-    other = start("other")
+    second_writer = start("other")
     change(writer, "candidates/upsert", candidate(5000))
-    change(other, "candidates/upsert", candidate(5001))
+    change(second_writer, "candidates/upsert", candidate(5001))
     follower = start("other", writer)
     until(lambda: "the copy is of another log" in problem_of(follower))
     assert follower.worker.changes.status("movies")["sequence"] == 1
@@ -111,9 +111,9 @@ def test_a_follower_that_restarts_is_not_ready_before_the_writer_responds(
     follower.close()
     writer.close()
 
-    again = start("follower", writer)
-    until(lambda: writer.http in problem_of(again))
-    assert again.current().changes == 1, "what it had copied is served"
+    restarted = start("follower", writer)
+    until(lambda: writer.http in problem_of(restarted))
+    assert restarted.current().changes == 1, "what it had copied is served"
 
 
 def test_workers_of_a_follower_share_one_copy(start: Callable[..., RunningService]) -> None:

@@ -149,10 +149,10 @@ class RandomRequests:
 
 
 def response(client: httpx.Client, call: str, body: dict[str, Any]) -> tuple[int, Any]:
-    sent = client.post(f"/v1/models/movies:{call}", json=body)
-    content = sent.json()
+    response = client.post(f"/v1/models/movies:{call}", json=body)
+    content = response.json()
     content.get("error", {}).pop("request_id", None)
-    return sent.status_code, content
+    return response.status_code, content
 
 
 def differences(

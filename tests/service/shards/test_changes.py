@@ -123,8 +123,8 @@ def test_a_change_that_needs_a_lost_shard_is_rejected_and_others_are_made(
     small = write(partitions=4)
     cluster.add("1/2", "2/2")
     router = cluster.start_router()
-    sent = {"vectors": {"movies": small.vectors[0].tolist()}}
-    change(router, "candidates/upsert", candidate(5000, **sent))
+    own_vector = {"vectors": {"movies": small.vectors[0].tolist()}}
+    change(router, "candidates/upsert", candidate(5000, **own_vector))
     cluster.drop("2/2")
 
     last = {"id": int(small.ids[-1]), "attributes": {"year": 2031}}  # its vector is on 2/2
