@@ -329,9 +329,12 @@ class Changes:
             return self._models[name]
 
     def _forget_retired(self) -> None:
-        loaded = set(self._manager.loaded())
         with self._lock:
-            retired = [version for version in self._attached if version not in loaded]
+            attached = list(self._attached)
+        # Read afterwards: what was attached had been added before, and is missing only if it went.
+        loaded = set(self._manager.loaded())
+        retired = [version for version in attached if version not in loaded]
+        with self._lock:
             models = [self._attached.pop(version) for version in retired]
         for version, model in zip(retired, models, strict=True):
             model.detach(version)

@@ -37,8 +37,8 @@ Ids = NDArray[Any]
 Positions = NDArray[np.int64]
 
 _COMPACTED_MIN = 65_536
-"""Positions of replaced candidates that are kept in any case: segments are made long before there
-are so many, unless the log cannot be written or the directory of segments is read-only.
+"""Positions of replaced candidates that are kept in any case: segments are made long before, unless
+the log cannot be written or the directory of segments is read-only.
 """
 _WRITTEN_TOGETHER = 1024
 """Candidates that are taken out of the store at a time, so that requests wait for none of it."""
