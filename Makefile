@@ -11,7 +11,7 @@ THOROUGH ?=
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv quickstart docs demo demo-models demo-scale zoo test test-all costs check format stubs bench bench-against bench-fresh bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-export clean
+.PHONY: help venv quickstart docs demo demo-models demo-scale zoo test test-all costs check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -69,6 +69,10 @@ bench-against: venv ## the service of another checkout, with its own bundles, in
 
 bench-fresh: venv ## changes while serving: how soon they are seen, latency of queries beside them, restart with a log
 	$(BIN)/python -m benchmarks.fresh $(if $(SCALE),--scale $(SCALE))
+
+bench-fresh-peers: venv ## changes while serving beside pgvector and Qdrant's engine: visibility, throughput under changes
+	$(BIN)/python -m benchmarks.peers.environments fresh
+	$(BIN)/python -m benchmarks.fresh_peers $(if $(SCALE),--scale $(SCALE))
 
 bench-peers: venv ## virtual environments of the peers of make bench, 9 GB under build/peers
 	$(BIN)/python -m benchmarks.peers.environments

