@@ -29,8 +29,9 @@ Vectors = NDArray[np.float32]
 class Engine(Protocol):
     """A running engine that holds all vectors of the corpus, with their positions as ids."""
 
-    settings: Sequence[Any]
-    """What may be given to `use`, the fastest first."""
+    @property
+    def settings(self) -> Sequence[Any]:
+        """What may be given to `use`, the fastest first."""
 
     def use(self, setting: Any) -> None:
         """Has later queries searched with a setting."""
@@ -94,7 +95,7 @@ def measure(
     time.sleep(min(5.0, seconds))  # the new ids exist, and are replaced from now on
     before = stream.sent
     began = time.perf_counter()
-    beside = _latencies(engine, queries, seconds)
+    latencies = _latencies(engine, queries, seconds)
     changes_per_s = (stream.sent - before) / (time.perf_counter() - began)
     state |= stream.stop()
 
@@ -103,8 +104,8 @@ def measure(
         setting=str(setting),
         recall=recall,
         alone_per_s=len(alone) / sum(alone),
-        beside_per_s=len(beside) / sum(beside),
-        beside_p99_ms=1000 * float(np.percentile(beside, 99)),
+        beside_per_s=len(latencies) / sum(latencies),
+        beside_p99_ms=1000 * float(np.percentile(latencies, 99)),
         changes_per_s=changes_per_s,
         visible_ms=1000 * float(np.median(visible_s)),
         visible_p99_ms=1000 * float(np.percentile(visible_s, 99)),
@@ -165,7 +166,8 @@ def _like(corpus: Vectors, count: int, random: np.random.Generator) -> Vectors:
     """Returns vectors near to some of the corpus."""
     vectors = corpus[random.integers(0, len(corpus), count)]
     noise = random.standard_normal(vectors.shape).astype(np.float32)
-    return vectors + 0.1 * vectors.std() * noise
+    near: Vectors = vectors + 0.1 * vectors.std() * noise
+    return near
 
 
 def _tune(engine: Engine, state: dict[int, Vectors], queries: Vectors) -> tuple[Any, float]:
@@ -193,7 +195,7 @@ def _recall(engine: Engine, state: dict[int, Vectors], queries: Vectors) -> floa
 
 def _latencies(engine: Engine, queries: Vectors, seconds: float) -> list[float]:
     """Returns the seconds of each query of one caller, one after the other."""
-    latencies = []
+    latencies: list[float] = []
     end = time.perf_counter() + seconds
     number = 0
     while True:
