@@ -7,7 +7,7 @@ by the files that both know, so that neither a slow machine nor a busy neighbor 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -64,9 +64,12 @@ class Costs:
         }
         path.write_text(json.dumps(content, indent=1) + "\n")
 
-    def updated(self, measured: Self, existing: Collection[str]) -> Costs:
+    def updated(self, measured: Self, existing: Set[str]) -> Costs:
         """Returns this table with the files of a run replaced, and without files that are gone."""
         files = {**self.files, **measured.files}
+        if not existing <= measured.files.keys():
+            # What all files share costs a part of them less.
+            files |= {name: cost for name, cost in self.files.items() if "(" in name}
         tests = _replaced(self.tests, measured.tests, measured.files)
         alone = _replaced(self.alone, measured.alone, measured.files)
         return Costs(

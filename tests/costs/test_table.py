@@ -126,5 +126,11 @@ def test_updated_table_keeps_files_that_did_not_run_and_drops_those_that_are_gon
         {"tests/test_b.py::test_v": 3.0},
     )
 
+    shared = Costs({"tests/ (collection)": 9.0, "tests/test_a.py": 5.0, "tests/test_b.py": 6.0}, {})
+    of_a = Costs({"tests/ (collection)": 1.0, "tests/test_a.py": 3.0}, {})
+    assert shared.updated(of_a, set(shared.files)).files == {**shared.files, "tests/test_a.py": 3.0}
+    of_all = Costs({**shared.files, "tests/ (collection)": 1.0}, {})
+    assert shared.updated(of_all, set(shared.files)) == of_all
+
     updated.write(tmp_path / "costs.json")
     assert Costs.read(tmp_path / "costs.json") == updated

@@ -120,6 +120,7 @@ def test_responses_after_any_history_equal_those_of_a_rebuild(
         rebuilt.close()
 
 
+@pytest.mark.slow
 def test_an_export_with_the_log_equals_a_rebuild_and_leaves_nothing_to_apply(
     changed: RunningService, checkpoint: Path, tmp_path: Path
 ) -> None:
