@@ -20,8 +20,6 @@ import pytest
 from tests.e2e.process import WAIT_S, Process, until
 from tests.e2e.services import Launch, Write, client_of, wait_for, wait_for_workers, workers_of
 
-pytestmark = pytest.mark.slow
-
 SENDERS = 3
 ROUNDS_MIN = 25
 KILLS = 6
@@ -73,6 +71,7 @@ def years(service: Process) -> dict[int, int]:
     return dict(zip(answer["ids"], answer["attributes"]["year"], strict=True))
 
 
+@pytest.mark.slow
 def test_nothing_acknowledged_is_lost_or_applied_twice_when_workers_are_killed(
     request: pytest.FixtureRequest, write: Write, launch: Launch
 ) -> None:
