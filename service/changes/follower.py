@@ -211,7 +211,7 @@ class Changes:
         Raises:
           NotFound, NotReady: The service has no version of the model, and had none.
           DataLoss, NotReady: The log cannot be read.
-          Unimplemented: The service is a router or a shard.
+          Unimplemented: The service is a shard.
         """
         self._check_takes_changes()
         changes = self._known(model)

@@ -255,7 +255,8 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         "livemax",
     ),
     "changes_followed": (
-        "Whether the change log of the model can be read: 1 yes, 0 no",
+        "Whether all changes in the log of the model are served: 1 yes; 0 no, because the log "
+        "cannot be read or copied, or shards do not respond",
         ("model",),
         "livemin",
     ),
