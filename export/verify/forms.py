@@ -24,8 +24,11 @@ Values = Mapping[str, NDArray[Any]]
 
 ABSOLUTE = 1e-5
 RELATIVE = 1e-5
-TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * |y|"
-"""The parity rule of float32 forms."""
+TOLERANCE = f"|d| <= {ABSOLUTE:g} + {RELATIVE:g} * max(|y|, median |y|)"
+"""The parity rule of float32 forms. The median is that of all examples. A sum of large terms may be
+close to 0 for one example, and still has the rounding of its terms, as any order of float32
+additions has.
+"""
 UNLIKE = "it would not answer as the model does"
 
 _READ_RAW = ("@values", "@lengths", "@weights", "@indicator")
@@ -81,9 +84,21 @@ class OpenForm:
         return f"; it reads {shown}" if shown else ""
 
     def check(
-        self, output: str, got: NDArray[Any], expected: NDArray[Any], limit: float | None
+        self,
+        output: str,
+        got: NDArray[Any],
+        expected: NDArray[Any],
+        limit: float | None,
+        batch: NDArray[np.int64],
     ) -> float:
         """Returns the largest difference of one output from the reference model's.
+
+        Args:
+          output: Its name.
+          got: [b, ...] what the form gave for a batch of examples.
+          expected: [n, ...] what the reference model gave for all examples.
+          limit: The recipe's; None: the parity rule binds.
+          batch: [b] which examples they are.
 
         Raises:
           VerificationFailed: it is beyond the limit; names tower, form, output, example and values.
@@ -98,9 +113,9 @@ class OpenForm:
             cure = f"raise it, or {less}"
         if precision == "f32" and self.spec.half:
             cure = f"{self.spec.half_cure}, or set {key} to what may differ"
-        return largest_difference(
-            f"{self.label}, output {output!r}", got, expected, limit, key, cure
-        )
+        where = f"{self.label}, output {output!r}"
+        permitted = allowed(expected, limit)[batch]
+        return largest_difference(where, got, expected[batch], limit, key, cure, permitted)
 
 
 def _input_of(feature: str) -> str:
@@ -114,9 +129,10 @@ def largest_difference(
     limit: float | None,
     key: str,
     cure: str = UNLIKE,
+    permitted: NDArray[Any] | None = None,
 ) -> float:
     """Returns the largest difference of some values, named `where` in messages, from the reference
-    model's.
+    model's. Each may be missed by what is `permitted`; None: by the limit, or the parity rule.
 
     Raises:
       VerificationFailed: it is beyond the limit, which `key` of the recipe states; names example
@@ -127,7 +143,9 @@ def largest_difference(
             f"{where}: shape {got.shape}; the original model gives {expected.shape}"
         )
     difference = np.abs(got.astype(np.float64) - expected.astype(np.float64))
-    wrong = ~(difference <= allowed(expected, limit))  # not a number is wrong too
+    if permitted is None:
+        permitted = allowed(expected, limit)
+    wrong = ~(difference <= permitted)  # not a number is wrong too
     if not wrong.any():
         return float(difference.max(initial=0.0))
     excess = np.where(wrong, np.nan_to_num(difference, nan=np.inf), -1.0)
@@ -143,8 +161,17 @@ def largest_difference(
 def allowed(values: NDArray[Any], limit: float | None) -> NDArray[Any]:
     """Returns how far the reference model's values may be missed: by the recipe's limit, else by
     the parity rule.
+
+    Args:
+      values: [n, ...] of all examples that are compared.
+      limit: The recipe's; None: it states none.
     """
-    return ABSOLUTE + RELATIVE * np.abs(values) if limit is None else np.full(values.shape, limit)
+    if limit is not None:
+        return np.full(values.shape, limit)
+    magnitudes = np.abs(values.astype(np.float64))
+    finite = np.where(np.isfinite(magnitudes), magnitudes, 0.0)
+    typical = np.median(finite, axis=0) if len(values) else 0.0
+    return ABSOLUTE + RELATIVE * np.maximum(magnitudes, typical)
 
 
 def open_form(
@@ -235,6 +262,6 @@ def compare(
         for opened in chain:
             limit = opened.own_limit if own_rows else opened.limit
             for name in [output.name for output in opened.entry.outputs if output.name in expected]:
-                difference = opened.check(name, results[name], expected[name][batch], limit)
+                difference = opened.check(name, results[name], expected[name], limit, batch)
                 errors[name] = max(errors.get(name, 0.0), difference)
     return whole, errors

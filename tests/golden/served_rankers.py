@@ -136,7 +136,8 @@ def assert_ranked(
     found = sorted(ranked, key=lambda each: each.position)
     for head, scores in expected.items():
         got = [item.heads[head] for item in found]
-        np.testing.assert_allclose(got, scores.reshape(-1), rtol=1e-5, atol=1e-5)
+        rounding = 1e-5 * (1 + np.median(np.abs(scores)))
+        np.testing.assert_allclose(got, scores.reshape(-1), rtol=1e-5, atol=rounding)
 
 
 def saved_model_scores(recipe: Path, inputs: Mapping[str, Any]) -> NDArray[Any]:

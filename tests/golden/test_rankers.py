@@ -250,7 +250,7 @@ def tensors(ranker: Ranker, sent: Sent) -> dict[str, Any]:
 
 def train(ranker: Ranker, sent: Sent, directory: Path) -> dict[str, Any]:
     """Saves a model; returns the scores of its heads."""
-    tf.random.set_seed(5)
+    tf.keras.utils.set_random_seed(5)
     model = getattr(models, ranker.factory)()
     scores = model(tensors(ranker, sent))
     tf.train.Checkpoint(model=model).write(str(directory / "ckpt" / "model"))

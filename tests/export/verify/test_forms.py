@@ -96,15 +96,33 @@ def test_part_of_a_context_runs_once_for_the_candidates_that_share_it(
 def test_difference_is_allowed_by_the_parity_rule_or_the_limit_of_the_recipe(
     expected: float, difference: float, limit: float | None, within: bool
 ) -> None:
-    original = np.array([5.0, expected])
+    original = np.array([expected, expected])
     found = original + np.array([0, difference])
     if within:
         largest = largest_difference("here", found, original, limit, "the_limit")
         assert largest == pytest.approx(difference)
         return
-    rule = "the_limit = 0.5" if limit else r"\|d\| <= 1e-05 \+ 1e-05 \* \|y\|"
+    rule = "the_limit = 0.5" if limit else r"\|d\| <= 1e-05 \+ 1e-05 \* max\(\|y\|, median \|y\|\)"
     with pytest.raises(VerificationFailed, match=f"example 1 is .*1 of 2 values break {rule}"):
         largest_difference("here", found, original, limit, "the_limit")
+
+
+def test_sum_of_large_terms_that_is_near_0_may_have_the_rounding_of_its_terms() -> None:
+    """The magnitudes of the other examples show that of the terms, for each element apart."""
+    original = np.array([[0.0, 0.0], [40.0, 0.1], [-50.0, -0.2], [60.0, 0.1]])
+    rounding = np.zeros_like(original)
+    rounding[0, 0] = 4e-4
+    assert largest_difference("here", original + rounding, original, None, "the_limit") == 4e-4
+    with pytest.raises(VerificationFailed, match=r"example 0, element \[1\], .* 1 of 8 values"):
+        largest_difference("here", original + rounding[:, ::-1], original, None, "the_limit")
+    with pytest.raises(VerificationFailed, match="1 of 2 values"):
+        largest_difference("here", original[:1] + rounding[:1], original[:1], None, "the_limit")
+
+
+def test_first_example_alone_is_judged_by_the_magnitudes_of_all() -> None:
+    original = np.array([0.0, 40.0, -50.0], np.float32)
+    result = np.array([4e-4], np.float32)
+    assert opened().check("score", result, original, None, np.arange(1)) == pytest.approx(4e-4)
 
 
 def opened(
@@ -119,7 +137,11 @@ def opened(
 @pytest.mark.parametrize(
     ("form", "limit", "broken"),
     [
-        (opened(), None, "|d| <= 1e-05 + 1e-05 * |y|: it would not answer as the model does"),
+        (
+            opened(),
+            None,
+            "|d| <= 1e-05 + 1e-05 * max(|y|, median |y|): it would not answer as the model does",
+        ),
         (
             opened("int8"),
             0.5,
@@ -135,9 +157,9 @@ def opened(
         (
             opened(half="bfloat16"),
             None,
-            "|d| <= 1e-05 + 1e-05 * |y|: it computes in bfloat16, which LiteRT does not run and "
-            "programs round differently: let the factory build the model under the policy "
-            "'float32' (its weights are float32 either way), or set "
+            "|d| <= 1e-05 + 1e-05 * max(|y|, median |y|): it computes in bfloat16, which LiteRT "
+            "does not run and programs round differently: let the factory build the model under "
+            "the policy 'float32' (its weights are float32 either way), or set "
             "towers.ranking.max_abs_error.f32 to what may differ",
         ),
         (
@@ -152,9 +174,10 @@ def test_output_beyond_its_limit_is_told_with_the_cure(
     form: OpenForm, limit: float | None, broken: str
 ) -> None:
     original = np.array([1, 2, 3], np.float32)
-    assert form.check("score", original, original, limit) == 0
+    batch = np.arange(3)
+    assert form.check("score", original, original, limit, batch) == 0
     with pytest.raises(VerificationFailed) as failure:
-        form.check("score", original + np.array([0, 2, 1], np.float32), original, limit)
+        form.check("score", original + np.array([0, 2, 1], np.float32), original, limit, batch)
     assert str(failure.value) == (
         "here, output 'score': example 1 is 4, the original model gives 2; 2 of 3 values break "
         f"{broken}"
@@ -245,5 +268,5 @@ def test_output_that_differs_names_the_features_that_may_be_the_cause(
     )
     form = replace(opened(), spec=replace(SPEC, inputs=inputs))
     with pytest.raises(VerificationFailed) as problem:
-        form.check("score", np.array([1.0]), np.array([2.0]), None)
+        form.check("score", np.array([1.0]), np.array([2.0]), None, np.arange(1))
     assert str(problem.value).endswith(f"it would not answer as the model does{suspects}")
