@@ -27,6 +27,8 @@ def test_hangs(server):
 """
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("processes", ["0", "1"])
 def test_what_a_fixture_started_ends_with_the_run_however_that_ends(

@@ -16,6 +16,7 @@ def test_example_that_was_not_exported_is_named_before_anything_is_compiled(
     assert f"{tmp_path}/flax_dlrm/bundles/flax_dlrm is missing" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_towers_with_attention_are_compared_in_both_forms(tmp_path: Path) -> None:
     sasrec, hstu = attention_towers.open_pairs(tmp_path)  # which compares their vectors

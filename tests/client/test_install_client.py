@@ -31,6 +31,7 @@ def run(*command: str | Path, directory: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.nightly
 def test_install_of_the_client_alone_calls_over_both_transports(tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", "--without-pip", "own", directory=tmp_path)
     python = tmp_path / "own" / "bin" / "python"

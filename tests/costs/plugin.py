@@ -19,7 +19,15 @@ from typing import Any
 import pytest
 
 from tests.costs.processes import Stopwatch
-from tests.costs.table import SLOW_FROM, Costs, budget_error, converted, mark_errors
+from tests.costs.table import (
+    SLOW_FROM,
+    Costs,
+    budget_error,
+    converted,
+    file_of,
+    mark_errors,
+    nightly_entry,
+)
 
 TABLE = "tests/costs/costs.json"
 """The path of the table in the folder of the tests' settings."""
@@ -68,7 +76,7 @@ class Meter:
             return (yield)
         finally:
             seconds = self._stopwatch.seconds() - before
-            self.files[_file_of(item)] += seconds - self._in_session_fixtures
+            self.files[_entry_of(item)] += seconds - self._in_session_fixtures
             self.files[SESSION_FIXTURES] += self._in_session_fixtures
             self._tests[item.nodeid] = (
                 seconds - self._in_session_fixtures - self._in_shared_fixtures
@@ -194,12 +202,22 @@ class CostsOfRun:
         return Costs(self._converted_files, tests, alone)
 
     def _existing(self) -> set[str]:
-        known = {*self._table.files, *self._files}
-        return {path for path in known if "(" in path or (self._root / path).exists()}
+        paths = {file_of(entry) for entry in (*self._table.files, *self._files)}
+        return {path for path in paths if "(" in path or (self._root / path).exists()}
 
 
 def _file_of(node: Any) -> str:
     return str(node.nodeid.partition("::")[0])
+
+
+def _entry_of(item: pytest.Item) -> str:
+    """Returns the entry of the table that has the costs of a test: its file's, or that of the
+    nightly tests of its file, which a change does not run.
+    """
+    path = _file_of(item)
+    if item.get_closest_marker("nightly") is not None:
+        return nightly_entry(path)
+    return path
 
 
 def _folder_of(path: str) -> str:
@@ -230,7 +248,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts files without an entry first: what is new fails most often."""
     files = Costs.read(config.rootpath / TABLE).files
-    items.sort(key=lambda item: -files.get(_file_of(item), math.inf))
+    by_file: dict[str, float] = defaultdict(float)
+    for entry, seconds in files.items():
+        by_file[file_of(entry)] += seconds
+    items.sort(key=lambda item: -by_file.get(_file_of(item), math.inf))
 
 
 @pytest.hookimpl(trylast=True)

@@ -38,6 +38,7 @@ class Costs:
 
     Attributes:
       files: The cost of each file by its path: of its tests, and of the fixtures that they share.
+        Nightly tests have an entry of their own, of the name that `nightly_entry` gives.
       tests: The cost of each test that is at least `SLOW_FROM`, by its node id, with its share of
         the fixtures of its file.
       alone: The cost of each other test that is at least `SLOW_FROM` where no test before it has
@@ -66,15 +67,16 @@ class Costs:
 
     def updated(self, measured: Self, existing: Set[str]) -> Costs:
         """Returns this table with the files of a run replaced, and without files that are gone."""
-        files = {**self.files, **measured.files}
-        if not existing <= measured.files.keys():
+        ran = {file_of(entry) for entry in measured.files}
+        files = _replaced(self.files, measured.files, ran)
+        if not existing <= ran:
             # What all files share costs a part of them less.
             files |= {name: cost for name, cost in self.files.items() if "(" in name}
-        tests = _replaced(self.tests, measured.tests, measured.files)
-        alone = _replaced(self.alone, measured.alone, measured.files)
+        tests = _replaced(self.tests, measured.tests, ran)
+        alone = _replaced(self.alone, measured.alone, ran)
         return Costs(
             *(
-                {name: cost for name, cost in costs.items() if _file_of(name) in existing}
+                {name: cost for name, cost in costs.items() if file_of(name) in existing}
                 for costs in (files, tests, alone)
             )
         )
@@ -83,14 +85,19 @@ class Costs:
 def _replaced(
     costs: Mapping[str, float], measured: Mapping[str, float], files: Collection[str]
 ) -> dict[str, float]:
-    """Returns the costs of tests, those of the files that were measured replaced."""
-    older = {name: cost for name, cost in costs.items() if _file_of(name) not in files}
+    """Returns costs by entry, those of the files that were measured replaced."""
+    older = {name: cost for name, cost in costs.items() if file_of(name) not in files}
     return {**older, **measured}
 
 
-def _file_of(name: str) -> str:
-    """Returns the path of the file of a test, or of a file itself."""
+def file_of(name: str) -> str:
+    """Returns the path of the file of a test, or of an entry of `Costs.files`."""
     return name.partition("::")[0]
+
+
+def nightly_entry(path: str) -> str:
+    """Returns the entry of `Costs.files` for the nightly tests of a file."""
+    return f"{path}::nightly"
 
 
 def converted(order: Sequence[str], measured: Costs, table: Costs) -> Costs:
@@ -103,12 +110,13 @@ def converted(order: Sequence[str], measured: Costs, table: Costs) -> Costs:
       table: the committed costs.
     """
     speeds = {
-        path: _speed_near(position, order, measured, table) for position, path in enumerate(order)
+        entry: _speed_near(position, order, measured, table) for position, entry in enumerate(order)
     }
+    speeds_of_files = {file_of(entry): speed for entry, speed in speeds.items()}
     return Costs(
-        {path: seconds / speeds[path] for path, seconds in measured.files.items()},
+        {entry: seconds / speeds[entry] for entry, seconds in measured.files.items()},
         *(
-            {name: seconds / speeds[_file_of(name)] for name, seconds in costs.items()}
+            {name: seconds / speeds_of_files[file_of(name)] for name, seconds in costs.items()}
             for costs in (measured.tests, measured.alone)
         ),
     )
@@ -184,20 +192,22 @@ def mark_errors(marks: Mapping[str, bool], measured: Costs, table: Costs) -> lis
       measured: the costs of this run.
       table: the committed costs.
     """
+    files_in_table = {file_of(entry) for entry in table.files}
+    files_of_run = {file_of(entry) for entry in measured.files}
     costliest: dict[tuple[str, bool], float] = {}
     costly_alone: set[str] = set()
     for name, is_marked in marks.items():
-        path = _file_of(name)
-        if path not in table.files and path not in measured.files:
+        path = file_of(name)
+        if path not in files_in_table and path not in files_of_run:
             continue
         seconds = table.tests.get(name, 0.0)
         seconds_now = measured.tests.get(name, 0.0)
-        if path not in table.files or seconds_now > NOISE_RATIO * max(seconds, SLOW_ABOVE):
+        if path not in files_in_table or seconds_now > NOISE_RATIO * max(seconds, SLOW_ABOVE):
             seconds = seconds_now
         test = name.partition("[")[0], is_marked
         costliest[test] = max(seconds, costliest.get(test, 0.0))
         costs = table
-        if path not in table.files:
+        if path not in files_in_table:
             costs = measured
         if name in costs.alone:
             costly_alone.add(name.partition("[")[0])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.costs.table import Costs, budget_error, converted, mark_errors
+from tests.costs.table import Costs, budget_error, converted, mark_errors, nightly_entry
 
 FILES = {f"tests/test_{number:02}.py": 10.0 for number in range(20)}
 COSTLY = "tests/test_00.py::test_costly"
@@ -85,6 +85,26 @@ def test_cheap_test_may_be_marked_if_its_fixtures_are_costly() -> None:
     new = "tests/test_new.py::test_needs_training"
     measured = Costs({**FILES, "tests/test_new.py": 31.0}, {}, {new: 30.0})
     assert mark_errors({new: True}, measured, TABLE) == []
+
+
+def test_nightly_tests_have_a_budget_of_their_own_and_are_marked_as_others() -> None:
+    entry = nightly_entry("tests/test_00.py")
+    name = "tests/test_00.py::test_kills"
+    table = Costs({**FILES, entry: 30.0}, {name: 30.0})
+    assert budget_error(table, table) == ""
+    assert budget_error(Costs(FILES, {}), table) == ""  # a change runs no nightly test
+    assert f"{entry}: 30.0 CPU s in the table, 61.0" in budget_error(
+        Costs({**FILES, entry: 61.0}, {}), table
+    )
+    assert mark_errors({name: True}, table, table) == []
+    assert mark_errors({name: False}, table, table) == [
+        f"{name} costs 30 CPU s, and is not marked slow"
+    ]
+    assert converted([*FILES, entry], table, table) == table
+    paths = set(FILES)
+    assert table.updated(table, paths) == table
+    assert table.updated(Costs({"tests/test_01.py": 10.0}, {}), paths) == table
+    assert entry not in table.updated(Costs({"tests/test_00.py": 10.0}, {}), paths).files
 
 
 def test_costs_of_a_host_of_half_the_speed_are_those_of_the_table() -> None:

@@ -138,6 +138,7 @@ def test_install_of_serve_has_no_tensorflow_and_its_program_starts(
     assert names - {"rowcast"} <= pinned
 
 
+@pytest.mark.nightly
 def test_install_of_serve_serves_over_both_transports(
     installed: Path, bundle: tuple[Path, SmallBundle], tmp_path: Path
 ) -> None:
@@ -147,6 +148,7 @@ def test_install_of_serve_serves_over_both_transports(
         assert_answers(grpc, small)
 
 
+@pytest.mark.nightly
 def test_install_of_serve_gives_the_scores_of_every_trained_example(
     installed: Path, tmp_path: Path
 ) -> None:
@@ -167,6 +169,7 @@ def test_install_of_serve_gives_the_scores_of_every_trained_example(
                 assert replay.compare(bodies, found, expected).of_limit <= 1, name
 
 
+@pytest.mark.nightly
 def test_service_where_tensorflow_is_installed_does_not_map_it(
     bundle: tuple[Path, SmallBundle], tmp_path: Path
 ) -> None:

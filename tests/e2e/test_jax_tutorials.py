@@ -29,6 +29,7 @@ def printed(folder: Path, *arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["first-keras-jax-model.md", "first-flax-model.md"])
 def test_page_leads_from_training_in_jax_to_a_response(page: str, tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_version_whose_load_ends_a_worker_is_failed_and_the_older_one_serves(
     assert service.stop() == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_service_whose_run_directory_is_emptied_goes_on_and_its_scrapes_fail(
     write: Write, launch: Launch
@@ -109,6 +110,8 @@ def test_service_whose_run_directory_is_emptied_goes_on_and_its_scrapes_fail(
     assert service.stop() == 0
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_service_whose_run_directory_is_removed_creates_it_again(
     write: Write, launch: Launch
 ) -> None:
@@ -129,6 +132,8 @@ def test_service_whose_run_directory_is_removed_creates_it_again(
     assert service.stop() == 0
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_service_whose_run_directory_cannot_be_written_stays_ready(
     write: Write, launch: Launch
 ) -> None:
@@ -149,6 +154,7 @@ def test_service_whose_run_directory_cannot_be_written_stays_ready(
     shutil.rmtree(directory.with_name(f"{directory.name}-aside"))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_worker_whose_secret_is_away_is_started_again_until_it_is_back(
     write: Write, launch: Launch, tmp_path: Path
@@ -170,6 +176,7 @@ def test_worker_whose_secret_is_away_is_started_again_until_it_is_back(
     assert service.stop() == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_worker_whose_certificate_has_another_key_is_started_again_until_they_match(
     write: Write, launch: Launch, tmp_path: Path
@@ -241,6 +248,8 @@ def test_commands_reach_a_worker_that_runs_while_another_hangs(
     assert service.stop() == 0
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_port_of_operators_that_is_taken_is_told(write: Write, launch: Launch) -> None:
     write()
     with ExitStack() as held:
@@ -254,6 +263,7 @@ def test_port_of_operators_that_is_taken_is_told(write: Write, launch: Launch) -
         assert service.stop() == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_command_finds_the_service_of_its_root_whatever_port_it_has(
     write: Write, launch: Launch, root: Path

@@ -344,6 +344,7 @@ def ended_while_it_answered(service: Served, world: World) -> bool:
     return any(began < signalled < ended for began, ended in answers)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_tower_without_a_compiled_form_is_served_where_tensorflow_is_installed(
     world: World, root: Path, serve: Serve, tmp_path: Path

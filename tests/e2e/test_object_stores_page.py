@@ -84,6 +84,7 @@ def test_page_has_the_commands() -> None:
     assert f"`{VERIFY}`" in page.replace("\n", " ")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_movielens_from_a_store_is_published_pulled_and_verified(
     trained: Path, store: int, tmp_path: Path

@@ -130,6 +130,7 @@ def test_filters_exclusions_and_large_k_reach_every_partition(client: Client) ->
     assert len(lists) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_run_killed_between_partitions_keeps_those_that_are_built(
     exported: Path, forked: ForkedRuns, tmp_path: Path

@@ -116,6 +116,8 @@ def test_service_whose_port_is_taken_exits_2_and_names_it(endpoint: str, launch:
     assert f"127.0.0.1:{port}: Address already in use; is another service running there?" in problem
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_service_without_a_required_model_exits_7(write: Write, launch: Launch) -> None:
     (write().directory / "indexes/movies/vectors.bin").write_bytes(b"")
     service = launch("--require", "movies", "--workers", "2")
@@ -124,6 +126,8 @@ def test_service_without_a_required_model_exits_7(write: Write, launch: Launch) 
     assert service.process.wait(WAIT_S) == 7
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 @each_number_of_workers
 def test_service_begins_empty_and_serves_what_is_published(
     workers: str, write: Write, launch: Launch
@@ -225,6 +229,8 @@ def test_service_under_load_that_is_terminated_completes_every_request(
     assert set(statuses) == {200}
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_service_cancels_a_request_that_outlasts_the_drain(write: Write, launch: Launch) -> None:
     write()
     service = launch("--drain-timeout-s", "0.2")
@@ -289,6 +295,8 @@ def test_hung_worker_is_replaced_and_health_does_not_wait_for_it(
     assert service.stop() == 0
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_worker_that_is_killed_before_it_could_reply_is_replaced(
     write: Write, launch: Launch
 ) -> None:
@@ -305,6 +313,8 @@ def test_worker_that_is_killed_before_it_could_reply_is_replaced(
     assert service.stop() == 0
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_hung_worker_neither_keeps_others_from_draining_nor_the_service_from_ending(
     write: Write, launch: Launch
 ) -> None:
@@ -321,6 +331,8 @@ def test_hung_worker_neither_keeps_others_from_draining_nor_the_service_from_end
     assert service.process.wait(WAIT_S) == 0
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_health_has_an_address_of_its_own(write: Write, launch: Launch) -> None:
     service = launch("--workers", "2", "--health-grpc-port", "0", "--drain-delay-s", "1.5")
     with httpx.Client(base_url=health_url(service), timeout=WAIT_S) as health:
@@ -361,6 +373,8 @@ def test_workers_drain_when_the_parent_is_killed(write: Write, launch: Launch) -
     assert service.event("stopped")["drained"]
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 @each_number_of_workers
 def test_service_notifies_systemd(
     workers: str, tmp_path: Path, launch: Launch, monkeypatch: pytest.MonkeyPatch
@@ -380,6 +394,8 @@ def test_service_notifies_systemd(
         assert service.process.wait(WAIT_S) == 0
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize("event", ["starting", "listening"])
 def test_log_of_a_service_that_is_stopped_early_is_json_to_the_last_line(
     event: str, launch: Launch, write: Write
@@ -430,6 +446,7 @@ def codes_of_new_connections(service: Process) -> set[str | int]:
     return codes
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_worker_that_replaces_a_killed_one_listens_once_it_is_loaded(
     write: Write, launch: Launch, root: Path
@@ -469,6 +486,7 @@ def test_reloaded_worker_serves_until_its_replacement_is_loaded(
     assert service.stop() == 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_service_that_is_stopped_while_a_worker_is_replaced_drains(
     write: Write, launch: Launch, root: Path

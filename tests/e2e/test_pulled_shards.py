@@ -104,6 +104,7 @@ def test_version_without_the_files_of_a_shard_is_named_and_served_once_they_are_
     assert ask(service) == ask(start(root))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_routers_wait_for_it(
     write: Write, root: Path, start: Start, tmp_path: Path, disk: Path
@@ -139,6 +140,7 @@ def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_routers_wai
     assert ask(service) == ask(start(root))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_restarted_shard_serves_the_previous_version_until_every_shard_has_the_newest(
     write: Write, root: Path, start: Start, tmp_path: Path

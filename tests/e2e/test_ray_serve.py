@@ -126,6 +126,7 @@ def test_replicas_respond_alike_over_http_grpc_and_the_ingress(site: Site) -> No
     assert_found(found, nearest(site.bundles[1]))
 
 
+@pytest.mark.nightly
 def test_version_switches_in_place_without_a_failed_request(site: Site) -> None:
     site.deploy(1)
     before = site.cluster.wait(2)
@@ -135,6 +136,7 @@ def test_version_switches_in_place_without_a_failed_request(site: Site) -> None:
         assert site.cluster.wait(2) == before
 
 
+@pytest.mark.nightly
 def test_bundle_is_pulled_once_for_all_replicas_of_a_node(site: Site) -> None:
     site.deploy(2)
     site.cluster.wait(2)
@@ -143,6 +145,7 @@ def test_bundle_is_pulled_once_for_all_replicas_of_a_node(site: Site) -> None:
     assert [bool(each["downloaded_bytes"]) for each in pulled].count(True) == 1
 
 
+@pytest.mark.nightly
 def test_pin_of_an_older_version_is_followed(site: Site) -> None:
     site.deploy(2, user_config={"models": {"movies": {"pinned": [1], "labels": {"next": 2}}}})
     site.cluster.wait(2)
@@ -152,6 +155,7 @@ def test_pin_of_an_older_version_is_followed(site: Site) -> None:
         assert client.retrieve({"user": 3}, k=2, label="next").version == 2
 
 
+@pytest.mark.nightly
 def test_killed_replica_is_replaced_while_the_other_serves(site: Site) -> None:
     site.deploy(2)
     before = site.cluster.wait(2)
@@ -165,6 +169,7 @@ def test_killed_replica_is_replaced_while_the_other_serves(site: Site) -> None:
     assert site.cluster.wait(2) > before - {killed}
 
 
+@pytest.mark.nightly
 def test_rolling_update_fails_no_request(site: Site) -> None:
     site.deploy(2)
     before = site.cluster.wait(2)
@@ -177,6 +182,7 @@ def test_rolling_update_fails_no_request(site: Site) -> None:
     assert (refused.status_code, refused.json()["error"]["code"]) == (400, "INVALID_ARGUMENT")
 
 
+@pytest.mark.nightly
 def test_replica_is_added_for_requests_that_serve_does_not_route(site: Site) -> None:
     scaling = {
         "min_replicas": 1,
@@ -221,6 +227,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.nightly
 def test_wrong_configuration_is_named_and_the_earlier_replicas_stay(site: Site) -> None:
     site.deploy(2)
     site.cluster.wait(2)
@@ -231,6 +238,7 @@ def test_wrong_configuration_is_named_and_the_earlier_replicas_stay(site: Site) 
             assert callers["grpc"]() == 2
 
 
+@pytest.mark.nightly
 def test_router_finds_the_shards_of_the_ray_application(site: Site) -> None:
     site.cluster.deploy_shards(site.root, 2, bundles=[str(site.bundles[2].directory)])
     site.cluster.wait(1)

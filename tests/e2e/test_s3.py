@@ -117,6 +117,7 @@ def put_checkpoint(port: int, directory: Path) -> None:
     put(port, directory, "models", "training")
 
 
+@pytest.mark.nightly
 def test_bundle_is_exported_from_s3_to_s3_and_pulled_despite_kills(
     store: int, programs: Programs, tmp_path: Path
 ) -> None:
@@ -208,6 +209,7 @@ def pulled_rows(programs: Programs, url: str, root: Path) -> np.ndarray[Any, Any
     return np.concatenate([np.fromfile(file, "<f4") for file in segments]).reshape(LARGE.shape)
 
 
+@pytest.mark.nightly
 def test_export_to_a_store_that_throttles_and_drops_connections_succeeds(
     programs: Programs, bucket: str, tmp_path: Path
 ) -> None:
@@ -224,6 +226,7 @@ def test_export_to_a_store_that_throttles_and_drops_connections_succeeds(
     np.testing.assert_array_equal(pulled_rows(programs, url, tmp_path / "root"), LARGE)
 
 
+@pytest.mark.nightly
 def test_exporters_of_one_version_in_s3_publish_one_of_them(
     store: int, programs: Programs, bucket: str, tmp_path: Path
 ) -> None:

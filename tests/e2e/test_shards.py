@@ -113,6 +113,7 @@ def test_router_responds_as_one_process_does(cluster: Cluster) -> None:
                 assert answer(mine, case.call, case.json) == expected, case.name
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_operators_see_which_replica_holds_which_shard(cluster: Cluster) -> None:
     service, shards, alone = cluster
@@ -166,6 +167,7 @@ def test_lost_replica_fails_no_request_and_lost_shard_is_named(
         assert is_ready(client), "other requests may not need the shard"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_stalled_replica_costs_at_most_half_of_the_deadline(cluster: Cluster) -> None:
     service, shards, _ = cluster
@@ -179,6 +181,8 @@ def test_stalled_replica_costs_at_most_half_of_the_deadline(cluster: Cluster) ->
     until(lambda: count_of(service, replicas) == 2)
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_hung_shard_delays_only_requests_that_need_it(write: Write, launch: Launch) -> None:
     tables = write(users=True).manifest.tables
     size = {name: 4 * tables[name].rows * tables[name].dim for name in ("users", "cities")}
@@ -210,6 +214,7 @@ def test_hung_shard_delays_only_requests_that_need_it(write: Write, launch: Laun
         assert list(waiting) == [200] * hanging
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_slow_call_is_sent_to_a_second_replica(write: Write, launch: Launch) -> None:
     write()
@@ -227,6 +232,7 @@ def test_slow_call_is_sent_to_a_second_replica(write: Write, launch: Launch) -> 
         until(lambda: count_of(service, 'rowcast_shard_hedges_total{shard="1/1"}') > 0)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_lost_rows_count_as_unknown_if_the_table_allows_it(write: Write, launch: Launch) -> None:
     written = write()
@@ -289,6 +295,7 @@ def test_new_version_is_served_once_every_shard_has_it(
     assert versions_of(service) == {2}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_shards_of_no_complete_division_are_rejected_before_any_request(
     write: Write, launch: Launch
@@ -308,6 +315,7 @@ def test_shards_of_no_complete_division_are_rejected_before_any_request(
     ready(router(launch, [*halves, third]))  # an address of another division is in nobody's way
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_router_waits_for_a_shard_that_starts_later(
     write: Write, launch: Launch, tmp_path: Path
@@ -323,6 +331,7 @@ def test_router_waits_for_a_shard_that_starts_later(
     ready(service)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_address_that_becomes_another_shard_is_recognized(write: Write, launch: Launch) -> None:
     write()
@@ -342,6 +351,7 @@ def test_address_that_becomes_another_shard_is_recognized(write: Write, launch: 
         until(lambda: answer(client, "lookup", body) == expected)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_shards_accept_only_calls_with_the_token(
     write: Write, launch: Launch, tmp_path: Path
@@ -388,6 +398,7 @@ def test_routers_and_shards_authenticate_by_certificates(
             service.event("ready")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_certificates_match_the_name_that_addresses_are_resolved_from(
     write: Write, launch: Launch, tmp_path: Path
@@ -404,6 +415,7 @@ def test_certificates_match_the_name_that_addresses_are_resolved_from(
     ready(launch(*trusting, f"dns:localhost:{port}"))
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_shard_without_addresses_counts_as_lost(
     write: Write, launch: Launch, tmp_path: Path
@@ -419,6 +431,7 @@ def test_shard_without_addresses_counts_as_lost(
     assert count_of(service, 'rowcast_shard_replicas{shard="2/2"}') == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_calls_in_progress_at_a_removed_address_complete(
     write: Write, launch: Launch, tmp_path: Path

@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_demo_gives_the_responses_of_one_process() -> None:
     command = [sys.executable, "-m", "examples.quickstart.demo_scale", "--plain"]

@@ -56,6 +56,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_mutate_prints_each_change_with_the_first_test_that_fails(checkout: Path) -> None:
     command = [sys.executable, "scripts/mutate", "--sample", "99", "shop", "tests"]

@@ -36,6 +36,7 @@ def test_big_checkpoints_read_back(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_contest_copies_measures_every_layout(tmp_path: Path) -> None:
     results = contests.contest_copies(tmp_path, SIZE, (8,), 1)
@@ -44,6 +45,8 @@ def test_contest_copies_measures_every_layout(tmp_path: Path) -> None:
     assert contests.copied(write_plain(tmp_path / "source", SIZE).data, tmp_path / "copy") > 0
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_terabyte_is_inspected_planned_and_linked_in_little_memory(tmp_path: Path) -> None:
     steps = contests.contest_sizes(tmp_path, {"1 TiB": 1 << 40})["1 TiB"]
     assert set(steps) == {"inspect", "plan", "link"}

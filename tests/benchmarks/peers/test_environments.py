@@ -7,6 +7,7 @@ import pytest
 from benchmarks.peers.environments import Environment
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_environment_that_does_not_install_keeps_the_reason(tmp_path: Path) -> None:
     environment = Environment("broken", (str(tmp_path / "no-such-wheel.whl"),), root=tmp_path)

@@ -15,6 +15,7 @@ for needed in ("ray.serve", "aiohttp_cors"):  # the second comes with ray[serve]
 from benchmarks.scale import control_plane, paths, routers  # noqa: E402
 
 
+@pytest.mark.nightly
 def test_a_router_and_one_process_are_measured_on_both_workloads(
     ranking: RankingWorkload, retrieval: RetrievalWorkload, tmp_path: Path
 ) -> None:
@@ -25,6 +26,7 @@ def test_a_router_and_one_process_are_measured_on_both_workloads(
         assert float(row["bytes answered by bytes of rows"]) > 0.5
 
 
+@pytest.mark.nightly
 def test_every_path_gives_the_same_rows_and_is_measured(ranking: RankingWorkload) -> None:
     rows = paths.compare(ranking, 2, rounds=1, seconds=0.05).records()
     assert [row["path"] for row in rows[::2]] == [
@@ -36,6 +38,7 @@ def test_every_path_gives_the_same_rows_and_is_measured(ranking: RankingWorkload
     assert all(float(row["requests/s"]) > 0 for row in rows)
 
 
+@pytest.mark.nightly
 def test_replicas_and_plain_processes_are_measured_over_both_transports(
     small_towers: Path, tmp_path: Path
 ) -> None:

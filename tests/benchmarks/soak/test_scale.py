@@ -11,6 +11,7 @@ from benchmarks.soak.scale import run
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.nightly
 def test_five_disturbances_cause_no_wrong_response_and_no_failure_while_replicas_are_left(
     small_towers: Path,
 ) -> None:

@@ -20,6 +20,7 @@ GENTLE = Pace(block_s=0.1, share=0.1, pause_s=0.25)
 """Beside more requests, the service takes its time to load a version."""
 
 
+@pytest.mark.nightly
 def test_switches_under_load_fail_no_request_and_mix_no_response(small_towers: Path) -> None:
     wrong = run(versions=4, workers=1, pace=GENTLE, towers=small_towers)
     assert [problem for problem in wrong if not problem.startswith("memory")] == [], (
@@ -27,5 +28,6 @@ def test_switches_under_load_fail_no_request_and_mix_no_response(small_towers: P
     )
 
 
+@pytest.mark.nightly
 def test_commands_and_versions_that_cannot_be_served_fail_no_request(small_towers: Path) -> None:
     assert press(ACTIONS, latest=1, rounds=1, workers=1, pace=GENTLE, towers=small_towers) == []

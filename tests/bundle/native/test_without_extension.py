@@ -28,6 +28,7 @@ sys.exit(pytest.main([*sys.argv[1:], "-q", "-p", "no:xdist"]))
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(native.Rows is None, reason="all tests run without the extension")
 @pytest.mark.parametrize("selection", TESTS)

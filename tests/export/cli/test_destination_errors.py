@@ -18,6 +18,7 @@ def message_of(output: Path) -> str:
     return CommandResult(6, "", output.read_text()).message
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_run_whose_files_grow_too_large_at_every_step_exits_6_then_resumes_with_more_room(
     forked: ForkedRuns, project: Path, undisturbed: Path, tmp_path: Path

@@ -95,6 +95,7 @@ def write_corpus(path: Path, rows: int, title: str) -> None:
             file.writelines(record(same + example({"id": [row]})) for row in range(rows))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("kind", "rows"),
     # Parquet is read 65,536 rows at a time, which must be a small part of them.

@@ -152,6 +152,7 @@ def test_run_killed_in_the_middle_resumes_to_the_same_bundle(
     assert hidden(root) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_run_after_an_edit_of_the_models_code_keeps_the_tables(
     forked: ForkedRuns,

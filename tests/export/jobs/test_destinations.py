@@ -182,6 +182,7 @@ def run_elsewhere(arguments: list[str]) -> None:
     subprocess.run(second, check=True, cwd=Path(__file__).parents[3], timeout=120)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("winner", [VALUES, OTHER_VALUES], ids=["same", "other"])
 @on_disk
@@ -210,6 +211,7 @@ def test_exporter_that_was_frozen_while_another_published_changes_nothing(
     assert_whole(store, tmp_path / "root", winner)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @on_disk
 def test_exporters_from_a_copied_scratch_directory_publish_one_version(

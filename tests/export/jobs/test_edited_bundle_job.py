@@ -41,11 +41,11 @@ CODE = ("plain_module.py", '* inputs["year"]', '+ inputs["year"]')
     [
         (VOCABULARY, TABLE_STEPS),
         (VOCABULARY, STEPS),
-        (TITLE, STEPS),
-        (COUNT, STEPS),
-        (RECALL, STEPS),
-        (FILTERS, STEPS),
         (CODE, STEPS),
+        *[
+            pytest.param(change, STEPS, marks=pytest.mark.nightly)
+            for change in (TITLE, COUNT, RECALL, FILTERS)
+        ],
     ],
 )
 def test_run_after_an_edit_redoes_what_changed_and_keeps_the_tables(

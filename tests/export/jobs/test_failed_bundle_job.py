@@ -43,6 +43,7 @@ def with_int8(limit: float) -> dict[str, Any]:
     return {"towers.query.precisions": ["f32", "int8"], "towers.query.max_abs_error.int8": limit}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("failing", "mended", "words", "forms"),
@@ -84,6 +85,8 @@ def test_check_that_fails_keeps_what_is_finished(
     assert rewritten(finished, model / "1") == set()
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_run_whose_recall_is_too_low_keeps_the_index_for_another_limit(
     forked_command: Command, copy_killed: Callable[[int], Path], small_recipe: Recipe
 ) -> None:

@@ -36,6 +36,7 @@ def project(small_recipe: Recipe, tmp_path: Path) -> Path:
     return write_project(tmp_path / "project", small_recipe)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_run_killed_at_every_step_resumes_to_the_same_bundle(
     forked: ForkedRuns, project: Path, small_facts: Facts, tmp_path: Path

@@ -28,6 +28,7 @@ def expected(forked: ForkedRuns, job: Job, tmp_path_factory: pytest.TempPathFact
     return undisturbed(forked, job, tmp_path_factory.mktemp("expected") / "place")
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("job", "apart"), [(HERE, 7), (POOL, 11)], indirect=["job"], ids=["here", "pool"]
 )

@@ -72,6 +72,7 @@ def test_ray_failure_of_a_task_is_raised_with_its_own_type(
     assert len(broken.read_text()) == ATTEMPTS_MAX
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_ray_worker_that_is_killed_is_replaced_a_limited_number_of_times(
     executor: RayExecutor, tmp_path: Path
@@ -84,6 +85,7 @@ def test_ray_worker_that_is_killed_is_replaced_a_limited_number_of_times(
         executor.run(task_functions.die, [0])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_ray_worker_that_sees_other_files_is_an_error(cluster: Any) -> None:
     own = "/proc/self/comm"  # the same path, and another file for each process
@@ -97,6 +99,7 @@ def test_ray_worker_that_sees_other_files_is_an_error(cluster: Any) -> None:
     ) == [9]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_ray_task_that_fits_on_no_node_is_an_error(cluster: Any) -> None:
     with pytest.raises(UsageError, match="no Ray node gives more than"):
@@ -110,6 +113,7 @@ def test_ray_cluster_that_cannot_be_reached_is_an_error() -> None:
         RayExecutor(where).run(task_functions.square, [1])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_ray_node_that_dies_in_the_middle_leaves_the_same_tables(
     cluster: Any, tmp_path: Path

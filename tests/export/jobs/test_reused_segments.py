@@ -376,6 +376,8 @@ def test_run_that_was_killed_resumes_with_the_segments_that_it_shares(killed: Ki
         assert killed.check() == expected
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 def test_run_that_was_killed_resumes_after_the_older_version_was_removed(killed: Killed) -> None:
     assert killed.run() == 0
     expected = killed.check()
@@ -386,6 +388,7 @@ def test_run_that_was_killed_resumes_after_the_older_version_was_removed(killed:
     assert facts(killed.root / "tables/2") == expected
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_run_that_was_killed_before_a_change_of_a_file_resumes_and_changes_no_other_version(
     killed: Killed, request: pytest.FixtureRequest

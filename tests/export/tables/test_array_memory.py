@@ -65,6 +65,8 @@ def values() -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
     return np.random.default_rng(0).standard_normal((ROWS, DIM), np.float32)
 
 
+@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("write", "layout"), [(orbax, "plain"), (orbax, "sparse_core"), (hdf5, "plain")]
 )

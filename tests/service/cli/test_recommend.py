@@ -258,6 +258,7 @@ def test_model_that_does_not_exist_is_reported_with_those_that_do(
     assert "has no model 'books'; it has movies\n" in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("by", "code"),
     [pytest.param(signal.SIGKILL, -signal.SIGKILL, marks=pytest.mark.slow), (signal.SIGINT, 130)],

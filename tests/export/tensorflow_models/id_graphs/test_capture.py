@@ -167,6 +167,7 @@ def test_ids_of_known_rules_are_extracted_and_give_the_original_s_rows(
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "made", ["rules", "layer", "bags", "columns", "encodings", "titles"], indirect=True
 )
