@@ -2,10 +2,10 @@
 
 - visible: from the acknowledgement of a new candidate to the first response of a worker that has
   it, over connections of their own, which reach every worker;
-- beside load: latency of queries at half of the throughput that one caller reaches, with and
+- beside load: latency of queries that come at random instants, at half of the throughput, with and
   without a stream of changes, minute by minute;
 - many changes: throughput of unfiltered queries with and without so many changed candidates, at
-  once and when they are absorbed into a segment;
+  once and when they are absorbed into segments;
 - restart: from the start of a service to the first response, with and without the log.
 """
 
@@ -17,16 +17,18 @@ import multiprocessing
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
+import orjson
 from rich.console import Console
 
 from benchmarks import cores
+from benchmarks.load import Answers, Endpoint, Floats, Load
 from benchmarks.services import Checkout, Service
 from benchmarks.workload_towers import ITEM_DIM
 from benchmarks.workloads import RetrievalWorkload, write_retrieval
@@ -36,6 +38,8 @@ NEW = 100
 """Candidates that are added to see how soon they are found."""
 BATCH = 50
 """Changes in a request of the stream."""
+CALLERS = 8
+"""That send queries at once where throughput is measured."""
 TIMEOUT_S = 60.0
 ABSORBED_S = 20.0
 """In which changed candidates are absorbed into a segment."""
@@ -46,22 +50,21 @@ class Client:
 
     Attributes:
       admin: URL of the model in the admin API.
+      queries: Unfiltered queries of different users.
     """
 
     def __init__(self, service: Service, workload: RetrievalWorkload) -> None:
         self._calls = httpx.Client(base_url=f"http://127.0.0.1:{service.http}", timeout=TIMEOUT_S)
         self.admin = f"http://127.0.0.1:{service.admin}/v1/models/{MODEL}"
         self._changes = httpx.Client(base_url=self.admin, timeout=TIMEOUT_S)
-        self._bodies = [
-            {"context": {"user": int(user), "history": history.tolist()}, "k": workload.k}
+        bodies = [
+            orjson.dumps(
+                {"context": {"user": int(user), "history": history.tolist()}, "k": workload.k}
+            )
             for user, history in zip(workload.users, workload.histories, strict=True)
         ]
-        self._numbers = itertools.count()
-
-    def query(self) -> list[int]:
-        """Returns the neighbors of the next query."""
-        body = self._bodies[next(self._numbers) % len(self._bodies)]
-        return self._retrieved(body)
+        endpoint = Endpoint(service.http, f"/v1/models/{MODEL}:retrieve", "application/json")
+        self.queries = Load(endpoint, bodies)
 
     def find(self, vector: list[float]) -> list[int]:
         """Returns the neighbors of a vector, from whichever worker accepts a new connection: more
@@ -144,7 +147,7 @@ def _served(
     service = Service(Checkout("this"), root, scratch, "f32", "--workers", str(workers))
     try:
         client = Client(service, workload)
-        client.query()
+        client.find([0.0] * ITEM_DIM)
         yield client, time.perf_counter() - began
     finally:
         service.close()
@@ -170,25 +173,43 @@ def _visibilities(client: Client, random: np.random.Generator) -> list[float]:
 
 
 def _beside_load(client: Client, rate: int, minutes: int, console: Console) -> None:
-    """Prints the latency of queries alone, and minute by minute beside a stream of changes."""
-    interval_s = 2 / _throughput(client)
-    alone = _latencies(client, interval_s, 30)
-    console.print(f"queries alone, one in {1000 * interval_s:.1f} ms: {_milliseconds(alone)}")
-    # In a process of its own, which takes no time of the interpreter that sends queries.
+    """Prints the latency of queries alone, minute by minute beside a stream of changes, and alone
+    again.
+    """
+    half_load = _throughput(client) / 2
+    alone = [_minute(client, half_load, seed=0)]
+    console.print(f"queries alone, {half_load:.0f} per second: {_milliseconds(alone[0].latency_s)}")
+    # In a process of its own, which takes no time of the interpreter that measures.
     stream = multiprocessing.get_context("spawn").Process(
         target=_stream, args=(client.admin, rate), daemon=True
     )
     stream.start()
-    for minute in range(1, minutes + 1):
+    minutes_beside = []
+    for number in range(1, minutes + 1):
         before = client.sequence()
-        beside = _latencies(client, interval_s, 60)
-        ratio = float(np.percentile(beside, 99) / np.percentile(alone, 99))
+        beside = _minute(client, half_load, seed=number)
+        minutes_beside.append(beside)
         console.print(
-            f"minute {minute}, {BATCH * (client.sequence() - before) / 60:.0f} changes per second: "
-            f"{_milliseconds(beside)}; p99 {ratio:.2f} x"
+            f"minute {number}, {BATCH * (client.sequence() - before) / 60:.0f} changes per second: "
+            f"{_milliseconds(beside.latency_s)}"
         )
     stream.kill()
     stream.join()
+    alone.append(_minute(client, half_load, seed=minutes + 1))
+    console.print(f"queries alone again: {_milliseconds(alone[1].latency_s)}")
+    alone_ms, beside_ms = (
+        np.median([answers.percentile_ms(99) for answers in blocks])
+        for blocks in (alone, minutes_beside)
+    )
+    console.print(f"p99 beside changes: {beside_ms / alone_ms:.2f} x that alone (medians)")
+
+
+def _minute(client: Client, rate: float, seed: int) -> Answers:
+    """Sends queries at random instants for a minute, `rate` per second on average."""
+    answers = client.queries.open(rate, 60.0, seed)
+    if answers.failed:
+        raise RuntimeError(f"{answers.failed} of {len(answers.status)} queries failed")
+    return answers
 
 
 def _stream(admin: str, rate: int) -> None:
@@ -208,30 +229,12 @@ def _stream(admin: str, rate: int) -> None:
             time.sleep(max(0.0, due - time.perf_counter()))
 
 
-def _latencies(client: Client, interval_s: float, seconds: float) -> list[float]:
-    """Returns the seconds that queries take which are sent at fixed times."""
-    latencies = []
-    due = time.perf_counter()
-    end = due + seconds
-    while due < end:
-        time.sleep(max(0.0, due - time.perf_counter()))
-        client.query()
-        latencies.append(time.perf_counter() - due)
-        due += interval_s
-    return latencies
+def _throughput(client: Client) -> float:
+    """Returns how many queries per second several callers send at most."""
+    return client.queries.closed(CALLERS, 5.0).requests_per_s
 
 
-def _throughput(client: Client, seconds: float = 5.0) -> float:
-    """Returns how many queries per second one caller sends."""
-    count = 0
-    began = time.perf_counter()
-    while time.perf_counter() - began < seconds:
-        client.query()
-        count += 1
-    return count / (time.perf_counter() - began)
-
-
-def _milliseconds(seconds: list[float]) -> str:
+def _milliseconds(seconds: Sequence[float] | Floats) -> str:
     half, most = 1000 * np.percentile(seconds, [50, 99])
     return f"p50 {half:.1f} ms, p99 {most:.1f} ms"
 
