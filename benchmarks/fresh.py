@@ -6,7 +6,10 @@
   without a stream of changes, minute by minute;
 - many changes: throughput of unfiltered queries with and without so many changed candidates, at
   once and when they are absorbed into segments;
-- restart: from the start of a service to the first response, with and without the log.
+- restart: from the start of a service to the first response, with and without the log;
+- replay: the same with a log of 100,000 records that no segment contains;
+- live recall: CPU time of the service for a query, with and without 1 % of queries being searched
+  exactly, too.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from benchmarks.load import Answers, Endpoint, Floats, Load
 from benchmarks.services import Checkout, Service
 from benchmarks.workload_towers import ITEM_DIM
 from benchmarks.workloads import RetrievalWorkload, write_retrieval
+from bundle.changes.log import ChangeLog
 
 MODEL = "retrieval"
 NEW = 100
@@ -40,6 +44,8 @@ BATCH = 50
 """Changes in a request of the stream."""
 CALLERS = 8
 """That send queries at once where throughput is measured."""
+RECORDS = 100_000
+"""In the log that is replayed, each of one candidate, of which a hundredth differ."""
 TIMEOUT_S = 60.0
 ABSORBED_S = 20.0
 """In which changed candidates are absorbed into a segment."""
@@ -50,10 +56,12 @@ class Client:
 
     Attributes:
       admin: URL of the model in the admin API.
+      service: The service.
       queries: Unfiltered queries of different users.
     """
 
     def __init__(self, service: Service, workload: RetrievalWorkload) -> None:
+        self.service = service
         self._calls = httpx.Client(base_url=f"http://127.0.0.1:{service.http}", timeout=TIMEOUT_S)
         self.admin = f"http://127.0.0.1:{service.admin}/v1/models/{MODEL}"
         self._changes = httpx.Client(base_url=self.admin, timeout=TIMEOUT_S)
@@ -114,9 +122,7 @@ def main() -> None:
         without_s = start_s
         console.print(f"visible: {_milliseconds(_visibilities(client, random))}")
         _beside_load(client, given.rate, given.minutes, console)
-    (root / MODEL / "changes.log").unlink()
-    shutil.rmtree(root / MODEL / "changes.segments", ignore_errors=True)
-
+    _forget_changes(root)
     with _served(root, scratch, given.workers, workload) as (client, _):
         before = _throughput(client)
         for first in range(0, given.changed, 500):
@@ -135,16 +141,62 @@ def main() -> None:
             f"restart: {without_s:.1f} s without a log, {start_s:.1f} s with {given.changed:,} "
             "changes in it"
         )
+    _forget_changes(root)
+    _write_records(root, scratch, workload)
+    with _served(root, scratch, given.workers, workload) as (_, start_s):
+        console.print(f"replay: {start_s:.1f} s with {RECORDS:,} records in the log")
+    _forget_changes(root)
+    without_cpu_s, with_cpu_s = (
+        _cpu_of_a_query(root, scratch, given.workers, workload, share) for share in (0.0, 0.01)
+    )
+    console.print(
+        f"live recall of 1 % of queries: {1000 * with_cpu_s:.2f} ms of CPU time for a query, "
+        f"{1000 * without_cpu_s:.2f} ms without ({with_cpu_s / without_cpu_s:.3f} x)"
+    )
     shutil.rmtree(scratch)
+
+
+def _forget_changes(root: Path) -> None:
+    (root / MODEL / "changes.log").unlink(missing_ok=True)
+    shutil.rmtree(root / MODEL / "changes.segments", ignore_errors=True)
+
+
+def _write_records(root: Path, scratch: Path, workload: RetrievalWorkload) -> None:
+    """Writes a log of many records of one candidate each."""
+    distinct = RECORDS // 100
+    with _served(root, scratch, 1, workload) as (client, _):
+        for key in range(distinct):
+            client.upsert([_item(key, key)])
+    log = ChangeLog(root / MODEL / "changes.log", MODEL)
+    payloads = [record.payload for record in log.read()]
+    with log.writing() as writer:
+        writer.append(payloads * (RECORDS // distinct - 1))
+
+
+def _cpu_of_a_query(
+    root: Path, scratch: Path, workers: int, workload: RetrievalWorkload, share: float
+) -> float:
+    """Returns the CPU seconds that the service takes for a query, at most of its throughput.
+
+    Args:
+      root, scratch, workers, workload: As of `_served`.
+      share: Of the queries that are searched exactly, too.
+    """
+    option = f"--live-recall-share={share:g}"
+    with _served(root, scratch, workers, workload, option) as (client, _):
+        _throughput(client)
+        before_s = client.service.cpu_s()
+        responses = client.queries.closed(CALLERS, 20.0)
+        return (client.service.cpu_s() - before_s) / responses.answered
 
 
 @contextmanager
 def _served(
-    root: Path, scratch: Path, workers: int, workload: RetrievalWorkload
+    root: Path, scratch: Path, workers: int, workload: RetrievalWorkload, *options: str
 ) -> Iterator[tuple[Client, float]]:
     """Serves a root; yields a client, and the seconds to the first response."""
     began = time.perf_counter()
-    service = Service(Checkout("this"), root, scratch, "f32", "--workers", str(workers))
+    service = Service(Checkout("this"), root, scratch, "f32", "--workers", str(workers), *options)
     try:
         client = Client(service, workload)
         client.find([0.0] * ITEM_DIM)

@@ -38,6 +38,10 @@ HDF5 = "hdf5"
 WINDOW_BYTES = 16 << 20
 _STORED_BYTES = 16 << 20
 """Stored bytes that are summed at a time."""
+_CACHE_OVERHEAD_BYTES = 1 << 20
+"""What tensorstore's cache holds beside the decoded chunks of a window: without room for it, the
+library drops a chunk after each read.
+"""
 _NODES_BYTES = 8 << 20
 """Bytes of the cache for the nodes of an OCDBT store's tree, apart from chunks."""
 _HDF5_SLOTS = 1 << 14
@@ -225,7 +229,7 @@ class _Zarr:
         self._spec = spec | {"fill_missing_data_reads": False, "recheck_cached_data": "open"}
         self.name = str(spec["kvstore"]["path"]).rstrip("/").rpartition("/")[2]
         self._tensorstore = load_tensorstore(f"array {self.name!r}")
-        self._array = self._open(WINDOW_BYTES)
+        self._array = self._open(WINDOW_BYTES + _CACHE_OVERHEAD_BYTES)
         shape = self._array.shape
         chunk = self._array.chunk_layout.read_chunk.shape
         itemsize = self._array.dtype.numpy_dtype.itemsize
@@ -233,7 +237,7 @@ class _Zarr:
         self.rows = shape[0] if shape else 1
         self.window_rows = max(1, chunk[0] if shape else 1) * max(1, WINDOW_BYTES // band_bytes)
         # A chunk that its cache cannot hold would be decoded again for each read of its rows.
-        self._window_bytes = max(WINDOW_BYTES, band_bytes + (1 << 20))
+        self._window_bytes = max(WINDOW_BYTES, band_bytes) + _CACHE_OVERHEAD_BYTES
         self._large = band_bytes > WINDOW_BYTES
         if self._large:
             self.forget()

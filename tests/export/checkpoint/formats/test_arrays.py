@@ -103,6 +103,21 @@ def test_rows_of_several_windows_begin_with_the_one_that_is_decoded(
     assert chunks == pytest.approx({0: 1, 1: 1, 2: 2}[decoded], abs=0.2)
 
 
+@pytest.mark.parametrize("chunk_count", [1, 4])
+def test_chunks_that_fill_a_window_are_decoded_once(tmp_path: Path, chunk_count: int) -> None:
+    random = np.random.default_rng(0)
+    values = random.standard_normal((WINDOW_BYTES // (4 * DIM), DIM), np.float32)  # packs badly
+    chunk_rows = len(values) // chunk_count
+    store = write(tmp_path, FORMS["zarr2_zstd"](len(values), chunk_rows), values)
+    stored_bytes = sum(path.stat().st_size for path in tmp_path.glob("*.0"))
+    with ArrayRows(store) as rows:
+        before = bytes_read()
+        for _ in range(3):
+            for first in range(0, len(values), chunk_rows):
+                read(rows, first, 1)
+        assert bytes_read() - before < 1.2 * stored_bytes
+
+
 @pytest.mark.parametrize(
     ("form", "chunk", "damage"),
     [
