@@ -1,4 +1,5 @@
-"""Exports a whole Flax model with large tables in Orbax, beside `cp -r` of its checkpoint.
+"""Exports a whole Flax model with large tables in Orbax, beside `cp -r` of its checkpoint. Then a
+version in which 2 % of the rows differ, beside an export that shares nothing.
 
 python -m benchmarks.exporter.orbax_model [--gib 8] [--rounds 2] [--dir DIR]
 
@@ -36,6 +37,9 @@ BAND_BYTES = 64 << 20
 """A chunk: what one device held of a table."""
 LARGE = (0, 9)
 """The categories whose tables are large."""
+SEGMENT_BYTES = 64 << 20
+"""Of the tables of versions that share segments."""
+CHANGED_SHARE = 0.02
 EXAMPLES = 64
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
@@ -51,8 +55,10 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.dir) as name:
         folder = Path(name)
-        write_model(folder, int(given.gib * (1 << 30)))
+        size = int(given.gib * (1 << 30))
+        write_model(folder, size)
         measure(folder, given.rounds)
+        measure_versions(folder, size, given.rounds)
 
 
 def write_model(folder: Path, size: int) -> None:
@@ -102,10 +108,18 @@ def _created(directory: Path, name: str, shape: tuple[int, ...]) -> Any:
         "dtype": "<f4",
         "compressor": {"id": "zstd", "level": 1},
     }
+    spec = {**_spec(directory, name), "metadata": metadata, "create": True}
+    return tensorstore.open(spec).result()
+
+
+def _opened(directory: Path, name: str) -> Any:
+    return tensorstore.open(_spec(directory, name)).result()
+
+
+def _spec(directory: Path, name: str) -> dict[str, Any]:
     base = {"driver": "file", "path": f"{directory}/"}
     kvstore = {"driver": "ocdbt", "base": base, "path": f"{name}/"}
-    spec = {"driver": "zarr", "kvstore": kvstore, "metadata": metadata, "create": True}
-    return tensorstore.open(spec).result()
+    return {"driver": "zarr", "kvstore": kvstore}
 
 
 def _bands(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
@@ -143,6 +157,57 @@ def measure(folder: Path, rounds: int) -> None:
         ["largest process", size_text(int(max(seen["memory"])))],
     ]
     Sheet("a Flax model in Orbax", ["what", "found"], rows).show(Console(width=100))
+
+
+def measure_versions(folder: Path, size: int, rounds: int) -> None:
+    """Changes a range of rows of one table, exports further versions, each in a root with the first
+    version, and prints medians.
+    """
+    recipe = folder / "recipe.toml"
+    tables = [f"table_c{category + 1}" for category in LARGE]
+    segments = [f"tables.{table}.segment_rows = {SEGMENT_BYTES // (4 * DIM)}" for table in tables]
+    recipe.write_text("\n".join([*segments, recipe.read_text()]))
+    run([*EXPORT, "run", recipe])
+    changed_bytes = change_rows(folder, size)
+    seconds: dict[str, list[float]] = {"all": [], "changed": []}
+    for _ in range(rounds):
+        for name, option in (("all", "--no-reuse"), ("changed", "--reuse")):
+            clear_cache()
+            seconds[name].append(run([*EXPORT, "run", recipe, option]).seconds)
+            first, second = sorted((folder / "bundles" / "flax_dlrm").iterdir())
+            written_bytes = size_of_new(first, second)
+            shutil.rmtree(second)
+    rows = [
+        ["rows changed", size_text(changed_bytes)],
+        ["bytes written", size_text(written_bytes)],
+        ["bytes written / changed", f"{written_bytes / changed_bytes:.2f}"],
+        ["export that shares nothing, s", _figures(seconds["all"])],
+        ["export that shares, s", _figures(seconds["changed"])],
+        ["time / that of the whole", _ratio(seconds["changed"], seconds["all"])],
+    ]
+    Sheet("a version with 2 % of other rows", ["what", "found"], rows).show(Console(width=100))
+
+
+def change_rows(folder: Path, size: int) -> int:
+    """Changes a range of rows of the first large table; returns its bytes."""
+    keys = json.loads((folder / "checkpoint" / "_METADATA").read_text())["tree_metadata"]
+    rows = size // len(LARGE) // (4 * DIM)
+    for steps in keys.values():
+        name = ".".join(step["key"] for step in steps["key_metadata"])
+        array = _opened(folder / "checkpoint", name)
+        if array.shape == (rows, DIM):
+            count = int(CHANGED_SHARE * size) // (4 * DIM)
+            values = np.random.default_rng(6).random((count, DIM), np.float32) - 0.5
+            array[:count].write(values).result()
+            return int(values.nbytes)
+    raise RuntimeError("the checkpoint has no large table")
+
+
+def size_of_new(first: Path, second: Path) -> int:
+    """Returns the bytes of the files of a version that are no links to those of another one."""
+    known = {path.stat().st_ino for path in first.rglob("*") if path.is_file()}
+    files = [path.stat() for path in second.rglob("*") if path.is_file()]
+    return sum(status.st_size for status in files if status.st_ino not in known)
 
 
 def clear_cache() -> bool:
