@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from starlette.responses import Response
 
 from bundle.changes.log import framed
 from bundle.changes.records import Action, Kind
+from bundle.changes.segments import PART_BYTES
 from service.changes.copying import SEQUENCE_HEADER
 from service.changes.follower import Changes
 from service.changes.requests import ChangeRequest
@@ -23,7 +25,9 @@ from service.engine.calls import Target
 from service.errors import InvalidArgument
 
 _JSON = "application/json"
-_RECORDS = "application/octet-stream"
+_BYTES = "application/octet-stream"
+_SHOWN_CHARACTERS = 80
+"""Of a value that is rejected."""
 _SUMMARIES = {
     "upsert": "Add {kind}, or replace those with the same ids",
     "delete": "Delete {kind}",
@@ -82,9 +86,40 @@ def change_routes(
         authorize(request, model)
         records, last = await run_in_threadpool(changes.after, model, sequence, checksum)
         headers = {SEQUENCE_HEADER: str(last)}
-        return Response(framed(records), media_type=_RECORDS, headers=headers)
+        return Response(framed(records), media_type=_BYTES, headers=headers)
+
+    @router.get(
+        "/changes/segments/{segment}",
+        summary="Get a part of a file of a segment of changed candidates",
+        responses=responses,
+    )
+    async def get_segment(
+        request: Request,
+        model: str,
+        segment: str,
+        file: str,
+        offset: Annotated[int, Query(ge=0)],
+        bytes_max: Annotated[int, Query(alias="bytes", ge=1, le=PART_BYTES)],
+    ) -> Response:
+        authorize(request, model)
+        part = (model, segment, file, offset, bytes_max)
+        content = await run_in_threadpool(changes.segment_part, *part)
+        return Response(content, media_type=_BYTES)
 
     return router
+
+
+async def raise_query_problem(_: Request, problem: Exception) -> Response:
+    """Handles parameters that the framework rejects: raises what the service returns for them.
+
+    Raises:
+      InvalidArgument: Always.
+    """
+    assert isinstance(problem, RequestValidationError)  # noqa: S101 - registered for it
+    error = problem.errors()[0]
+    name = error["loc"][-1]
+    value = str(error.get("input"))[:_SHOWN_CHARACTERS]
+    raise InvalidArgument(f"parameter {name!r} is {value!r}: {error['msg']}") from problem
 
 
 def _target_of(target: Target, request: ChangeRequest, path: tuple[str, Kind, Action]) -> Target:

@@ -114,8 +114,8 @@ class ServiceSettings(BaseSettings):
     """
     follow_changes: str = ""
     """URL of the service that takes the changes, such as `http://writer:8080` or its admin API.
-    This service copies its change logs, applies them, is ready once it has caught up, and rejects
-    changes that are sent to it. Default: this service takes changes itself.
+    This service copies its change logs and segments, applies them, is ready once it has caught up,
+    and rejects changes that are sent to it. Default: this service takes changes itself.
     """
     follow_changes_token: Path | None = None
     """File with the token that is sent to `follow_changes`, whose setting `changes_from` must name

@@ -17,6 +17,7 @@ of a store (`bundle/stores`), vectors fixed-size lists of float32.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -249,13 +250,34 @@ def decode(payload: bytes) -> Change:
     Raises:
       FormatError: The bytes are no change of this format.
     """
+    with _reading() as pa:
+        columns = pa.ipc.open_stream(payload).read_next_batch()
+        head = _head_of(columns.schema)
+    return Change(head, columns.replace_schema_metadata(None))
+
+
+def decode_head(payload: bytes) -> Head:
+    """Returns the head of the change that `encode` wrote, without reading its columns.
+
+    Raises:
+      FormatError: The bytes are no change of this format.
+    """
+    with _reading() as pa:
+        return _head_of(pa.ipc.open_stream(payload).schema)
+
+
+def _head_of(schema: Any) -> Head:
+    return Head.model_validate_json(schema.metadata[_METADATA])
+
+
+@contextmanager
+def _reading() -> Iterator[Any]:
+    """Yields `pyarrow`; raises FormatError for what it finds wrong with a record."""
     import pyarrow as pa
 
     try:
-        columns = pa.ipc.open_stream(payload).read_next_batch()
-        head = Head.model_validate_json(columns.schema.metadata[_METADATA])
+        yield pa
     except (pa.ArrowException, KeyError, TypeError, StopIteration, ValidationError) as problem:
         raise FormatError(
             f"a record of the change log holds no change that this release reads: {problem}"
         ) from problem
-    return Change(head, columns.replace_schema_metadata(None))

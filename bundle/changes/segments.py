@@ -16,7 +16,7 @@ from which record on it stands for the changes before.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from bundle.errors import DigestMismatch, FormatError
-from bundle.format.checksums import crc32c, digest
+from bundle.format.checksums import Digest, crc32c, digest
 from bundle.format.fields import Count, Crc32c, Name, Positive, StrictModel
 from bundle.format.manifest import AttributeIndex, Corpus, File
 from bundle.storage import arrow, files, integrity
@@ -37,6 +37,10 @@ ENDED = "ended.bin"
 EXPIRES = "expires_s"
 TEMPORARY = ".temporary-"
 """How the name of a directory begins that is not complete."""
+PART_BYTES = 4 << 20
+"""Of a file that are read at a time to copy it."""
+ReadPart = Callable[[str, int, int], bytes]
+"""Returns bytes of a file by its name, an offset, and how many are wanted; fewer where it ends."""
 _UNSORTED = "candidates.parts"
 _FORMAT = 1
 _MANIFEST_BYTES_MAX = 16 << 20
@@ -198,6 +202,10 @@ def finish(directory: Path, manifest: SegmentManifest, attributes: tuple[str, ..
     path = directory / MANIFEST
     path.write_text(complete.model_dump_json())
     files.sync(path)
+    _sync_folders(directory)
+
+
+def _sync_folders(directory: Path) -> None:
     for folder in [directory, *(folder for folder in directory.rglob("*") if folder.is_dir())]:
         files.sync(folder)
 
@@ -225,25 +233,106 @@ def open_segment(directory: Path, checksum: int) -> Segment:
       FormatError: It is of another format.
       OSError: A file cannot be read.
     """
-    path = directory / MANIFEST
     try:
-        with path.open("rb") as file:
-            content = file.read(_MANIFEST_BYTES_MAX)
+        content = _manifest_content(directory)
     except FileNotFoundError as problem:
         raise DigestMismatch(f"segment {directory.name!r} has no {MANIFEST}") from problem
-    if crc32c(content) != checksum:
-        raise DigestMismatch(f"{MANIFEST} of segment {directory.name!r} differs from its checksum")
-    try:
-        manifest = SegmentManifest.model_validate_json(content)
-    except ValidationError as problem:
-        raise FormatError(f"segment {directory.name!r} is of another release") from problem
-    if manifest.format != _FORMAT:
-        raise FormatError(
-            f"segment {directory.name!r} has format {manifest.format}; {_FORMAT} was expected"
-        )
+    manifest = _checked_manifest(directory.name, content, checksum)
     for entry in manifest.files:
         integrity.check_file(directory, entry)
     return Segment(directory, manifest)
+
+
+def read_part(directory: Path, file: str, offset: int, bytes_max: int) -> bytes:
+    """Returns a part of a file of a segment, for services that copy it.
+
+    Args:
+      directory: Of the segment.
+      file: Its name in the segment: the manifest, or what that lists.
+      offset: Where the part begins.
+      bytes_max: Of the part, which is shorter where the file ends.
+
+    Raises:
+      FileNotFoundError: There is no such segment, or it has no such file.
+      FormatError: Its manifest cannot be read.
+      OSError: The file cannot be read.
+    """
+    if file != MANIFEST:
+        manifest = _manifest(directory.name, _manifest_content(directory))
+        if all(entry.path != file for entry in manifest.files):
+            raise FileNotFoundError(f"segment {directory.name!r} has no file {file!r}")
+    with (directory / file).open("rb") as stream:
+        stream.seek(offset)
+        return stream.read(bytes_max)
+
+
+def copy_segment(temporary: Path, name: str, checksum: int, read: ReadPart) -> None:
+    """Writes a copy of a segment, but for its name, with every byte compared and on the disk.
+
+    Args:
+      temporary: The directory to write, which is made.
+      name: Of the segment, for errors.
+      checksum: Of its manifest, as the log has it.
+      read: Returns a part of a file of the segment.
+
+    Raises:
+      DigestMismatch: A file has other bytes than its checksum says.
+      FormatError: The segment is of another format.
+      OSError: The disk is full or broken.
+    """
+    content = b"".join(_parts(MANIFEST, _MANIFEST_BYTES_MAX, read))
+    manifest = _checked_manifest(name, content, checksum)
+    temporary.mkdir(parents=True)
+    for entry in manifest.files:
+        path = temporary / entry.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        copied = Digest()
+        with path.open("wb") as stream:
+            for part in _parts(entry.path, entry.bytes, read):
+                copied.update(part)
+                stream.write(part)
+        if (copied.bytes, copied.crc32c) != (entry.bytes, entry.crc32c):
+            raise DigestMismatch(
+                f"file {entry.path!r} of segment {name!r} differs from its checksum as it came"
+            )
+        files.sync(path)
+    path = temporary / MANIFEST
+    path.write_bytes(content)
+    files.sync(path)
+    _sync_folders(temporary)
+
+
+def _parts(file: str, size: int, read: ReadPart) -> Iterator[bytes]:
+    """Yields the parts of a file that is copied: at most `size` bytes, fewer if it ends before."""
+    offset = 0
+    while offset < size:
+        wanted = min(PART_BYTES, size - offset)
+        part = read(file, offset, wanted)
+        yield part
+        if len(part) < wanted:
+            return
+        offset += wanted
+
+
+def _manifest_content(directory: Path) -> bytes:
+    with (directory / MANIFEST).open("rb") as file:
+        return file.read(_MANIFEST_BYTES_MAX)
+
+
+def _checked_manifest(name: str, content: bytes, checksum: int) -> SegmentManifest:
+    if crc32c(content) != checksum:
+        raise DigestMismatch(f"{MANIFEST} of segment {name!r} differs from its checksum")
+    return _manifest(name, content)
+
+
+def _manifest(name: str, content: bytes) -> SegmentManifest:
+    try:
+        manifest = SegmentManifest.model_validate_json(content)
+    except ValidationError as problem:
+        raise FormatError(f"segment {name!r} is of another release") from problem
+    if manifest.format != _FORMAT:
+        raise FormatError(f"segment {name!r} has format {manifest.format}; {_FORMAT} was expected")
+    return manifest
 
 
 def names(parent: Path) -> list[str]:

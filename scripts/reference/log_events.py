@@ -242,10 +242,17 @@ EVENTS = {
         "Report the traceback.",
     ),
     "segment_not_used": (
-        "A segment is missing, damaged or of another release. The worker searches all changed "
-        "candidates of the corpus exactly. Logged once per reason.",
+        "A segment is missing, damaged or of another release, or cannot be copied from the service "
+        "that this one follows. The worker searches all changed candidates of the corpus exactly. "
+        "Logged once per reason.",
         "Check the disk. The next segment replaces it ([How changed candidates are "
-        "found](../how-to/change-while-serving.md#how-changed-candidates-are-found)).",
+        "found](../how-to/change-while-serving.md#how-changed-candidates-are-found)). A service that "
+        "follows another one tries again every minute.",
+    ),
+    "segment_copied": (
+        "A segment was copied from the service that takes the changes, and all of its bytes were "
+        "compared with their checksums.",
+        "",
     ),
     "command_applied": (
         "A command of an operator is in the state file. The other fields are its arguments.",

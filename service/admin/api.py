@@ -11,6 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
@@ -22,6 +23,7 @@ from service import errors
 from service.admin.change_routes import admin_change_routes
 from service.admin.commands import MODEL_COMMANDS, SERVICE_COMMANDS
 from service.admin.service import Service, Status, is_followed
+from service.change_routes import raise_query_problem
 from service.changes.follower import Changes
 from service.codec.failures import failure_of, log_failure
 from service.codec.metadata import REQUEST_ID, TRACE_PARENT, request_id_of
@@ -64,6 +66,7 @@ def create_admin_app(
     if changes is not None:
         app.include_router(admin_change_routes(changes, settings))
     app.add_exception_handler(HTTPException, _raise_http)
+    app.add_exception_handler(RequestValidationError, raise_query_problem)
     app.add_exception_handler(ClientDisconnect, _ignore)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY_BYTES)
 

@@ -7,14 +7,10 @@ nothing names, which the next one removes.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from bundle.changes.records import SegmentName
@@ -25,6 +21,7 @@ from bundle.changes.segments import (
     publish,
     write_candidates,
 )
+from service.changes.locks import alone
 from service.changes.model_changes import ModelChanges, PlannedAbsorption, segment_prefix
 from service.changes.segment_build import SegmentTask
 from service.changes.segments import segment_parameters
@@ -72,7 +69,7 @@ class Absorber:
         """
         if not model.is_due(slots_max):
             return False
-        with self._alone() as lock:
+        with alone(self._directory / _LOCK_NAME) as lock:
             if lock is None:
                 return False
             model.sweep()
@@ -140,20 +137,3 @@ class Absorber:
             raise AbsorptionFailed(
                 f"the process that makes a segment ended with {process.returncode}: {last_messages}"
             )
-
-    @contextmanager
-    def _alone(self) -> Iterator[int | None]:
-        """Yields a descriptor of the lock that one process of the host holds; None: another one
-        does.
-        """
-        path = self._directory / _LOCK_NAME
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield None
-                return
-            yield descriptor
-        finally:
-            os.close(descriptor)

@@ -257,10 +257,20 @@ class ChangedVersion:
             self._stores[key] = ChangedCorpus(stores[name], indexes)
         return self._stores[key]
 
-    def is_own(self, version: int, absorption: Absorption) -> bool:
-        """Returns whether segments have the vectors of this version; `version`: its number."""
+    def uses(self, corpus: str, version: int, absorption: Absorption) -> bool:
+        """Returns whether segments are for this version: they have its vectors, and no shard holds
+        the indexes.
+
+        Args:
+          corpus: The name of the corpus.
+          version: The number of the version whose vectors they have.
+          absorption: The segments.
+        """
         loaded = self.loaded
-        return (version, absorption.fingerprint) == (loaded.version, loaded.fingerprint)
+        if (version, absorption.fingerprint) != (loaded.version, loaded.fingerprint):
+            return False
+        store = self.store("candidates", corpus)
+        return store is not None and store.is_absorbable
 
     def begin_with(self, corpus: str, absorption: Absorption) -> None:
         """Begins with what segments hold of a corpus, before any change of it.
@@ -283,7 +293,7 @@ class ChangedVersion:
     def _absorb(self, corpus: str, version: int, absorption: Absorption) -> None:
         """Has segments hold changed candidates, unless they cannot be used."""
         store = self.store("candidates", corpus)
-        if store is None or not self.is_own(version, absorption):
+        if store is None or not self.uses(corpus, version, absorption):
             return
         self.publish()  # embeds what has changed before
         try:
@@ -300,6 +310,16 @@ class ChangedVersion:
         self.unusable.pop(corpus, None)
         self._forget_readers(corpus, store)
         self._is_outdated = True
+
+    def load(self, corpus: str, absorption: Absorption) -> None:
+        """Loads segments of a corpus before they are used.
+
+        Raises:
+          BundleError, OSError: They cannot be used.
+        """
+        store = self.store("candidates", corpus)
+        if store is not None:
+            self._loaded_segments(store, absorption)
 
     def _loaded_segments(self, store: ChangedCorpus, absorption: Absorption) -> list[LoadedSegment]:
         loaded = [

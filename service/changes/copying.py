@@ -1,19 +1,31 @@
-"""Copies the change log of a model from the service that takes the changes."""
+"""Copies the change log of a model, and its segments, from the service that takes the changes."""
 
 from __future__ import annotations
 
+import http.client
 import ssl
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from bundle.changes.log import Record, read_framed
+from bundle.changes.records import decode_head
 from bundle.errors import BundleError
+from service.changes.segment_copying import (
+    Busy,
+    CopyFailed,
+    NoSegment,
+    SegmentCopier,
+    SegmentsCopy,
+)
 from service.config import ServiceSettings, SettingsError
 from service.errors import ServiceError
+from service.observability.logging import logger
+
+log = logger(__name__)
 
 SEQUENCE_HEADER = "rowcast-change-sequence"
 """Of a response with records: the sequence of the last change that the service has."""
@@ -21,20 +33,14 @@ _TIMEOUT_S = 30.0
 _POLL_S = 0.1
 """Between two requests while nothing changes."""
 _TOO_MANY = 429
+_NOT_FOUND = 404
+_DATA_LOSS = 500
 _RETRY_S = 0.5
 """Until the next request after a failure."""
 _SHOWN_MAX = 300
 """Characters of a response that a problem quotes."""
 _DIRECT = urllib.request.ProxyHandler({})
 """Uses no proxy, whatever the environment names: services are near."""
-
-
-class CopyFailed(Exception):
-    """The log cannot be copied now; the message says why."""
-
-
-class Busy(Exception):
-    """The service that takes the changes has too many requests now."""
 
 
 class Copied(NamedTuple):
@@ -49,8 +55,25 @@ class Copied(NamedTuple):
     sequence: int
 
 
-class LogCopy(Protocol):
-    """The log of a model that is a copy."""
+class _Response(NamedTuple):
+    content: bytes
+    headers: http.client.HTTPMessage
+
+
+class _Rejected(CopyFailed):
+    """The service that takes the changes rejects a request.
+
+    Attributes:
+      status: Of its response.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class LogCopy(SegmentsCopy, Protocol):
+    """The log of a model that is a copy, and its segments."""
 
     def end(self) -> tuple[int, int]:
         """Returns the sequence and the checksum of the last record."""
@@ -97,29 +120,71 @@ class Source:
           Busy: The service has too many requests now.
           CopyFailed: The service cannot be reached, or rejects the request.
         """
-        path = f"/v1/models/{quote(model, safe='')}/changes/records"
-        url = f"{self.url}{path}?sequence={sequence}&checksum={checksum}"
+        response = self._get(model, "records", {"sequence": sequence, "checksum": checksum})
+        try:
+            last = int(response.headers[SEQUENCE_HEADER])
+            return Copied(read_framed(response.content), last)
+        except (TypeError, ValueError, BundleError) as problem:
+            raise CopyFailed(f"{self.url}: {problem}") from problem
+
+    def segment_part(
+        self, model: str, segment: str, file: str, offset: int, bytes_max: int
+    ) -> bytes:
+        """Returns a part of a file of a segment; see `SegmentSource`."""
+        query = {"file": file, "offset": offset, "bytes": bytes_max}
+        try:
+            return self._get(model, f"segments/{segment}", query, bytes_max).content
+        except _Rejected as problem:
+            if problem.status in {_NOT_FOUND, _DATA_LOSS}:
+                raise NoSegment(str(problem)) from problem
+            raise
+
+    def _get(
+        self,
+        model: str,
+        path: str,
+        query: Mapping[str, object],
+        bytes_max: int | None = None,
+    ) -> _Response:
+        """Requests something about the changes of a model.
+
+        Args:
+          model: The name of the model.
+          path: Behind that of its changes.
+          query: The parameters.
+          bytes_max: Of the response; None: any number.
+
+        Raises:
+          Busy: The service has too many requests now.
+          CopyFailed: The service cannot be reached, or rejects the request.
+        """
+        base = f"{self.url}/v1/models/{quote(model, safe='')}/changes"
+        url = f"{base}/{path}?{urlencode(query)}"
         request = urllib.request.Request(url)  # noqa: S310 - the scheme was checked
         try:
             if self._token is not None:
                 token = self._token.read_text().strip()
                 request.add_header("authorization", f"Bearer {token}")
             with self._opener.open(request, timeout=_TIMEOUT_S) as response:
-                records = read_framed(response.read())
-                last = int(response.headers[SEQUENCE_HEADER])
+                if bytes_max is not None and (response.length or 0) > bytes_max:
+                    raise CopyFailed(
+                        f"{self.url} responds with {response.length} bytes of {path}; at most "
+                        f"{bytes_max} were expected"
+                    )
+                return _Response(response.read(), response.headers)
         except urllib.error.HTTPError as problem:
             with problem:
                 if problem.code == _TOO_MANY:
                     raise Busy from problem
                 body_text = problem.read(_SHOWN_MAX).decode(errors="replace")
-            raise CopyFailed(f"{self.url} responds {problem.code}: {body_text}") from problem
-        except (OSError, TypeError, ValueError, BundleError) as problem:
+            message = f"{self.url} responds {problem.code}: {body_text}"
+            raise _Rejected(message, problem.code) from problem
+        except (OSError, ValueError, http.client.HTTPException) as problem:
             raise CopyFailed(f"{self.url}: {problem}") from problem
-        return Copied(records, last)
 
 
 class LogCopier:
-    """Copies the log of one model in a thread.
+    """Copies the log of one model, and its segments, in a thread.
 
     Attributes:
       problem: Why the log cannot be copied now; "": it can.
@@ -146,6 +211,12 @@ class LogCopier:
         self._copy = copy
         self._report = report
         self._stopping = threading.Event()
+        self._segments = SegmentCopier(model, source, copy, self._stopping)
+
+    @property
+    def unusable(self) -> Mapping[tuple[int, str], str]:
+        """Why segments are not used although it was tried to copy them, by version and corpus."""
+        return self._segments.unusable
 
     def start(self) -> None:
         """Begins to copy."""
@@ -167,13 +238,35 @@ class LogCopier:
             except (CopyFailed, BundleError, ServiceError, OSError) as problem:
                 self.problem = str(problem)
                 self._stopping.wait(_RETRY_S)
+            except Exception as problem:
+                self.problem = str(problem)
+                log.exception("changes_failed")
+                self._stopping.wait(_RETRY_S)
 
     def _step(self) -> bool:
         """Copies what is new; returns whether there was anything."""
-        copied = self._source.fetch(self._model, *self._copy.end())
-        sequence = self._copy.copy(copied.records)
+        last, checksum = self._copy.end()
+        copied = self._source.fetch(self._model, last, checksum)
+        self.lag = max(0, copied.sequence - last)
+        before, rest = _split(copied.records)
+        sequence = self._copy.copy(before)
+        if rest:
+            with self._segments.copied(rest):
+                sequence = self._copy.copy(rest)
         self.lag = max(0, copied.sequence - sequence)
-        if not self.lag and not self.has_caught_up:
-            self.has_caught_up = True
-            self._report()
+        if not self.lag:
+            self._segments.mend()
+            if not self.has_caught_up:
+                self.has_caught_up = True
+                self._report()
         return bool(copied.records)
+
+
+def _split(records: list[Record]) -> tuple[list[Record], list[Record]]:
+    """Returns the records before the first one that puts segments into effect, and the rest: the
+    former do not wait for a segment.
+    """
+    for number, record in enumerate(records):
+        if decode_head(record.payload).absorption is not None:
+            return records[:number], records[number:]
+    return records, []

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bundle.changes.log import Record
 from bundle.errors import BundleError, LogsDiffer
+from bundle.format.paths import is_name
 from service.changes.absorption import Absorber, AbsorptionFailed
 from service.changes.copying import LogCopier, Source
 from service.changes.model_changes import ModelChanges
 from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult
 from service.config import ServiceSettings
 from service.engine.calls import Target
-from service.errors import DataLoss, InvalidArgument, NotReady, ServiceError, Unimplemented
+from service.errors import (
+    DataLoss,
+    InvalidArgument,
+    NotFound,
+    NotReady,
+    ServiceError,
+    Unimplemented,
+)
 from service.observability.logging import fields, logger
 from service.observability.metrics import Metrics
 from service.versions.lifecycle import VersionManager
@@ -40,8 +48,8 @@ _ABSORB_AGAIN_S = 60.0
 class Changes:
     """The changes of all models. Safe for any number of threads.
 
-    A service that follows another one copies its logs, and takes no changes itself: one service
-    writes.
+    A service that follows another one copies its logs and segments, and takes no changes itself:
+    one service writes.
 
     What shards serve does not change: routers lay the changes over what shards return.
     """
@@ -78,6 +86,8 @@ class Changes:
         self._stopping = threading.Event()
         self._expire_at = 0.0
         self._absorber = Absorber(settings.changes_dir or settings.root, self._stopping)
+        self._reported: dict[str, tuple[object, ...]] = {}
+        """What the metrics were set for, by model."""
         self._unabsorbed: dict[str, str] = {}
         """Why changes are not absorbed, by model."""
         self._unusable: dict[tuple[str, int, str], str] = {}
@@ -135,6 +145,36 @@ class Changes:
         if records:
             last = max(last, records[-1].sequence)
         return records, last
+
+    def segment_part(
+        self, name: str, segment: str, file: str, offset: int, bytes_max: int
+    ) -> bytes:
+        """Returns a part of a file of a segment, for a service that copies it.
+
+        Args:
+          name: The name of the model.
+          segment: The name of the segment.
+          file: The name of the file in the segment.
+          offset: Where the part begins.
+          bytes_max: Of the part, which is shorter where the file ends.
+
+        Raises:
+          NotFound: There is no such segment, or it has no such file. Those that a later segment
+            replaces are removed.
+          ServiceError: There is no such model, or the file cannot be read.
+        """
+        model = self._known(name)
+        missing = NotFound(
+            f"model {name[:128]!r} has no file {file[:128]!r} of segment {segment[:128]!r}"
+        )
+        if not is_name(segment):
+            raise missing
+        try:
+            return model.segment_part(segment, file, offset, bytes_max)
+        except (FileNotFoundError, NotADirectoryError):
+            raise missing from None
+        except (BundleError, OSError) as problem:
+            raise DataLoss(f"segment {segment[:128]!r} cannot be read: {problem}") from problem
 
     def attach(self, loaded: ModelVersion, serve: Callable[..., object]) -> None:
         """Has a version served with the changes in the log of its model.
@@ -234,7 +274,6 @@ class Changes:
         if is_due:
             self._expire_at = time.monotonic() + _EXPIRE_S
         for name, model in list(self._models.items()):
-            before = model.sequence
             problem = ""
             try:
                 model.follow()
@@ -253,7 +292,7 @@ class Changes:
                 else:
                     log.info("changes_followed", extra=fields(model=name))
                 self._report(name, model)
-            elif model.sequence != before:
+            elif self._reported.get(name) != self._reportable(name, model):
                 self._report(name, model)
 
     def absorb(self, slots_max: int | None = None) -> int:
@@ -265,12 +304,12 @@ class Changes:
             the setting `absorb_changed_at`.
 
         Returns:
-          How many models absorbed some; none, if the log is copied from another service.
+          How many models absorbed some; none, if logs and segments are copied from another service.
         """
         if slots_max is None:
             slots_max = self._settings.absorb_changed_at
         count = 0
-        if self._source is not None:  # the log is that of another service
+        if self._source is not None:  # which makes the segments
             return count
         for name, model in list(self._models.items()):
             problem = ""
@@ -339,14 +378,31 @@ class Changes:
         for version, model in zip(retired, models, strict=True):
             model.detach(version)
 
+    def _reportable(self, name: str, model: ModelChanges) -> tuple[object, ...]:
+        """Returns what changes when the metrics of a model do."""
+        copier = self._copiers.get(name)
+        if copier is None:
+            return (model.sequence,)
+        return model.sequence, copier.unusable
+
+    def _unusable_of(self, name: str, model: ModelChanges) -> Mapping[tuple[int, str], str]:
+        """Returns why segments are not used, by version and corpus. Those that are still to be
+        copied are left out.
+        """
+        copier = self._copiers.get(name)
+        if copier is None:
+            return model.unusable
+        return copier.unusable
+
     def _report(self, name: str, model: ModelChanges) -> None:
+        self._reported[name] = self._reportable(name, model)
         self._metrics.set("change_sequence", model.sequence, name)
         is_followed = not (model.problem or model.behind)
         self._metrics.set("changes_followed", is_followed, name)
         in_segments, in_slots = model.changed_candidates
         self._metrics.set("changed_candidates", in_segments, name, "index")
         self._metrics.set("changed_candidates", in_slots, name, "exact")
-        unusable = model.unusable
+        unusable = self._unusable_of(name, model)
         self._metrics.set("segments_unusable", len(unusable), name)
         for (version, corpus), problem in unusable.items():
             if problem != self._unusable.get((name, version, corpus)):

@@ -31,11 +31,12 @@ from bundle.changes.records import (
     SegmentName,
     absorption_change,
     decode,
+    decode_head,
     encode,
     expiring_ids,
     runs_of_upserts,
 )
-from bundle.changes.segments import TEMPORARY
+from bundle.changes.segments import TEMPORARY, read_part
 from bundle.errors import BundleError, LogUnwritable
 from bundle.tables.changed_rows import ChangedRows
 from bundle.tables.row_file import RowFile
@@ -125,8 +126,6 @@ class ModelChanges:
         self._model = model
         self._settings = settings
         self._manager = manager
-        self._is_copy = bool(settings.follow_changes)
-        """Whether the log is another service's, whose segments are not here."""
         self._log = ChangeLog(path, model)
         self._row_files = RowFiles(path)
         self._tail = LogTail(path)
@@ -182,6 +181,7 @@ class ModelChanges:
                 for version, problem in self._behind.items()
                 if version.loaded is not loaded
             }
+            self._forget_segments()
 
     def follow(self) -> None:
         """Applies what other processes have appended, and serves it.
@@ -376,17 +376,75 @@ class ModelChanges:
     def sweep(self) -> None:
         """Removes segments that the log names no more, of versions that are gone, and what was
         never finished. Whoever still uses them has them open. Only one process may sweep at a time.
+
+        Raises:
+          LogDamaged, FormatError, OSError: The log cannot be read; nothing was removed.
         """
         with self._lock:
+            self.follow()  # another process may have named some since
             used = {
                 segment.name
                 for (version, _), absorption in self._absorptions.items()
-                if (self._settings.root / self._model / str(version)).exists()
+                if self._has_version(version)
                 for segment in absorption.segments
             }
         for name in self._segments.names():
             if name not in used:
                 shutil.rmtree(self._segments.path / name, ignore_errors=True)
+
+    def _has_version(self, version: int) -> bool:
+        return (self._settings.root / self._model / str(version)).exists()
+
+    def lacking(self, records: Sequence[Record]) -> list[SegmentName]:
+        """Returns the segments that records of another log put into effect and that are not here.
+
+        Those of versions that are not here are left out, and those that a later one of the records
+        replaces.
+        """
+        last: dict[tuple[int, str], Absorption] = {}
+        for record in records:
+            head = decode_head(record.payload)
+            if head.absorption is not None and record.sequence > self._log.sequence:
+                last[head.version, head.target] = head.absorption
+        return [
+            segment
+            for (number, corpus), absorption in last.items()
+            if self._is_wanted(number, corpus, absorption)
+            for segment in absorption.segments
+            if not (self._segments.path / segment.name).exists()
+        ]
+
+    def _is_wanted(self, number: int, corpus: str, absorption: Absorption) -> bool:
+        """Returns whether a version that is here uses segments, or will when it is loaded."""
+        with self._lock:
+            for version in self._versions:
+                if version.loaded.version == number:
+                    return version.uses(corpus, number, absorption)
+        return self._has_version(number)
+
+    def unusable_segments(self) -> list[SegmentName]:
+        """Returns the last segments of the corpora whose segments are not used."""
+        with self._lock:
+            return [segment for key in self.unusable for segment in self._absorptions[key].segments]
+
+    def begin_anew(self) -> None:
+        """Has the versions whose segments were not used begin with them, if they are whole now."""
+        with self._lock:
+            unusable = [
+                (version, corpus) for version in self._versions for corpus in version.unusable
+            ]
+        is_usable = False
+        for version, corpus in unusable:
+            with suppress(*UNUSABLE):
+                version.load(corpus, self._absorptions[version.loaded.version, corpus])
+                is_usable = True
+        if is_usable:
+            with self._lock:
+                self._restore()
+
+    def segment_part(self, name: str, file: str, offset: int, bytes_max: int) -> bytes:
+        """Returns a part of a file of a segment; see `read_part`."""
+        return read_part(self._segments.path / name, file, offset, bytes_max)
 
     @property
     def segments_path(self) -> Path:
@@ -650,14 +708,13 @@ class ModelChanges:
             self._note(change)
             for version in self._versions:
                 self._apply(version, sequence, change)
+        if any(change.head.absorption is not None for _, change in changes):
+            self._forget_segments()
         return changes
 
     def _apply(self, version: ChangedVersion, sequence: int, change: Change) -> None:
         """Applies a change to a version, unless that misses earlier ones, or will miss this one."""
         if version in self._behind or sequence <= version.sequence:
-            return
-        if self._is_copy and change.head.absorption is not None:
-            version.set_sequence(sequence)
             return
         try:
             version.apply(sequence, change)
@@ -706,7 +763,7 @@ class ModelChanges:
         included = version.loaded.manifest.changes_included or 0
         expiring = _expiring(change for _, change in changes)
         is_fresh = not version.sequence
-        if is_fresh and not self._is_copy:
+        if is_fresh:
             self._begin_with_segments(version, changes)
         missing = []
         for sequence, change in changes:
@@ -716,7 +773,7 @@ class ModelChanges:
             begun = version.begun.get(head.target, 0)
             is_held = head.kind == "candidates" and sequence <= begun
             if head.absorption is not None:
-                is_held = self._is_copy or is_fresh or head.absorption.sequence <= begun
+                is_held = is_fresh or head.absorption.sequence <= begun
             if is_held:
                 continue
             applicable = change
@@ -738,8 +795,9 @@ class ModelChanges:
         last: dict[str, Absorption] = {}
         for _, change in changes:
             head = change.head
-            if head.absorption is not None and version.is_own(head.version, head.absorption):
-                last[head.target] = head.absorption
+            absorption = head.absorption
+            if absorption is not None and version.uses(head.target, head.version, absorption):
+                last[head.target] = absorption
         for corpus, absorption in last.items():
             try:
                 version.begin_with(corpus, absorption)

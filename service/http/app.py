@@ -6,12 +6,14 @@ import re
 from importlib import metadata
 
 from fastapi import FastAPI, Request, Security
+from fastapi.exceptions import RequestValidationError
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from service.change_routes import raise_query_problem
 from service.changes.follower import Changes
 from service.dataplane import Dataplane
 from service.errors import InvalidArgument, NotFound
@@ -70,6 +72,7 @@ def create_http_app(dataplane: Dataplane, changes: Changes) -> FastAPI:
     add_change_routes(app, dataplane, changes)
     serve_document(app, dataplane)
     app.add_exception_handler(HTTPException, _raise_as_service_error)
+    app.add_exception_handler(RequestValidationError, raise_query_problem)
     app.add_middleware(RequestContextMiddleware, dataplane=dataplane)
     return app
 

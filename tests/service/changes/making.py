@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from service.changes.requests import ChangeResult
 from service.codec.changes import read_change
 from service.engine.calls import Retrieval, Retrieved, Target
 from tests.service.running import RunningService
 
 TARGET = Target("movies")
+TREE = {
+    "index_kind": "tree_ah",
+    "parameters": {
+        "num_leaves": 4,
+        "leaves_to_search": 4,
+        "dimensions_per_block": 2,
+        "reorder": 40,
+    },
+}
 
 
 def change(service: RunningService, path: str, *items: Any, **options: Any) -> ChangeResult:
@@ -42,3 +54,29 @@ def nearest(service: RunningService, vector: Any, k: int = 5, **options: Any) ->
 def absorb(service: RunningService) -> None:
     """Has a service absorb all changed candidates that are searched exactly."""
     assert service.worker.changes.absorb(1)
+
+
+def random_vectors(count: int, dim: int, seed: int = 0) -> NDArray[np.float32]:
+    """Returns vectors, [count, dim]."""
+    return np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
+
+
+def add(service: RunningService, vectors: Any, first: int = 5000) -> None:
+    """Adds a candidate with each of some vectors, 500 at a time."""
+    items = [
+        candidate(first + number, vectors={"movies": vector.tolist()})
+        for number, vector in enumerate(vectors)
+    ]
+    for start in range(0, len(items), 500):
+        change(service, "candidates/upsert", *items[start : start + 500])
+
+
+def segments_of(service: RunningService) -> int:
+    """Returns how many segments a service searches."""
+    return len(service.current().indexes["movies"].segments)
+
+
+def listed(service: RunningService, vectors: Any, **options: Any) -> list[Any]:
+    """Returns the lists of the candidates nearest to vectors: ids, scores, offsets."""
+    answer = nearest(service, vectors, **options)
+    return [answer.ids.tolist(), answer.scores.tolist(), answer.offsets.tolist()]

@@ -18,48 +18,28 @@ from service.changes import absorption, segments
 from service.engine.calls import Condition, Filter, IdLists, Ranking, Retrieval
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
-from tests.service.changes.making import TARGET, absorb, candidate, change, deletion, nearest
+from tests.service.changes.making import (
+    TARGET,
+    TREE,
+    absorb,
+    add,
+    candidate,
+    change,
+    deletion,
+    listed,
+    nearest,
+    random_vectors,
+    segments_of,
+)
 from tests.service.running import RunningService, column, flip
 
 Serve = Callable[..., RunningService]
 Write = Callable[..., SmallBundle]
-TREE = {
-    "index_kind": "tree_ah",
-    "parameters": {
-        "num_leaves": 4,
-        "leaves_to_search": 4,
-        "dimensions_per_block": 2,
-        "reorder": 40,
-    },
-}
 
 
 @pytest.fixture(autouse=True)
 def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(absorption, "_PRELOAD_S", 0.0)
-
-
-def random_vectors(count: int, dim: int, seed: int = 0) -> np.ndarray[Any, np.dtype[np.float32]]:
-    return np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
-
-
-def add(service: RunningService, vectors: Any, first: int = 5000) -> None:
-    """Adds a candidate with each of some vectors, 500 at a time."""
-    items = [
-        candidate(first + number, vectors={"movies": vector.tolist()})
-        for number, vector in enumerate(vectors)
-    ]
-    for start in range(0, len(items), 500):
-        change(service, "candidates/upsert", *items[start : start + 500])
-
-
-def segments_of(service: RunningService) -> int:
-    return len(service.current().indexes["movies"].segments)
-
-
-def listed(service: RunningService, vectors: Any, **options: Any) -> list[Any]:
-    answer = nearest(service, vectors, **options)
-    return [answer.ids.tolist(), answer.scores.tolist(), answer.offsets.tolist()]
 
 
 def test_absorbed_candidates_are_served_as_before_by_every_call(

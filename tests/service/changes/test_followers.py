@@ -3,46 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from service.errors import InvalidArgument, Unimplemented
-from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.service.changes.making import candidate, change, nearest
 from tests.service.running import RunningService
-
-Write = Callable[..., SmallBundle]
-Serve = Callable[..., RunningService]
-TOKEN = "secret-of-copies"
-
-
-@pytest.fixture
-def tokens(tmp_path: Path) -> Path:
-    path = tmp_path / "tokens"
-    path.write_text(f"copies {TOKEN}\n")
-    (tmp_path / "token").write_text(TOKEN)
-    return path
-
-
-@pytest.fixture
-def start(
-    write: Write, serve: Serve, tokens: Path, tmp_path: Path
-) -> Callable[..., RunningService]:
-    """Starts services with logs of their own, as on hosts of their own."""
-    write()
-
-    def start(host: str, writer: RunningService | None = None, **options: Any) -> RunningService:
-        settings = {"changes_dir": tmp_path / host, "tokens": tokens, "changes_from": ("copies",)}
-        if writer is not None:
-            token = tmp_path / "token"
-            settings |= {"follow_changes": writer.http, "follow_changes_token": token}
-        return serve(**settings, **options)
-
-    return start
 
 
 def problem_of(service: RunningService) -> str:
@@ -50,7 +18,7 @@ def problem_of(service: RunningService) -> str:
 
 
 def test_a_follower_has_all_changes_before_it_is_ready_and_serves_those_that_come(
-    start: Callable[..., RunningService], root: Path
+    start: Callable[..., RunningService],
 ) -> None:
     writer = start("writer")
     for number in range(20):

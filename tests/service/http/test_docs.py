@@ -50,9 +50,9 @@ def test_document_is_valid_openapi_and_describes_every_path(document: Value) -> 
     }
     streams = "/v1/models/{model}/changes"
     gets = {path for path, item in document["paths"].items() if "get" in item}
-    records = "/v1/models/{model}/changes/records"
-    pages = {"/v1/models", "/livez", "/readyz", "/metrics", streams, records}
-    assert gets == pages | model_paths
+    copies = {f"{streams}/records", f"{streams}/segments/{{segment}}"}
+    pages = {"/v1/models", "/livez", "/readyz", "/metrics", streams}
+    assert gets == pages | copies | model_paths
     posts = {path: item["post"] for path, item in document["paths"].items() if "post" in item}
     calls = {f"{path}:{name}" for path in model_paths for name in OPERATIONS}
     changes = {

@@ -1,0 +1,218 @@
+"""Copies segments from the service that takes the changes, before the records of the log that put
+them into effect.
+
+A segment that cannot be copied does not hold up changes: the record is copied all the same, and the
+candidates are searched exactly, until a later record replaces the segment, or it can be copied.
+While the service cannot be reached, there are no records either, and both are waited for.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol
+
+from bundle.changes.log import Record
+from bundle.changes.records import SegmentName
+from bundle.changes.segments import TEMPORARY, copy_segment, open_segment, publish
+from bundle.errors import BundleError
+from service.changes.locks import alone
+from service.observability.logging import fields, logger
+
+log = logger(__name__)
+
+LOCK_SUFFIX = ".lock"
+"""Behind the name of the directory of segments."""
+_LOCK_WAIT_S = 0.1
+"""Between two looks at whether another worker has copied a segment."""
+_AGAIN_S = 60.0
+"""Until it is tried again to copy a segment that is not used."""
+
+
+class CopyFailed(Exception):
+    """The log cannot be copied now; the message says why."""
+
+
+class Busy(Exception):
+    """The service that takes the changes has too many requests now."""
+
+
+class NoSegment(Exception):
+    """The service that takes the changes does not have a segment; the message says why."""
+
+
+class SegmentSource(Protocol):
+    """The service that has the segments."""
+
+    def segment_part(
+        self, model: str, segment: str, file: str, offset: int, bytes_max: int
+    ) -> bytes:
+        """Returns a part of a file of a segment, shorter where the file ends.
+
+        Raises:
+          NoSegment: The service does not have it, or cannot read it.
+          Busy: The service has too many requests now.
+          CopyFailed: The service cannot be reached, or rejects the request.
+        """
+
+
+class SegmentsCopy(Protocol):
+    """The changes of a model whose segments are copies."""
+
+    @property
+    def segments_path(self) -> Path:
+        """The directory of the segments."""
+
+    @property
+    def unusable(self) -> Mapping[tuple[int, str], str]:
+        """Why segments are not used, by version and corpus."""
+
+    def lacking(self, records: list[Record]) -> list[SegmentName]:
+        """Returns the segments that records put into effect and that are not here."""
+
+    def unusable_segments(self) -> list[SegmentName]:
+        """Returns the last segments of the corpora whose segments are not used."""
+
+    def sweep(self) -> None:
+        """Removes what the log does not name. For one process at a time."""
+
+    def preload(self) -> None:
+        """Loads segments that the log does not name yet."""
+
+    def begin_anew(self) -> None:
+        """Has the segments used that were not, if they are whole now."""
+
+
+class SegmentCopier:
+    """Copies the segments of one model. One thread uses it.
+
+    Attributes:
+      unusable: Why segments are not used although it was tried to copy them, by version and corpus.
+    """
+
+    def __init__(
+        self, model: str, source: SegmentSource, copy: SegmentsCopy, stopping: threading.Event
+    ) -> None:
+        """Begins.
+
+        Args:
+          model: The name of the model.
+          source: Has the segments.
+          copy: The changes of the model here.
+          stopping: Ends what is in progress.
+        """
+        self.unusable: Mapping[tuple[int, str], str] = {}
+        self._model = model
+        self._source = source
+        self._copy = copy
+        self._stopping = stopping
+        self._mend_at = 0.0
+
+    @contextmanager
+    def copied(self, records: list[Record]) -> Iterator[None]:
+        """Copies the segments that records put into effect; the records are appended within.
+
+        One worker of a host copies, and the others wait for it.
+
+        Raises:
+          Busy: The service has too many requests now.
+          CopyFailed: The service cannot be reached, or rejects the requests.
+          BundleError, OSError: The log cannot be read.
+        """
+        if not self._copy.lacking(records):
+            yield
+            return
+        with self._turn():
+            self._copy.sweep()
+            for segment in self._copy.lacking(records):
+                # `mend` tries again once the log is copied, and says why.
+                with suppress(NoSegment, BundleError, OSError):
+                    self._copy_segment(segment)
+            self._copy.preload()
+            yield
+
+    def mend(self) -> None:
+        """Copies segments that are missing or damaged here, and has them used.
+
+        Raises:
+          BundleError, OSError: The log cannot be read.
+        """
+        if not self._copy.unusable:
+            self.unusable = {}
+            return
+        if time.monotonic() < self._mend_at:
+            return
+        with self._alone() as lock:
+            if lock is None:  # the next step tries again
+                return
+            problem = ""
+            for segment in self._copy.unusable_segments():
+                if not self._is_whole(segment):
+                    problem = problem or self._problem_of_copy(segment)
+            self._copy.begin_anew()
+        reason = ""
+        if problem:
+            reason = f"; it cannot be copied: {problem}"
+        self.unusable = {key: text + reason for key, text in self._copy.unusable.items()}
+        if self.unusable:
+            self._mend_at = time.monotonic() + _AGAIN_S
+
+    def _problem_of_copy(self, segment: SegmentName) -> str:
+        """Copies a segment; returns why it cannot be copied now, "" if it was."""
+        try:
+            self._copy_segment(segment)
+        except (NoSegment, Busy, CopyFailed, BundleError, OSError) as problem:
+            return str(problem)
+        return ""
+
+    def _copy_segment(self, segment: SegmentName) -> None:
+        name = segment.name
+        directory = self._copy.segments_path / name
+        temporary = directory.with_name(f"{TEMPORARY}{name}")
+
+        def read(file: str, offset: int, bytes_max: int) -> bytes:
+            while not self._stopping.is_set():
+                try:
+                    return self._source.segment_part(self._model, name, file, offset, bytes_max)
+                except Busy:
+                    self._stopping.wait(_LOCK_WAIT_S)
+            raise CopyFailed("the service stops")
+
+        shutil.rmtree(temporary, ignore_errors=True)  # what a process that died has left
+        try:
+            copy_segment(temporary, name, segment.checksum, read)
+            shutil.rmtree(directory, ignore_errors=True)  # what is damaged
+            publish(temporary, directory)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        log.info("segment_copied", extra=fields(model=self._model, segment=name))
+
+    def _is_whole(self, segment: SegmentName) -> bool:
+        try:
+            open_segment(self._copy.segments_path / segment.name, segment.checksum)
+        except (BundleError, OSError):
+            return False
+        return True
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Waits until no other process of the host copies segments of the model."""
+        while not self._stopping.is_set():
+            with self._alone() as lock:
+                if lock is not None:
+                    yield
+                    return
+            self._stopping.wait(_LOCK_WAIT_S)
+        raise CopyFailed("the service stops")
+
+    @contextmanager
+    def _alone(self) -> Iterator[int | None]:
+        path = self._copy.segments_path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with alone(path.with_name(path.name + LOCK_SUFFIX)) as lock:
+            yield lock
