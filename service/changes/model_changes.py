@@ -800,8 +800,6 @@ def _kept_count(store: ChangedCorpus, slots_max: int) -> int | None:
     Each segment that stays has at least twice as many candidates as all behind it, so that there
     are few, and a candidate is written again only as often as they double.
     """
-    if not store.is_absorbable:
-        return None
     counts = store.segment_counts
     is_worn = [2 * live_count < size for size, live_count in counts]
     worn_count = sum(

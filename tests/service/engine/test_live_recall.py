@@ -189,7 +189,7 @@ def test_recall_is_measured_by_the_distance_of_the_index(
     index = load_index(tmp_path, vectors, {}, distance=distance, parameters=TREE)
     assert isinstance(index.corpus, LoadedStore)
     with sampled.manager.acquire("movies") as version:
-        served = ServedIndex("movies", index.entry, index.corpus, index, None)
+        served = ServedIndex("movies", index.entry, index.corpus, index, None, index.compiled)
         sampled.manager.add(replace(version, version=2, indexes={"movies": served}))
     sampled.manager.arrange("movies", Arrangement(2, frozenset({2})))
 
