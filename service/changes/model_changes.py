@@ -182,6 +182,7 @@ class ModelChanges:
                 for version, problem in self._behind.items()
                 if version.loaded is not loaded
             }
+            self._forget_segments()
 
     def follow(self) -> None:
         """Applies what other processes have appended, and serves it.
@@ -196,8 +197,10 @@ class ModelChanges:
         with self._lock:
             if is_due:
                 self._catch_up()
-            self._apply_records(self._log.read())
+            changes = self._apply_records(self._log.read())
             self._publish()
+            if any(change.head.absorption is not None for _, change in changes):
+                self._forget_segments()
 
     def end(self) -> tuple[int, int]:
         """Returns the sequence and the checksum of the last record of the log."""

@@ -107,7 +107,8 @@ class SegmentDirectory:
     def forget_others(self, used: set[str]) -> None:
         """Forgets the loaded segments that have none of some names."""
         for name in set(self._loaded) - used:
-            del self._loaded[name]
+            for index in self._loaded.pop(name).indexes.values():
+                index.compiled.forget(index)
 
     def names(self) -> list[str]:
         """Returns the names of all segments, and of what is not complete."""
