@@ -70,7 +70,7 @@ def load_index(
     exact = ExactIndex(vectors, approximate.distance)
     cache = FilterCache(cache_bytes)
     index = LoadedIndex(entry, approximate, exact, vectors, store, cache, codes=codes)
-    return ServedIndex(NAME, entry, store, index, None)
+    return ServedIndex(NAME, entry, store, index, None, cache)
 
 
 def _attribute_files(name: str) -> manifest.AttributeIndex:

@@ -196,8 +196,10 @@ class ModelChanges:
         with self._lock:
             if is_due:
                 self._catch_up()
-            self._apply_records(self._log.read())
+            changes = self._apply_records(self._log.read())
             self._publish()
+            if any(change.head.absorption is not None for _, change in changes):
+                self._forget_segments()
 
     def end(self) -> tuple[int, int]:
         """Returns the sequence and the checksum of the last record of the log."""
@@ -858,8 +860,6 @@ def _kept_count(store: ChangedCorpus, slots_max: int) -> int | None:
     Each segment that stays has at least twice as many candidates as all behind it, so that there
     are few, and a candidate is written again only as often as they double.
     """
-    if not store.is_absorbable:
-        return None
     counts = store.segment_counts
     is_worn = [2 * live_count < size for size, live_count in counts]
     worn_count = sum(

@@ -107,7 +107,8 @@ class SegmentDirectory:
     def forget_others(self, used: set[str]) -> None:
         """Forgets the loaded segments that have none of some names."""
         for name in set(self._loaded) - used:
-            del self._loaded[name]
+            for index in self._loaded.pop(name).indexes.values():
+                index.compiled.forget(index)
 
     def names(self) -> list[str]:
         """Returns the names of all segments, and of what is not complete."""
@@ -132,14 +133,18 @@ def _loaded(
         name,
         segment,
         store,
-        {key: _loaded_index(segment, index, corpus) for key, index in indexes.items()},
+        {
+            key: _loaded_index(segment, index, corpus, base.entry.size)
+            for key, index in indexes.items()
+        },
     )
 
 
-def _loaded_index(segment: Segment, served: ServedIndex, corpus: FilteredCorpus) -> LoadedIndex:
+def _loaded_index(
+    segment: Segment, served: ServedIndex, corpus: FilteredCorpus, base_size: int
+) -> LoadedIndex:
+    """Loads an index of a segment; `base_size`: the number of candidates of the bundle."""
     name = served.name
-    here = served.here
-    assert here is not None  # noqa: S101 - a service that holds all of a version
     written = segment.manifest.indexes[name]
     if written.dim != served.entry.dim:
         raise FormatError(
@@ -150,7 +155,7 @@ def _loaded_index(segment: Segment, served: ServedIndex, corpus: FilteredCorpus)
     approximate = None
     entry = served.entry
     if written.parameters:
-        entry = segment_entry(entry, len(here.vectors), written.parameters, len(vectors))
+        entry = segment_entry(entry, base_size, written.parameters, len(vectors))
         approximate = ScannIndex.load(
             segment.directory / scann_directory(name),
             entry.distance,
@@ -158,7 +163,7 @@ def _loaded_index(segment: Segment, served: ServedIndex, corpus: FilteredCorpus)
             f"segment {segment.directory.name!r}",
         )
     exact = ExactIndex(vectors, entry.distance)
-    return LoadedIndex(entry, approximate, exact, vectors, corpus, here.compiled)
+    return LoadedIndex(entry, approximate, exact, vectors, corpus, served.compiled)
 
 
 def segment_parameters(entry: Index, size: int) -> dict[str, int]:

@@ -224,26 +224,15 @@ class ChangedCorpus:
             store,
             positions,
             store.ended[:boundary],
-            {name: self._all_vectors(name) for name in self.indexes},
+            {name: self._changed_vectors(name) for name in self.indexes},
             {name: set(sent_ids) for name, sent_ids in self._sent.items()},
             dict(self._expiry_s),
         )
-
-    def _all_vectors(self, name: str) -> Sequence[Vectors]:
-        """Returns the vectors of an index, of the bundle, the segments and the slots."""
-        index = self.indexes[name].here
-        assert index is not None  # noqa: S101 - a service that holds all of a version
-        return [index.vectors, *self._changed_vectors(name)]
 
     def _changed_vectors(self, name: str) -> Sequence[Vectors]:
         """Returns the vectors of an index, of the segments and the slots."""
         parts = [segment.indexes[name].vectors for segment in self.segments]
         return [*parts, self._vectors[name].view]
-
-    @property
-    def is_absorbable(self) -> bool:
-        """Whether changed candidates can be absorbed: shards hold none of the indexes."""
-        return all(index.here is not None for index in self.indexes.values())
 
     def vectors(self, positions: Positions) -> dict[str, Vectors]:
         """Returns the vectors of candidates by index, [m, dim] each.
@@ -421,9 +410,9 @@ class AbsorbedParts:
 
     Attributes:
       store: The candidates as they were.
-      positions: Those that the segment is to hold, ascending.
+      positions: Those that the segment is to hold, ascending, all behind those of the bundle.
       ended: The positions before, [e] uint32, that were ended.
-      vectors: By index, of all positions one part after the other.
+      vectors: By index, of all positions behind those of the bundle, one part after the other.
       sent_ids: Ids of candidates whose vectors were sent, by index.
       expiry_s: When candidates expire, in Unix seconds, by id.
     """
@@ -447,7 +436,8 @@ class AbsorbedParts:
             columns[EXPIRES] = pa.array(expires_s, pa.float64())
             for name, sent_ids in self.sent_ids.items():
                 columns[sent_column(name)] = pa.array([key in sent_ids for key in ids], pa.bool_())
-            vectors = {name: vectors_at(parts, positions) for name, parts in self.vectors.items()}
+            changed = positions - self.store.base_size
+            vectors = {name: vectors_at(parts, changed) for name, parts in self.vectors.items()}
             yield pa.record_batch(columns), vectors
 
 

@@ -1,5 +1,6 @@
 """The recall of live retrievals: a share of the queries that an approximate index answered is
-searched exactly, too, afterwards.
+searched exactly, too, afterwards, among all candidates that it was allowed to find: those of the
+bundle, and those that changed since.
 
 A request never waits for that. Its query is copied into a bounded queue, and one thread of the
 lowest priority searches in short steps, only while no request is in progress, within a budget of
@@ -20,7 +21,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +38,7 @@ from service.versions.lifecycle import VersionManager
 from service.versions.version import LoadedIndex
 
 if TYPE_CHECKING:  # search calls this module through its execution
-    from service.engine.retrieval.search import Allowed, Found
+    from service.engine.retrieval.search import Found, SearchedPart
 
 log = logger(__name__)
 
@@ -99,17 +100,41 @@ class CpuBudget:
 
 
 @dataclass(eq=False)
+class _Part:
+    """A part of an index that was searched approximately for a query, and how much of it was
+    searched exactly.
+
+    Attributes:
+      index: The index of the bundle, or of a segment.
+      matches: [m] positions of the candidates that match the filter; None: there is none.
+      excluded: Positions that the query must not find, each array ascending.
+      scored: How many of the candidates are scored.
+    """
+
+    index: weakref.ref[LoadedIndex]
+    matches: NDArray[np.uint32] | None
+    excluded: tuple[NDArray[np.uint32], ...]
+    scored: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it keeps from being freed."""
+        arrays = [*self.excluded]
+        if self.matches is not None:
+            arrays.append(self.matches)
+        return sum(array.nbytes for array in arrays)
+
+
+@dataclass(eq=False)
 class _Query:
     """A sampled query, and what of its exact search is done.
 
     Attributes:
-      index: What answered it.
+      index: The index of the bundle.
       vector: [dim] float32, as it was searched.
       k: The number of neighbors that were searched.
       scores: Those that the response had, best first.
-      matches: [m] positions of the candidates that match its filter; None: it has none.
-      excluded: Positions that it must not find, each array ascending.
-      scored: How many of the candidates are scored.
+      parts: What is to be searched exactly still.
       best: The best exact scores up to there, at most k, in no order.
     """
 
@@ -119,50 +144,53 @@ class _Query:
     vector: NDArray[np.float32]
     k: int
     scores: NDArray[np.float32]
-    matches: NDArray[np.uint32] | None
-    excluded: tuple[NDArray[np.uint32], ...]
-    scored: int = 0
-    best: NDArray[np.float32] = field(default_factory=lambda: np.empty(0, np.float32))
+    parts: Sequence[_Part]
+    best: NDArray[np.float32]
 
     @property
     def bytes(self) -> int:
         """Memory that it keeps from being freed."""
-        arrays = [self.vector, self.scores, *self.excluded]
-        if self.matches is not None:
-            arrays.append(self.matches)
-        return sum(array.nbytes for array in arrays)
+        parts_bytes = sum(part.bytes for part in self.parts)
+        return self.vector.nbytes + self.scores.nbytes + parts_bytes
 
-    def search_step(self, index: LoadedIndex) -> bool:
-        """Scores the next candidates; returns whether all are scored."""
-        size = len(index.vectors) if self.matches is None else self.matches.size
+    def search_step(self, part: _Part, index: LoadedIndex) -> None:
+        """Scores the next candidates of a part, which is the first one; `index`: as it has it."""
+        size = len(index.vectors)
+        if part.matches is not None:
+            size = part.matches.size
         count = max(1, _STEP_BYTES // (4 * index.entry.dim))
-        end = min(size, self.scored + count)
+        end = min(size, part.scored + count)
         positions: NDArray[Any]
-        if self.matches is None:
-            positions = np.arange(self.scored, end)
+        if part.matches is None:
+            positions = np.arange(part.scored, end)
         else:
-            positions = self.matches[self.scored : end]
+            positions = part.matches[part.scored : end]
         scores = exact_scores(index.vectors, self.vector, positions, index.entry.distance)
         if self.best.size == self.k:
             is_better = scores > self.best.min()
             scores = scores[is_better]
             positions = positions[is_better]
-        for excluded in self.excluded:
+        for excluded in part.excluded:
             is_allowed = ~is_among(positions, excluded)
             scores = scores[is_allowed]
             positions = positions[is_allowed]
-        best = np.concatenate([self.best, scores])
-        if best.size > self.k:
-            best = np.partition(best, best.size - self.k)[-self.k :]
-        self.best = best
-        self.scored = end
-        return end == size
+        self.best = _best(np.concatenate([self.best, scores]), self.k)
+        part.scored = end
+        if end == size:
+            self.parts = self.parts[1:]
 
     def hits(self) -> int:
         """Returns how many of the exact nearest candidates the response had: those that score at
         least as high as the last of them, since one of equal candidates is as near as another.
         """
         return int(np.count_nonzero(self.scores >= self.best.min()))
+
+
+def _best(scores: NDArray[np.float32], k: int) -> NDArray[np.float32]:
+    """Returns the k best of some scores, in no order."""
+    if scores.size <= k:
+        return scores
+    return np.partition(scores, scores.size - k)[-k:]
 
 
 class _Window:
@@ -224,28 +252,30 @@ class LiveRecall:
         index: LoadedIndex,
         vectors: NDArray[np.float32],
         k: int,
-        allowed: Allowed,
-        rows: Sequence[Found],
+        parts: Sequence[SearchedPart],
+        neighbors: Found,
     ) -> None:
-        """Queues those of some answered queries that `countdown` selects, if the index itself
-        found their neighbors.
+        """Queues those of some answered queries that `countdown` selects, if an approximate index
+        found some of their neighbors.
 
         Args:
-          index: What answered them.
+          index: The index of the bundle.
           vectors: [n, dim] float32.
           k: The number of neighbors that were searched.
-          allowed: The candidates that they may find.
-          rows: The neighbors of each.
+          parts: What was found in the index of the bundle, in segments, and among the candidates
+            that are searched exactly.
+          neighbors: What was found in all of them.
         """
+        count = len(vectors)
         numbers = list[int]()
         with self._lock:
             while self.countdown < 0:
-                numbers.append(len(rows) + self.countdown)
+                numbers.append(count + self.countdown)
                 self.countdown += 1 + self._skipped()
         for number in numbers:
             # Threads may subtract at a time, so that a number is another thread's.
-            if 0 <= number < len(rows) and rows[number].explanations[0].path == "index":
-                self._add(index, vectors[number], k, allowed, number, rows[number])
+            if 0 <= number < count:
+                self._add(index, vectors[number], k, parts, number, neighbors)
 
     def report(self) -> None:
         """Sets the gauges, and drops what belongs to versions that are not current any more; call
@@ -298,18 +328,26 @@ class LiveRecall:
         index: LoadedIndex,
         vector: NDArray[np.float32],
         k: int,
-        allowed: Allowed,
+        parts: Sequence[SearchedPart],
         number: int,
         neighbors: Found,
     ) -> None:
-        """Queues one of some answered queries; see `sample`."""
+        """Queues one of some answered queries, unless its neighbors are exact; see `sample`."""
         if index.entry.kind == "brute_force":  # which scores all candidates
+            return
+        known_scores = [np.empty(0, np.float32)]
+        approximate_parts = []
+        for part in parts:
+            if part.neighbors.explanations[number].path == "index":
+                approximate_parts.append(_part(part, number))
+            else:
+                known_scores.append(_scores_of(part.neighbors, number))
+        if not approximate_parts:
             return
         keys = [key for key, current in self._current_indexes().items() if current is index]
         if not keys:
             return
         model, name = keys[0]
-        excluded = [allowed.denied, allowed.excluded[number]]
         if index.entry.distance == "cosine":
             vector = normalised(vector[np.newaxis])[0]
         query = _Query(
@@ -318,9 +356,9 @@ class LiveRecall:
             index=weakref.ref(index),
             vector=np.array(vector),
             k=k,
-            scores=neighbors.scores,
-            matches=None if allowed.filter is None else allowed.filter.matches.positions,
-            excluded=tuple(positions for positions in excluded if positions.size),
+            scores=_scores_of(neighbors, number),
+            parts=approximate_parts,
+            best=_best(np.concatenate(known_scores), k),
         )
         with self._lock:
             queued_bytes = sum(waiting.bytes for waiting in self._queue)
@@ -372,9 +410,14 @@ class LiveRecall:
         with lease as version:
             served = version.indexes.get(query.name)
             index = None if served is None else served.here
-            if index is None or query.index() is not index:
+            part = query.parts[0]
+            part_index = part.index()
+            is_outdated = index is None or query.index() is not index
+            if is_outdated or part_index is None:  # as of a segment that was merged with others
                 self._finish(query, None)
-            elif query.search_step(index):
+                return
+            query.search_step(part, part_index)
+            if not query.parts:
                 self._finish(query, index)
 
     def _finish(self, query: _Query, index: LoadedIndex | None) -> None:
@@ -407,6 +450,26 @@ class LiveRecall:
 
     def _count(self, query: _Query, outcome: str) -> None:
         self._metrics.count("live_recall_queries", 1, query.model, query.name, outcome)
+
+
+def _part(part: SearchedPart, number: int) -> _Part:
+    """Returns what is to be searched exactly of a part, for one of the queries."""
+    allowed = part.allowed
+    matches = None
+    if allowed.filter is not None:
+        matches = allowed.filter.matches.positions
+    excluded = [allowed.denied, allowed.excluded[number]]
+    return _Part(
+        index=weakref.ref(part.loaded),
+        matches=matches,
+        excluded=tuple(positions for positions in excluded if positions.size),
+    )
+
+
+def _scores_of(neighbors: Found, number: int) -> NDArray[np.float32]:
+    """Returns the scores of the neighbors of one of the queries."""
+    first, end = neighbors.offsets[number : number + 2].tolist()
+    return np.array(neighbors.scores[first:end])
 
 
 def _lower_priority() -> None:

@@ -228,7 +228,7 @@ async def search_part(
     if wanted.filter:
         compiled = filters.compiled(index, wanted.filter, execution.check)
     try:
-        found = search.nearest(
+        neighbors = search.nearest(
             index,
             wanted.vectors,
             k,
@@ -243,8 +243,10 @@ async def search_part(
         nothing = Found(np.empty(0, np.int64), np.empty(0, np.float32), np.zeros(1, np.int64))
         return PartFound(model_version.model, model_version.version, nothing, overflow=True)
     execution.computed(n)
-    found = found._replace(positions=found.positions + index.first)
-    return PartFound(model_version.model, model_version.version, found)
+    neighbors = neighbors._replace(positions=neighbors.positions + index.first)
+    if not wanted.explain:
+        neighbors = neighbors._replace(explanations=())
+    return PartFound(model_version.model, model_version.version, neighbors)
 
 
 def query_bytes(k: int) -> int:

@@ -191,7 +191,7 @@ class Loader:
                 if name in remote
                 else self._open_index(directory, name, entry, whole, corpus, opened)
             )
-            indexes[name] = ServedIndex(name, entry, corpus, here, shards)
+            indexes[name] = ServedIndex(name, entry, corpus, here, shards, self._compiled)
         loaded = (reader.tables, reader, towers, corpora, contexts, indexes)
         return ModelVersion(
             manifest.model,

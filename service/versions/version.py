@@ -398,8 +398,9 @@ class ServedIndex:
     """An index as requests name it: its candidates, and their vectors here or on shards.
 
     Attributes:
-      segments: Candidates behind those of `here`, which were added or replaced while the version
-        was served, and have indexes of their own.
+      compiled: Filters of the index and the others of the process.
+      segments: Candidates behind those of the bundle, which were added or replaced while the
+        version was served, and have indexes of their own.
       added: Candidates behind those of the segments, which were added or replaced later; None:
         there are none.
     """
@@ -409,6 +410,7 @@ class ServedIndex:
     corpus: LoadedStore
     here: LoadedIndex | None
     shards: RemoteParts | None
+    compiled: FilterCache
     segments: tuple[LoadedIndex, ...] = ()
     added: AddedIndex | None = None
 

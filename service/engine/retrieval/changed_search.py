@@ -1,11 +1,11 @@
-"""Search of an index whose candidates change while it is served: that of the bundle, those of
+"""Search of an index whose candidates may change while it is served: that of the bundle, those of
 segments, and an exact one of the candidates that were added or replaced since. Their positions lie
-behind each other.
+behind each other. The live recall is that of all of them together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from service.engine.execution import Execution
 from service.engine.retrieval import filters, search
 from service.engine.retrieval.filters import Compiled, Matches, is_among
 from service.engine.retrieval.merging import explained, merged
-from service.engine.retrieval.search import Allowed, Found
+from service.engine.retrieval.search import Allowed, Found, SearchedPart
 from service.versions.version import AddedIndex, LoadedIndex, ServedIndex
 
 Positions = NDArray[np.int64]
@@ -35,20 +35,21 @@ def nearest(
     here = index.here
     assert here is not None  # noqa: S101 - shards hold none of it
     base_size = len(here.vectors)
-    of_base = search.nearest(
-        here,
-        vectors,
-        k,
-        allowed_before(allowed, base_size),
-        execution,
-        exact=exact or here.approximate is None,
-        recall=request.recall,
-        offsets=offsets,
-        explain=request.explain,
-    )
-    return with_changed(
-        of_base, index, base_size, vectors, k, allowed, request, exact, offsets, execution
-    )
+    base_allowed = allowed
+    if index.is_changed:
+        base_allowed = allowed_before(allowed, base_size)
+    options = (request, exact, offsets, execution)
+    parts = [_searched(here, vectors, k, base_allowed, *options)]
+    neighbors = parts[0].neighbors
+    if index.is_changed:
+        parts += _searched_changed(index, base_size, vectors, k, allowed, *options)
+        neighbors = _merged(index, base_size, neighbors, parts[1:], k, request)
+    sampler = execution.live_recall
+    if sampler is not None and not (exact or request.recall or offsets is not None):
+        sampler.countdown -= len(allowed.excluded)
+        if sampler.countdown < 0:
+            sampler.sample(here, vectors, k, parts, neighbors)
+    return neighbors
 
 
 def with_changed(
@@ -72,26 +73,75 @@ def with_changed(
       base_size: The number of the bundle's candidates.
       vectors, k, allowed, request, exact, offsets, execution: As of `nearest`.
     """
-    parts = [of_base]
+    options = (request, exact, offsets, execution)
+    changed = _searched_changed(index, base_size, vectors, k, allowed, *options)
+    return _merged(index, base_size, of_base, changed, k, request)
+
+
+def _searched_changed(
+    index: ServedIndex,
+    base_size: int,
+    vectors: Vectors,
+    k: int,
+    allowed: Allowed,
+    request: Selecting,
+    exact: bool,
+    offsets: Offsets | None,
+    execution: Execution,
+) -> list[SearchedPart]:
+    """Searches the parts behind the candidates of the bundle; as of `with_changed`."""
+    parts = []
     first = base_size
     for part in _changed_parts(index):
         end = first + len(part.vectors)
-        neighbors = search.nearest(
-            part,
-            vectors,
-            k,
-            _allowed_between(allowed, first, end)._replace(
-                filter=_filter(part, request, execution)
-            ),
-            execution,
-            exact=exact or part.approximate is None,
-            recall=request.recall,
-            offsets=offsets,
-            explain=request.explain,
-        )
-        parts.append(neighbors._replace(positions=neighbors.positions + first))
+        compiled = _filter(part, request, execution)
+        part_allowed = _allowed_between(allowed, first, end)._replace(filter=compiled)
+        parts.append(_searched(part, vectors, k, part_allowed, request, exact, offsets, execution))
         first = end
-    queries = [range(query, query + 1) for query in range(len(allowed.excluded))]
+    return parts
+
+
+def _searched(
+    part: LoadedIndex,
+    vectors: Vectors,
+    k: int,
+    allowed: Allowed,
+    request: Selecting,
+    exact: bool,
+    offsets: Offsets | None,
+    execution: Execution,
+) -> SearchedPart:
+    """Searches one part; `allowed`: counted from its first position."""
+    neighbors = search.nearest(
+        part,
+        vectors,
+        k,
+        allowed,
+        execution,
+        exact=exact or part.approximate is None,
+        recall=request.recall,
+        offsets=offsets,
+        explain=request.explain,
+    )
+    return SearchedPart(part, allowed, neighbors)
+
+
+def _merged(
+    index: ServedIndex,
+    base_size: int,
+    of_base: Found,
+    changed: Sequence[SearchedPart],
+    k: int,
+    request: Selecting,
+) -> Found:
+    """Returns the k nearest of what was found in the parts; as of `with_changed`."""
+    parts = [of_base]
+    first = base_size
+    for part in changed:
+        neighbors = part.neighbors
+        parts.append(neighbors._replace(positions=neighbors.positions + first))
+        first += len(part.loaded.vectors)
+    queries = [range(query, query + 1) for query in range(of_base.offsets.size - 1)]
     neighbors = search.joined([merged(parts, query, k) for query in queries])
     if not request.explain:
         return neighbors

@@ -147,20 +147,8 @@ async def _find(
         return await sharded_search.nearest(
             index, vectors, count, allowed, request, exact, offsets, execution
         )
-    if index.is_changed:
-        return changed_search.nearest(
-            index, vectors, count, allowed, request, exact, offsets, execution
-        )
-    return search.nearest(
-        index.here,
-        vectors,
-        count,
-        allowed,
-        execution,
-        exact=exact,
-        recall=request.recall,
-        offsets=offsets,
-        explain=request.explain,
+    return changed_search.nearest(
+        index, vectors, count, allowed, request, exact, offsets, execution
     )
 
 

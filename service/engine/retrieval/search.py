@@ -64,8 +64,8 @@ class Found(NamedTuple):
     + 1].
 
     Attributes:
-      explanations: of each query; (): none was requested. While a search is in progress, they hold
-        the path and the number of scores alone.
+      explanations: How those of each query were found. Unless this was requested, they hold the
+        path and the number of scores alone, and those of shards are ().
     """
 
     positions: Positions
@@ -104,6 +104,20 @@ def concatenated(parts: Sequence[Found]) -> Found:
         offsets_of(lengths),
         explanations,
     )
+
+
+class SearchedPart(NamedTuple):
+    """A part of an index, and what was found in it; positions are counted from its first candidate.
+
+    Attributes:
+      loaded: the index of the part.
+      allowed: what the queries may find in it.
+      neighbors: the nearest candidates of each query.
+    """
+
+    loaded: LoadedIndex
+    allowed: Allowed
+    neighbors: Found
 
 
 class Allowed(NamedTuple):
@@ -153,11 +167,6 @@ def nearest(
         by_vector = allowed._replace(excluded=excluded)
     search = _Search(index, vectors, k, by_vector, execution, exact, recall)
     rows = search.rows()
-    sampler = execution.live_recall
-    if sampler is not None and not (exact or recall or offsets is not None):
-        sampler.countdown -= len(rows)
-        if sampler.countdown < 0:
-            sampler.sample(index, vectors, k, allowed, rows)
     if offsets is not None:
         rows = [
             search.merged(rows[first:last], first) for first, last in pairwise(offsets.tolist())
@@ -168,7 +177,7 @@ def nearest(
         for each in explanations:
             execution.count("filtered_searches", 1, each.path)
     if not explain:
-        return Found(positions, scores, ends)
+        return Found(positions, scores, ends, explanations)
     search_ms = 1000 * (time.perf_counter() - began) / len(rows)
     completed = [
         _completed(index, each, allowed, query, search_ms)

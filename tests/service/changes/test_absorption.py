@@ -5,8 +5,10 @@ random moments of a history.
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -123,6 +125,22 @@ def test_segments_are_merged_while_they_are_few_or_worn(write: Write, serve: Ser
     assert nearest(serve(), small.vectors[:1], k=100).ids.size == 40
     directory = service.worker.changes.path_of("movies").with_name("changes.segments")
     assert len([*directory.iterdir()]) <= 2
+
+
+def test_every_process_frees_segments_that_were_merged(write: Write, serve: Serve) -> None:
+    small = write()
+    services = [serve(), serve()]
+    add(services[0], random_vectors(5, small.vectors.shape[1]))
+    absorb(services[0])
+    until(lambda: segments_of(services[1]) == 1)
+    merged = [weakref.ref(running.current().indexes["movies"].segments[0]) for running in services]
+    early = Filter({"year": Condition(is_null=True)})
+    for running in services:
+        assert nearest(running, small.vectors[:1], filter=early).ids.size == 5
+    add(services[0], random_vectors(10, small.vectors.shape[1]), 6000)
+    absorb(services[0])
+    until(lambda: gc.collect() >= 0 and [reference() for reference in merged] == [None, None])
+    assert segments_of(services[0]) == segments_of(services[1]) == 1
 
 
 def test_lists_of_a_tree_over_absorbed_candidates_reach_the_recall_and_k(

@@ -17,6 +17,7 @@ import pytest
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
+from service.changes import absorption, segments
 from service.config import ServiceSettings
 from service.engine.calls import (
     Condition,
@@ -36,6 +37,7 @@ from service.versions.policy import Arrangement
 from service.versions.version import LoadedStore, ServedIndex
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
+from tests.service.changes.making import absorb, candidate, change, deletion
 from tests.service.engine.retrieval.large_index import load_index
 from tests.service.engine.served import load_version
 from tests.service.running import RunningService
@@ -116,6 +118,42 @@ def sampled(write: Write) -> Iterator[Sampled]:
     sampled.manager.close()
 
 
+class SampledChanges(Sampled):
+    """The same, of a service whose candidates change."""
+
+    def __init__(self, service: RunningService) -> None:
+        self.settings = service.settings
+        self.manager = service.worker.versions
+        self.metrics = Metrics()
+        self.inflight = 0
+        self.looks = 0
+        self.recall = LiveRecall(self.manager, self.metrics, 1.0, 1.0, self._requests_in_progress)
+
+
+@pytest.fixture
+def changing(
+    write: Write, serve: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
+) -> RunningService:
+    """A service with a tree index, which makes trees of changed candidates, too."""
+    monkeypatch.setattr(absorption, "_PRELOAD_S", 0.0)
+    monkeypatch.setattr(segments, "_TREE_MIN", 100)
+    write(size=SIZE, index_kind="tree_ah", parameters=TREE)
+    return serve(live_recall_share=0.0)
+
+
+def add(service: RunningService, first: int, count: int) -> None:
+    """Adds candidates with random vectors, a third of which are classics."""
+    items = [
+        candidate(
+            first + number,
+            vectors={"movies": vector.tolist()},
+            attributes={"classic": number % 3 == 0},
+        )
+        for number, vector in enumerate(queries(count, first))
+    ]
+    change(service, "candidates/upsert", *items)
+
+
 def queries(count: int, seed: int = 3) -> NDArray[np.float32]:
     return np.random.default_rng(seed).normal(size=(count, 8)).astype(np.float32)
 
@@ -179,6 +217,67 @@ def test_recall_is_that_of_an_exact_search_among_what_each_query_may_find(
     assert sampled.dropped() == 0
 
 
+def test_recall_is_that_of_lists_with_candidates_that_changed(changing: RunningService) -> None:
+    add(changing, 5000, 500)
+    absorb(changing)
+    add(changing, 6000, 100)
+    add(changing, 5000, 10)
+    base_ids = [1000 + 7 * position for position in range(30)]
+    change(changing, "candidates/delete", *deletion([*base_ids, *range(5010, 5050), 6000]))
+    (segment,) = changing.current().indexes["movies"].segments
+    assert segment.approximate is not None
+    with changing.worker.versions.acquire("movies") as version:
+        version.deny(("5050", "6001", "1700"))
+
+    sampled = SampledChanges(changing)
+    cases: list[dict[str, Any]] = [
+        {},
+        {"exclude_ids": IdLists(np.array([*range(5050, 5100), *range(6000, 6020)]))},
+        {"filter": Filter({"classic": Condition(allow=np.array(["true"], object))})},
+    ]
+    hits = 0
+    neighbors = 0
+    by_index = 0
+    nearest_ids = set()
+    for seed, request in enumerate(cases):
+        vectors = queries(20, seed)
+        answer = sampled.retrieve(vectors, explain=True, **request)
+        exact_ids = sampled.retrieve(vectors, exact=True, **request).ids.reshape(20, K)
+        for number, explanation in enumerate(answer.explanations):
+            if explanation.path == "index":
+                by_index += 1
+                row = answer.ids[K * number : K * (number + 1)]
+                hits += int(np.isin(exact_ids[number], row).sum())
+                neighbors += K
+        nearest_ids.update(exact_ids.ravel().tolist())
+    until(lambda: sampled.searched() == by_index)
+    sampled.recall.close()
+    assert sampled.value("rowcast_live_recall_hits_total") == hits
+    assert sampled.value("rowcast_live_recall_neighbors_total") == neighbors
+    assert 0.2 < hits / neighbors < 1
+    assert {1000 <= key < 5000 for key in nearest_ids} == {True, False}
+    assert any(5000 <= key < 6000 for key in nearest_ids)
+    assert any(key >= 6000 for key in nearest_ids)
+
+
+def test_queries_of_a_segment_that_was_merged_are_dropped(changing: RunningService) -> None:
+    sampled = SampledChanges(changing)
+    add(changing, 5000, 200)
+    absorb(changing)
+    sampled.inflight = 1
+    sampled.retrieve(queries(3))
+    until(lambda: sampled.recall.queued == 3)
+    merged = weakref.ref(changing.current().indexes["movies"].segments[0])
+    add(changing, 6000, 200)
+    absorb(changing)
+    until(lambda: bool(gc.collect() >= 0 and merged() is None))
+    sampled.inflight = 0
+    until(lambda: sampled.dropped() == 3)
+    sampled.retrieve(queries(2))
+    until(lambda: sampled.searched() == 2)
+    sampled.recall.close()
+
+
 @pytest.mark.parametrize("distance", ["cosine", "squared_l2"])
 def test_recall_is_measured_by_the_distance_of_the_index(
     sampled: Sampled, tmp_path: Path, distance: Literal["cosine", "squared_l2"]
@@ -189,7 +288,7 @@ def test_recall_is_measured_by_the_distance_of_the_index(
     index = load_index(tmp_path, vectors, {}, distance=distance, parameters=TREE)
     assert isinstance(index.corpus, LoadedStore)
     with sampled.manager.acquire("movies") as version:
-        served = ServedIndex("movies", index.entry, index.corpus, index, None)
+        served = ServedIndex("movies", index.entry, index.corpus, index, None, index.compiled)
         sampled.manager.add(replace(version, version=2, indexes={"movies": served}))
     sampled.manager.arrange("movies", Arrangement(2, frozenset({2})))
 

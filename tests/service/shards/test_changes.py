@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from bundle.tables.id_values import distinct
-from service.engine.calls import Lookup
+from service.changes import absorption, segments
+from service.engine.calls import Condition, Filter, IdLists, Lookup
 from service.errors import NotReady, ServiceError
 from tests.bundles.small import USERS, SmallBundle
 from tests.e2e.process import until
 from tests.random_cases import seeds
-from tests.service.changes.making import TARGET, candidate, change, deletion, nearest
+from tests.service.changes.making import TARGET, absorb, candidate, change, deletion, nearest
 from tests.service.running import RunningService, column
 from tests.service.shards.cluster import Cluster
 from tests.service.shards.comparing import (
@@ -34,6 +35,12 @@ CHANGES = 60
 REQUESTS = 150
 ROUNDS = 3
 NEW_IDS = list(range(100, 140))
+TREE = {"num_leaves": 8, "leaves_to_search": 1, "dimensions_per_block": 2, "reorder": 20}
+
+
+@pytest.fixture(autouse=True)
+def without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absorption, "_PRELOAD_S", 0.0)
 
 
 class RequestsOfChanged(RandomRequests):
@@ -96,6 +103,11 @@ def are_at_one_state(services: Services) -> bool:
     return len(sequences | served) == 1
 
 
+def segment_sizes(service: RunningService) -> list[int]:
+    segments = service.current().indexes["movies"].segments
+    return [len(segment.vectors) for segment in segments]
+
+
 def test_a_router_serves_random_changes_as_one_process(
     small_towers: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -106,6 +118,12 @@ def test_a_router_serves_random_changes_as_one_process(
             for position in range(CHANGES // ROUNDS):
                 changes.make(services[position % 2])  # both write the same log
                 until(lambda: are_at_one_state(services))
+                if position == CHANGES // ROUNDS // 2:
+                    absorb(services[number % 2])
+                    until(lambda: are_at_one_state(services))
+            assert segment_sizes(services[0]) == segment_sizes(services[1])
+            assert segment_sizes(services[0])
+            assert services[0].current().indexes["movies"].added is not None
             differing = differences(
                 services,
                 seed + number,
@@ -180,3 +198,62 @@ def test_a_restarted_router_has_all_changes_before_it_serves(
     after = nearest(restarted, small.vectors[:3], k=60, exact=True)
     assert after.ids.tolist() == before.ids.tolist()
     assert after.scores.tolist() == before.scores.tolist()
+
+
+def listed(service: RunningService, vectors: Any, **options: Any) -> list[Any]:
+    answer = nearest(service, vectors, **options)
+    explanations = [explanation._replace(search_ms=0.0) for explanation in answer.explanations]
+    return [answer.ids.tolist(), answer.scores.tolist(), answer.offsets.tolist(), explanations]
+
+
+def test_a_router_searches_a_tree_over_absorbed_candidates_as_one_process(
+    cluster: Cluster,
+    write: Callable[..., SmallBundle],
+    serve: Callable[..., RunningService],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(segments, "_TREE_MIN", 100)
+    small = write(size=200, partitions=4, index_kind="tree_ah", parameters=TREE)
+    cluster.add("1/2", "2/2")
+    router = cluster.start_router()
+    vectors = np.random.default_rng(0).standard_normal((1200, 8)).astype(np.float32)
+    items = [
+        candidate(5000 + number, vectors={"movies": vector.tolist()})
+        for number, vector in enumerate(vectors)
+    ]
+    for start in range(0, 1000, 500):
+        change(router, "candidates/upsert", *items[start : start + 500])
+    change(router, "candidates/attributes", {"id": 1000, "attributes": {"year": 2031}})
+    change(router, "candidates/delete", {"id": 1007}, {"id": 5003})
+    absorb(router)
+    (segment,) = router.current().indexes["movies"].segments
+    assert segment.approximate is not None
+    assert len(segment.vectors) == 1000
+    change(router, "candidates/upsert", *items[1000:])
+    change(router, "candidates/delete", *deletion(range(5000, 5100)))
+
+    alone = serve()
+    restarted = cluster.start_router()
+    services = [alone, router, restarted]
+    assert [segment_sizes(service) for service in services] == [[1000]] * 3
+    queries = vectors[::100] + small.vectors[:12]
+    calls: list[dict[str, Any]] = [
+        {"k": 20},
+        {"k": 20, "exact": True, "explain": True},
+        {"k": 20, "recall": 0.5},
+        {"k": 700},
+        {"k": 20, "filter": Filter({"year": Condition(is_null=True)})},
+        {"k": 20, "exclude_ids": IdLists(np.arange(5100, 5900))},
+        {"k": 20, "crowding": {"year": 2}, "pool_size": 200},
+    ]
+    lists = [listed(restarted, queries, **options) for options in calls]
+    assert [listed(router, queries, **options) for options in calls] == lists
+    assert listed(alone, queries, **calls[1]) == lists[1]
+
+    # Without candidates of the bundle, which shards search, both search the same vectors.
+    change(router, "candidates/delete", *deletion(small.ids.tolist()))
+    until(lambda: len({service.current().changes for service in services}) == 1)
+    lists = [listed(alone, queries, **options) for options in calls]
+    for service in (router, restarted):
+        assert [listed(service, queries, **options) for options in calls] == lists
+    assert lists[0][0] != lists[1][0], "the tree misses some"

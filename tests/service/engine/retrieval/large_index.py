@@ -110,7 +110,7 @@ def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search
     execution = Execution("retrieve")
     sent = Retrieval(Target(), vectors=vectors, **request)
     assert isinstance(index.corpus, LoadedStore)
-    served = ServedIndex("items", index.entry, index.corpus, index, None)
+    served = ServedIndex("items", index.entry, index.corpus, index, None, index.compiled)
     allowed = retrieve.allowed(served, sent, len(vectors), execution)
     return search.nearest(
         *(index, vectors, k, allowed, execution), exact=sent.exact, recall=sent.recall, explain=True
@@ -120,7 +120,7 @@ def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search
 def retrieve_ids(index: LoadedIndex, **request: Any) -> list[int]:
     """Returns the ids of a Retrieval's neighbors, those of one query after the other."""
     assert isinstance(index.corpus, LoadedStore)
-    served = ServedIndex("items", index.entry, index.corpus, index, None)
+    served = ServedIndex("items", index.entry, index.corpus, index, None, index.compiled)
     version: Any = SimpleNamespace(model="items", version=1, indexes={"items": served}, shards=None)
     settings = ServiceSettings(root=Path.cwd())
     sent = Retrieval(Target(), **request)
