@@ -336,8 +336,10 @@ def _manifest(name: str, content: bytes) -> SegmentManifest:
 
 
 def names(parent: Path) -> list[str]:
-    """Returns the names of all segments, and of what was never finished."""
+    """Returns the names of all segments, and of what was never finished; none if there is no such
+    directory.
+    """
     try:
         return sorted(os.listdir(parent))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []

@@ -258,8 +258,7 @@ class ChangedVersion:
         return self._stores[key]
 
     def uses(self, corpus: str, version: int, absorption: Absorption) -> bool:
-        """Returns whether segments are for this version: they have its vectors, and no shard holds
-        the indexes.
+        """Returns whether segments have the vectors of this version.
 
         Args:
           corpus: The name of the corpus.
@@ -267,10 +266,8 @@ class ChangedVersion:
           absorption: The segments.
         """
         loaded = self.loaded
-        if (version, absorption.fingerprint) != (loaded.version, loaded.fingerprint):
-            return False
-        store = self.store("candidates", corpus)
-        return store is not None and store.is_absorbable
+        is_own = (version, absorption.fingerprint) == (loaded.version, loaded.fingerprint)
+        return is_own and corpus in loaded.corpora
 
     def begin_with(self, corpus: str, absorption: Absorption) -> None:
         """Begins with what segments hold of a corpus, before any change of it.

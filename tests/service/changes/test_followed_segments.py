@@ -258,6 +258,24 @@ def test_a_segment_that_the_writer_has_lost_holds_up_no_changes(
     assert_equal(follower, writer)
 
 
+def test_changes_do_not_wait_for_a_segment_that_cannot_be_written(
+    start: Start, writer: RunningService
+) -> None:
+    follower = start("follower", writer)
+    directory_of(follower).parent.mkdir(parents=True, exist_ok=True)
+    directory_of(follower).touch()  # no directory can be made there
+    change(writer, "candidates/upsert", *[candidate(key) for key in range(5000, 5020)])
+    absorb(writer)
+    change(writer, "candidates/delete", {"id": 5003})
+    until(lambda: has_all(follower, writer))
+    unusable = {"model": "movies"}
+    until(lambda: follower.value("rowcast_segments_unusable", **unusable) == 1)
+    assert follower.value("rowcast_changes_followed", model="movies") == 1
+    directory_of(follower).unlink()
+    until(lambda: follower.value("rowcast_segments_unusable", **unusable) == 0)
+    assert_equal(follower, writer)
+
+
 def test_a_version_that_a_follower_loads_later_has_its_segments(
     write: Write, writer: RunningService, hosted: Callable[..., dict[str, Any]], root: Path
 ) -> None:

@@ -182,6 +182,26 @@ def test_a_router_applies_changes_of_the_log_once_lost_shards_return(
     assert ours.scores.tolist() == theirs.scores.tolist()
 
 
+def test_a_router_searches_exactly_what_a_service_that_holds_all_has_absorbed(
+    cluster: Cluster, write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    small = write(partitions=4)
+    cluster.add("1/2", "2/2")
+    router = cluster.start_router()
+    alone = serve()
+    change(alone, "candidates/upsert", *[candidate(key) for key in range(5000, 5020)])
+    absorb(alone)
+    change(alone, "candidates/delete", {"id": 5003}, {"id": 1007})
+    expected = nearest(alone, small.vectors[:3], k=60, exact=True)
+    for service in (router, cluster.start_router()):
+        until(lambda: service.current().changes == 3)  # noqa: B023
+        neighbors = nearest(service, small.vectors[:3], k=60, exact=True)
+        assert neighbors.ids.tolist() == expected.ids.tolist()
+        assert neighbors.scores.tolist() == expected.scores.tolist()
+        assert service.value("rowcast_segments_unusable", model="movies") == 0
+    assert alone.current().indexes["movies"].segments
+
+
 def test_a_restarted_router_has_all_changes_before_it_serves(
     cluster: Cluster, write: Callable[..., SmallBundle]
 ) -> None:
