@@ -230,15 +230,21 @@ class VectorBlock:
         elif distance == "squared_l2":
             self._terms = squares / 2
 
-    def search(self, queries: Vectors, counts: Sequence[int]) -> list[tuple[Positions, Vectors]]:
+    def search(
+        self, queries: Vectors, counts: Sequence[int], floors: Sequence[float] | None = None
+    ) -> list[tuple[Positions, Vectors]]:
         """Finds the nearest of all.
 
         Args:
           queries: [n, dim] float32; for cosine, of length 1.
           counts: wanted of each, n; at least 1.
+          floors: n scores; what scores less than that of its query may be left out. None: nothing
+            may.
         Returns:
-          of each what `rank_exactly` returns of all.
+          of each what `rank_exactly` returns of all, or of those that reach the floor.
         """
+        if floors is None:
+            floors = [-math.inf] * len(queries)
         with np.errstate(over="ignore", invalid="ignore"):
             if len(queries) == 1:
                 keys = (self.vectors @ queries[0])[np.newaxis]
@@ -252,10 +258,34 @@ class VectorBlock:
                 keys -= self._terms
                 sizes = sizes + self._longest**2
             margins = (sizes * _ROUNDING).tolist()
-        return [
-            rank_exactly(self.vectors, query, _contenders(row, k, margin), k, self._distance)
-            for query, row, k, margin in zip(queries, keys, counts, margins, strict=True)
-        ]
+        ranked = []
+        for query, row, k, margin, floor in zip(
+            queries, keys, counts, margins, floors, strict=True
+        ):
+            places = _above(row, k, self._least_key(query, floor, margin))
+            if places is None:
+                places = _contenders(row, k, margin)
+            ranked.append(rank_exactly(self.vectors, query, places, k, self._distance))
+        return ranked
+
+    def _least_key(self, query: Vectors, floor: float, margin: float) -> float:
+        """Returns the least key of a vector whose score may reach a floor, in spite of rounding."""
+        if self._distance != "squared_l2":
+            return floor - margin
+        square = float(np.vecdot(query, query))
+        return (floor + square) / 2 - margin - square * _ROUNDING
+
+
+def _above(keys: Vectors, k: int, least: float) -> Positions | None:
+    """Returns the places of the keys that are not below the least one; None: they are many, or not
+    all keys are numbers.
+    """
+    if not math.isfinite(least) or not math.isfinite(keys.sum()):
+        return None
+    places = (keys >= least).nonzero()[0]
+    if places.size > max(_SORTED_MAX, k):
+        return None
+    return places
 
 
 def _contenders(keys: Vectors, k: int, margin: float) -> Positions:

@@ -288,6 +288,29 @@ def test_block_search_finds_what_ranking_all_exactly_does(
             assert found[1].tobytes() == wanted[1].tobytes()
 
 
+@pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
+@pytest.mark.parametrize("offset", [0.0, 1000.0])
+def test_block_search_leaves_out_nothing_that_reaches_the_floor(
+    distance: Distance, offset: float
+) -> None:
+    vectors = _vectors(3000, 8).round() + np.float32(offset)
+    queries = _vectors(60, 8, seed=1).round()  # many equal
+    vectors[::9] = 0
+    queries = normalised(queries) if distance == "cosine" else queries + np.float32(offset)
+    ranked = [rank_exactly(vectors, query, np.arange(3000), 20, distance) for query in queries]
+    ranks = np.resize([0, 1, 5, 19], len(queries))
+    floors = [float(scores[rank]) for rank, (_, scores) in zip(ranks, ranked, strict=True)]
+    floors[::7] = [-np.inf] * len(floors[::7])
+
+    results = VectorBlock(vectors, distance).search(queries, [20] * len(queries), floors)
+
+    for floor, (places, scores), wanted in zip(floors, results, ranked, strict=True):
+        expected_count = int(np.count_nonzero(wanted[1] >= floor))
+        assert expected_count > 0
+        assert places[:expected_count].tolist() == wanted[0][:expected_count].tolist()
+        assert scores[:expected_count].tobytes() == wanted[1][:expected_count].tobytes()
+
+
 def test_block_search_scores_beyond_float32_are_not_lost() -> None:
     vectors = np.array([[1, 1], [2, 2], [-2, 2], [1, -1]], np.float32)
 

@@ -5,7 +5,9 @@ behind each other. The live recall is that of all of them together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +44,7 @@ def nearest(
     parts = [_searched(here, vectors, k, base_allowed, *options)]
     neighbors = parts[0].neighbors
     if index.is_changed:
-        parts += _searched_changed(index, base_size, vectors, k, allowed, *options)
+        parts += _searched_changed(index, neighbors, base_size, vectors, k, allowed, *options)
         neighbors = _merged(index, base_size, neighbors, parts[1:], k, request)
     sampler = execution.live_recall
     if sampler is not None and not (exact or request.recall or offsets is not None):
@@ -74,12 +76,13 @@ def with_changed(
       vectors, k, allowed, request, exact, offsets, execution: As of `nearest`.
     """
     options = (request, exact, offsets, execution)
-    changed = _searched_changed(index, base_size, vectors, k, allowed, *options)
+    changed = _searched_changed(index, of_base, base_size, vectors, k, allowed, *options)
     return _merged(index, base_size, of_base, changed, k, request)
 
 
 def _searched_changed(
     index: ServedIndex,
+    of_base: Found,
     base_size: int,
     vectors: Vectors,
     k: int,
@@ -92,11 +95,16 @@ def _searched_changed(
     """Searches the parts behind the candidates of the bundle; as of `with_changed`."""
     parts = []
     first = base_size
+    floors = None
+    if offsets is None:
+        floors = _floors(of_base, k)
     for part in _changed_parts(index):
         end = first + len(part.vectors)
         compiled = _filter(part, request, execution)
         part_allowed = _allowed_between(allowed, first, end)._replace(filter=compiled)
-        parts.append(_searched(part, vectors, k, part_allowed, request, exact, offsets, execution))
+        parts.append(
+            _searched(part, vectors, k, part_allowed, request, exact, offsets, execution, floors)
+        )
         first = end
     return parts
 
@@ -110,8 +118,11 @@ def _searched(
     exact: bool,
     offsets: Offsets | None,
     execution: Execution,
+    floors: Sequence[float] | None = None,
 ) -> SearchedPart:
-    """Searches one part; `allowed`: counted from its first position."""
+    """Searches one part; `allowed`: counted from its first position; `floors`: as of
+    `search.nearest`.
+    """
     neighbors = search.nearest(
         part,
         vectors,
@@ -122,8 +133,23 @@ def _searched(
         recall=request.recall,
         offsets=offsets,
         explain=request.explain,
+        floors=floors,
     )
     return SearchedPart(part, allowed, neighbors)
+
+
+def _floors(of_base: Found, k: int) -> list[float]:
+    """Returns the least score of each query's k neighbors in the bundle: what scores less is not
+    among the k nearest of all parts.
+    """
+    ends = of_base.offsets.tolist()
+    floors = []
+    for first, end in pairwise(ends):
+        floor = -math.inf
+        if end - first == k:
+            floor = float(of_base.scores[end - 1])
+        floors.append(floor)
+    return floors
 
 
 def _merged(

@@ -146,6 +146,7 @@ def nearest(
     recall: float = 0.0,
     offsets: Offsets | None = None,
     explain: bool = False,
+    floors: Sequence[float] | None = None,
 ) -> Found:
     """Finds the k nearest allowed candidates of each query; fewer only where fewer are allowed.
 
@@ -154,6 +155,8 @@ def nearest(
       recall: the least, by the measured curve of the index; 0: as exported.
       offsets: [n + 1] of the vectors of n queries, whose neighbors are merged by their best scores;
         None: one each.
+      floors: n scores, if each query has one vector; candidates that score less than that of the
+        query may be left out.
     Raises:
       NotFinite: a score is beyond float32.
     """
@@ -165,7 +168,8 @@ def nearest(
         pairs = zip(allowed.excluded, sizes, strict=True)
         excluded = [positions for positions, size in pairs for _ in range(size)]
         by_vector = allowed._replace(excluded=excluded)
-    search = _Search(index, vectors, k, by_vector, execution, exact, recall)
+        floors = None
+    search = _Search(index, vectors, k, by_vector, execution, exact, recall, floors)
     rows = search.rows()
     if offsets is not None:
         rows = [
@@ -224,8 +228,10 @@ class _Search:
         execution: Execution,
         exact: bool,
         recall: float,
+        floors: Sequence[float] | None,
     ) -> None:
         self._index = index
+        self._floors = floors
         self._k = k
         self._denied = allowed.denied
         self._excluded = allowed.excluded
@@ -447,7 +453,10 @@ class _Search:
 
         def score(number: int) -> None:
             part = parts[number]
-            found[number] = block.search(self._vectors[some[part]], fetch[part])
+            floors = None
+            if self._floors is not None:
+                floors = [self._floors[at] for at in some[part]]
+            found[number] = block.search(self._vectors[some[part]], fetch[part], floors)
 
         self._execution.parallel(len(parts), score)
         ranked = chain.from_iterable(found)
