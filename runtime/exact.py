@@ -262,30 +262,30 @@ class VectorBlock:
         for query, row, k, margin, floor in zip(
             queries, keys, counts, margins, floors, strict=True
         ):
-            places = _above(row, k, self._least_key(query, floor, margin))
-            if places is None:
-                places = _contenders(row, k, margin)
-            ranked.append(rank_exactly(self.vectors, query, places, k, self._distance))
+            contenders = _not_below(row, k, self._key_floor(query, floor, margin))
+            if contenders is None:
+                contenders = _contenders(row, k, margin)
+            ranked.append(rank_exactly(self.vectors, query, contenders, k, self._distance))
         return ranked
 
-    def _least_key(self, query: Vectors, floor: float, margin: float) -> float:
-        """Returns the least key of a vector whose score may reach a floor, in spite of rounding."""
+    def _key_floor(self, query: Vectors, floor: float, margin: float) -> float:
+        """Returns what the key of each vector reaches whose score reaches a floor."""
         if self._distance != "squared_l2":
             return floor - margin
         square = float(np.vecdot(query, query))
         return (floor + square) / 2 - margin - square * _ROUNDING
 
 
-def _above(keys: Vectors, k: int, least: float) -> Positions | None:
-    """Returns the places of the keys that are not below the least one; None: they are many, or not
-    all keys are numbers.
+def _not_below(keys: Vectors, k: int, floor: float) -> Positions | None:
+    """Returns the places of the keys that are not below a floor; None: they are many, or not all
+    keys are numbers.
     """
-    if not math.isfinite(least) or not math.isfinite(keys.sum()):
+    if not math.isfinite(floor) or not math.isfinite(keys.sum()):
         return None
-    places = (keys >= least).nonzero()[0]
-    if places.size > max(_SORTED_MAX, k):
+    contenders = (keys >= floor).nonzero()[0]
+    if contenders.size > max(_SORTED_MAX, k):
         return None
-    return places
+    return contenders
 
 
 def _contenders(keys: Vectors, k: int, margin: float) -> Positions:

@@ -205,9 +205,9 @@ def change_rows(folder: Path, size: int) -> int:
 
 def size_of_new(first: Path, second: Path) -> int:
     """Returns the bytes of the files of a version that are no links to those of another one."""
-    known = {path.stat().st_ino for path in first.rglob("*") if path.is_file()}
+    inodes = {path.stat().st_ino for path in first.rglob("*") if path.is_file()}
     files = [path.stat() for path in second.rglob("*") if path.is_file()]
-    return sum(status.st_size for status in files if status.st_ino not in known)
+    return sum(status.st_size for status in files if status.st_ino not in inodes)
 
 
 def clear_cache() -> bool:

@@ -255,8 +255,8 @@ class LiveRecall:
         parts: Sequence[SearchedPart],
         neighbors: Found,
     ) -> None:
-        """Queues those of some answered queries that `countdown` selects, if an approximate index
-        found some of their neighbors.
+        """Queues those of some queries that `countdown` selects, if an approximate index found
+        some of their neighbors.
 
         Args:
           index: The index of the bundle.
@@ -332,7 +332,7 @@ class LiveRecall:
         number: int,
         neighbors: Found,
     ) -> None:
-        """Queues one of some answered queries, unless its neighbors are exact; see `sample`."""
+        """Queues one of some queries, unless its neighbors are exact; see `sample`."""
         if index.entry.kind == "brute_force":  # which scores all candidates
             return
         known_scores = [np.empty(0, np.float32)]

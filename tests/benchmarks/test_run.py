@@ -19,7 +19,7 @@ from benchmarks.soak import overload
 from benchmarks.subjects import Subjects
 from tests.benchmarks.conftest import SCALE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 class Here(Environment):
@@ -42,7 +42,6 @@ def run(subjects: Subjects) -> Run:
     return Run(subjects, rounds=1, seconds=0.05, callers=(2,))
 
 
-@pytest.mark.nightly
 def test_run_measures_every_way_in_two_checkouts(run: Run) -> None:
     service, bare, error, index = run.service()
     assert len(service.rows) == 10
@@ -67,7 +66,6 @@ def test_run_measures_every_way_in_two_checkouts(run: Run) -> None:
     assert [row[0] for row in index.rows] == ["this", "other"]
 
 
-@pytest.mark.nightly
 def test_run_measures_a_peer_with_the_same_scores_and_lists_those_absent(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from tests.costs.plugin import COLLECTION, SESSION_FIXTURES
 
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
+
 CONFTEST = """
 import subprocess, sys, time
 import pytest
@@ -113,8 +115,6 @@ def test_written_table_has_the_cost_of_files_and_of_each_costly_test_with_its_sh
     }
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
 def test_written_table_has_tests_that_are_costly_if_they_run_alone(project: Path) -> None:
     (project / "test_shared.py").write_text(
         "import pytest\nfrom conftest import use_cpu\n"
@@ -128,8 +128,6 @@ def test_written_table_has_tests_that_are_costly_if_they_run_alone(project: Path
     assert not any("test_shared" in name for name in table["tests"])
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
 def test_costliest_file_runs_first_and_a_new_one_before_it(project: Path) -> None:
     (project / "test_new.py").write_text("def test_new(): pass\n")
     lines = run(project, "--collect-only", "-q").stdout.splitlines()
@@ -137,8 +135,6 @@ def test_costliest_file_runs_first_and_a_new_one_before_it(project: Path) -> Non
     assert list(dict.fromkeys(order)) == ["test_new.py", "test_costly.py", "test_cheap.py"]
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
 def test_run_above_the_budget_or_with_a_wrong_mark_fails_and_says_which(project: Path) -> None:
     (project / "test_new.py").write_text(
         "from conftest import use_cpu\ndef test_new(): use_cpu(1.5)\n"
@@ -150,8 +146,6 @@ def test_run_above_the_budget_or_with_a_wrong_mark_fails_and_says_which(project:
     assert "CPU s more than" in done.stdout
 
 
-@pytest.mark.nightly
-@pytest.mark.slow
 def test_failed_run_writes_no_table(project: Path) -> None:
     before = table_of(project)
     (project / "test_new.py").write_text("def test_new(): assert False\n")

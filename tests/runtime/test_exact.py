@@ -296,7 +296,9 @@ def test_block_search_leaves_out_nothing_that_reaches_the_floor(
     vectors = _vectors(3000, 8).round() + np.float32(offset)
     queries = _vectors(60, 8, seed=1).round()  # many equal
     vectors[::9] = 0
-    queries = normalised(queries) if distance == "cosine" else queries + np.float32(offset)
+    queries += np.float32(offset)
+    if distance == "cosine":
+        queries = normalised(queries)
     ranked = [rank_exactly(vectors, query, np.arange(3000), 20, distance) for query in queries]
     ranks = np.resize([0, 1, 5, 19], len(queries))
     floors = [float(scores[rank]) for rank, (_, scores) in zip(ranks, ranked, strict=True)]
@@ -304,11 +306,11 @@ def test_block_search_leaves_out_nothing_that_reaches_the_floor(
 
     results = VectorBlock(vectors, distance).search(queries, [20] * len(queries), floors)
 
-    for floor, (places, scores), wanted in zip(floors, results, ranked, strict=True):
-        expected_count = int(np.count_nonzero(wanted[1] >= floor))
-        assert expected_count > 0
-        assert places[:expected_count].tolist() == wanted[0][:expected_count].tolist()
-        assert scores[:expected_count].tobytes() == wanted[1][:expected_count].tobytes()
+    for floor, (positions, scores), expected in zip(floors, results, ranked, strict=True):
+        count = int(np.count_nonzero(expected[1] >= floor))
+        assert count > 0
+        assert positions[:count].tolist() == expected[0][:count].tolist()
+        assert scores[:count].tobytes() == expected[1][:count].tobytes()
 
 
 def test_block_search_scores_beyond_float32_are_not_lost() -> None:

@@ -139,7 +139,7 @@ def _searched(
 
 
 def _floors(of_base: Found, k: int) -> list[float]:
-    """Returns the least score of each query's k neighbors in the bundle: what scores less is not
+    """Returns the lowest score of each query's k neighbors in the bundle: what scores less is not
     among the k nearest of all parts.
     """
     ends = of_base.offsets.tolist()

@@ -455,7 +455,7 @@ class _Search:
             part = parts[number]
             floors = None
             if self._floors is not None:
-                floors = [self._floors[at] for at in some[part]]
+                floors = [self._floors[query] for query in some[part]]
             found[number] = block.search(self._vectors[some[part]], fetch[part], floors)
 
         self._execution.parallel(len(parts), score)
