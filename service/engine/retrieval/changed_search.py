@@ -1,6 +1,6 @@
-"""Search of an index whose candidates may change while it is served: that of the bundle, those of
+"""Search of an index whose candidates change while it is served: that of the bundle, those of
 segments, and an exact one of the candidates that were added or replaced since. Their positions lie
-behind each other. The live recall is that of all of them together.
+behind each other.
 """
 
 from __future__ import annotations
@@ -32,26 +32,20 @@ def nearest(
     exact: bool,
     offsets: Offsets | None,
     execution: Execution,
-) -> Found:
-    """Finds the k nearest allowed candidates of each query; as `search.nearest`."""
+) -> tuple[Found, list[SearchedPart]]:
+    """Finds the k nearest allowed candidates of each query; as `search.nearest`.
+
+    Returns:
+      The neighbors, and what was found in each part.
+    """
     here = index.here
     assert here is not None  # noqa: S101 - shards hold none of it
     base_size = len(here.vectors)
-    base_allowed = allowed
-    if index.is_changed:
-        base_allowed = allowed_before(allowed, base_size)
     options = (request, exact, offsets, execution)
-    parts = [_searched(here, vectors, k, base_allowed, *options)]
-    neighbors = parts[0].neighbors
-    if index.is_changed:
-        parts += _searched_changed(index, neighbors, base_size, vectors, k, allowed, *options)
-        neighbors = _merged(index, base_size, neighbors, parts[1:], k, request)
-    sampler = execution.live_recall
-    if sampler is not None and not (exact or request.recall or offsets is not None):
-        sampler.countdown -= len(allowed.excluded)
-        if sampler.countdown < 0:
-            sampler.sample(here, vectors, k, parts, neighbors)
-    return neighbors
+    of_base = _searched(here, vectors, k, allowed_before(allowed, base_size), *options)
+    changed = _searched_changed(index, of_base.neighbors, base_size, vectors, k, allowed, *options)
+    neighbors = _merged(index, base_size, of_base.neighbors, changed, k, request)
+    return neighbors, [of_base, *changed]
 
 
 def with_changed(

@@ -45,7 +45,7 @@ from service.engine.retrieval import (
     search,
     sharded_search,
 )
-from service.engine.retrieval.search import Allowed, Found
+from service.engine.retrieval.search import Allowed, Found, SearchedPart
 from service.errors import InvalidArgument
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 
@@ -147,9 +147,30 @@ async def _find(
         return await sharded_search.nearest(
             index, vectors, count, allowed, request, exact, offsets, execution
         )
-    return changed_search.nearest(
-        index, vectors, count, allowed, request, exact, offsets, execution
-    )
+    parts: Sequence[SearchedPart] = ()
+    if index.is_changed:
+        neighbors, parts = changed_search.nearest(
+            index, vectors, count, allowed, request, exact, offsets, execution
+        )
+    else:
+        neighbors = search.nearest(
+            index.here,
+            vectors,
+            count,
+            allowed,
+            execution,
+            exact=exact,
+            recall=request.recall,
+            offsets=offsets,
+            explain=request.explain,
+        )
+    sampler = execution.live_recall
+    if sampler is not None and not (exact or request.recall or offsets is not None):
+        sampler.countdown -= len(allowed.excluded)
+        if sampler.countdown < 0:
+            parts = parts or [SearchedPart(index.here, allowed, neighbors)]
+            sampler.sample(index.here, vectors, count, parts, neighbors)
+    return neighbors
 
 
 def check_selection(
