@@ -152,11 +152,15 @@ class Batch:
             found[name] = Activation(vectors[index], counted)
         return found
 
-    def wanted(self, columns: Mapping[str, Column], n: int) -> dict[str, Rows]:
+    def wanted(
+        self, columns: Mapping[str, Column], n: int, changes: Changes | None = None
+    ) -> dict[str, Rows]:
         """Returns the distinct remote rows that `activations` reads, by layout."""
         if not self.remote:
             return {}
         ids = self._ids(columns, n)
+        if changes is not None:
+            ids.use_new_keys(changes)
         ids.apply_unknown_rules()
         return ids.wanted()
 

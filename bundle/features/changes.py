@@ -79,7 +79,7 @@ class Changes:
 
     Attributes:
       by_table: The changed rows of each TableReader, at least one row of each.
-      new_keys: The keys that a TableReader has got, at least one of each.
+      new_keys: The keys that a TableReader or RemoteTable has got, at least one of each.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class Changes:
 
         Args:
           by_table: The changed rows of each TableReader, at least one row of each.
-          new_keys: The keys that a TableReader has got, at least one of each. Their rows are
-            changed rows, too.
+          new_keys: The keys that a TableReader or RemoteTable has got, at least one of each. The
+            rows of a TableReader's keys are changed rows, too.
           latest: What another state has merged, of which this one merges the differences alone;
             kept up to date.
         """

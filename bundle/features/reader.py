@@ -168,6 +168,9 @@ class FeatureReader:
         self.tables = {
             name: table for name, table in tables.items() if isinstance(table, TableReader)
         }
+        self._remote = {
+            name: table for name, table in tables.items() if isinstance(table, RemoteTable)
+        }
         self.inputs = readers_of(features)
         self._weighted: set[str] = set()
         """Inputs that are sent with weights."""
@@ -300,7 +303,7 @@ class FeatureReader:
         Args:
           changed: The changed rows by table; tables without changed rows may be absent.
           new_keys: The keys that tables of dynamic keys have got, by table. `changed` has the row
-            of each.
+            of each, unless the table is remote: then the rows are fetched as others are.
 
         Raises:
           RowOutOfRange: A row is past the end of its table and of its new keys.
@@ -320,7 +323,9 @@ class FeatureReader:
                 by_table[table] = changed_rows
 
         view = copy.copy(self)
-        view._changes = Changes(by_table, keys_by_table, self._merged) if by_table else None
+        view._changes = None
+        if by_table or keys_by_table:
+            view._changes = Changes(by_table, keys_by_table, self._merged)
         view._batches = self._batches_of(frozenset(keys_by_table))
         tables = frozenset(by_table)
         row_caches = self._row_caches_by_changed.get(tables)
@@ -334,7 +339,7 @@ class FeatureReader:
         """Returns the new keys of tables that have some; errors as of `with_changes`."""
         by_table = dict[object, NewKeys]()
         for name, keys in new_keys.items():
-            table = self.tables.get(name)
+            table = self.tables.get(name) or self._remote.get(name)
             if table is None or name not in self.growing or keys.first_row != table.rows:
                 raise ValueError(f"table {name!r} takes no keys from row {keys.first_row}")
             if keys.count:
@@ -471,7 +476,7 @@ class FeatureReader:
         of `activations`.
         """
         remote = tuple([name for name in names if self._is_remote(name)])
-        return self._batch(remote).wanted(self._fitted(columns, n), n)
+        return self._batch(remote).wanted(self._fitted(columns, n), n, self._changes)
 
     def _after_defaults(self, place: Place, columns: Mapping[str, Column]) -> Sequence[Place]:
         """Writes the features of which nothing was sent, where their default is known; returns all

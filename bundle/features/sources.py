@@ -24,6 +24,9 @@ _ALL_BYTES = 64 << 20
 """The maximum size of all tables of a reader in memory; the smallest are taken first."""
 _FEWEST = 16
 """The minimum number of tables of one width that are laid side by side."""
+_NEW_ROWS = 1 << 32
+"""Behind the rows of a remote table, for those of new keys: more than a process can hold in memory.
+"""
 
 
 class Indicator:
@@ -69,8 +72,8 @@ class Ordinal(Indicator):
 
 
 class RemoteRows(NamedTuple):
-    """The rows of all remote tables of one row layout, end to end; their `name` is that of the
-    layout.
+    """The rows of all remote tables of one row layout, one table behind the other; their `name` is
+    that of the layout.
     """
 
     name: str
@@ -147,8 +150,8 @@ Fetched = Mapping[str, FetchedRows]
 
 
 def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:
-    """Returns the tables of a manifest as remote tables. Tables of one row layout lie end to end,
-    in their order.
+    """Returns the tables of a manifest as remote tables. Tables of one row layout lie one behind
+    the other, in their order, with room for the rows of new keys.
     """
     found = dict[str, RemoteTable]()
     ends = dict[str, int]()
@@ -161,7 +164,7 @@ def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:
             first,
             replaces_lost=table.unavailable == "unknown",
         )
-        ends[layout] = first + table.rows
+        ends[layout] = first + table.rows + _NEW_ROWS
     return found
 
 

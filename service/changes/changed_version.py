@@ -404,12 +404,7 @@ class ChangedVersion:
 
     def _takes_keys(self, entry: EmbeddedFeature) -> bool:
         growing = self.loaded.reader.growing
-        is_here = entry.table in self.loaded.tables
-        return (
-            is_here
-            and isinstance(entry.ids, KeyedIds)
-            and growing.get(entry.table) == entry.ids.keys
-        )
+        return isinstance(entry.ids, KeyedIds) and growing.get(entry.table) == entry.ids.keys
 
     def embed(self, index: ServedIndex, columns: Mapping[str, Column], n: int) -> Vectors:
         """Returns the vectors of candidates by the candidate tower of an index, [n, dim].
@@ -566,7 +561,9 @@ class ChangedVersion:
         is_new = rows < 0
         if not is_new.any():
             return rows
-        new_keys = self._new_keys.get(table) or NewKeys.none(self.loaded.tables[table].rows)
+        new_keys = self._new_keys.get(table)
+        if new_keys is None:
+            new_keys = NewKeys.none(self.loaded.manifest.tables[table].rows)
         rows[is_new] = np.arange(np.count_nonzero(is_new)) + new_keys.end_row
         self._new_keys[table] = new_keys.with_keys(keys[is_new])
         return rows

@@ -20,12 +20,12 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Layout:
-    """Rows that are read together, end to end: those of all sharded tables of one row layout, or
-    the vectors of one index.
+    """Rows that are read together: those of all sharded tables of one row layout, or the vectors of
+    one index.
 
     Attributes:
       names: The tables, in the order of their rows; or the index.
-      bounds: The first row of each shard in each table, then the number of rows.
+      bounds: The first row of each shard in each table, then the row behind the last one.
       dtype: The dtype of the stored rows.
       dim: The number of values per row.
       required: For each table, whether a lookup fails if a shard that holds its rows is

@@ -10,7 +10,10 @@ from typing import Any, TextIO
 import pytest
 
 from service.observability import logging
+from tests.service.changes.keyed import KeyedBundles
 from tests.service.running import RunningService
+
+COPIES_TOKEN = "secret-of-copies"
 
 
 @pytest.fixture
@@ -27,6 +30,35 @@ def serve(root: Path) -> Iterator[Callable[..., RunningService]]:
     yield start
     for each in started:
         each.close()
+
+
+@pytest.fixture
+def copies_token(tmp_path: Path) -> Path:
+    """The file with the token by which followers copy."""
+    path = tmp_path / "token"
+    path.write_text(COPIES_TOKEN)
+    return path
+
+
+@pytest.fixture
+def hosted(copies_token: Path) -> Callable[..., dict[str, Any]]:
+    """Returns the settings of a service on a host of its own."""
+    tokens = copies_token.with_name("tokens-of-copies")
+    tokens.write_text(f"copies {COPIES_TOKEN}\nreader {COPIES_TOKEN}-of-a-reader\n")
+
+    def hosted(host: str, followed: str = "") -> dict[str, Any]:
+        directory = copies_token.parent / host
+        settings = {"changes_dir": directory, "tokens": tokens, "changes_from": ("copies",)}
+        if followed:
+            settings |= {"follow_changes": followed, "follow_changes_token": copies_token}
+        return settings
+
+    return hosted
+
+
+@pytest.fixture
+def bundles(root: Path, small_towers: Path) -> KeyedBundles:
+    return KeyedBundles(root, small_towers)
 
 
 @pytest.fixture

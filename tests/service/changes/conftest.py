@@ -3,39 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.bundles.small import SmallBundle
 from tests.service.running import RunningService
-
-TOKEN = "secret-of-copies"
-
-
-@pytest.fixture
-def token(tmp_path: Path) -> Path:
-    """The file with the token by which followers copy."""
-    path = tmp_path / "token"
-    path.write_text(TOKEN)
-    return path
-
-
-@pytest.fixture
-def hosted(token: Path) -> Callable[..., dict[str, Any]]:
-    """Returns the settings of a service on a host of its own."""
-    tokens = token.with_name("tokens-of-copies")
-    tokens.write_text(f"copies {TOKEN}\nreader {TOKEN}-of-a-reader\n")
-
-    def hosted(host: str, followed: str = "") -> dict[str, Any]:
-        directory = token.parent / host
-        settings = {"changes_dir": directory, "tokens": tokens, "changes_from": ("copies",)}
-        if followed:
-            settings |= {"follow_changes": followed, "follow_changes_token": token}
-        return settings
-
-    return hosted
 
 
 @pytest.fixture

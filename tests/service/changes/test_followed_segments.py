@@ -21,7 +21,6 @@ from service.engine.calls import Condition, Filter
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.e2e.services import launching
-from tests.service.changes.conftest import TOKEN
 from tests.service.changes.making import (
     TREE,
     absorb,
@@ -34,6 +33,7 @@ from tests.service.changes.making import (
     segments_of,
 )
 from tests.service.changes.wire import Wire, wire_to
+from tests.service.conftest import COPIES_TOKEN
 from tests.service.running import RunningService, flip, log_lines
 
 Write = Callable[..., SmallBundle]
@@ -307,7 +307,7 @@ def test_a_follower_that_is_killed_while_it_copies_leaves_nothing_half_written(
     serve: Start,
     writer: RunningService,
     root: Path,
-    token: Path,
+    copies_token: Path,
 ) -> None:
     change(writer, "candidates/upsert", *[candidate(key) for key in range(5000, 5020)])
     absorb(writer)
@@ -325,7 +325,7 @@ def test_a_follower_that_is_killed_while_it_copies_leaves_nothing_half_written(
     options = {
         "--changes-dir": settings["changes_dir"],
         "--follow-changes": wire.http,
-        "--follow-changes-token": token,
+        "--follow-changes-token": copies_token,
     }
     try:
         with launching(root) as launch:
@@ -357,7 +357,7 @@ def test_parts_of_segments_are_for_clients_that_copy_and_of_the_files_of_segment
     (directory_of(writer) / f"{TEMPORARY}{name}" / "segment.json").write_text("{}")
     (directory_of(writer) / name / "unlisted").write_text("secret")
 
-    def get(segment: str, token: str = TOKEN, **query: Any) -> httpx.Response:
+    def get(segment: str, token: str = COPIES_TOKEN, **query: Any) -> httpx.Response:
         query = {"file": "segment.json", "offset": 0, "bytes": 1 << 20, **query}
         headers = {}
         if token:
@@ -373,7 +373,7 @@ def test_parts_of_segments_are_for_clients_that_copy_and_of_the_files_of_segment
     assert np.frombuffer(vectors, np.float32).any()
     assert get(name, file="indexes/movies/vectors.bin").content == vectors
 
-    for token, status in [("", 401), ("another", 401), (f"{TOKEN}-of-a-reader", 403)]:
+    for token, status in [("", 401), ("another", 401), (f"{COPIES_TOKEN}-of-a-reader", 403)]:
         assert get(name, token=token).status_code == status
     missing = [
         ("1-00000000-movies-1-00000000", "segment.json"),
