@@ -13,34 +13,42 @@ import pytest
 from tests.e2e.process import Process, until
 from tests.e2e.services import Launch, Write, client_of, ctl, wait_for
 from tests.e2e.test_changes import admin_of, upsert
+from tests.service.changes.keyed import KEYS, MISSING, keyed_features
 
 pytestmark = pytest.mark.slow
 
 ALL = ("--shard-min-bytes", "1")
 QUERY = {"vectors": [[0.5] * 8], "k": 60, "exact": True, "attributes": ["year"]}
+NEW_USERS = {7: [0.5] * 8, 2**40: [-0.25] * 8}
+"""Vectors of users whose keys the table does not have."""
+LOOKUP = {"feature": "user", "ids": [3, *NEW_USERS]}
 
 
-def neighbors(service: Process) -> Any:
-    """Returns the score, id and year of all candidates; equal scores may come in any order."""
+def responses(service: Process) -> Any:
+    """Returns the score, id and year of all candidates, and the rows of some users. Equal scores
+    may come in any order.
+    """
     with client_of(service) as client:
-        response = client.post("/v1/models/movies:retrieve", json=QUERY)
-    if response.status_code != 200:
-        return [response.status_code]
-    answer = response.json()
+        retrieved = client.post("/v1/models/movies:retrieve", json=QUERY)
+        rows = client.post("/v1/models/movies:lookup", json=LOOKUP)
+    if (retrieved.status_code, rows.status_code) != (200, 200):
+        return [retrieved.status_code, rows.status_code]
+    answer = retrieved.json()
     years = map(str, answer["attributes"]["year"])
-    return sorted(zip(answer["scores"], answer["ids"], years, strict=True))
+    candidates = sorted(zip(answer["scores"], answer["ids"], years, strict=True))
+    return [candidates, rows.json()]
 
 
 def settled(service: Process) -> Any:
-    """Returns the neighbors once all workers of a service have the same."""
-    until(lambda: len({json.dumps(neighbors(service)) for _ in range(8)}) == 1)
-    return neighbors(service)
+    """Returns the responses once all workers of a service have the same."""
+    until(lambda: len({json.dumps(responses(service)) for _ in range(8)}) == 1)
+    return responses(service)
 
 
 def test_routers_and_shards_that_are_killed_have_all_changes_before_they_are_ready(
     write: Write, launch: Launch, tmp_path: Path
 ) -> None:
-    write(partitions=4)
+    write(partitions=4, features=keyed_features(), keys=KEYS)
     shards = [launch("--shard", number, *ALL) for number in ("1/2", "2/2")]
     for shard in shards:
         wait_for(shard, "1")
@@ -61,17 +69,27 @@ def test_routers_and_shards_that_are_killed_have_all_changes_before_they_are_rea
     with admin_of(writer) as client:
         for sequence in range(1, 11):
             upsert(client, 5000 + sequence, sequence)
-        vector = {"id": 1007, "vector": [2.0] * 8}
-        rows = client.post("/rows/upsert", json={"feature": "movie", "items": [vector]})
+        vectors = [{"id": key, "vector": [2.0] * 8} for key in (1007, MISSING)]
+        rows = client.post("/rows/upsert", json={"feature": "movie", "items": vectors})
         assert rows.status_code == 200, rows.text
+    file = tmp_path / "users"
+    users = [json.dumps({"id": key, "vector": vector}) for key, vector in NEW_USERS.items()]
+    file.write_text("\n".join(users))
+    ctl(writer, "rows", "upsert", "movies", "--feature", "user", "--file", str(file))
+    until(lambda: settled(writer)[1]["found"] == [True] * 3)
     expected = settled(writer)
-    assert {5001, 5010} < {key for _, key, _ in expected}
+    candidates, looked_up = expected
+    assert {5001, 5010} < {key for _, key, _ in candidates}
+    assert looked_up["vectors"][1:] == [*NEW_USERS.values()]
 
     follower = router("follower", *follow)
     wait_for(follower, "1")
-    assert neighbors(follower) == expected, "it was not ready before"
+    assert responses(follower) == expected, "it was not ready before"
     status = json.loads(ctl(follower, "changes", "status", "movies").stdout)
-    assert (status["sequence"], status["lag"], status["problem"]) == (11, 0, "")
+    assert (status["sequence"], status["lag"], status["problem"]) == (12, 0, "")
+    (version,) = status["versions"]
+    assert version["changed"]["new rows of table users"] == len(NEW_USERS)
+    assert version["changed"]["new rows of table movies"] == 1
     with admin_of(follower) as client:
         rejected = client.post("/candidates/delete", json={"items": [{"id": 1000}]})
         assert (rejected.status_code, rejected.json()["error"]["code"]) == (501, "UNIMPLEMENTED")
@@ -82,15 +100,15 @@ def test_routers_and_shards_that_are_killed_have_all_changes_before_they_are_rea
     expected = settled(writer)
     follower = router("follower", *follow)
     wait_for(follower, "1")
-    assert neighbors(follower) == expected, "it caught up before it was ready"
+    assert responses(follower) == expected, "it caught up before it was ready"
 
     shards[1].kill()
     shards[1] = launch("--shard", "2/2", *ALL)
     wait_for(shards[1], "1")
     name_shards()
     for service in (writer, follower):
-        until(lambda: neighbors(service) == expected)  # noqa: B023
+        until(lambda: responses(service) == expected)  # noqa: B023
     writer.kill()
     restarted = router("writer")
     wait_for(restarted, "1")
-    assert neighbors(restarted) == expected
+    assert responses(restarted) == expected

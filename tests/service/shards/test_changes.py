@@ -108,6 +108,12 @@ def segment_sizes(service: RunningService) -> list[int]:
     return [len(segment.vectors) for segment in segments]
 
 
+def exact_lists(service: RunningService, small: SmallBundle) -> list[Any]:
+    """Returns the ids and scores of all candidates, in the order of their distance from three."""
+    neighbors = nearest(service, small.vectors[:3], k=60, exact=True)
+    return [neighbors.ids.tolist(), neighbors.scores.tolist()]
+
+
 def test_a_router_serves_random_changes_as_one_process(
     small_towers: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -164,22 +170,24 @@ def test_a_router_applies_changes_of_the_log_once_lost_shards_return(
     cluster.add("1/2", "2/2")
     router = cluster.start_router()
     alone = serve()
+
+    def problem() -> str:
+        text: str = router.worker.changes.status("movies")["problem"]
+        return text
+
     cluster.drop("2/2")
-    last = {"id": int(small.ids[-1]), "attributes": {"year": 2031}}
+    last = {"id": int(small.ids[-1]), "attributes": {"year": 2031}}  # its vector is on 2/2
     change(alone, "candidates/attributes", last)
     change(alone, "candidates/upsert", candidate(5000))
-    until(lambda: "waits for shards" in router.worker.changes.status("movies")["problem"])
+    until(lambda: "waits for shards" in problem())
     assert router.current().changes == 0, "the state before is served, and no half of one"
     with pytest.raises(NotReady, match="misses earlier changes"):
         change(router, "candidates/delete", {"id": 1000})
 
     cluster.add("2/2")
     until(lambda: router.current().changes == 2)
-    assert router.worker.changes.status("movies")["problem"] == ""
-    ours = nearest(router, small.vectors[:3], k=60, exact=True)
-    theirs = nearest(alone, small.vectors[:3], k=60, exact=True)
-    assert ours.ids.tolist() == theirs.ids.tolist()
-    assert ours.scores.tolist() == theirs.scores.tolist()
+    assert problem() == ""
+    assert exact_lists(router, small) == exact_lists(alone, small)
 
 
 def test_a_router_searches_exactly_what_a_service_that_holds_all_has_absorbed(
@@ -189,17 +197,19 @@ def test_a_router_searches_exactly_what_a_service_that_holds_all_has_absorbed(
     cluster.add("1/2", "2/2")
     router = cluster.start_router()
     alone = serve()
-    change(alone, "candidates/upsert", *[candidate(key) for key in range(5000, 5020)])
+    added = [candidate(key) for key in range(5000, 5020)]
+    change(alone, "candidates/upsert", *added)
     absorb(alone)
     change(alone, "candidates/delete", {"id": 5003}, {"id": 1007})
-    expected = nearest(alone, small.vectors[:3], k=60, exact=True)
-    for service in (router, cluster.start_router()):
-        until(lambda: service.current().changes == 3)  # noqa: B023
-        neighbors = nearest(service, small.vectors[:3], k=60, exact=True)
-        assert neighbors.ids.tolist() == expected.ids.tolist()
-        assert neighbors.scores.tolist() == expected.scores.tolist()
+    assert segment_sizes(alone) == [len(added)]
+
+    until(lambda: router.current().changes == 3)
+    restarted = cluster.start_router()
+    assert restarted.current().changes == 3
+    expected = exact_lists(alone, small)
+    for service in (router, restarted):
+        assert exact_lists(service, small) == expected
         assert service.value("rowcast_segments_unusable", model="movies") == 0
-    assert alone.current().indexes["movies"].segments
 
 
 def test_a_restarted_router_has_all_changes_before_it_serves(
@@ -211,13 +221,10 @@ def test_a_restarted_router_has_all_changes_before_it_serves(
     change(router, "candidates/upsert", candidate(5000), candidate(1000))
     change(router, "rows/upsert", {"id": 1007, "vector": [2.0] * 8}, feature="movie")
     change(router, "candidates/delete", {"id": 1014})
-    before = nearest(router, small.vectors[:3], k=60, exact=True)
 
     restarted = cluster.start_router()
     assert restarted.current().changes == 3
-    after = nearest(restarted, small.vectors[:3], k=60, exact=True)
-    assert after.ids.tolist() == before.ids.tolist()
-    assert after.scores.tolist() == before.scores.tolist()
+    assert exact_lists(restarted, small) == exact_lists(router, small)
 
 
 def listed(service: RunningService, vectors: Any, **options: Any) -> list[Any]:

@@ -188,8 +188,10 @@ def test_a_new_key_that_needs_a_lost_shard_is_rejected_and_another_is_served(
     assert not answer.found.any(), "of the rejected change, no key has a row"
     assert router.current().changes == 3
 
+    shards = router.worker.shards
+    assert shards is not None
     cluster.add("2/2")
-    until(lambda: not router.worker.shards.problem)  # type: ignore[union-attr]
+    until(lambda: not shards.problem)
     set_rows(router, "movie", {LAST_MOVIE: np.ones(8), 77: np.full(8, 2)})
     answer = router.execute(Lookup(TARGET, "movie", column(77)), "lookup")
     assert answer.vectors.tolist() == [[2.0] * 8]
