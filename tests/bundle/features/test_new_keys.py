@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bundle.errors import RowOutOfRange, UnknownRefused
 from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
+from bundle.features.sources import FetchedRows, RemoteTable, remote_tables
 from bundle.format import manifest as entries
 from bundle.tables import new_keys as new_keys_module
 from bundle.tables.changed_rows import ChangedRows, rounded
@@ -23,7 +24,10 @@ from bundle.tables.new_keys import NewKeys
 from bundle.tables.reader import TableReader
 from tests.bundles.tables import write_floats
 
+Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
+VectorsByKey = Mapping[str, Mapping[int, Vectors]]
+"""The vectors of each table, in the order of its rows."""
 ROWS = 5
 DIM = 4
 N = 6
@@ -97,18 +101,61 @@ class Files:
         self._root = root
         self._count = 0
 
-    def reader(self, vectors: Mapping[str, Mapping[int, Vectors]]) -> FeatureReader:
+    def readers(self, vectors: VectorsByKey) -> tuple[FeatureReader, RemoteReader]:
+        """Returns a reader of the files, and one whose tables other processes hold."""
+        stored = {}
         tables = {}
         keys = {}
         for name, by_key in vectors.items():
             self._count += 1
             root = self._root / str(self._count)
             rows = np.array(list(by_key.values()), np.float32)
-            tables[name] = TableReader(root, write_floats(root, name, rows, DTYPE_OF[name], [3]))
+            stored[name] = write_floats(root, name, rows, DTYPE_OF[name], [3])
+            tables[name] = TableReader(root, stored[name])
             with KeyIndexWriter(root / "keys") as writer:
                 writer.append(np.array(list(by_key)))
                 keys[name] = KeyIndex(root / "keys", writer.finish())
-        return FeatureReader(FEATURES, tables, {}, keys)
+        remote = remote_tables(stored)
+        remote_reader = RemoteReader(FeatureReader(FEATURES, remote, {}, keys), remote)
+        return FeatureReader(FEATURES, tables, {}, keys), remote_reader
+
+    def reader(self, vectors: VectorsByKey) -> FeatureReader:
+        reader, _ = self.readers(vectors)
+        return reader
+
+
+class RemoteReader(NamedTuple):
+    """Reads tables that other processes hold.
+
+    Attributes:
+      features: The reader.
+      tables: The tables.
+    """
+
+    features: FeatureReader
+    tables: Mapping[str, RemoteTable]
+
+    def activations(
+        self, keys: Mapping[str, NewKeys], columns: Mapping[str, Column], vectors: VectorsByKey
+    ) -> Any:
+        """Returns what features read in a state with new keys, of which the other processes have
+        vectors.
+        """
+        view = self.features.with_changes({}, keys)
+        wanted = view.wanted(FEATURES, columns, N)
+        fetched = {layout: self._fetched(layout, rows, vectors) for layout, rows in wanted.items()}
+        return view.activations(FEATURES, columns, N, fetched)
+
+    def _fetched(self, layout: str, rows: Rows, vectors: VectorsByKey) -> FetchedRows:
+        tables = {name: table for name, table in self.tables.items() if table.among.name == layout}
+        (dim,) = {table.dim for table in tables.values()}
+        fetched = np.full((rows.size, dim), np.nan, np.float32)
+        for name, table in tables.items():
+            stored = rounded(np.array(list(vectors[name].values())), DTYPE_OF[name])
+            own_rows = rows - table.first
+            is_own = (own_rows >= 0) & (own_rows < len(stored))
+            fetched[is_own] = stored[own_rows[is_own]]
+        return FetchedRows(rows, fetched)
 
 
 def first_vectors() -> dict[str, dict[int, Vectors]]:
@@ -153,7 +200,7 @@ def test_views_with_new_keys_read_as_readers_over_files_that_have_them(
 ) -> None:
     random = np.random.default_rng(seed)
     vectors = first_vectors()
-    reader = files.reader(vectors)
+    reader, remote_reader = files.readers(vectors)
     before = reader.activations(FEATURES, columns_of(seed), N)
     state = State()
     views = []
@@ -167,6 +214,7 @@ def test_views_with_new_keys_read_as_readers_over_files_that_have_them(
     columns = columns_of(seed)
     expected = files.reader(vectors)
     assert_equal(views[-1].activations(FEATURES, columns, N), expected, columns)
+    assert_equal(remote_reader.activations(state.keys, columns, vectors), expected, columns)
     assert_equal(before, files.reader(first_vectors()), columns)
     for name in ("float32_plain", "small7_sequence"):
         view_rows, _ = views[-1].rows(name, columns, N)
