@@ -25,7 +25,8 @@ _ALL_BYTES = 64 << 20
 _FEWEST = 16
 """The minimum number of tables of one width that are laid side by side."""
 _NEW_ROWS = 1 << 32
-"""Behind the rows of a remote table, for those of new keys: more than a process can hold in memory.
+"""The room for the rows of new keys behind those of a remote table: more than a process can hold in
+memory.
 """
 
 

@@ -33,7 +33,7 @@ class ChangedParts:
 
         Args:
           shards: Reach the shards.
-          changed: The changed rows of tables that shards hold.
+          changed: The changed rows of tables that shards hold, and the rows of their new keys.
         """
         self.tables = shards.tables
         self._shards = shards
