@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,10 +36,11 @@ from bundle.storage import files
 
 MAGIC = b"rowcastL"
 RECORD_BYTES_MAX = 64 << 20
-_FORMAT = 1
+_FORMAT = 2
 _FRAME = struct.Struct("<IQI")
 _FRAME_CHECKSUM = struct.Struct("<I")
-_FRAME_BYTES = _FRAME.size + _FRAME_CHECKSUM.size
+_CHECKED_FRAME = struct.Struct("<IQII")
+"""Both."""
 _SEQUENCE = struct.Struct("<Q")
 _SEQUENCE_OFFSET = 4
 _RECOVERED_GAP = 1_000_000
@@ -82,11 +84,14 @@ class _Frame(NamedTuple):
     """A record as it lies in some bytes.
 
     Attributes:
+      record: The record.
+      checksum: The crc32c of its payload, as it is stored.
       is_sound: Whether its checksums match.
       end: The offset behind it.
     """
 
     record: Record
+    checksum: int
     is_sound: bool
     end: int
 
@@ -115,6 +120,8 @@ class ChangeLog:
         self._header = b""
         self._inode = 0
         self._read_sequence = 0
+        self._unreturned: list[Record] = []
+        """Records before one that is damaged: they are returned once it is gone."""
         self._lock = threading.RLock()
 
     @property
@@ -126,12 +133,16 @@ class ChangeLog:
             return False
         return status.st_size > self._position or status.st_ino != self._inode
 
-    def read(self) -> list[Record]:
+    def read(self, bytes_max: int | None = None) -> list[Record]:
         """Returns the records that were appended since the last call.
 
+        Args:
+          bytes_max: Of the payloads; the next call returns the rest. At least one record is
+            returned if there is one. None: all of them are.
+
         Raises:
-          LogDamaged: A record is damaged; those before it have been returned, or are lost with
-            this error if they were new.
+          LogDamaged: A record is damaged. Those before it that are new are returned after a
+            recovery.
           FormatError: The file is no log, or that of another model.
           OSError: The file cannot be read.
         """
@@ -140,10 +151,20 @@ class ChangeLog:
                 return []
             descriptor = _lock_to_read(self.path)
             try:
-                return self._read_new()
+                return self._read_new(bytes_max)
             finally:
                 if descriptor is not None:
                     os.close(descriptor)
+
+    def parts(self) -> Iterator[list[Record]]:
+        """Yields the records that were appended since they were read last, about 8 MiB at a time,
+        so that a long log is never in memory as a whole; errors as of `read`.
+        """
+        while True:
+            records = self.read(_READ_BYTES)
+            if not records:
+                return
+            yield records
 
     @contextmanager
     def writing(self) -> Iterator[LogWriter]:
@@ -163,13 +184,24 @@ class ChangeLog:
             finally:
                 os.close(descriptor)
 
-    def _read_new(self) -> list[Record]:
+    def _read_new(self, bytes_max: int | None = None) -> list[Record]:
         """Returns the records behind the last one that was read. To be called under the lock."""
         try:
             file = self.path.open("rb", buffering=0)
         except FileNotFoundError:
             return []
-        records: list[Record] = []
+        records = self._unreturned
+        self._unreturned = []
+        try:
+            self._read_from(file, records, bytes_max)
+        except LogDamaged:
+            self._unreturned = records
+            raise
+        return records
+
+    def _read_from(self, file: FileIO, records: list[Record], bytes_max: int | None) -> None:
+        """Adds the records behind the last one that was read to a list."""
+        size = 0
         with file:
             descriptor = file.fileno()
             inode = os.fstat(descriptor).st_ino
@@ -181,20 +213,23 @@ class ChangeLog:
                 magic = os.pread(descriptor, len(MAGIC), 0)
                 _check_magic(self.path, magic)
                 if magic != MAGIC:  # its first writer died
-                    return []
+                    return
                 self._position = len(MAGIC)
-            for record, end in _records(self.path, descriptor, self._position):
+            for frame, end in _frames(self.path, descriptor, self._position):
+                record = frame.record
+                if bytes_max is not None and records and size + len(record.payload) > bytes_max:
+                    break
                 if not self._header:
                     last = _checked_header(self.path, self._model, record)
                     self.sequence = max(self.sequence, last)
                     self._header = record.payload
                 elif record.sequence > self._read_sequence:
                     records.append(record)
+                    size += len(record.payload)
                     self._read_sequence = record.sequence
-                    self.checksum = crc32c(record.payload)
+                    self.checksum = frame.checksum
                     self.sequence = max(self.sequence, record.sequence)
                 self._position = end
-        return records
 
 
 class LogWriter:
@@ -324,10 +359,11 @@ class LogTail:
             _check_magic(self._path, magic)
             begin = self._begin(sequence, os.fstat(descriptor).st_ino)
             if magic == MAGIC:
-                for record, end in _records(self._path, descriptor, begin):
+                for frame, end in _frames(self._path, descriptor, begin):
+                    record = frame.record
                     self._mark(record.sequence, end)
                     if record.sequence == sequence:
-                        is_known = not sequence or crc32c(record.payload) == checksum
+                        is_known = not sequence or frame.checksum == checksum
                     if record.sequence <= sequence:
                         continue
                     if not is_known or (records and size + len(record.payload) > bytes_max):
@@ -417,14 +453,14 @@ def recover(path: Path, model: str) -> Recovery:
                 lost.append((before + 1, record.sequence - 1))
             before = record.sequence
         header = _header_of(model, max(before, last) + _RECOVERED_GAP)
-        beside = path.with_name(f"{path.name}.recovered")
-        with beside.open("wb") as file:
+        recovered = path.with_name(f"{path.name}.recovered")
+        with recovered.open("wb") as file:
             file.write(MAGIC + _framed(Record(0, header)))
             file.writelines(map(_framed, records))
-        files.sync(beside)
+        files.sync(recovered)
         damaged = path.with_name(f"{path.name}.damaged-{time.time_ns()}")
         os.link(path, damaged)
-        beside.replace(path)
+        recovered.replace(path)
         files.sync(path.parent)
         return Recovery(len(records), dropped_bytes, tuple(lost), damaged)
 
@@ -436,7 +472,9 @@ def _sound_records(content: bytes) -> tuple[list[Record], int]:
     dropped_bytes = 0
     while position < len(content):
         frame = _frame_at(content, position)
-        expected = records[-1].sequence + 1 if records else 0
+        expected = 0
+        if records:
+            expected = records[-1].sequence + 1
         if frame is not None and frame.is_sound and frame.record.sequence >= expected:
             records.append(frame.record)
             position = frame.end
@@ -469,8 +507,8 @@ def _next_sound(content: bytes, position: int, sequence: int) -> int:
     return nearest
 
 
-def _records(path: Path, descriptor: int, position: int) -> Iterator[tuple[Record, int]]:
-    """Yields the whole records of a log, each with its end.
+def _frames(path: Path, descriptor: int, position: int) -> Iterator[tuple[_Frame, int]]:
+    """Yields the whole records of a log, each with its end in the file.
 
     Ends before a record that was begun and never finished. Whoever writes holds the lock, so that
     its writer has died.
@@ -509,23 +547,22 @@ def _records(path: Path, descriptor: int, position: int) -> Iterator[tuple[Recor
         last = frame.record.sequence
         position += frame.end - offset
         offset = frame.end
-        yield frame.record, position
+        yield frame, position
 
 
 def _frame_at(content: bytes, offset: int) -> _Frame | None:
     """Returns the record that begins at an offset; None: the content ends within it."""
-    begin = offset + _FRAME_BYTES
+    begin = offset + _CHECKED_FRAME.size
     if begin > len(content):
         return None
-    length, sequence, checksum = _FRAME.unpack_from(content, offset)
-    (frame_checksum,) = _FRAME_CHECKSUM.unpack_from(content, offset + _FRAME.size)
+    length, sequence, checksum, frame_checksum = _CHECKED_FRAME.unpack_from(content, offset)
     if crc32c(content[offset : offset + _FRAME.size]) != frame_checksum:
-        return _Frame(Record(sequence, b""), False, begin)
+        return _Frame(Record(sequence, b""), checksum, False, begin)
     end = begin + length
     if end > len(content):
         return None
     payload = content[begin:end]
-    return _Frame(Record(sequence, payload), crc32c(payload) == checksum, end)
+    return _Frame(Record(sequence, payload), checksum, crc32c(payload) == checksum, end)
 
 
 def _framed(record: Record) -> bytes:

@@ -17,12 +17,13 @@ from bundle.changes.records import (
     Absorption,
     Change,
     Kind,
-    joined,
+    Run,
     vector_column,
 )
 from bundle.errors import BundleError, FormatError
 from bundle.features.columns import Column
 from bundle.format.manifest import EmbeddedFeature, KeyedIds, Manifest, inputs_of
+from bundle.storage import arrow
 from bundle.tables.changed_rows import ChangedRows, Exchange, rounded
 from bundle.tables.id_values import distinct, integers
 from bundle.tables.new_keys import NewKeys
@@ -108,7 +109,7 @@ class ChangedVersion:
             call tries again.
         """
         if self._is_outdated:
-            self._compact()
+            self.compact()
             self.served = self._with_changes()
             if self._unembedded:
                 self._embed()
@@ -116,7 +117,8 @@ class ChangedVersion:
             self._is_outdated = False
         return self.served
 
-    def _compact(self) -> None:
+    def compact(self) -> None:
+        """Forgets candidates that were added and replaced or deleted since, if they are many."""
         for (kind, name), store in self._stores.items():
             if store.compact() and kind == "candidates":
                 self._forget_readers(name, store)
@@ -174,32 +176,57 @@ class ChangedVersion:
         self.sequence = sequence
         self._is_outdated = True
 
-    def apply_run(self, run: Sequence[tuple[int, Change]]) -> None:
-        """Applies upserts that `joined` makes one of, or a single change, as `apply` does one by
-        one. What a segment holds of a state within the run is not known then.
+    def apply_run(self, run: Run) -> None:
+        """Applies a run of changes as `apply` does one by one, at once where that gives the same.
 
-        Args:
-          run: The changes with their sequences.
+        Raises:
+          ShardsFailed: A shard that a change needs does not respond; it and the ones behind it are
+            missing.
+          FormatError: A change cannot be read.
         """
-        sequence = run[-1][0]
-        try:
-            self.change(joined([change for _, change in run]), sequence)
-        except _REJECTED:
-            for sequence, change in run:
-                self.apply(sequence, change)
-        self.set_sequence(sequence)
+        if len(run.sequences) > 1 and self._is_joinable(run):
+            first, *_, last = run.sequences
+            try:
+                self.change(run.last_states, last, first)
+            except _REJECTED:
+                pass  # one by one, each has its reason
+            else:
+                self.set_sequence(last)
+                return
+        for sequence, change in run.changes:
+            self.apply(sequence, change)
+
+    def _is_joinable(self, run: Run) -> bool:
+        """Returns whether the last states of ids have the effect of all changes of a run.
+
+        That is so for upserts of candidates or contexts, if all are accepted or none is. Values
+        decide that only where the store holds values of another type.
+        """
+        head = run.head
+        if head.action != "upsert" or head.kind == "rows":
+            return False
+        store = self.store(head.kind, head.target)
+        if store is None:
+            return False
+        types = store.store.types
+        logged = {field.name: field.type for field in run.schema}
+        return all(
+            name in logged and arrow.kind_of(logged[name]) == arrow.kind_of(kind)
+            for name, kind in types.items()
+        )
 
     def set_sequence(self, sequence: int) -> None:
         """Says which sequence the change has that was applied last."""
         self.sequence = sequence
         self._is_outdated = True
 
-    def change(self, change: Change, sequence: int) -> None:
+    def change(self, change: Change, sequence: int, first_sequence: int | None = None) -> None:
         """Applies a change that may not be in the log yet.
 
         Args:
           change: The change.
           sequence: That it has in the log, or will have.
+          first_sequence: Of the first one, if the change stands for several; None: it does not.
 
         Raises:
           ChangeDropped: It does not apply to this version; nothing was changed.
@@ -216,7 +243,7 @@ class ChangedVersion:
             self._make(change, sequence)
         finally:
             for store in self._stores.values():
-                store.mark(sequence)
+                store.mark(sequence, first_sequence)
 
     def _make(self, change: Change, sequence: int) -> None:
         """Makes a change that is no absorption; errors as of `change`."""

@@ -78,12 +78,10 @@ def checked_change(
         action=request.action,
         target=name,
         version=version.loaded.version,
-        time_s=now_s,
         embedded=embedded,
         stream=request.stream,
-        offset=request.offset,
     )
-    return _change(head, columns, request)
+    return _change(head, columns, request, now_s)
 
 
 def _rows_change(
@@ -132,12 +130,10 @@ def _rows_change(
         action="upsert",
         target=name,
         version=version.loaded.version,
-        time_s=now_s,
         feature=request.feature,
         stream=request.stream,
-        offset=request.offset,
     )
-    return _change(head, {ID: _id_array(ids), VECTOR: vector_array(vectors)}, request)
+    return _change(head, {ID: _id_array(ids), VECTOR: vector_array(vectors)}, request, now_s)
 
 
 def _check_rows(version: ChangedVersion, table: str, ids: Ids, rows: NDArray[np.int64]) -> None:
@@ -188,7 +184,7 @@ def _table(version: ChangedVersion, request: ChangeRequest) -> str:
     return name
 
 
-def _change(head: Head, columns: dict[str, Any], request: ChangeRequest) -> Change:
+def _change(head: Head, columns: dict[str, Any], request: ChangeRequest, now_s: float) -> Change:
     import pyarrow as pa
 
     count = request.ids.size
@@ -200,7 +196,7 @@ def _change(head: Head, columns: dict[str, Any], request: ChangeRequest) -> Chan
             raise InvalidArgument("expires_s is accepted only with an upsert of candidates")
         _check_size("expires_s", request.expires_s.size, count)
         columns[EXPIRES] = pa.array(request.expires_s, pa.float64(), from_pandas=True)
-    return Change(head, pa.record_batch(columns))
+    return Change(head, pa.record_batch(columns), now_s, request.offset)
 
 
 def _store(version: ChangedVersion, request: ChangeRequest) -> tuple[ChangedCorpus, str]:

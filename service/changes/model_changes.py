@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -25,16 +25,13 @@ from numpy.typing import NDArray
 
 from bundle.changes.log import RECORD_BYTES_MAX, ChangeLog, LogTail, LogWriter, Record
 from bundle.changes.records import (
-    SEQUENCE,
     Absorption,
     Change,
     SegmentName,
     absorption_change,
-    decode,
     decode_head,
+    decode_runs,
     encode,
-    expiring_ids,
-    runs_of_upserts,
 )
 from bundle.changes.segments import TEMPORARY, read_part
 from bundle.errors import BundleError, LogUnwritable
@@ -42,6 +39,8 @@ from bundle.tables.changed_rows import ChangedRows
 from bundle.tables.row_file import RowFile
 from service.changes.changed_version import ChangedVersion, ShardsFailed
 from service.changes.checks import checked_change
+from service.changes.log_summary import LogSummary
+from service.changes.replay import replay
 from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult
 from service.changes.row_files import RowFiles, is_due
 from service.changes.segments import UNUSABLE, SegmentDirectory
@@ -53,7 +52,6 @@ from service.versions.lifecycle import VersionManager
 from service.versions.loader import ShardsMissing
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 
-Key = int | str
 SEGMENTS_NAME = "changes.segments"
 """The directory of segments, beside the log."""
 _LISTED_MAX = 100
@@ -107,7 +105,6 @@ class ModelChanges:
 
     Attributes:
       problem: Why the log cannot be followed; "": it can.
-      streams: By name of a stream, the offset behind what was applied of it.
     """
 
     def __init__(
@@ -122,7 +119,7 @@ class ModelChanges:
           manager: Serves the versions.
         """
         self.problem = ""
-        self.streams: dict[str, int] = {}
+        self._summary = LogSummary()
         self._model = model
         self._settings = settings
         self._manager = manager
@@ -131,12 +128,9 @@ class ModelChanges:
         self._tail = LogTail(path)
         self._versions: list[ChangedVersion] = []
         self._segments = SegmentDirectory(path.with_name(SEGMENTS_NAME))
-        self._absorptions: dict[tuple[int, str], Absorption] = {}
-        """The last one in the log, by version and corpus."""
         self._behind: dict[ChangedVersion, str] = {}
         """Versions that miss changes of the log, and why."""
         self._retry_at = 0.0
-        self._sequences: dict[tuple[str, str], dict[Key, int]] = {}
         self._lock = threading.RLock()
         self._submissions: list[_Submission] = []
         self._submissions_lock = threading.Lock()
@@ -159,14 +153,10 @@ class ModelChanges:
           ShardsMissing: A shard that a change needs does not respond.
         """
         with self._lock:
-            was_read = bool(self._log.sequence)
-            changes = self._apply_records(self._log.read())
-            self._publish()
-            if was_read:
-                changes = self._read_again()
+            self._read()
             version = ChangedVersion(loaded, self._segments)
             try:
-                self._apply_to(version, changes)
+                self._replay(version)
                 serve(version.publish())
             except ShardsFailed as problem:
                 raise ShardsMissing(f"its changes cannot be applied: {problem}") from problem
@@ -196,10 +186,7 @@ class ModelChanges:
         with self._lock:
             if is_due:
                 self._catch_up()
-            changes = self._apply_records(self._log.read())
-            self._publish()
-            if any(change.head.absorption is not None for _, change in changes):
-                self._forget_segments()
+            self._read()
 
     def end(self) -> tuple[int, int]:
         """Returns the sequence and the checksum of the last record of the log."""
@@ -341,7 +328,7 @@ class ModelChanges:
             with self._log.writing() as writer:
                 self._apply_records(writer.read())
                 (sequence,) = writer.append([encode(change)])
-            self._note(change)
+            self._summary.add(change)
             for version in self._versions:
                 self._apply(version, sequence, change)
             self._publish()
@@ -366,7 +353,7 @@ class ModelChanges:
         for version in self._versions:
             for corpus, store in version.corpora.items():
                 prefix = segment_prefix(version.loaded, corpus)
-                absorption = self._absorptions.get((version.loaded.version, corpus))
+                absorption = self._summary.absorptions.get((version.loaded.version, corpus))
                 last = 0
                 if absorption is not None:
                     last = absorption.sequence
@@ -386,7 +373,7 @@ class ModelChanges:
             self.follow()  # another process may have named some since
             used = {
                 segment.name
-                for (version, _), absorption in self._absorptions.items()
+                for (version, _), absorption in self._summary.absorptions.items()
                 if self._has_version(version)
                 for segment in absorption.segments
             }
@@ -427,7 +414,11 @@ class ModelChanges:
     def unusable_segments(self) -> list[SegmentName]:
         """Returns the last segments of the corpora whose segments are not used."""
         with self._lock:
-            return [segment for key in self.unusable for segment in self._absorptions[key].segments]
+            return [
+                segment
+                for key in self.unusable
+                for segment in self._summary.absorptions[key].segments
+            ]
 
     def begin_anew(self) -> None:
         """Has the versions whose segments were not used begin with them, if they are whole now."""
@@ -438,7 +429,7 @@ class ModelChanges:
         is_usable = False
         for version, corpus in unusable:
             with suppress(*UNUSABLE):
-                version.load(corpus, self._absorptions[version.loaded.version, corpus])
+                version.load(corpus, self._summary.absorptions[version.loaded.version, corpus])
                 is_usable = True
         if is_usable:
             with self._lock:
@@ -492,7 +483,7 @@ class ModelChanges:
         """
         with self._lock:
             self.follow()
-            return AppliedChanges(self._model, self._log.sequence, dict(self.streams))
+            return AppliedChanges(self._model, self._log.sequence, dict(self._summary.streams))
 
     def absorb_rows(self) -> None:
         """Has files hold the changed rows of tables of which many are in memory.
@@ -551,7 +542,7 @@ class ModelChanges:
                 "log": str(self._log.path),
                 "sequence": self._log.sequence,
                 "problem": self.problem or self.behind,
-                "streams": dict(self.streams),
+                "streams": dict(self._summary.streams),
                 "versions": [
                     {
                         "version": version.loaded.version,
@@ -615,7 +606,7 @@ class ModelChanges:
         except (ServiceError, BundleError, NotFinite, ShardsFailed) as problem:
             submission.result.set_exception(_rejection(problem))
             return []
-        self._note(change)
+        self._summary.add(change)
         return [_Applied(change, result, submission)]
 
     def _append(self, writer: LogWriter, applied: list[_Applied]) -> None:
@@ -638,12 +629,11 @@ class ModelChanges:
         """Returns the change of a request, None if it changes nothing, and its result."""
         request = submission.request
         number = submission.version
-        if request.stream:
-            applied_offset = self.streams.get(request.stream)
-            if applied_offset is not None and _is_repeated(request, applied_offset):
-                return None, ChangeResult(
-                    self._model, number, 0, 0, is_repeated=True, stream_offset=applied_offset
-                )
+        if self._summary.is_repeated(request):
+            applied_offset = self._summary.streams[request.stream]
+            return None, ChangeResult(
+                self._model, number, 0, 0, is_repeated=True, stream_offset=applied_offset
+            )
         version = self._version(number)
         if version in self._behind:
             raise NotReady(
@@ -652,7 +642,7 @@ class ModelChanges:
             )
         change = checked_change(version, request, self._settings, time.time())
         ids = change.ids
-        is_outdated = self._outdated(change)
+        is_outdated = self._summary.outdated(change)
         is_unknown = np.zeros(ids.size, bool)
         if request.kind != "rows" and request.action != "upsert":
             store = version.store(request.kind, change.head.target)
@@ -682,37 +672,23 @@ class ModelChanges:
             )
         return change, result
 
-    def _outdated(self, change: Change) -> NDArray[np.bool_]:
-        """Returns of which ids a state with the same sequence, or a later one, was applied."""
-        sequences = change.numbers(SEQUENCE)
-        known = self._sequences.get((change.head.kind, change.head.target))
-        if sequences is None or not known:
-            return np.zeros(change.size, bool)
-        pairs = zip(change.ids.tolist(), sequences.tolist(), strict=True)
-        return np.array([known.get(key, sequence - 1) >= sequence for key, sequence in pairs], bool)
+    def _read(self) -> None:
+        """Applies what other processes have appended since the log was read, and serves it."""
+        for records in self._log.parts():
+            self._apply_records(records)
+        self._publish()
 
-    def _note(self, change: Change) -> None:
-        """Remembers the sequences and the offset of a change."""
-        head = change.head
-        if head.absorption is not None:
-            self._absorptions[head.version, head.target] = head.absorption
-        sequences = change.numbers(SEQUENCE)
-        if sequences is not None:
-            known = self._sequences.setdefault((head.kind, head.target), {})
-            known.update(zip(change.ids.tolist(), sequences.tolist(), strict=True))
-        if head.stream:
-            self.streams[head.stream] = max(head.offset, self.streams.get(head.stream, 0))
-
-    def _apply_records(self, records: Sequence[Record]) -> list[tuple[int, Change]]:
-        """Applies what was read from the log; returns it."""
-        changes = [(record.sequence, decode(record.payload)) for record in records]
-        for sequence, change in changes:
-            self._note(change)
-            for version in self._versions:
-                self._apply(version, sequence, change)
-        if any(change.head.absorption is not None for _, change in changes):
+    def _apply_records(self, records: Sequence[Record]) -> None:
+        """Applies what was read from the log."""
+        runs = decode_runs(records)
+        for run in runs:
+            self._summary.add_run(run)
+            if self._versions:
+                for sequence, change in run.changes:
+                    for version in self._versions:
+                        self._apply(version, sequence, change)
+        if any(run.head.absorption is not None for run in runs):
             self._forget_segments()
-        return changes
 
     def _apply(self, version: ChangedVersion, sequence: int, change: Change) -> None:
         """Applies a change to a version, unless that misses earlier ones, or will miss this one."""
@@ -731,7 +707,7 @@ class ModelChanges:
         """Applies to the versions that are behind what they miss."""
         for version in list(self._behind):
             try:
-                self._apply_to(version, self._read_again())
+                self._replay(version)
                 version.publish()
             except ShardsFailed as problem:
                 self._fall_behind(version, problem)
@@ -745,84 +721,39 @@ class ModelChanges:
                 return problem
         return ""
 
-    def _read_again(self) -> list[tuple[int, Change]]:
-        """Returns all changes that were read of the log so far, with their sequences."""
-        last = self._log.sequence
-        records = ChangeLog(self._log.path, self._model).read()
-        return [
-            (record.sequence, decode(record.payload))
-            for record in records
-            if record.sequence <= last
-        ]
-
-    def _apply_to(self, version: ChangedVersion, changes: Sequence[tuple[int, Change]]) -> None:
-        """Applies to a version all that the log held when it was loaded, but for what its bundle
-        contains, and what it has.
+    def _replay(self, version: ChangedVersion) -> None:
+        """Applies to a version what it lacks of the records that were read of the log so far.
 
         Raises:
-          ShardsFailed: A shard does not respond; the rest is missing still.
+          ShardsFailed: A shard does not respond; the version lacks the rest still.
         """
-        included = version.loaded.manifest.changes_included or 0
-        expiring = _expiring(change for _, change in changes)
-        is_fresh = not version.sequence
-        if is_fresh:
-            self._begin_with_segments(version, changes)
-        missing = []
-        for sequence, change in changes:
-            if sequence <= version.sequence:
-                continue
-            head = change.head
-            begun = version.begun.get(head.target, 0)
-            is_held = head.kind == "candidates" and sequence <= begun
-            if head.absorption is not None:
-                is_held = is_fresh or head.absorption.sequence <= begun
-            if is_held:
-                continue
-            applicable = change
-            if sequence <= included and head.kind != "rows":
-                ids = expiring.get(head.target, set())
-                is_expiring = np.array([key in ids for key in change.ids.tolist()], bool)
-                applicable = change.only(is_expiring)
-            if applicable.size:
-                missing.append((sequence, applicable))
-        for run in runs_of_upserts(missing):
-            version.apply_run(run)
-        if changes:
-            version.set_sequence(changes[-1][0])
+        replay(version, self._parts_again(), self._summary)
 
-    def _begin_with_segments(
-        self, version: ChangedVersion, changes: Sequence[tuple[int, Change]]
-    ) -> None:
-        """Has a version begin with the last segments of each corpus, where they can be used."""
-        last: dict[str, Absorption] = {}
-        for _, change in changes:
-            head = change.head
-            absorption = head.absorption
-            if absorption is not None and version.uses(head.target, head.version, absorption):
-                last[head.target] = absorption
-        for corpus, absorption in last.items():
-            try:
-                version.begin_with(corpus, absorption)
-            except UNUSABLE as problem:
-                version.unusable[corpus] = str(problem)
+    def _parts_again(self) -> Iterator[list[Record]]:
+        """Yields the records that were read of the log so far, in parts."""
+        last = self._log.sequence
+        for records in ChangeLog(self._log.path, self._model).parts():
+            part = [record for record in records if record.sequence <= last]
+            if part:
+                yield part
 
     def _restore(self) -> None:
         """Begins anew with what is in the log, after a change was applied and not written."""
         versions = [ChangedVersion(version.loaded, self._segments) for version in self._versions]
-        self._sequences = {}
-        self.streams = {}
+        summary = LogSummary()
         try:
-            changes = self._read_again()
+            for records in self._parts_again():
+                for run in decode_runs(records):
+                    summary.add_run(run)
         except (BundleError, OSError) as problem:
             self.problem = str(problem)
             return
-        for _, change in changes:
-            self._note(change)
+        self._summary = summary
         self._versions = versions
         self._behind = {}
         for version in versions:
             try:
-                self._apply_to(version, changes)
+                self._replay(version)
             except ShardsFailed as problem:
                 self._fall_behind(version, problem)
         self._publish()
@@ -875,24 +806,6 @@ def _kept_count(store: ChangedCorpus, slots_max: int) -> int | None:
     if any(is_worn):
         kept_count = min(kept_count, is_worn.index(True))
     return kept_count
-
-
-def _is_repeated(request: ChangeRequest, applied_offset: int) -> bool:
-    """Returns whether all of a request, or a part of it, was applied before."""
-    if request.offset <= applied_offset:
-        return True
-    return request.from_offset is not None and request.from_offset < applied_offset
-
-
-def _expiring(changes: Iterable[Change]) -> dict[str, set[Key]]:
-    """Returns the ids of candidates that have, or had, an expiry, by corpus: no bundle contains
-    them.
-    """
-    by_corpus: dict[str, list[Change]] = {}
-    for change in changes:
-        if change.head.kind == "candidates":
-            by_corpus.setdefault(change.head.target, []).append(change)
-    return {corpus: expiring_ids(parts) for corpus, parts in by_corpus.items()}
 
 
 def _rejection(problem: Exception) -> Exception:

@@ -67,7 +67,8 @@ class ChangedCorpus:
         self._changes = StoreChanges(store, base.entry)
         self._marked: list[int] = [0]
         """Sequences of changes, ascending; `_moments` has the state after each."""
-        self._moments: list[Moment] = [self._changes.moment]
+        self._moments: list[Moment | None] = [self._changes.moment]
+        """None: several changes were made at once, and the state after the first is not known."""
         self._vectors = {name: GrowingVectors(index.entry.dim) for name, index in indexes.items()}
         self._denied = base.denied.begin(self.store)
         self._sent: dict[str, set[int | str]] = {name: set() for name in indexes}
@@ -95,12 +96,21 @@ class ChangedCorpus:
         ended = store.ended.searchsorted(store.base_size)
         return int(store.count - (store.base_size - ended))
 
-    def mark(self, sequence: int) -> None:
-        """Says which sequence the last change has."""
+    def mark(self, sequence: int, first_sequence: int | None = None) -> None:
+        """Says which sequence the last change has.
+
+        Args:
+          sequence: The sequence.
+          first_sequence: Of the first one, if several changes were made at once.
+        """
         moment = self._changes.moment
-        if moment != self._moments[-1]:
-            self._marked.append(sequence)
-            self._moments.append(moment)
+        if moment == self._moments[-1]:
+            return
+        if first_sequence is not None:
+            self._marked.append(first_sequence)
+            self._moments.append(None)
+        self._marked.append(sequence)
+        self._moments.append(moment)
 
     @property
     def slot_count(self) -> int:
@@ -146,12 +156,15 @@ class ChangedCorpus:
           FormatError: They do not hold what the store held then; nothing was changed.
         """
         number = bisect_right(self._marked, sequence) - 1
-        if number < 0:
+        moment = None
+        if number >= 0:
+            moment = self._moments[number]
+        if moment is None:
             raise FormatError(
                 f"the state of corpus {self.base.name!r} after change {sequence} is not known any "
                 "more"
             )
-        self._rebase(segments, ended, self._moments[number])
+        self._rebase(segments, ended, moment)
 
     def compact(self) -> bool:
         """Forgets candidates that were added and replaced or deleted since, if they are many. All

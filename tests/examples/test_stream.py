@@ -158,7 +158,7 @@ def logged(service: RunningService) -> Sent:
         change = decode(record.payload)
         number = int(change.head.stream.removeprefix(f"{TOPIC}/"))
         part = applied.setdefault(number, [])
-        part += [(change.head.offset, key) for key in change.ids.tolist()]
+        part += [(change.offset, key) for key in change.ids.tolist()]
     return applied
 
 

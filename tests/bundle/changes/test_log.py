@@ -106,6 +106,35 @@ def test_a_reader_goes_on_behind_what_it_has_read_after_a_recovery(tmp_path: Pat
     assert [(record.sequence, record.payload) for record in reader.read()] == [(3, PAYLOADS[2])]
 
 
+def test_records_before_a_damaged_one_are_read_after_the_recovery(tmp_path: Path) -> None:
+    path = tmp_path / "changes.log"
+    reader = ChangeLog(path, "movies")
+    written(path, PAYLOADS[:2])
+    before = path.stat().st_size
+    append(ChangeLog(path, "movies"), PAYLOADS[2])
+    content = bytearray(path.read_bytes())
+    content[before + 30] ^= 1
+    path.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(LogDamaged, match=f"byte {before} of"):
+            reader.read()
+    recover(path, "movies")
+    assert [record.payload for record in reader.read()] == PAYLOADS[:2]
+    assert reader.read() == []
+
+
+def test_a_long_log_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_log, "_READ_BYTES", 100)
+    path = tmp_path / "changes.log"
+    payloads = [bytes([number]) * 30 for number in range(20)]
+    payloads[7] = b"longer than a part" * 20
+    written(path, payloads)
+    parts = [[record.payload for record in part] for part in ChangeLog(path, "movies").parts()]
+    assert [payload for part in parts for payload in part] == payloads
+    assert all(len(part) == 1 or len(b"".join(part)) <= 100 for part in parts)
+    assert len(parts) <= 10
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -34,7 +34,6 @@ def change(action: str, ids: list[int], kind: str = "candidates", **columns: Any
         action=action,
         target="movies",
         version=1,
-        time_s=0.0,
         embedded=embedded,
     )
     return Change(head, pa.record_batch({"id": pa.array(ids, pa.int64()), **columns}))

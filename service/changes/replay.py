@@ -1,0 +1,83 @@
+"""Applies the log to a version that was loaded: many records at a time, with the result of applying
+them one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from bundle.changes.log import Record
+from bundle.changes.records import Run, decode_runs
+from service.changes.changed_version import ChangedVersion
+from service.changes.log_summary import LogSummary
+from service.changes.segments import UNUSABLE
+
+
+def replay(version: ChangedVersion, parts: Iterable[Sequence[Record]], summary: LogSummary) -> None:
+    """Applies to a version all that it lacks of a log, but for what its bundle contains.
+
+    Candidates of corpora that have segments begin with the last ones, if these can be used.
+
+    Args:
+      version: The version, before any change, or one that misses the last ones.
+      parts: The records of the log from the first one on, in parts that follow each other.
+      summary: What all of them say.
+
+    Raises:
+      FormatError: A record holds no change that this release reads.
+      ShardsFailed: A shard does not respond; the version lacks the rest still.
+    """
+    is_fresh = not version.sequence
+    if is_fresh:
+        _begin_with_segments(version, summary)
+    for records in parts:
+        for run in decode_runs(records):
+            lacking = run.behind(version.sequence)
+            if lacking is not None:
+                _apply(version, lacking, summary, is_fresh)
+        version.set_sequence(records[-1].sequence)
+        version.compact()
+
+
+def _begin_with_segments(version: ChangedVersion, summary: LogSummary) -> None:
+    for (number, corpus), absorption in summary.absorptions.items():
+        if not version.uses(corpus, number, absorption):
+            continue
+        try:
+            version.begin_with(corpus, absorption)
+        except UNUSABLE as problem:
+            version.unusable[corpus] = str(problem)
+
+
+def _apply(version: ChangedVersion, run: Run, summary: LogSummary, is_fresh: bool) -> None:
+    """Applies a run of which a version lacks all; `is_fresh`: it began with the last segments."""
+    head = run.head
+    lacking: Run | None = run
+    if head.kind == "candidates":
+        in_segments = version.begun.get(head.target, 0)
+        if head.absorption is not None:
+            if not is_fresh and head.absorption.sequence > in_segments:
+                version.apply_run(run)
+            return
+        lacking = run.behind(in_segments)
+    if lacking is not None and head.kind != "rows":
+        included = version.loaded.manifest.changes_included or 0
+        in_bundle = lacking.up_to(included)
+        if in_bundle is not None:
+            _apply_expiring(version, in_bundle, summary)
+        lacking = lacking.behind(included)
+    if lacking is not None:
+        version.apply_run(lacking)
+
+
+def _apply_expiring(version: ChangedVersion, run: Run, summary: LogSummary) -> None:
+    """Applies what a bundle that contains a run leaves out of it: candidates that expire."""
+    expiring = summary.expiring.get(run.head.target, set())
+    if run.head.kind != "candidates" or not expiring:
+        return
+    for sequence, change in run.changes:
+        is_expiring = np.array([key in expiring for key in change.ids.tolist()], bool)
+        if is_expiring.any():
+            version.apply(sequence, change.only(is_expiring))
