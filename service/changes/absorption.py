@@ -22,7 +22,7 @@ from bundle.changes.segments import (
     write_candidates,
 )
 from service.changes.locks import alone
-from service.changes.model_changes import ModelChanges, PlannedAbsorption, segment_prefix
+from service.changes.model_segments import ModelSegments, PlannedAbsorption, segment_prefix
 from service.changes.segment_build import SegmentTask
 from service.changes.segments import segment_parameters
 
@@ -53,12 +53,12 @@ class Absorber:
         self._directory = directory
         self._stopping = stopping
 
-    def absorb(self, model: ModelChanges, slots_max: int) -> bool:
+    def absorb(self, segments: ModelSegments, slots_max: int) -> bool:
         """Absorbs changed candidates of a model, if they are due and no other process absorbs some.
 
         Args:
-          model: The changes of the model.
-          slots_max: As of `ModelChanges.planned`.
+          segments: Those of the model.
+          slots_max: As of `ModelSegments.planned`.
 
         Returns:
           Whether some were absorbed.
@@ -67,27 +67,27 @@ class Absorber:
           AbsorptionFailed: The segment cannot be made.
           BundleError, OSError: The log or the disk cannot be read or written.
         """
-        if not model.is_due(slots_max):
+        if not segments.is_due(slots_max):
             return False
         with alone(self._directory / _LOCK_NAME) as lock:
             if lock is None:
                 return False
-            model.sweep()
-            planned = model.planned(slots_max)
+            segments.sweep()
+            planned = segments.planned(slots_max)
             if planned is None:
                 return False
-            segment = self._make(model, planned, lock)
+            segment = self._make(segments, planned, lock)
             self._stopping.wait(_PRELOAD_S)
             if self._stopping.is_set():
                 return False
-            return model.absorb(planned, segment)
+            return segments.absorb(planned, segment)
 
-    def _make(self, model: ModelChanges, planned: PlannedAbsorption, lock: int) -> SegmentName:
+    def _make(self, segments: ModelSegments, planned: PlannedAbsorption, lock: int) -> SegmentName:
         """Makes a segment; `lock`: a descriptor that the process that makes it holds, too."""
         version = planned.version
         prefix = segment_prefix(version, planned.corpus)
         name = f"{prefix}{planned.sequence}-{secrets.token_hex(4)}"
-        temporary = model.segments_path / f"{TEMPORARY}{name}"
+        temporary = segments.path / f"{TEMPORARY}{name}"
         write_candidates(temporary, planned.parts.batches(), planned.parts.ended)
         size = int(planned.parts.positions.size)
         indexes = {
@@ -109,7 +109,7 @@ class Absorber:
         attributes = tuple(planned.base.filters)
         task = SegmentTask(manifest=manifest, attributes=attributes, distances=distances)
         self._run(temporary, task, lock)
-        directory = model.segments_path / name
+        directory = segments.path / name
         return SegmentName(name=name, checksum=publish(temporary, directory))
 
     def _run(self, directory: Path, task: SegmentTask, lock: int) -> None:

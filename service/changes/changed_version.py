@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,21 +22,23 @@ from bundle.changes.records import (
 )
 from bundle.errors import BundleError, FormatError
 from bundle.features.columns import Column
-from bundle.format.manifest import EmbeddedFeature, KeyedIds, Manifest, inputs_of
 from bundle.storage import arrow
-from bundle.tables.changed_rows import ChangedRows, Exchange, rounded
-from bundle.tables.id_values import distinct, integers
-from bundle.tables.new_keys import NewKeys
+from bundle.tables.changed_rows import Exchange, rounded
 from service.changes.changed_parts import ChangedParts
+from service.changes.changed_tables import ChangedTables
+from service.changes.embedding import (
+    CandidateReaders,
+    ShardsFailed,
+    Unembedded,
+    embedded,
+    is_of_shards,
+)
 from service.changes.growing_vectors import Vectors
-from service.changes.row_readers import Positions, RowReaders
+from service.changes.row_readers import Positions
 from service.changes.segments import UNUSABLE, LoadedSegment, SegmentDirectory
 from service.changes.store_changes import ChangedCorpus
-from service.engine import lookup, towers
-from service.engine.computation import completed
-from service.engine.execution import Execution
 from service.engine.limits import NotFinite
-from service.errors import SHARD_FAILURES, ServiceError
+from service.errors import ServiceError
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 
 Ids = NDArray[Any]
@@ -46,16 +48,8 @@ OTHER_VERSION = "the vectors belong to another version"
 """
 
 
-_EMBEDDED_TOGETHER = 1024
-"""Candidates whose vectors are computed at a time."""
-
-
 class ChangeDropped(Exception):
     """A change in the log does not apply to this version; the message says why."""
-
-
-class ShardsFailed(Exception):
-    """Shards that a router needs to apply a change do not respond now."""
 
 
 _REJECTED = (ChangeDropped, BundleError, ServiceError, NotFinite)
@@ -67,6 +61,7 @@ class ChangedVersion:
 
     Attributes:
       loaded: The version as it was loaded.
+      tables: The changes of its tables.
       served: The version with the changes that were applied before the last `publish`.
       sequence: Of the last change that was applied, or dropped.
       dropped: How many changes of the log do not apply to this version, by the reason.
@@ -85,20 +80,17 @@ class ChangedVersion:
           segments: Those of the model.
         """
         self.loaded = loaded
-        self.unusable: dict[str, str] = {}
-        self._segments = segments
-        self.begun: dict[str, int] = {}
-        self.is_lost = False
+        self.tables = ChangedTables(loaded)
         self.served = loaded
         self.sequence = 0
         self.dropped: Counter[str] = Counter()
-        self._rows: dict[str, ChangedRows] = {}
-        self._new_keys: dict[str, NewKeys] = {}
+        self.is_lost = False
+        self.unusable: dict[str, str] = {}
+        self.begun: dict[str, int] = {}
+        self._segments = segments
         self._stores: dict[tuple[Kind, str], ChangedCorpus] = {}
-        self._readers: dict[tuple[str, str], RowReaders] = {}
-        """The candidates of a corpus that read a table, by both names."""
-        self._unembedded: dict[str, list[Ids]] = {}
-        """Ids of candidates, by corpus, whose vectors are not those of their features and rows."""
+        self._readers = CandidateReaders(loaded)
+        self._unembedded = Unembedded()
         self._is_outdated = False
 
     def publish(self) -> ModelVersion:
@@ -112,7 +104,9 @@ class ChangedVersion:
             self.compact()
             self.served = self._with_changes()
             if self._unembedded:
-                self._embed()
+                failed_count = self._unembedded.embed(self.served, self._corpus)
+                if failed_count:
+                    self.dropped["the vector of a candidate cannot be computed"] += failed_count
                 self.served = self._with_changes()
             self._is_outdated = False
         return self.served
@@ -121,13 +115,7 @@ class ChangedVersion:
         """Forgets candidates that were added and replaced or deleted since, if they are many."""
         for (kind, name), store in self._stores.items():
             if store.compact() and kind == "candidates":
-                self._forget_readers(name, store)
-
-    def _forget_readers(self, corpus: str, store: ChangedCorpus) -> None:
-        """Forgets what candidates behind the bundle's read: they have other positions now."""
-        for (name, _), readers in self._readers.items():
-            if name == corpus:
-                readers.forget_from(store.store.base_size)
+                self._readers.forget_from(name, store.store.base_size)
 
     def _with_changes(self) -> ModelVersion:
         loaded = self.loaded
@@ -138,17 +126,20 @@ class ChangedVersion:
             if not changed.is_changed:
                 continue
             store, store_indexes = changed.served()
-            stores = corpora if kind == "candidates" else contexts
-            stores[name] = store
+            if kind == "candidates":
+                corpora[name] = store
+            else:
+                contexts[name] = store
             indexes.update(store_indexes)
-        rows_here = {name: rows for name, rows in self._rows.items() if name in loaded.tables}
+        all_rows = self.tables.rows
+        rows_here = {name: rows for name, rows in all_rows.items() if name in loaded.tables}
         shards = loaded.shards
-        if shards is not None and len(rows_here) < len(self._rows):
-            remote = {name: rows for name, rows in self._rows.items() if name in shards.tables}
+        if shards is not None and len(rows_here) < len(all_rows):
+            remote = {name: rows for name, rows in all_rows.items() if name in shards.tables}
             shards = ChangedParts(shards, remote)
         return replace(
             loaded,
-            reader=self.served.reader.with_changes(rows_here, self._new_keys),
+            reader=self.served.reader.with_changes(rows_here, self.tables.new_keys),
             shards=shards,
             corpora=corpora,
             contexts=contexts,
@@ -169,9 +160,11 @@ class ChangedVersion:
         try:
             self.change(change, sequence)
         except _REJECTED as problem:
-            if self._is_of_shards(problem):
+            if is_of_shards(self.loaded, problem):
                 raise ShardsFailed(str(problem)) from problem
-            reason = str(problem) if isinstance(problem, ChangeDropped) else "it does not fit"
+            reason = "it does not fit"
+            if isinstance(problem, ChangeDropped):
+                reason = str(problem)
             self.dropped[reason] += 1
         self.sequence = sequence
         self._is_outdated = True
@@ -271,16 +264,17 @@ class ChangedVersion:
         key = (kind, name)
         if key not in self._stores:
             loaded = self.loaded
-            stores = loaded.corpora if kind == "candidates" else loaded.contexts
-            if name not in stores:
-                return None
+            stores = loaded.contexts
             indexes = {}
             if kind == "candidates":
+                stores = loaded.corpora
                 indexes = {
                     index_name: index
                     for index_name, index in loaded.indexes.items()
                     if index.entry.corpus == name
                 }
+            if name not in stores:
+                return None
             self._stores[key] = ChangedCorpus(stores[name], indexes)
         return self._stores[key]
 
@@ -332,7 +326,7 @@ class ChangedVersion:
             self.is_lost = True
             return
         self.unusable.pop(corpus, None)
-        self._forget_readers(corpus, store)
+        self._readers.forget_from(corpus, store.store.base_size)
         self._is_outdated = True
 
     def load(self, corpus: str, absorption: Absorption) -> None:
@@ -352,33 +346,18 @@ class ChangedVersion:
         ]
         return [segment for segment in loaded if segment is not None]
 
-    def changed_rows(self, table: str) -> ChangedRows:
-        """Returns the changed rows of a table."""
-        return self._rows.get(table) or ChangedRows.none(self.loaded.manifest.tables[table].dim)
-
-    def tables(self) -> list[str]:
-        """Returns the tables that have changed rows."""
-        return list(self._rows)
-
     def exchange_file(self, table: str, exchange: Exchange) -> bool:
         """Reads changed rows of a table from a file; returns False if they are not those that were
         applied.
         """
-        changed = self.changed_rows(table).with_file(exchange)
-        if changed is None:
+        if not self.tables.exchange_file(table, exchange):
             return False
-        self._rows[table] = changed
         self._is_outdated = True
         return True
 
     def counts(self) -> dict[str, int]:
         """Returns how many rows of each table, and positions of each store, are changed."""
-        counts = {f"table {name}": changed.count for name, changed in self._rows.items()}
-        for name, changed in self._rows.items():
-            if changed.file is not None:
-                counts[f"a file of table {name}"] = changed.file.header.count
-        for name, new_keys in self._new_keys.items():
-            counts[f"new rows of table {name}"] = new_keys.count
+        counts = {**self.tables.counts}
         for (kind, name), store in self._stores.items():
             counts[f"{kind} {name}"] = store.added_count
         return counts
@@ -391,47 +370,6 @@ class ChangedVersion:
             if ids:
                 expired[name] = ids
         return expired
-
-    def rows_of(self, ids: Ids, feature: str) -> NDArray[np.int64]:
-        """Returns the rows that ids stand for, -1 of unknown ones.
-
-        Args:
-          ids: [m], as clients send them.
-          feature: By whose rule they become rows; "": they are rows.
-
-        Raises:
-          FeatureError: A value is no id of the feature.
-        """
-        if not feature:
-            return np.asarray(ids, np.int64)
-        name, entry = lookup.embedded_feature(self.loaded, feature)
-        (read,) = inputs_of(name, entry)
-        rows, _ = self.loaded.reader.rows(name, {read: Column(ids)}, ids.size)
-        new_keys = self._new_keys.get(entry.table)
-        if new_keys is not None and self.takes_keys(feature):
-            is_unknown = rows < 0
-            rows[is_unknown] = new_keys.find(integers(read, ids[is_unknown]))
-        return rows
-
-    def takes_keys(self, feature: str) -> bool:
-        """Returns whether ids of a feature that its table does not know can become rows of it."""
-        if not feature:
-            return False
-        _, entry = lookup.embedded_feature(self.loaded, feature)
-        return self._takes_keys(entry)
-
-    def key_feature(self, table: str) -> str:
-        """Returns a feature by which a table takes new keys; "": it takes none."""
-        for name, entry in self.loaded.manifest.features.items():
-            if not isinstance(entry, EmbeddedFeature) or entry.table != table:
-                continue
-            if self._takes_keys(entry):
-                return name
-        return ""
-
-    def _takes_keys(self, entry: EmbeddedFeature) -> bool:
-        growing = self.loaded.reader.growing
-        return isinstance(entry.ids, KeyedIds) and growing.get(entry.table) == entry.ids.keys
 
     def embed(self, index: ServedIndex, columns: Mapping[str, Column], n: int) -> Vectors:
         """Returns the vectors of candidates by the candidate tower of an index, [n, dim].
@@ -447,7 +385,7 @@ class ChangedVersion:
           BundleError: A column does not fit its feature.
           ServiceError, NotFinite: The tower cannot compute with them.
         """
-        return _embedded(self.publish(), index, columns, n)
+        return embedded(self.publish(), index, columns, n)
 
     def readers(self, table: str, rows: NDArray[np.int64], keys: Ids) -> dict[str, Positions]:
         """Returns the candidates whose vectors depend on some rows of a table, by corpus.
@@ -457,67 +395,7 @@ class ChangedVersion:
           rows: Its rows.
           keys: Keys whose rows are not in its files, and that it has, or is about to get.
         """
-        positions = {}
-        for corpus in self.loaded.corpora:
-            features = self._features_of(corpus, table)
-            if features:
-                store = self.store("candidates", corpus)
-                assert store is not None  # noqa: S101 - the corpus is loaded
-                row_readers = self._row_readers(corpus, table, features)
-                positions[corpus] = row_readers.positions(store.store, rows, keys)
-        return {corpus: readers for corpus, readers in positions.items() if readers.size}
-
-    def _features_of(self, corpus: str, table: str) -> list[str]:
-        """Returns the features by which candidate towers over a corpus read a table."""
-        loaded = self.loaded
-        names = [
-            name
-            for index in loaded.indexes.values()
-            if index.entry.corpus == corpus
-            for name in loaded.towers[index.entry.candidate_tower].features
-            if _reads(loaded.manifest, name, table)
-        ]
-        return list(dict.fromkeys(names))
-
-    def _row_readers(self, corpus: str, table: str, features: Sequence[str]) -> RowReaders:
-        key = (corpus, table)
-        if key not in self._readers:
-            loaded = self.loaded
-            stored = loaded.corpora[corpus].entry.features
-            self._readers[key] = RowReaders(loaded.manifest, loaded.reader, features, stored)
-        return self._readers[key]
-
-    def _embed(self) -> None:
-        """Computes the vectors of candidates whose rows have changed."""
-        for corpus, parts in self._unembedded.items():
-            store = self.store("candidates", corpus)
-            assert store is not None  # noqa: S101 - it has such candidates
-            positions = distinct(store.store.positions(np.concatenate(parts)))
-            positions = positions[positions >= 0]
-            for start in range(0, positions.size, _EMBEDDED_TOGETHER):
-                self._embed_some(store, positions[start : start + _EMBEDDED_TOGETHER])
-        self._unembedded = {}
-
-    def _embed_some(self, store: ChangedCorpus, positions: Positions) -> None:
-        columns = store.store.features(positions, store.base.entry.features)
-        try:
-            vectors = {
-                name: _embedded(self.served, index, columns, positions.size)
-                for name, index in store.indexes.items()
-            }
-            store.embed(positions, vectors)
-        except (BundleError, ServiceError, NotFinite) as problem:
-            if self._is_of_shards(problem):
-                raise ShardsFailed(str(problem)) from problem
-            if positions.size > 1:  # the others have vectors
-                for position in positions:
-                    self._embed_some(store, np.array([position]))
-                return
-            self.dropped["the vector of a candidate cannot be computed"] += 1
-
-    def _is_of_shards(self, problem: Exception) -> bool:
-        """Returns whether shards are at fault, and not the change."""
-        return self.loaded.shards is not None and isinstance(problem, SHARD_FAILURES)
+        return self._readers.positions(table, rows, keys, self._corpus)
 
     def _upsert(self, store: ChangedCorpus, change: Change) -> None:
         """Adds candidates or contexts.
@@ -540,7 +418,7 @@ class ChangedVersion:
         columns = change.columns.select(_stored_columns(change))
         positions = store.upsert(columns, vectors, head.embedded, change.numbers(EXPIRES))
         if store.indexes and not is_own:
-            self._unembedded.setdefault(head.target, []).append(store.store.ids(positions))
+            self._unembedded.add(head.target, store.store.ids(positions))
 
     def _change_rows(self, change: Change, sequence: int) -> None:
         head = change.head
@@ -553,10 +431,9 @@ class ChangedVersion:
         assert vectors is not None  # noqa: S101 - the log has them of all rows
         vectors = rounded(vectors, table.dtype)
         ids = change.ids
-        rows = self.rows_of(ids, head.feature)
-        changed = self.changed_rows(head.target)
+        rows = self.tables.rows_of(ids, head.feature)
         keys = np.empty(0, np.int64)
-        takes_keys = self.takes_keys(head.feature)
+        takes_keys = self.tables.takes_keys(head.feature)
         if takes_keys:
             keys = ids[(rows < 0) | (rows >= table.rows)]
 
@@ -568,50 +445,18 @@ class ChangedVersion:
                 reader_vectors[corpus] = store.store.ids(positions), store.vectors(positions)
 
         if takes_keys:
-            rows = self._with_new_rows(head.target, ids, rows)
-        self._rows[head.target] = changed.with_rows(rows, vectors)
+            rows = self.tables.add_keys(head.target, ids, rows)
+        self.tables.change(head.target, rows, vectors)
         for corpus, (reader_ids, stored) in reader_vectors.items():
             # Positions are given here, so that they do not depend on when vectors are computed.
             self._corpus(corpus).set_attributes(reader_ids, {}, stored)
-            self._unembedded.setdefault(corpus, []).append(reader_ids)
+            self._unembedded.add(corpus, reader_ids)
 
     def _corpus(self, name: str) -> ChangedCorpus:
         """Returns the changes of a corpus of the version."""
         store = self.store("candidates", name)
         assert store is not None  # noqa: S101 - the version has it
         return store
-
-    def _with_new_rows(
-        self, table: str, keys: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
-        """Gives the keys that have no row of a table the next ones; returns the rows of all."""
-        is_new = rows < 0
-        if not is_new.any():
-            return rows
-        new_keys = self._new_keys.get(table)
-        if new_keys is None:
-            new_keys = NewKeys.none(self.loaded.manifest.tables[table].rows)
-        rows[is_new] = np.arange(np.count_nonzero(is_new)) + new_keys.end_row
-        self._new_keys[table] = new_keys.with_keys(keys[is_new])
-        return rows
-
-
-def _embedded(
-    version: ModelVersion, index: ServedIndex, columns: Mapping[str, Column], n: int
-) -> Vectors:
-    """Returns the vectors of candidates in a version; errors as of `ChangedVersion.embed`."""
-    tower = version.towers[index.entry.candidate_tower]
-    execution = Execution("change")
-    sent = {name: column for name, column in columns.items() if name in tower.inputs}
-    fitted = lookup.fit(version, sent, n, execution)
-    vectors: Vectors = completed(towers.result(version, tower, fitted, n, execution))
-    return np.asarray(vectors, np.float32)
-
-
-def _reads(manifest: Manifest, name: str, table: str) -> bool:
-    """Returns whether a feature reads a table."""
-    feature = manifest.features[name]
-    return isinstance(feature, EmbeddedFeature) and not feature.indicator and feature.table == table
 
 
 def _stored_columns(change: Change) -> list[str]:

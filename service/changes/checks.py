@@ -92,7 +92,7 @@ def _rows_change(
     name = _table(version, request)
     table = version.loaded.manifest.tables[name]
     ids = request.ids
-    takes_keys = version.takes_keys(request.feature)
+    takes_keys = version.tables.takes_keys(request.feature)
     if not request.feature:
         ids = _integers(ids, "ids, which are rows of the table")
     elif takes_keys:
@@ -101,17 +101,17 @@ def _rows_change(
     vectors = _checked_vectors(request.vectors.get(""), ids.size, table.dim, "vectors")
     try:
         rounded(vectors, table.dtype)
-        rows = version.rows_of(ids, request.feature)
+        rows = version.tables.rows_of(ids, request.feature)
     except VectorRefused as problem:
-        shown = show_id(ids.tolist()[problem.position])
-        raise InvalidArgument(f"vector of id {shown}: {problem.problem}") from problem
+        id_text = show_id(ids.tolist()[problem.position])
+        raise InvalidArgument(f"vector of id {id_text}: {problem.problem}") from problem
     keys = np.empty(0, np.int64)
     if takes_keys:
         _check_new_keys(version, request.feature, ids[rows < 0])
         keys = ids[(rows < 0) | (rows >= table.rows)]
     else:
         _check_rows(version, name, ids, rows)
-    changed = version.changed_rows(name)
+    changed = version.tables.of(name)
     count = changed.count + int(np.count_nonzero(~changed.contains(rows)))
     if count > settings.max_changed_rows:
         raise TooLarge(
@@ -142,12 +142,12 @@ def _check_rows(version: ChangedVersion, table: str, ids: Ids, rows: NDArray[np.
     is_unknown = (rows < 0) | (rows >= size)
     if not is_unknown.any():
         return
-    shown = show_id(ids[is_unknown].tolist()[0])
+    id_text = show_id(ids[is_unknown].tolist()[0])
     remedy = "its number of rows is fixed: export it with more"
-    keyed = version.key_feature(table)
+    keyed = version.tables.key_feature(table)
     if keyed:
         remedy = f"to give a new key a row, name a feature whose ids are keys, such as {keyed!r}"
-    raise InvalidArgument(f"id {shown} has no row in table {table!r} of {size} rows; {remedy}")
+    raise InvalidArgument(f"id {id_text} has no row in table {table!r} of {size} rows; {remedy}")
 
 
 def _check_new_keys(version: ChangedVersion, feature: str, keys: NDArray[np.int64]) -> None:
@@ -202,9 +202,11 @@ def _change(head: Head, columns: dict[str, Any], request: ChangeRequest, now_s: 
 def _store(version: ChangedVersion, request: ChangeRequest) -> tuple[ChangedCorpus, str]:
     """Returns the corpus or context store of a request, and its name."""
     loaded = version.loaded
-    is_corpus = request.kind == "candidates"
-    stores = loaded.corpora if is_corpus else loaded.contexts
-    what = "corpus" if is_corpus else "context store"
+    stores = loaded.contexts
+    what = "context store"
+    if request.kind == "candidates":
+        stores = loaded.corpora
+        what = "corpus"
     name = request.target
     if not name and len(stores) == 1:
         (name,) = stores
@@ -310,8 +312,8 @@ def _typed(name: str, column: Column, kind: Any) -> Column:
     if not values.size:
         return column._replace(values=np.empty(0, dtype))
     if values.dtype.kind not in kinds:
-        shown = show_id(values.tolist()[0])
-        raise InvalidArgument(f"features.{name} holds {shown}; {expected} were expected")
+        value_text = show_id(values.tolist()[0])
+        raise InvalidArgument(f"features.{name} holds {value_text}; {expected} were expected")
     return column._replace(values=values.astype(dtype, copy=False))
 
 
@@ -332,7 +334,10 @@ def _attribute_arrays(
     }
     count = request.ids.size
     columns = {}
-    for name in entry.attributes if with_all else request.attributes:
+    names = [*request.attributes]
+    if with_all:
+        names = [*entry.attributes]
+    for name in names:
         kind = entry.attributes[name]
         values: Sequence[Any] = request.attributes.get(name, [None] * count)
         _check_size(f"attributes.{name}", len(values), count)
@@ -366,10 +371,10 @@ def _vectors(
     vectors = {}
     embedded = []
     for name, index in store.indexes.items():
-        sent = request.vectors.get(name)
-        if sent is not None:
+        requested = request.vectors.get(name)
+        if requested is not None:
             where = f"vectors of index {name!r}"
-            vectors[name] = _checked_vectors(sent, request.ids.size, index.entry.dim, where)
+            vectors[name] = _checked_vectors(requested, request.ids.size, index.entry.dim, where)
             continue
         _check_embeddable(version, store, name, index)
         vectors[name] = version.embed(index, request.features, request.ids.size)
@@ -414,4 +419,7 @@ def _check_size(what: str, size: int, expected: int) -> None:
 def _id_array(ids: Ids) -> Any:
     import pyarrow as pa
 
-    return pa.array(ids, pa.int64() if ids.dtype == np.int64 else pa.large_string())
+    kind = pa.large_string()
+    if ids.dtype == np.int64:
+        kind = pa.int64()
+    return pa.array(ids, kind)

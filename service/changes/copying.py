@@ -72,8 +72,8 @@ class _Rejected(CopyFailed):
         self.status = status
 
 
-class LogCopy(SegmentsCopy, Protocol):
-    """The log of a model that is a copy, and its segments."""
+class LogCopy(Protocol):
+    """The log of a model, which is a copy."""
 
     def end(self) -> tuple[int, int]:
         """Returns the sequence and the checksum of the last record."""
@@ -193,7 +193,12 @@ class LogCopier:
     """
 
     def __init__(
-        self, model: str, source: Source, copy: LogCopy, report: Callable[[], object]
+        self,
+        model: str,
+        source: Source,
+        copy: LogCopy,
+        segments: SegmentsCopy,
+        report: Callable[[], object],
     ) -> None:
         """Prepares; `start` begins.
 
@@ -201,6 +206,7 @@ class LogCopier:
           model: The name of the model.
           source: The service that takes the changes.
           copy: The log.
+          segments: The segments that it names.
           report: Called when the copy has caught up for the first time.
         """
         self.problem = ""
@@ -211,7 +217,7 @@ class LogCopier:
         self._copy = copy
         self._report = report
         self._stopping = threading.Event()
-        self._segments = SegmentCopier(model, source, copy, self._stopping)
+        self._segments = SegmentCopier(model, source, segments, self._stopping)
 
     @property
     def unusable(self) -> Mapping[tuple[int, str], str]:

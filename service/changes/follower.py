@@ -133,11 +133,11 @@ class Changes:
           ServiceError: There is no such model, or its log cannot be read.
         """
         model = self._known(name)
-        last, last_checksum = model.end()
+        last, last_checksum = model.log.end()
         if (sequence, checksum) == (last, last_checksum):
             return [], last
         try:
-            records = model.after(sequence, checksum)
+            records = model.log.after(sequence, checksum)
         except LogsDiffer as problem:
             raise InvalidArgument(str(problem)) from problem
         except BundleError as problem:
@@ -170,7 +170,7 @@ class Changes:
         if not is_name(segment):
             raise missing
         try:
-            return model.segment_part(segment, file, offset, bytes_max)
+            return model.segments.part(segment, file, offset, bytes_max)
         except (FileNotFoundError, NotADirectoryError):
             raise missing from None
         except (BundleError, OSError) as problem:
@@ -191,7 +191,7 @@ class Changes:
             serve(loaded)
             return
         model = self._of(loaded.model)
-        model.attach(loaded, lambda served: serve(loaded, served))
+        model.log.attach(loaded, lambda served: serve(loaded, served))
         with self._lock:
             self._attached[loaded] = model
         self._report(loaded.model, model)
@@ -217,7 +217,7 @@ class Changes:
             )
         with self._manager.acquire(target.model, target.version, target.label) as version:
             model = self._of(version.model)
-            result = model.submit(request, version.version)
+            result = model.submissions.submit(request, version.version)
         if result.sequence:
             self._metrics.count(
                 "changes", result.changed, version.model, request.kind, request.action
@@ -233,7 +233,7 @@ class Changes:
         """
         changes = self._known(model)
         with suppress(BundleError, OSError):  # the thread that follows the log reports them
-            changes.follow()
+            changes.log.follow()
         status = {"model": model, **changes.status()}
         copier = self._copiers.get(model)
         if self._source is not None and copier is not None:
@@ -276,17 +276,17 @@ class Changes:
         for name, model in list(self._models.items()):
             problem = ""
             try:
-                model.follow()
+                model.log.follow()
                 if is_due and self._source is None:
-                    model.expire(time.time())
+                    model.submissions.expire(time.time())
             except (BundleError, ServiceError, OSError) as error:
                 problem = str(error)
             copier = self._copiers.get(name)
             if copier is not None:
                 problem = problem or copier.problem
                 self._metrics.set("change_lag", copier.lag, name)
-            if problem != model.problem:
-                model.problem = problem
+            if problem != model.log.problem:
+                model.log.problem = problem
                 if problem:
                     log.error("changes_not_followed", extra=fields(model=name, problem=problem))
                 else:
@@ -314,8 +314,8 @@ class Changes:
         for name, model in list(self._models.items()):
             problem = ""
             try:
-                model.preload()
-                if self._absorber.absorb(model, slots_max):
+                model.segments.preload()
+                if self._absorber.absorb(model.segments, slots_max):
                     count += 1
                     self._metrics.count("absorptions", 1, name, "absorbed")
                     log.info("changes_absorbed", extra=fields(model=name))
@@ -350,7 +350,7 @@ class Changes:
             if time.monotonic() < self._absorb_rows_at.get(name, 0.0):
                 continue
             try:
-                model.absorb_rows()
+                model.rows.absorb()
             except (BundleError, OSError) as problem:
                 self._absorb_rows_at[name] = time.monotonic() + _ABSORB_AGAIN_S
                 text = str(problem)
@@ -362,7 +362,9 @@ class Changes:
                 model = ModelChanges(name, self.path_of(name), self._settings, self._manager)
                 self._models[name] = model
                 if self._source is not None:
-                    copier = LogCopier(name, self._source, model, self._copied_report)
+                    copier = LogCopier(
+                        name, self._source, model.log, model.segments, self._copied_report
+                    )
                     self._copiers[name] = copier
                     copier.start()
             return self._models[name]
@@ -376,14 +378,14 @@ class Changes:
         with self._lock:
             models = [self._attached.pop(version) for version in retired]
         for version, model in zip(retired, models, strict=True):
-            model.detach(version)
+            model.log.detach(version)
 
     def _reportable(self, name: str, model: ModelChanges) -> tuple[object, ...]:
         """Returns what changes when the metrics of a model do."""
         copier = self._copiers.get(name)
         if copier is None:
-            return (model.sequence,)
-        return model.sequence, copier.unusable
+            return (model.log.sequence,)
+        return model.log.sequence, copier.unusable
 
     def _unusable_of(self, name: str, model: ModelChanges) -> Mapping[tuple[int, str], str]:
         """Returns why segments are not used, by version and corpus. Those that are still to be
@@ -391,15 +393,15 @@ class Changes:
         """
         copier = self._copiers.get(name)
         if copier is None:
-            return model.unusable
+            return model.segments.unusable
         return copier.unusable
 
     def _report(self, name: str, model: ModelChanges) -> None:
         self._reported[name] = self._reportable(name, model)
-        self._metrics.set("change_sequence", model.sequence, name)
-        is_followed = not (model.problem or model.behind)
+        self._metrics.set("change_sequence", model.log.sequence, name)
+        is_followed = not (model.log.problem or model.log.behind)
         self._metrics.set("changes_followed", is_followed, name)
-        in_segments, in_slots = model.changed_candidates
+        in_segments, in_slots = model.segments.changed_candidates
         self._metrics.set("changed_candidates", in_segments, name, "index")
         self._metrics.set("changed_candidates", in_slots, name, "exact")
         unusable = self._unusable_of(name, model)

@@ -1,4 +1,4 @@
-"""What a client asks to change: decoded, and not yet checked against a model."""
+"""What a client requests to change: decoded, and not yet checked against a model."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ChangeRequest:
 
 @dataclass(frozen=True)
 class ChangeResult:
-    """What became of a request. It is on the disk, and the process that answers serves it.
+    """What became of a request. It is on the disk, and the process that responds serves it.
 
     Attributes:
       model: The name of the model.

@@ -61,21 +61,22 @@ class SegmentSource(Protocol):
 
 
 class SegmentsCopy(Protocol):
-    """The changes of a model whose segments are copies."""
+    """The segments of a model, which are copies."""
 
     @property
-    def segments_path(self) -> Path:
+    def path(self) -> Path:
         """The directory of the segments."""
 
     @property
     def unusable(self) -> Mapping[tuple[int, str], str]:
         """Why segments are not used, by version and corpus."""
 
+    @property
+    def unusable_segments(self) -> list[SegmentName]:
+        """The last segments of the corpora whose segments are not used."""
+
     def lacking(self, records: list[Record]) -> list[SegmentName]:
         """Returns the segments that records put into effect and that are not here."""
-
-    def unusable_segments(self) -> list[SegmentName]:
-        """Returns the last segments of the corpora whose segments are not used."""
 
     def sweep(self) -> None:
         """Removes what the log does not name. For one process at a time."""
@@ -95,20 +96,20 @@ class SegmentCopier:
     """
 
     def __init__(
-        self, model: str, source: SegmentSource, copy: SegmentsCopy, stopping: threading.Event
+        self, model: str, source: SegmentSource, segments: SegmentsCopy, stopping: threading.Event
     ) -> None:
         """Begins.
 
         Args:
           model: The name of the model.
           source: Has the segments.
-          copy: The changes of the model here.
+          segments: Those of the model here.
           stopping: Ends what is in progress.
         """
         self.unusable: Mapping[tuple[int, str], str] = {}
         self._model = model
         self._source = source
-        self._copy = copy
+        self._segments = segments
         self._stopping = stopping
         self._mend_at = 0.0
 
@@ -123,16 +124,16 @@ class SegmentCopier:
           CopyFailed: The service cannot be reached, or rejects the requests.
           BundleError, OSError: The log cannot be read.
         """
-        if not self._copy.lacking(records):
+        if not self._segments.lacking(records):
             yield
             return
         with self._turn():
-            self._copy.sweep()
-            for segment in self._copy.lacking(records):
+            self._segments.sweep()
+            for segment in self._segments.lacking(records):
                 # `mend` tries again once the log is copied, and says why.
                 with suppress(NoSegment, BundleError, OSError):
                     self._copy_segment(segment)
-            self._copy.preload()
+            self._segments.preload()
             yield
 
     def mend(self) -> None:
@@ -141,7 +142,7 @@ class SegmentCopier:
         Raises:
           BundleError, OSError: The log cannot be read.
         """
-        if not self._copy.unusable:
+        if not self._segments.unusable:
             self.unusable = {}
             return
         if time.monotonic() < self._mend_at:
@@ -150,14 +151,14 @@ class SegmentCopier:
             if lock is None:  # the next step tries again
                 return
             problem = ""
-            for segment in self._copy.unusable_segments():
+            for segment in self._segments.unusable_segments:
                 if not self._is_whole(segment):
                     problem = problem or self._problem_of_copy(segment)
-            self._copy.begin_anew()
+            self._segments.begin_anew()
         reason = ""
         if problem:
             reason = f"; it cannot be copied: {problem}"
-        self.unusable = {key: text + reason for key, text in self._copy.unusable.items()}
+        self.unusable = {key: text + reason for key, text in self._segments.unusable.items()}
         if self.unusable:
             self._mend_at = time.monotonic() + _AGAIN_S
 
@@ -171,7 +172,7 @@ class SegmentCopier:
 
     def _copy_segment(self, segment: SegmentName) -> None:
         name = segment.name
-        directory = self._copy.segments_path / name
+        directory = self._segments.path / name
         temporary = directory.with_name(f"{TEMPORARY}{name}")
 
         def read(file: str, offset: int, bytes_max: int) -> bytes:
@@ -194,7 +195,7 @@ class SegmentCopier:
 
     def _is_whole(self, segment: SegmentName) -> bool:
         try:
-            open_segment(self._copy.segments_path / segment.name, segment.checksum)
+            open_segment(self._segments.path / segment.name, segment.checksum)
         except (BundleError, OSError):
             return False
         return True
@@ -212,7 +213,7 @@ class SegmentCopier:
 
     @contextmanager
     def _alone(self) -> Iterator[int | None]:
-        path = self._copy.segments_path
+        path = self._segments.path
         path.parent.mkdir(parents=True, exist_ok=True)
         with alone(path.with_name(path.name + LOCK_SUFFIX)) as lock:
             yield lock

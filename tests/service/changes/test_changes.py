@@ -42,30 +42,28 @@ def test_a_candidate_is_found_ranked_and_filtered_until_it_is_deleted(
     small = write(**index)
     service = serve()
     vector = small.vectors[:1]
-    sent = {"vectors": {"movies": (10 * vector[0]).tolist()}}
-    change(service, "candidates/upsert", candidate(5000, **sent))
+    own_vector = {"vectors": {"movies": (10 * vector[0]).tolist()}}
+    change(service, "candidates/upsert", candidate(5000, **own_vector))
 
-    found = nearest(service, vector, attributes=("title", "year"))
-    assert found.ids[0] == 5000
-    assert found.attributes == {
-        "title": ["New 5000", *found.attributes["title"][1:]],
-        "year": [None, *found.attributes["year"][1:]],
-    }
+    neighbors = nearest(service, vector, attributes=("title", "year"))
+    assert neighbors.ids[0] == 5000
+    assert neighbors.attributes["title"][0] == "New 5000"
+    assert neighbors.attributes["year"][0] is None
     change(service, "candidates/attributes", {"id": 5000, "attributes": {"year": 2031}})
     later = Filter({"year": Condition(ge=2030)})
     assert nearest(service, vector, filter=later).ids.tolist() == [5000]
     assert 5000 not in nearest(service, vector, exclude_ids=IdLists(np.array([5000]))).ids
     ranking = Ranking(TARGET, {"user": column(3)}, candidate_ids=np.array([5000, 1007]))
     scores = service.execute(ranking).scores
-    change(service, "candidates/upsert", candidate(1014, movie=1007, **sent))
-    again = Ranking(TARGET, {"user": column(3)}, candidate_ids=np.array([1014]))
-    assert service.execute(again).scores.tolist() == scores[:1].tolist()
+    change(service, "candidates/upsert", candidate(1014, movie=1007, **own_vector))
+    of_copy = Ranking(TARGET, {"user": column(3)}, candidate_ids=np.array([1014]))
+    assert service.execute(of_copy).scores.tolist() == scores[:1].tolist()
 
     change(service, "candidates/delete", {"id": 5000}, {"id": 1000})
-    every = nearest(service, vector, k=100)
-    assert every.ids.size == 39
-    assert not {5000, 1000} & {*every.ids.tolist()}
-    assert every.ids[0] == 1014
+    ids = nearest(service, vector, k=100).ids
+    assert ids.size == 39
+    assert not {5000, 1000} & {*ids.tolist()}
+    assert ids[0] == 1014
     assert nearest(service, vector, filter=later).ids.size == 0
 
 
@@ -77,8 +75,8 @@ def test_k_candidates_are_found_wherever_k_are_left(write: Write, serve: Serve) 
     assert {*nearest(service, small.vectors[:3], k=100).ids.tolist()} == {*keys[150:]}
     change(service, "candidates/upsert", *[candidate(key) for key in range(20)])
     for k in (5, 60, 70, 100):
-        found = nearest(service, small.vectors[:3], k=k)
-        assert np.diff(found.offsets).tolist() == [min(k, 70)] * 3
+        neighbors = nearest(service, small.vectors[:3], k=k)
+        assert np.diff(neighbors.offsets).tolist() == [min(k, 70)] * 3
         exact = nearest(service, small.vectors[:3], k=k, exact=True)
         assert {*exact.ids.tolist()} <= {*keys[150:], *range(20)}
 
@@ -134,14 +132,14 @@ def test_contexts_are_stored_replaced_and_deleted(write: Write, serve: Serve) ->
         },
     }
     change(service, "contexts/upsert", context)
-    sent = {
+    features = {
         "user": column(3),
         "liked": column(1007, offsets=[0, 1], weights=[2.0]),
         "mood": column(0.5, 0.25),
     }
     candidates = column(1000, 1007).values
     stored = service.execute(Ranking(TARGET, {}, candidates, context_ids=column(99).values))
-    expected = service.execute(Ranking(TARGET, sent, candidates))
+    expected = service.execute(Ranking(TARGET, features, candidates))
     assert stored.scores.tolist() == expected.scores.tolist()
     assert change(service, "contexts/delete", {"id": 99}, {"id": 98}).unknown == (98,)
 
@@ -162,8 +160,8 @@ def test_states_that_come_late_and_streams_that_are_repeated_are_left_alone(
 
     batch = {"id": 5, "vector": [5.0] * 8}
     change(service, "rows/upsert", batch, table="users", stream="users-0", offset=12)
-    again = {"id": 5, "vector": [6.0] * 8}
-    result = change(service, "rows/upsert", again, table="users", stream="users-0", offset=12)
+    repeated = {"id": 5, "vector": [6.0] * 8}
+    result = change(service, "rows/upsert", repeated, table="users", stream="users-0", offset=12)
     assert (result.is_repeated, result.sequence) == (True, 0)
     rows = service.execute(Lookup(TARGET, "user", column(5)), "lookup").vectors
     assert rows[0, 0] == 5.0
@@ -172,7 +170,7 @@ def test_states_that_come_late_and_streams_that_are_repeated_are_left_alone(
     assert restarted.worker.changes.status("movies")["streams"] == {"users-0": 12}
     result = change(restarted, "rows/upsert", older, table="users")
     assert result.outdated == (3,)
-    result = change(restarted, "rows/upsert", again, table="users", stream="users-0", offset=11)
+    result = change(restarted, "rows/upsert", repeated, table="users", stream="users-0", offset=11)
     assert result.is_repeated
 
 
@@ -261,9 +259,9 @@ def test_a_new_version_takes_the_log_with_it(write: Write, serve: Serve) -> None
     live = nearest(service, small.vectors[1:2], k=100, exact=True)
     by_its_own_features = change(service, "candidates/upsert", candidate(7, movie=1007))
     assert by_its_own_features.version == 2
-    again = nearest(service, small.vectors[1:2], k=100, exact=True)
+    after = nearest(service, small.vectors[1:2], k=100, exact=True)
     score = dict(zip(live.ids.tolist(), live.scores.tolist(), strict=True))[5000]
-    assert dict(zip(again.ids.tolist(), again.scores.tolist(), strict=True))[7] == score
+    assert dict(zip(after.ids.tolist(), after.scores.tolist(), strict=True))[7] == score
 
 
 def test_a_version_with_a_damaged_log_is_served_once_the_log_is_recovered(
@@ -289,8 +287,8 @@ def test_a_version_with_a_damaged_log_is_served_once_the_log_is_recovered(
 
     change(restarted, "candidates/upsert", candidate(5003))
     until(lambda: running.current().changes > 3)
-    both = {*nearest(running, small.vectors[:1], k=100).ids.tolist()}
-    assert both == recovered | {5001, 5003}
+    served = {*nearest(running, small.vectors[:1], k=100).ids.tolist()}
+    assert served == recovered | {5001, 5003}
 
 
 def test_a_log_that_cannot_be_written_changes_nothing(write: Write, serve: Serve) -> None:

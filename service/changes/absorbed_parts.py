@@ -1,0 +1,67 @@
+"""The changed candidates that a segment is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.changes.segments import EXPIRES, sent_column
+from bundle.stores.changed import ChangedStore
+from service.changes.growing_vectors import Vectors
+
+Positions = NDArray[np.int64]
+
+_WRITTEN_TOGETHER = 1024
+"""Candidates that are taken out of the store at a time, so that requests wait for none of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class AbsorbedParts:
+    """Candidates that a segment is to hold.
+
+    Attributes:
+      store: The candidates as they were.
+      positions: Those that the segment is to hold, ascending, all behind those of the bundle.
+      ended: The positions before, [e] uint32, that were ended.
+      vectors: By index, of all positions behind those of the bundle, one part after the other.
+      sent_ids: Ids of candidates whose vectors were sent, by index.
+      expiry_s: When candidates expire, in Unix seconds, by id.
+    """
+
+    store: ChangedStore
+    positions: Positions
+    ended: NDArray[np.uint32]
+    vectors: Mapping[str, Sequence[Vectors]]
+    sent_ids: Mapping[str, Collection[int | str]]
+    expiry_s: Mapping[int | str, float]
+
+    def batches(self) -> Iterator[tuple[Any, dict[str, Vectors]]]:
+        """Yields columns of candidates, a `pyarrow.RecordBatch`, and their vectors by index."""
+        import pyarrow as pa
+
+        for start in range(0, self.positions.size, _WRITTEN_TOGETHER):
+            positions = self.positions[start : start + _WRITTEN_TOGETHER]
+            columns = self.store.arrays(positions, [*self.store.types])
+            ids = self.store.ids(positions).tolist()
+            expires_s = [self.expiry_s.get(key) for key in ids]
+            columns[EXPIRES] = pa.array(expires_s, pa.float64())
+            for name, sent_ids in self.sent_ids.items():
+                columns[sent_column(name)] = pa.array([key in sent_ids for key in ids], pa.bool_())
+            changed = positions - self.store.base_size
+            vectors = {name: vectors_at(parts, changed) for name, parts in self.vectors.items()}
+            yield pa.record_batch(columns), vectors
+
+
+def vectors_at(parts: Sequence[Vectors], positions: Positions) -> Vectors:
+    """Returns vectors by position, [m, dim]; the parts lie one behind the other."""
+    vectors: Vectors = np.empty((positions.size, parts[0].shape[1]), np.float32)
+    first = 0
+    for part in parts:
+        is_in_part = (positions >= first) & (positions < first + len(part))
+        vectors[is_in_part] = part[positions[is_in_part] - first]
+        first += len(part)
+    return vectors

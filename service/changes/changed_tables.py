@@ -1,0 +1,134 @@
+"""The changed rows of a loaded version, and the rows that new keys have got."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features.columns import Column
+from bundle.format.manifest import EmbeddedFeature, KeyedIds, inputs_of
+from bundle.tables.changed_rows import ChangedRows, Exchange
+from bundle.tables.id_values import integers
+from bundle.tables.new_keys import NewKeys
+from service.engine import lookup
+from service.versions.version import ModelVersion
+
+Ids = NDArray[Any]
+Rows = NDArray[np.int64]
+Vectors = NDArray[np.float32]
+
+
+class ChangedTables:
+    """The changed rows of all tables of a version. One thread at a time changes them.
+
+    Attributes:
+      rows: The changed rows of each table that has some.
+      new_keys: The keys that have got rows behind the files, of each table that has such keys.
+    """
+
+    def __init__(self, loaded: ModelVersion) -> None:
+        """Begins without changes; `loaded`: the version as it was loaded."""
+        self.rows: dict[str, ChangedRows] = {}
+        self.new_keys: dict[str, NewKeys] = {}
+        self._loaded = loaded
+
+    def of(self, table: str) -> ChangedRows:
+        """Returns the changed rows of a table."""
+        return self.rows.get(table) or ChangedRows.none(self._loaded.manifest.tables[table].dim)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many rows of each table are changed, lie in a file, and are new."""
+        counts = {f"table {name}": changed.count for name, changed in self.rows.items()}
+        for name, changed in self.rows.items():
+            if changed.file is not None:
+                counts[f"a file of table {name}"] = changed.file.header.count
+        for name, new_keys in self.new_keys.items():
+            counts[f"new rows of table {name}"] = new_keys.count
+        return counts
+
+    def rows_of(self, ids: Ids, feature: str) -> Rows:
+        """Returns the rows that ids stand for, -1 of unknown ones.
+
+        Args:
+          ids: [m], as clients send them.
+          feature: By whose rule they become rows; "": they are rows.
+
+        Raises:
+          FeatureError: A value is no id of the feature.
+        """
+        if not feature:
+            return np.asarray(ids, np.int64)
+        name, entry = lookup.embedded_feature(self._loaded, feature)
+        (read,) = inputs_of(name, entry)
+        rows, _ = self._loaded.reader.rows(name, {read: Column(ids)}, ids.size)
+        new_keys = self.new_keys.get(entry.table)
+        if new_keys is not None and self.takes_keys(feature):
+            is_unknown = rows < 0
+            rows[is_unknown] = new_keys.find(integers(read, ids[is_unknown]))
+        return rows
+
+    def takes_keys(self, feature: str) -> bool:
+        """Returns whether ids of a feature that its table does not know can become rows of it."""
+        if not feature:
+            return False
+        _, entry = lookup.embedded_feature(self._loaded, feature)
+        return self._takes_keys(entry)
+
+    def key_feature(self, table: str) -> str:
+        """Returns a feature by which a table takes new keys; "": it takes none."""
+        for name, entry in self._loaded.manifest.features.items():
+            if not isinstance(entry, EmbeddedFeature) or entry.table != table:
+                continue
+            if self._takes_keys(entry):
+                return name
+        return ""
+
+    def change(self, table: str, rows: Rows, vectors: Vectors) -> None:
+        """Gives rows of a table other vectors.
+
+        Args:
+          table: The name of the table.
+          rows: [n], distinct.
+          vectors: [n, dim], as the table stores them.
+        """
+        self.rows[table] = self.of(table).with_rows(rows, vectors)
+
+    def add_keys(self, table: str, keys: NDArray[np.int64], rows: Rows) -> Rows:
+        """Gives the keys that have no row of a table the next ones.
+
+        Args:
+          table: The name of the table.
+          keys: [n], distinct.
+          rows: [n], the row of each key, -1 of those that have none.
+
+        Returns:
+          [n], the row of each key.
+        """
+        is_new = rows < 0
+        if not is_new.any():
+            return rows
+        new_keys = self.new_keys.get(table)
+        if new_keys is None:
+            new_keys = NewKeys.none(self._loaded.manifest.tables[table].rows)
+        all_rows = rows.copy()
+        all_rows[is_new] = np.arange(np.count_nonzero(is_new)) + new_keys.end_row
+        self.new_keys[table] = new_keys.with_keys(keys[is_new])
+        return all_rows
+
+    def exchange_file(self, table: str, exchange: Exchange) -> bool:
+        """Reads changed rows of a table from a file; returns False if they are not those that were
+        applied.
+        """
+        changed = self.of(table).with_file(exchange)
+        if changed is None:
+            return False
+        self.rows[table] = changed
+        return True
+
+    def _takes_keys(self, entry: EmbeddedFeature) -> bool:
+        growing = self._loaded.reader.growing
+        return isinstance(entry.ids, KeyedIds) and growing.get(entry.table) == entry.ids.keys

@@ -1,0 +1,184 @@
+"""The vectors of changed candidates: which of them depend on a row, and their computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.errors import BundleError
+from bundle.features.columns import Column
+from bundle.format.manifest import EmbeddedFeature, Manifest
+from bundle.tables.id_values import distinct
+from service.changes.growing_vectors import Vectors
+from service.changes.row_readers import Positions, RowReaders
+from service.changes.store_changes import ChangedCorpus
+from service.engine import lookup, towers
+from service.engine.computation import completed
+from service.engine.execution import Execution
+from service.engine.limits import NotFinite
+from service.errors import SHARD_FAILURES, ServiceError
+from service.versions.version import ModelVersion, ServedIndex
+
+Ids = NDArray[Any]
+
+_EMBEDDED_TOGETHER = 1024
+"""Candidates whose vectors are computed at a time."""
+
+
+class ShardsFailed(Exception):
+    """Shards that a router needs to apply a change do not respond now."""
+
+
+class CandidateReaders:
+    """The candidates of a version whose vectors depend on rows of a table."""
+
+    def __init__(self, loaded: ModelVersion) -> None:
+        """Begins without candidates; `loaded`: the version as it was loaded."""
+        self._loaded = loaded
+        self._readers: dict[tuple[str, str], RowReaders] = {}
+        """The candidates of a corpus that read a table, by both names."""
+
+    def positions(
+        self,
+        table: str,
+        rows: NDArray[np.int64],
+        keys: Ids,
+        corpus_of: Callable[[str], ChangedCorpus],
+    ) -> dict[str, Positions]:
+        """Returns the candidates whose vectors depend on some rows, by corpus.
+
+        Args:
+          table: The name of the table.
+          rows: Its rows.
+          keys: Keys whose rows are not in its files, and that it has, or is about to get.
+          corpus_of: Returns the changes of a corpus by its name.
+        """
+        positions = {}
+        for corpus in self._loaded.corpora:
+            features = self._features_of(corpus, table)
+            if features:
+                store = corpus_of(corpus).store
+                positions[corpus] = self._of(corpus, table, features).positions(store, rows, keys)
+        return {corpus: readers for corpus, readers in positions.items() if readers.size}
+
+    def forget_from(self, corpus: str, position: int) -> None:
+        """Forgets the candidates from a position on: others have their positions now."""
+        for (name, _), readers in self._readers.items():
+            if name == corpus:
+                readers.forget_from(position)
+
+    def _features_of(self, corpus: str, table: str) -> list[str]:
+        """Returns the features by which candidate towers over a corpus read a table."""
+        loaded = self._loaded
+        names = [
+            name
+            for index in loaded.indexes.values()
+            if index.entry.corpus == corpus
+            for name in loaded.towers[index.entry.candidate_tower].features
+            if _reads(loaded.manifest, name, table)
+        ]
+        return list(dict.fromkeys(names))
+
+    def _of(self, corpus: str, table: str, features: Sequence[str]) -> RowReaders:
+        key = (corpus, table)
+        if key not in self._readers:
+            loaded = self._loaded
+            stored = loaded.corpora[corpus].entry.features
+            self._readers[key] = RowReaders(loaded.manifest, loaded.reader, features, stored)
+        return self._readers[key]
+
+
+class Unembedded:
+    """Changed candidates whose vectors are not those of their features and rows yet."""
+
+    def __init__(self) -> None:
+        """Begins without candidates."""
+        self._ids: dict[str, list[Ids]] = {}
+        """By corpus; an id may be there several times, and its candidate may be gone."""
+
+    def __bool__(self) -> bool:
+        return bool(self._ids)
+
+    def add(self, corpus: str, ids: Ids) -> None:
+        """Adds candidates of a corpus by their ids."""
+        self._ids.setdefault(corpus, []).append(ids)
+
+    def embed(self, served: ModelVersion, corpus_of: Callable[[str], ChangedCorpus]) -> int:
+        """Computes the vectors of all of them, which have vectors then.
+
+        Args:
+          served: The version with its changes, but for these vectors.
+          corpus_of: Returns the changes of a corpus by its name.
+
+        Returns:
+          How many vectors cannot be computed.
+
+        Raises:
+          ShardsFailed: A shard does not respond; all are to be computed still.
+        """
+        failed_count = 0
+        for corpus, parts in self._ids.items():
+            store = corpus_of(corpus)
+            positions = distinct(store.store.positions(np.concatenate(parts)))
+            positions = positions[positions >= 0]
+            for start in range(0, positions.size, _EMBEDDED_TOGETHER):
+                part = positions[start : start + _EMBEDDED_TOGETHER]
+                failed_count += _embed_part(served, store, part)
+        self._ids = {}
+        return failed_count
+
+
+def _embed_part(served: ModelVersion, store: ChangedCorpus, positions: Positions) -> int:
+    """Computes the vectors of some candidates; returns how many cannot be computed."""
+    columns = store.store.features(positions, store.base.entry.features)
+    try:
+        vectors = {
+            name: embedded(served, index, columns, positions.size)
+            for name, index in store.indexes.items()
+        }
+        store.embed(positions, vectors)
+    except (BundleError, ServiceError, NotFinite) as problem:
+        if is_of_shards(served, problem):
+            raise ShardsFailed(str(problem)) from problem
+        if positions.size > 1:  # the others have vectors
+            parts = np.split(positions, positions.size)
+            return sum(_embed_part(served, store, part) for part in parts)
+        return 1
+    return 0
+
+
+def embedded(
+    version: ModelVersion, index: ServedIndex, columns: Mapping[str, Column], n: int
+) -> Vectors:
+    """Returns the vectors of candidates by the candidate tower of an index, [n, dim].
+
+    Args:
+      version: The version with its changes.
+      index: The index.
+      columns: The features of n candidates.
+      n: Their number.
+
+    Raises:
+      BundleError: A column does not fit its feature.
+      ServiceError, NotFinite: The tower cannot compute with them.
+    """
+    tower = version.towers[index.entry.candidate_tower]
+    execution = Execution("change")
+    inputs = {name: column for name, column in columns.items() if name in tower.inputs}
+    fitted = lookup.fit(version, inputs, n, execution)
+    vectors: Vectors = completed(towers.result(version, tower, fitted, n, execution))
+    return np.asarray(vectors, np.float32)
+
+
+def is_of_shards(version: ModelVersion, problem: Exception) -> bool:
+    """Returns whether shards are at fault, and not a change."""
+    return version.shards is not None and isinstance(problem, SHARD_FAILURES)
+
+
+def _reads(manifest: Manifest, name: str, table: str) -> bool:
+    """Returns whether a feature reads a table."""
+    feature = manifest.features[name]
+    return isinstance(feature, EmbeddedFeature) and not feature.indicator and feature.table == table

@@ -1,0 +1,70 @@
+"""Moves changed rows from the memory of this process into the files that all processes map."""
+
+from __future__ import annotations
+
+from bundle.errors import BundleError
+from bundle.tables.changed_rows import ChangedRows
+from bundle.tables.row_file import RowFile
+from service.changes.applied_log import AppliedLog
+from service.changes.changed_version import ChangedVersion
+from service.changes.row_files import RowFiles, is_due
+
+
+class RowAbsorption:
+    """Has files hold the changed rows of one model. For one thread at a time. It holds the lock of
+    the log only while a version changes over to a file.
+    """
+
+    def __init__(self, log: AppliedLog) -> None:
+        """Begins; `log`: the log, beside which the files are."""
+        self._log = log
+        self._files = RowFiles(log.path)
+
+    def absorb(self) -> None:
+        """Has files hold the changed rows of tables of which many are in memory. Changes go on
+        meanwhile.
+
+        Raises:
+          BundleError: A file is damaged. The rows stay in memory.
+          OSError: A file cannot be read or written. Likewise.
+        """
+        with self._log.lock:
+            versions = list(self._log.versions)
+        for version in versions:
+            for table in list(version.tables.rows):
+                self._absorb_table(version, table)
+
+    def _absorb_table(self, version: ChangedVersion, name: str) -> None:
+        changed = version.tables.of(name)
+        if not is_due(changed):
+            return
+        number = version.loaded.version
+        table = version.loaded.manifest.tables[name]
+        problem: BundleError | None = None
+        try:
+            file = self._files.newer(number, name, table, changed)
+            if file is not None and self._read_from(version, name, changed, file):
+                return
+        except BundleError as error:
+            problem = error
+        # What is there is damaged, or of another log: it is replaced.
+        if self._files.write(number, name, table, changed):
+            self._files.remove_others([served.loaded.version for served in self._log.versions])
+            file = self._files.newer(number, name, table, changed)
+            if file is not None:
+                self._read_from(version, name, changed, file)
+        if problem is not None:
+            raise problem
+
+    def _read_from(
+        self, version: ChangedVersion, table: str, changed: ChangedRows, file: RowFile
+    ) -> bool:
+        """Reads changed rows from a file; returns whether they are not in memory any more."""
+        if not changed.contains(file.rows).all():
+            return False
+        exchange = changed.exchange(file)
+        with self._log.lock:
+            if version not in self._log.versions or not version.exchange_file(table, exchange):
+                return False
+            self._log.publish()
+            return not is_due(version.tables.of(table))
