@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.bundles.small import SmallBundle
+from tests.service.changes.wire import Wire
 from tests.service.running import RunningService
 
 
@@ -20,7 +21,9 @@ def start(
     """Starts services with logs of their own, over one root that has a version."""
     write()
 
-    def start(host: str, writer: RunningService | None = None, **options: Any) -> RunningService:
+    def start(
+        host: str, writer: RunningService | Wire | None = None, **options: Any
+    ) -> RunningService:
         followed = ""
         if writer is not None:
             followed = writer.http

@@ -7,14 +7,32 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from service.changes import absorption
 from service.errors import InvalidArgument, Unimplemented
 from tests.e2e.process import until
-from tests.service.changes.making import candidate, change, nearest
+from tests.service.changes.making import (
+    absorb,
+    candidate,
+    change,
+    listed,
+    nearest,
+    segments_of,
+)
+from tests.service.changes.wire import wire_to
 from tests.service.running import RunningService
 
 
 def problem_of(service: RunningService) -> str:
     return service.worker.changes.problem
+
+
+def sequence_of(service: RunningService) -> int:
+    return service.current().changes
+
+
+def all_have(followers: list[RunningService], writer: RunningService) -> bool:
+    """Returns whether services have all changes of the writer."""
+    return all(sequence_of(follower) == sequence_of(writer) for follower in followers)
 
 
 def test_a_follower_has_all_changes_before_it_is_ready_and_serves_those_that_come(
@@ -92,3 +110,53 @@ def test_workers_of_a_follower_share_one_copy(start: Callable[..., RunningServic
     until(lambda: {worker.current().changes for worker in workers} == {30})
     paths = [service.worker.changes.path_of("movies") for service in (writer, workers[0])]
     assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_the_follower_with_the_highest_sequence_becomes_the_writer(
+    start: Callable[..., RunningService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(absorption, "_PRELOAD_S", 0.0)
+    writer = start("writer")
+    with wire_to(writer.http) as first_wire, wire_to(writer.http) as second_wire:
+        follower = start("first", first_wire)
+        late_follower = start("second", second_wire)
+        # Each change is known to fewer services: the last one to the writer alone.
+        change(writer, "candidates/upsert", *[candidate(key) for key in range(5000, 5010)])
+        until(lambda: all_have([follower, late_follower], writer))
+        second_wire.passing = lambda _, content: None
+        change(writer, "candidates/upsert", candidate(5010, movie=1014))
+        until(lambda: all_have([follower], writer))
+        first_wire.passing = lambda _, content: None
+        change(writer, "candidates/upsert", candidate(5011))
+        services = [late_follower, follower, writer]
+        assert [sequence_of(service) for service in services] == [1, 2, 3]
+        for service in services:
+            service.close()
+
+    new_writer = start("first")
+    late_follower = start("second", new_writer)
+    change(new_writer, "candidates/upsert", candidate(5012))
+    absorb(new_writer)
+    change(new_writer, "candidates/delete", {"id": 5000})
+    until(lambda: all_have([late_follower], new_writer))
+
+    former_writer = start("writer", new_writer)
+    until(lambda: "the copy is of another log" in problem_of(former_writer))
+    assert sequence_of(former_writer) == 3
+    former_writer.close()
+    log = former_writer.worker.changes.path_of("movies")
+    log.rename(log.with_name("changes.log.of-the-former-writer"))
+    former_writer = start("writer", new_writer)
+    until(lambda: not problem_of(former_writer))
+
+    services = [new_writer, late_follower, former_writer]
+    until(lambda: all_have(services, new_writer))
+    vectors = np.eye(8, dtype=np.float32)
+    lists = [listed(service, vectors, k=60) for service in services]
+    assert lists[0] == lists[1] == lists[2]
+    ids = {*lists[0][0]}
+    assert {5001, 5010, 5012} <= ids
+    assert not {5000, 5011} & ids
+    assert [segments_of(service) for service in services] == [1, 1, 1]
+    logs = [service.worker.changes.path_of("movies").read_bytes() for service in services]
+    assert logs[0] == logs[1] == logs[2]
