@@ -107,11 +107,18 @@ class ChangedRows:
 
     Attributes:
       count: How many rows are changed.
+      memory_count: How many of them are read from memory.
       file: The file that has most of them; None: all are in memory.
     """
 
     def __init__(
-        self, memory: _Slots, settled: _Part, recent: _Part, file: RowFile | None, count: int
+        self,
+        memory: _Slots,
+        settled: _Part,
+        recent: _Part,
+        file: RowFile | None,
+        count: int,
+        memory_count: int,
     ) -> None:
         """Begins a state; callers use `none` and what makes a state of another.
 
@@ -121,8 +128,10 @@ class ChangedRows:
           recent: Rows that changed since, which may be among the others.
           file: Rows in a file, which may be among those in memory; None: there is none.
           count: How many rows are changed.
+          memory_count: How many of them are in memory.
         """
         self.count = count
+        self.memory_count = memory_count
         self.file = file
         self._memory = memory
         self._settled = settled
@@ -135,7 +144,7 @@ class ChangedRows:
         Args:
           dim: Number of values of a row.
         """
-        return cls(_Slots(0, dim), _EMPTY, _EMPTY, None, 0)
+        return cls(_Slots(0, dim), _EMPTY, _EMPTY, None, 0, 0)
 
     @property
     def dim(self) -> int:
@@ -222,8 +231,11 @@ class ChangedRows:
         if recent.rows.size > _RECENT_MAX:
             settled = settled.merged(*recent)
             recent = _EMPTY
-        count = self.count + int(np.count_nonzero(~self.contains(rows)))
-        return ChangedRows(memory, settled, recent, self.file, count)
+        is_in_memory = self._is_in_memory(rows)
+        is_changed = is_in_memory | self._is_in_file(rows)
+        count = self.count + int(np.count_nonzero(~is_changed))
+        memory_count = self.memory_count + int(np.count_nonzero(~is_in_memory))
+        return ChangedRows(memory, settled, recent, self.file, count, memory_count)
 
     def exchange(self, file: RowFile) -> Exchange:
         """Returns how a file differs from that of this state, for `with_file`."""
@@ -255,7 +267,7 @@ class ChangedRows:
         memory = _Slots(max(_SLOTS_MIN, 2 * memory_rows.size), self.dim)
         memory.add(vectors[is_kept])
         settled = _Part(memory_rows, np.arange(memory_rows.size))
-        return ChangedRows(memory, settled, _EMPTY, exchange.file, self.count)
+        return ChangedRows(memory, settled, _EMPTY, exchange.file, self.count, memory_rows.size)
 
     def contains(self, rows: Rows) -> NDArray[np.bool_]:
         """Returns which of some rows are changed; negative ones never are.
@@ -263,12 +275,7 @@ class ChangedRows:
         Args:
           rows: [n] int64, in any order.
         """
-        _, is_changed = self._recent.find(rows)
-        if self._settled.rows.size:
-            is_changed = is_changed | self._settled.find(rows)[1]
-        if self.file is not None:
-            is_changed = is_changed | _find(self.file.rows, rows)[1]
-        return is_changed
+        return self._is_in_memory(rows) | self._is_in_file(rows)
 
     def replace(self, rows: Rows, out: Vectors) -> None:
         """Writes the vectors of those rows that are changed over what was read of the table.
@@ -290,6 +297,17 @@ class ChangedRows:
             if changed.size:
                 slots = part.slots[positions[changed]]
                 out[changed] = self._memory.vectors.take(slots, axis=0)
+
+    def _is_in_memory(self, rows: Rows) -> NDArray[np.bool_]:
+        _, is_in_memory = self._recent.find(rows)
+        if self._settled.rows.size:
+            is_in_memory = is_in_memory | self._settled.find(rows)[1]
+        return is_in_memory
+
+    def _is_in_file(self, rows: Rows) -> NDArray[np.bool_]:
+        if self.file is None:
+            return np.zeros(len(rows), np.bool_)
+        return _find(self.file.rows, rows)[1]
 
 
 def _find(ascending: Rows, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,18 @@ from service.versions.version import ModelVersion
 Ids = NDArray[Any]
 Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
+
+
+class RowCounts(NamedTuple):
+    """Where the changed rows of a table are read from.
+
+    Attributes:
+      memory: How many, from the memory of this process.
+      file: How many, from a file that all processes map.
+    """
+
+    memory: int
+    file: int
 
 
 class ChangedTables:
@@ -41,14 +53,19 @@ class ChangedTables:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many rows of each table are changed, lie in a file, and are new."""
+        """How many rows of each table are changed, and how many are new."""
         counts = {f"table {name}": changed.count for name, changed in self.rows.items()}
-        for name, changed in self.rows.items():
-            if changed.file is not None:
-                counts[f"a file of table {name}"] = changed.file.header.count
         for name, new_keys in self.new_keys.items():
             counts[f"new rows of table {name}"] = new_keys.count
         return counts
+
+    @property
+    def row_counts(self) -> Mapping[str, RowCounts]:
+        """Where the changed rows of each table are read from."""
+        return {
+            name: RowCounts(changed.memory_count, changed.count - changed.memory_count)
+            for name, changed in self.rows.items()
+        }
 
     def rows_of(self, ids: Ids, feature: str) -> Rows:
         """Returns the rows that ids stand for, -1 of unknown ones.

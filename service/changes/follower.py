@@ -13,6 +13,7 @@ from bundle.changes.log import Record
 from bundle.errors import BundleError, LogsDiffer
 from bundle.format.paths import is_name
 from service.changes.absorption import Absorber, AbsorptionFailed
+from service.changes.changed_tables import RowCounts
 from service.changes.copying import LogCopier, Source
 from service.changes.model_changes import ModelChanges
 from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult
@@ -88,6 +89,8 @@ class Changes:
         self._absorber = Absorber(settings.changes_dir or settings.root, self._stopping)
         self._reported: dict[str, tuple[object, ...]] = {}
         """What the metrics were set for, by model."""
+        self._reported_tables: dict[str, set[str]] = {}
+        """The tables that metrics have been set for, by model."""
         self._unabsorbed: dict[str, str] = {}
         """Why changes are not absorbed, by model."""
         self._unusable: dict[tuple[str, int, str], str] = {}
@@ -355,6 +358,7 @@ class Changes:
                 self._absorb_rows_at[name] = time.monotonic() + _ABSORB_AGAIN_S
                 text = str(problem)
                 log.warning("changed_rows_not_absorbed", extra=fields(model=name, problem=text))
+            self._report_rows(name, model)
 
     def _of(self, name: str) -> ModelChanges:
         with self._lock:
@@ -404,6 +408,7 @@ class Changes:
         in_segments, in_slots = model.segments.changed_candidates
         self._metrics.set("changed_candidates", in_segments, name, "index")
         self._metrics.set("changed_candidates", in_slots, name, "exact")
+        self._report_rows(name, model)
         unusable = self._unusable_of(name, model)
         self._metrics.set("segments_unusable", len(unusable), name)
         for (version, corpus), problem in unusable.items():
@@ -411,6 +416,15 @@ class Changes:
                 about = fields(model=name, version=version, corpus=corpus, problem=problem)
                 log.error("segment_not_used", extra=about)
                 self._unusable[name, version, corpus] = problem
+
+    def _report_rows(self, name: str, model: ModelChanges) -> None:
+        counts = model.rows.counts
+        tables = self._reported_tables.setdefault(name, set())
+        tables.update(counts)
+        for table in list(tables):  # those of versions that are gone, too, which have none now
+            memory, file = counts.get(table, RowCounts(0, 0))
+            self._metrics.set("changed_rows", memory, name, table, "memory")
+            self._metrics.set("changed_rows", file, name, table, "file")
 
     def _run_absorber(self) -> None:
         while not self._stopping.wait(_ABSORB_S):

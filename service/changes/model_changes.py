@@ -71,27 +71,31 @@ class ModelChanges:
           LogDamaged, FormatError: The log cannot be read any further.
           OSError: Likewise.
         """
-        log = self.log
-        with log.lock:
-            log.follow()
-            return AppliedChanges(log.model, log.sequence, dict(log.summary.streams))
+        applied = self.log
+        with applied.lock:
+            applied.follow()
+            return AppliedChanges(applied.model, applied.sequence, dict(applied.summary.streams))
 
     def status(self) -> dict[str, Any]:
         """Returns what operators are shown."""
-        log = self.log
-        with log.lock:
+        applied = self.log
+        with applied.lock:
             return {
-                "log": str(log.path),
-                "sequence": log.sequence,
-                "problem": log.problem or log.behind,
-                "streams": dict(log.summary.streams),
+                "log": str(applied.path),
+                "sequence": applied.sequence,
+                "problem": applied.problem or applied.behind,
+                "streams": dict(applied.summary.streams),
                 "versions": [
                     {
                         "version": version.loaded.version,
                         "sequence": version.sequence,
                         "changed": version.counts(),
+                        "rows": {
+                            table: counts._asdict()
+                            for table, counts in version.tables.row_counts.items()
+                        },
                         "dropped": dict(version.dropped),
                     }
-                    for version in log.versions
+                    for version in applied.versions
                 ],
             }

@@ -6,6 +6,7 @@ from bundle.errors import BundleError
 from bundle.tables.changed_rows import ChangedRows
 from bundle.tables.row_file import RowFile
 from service.changes.applied_log import AppliedLog
+from service.changes.changed_tables import RowCounts
 from service.changes.changed_version import ChangedVersion
 from service.changes.row_files import RowFiles, is_due
 
@@ -19,6 +20,17 @@ class RowAbsorption:
         """Begins; `log`: the log, beside which the files are."""
         self._log = log
         self._files = RowFiles(log.path)
+
+    @property
+    def counts(self) -> dict[str, RowCounts]:
+        """Where the changed rows of each table are read from, over all versions."""
+        counts: dict[str, RowCounts] = {}
+        with self._log.lock:
+            for version in self._log.versions:
+                for table, of_version in version.tables.row_counts.items():
+                    memory, file = counts.get(table, RowCounts(0, 0))
+                    counts[table] = RowCounts(memory + of_version.memory, file + of_version.file)
+        return counts
 
     def absorb(self) -> None:
         """Has files hold the changed rows of tables of which many are in memory. Changes go on

@@ -266,6 +266,12 @@ GAUGES: dict[str, tuple[str, tuple[str, ...], Merge]] = {
         ("model", "search"),
         "livemax",
     ),
+    "changed_rows": (
+        "Changed rows of a table that each worker reads from its own memory (`memory`), or from "
+        "the file that all workers map (`file`)",
+        ("model", "table", "storage"),
+        "livemax",
+    ),
     "segments_unusable": (
         "Corpora whose segments a process cannot use, so that it searches all changed candidates "
         "exactly",

@@ -42,14 +42,17 @@ def users(service: RunningService) -> list[float]:
     ]
 
 
-def counts(service: RunningService) -> tuple[int, int, int]:
-    """Returns how many rows are changed, how many a file has, and how many are in memory."""
+def counts(service: RunningService) -> tuple[int, int]:
+    """Returns how many changed rows are read from memory and from the file, as the status and the
+    metric have it.
+    """
     (version,) = service.worker.changes.status("movies")["versions"]
-    changed = service.current().reader._changes
-    assert changed is not None
-    (rows,) = changed.by_table.values()
-    in_file = version["changed"].get("a file of table users", 0)
-    return version["changed"]["table users"], in_file, rows.memory_bytes // 32
+    rows = version["rows"]["users"]
+    assert version["changed"]["table users"] == rows["memory"] + rows["file"]
+    for storage, count in rows.items():
+        labels = {"model": "movies", "table": "users", "storage": storage}
+        until(lambda: service.value("rowcast_changed_rows", **labels) == count)  # noqa: B023
+    return rows["memory"], rows["file"]
 
 
 def versions(service: RunningService) -> list[int]:
@@ -74,23 +77,23 @@ def test_every_process_reads_rows_from_one_file_as_from_its_memory(
     services = [serve(), serve()]
     set_users(services[0], 0, 4, 1.0)
     absorb(services[0])
-    assert counts(services[0]) == (4, 0, 4)
+    assert counts(services[0]) == (4, 0)
     set_users(services[0], 2, 6, 2.0)
     until(lambda: services[1].current().changes == 2)
     expected = users(services[0])
     absorb(services[0])
-    assert counts(services[0]) == (8, 8, 0)
-    assert counts(services[1]) == (8, 0, 8)
+    assert counts(services[0]) == (0, 8)
+    assert counts(services[1]) == (8, 0)
     set_users(services[1], 5, 2, 3.0)
     until(lambda: services[0].current().changes == 3)
     absorb(services[1])
-    assert [counts(service) for service in services] == [(8, 8, 2), (8, 8, 2)]
+    assert [counts(service) for service in services] == [(2, 6), (2, 6)]
     expected[5:7] = [expected[5] * 1.5] * 2
     for service in (*services, serve()):
         absorb(service)
         assert users(service) == pytest.approx(expected)
         assert users(service) == users(services[0])
-        assert counts(service) == (8, 8, 2)
+        assert counts(service) == (2, 6)
 
 
 def test_a_file_is_replaced_and_those_of_older_versions_are_removed(
@@ -108,7 +111,7 @@ def test_a_file_is_replaced_and_those_of_older_versions_are_removed(
         absorb(service)
         assert row_file(service).stat().st_ino != first
         assert not unfinished.exists()
-        assert counts(service) == (9, 9, 0)
+        assert counts(service) == (0, 9)
         assert before.reader.take("users", np.array([0, 3]))[:, 0].tolist() == [1.0, 1.0]
     assert users(service)[:9] == [1.0] * 3 + [2.0] * 6
     for version in (2, 3):  # the one before the current version is kept
@@ -139,7 +142,7 @@ def test_a_process_with_a_damaged_file_goes_on_with_its_memory(
     assert users(services[1]) == users(services[0])
     until(lambda: "changed_rows_not_absorbed" in Path(stream.name).read_text())
     assert "does not match its checksum" in Path(stream.name).read_text()
-    assert counts(services[1]) == (6, 6, 0)  # it has written the file anew
+    assert counts(services[1]) == (0, 6)  # it has written the file anew
 
 
 def test_a_file_that_cannot_be_written_leaves_rows_in_memory(
@@ -150,7 +153,7 @@ def test_a_file_that_cannot_be_written_leaves_rows_in_memory(
     row_file(service).with_name(f"{row_file(service).name}.lock").mkdir()
     set_users(service, 0, 6, 1.0)
     absorb(service)
-    assert counts(service) == (6, 0, 6)
+    assert counts(service) == (6, 0)
     assert users(service)[:6] == [1.0] * 6
     until(lambda: "Is a directory" in Path(stream.name).read_text())
 
@@ -165,6 +168,6 @@ def test_a_file_of_another_history_is_replaced(write: Write, serve: Serve) -> No
     restarted = serve()
     set_users(restarted, 2, 6, 2.0)
     absorb(restarted)
-    assert counts(restarted) == (6, 6, 0)
+    assert counts(restarted) == (0, 6)
     assert users(restarted)[2:8] == [2.0] * 6
     assert users(restarted)[0] != 1.0

@@ -18,9 +18,11 @@ import uvicorn
 from typer.testing import Result
 
 from service.admin.api import create_admin_app
+from service.changes import row_files
 from service.coordinator import Coordinator
 from service.engine.calls import Retrieval, Target
 from tests.bundles.small import SmallBundle, write_small_bundle
+from tests.e2e.process import until
 from tests.service.cli.test_ctl import ctl
 from tests.service.running import RunningService, flip
 
@@ -153,6 +155,20 @@ def test_contexts_are_added_and_deleted(service: ChangingService, tmp_path: Path
         "contexts users": 1
     }
     assert service.document("contexts", "delete", "movies", "99", "100")["unknown"] == [100]
+
+
+def test_status_says_how_many_rows_are_in_memory_and_in_a_file(
+    service: ChangingService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_files, "MEMORY_BYTES", 0)
+    file = lines(tmp_path / "rows", *({"id": row, "vector": [1.0] * 8} for row in range(3)))
+    service.printed("rows", "upsert", "movies", "--table", "users", "--file", file)
+
+    def is_in_file() -> bool:
+        expected = "    table users: 0 changed rows in memory, 3 in a file\n"
+        return service.printed("changes", "status", "movies").endswith(expected)
+
+    until(is_in_file)
 
 
 def test_items_that_do_not_fit_together_are_sent_one_after_the_other(
