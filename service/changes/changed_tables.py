@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,15 +42,25 @@ class ChangedTables:
       new_keys: The keys that have got rows behind the files, of each table that has such keys.
     """
 
-    def __init__(self, loaded: ModelVersion) -> None:
-        """Begins without changes; `loaded`: the version as it was loaded."""
+    def __init__(self, loaded: ModelVersion, directory: Path) -> None:
+        """Begins without changes.
+
+        Args:
+          loaded: The version as it was loaded.
+          directory: On the disk where vectors lie that would take much memory.
+        """
+        self._directory = directory
         self.rows: dict[str, ChangedRows] = {}
         self.new_keys: dict[str, NewKeys] = {}
         self._loaded = loaded
 
     def of(self, table: str) -> ChangedRows:
         """Returns the changed rows of a table."""
-        return self.rows.get(table) or ChangedRows.none(self._loaded.manifest.tables[table].dim)
+        changed = self.rows.get(table)
+        if changed is None:
+            dim = self._loaded.manifest.tables[table].dim
+            changed = ChangedRows.none(dim, self._directory)
+        return changed
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -80,7 +80,7 @@ class ChangedVersion:
           segments: Those of the model.
         """
         self.loaded = loaded
-        self.tables = ChangedTables(loaded)
+        self.tables = ChangedTables(loaded, segments.path.parent)
         self.served = loaded
         self.sequence = 0
         self.dropped: Counter[str] = Counter()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import BundleError, RowOutOfRange, VectorRefused
 from bundle.format.tables import TableDtype
-from bundle.tables import changed_rows
+from bundle.tables import changed_rows, row_file
 from bundle.tables.changed_rows import ChangedRows, rounded
 from bundle.tables.reader import TableReader
 from bundle.tables.row_file import RowFile, write_row_file
@@ -198,6 +198,53 @@ def test_rows_that_change_for_ever_take_no_more_memory() -> None:
     tracemalloc.stop()
     assert (state.vectors == 1_999).all()
     assert peak_bytes < 100_000  # a copy of all vectors takes 6,400
+
+
+def test_many_rows_take_little_memory_until_a_file_has_them_and_when_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changed_rows, "_UNMAPPED_BYTES", 100_000)
+    monkeypatch.setattr(changed_rows, "_COMPARED", 500)
+    monkeypatch.setattr(row_file, "_CHUNK_ROWS", 500)
+    count = 20_000
+    vectors_bytes = count * 64 * 4
+    state = ChangedRows.none(64, tmp_path)
+
+    def vectors_of(rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        return np.repeat(rows[:, None], 64, axis=1).astype(np.float32)
+
+    tracemalloc.start()
+    for first in range(0, count, 500):
+        rows = np.arange(first, first + 500)
+        state = state.with_rows(rows, vectors_of(rows))
+    path = tmp_path / "rows"
+    write_row_file(path, "users", "float32", state.rows, 64, state.vectors_of)
+    in_memory = state
+    file = RowFile(path)
+    changed = state.with_rows(np.arange(3), vectors_of(np.arange(7, 10)))
+    in_file = changed.with_file(changed.exchange(file))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak_bytes < vectors_bytes / 2  # the numbers of the rows, and parts of the vectors
+    assert in_file is not None
+    assert (in_memory.memory_count, in_file.memory_count) == (count, 3)
+    rows = np.arange(count)
+    assert (in_memory.vectors_of(rows) == vectors_of(rows)).all()
+    assert (in_file.vectors_of(rows)[3:] == vectors_of(rows)[3:]).all()
+    assert in_file.vectors_of(rows[:3])[:, 0].tolist() == [7.0, 8.0, 9.0]
+    assert [*tmp_path.iterdir()] == [path], "the file of a process has no name"
+
+
+@pytest.mark.parametrize("directory", ["missing", "file"])
+def test_rows_are_in_memory_where_no_file_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directory: str
+) -> None:
+    monkeypatch.setattr(changed_rows, "_UNMAPPED_BYTES", 0)
+    (tmp_path / "file").touch()
+    state = ChangedRows.none(4, tmp_path / directory)
+    state = state.with_rows(np.arange(9), np.ones((9, 4), np.float32))
+    assert state.vectors.tolist() == [[1.0] * 4] * 9
 
 
 def test_states_that_several_threads_make_of_one_have_the_vectors_of_each() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
@@ -9,6 +10,7 @@ from typing import TextIO
 import numpy as np
 import pytest
 
+from bundle.tables import changed_rows
 from service.changes import row_files
 from service.engine.calls import Lookup
 from tests.bundles.small import SmallBundle
@@ -62,6 +64,12 @@ def versions(service: RunningService) -> list[int]:
 
 def absorb(service: RunningService) -> None:
     service.worker.changes.absorb_rows()
+
+
+def nameless_files(directory: Path) -> list[str]:
+    """Returns the files without a name in a directory that this process maps."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return [line for line in lines if f" {directory}/" in line and line.endswith("(deleted)")]
 
 
 def row_file(service: RunningService, version: int = 1) -> Path:
@@ -156,6 +164,27 @@ def test_a_file_that_cannot_be_written_leaves_rows_in_memory(
     assert counts(service) == (6, 0)
     assert users(service)[:6] == [1.0] * 6
     until(lambda: "Is a directory" in Path(stream.name).read_text())
+
+
+def test_a_start_lays_many_rows_into_a_file_without_a_name_until_the_file_of_all_is_mapped(
+    write: Write, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write()
+    service = serve()
+    for number in range(10):
+        set_users(service, 10 * (number % 5), 10, float(number))
+    absorb(service)
+    expected = users(service)
+    monkeypatch.setattr(changed_rows, "_UNMAPPED_BYTES", 64 * 32)
+    restarted = serve()
+    directory = service.worker.changes.path_of("movies").parent
+    assert nameless_files(directory), "100 changes of rows of 32 bytes are more than is in memory"
+    assert users(restarted) == expected
+    assert counts(restarted) == (50, 0)
+    absorb(restarted)
+    assert counts(restarted) == (0, 50)
+    assert users(restarted) == expected
+    until(lambda: gc.collect() >= 0 and not nameless_files(directory))
 
 
 def test_a_file_of_another_history_is_replaced(write: Write, serve: Serve) -> None:
