@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,10 @@ _ROUNDING = 2.0**-16
 """Far above the error of a product of two vectors in float32, as a share of the product of their
 lengths.
 """
+_MARGINS_MAX = 1e30
+"""Margins of keys below which these are finite."""
+_PRODUCTS_MAX = 1_000_000
+"""Multiplications in a product of matrices up to which OpenBLAS does not copy the factors first."""
 
 
 class ExactIndex:
@@ -62,7 +66,7 @@ class ExactIndex:
         queries: Vectors,
         k: int,
         positions_allowed: NDArray[np.integer[Any]] | None = None,
-        each: Each | None = None,
+        run_each: Each | None = None,
     ) -> tuple[Positions, Vectors]:
         """Finds the k nearest of all vectors, or of some.
 
@@ -70,8 +74,8 @@ class ExactIndex:
           queries: [n, dim] float32.
           k: neighbors wanted per query.
           positions_allowed: [m], distinct; None: all.
-          each: has every block scored, perhaps by several threads; None: one after the other. The
-            result is the same.
+          run_each: Has every block scored, perhaps by several threads; None: one after the other.
+            The result is the same.
         Returns:
           positions [n, k] int64 and scores [n, k] float32, best first; past the end of what is
           there -1 and -inf. Scores beyond float32 are infinities.
@@ -80,14 +84,16 @@ class ExactIndex:
         """
         check_queries(queries, self.dim, k)
         queries = self._prepared(queries)
-        rows_total = self.size if positions_allowed is None else positions_allowed.size
+        rows_total = self.size
+        if positions_allowed is not None:
+            rows_total = positions_allowed.size
         best_positions = np.full((len(queries), k), -1, np.int64)
         best_scores = np.full((len(queries), k), -np.inf, np.float32)
         block_rows = max(1, _BLOCK_BYTES // (4 * max(self.dim, len(queries), 1)))
         merging = threading.Lock()
 
-        def score(at: int) -> None:
-            first = at * block_rows
+        def score(number: int) -> None:
+            first = number * block_rows
             if positions_allowed is None:
                 positions = np.arange(first, min(first + block_rows, rows_total), dtype=np.int64)
                 scores = self._scored(queries, slice(first, first + positions.size))
@@ -109,7 +115,7 @@ class ExactIndex:
                     best_scores[row] = merged_scores[order]
                     best_positions[row] = merged[order]
 
-        (each or _in_turn)(ceil_div(rows_total, block_rows), score)
+        (run_each or _in_turn)(ceil_div(rows_total, block_rows), score)
         return best_positions, best_scores
 
     def scores(self, query: Vectors, positions: Positions) -> Vectors:
@@ -122,7 +128,9 @@ class ExactIndex:
 
     def _prepared(self, queries: Vectors) -> Vectors:
         queries = np.ascontiguousarray(queries, np.float32)
-        return normalised(queries) if self._distance == "cosine" else queries
+        if self._distance == "cosine":
+            return normalised(queries)
+        return queries
 
     @np.errstate(over="ignore", invalid="ignore")
     def _scored(self, queries: Vectors, rows: slice | Subset) -> Vectors:
@@ -150,12 +158,12 @@ def _known_lengths(lengths: Vectors, rows: slice | Subset, vectors: Vectors) -> 
       rows: [m] of them.
       vectors: [m, dim] that lie there.
     """
-    known: Vectors = lengths[rows]
-    if known.size and not known.all():
-        known = np.sqrt(np.vecdot(vectors, vectors))
-        known[known == 0] = 1
-        lengths[rows] = known
-    return known
+    row_lengths: Vectors = lengths[rows]
+    if row_lengths.size and not row_lengths.all():
+        row_lengths = np.sqrt(np.vecdot(vectors, vectors))
+        row_lengths[row_lengths == 0] = 1
+        lengths[rows] = row_lengths
+    return row_lengths
 
 
 def rank_exactly(
@@ -191,22 +199,36 @@ def exact_scores(
 ) -> Vectors:
     """Returns the scores of `rank_exactly`: [m] float32, in the order of `positions`."""
     block = max(1, _CACHED_BYTES // (4 * vectors.shape[1]))
-    scores = np.empty(positions.size, np.float32)
-    for first in range(0, positions.size, block):
-        part = slice(first, first + block)
-        # This is faster than checking that they are inside.
-        rows = vectors.take(positions[part], axis=0, mode="clip")
-        with np.errstate(over="ignore", invalid="ignore"):
-            if distance == "squared_l2":
-                rows -= query
-                scores[part] = np.float32(0) - np.vecdot(rows, rows)
-            else:
-                scores[part] = np.vecdot(rows, query)
-            if distance == "cosine":
-                lengths = np.sqrt(np.vecdot(rows, rows))
-                scores[part] = np.divide(
-                    scores[part], lengths, out=np.zeros_like(lengths), where=lengths > 0
-                )
+    with np.errstate(over="ignore", invalid="ignore"):
+        if positions.size <= block:
+            # To clip positions is faster than to check that they are inside.
+            return _scores_of_rows(vectors.take(positions, axis=0, mode="clip"), query, distance)
+        scores = np.empty(positions.size, np.float32)
+        for first in range(0, positions.size, block):
+            part = slice(first, first + block)
+            rows = vectors.take(positions[part], axis=0, mode="clip")
+            scores[part] = _scores_of_rows(rows, query, distance)
+        return scores
+
+
+def _scores_of_rows(rows: Vectors, queries: Vectors, distance: Distance) -> Vectors:
+    """Returns the exact scores of vectors, [m] float32. Scores beyond float32 are infinities or
+    NaN, which the caller has NumPy ignore.
+
+    Args:
+      rows: [m, dim] float32, which are overwritten.
+      queries: [dim] float32, the query of all rows, or [m, dim] float32, that of each row.
+      distance: As of `rank_exactly`.
+    """
+    scores: Vectors
+    if distance == "squared_l2":
+        rows -= queries
+        scores = np.float32(0) - np.vecdot(rows, rows)
+        return scores
+    scores = np.vecdot(rows, queries)
+    if distance == "cosine":
+        lengths = np.sqrt(np.vecdot(rows, rows))
+        scores = np.divide(scores, lengths, out=np.zeros_like(lengths), where=lengths > 0)
     return scores
 
 
@@ -219,7 +241,8 @@ class VectorBlock:
         """Takes [m, dim] float32."""
         self.vectors = vectors
         self._distance = distance
-        squares = np.vecdot(vectors, vectors)
+        with np.errstate(over="ignore"):
+            squares = np.vecdot(vectors, vectors)
         lengths = np.sqrt(squares)
         self._longest = float(lengths.max(initial=0))
         # What turns products of vectors into keys: factors of cosine, or terms of squared_l2.
@@ -231,49 +254,117 @@ class VectorBlock:
             self._terms = squares / 2
 
     def search(
-        self, queries: Vectors, counts: Sequence[int], floors: Sequence[float] | None = None
+        self, queries: Vectors, counts: Sequence[int], floors: Vectors | None = None
     ) -> list[tuple[Positions, Vectors]]:
         """Finds the nearest of all.
 
         Args:
           queries: [n, dim] float32; for cosine, of length 1.
-          counts: wanted of each, n; at least 1.
-          floors: n scores; what scores less than that of its query may be left out. None: nothing
+          counts: The numbers of vectors wanted of each, n; at least 1.
+          floors: [n] scores; what scores less than that of its query may be left out. None: nothing
             may.
+
         Returns:
-          of each what `rank_exactly` returns of all, or of those that reach the floor.
+          For each query, what `rank_exactly` returns of all, or of those that reach the floor.
         """
         if floors is None:
-            floors = [-math.inf] * len(queries)
+            floors = np.full(len(queries), -np.inf, np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
-            if len(queries) == 1:
-                keys = (self.vectors @ queries[0])[np.newaxis]
-            else:
-                keys = queries @ self.vectors.T
-            sizes = np.sqrt(np.vecdot(queries, queries)) * self._longest
-            if self._factors is not None:
-                keys *= self._factors
-                sizes = np.ones(len(keys))
-            elif self._terms is not None:
-                keys -= self._terms
-                sizes = sizes + self._longest**2
-            margins = (sizes * _ROUNDING).tolist()
+            keys = self._keys(queries)
+            key_floors, margins = self._key_floors(queries, floors)
         ranked = []
-        for query, row, k, margin, floor in zip(
-            queries, keys, counts, margins, floors, strict=True
-        ):
-            contenders = _not_below(row, k, self._key_floor(query, floor, margin))
+        for number, k in enumerate(counts):
+            contenders = _not_below(keys[number], k, float(key_floors[number]))
             if contenders is None:
-                contenders = _contenders(row, k, margin)
-            ranked.append(rank_exactly(self.vectors, query, contenders, k, self._distance))
+                contenders = _contenders(keys[number], k, float(margins[number]))
+            neighbors = rank_exactly(self.vectors, queries[number], contenders, k, self._distance)
+            ranked.append(neighbors)
         return ranked
 
-    def _key_floor(self, query: Vectors, floor: float, margin: float) -> float:
-        """Returns what the key of each vector reaches whose score reaches a floor."""
-        if self._distance != "squared_l2":
-            return floor - margin
-        square = float(np.vecdot(query, query))
-        return (floor + square) / 2 - margin - square * _ROUNDING
+    def reaching(self, queries: Vectors, floors: Vectors) -> Reaching | None:
+        """Finds all vectors that score at least as high as a floor.
+
+        Args:
+          queries: [n, dim] float32; for cosine, of length 1.
+          floors: [n] float32, the lowest score wanted of each.
+
+        Returns:
+          What reaches the floor of its query, and perhaps what scores hardly less, in the order of
+          the queries and of the vectors. None: A floor or a score may be no number, or so much
+          reaches a floor that `search` takes less time.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            key_floors, margins = self._key_floors(queries, floors)
+            # No sum of products exceeds the lengths of both factors, of which this is a share.
+            if not (sum(margins.tolist()) < _MARGINS_MAX and math.isfinite(sum(floors.tolist()))):
+                return None
+            is_contender = self._keys(queries) >= key_floors[:, np.newaxis]
+            # One dimension is searched several times as fast as two.
+            cells = is_contender.ravel().nonzero()[0]
+            if cells.size > len(queries) * _SORTED_MAX:
+                return None
+            if len(queries) == 1:
+                rows = self.vectors.take(cells, axis=0)
+                scores = _scores_of_rows(rows, queries[0], self._distance)
+                return Reaching(np.zeros(cells.size, np.int64), cells, scores)
+            numbers = cells // len(self.vectors)
+            indices = cells - numbers * len(self.vectors)
+            rows = self.vectors.take(indices, axis=0)
+            scores = _scores_of_rows(rows, queries.take(numbers, axis=0), self._distance)
+            return Reaching(numbers, indices, scores)
+
+    def _keys(self, queries: Vectors) -> Vectors:
+        """Returns what orders the vectors nearly as their scores do, [n, m] float32."""
+        keys = _products(self.vectors, queries)
+        if self._factors is not None:
+            keys *= self._factors
+        elif self._terms is not None:
+            keys -= self._terms
+        return keys
+
+    def _key_floors(self, queries: Vectors, floors: Vectors) -> tuple[Vectors, Vectors]:
+        """Returns what the key of each vector reaches whose score reaches a floor, and by how much
+        keys may be wrong: both [n] float32, of each query.
+        """
+        squares: Vectors = np.vecdot(queries, queries)
+        margins: Vectors = np.sqrt(squares) * np.float32(self._longest * _ROUNDING)
+        if self._distance == "dot_product":
+            return floors - margins, margins
+        if self._distance == "cosine":
+            margins = np.full(squares.size, _ROUNDING, np.float32)
+            return floors - margins, margins
+        margins += np.float32(self._longest**2 * _ROUNDING)
+        return (floors + squares) / 2 - margins - squares * np.float32(_ROUNDING), margins
+
+
+class Reaching(NamedTuple):
+    """Vectors of a block that reach the floors of queries.
+
+    Attributes:
+      numbers: [r] int64, the numbers of the queries.
+      indices: [r] int64, those of the vectors in the block.
+      scores: [r] float32, those of `rank_exactly`.
+    """
+
+    numbers: Positions
+    indices: Positions
+    scores: Vectors
+
+
+def _products(vectors: Vectors, queries: Vectors) -> Vectors:
+    """Returns the dot products of [n, dim] queries with [m, dim] vectors, [n, m]."""
+    if len(queries) == 1:
+        product: Vectors = vectors @ queries[0]
+        return product[np.newaxis]
+    # To multiply few rows by a transposed matrix takes OpenBLAS several times as long as this, and
+    # so does a product of more than a million multiplications.
+    columns = np.ascontiguousarray(queries.T)
+    products: Vectors = np.empty((len(queries), len(vectors)), np.float32)
+    rows = max(1, _PRODUCTS_MAX // max(1, columns.size))
+    for first in range(0, len(vectors), rows):
+        part = slice(first, first + rows)
+        products[:, part] = (vectors[part] @ columns).T
+    return products
 
 
 def _not_below(keys: Vectors, k: int, floor: float) -> Positions | None:
@@ -311,8 +402,8 @@ def _reached(keys: Vectors, k: int) -> float:
 
 
 def _in_turn(count: int, call: Callable[[int], None]) -> None:
-    for at in range(count):
-        call(at)
+    for number in range(count):
+        call(number)
 
 
 def normalised(vectors: Vectors) -> Vectors:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -58,12 +60,12 @@ def test_cosine_finds_the_same_whatever_was_searched_before() -> None:
 
     index = ExactIndex(vectors, "cosine")
     for _ in range(2):
-        found = index.search(queries, 20, some_positions)
-        np.testing.assert_array_equal(found[0], part[0])
-        np.testing.assert_array_equal(found[1], part[1])
-        found = index.search(queries, 300)
-        np.testing.assert_array_equal(found[0], whole[0])
-        np.testing.assert_array_equal(found[1], whole[1])
+        part_again = index.search(queries, 20, some_positions)
+        np.testing.assert_array_equal(part_again[0], part[0])
+        np.testing.assert_array_equal(part_again[1], part[1])
+        whole_again = index.search(queries, 300)
+        np.testing.assert_array_equal(whole_again[0], whole[0])
+        np.testing.assert_array_equal(whole_again[1], whole[1])
     zeros = np.isin(whole[0], np.arange(0, 300, 40))
     assert zeros.sum() == 2 * 8
     assert (whole[1][zeros] == 0).all()
@@ -91,16 +93,16 @@ def test_exact_search_finds_the_same_in_whatever_order_and_threads_blocks_are_sc
     index = ExactIndex(vectors, distance)
 
     def backwards(count: int, score: Callable[[int], None]) -> None:
-        for at in reversed(range(count)):
-            score(at)
+        for number in reversed(range(count)):
+            score(number)
 
     def beside_each_other(count: int, score: Callable[[int], None]) -> None:
         with ThreadPoolExecutor(3) as threads:
             list(threads.map(score, range(count)))
 
     in_turn = index.search(queries, 20)
-    for each in (backwards, beside_each_other):
-        positions, scores = index.search(queries, 20, each=each)
+    for run_each in (backwards, beside_each_other):
+        positions, scores = index.search(queries, 20, run_each=run_each)
         assert positions.tobytes() == in_turn[0].tobytes()
         assert scores.tobytes() == in_turn[1].tobytes()
 
@@ -256,73 +258,152 @@ def test_rank_exactly_scores_depend_on_nothing_but_vector_and_query(
     vectors[random.integers(0, size)] *= np.float32(scale)
     query = random.uniform(-1, 1, dim).astype(np.float32)
     positions = random.permutation(size).astype(np.uint32)
-    alone = np.concatenate(
-        [rank_exactly(vectors, query, positions[at : at + 1], 1, distance)[1] for at in range(size)]
-    )
+    single_scores = [
+        rank_exactly(vectors, query, position[np.newaxis], 1, distance)[1] for position in positions
+    ]
 
-    found, scores = rank_exactly(vectors, query, positions, k, distance)
+    ranked, scores = rank_exactly(vectors, query, positions, k, distance)
 
-    order = np.lexsort((positions, -alone))[:k]
-    assert found.tolist() == positions[order].tolist()
-    assert scores.tobytes() == alone[order].tobytes()
+    expected_scores = np.concatenate(single_scores)
+    order = np.lexsort((positions, -expected_scores))[:k]
+    assert ranked.tolist() == positions[order].tolist()
+    assert scores.tobytes() == expected_scores[order].tobytes()
 
 
-@pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
-@pytest.mark.parametrize("offset", [0.0, 1000.0])
+class Ranking(NamedTuple):
+    """What a search returned: positions, and scores to the bit."""
+
+    positions: list[int]
+    score_bits: list[int]
+
+
+def _ranking(positions: NDArray[np.int64], scores: NDArray[np.float32]) -> Ranking:
+    return Ranking(positions.tolist(), scores.view(np.uint32).tolist())
+
+
+def _block_case(
+    distance: Distance, offset: float, size: int, query_count: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Returns vectors of whole numbers, of which many score equally, and queries for them.
+
+    Args:
+      distance: Of the index: queries by cosine have length 1.
+      offset: Added to all numbers: far from the origin, products are rounded more.
+      size: The number of vectors.
+      query_count: The number of queries.
+    """
+    vectors = _vectors(size, 8).round() + np.float32(offset)
+    vectors[::9] = 0
+    queries = _vectors(query_count, 8, seed=1).round() + np.float32(offset)
+    if distance == "cosine":
+        queries = normalised(queries)
+    return vectors, queries
+
+
+blocks = pytest.mark.parametrize(
+    ("distance", "offset"),
+    [*itertools.product(["dot_product", "squared_l2", "cosine"], [0.0, 1000.0])],
+)
+
+
+@blocks
 def test_block_search_finds_what_ranking_all_exactly_does(
     distance: Distance, offset: float
 ) -> None:
-    vectors = _vectors(500, 8).round() + np.float32(offset)
-    queries = _vectors(5, 8, seed=1).round()  # many equal
-    vectors[::9] = 0
-    queries = normalised(queries) if distance == "cosine" else queries + np.float32(offset)
+    vectors, queries = _block_case(distance, offset, 500, 5)
     counts = [1, 5, 20, 499, 700]
+    block = VectorBlock(vectors, distance)
 
-    together = VectorBlock(vectors, distance).search(queries, counts)
+    together = block.search(queries, counts)
+    alone = [
+        block.search(query[np.newaxis], [k])[0] for query, k in zip(queries, counts, strict=True)
+    ]
 
-    for query, k, (places, scores) in zip(queries, counts, together, strict=True):
-        (alone,) = VectorBlock(vectors, distance).search(query[np.newaxis], [k])
-        wanted = rank_exactly(vectors, query, np.arange(500), k, distance)
-        for found in ((places, scores), alone):
-            assert found[0].tolist() == wanted[0].tolist()
-            assert found[1].tobytes() == wanted[1].tobytes()
+    expected = [
+        _ranking(*rank_exactly(vectors, query, np.arange(500), k, distance))
+        for query, k in zip(queries, counts, strict=True)
+    ]
+    assert [_ranking(*result) for result in together] == expected
+    assert [_ranking(*result) for result in alone] == expected
 
 
-@pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
-@pytest.mark.parametrize("offset", [0.0, 1000.0])
+@blocks
 def test_block_search_leaves_out_nothing_that_reaches_the_floor(
     distance: Distance, offset: float
 ) -> None:
-    vectors = _vectors(3000, 8).round() + np.float32(offset)
-    queries = _vectors(60, 8, seed=1).round()  # many equal
-    vectors[::9] = 0
-    queries += np.float32(offset)
-    if distance == "cosine":
-        queries = normalised(queries)
-    ranked = [rank_exactly(vectors, query, np.arange(3000), 20, distance) for query in queries]
-    ranks = np.resize([0, 1, 5, 19], len(queries))
-    floors = [float(scores[rank]) for rank, (_, scores) in zip(ranks, ranked, strict=True)]
-    floors[::7] = [-np.inf] * len(floors[::7])
+    vectors, queries = _block_case(distance, offset, 3000, 60)
+    k = 20
+    ranked = [rank_exactly(vectors, query, np.arange(3000), k, distance) for query in queries]
+    ranks = itertools.cycle([0, 1, 5, k - 1])
+    floors = np.array([scores[rank] for (_, scores), rank in zip(ranked, ranks, strict=False)])
+    floors[::7] = -np.inf
 
-    results = VectorBlock(vectors, distance).search(queries, [20] * len(queries), floors)
+    results = VectorBlock(vectors, distance).search(queries, [k] * len(queries), floors)
 
-    for floor, (positions, scores), expected in zip(floors, results, ranked, strict=True):
-        count = int(np.count_nonzero(expected[1] >= floor))
+    for floor, (positions, scores), (best, best_scores) in zip(
+        floors, results, ranked, strict=True
+    ):
+        count = int(np.count_nonzero(best_scores >= floor))
         assert count > 0
-        assert positions[:count].tolist() == expected[0][:count].tolist()
-        assert scores[:count].tobytes() == expected[1][:count].tobytes()
+        reached = _ranking(positions[:count], scores[:count])
+        assert reached == _ranking(best[:count], best_scores[:count])
+
+
+@pytest.mark.parametrize("distance", ["dot_product", "squared_l2", "cosine"])
+@pytest.mark.parametrize("offset", [0.0, 3.0])
+@pytest.mark.parametrize("query_count", [1, 7])
+def test_what_reaches_the_floors_is_what_scores_at_least_as_high(
+    distance: Distance, offset: float, query_count: int
+) -> None:
+    vectors, queries = _block_case(distance, offset, 3000, query_count)
+    ranked = [rank_exactly(vectors, query, np.arange(3000), 3000, distance) for query in queries]
+    ranks = itertools.cycle([4, 0, 60, 199])
+    floors = np.array([scores[rank] for (_, scores), rank in zip(ranked, ranks, strict=False)])
+
+    reaching = VectorBlock(vectors, distance).reaching(queries, floors)
+
+    assert reaching is not None
+    assert (np.diff(reaching.numbers) >= 0).all()
+    for number, (floor, (best, best_scores)) in enumerate(zip(floors, ranked, strict=True)):
+        is_of_query = reaching.numbers == number
+        indices = reaching.indices[is_of_query]
+        scores = reaching.scores[is_of_query]
+        order = np.lexsort((indices, -scores))
+        count = int(np.count_nonzero(best_scores >= floor))
+        expected = _ranking(best[: indices.size], best_scores[: indices.size])
+        assert indices.size >= count
+        assert _ranking(indices[order], scores[order]) == expected
+
+
+@pytest.mark.parametrize(
+    ("scale", "floor"),
+    [(1.0, -np.inf), (1.0, -10.0), (1e20, 1.0), (1e18, 1.0)],
+    ids=["no floor", "all reach it", "scores beyond float32", "scores near its end"],
+)
+def test_block_does_not_collect_what_reaches_floors_where_a_search_is_due(
+    scale: float, floor: float
+) -> None:
+    vectors = _vectors(2000, 4) * np.float32(scale)
+    query = np.full((1, 4), scale, np.float32)
+
+    reaching = VectorBlock(vectors, "dot_product").reaching(query, np.array([floor], np.float32))
+
+    assert reaching is None
 
 
 def test_block_search_scores_beyond_float32_are_not_lost() -> None:
     vectors = np.array([[1, 1], [2, 2], [-2, 2], [1, -1]], np.float32)
+    query = np.full((1, 2), 3e38, np.float32)
 
-    ((places, scores),) = VectorBlock(vectors, "dot_product").search(
-        np.full((1, 2), 3e38, np.float32), [2]
-    )
+    ((positions, scores),) = VectorBlock(vectors, "dot_product").search(query, [2])
 
-    assert places.size == 2
+    assert positions.size == 2
     assert not np.isfinite(scores).all()
-    ((places, _),) = VectorBlock(vectors[:0], "dot_product").search(
-        np.ones((1, 2), np.float32), [2]
-    )
-    assert places.size == 0
+
+
+def test_search_of_an_empty_block_finds_nothing() -> None:
+    block = VectorBlock(np.empty((0, 2), np.float32), "dot_product")
+
+    ((positions, _),) = block.search(np.ones((1, 2), np.float32), [2])
+
+    assert positions.size == 0
