@@ -349,9 +349,21 @@ class ChangedStore(StoredColumns):
     def ids(self, positions: Positions) -> NDArray[Any]:
         """See `StoredColumns.ids`."""
         positions = self._checked(positions)
-        if np.count_nonzero(positions >= self.base_size):
+        behind = (positions >= self.base_size).nonzero()[0]
+        if not behind.size:
+            return self._base.ids(positions)
+        if behind.size == positions.size or "id" not in self.batches[0].numbers:
             return super().ids(positions)
-        return self._base.ids(positions)
+        # Most neighbors are the bundle's, whose ids lie in one array.
+        ids = self._base.ids(np.minimum(positions, self.base_size - 1))
+        starts = self._starts
+        changed = positions[behind]
+        numbers = starts[1:].searchsorted(changed, side="right")
+        for number in set(numbers.tolist()):
+            is_in_batch = numbers == number
+            in_batch = changed[is_in_batch] - starts[number]
+            ids[behind[is_in_batch]] = self.batches[number].numbers["id"].take(in_batch)
+        return ids
 
     def positions(self, ids: NDArray[Any], what: str = "candidate") -> Positions:
         """Returns [m] int64 positions of ids, -1 where there is no such candidate, or no more.

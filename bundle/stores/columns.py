@@ -249,13 +249,13 @@ class StoredColumns:
         if len(batches) == 1 or not np.count_nonzero(positions >= starts[1]):
             return _Selection([_Part(batches[0], positions)])
         # By batch: `take` of a table would join all its batches first.
-        numbers = np.searchsorted(starts[1:], positions, side="right")
-        order = np.argsort(numbers, kind="stable")
+        numbers = starts[1:].searchsorted(positions, side="right")
+        indices = [(numbers == number).nonzero()[0] for number in sorted(set(numbers.tolist()))]
         parts = []
-        for indices in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
-            number = numbers[indices[0]]
-            parts.append(_Part(batches[number], positions[indices] - starts[number]))
-        return _Selection(parts, order)
+        for part in indices:
+            number = numbers[part[0]]
+            parts.append(_Part(batches[number], positions[part] - starts[number]))
+        return _Selection(parts, np.concatenate(indices))
 
 
 @dataclass(frozen=True, eq=False)
