@@ -146,15 +146,17 @@ class Execution:
           Exception: whatever one of them raises; none runs any more then.
         """
 
+        if count == 1 or self._pool is None:
+            for number in range(count):
+                self.check()
+                compute(number)
+            return
+
         def checked(number: int) -> None:
             self.check()
             compute(number)
 
-        if count == 1 or self._pool is None:
-            for number in range(count):
-                checked(number)
-        else:
-            self._pool.parallel(count, checked)
+        self._pool.parallel(count, checked)
 
     def count(self, name: str, amount: int, *labels: str) -> None:
         """Adds to a counter of `Metrics`."""

@@ -227,17 +227,10 @@ async def search_part(
     compiled = None
     if wanted.filter:
         compiled = filters.compiled(index, wanted.filter, execution.check)
+    queries = search.Queries(wanted.vectors, _allowed_here(index, wanted, compiled))
+    options = search.SearchOptions(k, wanted.exact, wanted.recall, wanted.explain)
     try:
-        neighbors = search.nearest(
-            index,
-            wanted.vectors,
-            k,
-            _allowed_here(index, wanted, compiled),
-            execution,
-            exact=wanted.exact,
-            recall=wanted.recall,
-            explain=wanted.explain,
-        )
+        neighbors = search.nearest(index, queries, options, execution)
     except NotFinite:
         # Only the router knows whether numbers of its client, or of a tower, are at fault.
         nothing = Found(np.empty(0, np.int64), np.empty(0, np.float32), np.zeros(1, np.int64))

@@ -24,6 +24,7 @@ from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.changed import ChangedAttributeIndex, ChangedStore
 from bundle.stores.reader import CandidateStore
 from bundle.tables.id_values import DECIMAL, distinct
+from bundle.tables.offsets import lengths_of
 from bundle.tables.reader import TableReader
 from runtime import tower
 from runtime.exact import ExactIndex, VectorBlock
@@ -41,6 +42,8 @@ Stamp = tuple[int, int, int]
 _ROLES: tuple[Role, Role] = ("context", "candidate")
 _PLANS_MAX = 256
 """Sets of outputs whose plans are remembered."""
+_SEARCHES_PER_MASK = 32
+"""Searches of one state of an index before it pays to know which of all candidates are denied."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,6 +356,11 @@ class LoadedIndex:
     codes: VectorCodes | None = None
     plans: dict[Hashable, Any] = field(default_factory=dict)
 
+    @cached_property
+    def block(self) -> VectorBlock:
+        """All vectors of an index whose searches are exact; no copy."""
+        return VectorBlock(np.asarray(self.vectors), self.entry.distance)
+
 
 @dataclass(frozen=True, eq=False)
 class AddedIndex(LoadedIndex):
@@ -367,7 +375,7 @@ class AddedIndex(LoadedIndex):
 
     @cached_property
     def block(self) -> VectorBlock:
-        """Their vectors side by side."""
+        """The vectors of those that are still there, side by side."""
         vectors = self.vectors.take(self.live, axis=0, mode="clip")
         return VectorBlock(vectors, self.entry.distance)
 
@@ -393,6 +401,47 @@ class RemoteParts(Protocol):
         """
 
 
+class DeniedParts:
+    """The positions that no request may find in an index whose candidates changed.
+
+    Attributes:
+      positions: Those in the whole index, ascending.
+      by_part: Those in the bundle, and in each changed part, counted from its first one.
+    """
+
+    def __init__(
+        self,
+        positions: NDArray[np.uint32],
+        by_part: Sequence[NDArray[np.uint32]],
+        part_ends: NDArray[np.uint32],
+    ) -> None:
+        """Takes positions, and where the parts end."""
+        self.positions = positions
+        self.by_part = by_part
+        self._sizes = lengths_of(np.concatenate([[0], part_ends])).tolist()
+        self._searches_left = _SEARCHES_PER_MASK
+        self._masks: Sequence[NDArray[np.bool_] | None] = [None] * len(by_part)
+
+    def masks(self) -> Sequence[NDArray[np.bool_] | None]:
+        """Returns which candidates of each part are denied, [size]; None: that is not known, or
+        none is. Called for each search: to know it pays where there are many before the next
+        change.
+        """
+        self._searches_left -= 1
+        if not self._searches_left:
+            pairs = zip(self._sizes, self.by_part, strict=True)
+            self._masks = [_mask(size, positions) for size, positions in pairs]
+        return self._masks
+
+
+def _mask(size: int, positions: NDArray[np.uint32]) -> NDArray[np.bool_] | None:
+    if not positions.size:
+        return None
+    mask = np.zeros(size, bool)
+    mask[positions] = True
+    return mask
+
+
 @dataclass(frozen=True, eq=False)
 class ServedIndex:
     """An index as requests name it: its candidates, and their vectors here or on shards.
@@ -413,11 +462,52 @@ class ServedIndex:
     compiled: FilterCache
     segments: tuple[LoadedIndex, ...] = ()
     added: AddedIndex | None = None
+    _denied: list[DeniedParts] = field(default_factory=list, init=False, repr=False)
 
     @property
     def is_changed(self) -> bool:
         """Whether candidates were added or replaced."""
         return self.added is not None or bool(self.segments)
+
+    @cached_property
+    def base_size(self) -> int:
+        """How many candidates of the index are the bundle's, if some changed."""
+        store = self.corpus.store
+        assert isinstance(store, ChangedStore)  # noqa: S101 - candidates were added
+        return store.base_size
+
+    @cached_property
+    def changed_parts(self) -> tuple[LoadedIndex, ...]:
+        """The indexes of the candidates behind those of the bundle, in the order of their
+        positions.
+        """
+        added = () if self.added is None else (self.added,)
+        return (*self.segments, *added)
+
+    @cached_property
+    def part_ends(self) -> NDArray[np.uint32]:
+        """The positions where the bundle's candidates and those of each changed part end."""
+        sizes = [self.base_size, *(len(part.vectors) for part in self.changed_parts)]
+        return np.cumsum(sizes, dtype=np.uint32)
+
+    def by_part(self, positions: NDArray[np.uint32]) -> list[NDArray[np.uint32]]:
+        """Returns which of some ascending positions lie in the bundle, and in each changed part,
+        counted from its first one.
+        """
+        ends = self.part_ends
+        parts = np.split(positions, positions.searchsorted(ends))
+        return [parts[0], *(part - end for part, end in zip(parts[1:-1], ends, strict=False))]
+
+    @property
+    def denied(self) -> DeniedParts:
+        """The positions of the corpus that no request may find."""
+        unavailable = self.corpus.unavailable
+        for denied in self._denied:
+            if denied.positions is unavailable:
+                return denied
+        denied = DeniedParts(unavailable, self.by_part(unavailable), self.part_ends)
+        self._denied[:] = [denied]
+        return denied
 
 
 @dataclass(frozen=True)

@@ -5,167 +5,196 @@ behind each other.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.calls import Offsets, Selecting, Vectors
+from bundle.tables.offsets import lengths_of
+from runtime.exact import normalised
+from service.engine.calls import Explanation, Vectors
 from service.engine.execution import Execution
 from service.engine.retrieval import filters, search
 from service.engine.retrieval.filters import Compiled, Matches, is_among
 from service.engine.retrieval.merging import explained, merged
-from service.engine.retrieval.search import Allowed, Found, SearchedPart
+from service.engine.retrieval.search import (
+    CELLS_MAX,
+    Allowed,
+    Found,
+    Queries,
+    SearchedPart,
+    SearchOptions,
+)
 from service.versions.version import AddedIndex, LoadedIndex, ServedIndex
 
 Positions = NDArray[np.int64]
 
 
 def nearest(
-    index: ServedIndex,
-    vectors: Vectors,
-    k: int,
-    allowed: Allowed,
-    request: Selecting,
-    exact: bool,
-    offsets: Offsets | None,
-    execution: Execution,
+    index: ServedIndex, queries: Queries, options: SearchOptions, execution: Execution
 ) -> tuple[Found, list[SearchedPart]]:
     """Finds the k nearest allowed candidates of each query; as `search.nearest`.
 
     Returns:
       The neighbors, and what was found in each part.
     """
-    here = index.here
-    assert here is not None  # noqa: S101 - shards hold none of it
-    base_size = len(here.vectors)
-    options = (request, exact, offsets, execution)
-    of_base = _searched(here, vectors, k, allowed_before(allowed, base_size), *options)
-    changed = _searched_changed(index, of_base.neighbors, base_size, vectors, k, allowed, *options)
-    neighbors = _merged(index, base_size, of_base.neighbors, changed, k, request)
-    return neighbors, [of_base, *changed]
+    assert index.here is not None  # noqa: S101 - shards hold none of it
+    base_allowed, *changed_allowed = _allowed_by_part(index, queries.allowed)
+    base_queries = Queries(queries.vectors, base_allowed, queries.offsets)
+    base_neighbors = search.nearest(index.here, base_queries, options, execution)
+    changed = _searched(index, base_neighbors, queries, changed_allowed, options, execution)
+    neighbors = _merged(index, base_neighbors, changed, options)
+    return neighbors, [SearchedPart(index.here, base_allowed, base_neighbors), *changed]
 
 
 def with_changed(
-    of_base: Found,
+    base_neighbors: Found,
     index: ServedIndex,
-    base_size: int,
-    vectors: Vectors,
-    k: int,
-    allowed: Allowed,
-    request: Selecting,
-    exact: bool,
-    offsets: Offsets | None,
+    queries: Queries,
+    options: SearchOptions,
     execution: Execution,
 ) -> Found:
     """Returns the k nearest of the bundle's candidates, and of those that were added or replaced
     since.
 
     Args:
-      of_base: The nearest of the bundle's candidates, for each query.
+      base_neighbors: The nearest of the bundle's candidates, for each query.
       index: The index.
-      base_size: The number of the bundle's candidates.
-      vectors, k, allowed, request, exact, offsets, execution: As of `nearest`.
+      queries: The queries.
+      options: How to search.
+      execution: The batch of the request.
     """
-    options = (request, exact, offsets, execution)
-    changed = _searched_changed(index, of_base, base_size, vectors, k, allowed, *options)
-    return _merged(index, base_size, of_base, changed, k, request)
-
-
-def _searched_changed(
-    index: ServedIndex,
-    of_base: Found,
-    base_size: int,
-    vectors: Vectors,
-    k: int,
-    allowed: Allowed,
-    request: Selecting,
-    exact: bool,
-    offsets: Offsets | None,
-    execution: Execution,
-) -> list[SearchedPart]:
-    """Searches the parts behind the candidates of the bundle; as of `with_changed`."""
-    parts = []
-    first = base_size
-    floors = None
-    if offsets is None:
-        floors = _floors(of_base, k)
-    for part in _changed_parts(index):
-        end = first + len(part.vectors)
-        compiled = _filter(part, request, execution)
-        part_allowed = _allowed_between(allowed, first, end)._replace(filter=compiled)
-        parts.append(
-            _searched(part, vectors, k, part_allowed, request, exact, offsets, execution, floors)
-        )
-        first = end
-    return parts
+    _, *changed_allowed = _allowed_by_part(index, queries.allowed)
+    changed = _searched(index, base_neighbors, queries, changed_allowed, options, execution)
+    return _merged(index, base_neighbors, changed, options)
 
 
 def _searched(
-    part: LoadedIndex,
-    vectors: Vectors,
-    k: int,
-    allowed: Allowed,
-    request: Selecting,
-    exact: bool,
-    offsets: Offsets | None,
+    index: ServedIndex,
+    base_neighbors: Found,
+    queries: Queries,
+    changed_allowed: list[Allowed],
+    options: SearchOptions,
     execution: Execution,
-    floors: Sequence[float] | None = None,
-) -> SearchedPart:
-    """Searches one part; `allowed`: counted from its first position; `floors`: as of
-    `search.nearest`.
+) -> list[SearchedPart]:
+    """Searches the parts behind the candidates of the bundle, each of which finds at least those
+    candidates that can be among the k nearest of all parts.
     """
-    neighbors = search.nearest(
-        part,
-        vectors,
-        k,
-        allowed,
-        execution,
-        exact=exact or part.approximate is None,
-        recall=request.recall,
-        offsets=offsets,
-        explain=request.explain,
-        floors=floors,
-    )
+    floors = None
+    if queries.offsets is None:
+        floors = _floors(base_neighbors, options.k)
+    parts = []
+    for part, allowed in zip(index.changed_parts, changed_allowed, strict=True):
+        searched = None
+        if part.approximate is None and floors is not None:
+            searched = _reaching(part, queries.vectors, allowed, floors, options)
+        if searched is None:
+            searched = _nearest(part, queries, allowed, floors, options, execution)
+        parts.append(searched)
+    return parts
+
+
+def _nearest(
+    part: LoadedIndex,
+    queries: Queries,
+    allowed: Allowed,
+    floors: NDArray[np.float32] | None,
+    options: SearchOptions,
+    execution: Execution,
+) -> SearchedPart:
+    """Searches a part as `search.nearest` does."""
+    compiled = _filter(part, options, execution)
+    if compiled is not None:
+        allowed = allowed._replace(filter=compiled)
+    if part.approximate is None and not options.exact:
+        options = options._replace(exact=True)
+    part_queries = Queries(queries.vectors, allowed, queries.offsets)
+    neighbors = search.nearest(part, part_queries, options, execution, floors)
     return SearchedPart(part, allowed, neighbors)
 
 
-def _floors(of_base: Found, k: int) -> list[float]:
+def _floors(base_neighbors: Found, k: int) -> NDArray[np.float32]:
     """Returns the lowest score of each query's k neighbors in the bundle: what scores less is not
     among the k nearest of all parts.
     """
-    ends = of_base.offsets.tolist()
-    floors = []
-    for first, end in pairwise(ends):
-        floor = -math.inf
-        if end - first == k:
-            floor = float(of_base.scores[end - 1])
-        floors.append(floor)
+    ends = base_neighbors.offsets[1:]
+    if base_neighbors.scores.size == k * ends.size:
+        return base_neighbors.scores[k - 1 :: k]
+    floors = np.full(ends.size, -np.inf, np.float32)
+    has_all = lengths_of(base_neighbors.offsets) == k
+    floors[has_all] = base_neighbors.scores[ends[has_all] - 1]
     return floors
+
+
+def _reaching(
+    part: LoadedIndex,
+    vectors: Vectors,
+    allowed: Allowed,
+    floors: NDArray[np.float32],
+    options: SearchOptions,
+) -> SearchedPart | None:
+    """Finds the candidates of an exactly searched part whose scores reach the floors of the
+    queries, in no order.
+
+    Most queries have few such candidates. To collect these takes a fraction of the time that a
+    search for the nearest does.
+
+    Args:
+      part: The index of the candidates.
+      vectors: [n, dim] float32, one of each query.
+      allowed: What the queries may find.
+      floors: [n] float32.
+      options: How to search.
+
+    Returns:
+      What was found; None: `search.nearest` is due, since such candidates are many, not all queries
+      have a floor, or not all candidates match the filter.
+    """
+    if options.filter or options.explain or len(vectors) * len(part.vectors) > CELLS_MAX:
+        return None
+    if part.entry.distance == "cosine":
+        vectors = normalised(vectors)
+    reaching = part.block.reaching(vectors, floors)
+    if reaching is None:
+        return None
+    numbers, positions, scores = reaching
+    scored = len(part.vectors)
+    if isinstance(part, AddedIndex):
+        positions = part.live[positions].astype(np.int64)
+        scored = part.live.size
+    # Most often, no candidates are denied but those that are not in the block.
+    has_denied = allowed.denied.size > len(part.vectors) - scored
+    if has_denied or any(excluded.size for excluded in allowed.excluded):
+        is_allowed = ~is_among(positions, allowed.denied)
+        for number, excluded in enumerate(allowed.excluded):
+            is_allowed &= (numbers != number) | ~is_among(positions, excluded)
+        numbers = numbers[is_allowed]
+        positions = positions[is_allowed]
+        scores = scores[is_allowed]
+    explanation = Explanation("exact", scored=scored)
+    if len(vectors) == 1:
+        return SearchedPart(part, allowed, Found.of_one(positions, scores, explanation))
+    offsets = numbers.searchsorted(np.arange(len(vectors) + 1))
+    neighbors = Found(positions, scores, offsets, (explanation,) * len(vectors))
+    return SearchedPart(part, allowed, neighbors)
 
 
 def _merged(
     index: ServedIndex,
-    base_size: int,
-    of_base: Found,
+    base_neighbors: Found,
     changed: Sequence[SearchedPart],
-    k: int,
-    request: Selecting,
+    options: SearchOptions,
 ) -> Found:
     """Returns the k nearest of what was found in the parts; as of `with_changed`."""
-    parts = [of_base]
-    first = base_size
-    for part in changed:
-        neighbors = part.neighbors
-        parts.append(neighbors._replace(positions=neighbors.positions + first))
-        first += len(part.loaded.vectors)
-    queries = [range(query, query + 1) for query in range(of_base.offsets.size - 1)]
-    neighbors = search.joined([merged(parts, query, k) for query in queries])
-    if not request.explain:
+    parts = [base_neighbors]
+    for part, first in zip(changed, index.part_ends.tolist(), strict=False):
+        local, scores, offsets, of_queries = part.neighbors
+        parts.append(Found(local + first, scores, offsets, of_queries))
+    neighbors = merged(parts, options.k)
+    if not options.explain:
         return neighbors
     size = index.corpus.entry.size
+    queries = [range(query, query + 1) for query in range(neighbors.offsets.size - 1)]
     explanations = [explained(parts, query, size) for query in queries]
     return neighbors._replace(explanations=tuple(explanations))
 
@@ -190,7 +219,7 @@ def changed_vectors_at(index: ServedIndex, positions: Positions) -> Vectors:
     """
     vectors: Vectors = np.empty((positions.size, index.entry.dim), np.float32)
     first = 0
-    for part in _changed_parts(index):
+    for part in index.changed_parts:
         end = first + len(part.vectors)
         is_in_part = (positions >= first) & (positions < end)
         vectors[is_in_part] = part.vectors[positions[is_in_part] - first]
@@ -198,25 +227,38 @@ def changed_vectors_at(index: ServedIndex, positions: Positions) -> Vectors:
     return vectors
 
 
-def allowed_before(allowed: Allowed, size: int) -> Allowed:
-    """Returns what is allowed of the positions before `size`."""
-    return _allowed_between(allowed, 0, size)
+def allowed_in_base(index: ServedIndex, allowed: Allowed) -> Allowed:
+    """Returns what queries may find of the bundle's candidates."""
+    return _allowed_by_part(index, allowed)[0]
 
 
-def _changed_parts(index: ServedIndex) -> Iterator[LoadedIndex]:
-    """Yields the indexes of the candidates behind those of the bundle, in the order of their
-    positions.
+def _allowed_by_part(index: ServedIndex, allowed: Allowed) -> list[Allowed]:
+    """Returns what queries may find of the bundle's candidates, and in each changed part, counted
+    from its first one. Only the first has the filter, which each part compiles for itself.
     """
-    yield from index.segments
-    if index.added is not None:
-        yield index.added
+    denied = index.denied
+    denied_parts = denied.by_part
+    masks = denied.masks()
+    if allowed.denied is not denied.positions:  # such as ids that a request excludes
+        denied_parts = index.by_part(allowed.denied)
+        masks = [None] * len(denied_parts)
+    excluded_parts = [allowed.excluded] * len(denied_parts)
+    if any(positions.size for positions in allowed.excluded):
+        of_queries = [index.by_part(positions) for positions in allowed.excluded]
+        excluded_parts = list(zip(*of_queries, strict=True))
+    parts = [
+        Allowed(denied_in_part, excluded, None, mask)
+        for denied_in_part, excluded, mask in zip(denied_parts, excluded_parts, masks, strict=True)
+    ]
+    parts[0] = parts[0]._replace(filter=allowed.filter)
+    return parts
 
 
-def _filter(part: LoadedIndex, request: Selecting, execution: Execution) -> Compiled | None:
+def _filter(part: LoadedIndex, options: SearchOptions, execution: Execution) -> Compiled | None:
     """Returns which candidates of a part match the filter of a request; None: all."""
     compiled = None
-    if request.filter:
-        compiled = filters.compiled(part, request.filter, execution.check)
+    if options.filter:
+        compiled = filters.compiled(part, options.filter, execution.check)
     if not isinstance(part, AddedIndex):
         return compiled
     # Those that were replaced since are as many as the others, and are not even scored.
@@ -224,19 +266,3 @@ def _filter(part: LoadedIndex, request: Selecting, execution: Execution) -> Comp
         return Compiled(b"", Matches(part.live, block=part.block), False)
     matching = compiled.matches.positions
     return Compiled(b"", Matches(matching[is_among(matching, part.live)]), False)
-
-
-def _allowed_between(allowed: Allowed, first: int, end: int) -> Allowed:
-    """Returns what is allowed of the positions from `first` to `end`, counted from there."""
-    return allowed._replace(
-        denied=_between(allowed.denied, first, end),
-        excluded=[_between(positions, first, end) for positions in allowed.excluded],
-    )
-
-
-def _between(positions: NDArray[np.uint32], first: int, end: int) -> NDArray[np.uint32]:
-    start, stop = positions.searchsorted([first, end])
-    inside = positions[start:stop]
-    if not first:
-        return inside
-    return inside - np.uint32(first)

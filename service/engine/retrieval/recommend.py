@@ -75,7 +75,7 @@ async def recommend(
         index, vectors, request, [], n, None, execution
     )
     allowed = retrieve.allowed(index, request, n, execution, negatives)
-    queries = retrieve.Queries(vectors, allowed)
+    queries = search.Queries(vectors, allowed)
     found = await retrieve.pool(index, queries, request, k, settings, execution)
     ranker = _Ranker(model_version, order, plan, corpus, features)
     steps = _plan_steps(ranker, request, found, k, execution)

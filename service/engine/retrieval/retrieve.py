@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,13 @@ from service.engine.retrieval import (
     search,
     sharded_search,
 )
-from service.engine.retrieval.search import Allowed, Found, SearchedPart
+from service.engine.retrieval.search import (
+    Allowed,
+    Found,
+    Queries,
+    SearchedPart,
+    SearchOptions,
+)
 from service.errors import InvalidArgument
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 
@@ -93,24 +99,6 @@ async def retrieve(
     return answer(model_version, index.corpus, found, request, k, execution.searched_share)
 
 
-class Queries(NamedTuple):
-    """The vectors of n queries, and the candidates that each may find; `offsets`: as
-    `search.nearest`.
-    """
-
-    vectors: Vectors
-    allowed: Allowed
-    offsets: Offsets | None = None
-
-    def only(self, query: int) -> Queries:
-        """Returns one of them."""
-        first, last = (
-            (query, query + 1) if self.offsets is None else self.offsets[query : query + 2].tolist()
-        )
-        own = self.allowed._replace(excluded=self.allowed.excluded[query : query + 1])
-        return Queries(self.vectors[first:last], own, np.array([0, last - first], np.int64))
-
-
 async def pool(
     index: ServedIndex,
     queries: Queries,
@@ -141,35 +129,21 @@ async def pool(
 async def _find(
     index: ServedIndex, queries: Queries, request: Selecting, count: int, execution: Execution
 ) -> Found:
-    vectors, allowed, offsets = queries
     exact = isinstance(request, Retrieval) and request.exact
+    options = SearchOptions(count, exact, request.recall, request.explain, request.filter)
     if index.here is None:
-        return await sharded_search.nearest(
-            index, vectors, count, allowed, request, exact, offsets, execution
-        )
+        return await sharded_search.nearest(index, queries, options, execution)
     parts: Sequence[SearchedPart] = ()
     if index.is_changed:
-        neighbors, parts = changed_search.nearest(
-            index, vectors, count, allowed, request, exact, offsets, execution
-        )
+        neighbors, parts = changed_search.nearest(index, queries, options, execution)
     else:
-        neighbors = search.nearest(
-            index.here,
-            vectors,
-            count,
-            allowed,
-            execution,
-            exact=exact,
-            recall=request.recall,
-            offsets=offsets,
-            explain=request.explain,
-        )
+        neighbors = search.nearest(index.here, queries, options, execution)
     sampler = execution.live_recall
-    if sampler is not None and not (exact or request.recall or offsets is not None):
-        sampler.countdown -= len(allowed.excluded)
+    if sampler is not None and not (exact or request.recall or queries.offsets is not None):
+        sampler.countdown -= len(queries.allowed.excluded)
         if sampler.countdown < 0:
-            parts = parts or [SearchedPart(index.here, allowed, neighbors)]
-            sampler.sample(index.here, vectors, count, parts, neighbors)
+            parts = parts or [SearchedPart(index.here, queries.allowed, neighbors)]
+            sampler.sample(index.here, queries.vectors, count, parts, neighbors)
     return neighbors
 
 
@@ -249,7 +223,7 @@ async def avoid_negatives(
     Args:
       vectors: [v, dim] of the queries.
       own: The candidates that each query is; empty: queries are none.
-      offsets: As `search.nearest`.
+      offsets: Those of the vectors, as of `search.Queries`.
 
     Returns:
       The vectors to search for, and the candidates that each query must not find.

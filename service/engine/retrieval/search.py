@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from bundle.tables.id_values import distinct
 from bundle.tables.offsets import lengths_of, offsets_of
 from runtime.exact import best_of, exact_scores, normalised, rank_exactly
-from service.engine.calls import Explanation, Offsets, Selecting, Vectors
+from service.engine.calls import Explanation, Filter, Offsets, Selecting, Vectors
 from service.engine.execution import Execution
 from service.engine.limits import check_finite
 from service.engine.retrieval.filters import Compiled, Mask, Matches, is_among
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # faiss is loaded where an index has codes
     from runtime.codes import PackedCodes
 
 Positions = NDArray[np.int64]
-_CELLS_MAX = 4 << 20
+CELLS_MAX = 4 << 20
 """Largest queries x candidates fetched in one exact search: bounds the memory of a call, 12 bytes
 each.
 """
@@ -110,9 +110,10 @@ class SearchedPart(NamedTuple):
     """A part of an index, and what was found in it; positions are counted from its first candidate.
 
     Attributes:
-      loaded: the index of the part.
-      allowed: what the queries may find in it.
-      neighbors: the nearest candidates of each query.
+      loaded: The index of the part.
+      allowed: What the queries may find in it.
+      neighbors: The nearest candidates of each query, at least those that can be among the nearest
+        of all parts.
     """
 
     loaded: LoadedIndex
@@ -128,66 +129,113 @@ class Allowed(NamedTuple):
         deny list is not copied for every query.
       excluded: Further ones of each query, ascending and distinct.
       filter: None: all match.
+      denied_mask: [size] bool, which candidates of the index are denied; None: it is not known.
     """
 
     denied: NDArray[np.uint32]
     excluded: Sequence[NDArray[np.uint32]]
     filter: Compiled | None = None
+    denied_mask: Mask | None = None
+
+
+class Queries(NamedTuple):
+    """The vectors of n queries, and the candidates that each may find.
+
+    Attributes:
+      vectors: [v, dim] float32.
+      allowed: What each of the n queries may find.
+      offsets: [n + 1], which vectors belong to each query; its neighbors are merged by their best
+        scores. None: one vector each.
+    """
+
+    vectors: Vectors
+    allowed: Allowed
+    offsets: Offsets | None = None
+
+    def only(self, query: int) -> Queries:
+        """Returns one of them."""
+        first = query
+        end = query + 1
+        if self.offsets is not None:
+            first, end = self.offsets[query : query + 2].tolist()
+        excluded = self.allowed.excluded[query : query + 1]
+        offsets = np.array([0, end - first], np.int64)
+        return Queries(self.vectors[first:end], self.allowed._replace(excluded=excluded), offsets)
+
+
+class SearchOptions(NamedTuple):
+    """How the candidates nearest to queries are searched.
+
+    Attributes:
+      k: The number of neighbors wanted of each query.
+      exact: Whether all candidates are scored exactly.
+      recall: The minimum recall, by the measured curve of the index; 0: as exported.
+      explain: Whether to return how the neighbors were found.
+      filter: The filter of the request, which each part of an index compiles for itself; None: all
+        candidates match.
+    """
+
+    k: int
+    exact: bool = False
+    recall: float = 0.0
+    explain: bool = False
+    filter: Filter | None = None
 
 
 def nearest(
     index: LoadedIndex,
-    vectors: Vectors,
-    k: int,
-    allowed: Allowed,
+    queries: Queries,
+    options: SearchOptions,
     execution: Execution,
-    *,
-    exact: bool = False,
-    recall: float = 0.0,
-    offsets: Offsets | None = None,
-    explain: bool = False,
-    floors: Sequence[float] | None = None,
+    floors: NDArray[np.float32] | None = None,
 ) -> Found:
     """Finds the k nearest allowed candidates of each query; fewer only where fewer are allowed.
 
     Args:
-      vectors: [v, dim] float32.
-      recall: the least, by the measured curve of the index; 0: as exported.
-      offsets: [n + 1] of the vectors of n queries, whose neighbors are merged by their best scores;
-        None: one each.
-      floors: n scores, if each query has one vector; candidates that score less than that of the
-        query may be left out.
+      index: The index.
+      queries: The queries. The filter of what they may find is that of the options, compiled.
+      options: How to search.
+      execution: The batch of the request.
+      floors: [n] scores, if each query has one vector: neighbors that score less than that of the
+        query may be left out. Those that reach it may be more than k, in any order.
+
     Raises:
-      NotFinite: a score is beyond float32.
+      NotFinite: A score is beyond float32.
     """
     began = time.perf_counter()
     execution.begin("search")
-    by_vector = allowed
-    if offsets is not None:
+    vectors, allowed, offsets = queries
+    if offsets is None:
+        search = _Search(index, queries, options, execution, floors)
+        if floors is not None and not options.explain:
+            reaching = search.reaching(floors)
+            if reaching is not None:
+                return reaching
+        rows = search.rows()
+    else:
         sizes = lengths_of(offsets).tolist()
         pairs = zip(allowed.excluded, sizes, strict=True)
         excluded = [positions for positions, size in pairs for _ in range(size)]
-        by_vector = allowed._replace(excluded=excluded)
-        floors = None
-    search = _Search(index, vectors, k, by_vector, execution, exact, recall, floors)
-    rows = search.rows()
-    if offsets is not None:
+        by_vector = Queries(vectors, allowed._replace(excluded=excluded))
+        search = _Search(index, by_vector, options, execution)
+        vector_rows = search.rows()
         rows = [
-            search.merged(rows[first:last], first) for first, last in pairwise(offsets.tolist())
+            search.merged(vector_rows[first:end], first)
+            for first, end in pairwise(offsets.tolist())
         ]
-    positions, scores, ends, explanations = joined(rows)
-    check_finite(scores, "a candidate's score")
+    neighbors = joined(rows)
+    check_finite(neighbors.scores, "a candidate's score")
     if allowed.filter is not None and allowed.filter.key:
-        for each in explanations:
-            execution.count("filtered_searches", 1, each.path)
-    if not explain:
-        return Found(positions, scores, ends, explanations)
+        for explanation in neighbors.explanations:
+            execution.count("filtered_searches", 1, explanation.path)
+    if not options.explain:
+        return neighbors
     search_ms = 1000 * (time.perf_counter() - began) / len(rows)
     completed = [
-        _completed(index, each, allowed, query, search_ms)
-        for query, each in enumerate(explanations)
+        _completed(index, explanation, allowed, query, search_ms)
+        for query, explanation in enumerate(neighbors.explanations)
     ]
-    return Found(positions, scores, ends, tuple(completed))
+    return neighbors._replace(explanations=tuple(completed))
 
 
 def explained(found: Found, request: Selecting, k: int) -> tuple[Explanation, ...]:
@@ -222,18 +270,17 @@ class _Search:
     def __init__(
         self,
         index: LoadedIndex,
-        vectors: Vectors,
-        k: int,
-        allowed: Allowed,
+        queries: Queries,
+        options: SearchOptions,
         execution: Execution,
-        exact: bool,
-        recall: float,
-        floors: Sequence[float] | None,
+        floors: NDArray[np.float32] | None = None,
     ) -> None:
+        vectors, allowed, _ = queries
         self._index = index
         self._floors = floors
-        self._k = k
+        self._k = options.k
         self._denied = allowed.denied
+        self._denied_mask = allowed.denied_mask
         self._excluded = allowed.excluded
         self._execution = execution
         self._sent = vectors
@@ -247,8 +294,10 @@ class _Search:
         self._live_share = live_count / self._size
         if not live_count:
             self._matches = Matches(np.empty(0, np.uint32))
-        is_exact = exact or not live_count
-        self._plan = Plan(None, None) if is_exact else plan_search(index, recall, k, matching)
+        is_exact = options.exact or not live_count
+        self._plan = Plan(None, None)
+        if not is_exact:
+            self._plan = plan_search(index, options.recall, options.k, matching)
         # To look for the few that are denied costs less than to plan for them.
         self._is_worn = self._live_share < 1 - 1 / _SPARE
 
@@ -266,8 +315,10 @@ class _Search:
             if self._matches is not None:
                 self._matches = self._matches.masked(self._size)
 
-            def search(at: int) -> None:
-                rows[at] = self._fetched(at, depth)
+            def search(number: int) -> None:
+                fetched = self._fetched(number, depth)
+                if fetched is not None:
+                    rows[number] = self._reordered(number, fetched)
 
             self._execution.parallel(count, search)
             short = [at for at, row in enumerate(rows) if row is None]
@@ -308,14 +359,59 @@ class _Search:
         scored = sum(each.scored for each in explanations)
         return Found.of_one(union[best], scores[best], Explanation(path, scored=scored))
 
-    def _fetched(self, at: int, depth: SearchDepth) -> Found | None:
+    def reaching(self, floors: NDArray[np.float32]) -> Found | None:
+        """Returns the candidates that a tree finds and whose scores reach the floors of the
+        vectors, in no order.
+
+        Few do, so that nothing is sorted, and all vectors' candidates are compared at once.
+
+        Args:
+          floors: [v], of each vector.
+
+        Returns:
+          What was found; None: `rows` is due, since the index or the vectors need another search.
+        """
+        depth = self._plan.depth
+        if depth is None or self._matches is not None:
+            return None
+        index = self._index
+        count = len(self._vectors)
+        fetched: list[tuple[NDArray[np.uint32], Vectors] | None] = [None] * count
+
+        def search(number: int) -> None:
+            positions = self._fetched(number, depth)
+            if positions is not None:
+                query = self._vectors[number]
+                scores = exact_scores(index.vectors, query, positions, self._distance)
+                fetched[number] = positions, scores
+
+        self._execution.parallel(count, search)
+        by_vector = [candidates for candidates in fetched if candidates is not None]
+        if len(by_vector) < count:
+            return None
+        if count == 1:
+            positions, scores = by_vector[0]
+            numbers = np.zeros(positions.size, np.int64)
+        else:
+            positions = np.concatenate([positions for positions, _ in by_vector])
+            scores = np.concatenate([scores for _, scores in by_vector])
+            numbers = np.arange(count).repeat([scores.size for _, scores in by_vector])
+        if not math.isfinite(scores.sum()):
+            return None
+        is_reached = scores >= floors[numbers]
+        offsets = numbers[is_reached].searchsorted(np.arange(count + 1))
+        explanations = [Explanation("index", scored=scores.size) for _, scores in by_vector]
+        reaching = positions[is_reached].astype(np.int64)
+        return Found(reaching, scores[is_reached], offsets, tuple(explanations))
+
+    def _fetched(self, at: int, depth: SearchDepth) -> NDArray[np.uint32] | None:
         """Has the index fetch candidates, and ever more of them until enough are allowed.
 
         The first pool is the same whatever is excluded, and it suffices unless more than a few of
         its candidates are: to exclude one removes it from the list and changes nothing else.
 
         Returns:
-          The neighbors; None: to score all that match is cheaper.
+          The positions of those to score exactly; None: to score all that match is cheaper.
         """
         tree = self._index.approximate
         assert tree is not None  # noqa: S101 - else the plan is an exact search
@@ -335,28 +431,35 @@ class _Search:
             fetched = tree.candidates(query, pool, depth.leaves(pool))
             matching = fetched if mask is None else fetched[mask[fetched]]
             if self._is_worn:
-                matching = matching[~is_among(matching, self._denied)]
+                matching = matching[~self._is_denied(matching)]
 
             # Excluded candidates, such as those that a user has seen, often are the nearest; those
             # around them score about equally.
             removed = 0
             if excluded_count:
-                removed = int(np.count_nonzero(self._is_excluded(at, matching)))
+                is_excluded = self._is_excluded(at, matching)
+                removed = int(np.count_nonzero(is_excluded))
             ahead = 0
             if removed:
                 usual = first * share / _SPARE + matching.size * excluded_share
                 ahead = _PER_EXCLUDED * max(0, removed - math.ceil(usual))
-            found = matching[: depth.reorder * pool // first + ahead]
+            reordered = matching[: depth.reorder * pool // first + ahead]
             if removed:
-                found = found[~self._is_excluded(at, found)]
+                reordered = reordered[~is_excluded[: reordered.size]]
 
             expected = max(pool * share / _FEW, first * share / _FEW + ahead)
-            if found.size >= self._k and matching.size >= expected:
-                neighbors = rank_exactly(self._index.vectors, query, found, self._k, self._distance)
-                return Found.of_one(*neighbors, Explanation("index", scored=found.size))
-            beyond_excluded = first + _PER_EXCLUDED * excluded_count
-            pool = max(4 * pool, beyond_excluded if found.size < self._k else 0)
+            if reordered.size >= self._k and matching.size >= expected:
+                return reordered
+            pool *= 4
+            if reordered.size < self._k:
+                pool = max(pool, first + _PER_EXCLUDED * excluded_count)
         return None
+
+    def _reordered(self, number: int, positions: NDArray[np.uint32]) -> Found:
+        """Returns the best of what the index fetched for a vector, by exact scores."""
+        query = self._vectors[number]
+        neighbors = rank_exactly(self._index.vectors, query, positions, self._k, self._distance)
+        return Found.of_one(*neighbors, Explanation("index", scored=positions.size))
 
     def _scan_codes(
         self, some: list[int], rows: list[Found | None], scan: ScanDepth, matches: Matches
@@ -447,7 +550,7 @@ class _Search:
             query = self._vectors[some[0]]
             best = rank_exactly(index.vectors, query, positions, fetch[0], self._distance)
             return [self._row(some[0], *best, positions.size)]
-        together = max(1, _CELLS_MAX // max(1, positions.size))
+        together = max(1, CELLS_MAX // max(1, positions.size))
         parts = [slice(first, first + together) for first in range(0, len(some), together)]
         found: list[list[tuple[Positions, Vectors]]] = [[] for _ in parts]
 
@@ -455,7 +558,7 @@ class _Search:
             part = parts[number]
             floors = None
             if self._floors is not None:
-                floors = [self._floors[query] for query in some[part]]
+                floors = self._floors[some[part]]
             found[number] = block.search(self._vectors[some[part]], fetch[part], floors)
 
         self._execution.parallel(len(parts), score)
@@ -474,13 +577,13 @@ class _Search:
         fetch = [min(count, self._k + self._excluded_count(at)) for at in some]
         if self._matches is None and positions is not None:  # denied ones are not among them
             fetch = [min(count, self._k + self._excluded[at].size) for at in some]
-        together = len(some) if len(some) * max(fetch) <= _CELLS_MAX else 1
+        together = len(some) if len(some) * max(fetch) <= CELLS_MAX else 1
         rows: list[Found] = []
         for first in range(0, len(some), together):
             block = some[first : first + together]
             most = max(1, *fetch[first : first + together])
             found, _ = index.exact.search(
-                self._sent[block], most, positions, each=self._execution.parallel
+                self._sent[block], most, positions, run_each=self._execution.parallel
             )
             for at, each in zip(block, found, strict=True):
                 there = each[each >= 0]
@@ -511,8 +614,18 @@ class _Search:
     def _excluded_count(self, query: int) -> int:
         return int(self._denied.size + self._excluded[query].size)
 
+    def _is_denied(self, positions: NDArray[Any]) -> Mask:
+        if self._denied_mask is None:
+            return is_among(positions, self._denied)
+        is_denied: Mask = self._denied_mask[positions]
+        return is_denied
+
     def _is_excluded(self, at: int, positions: NDArray[Any]) -> Mask:
-        return is_among(positions, self._denied) | is_among(positions, self._excluded[at])
+        is_excluded = self._is_denied(positions)
+        excluded = self._excluded[at]
+        if excluded.size:
+            is_excluded |= is_among(positions, excluded)
+        return is_excluded
 
 
 def _count_among(positions: NDArray[Any], ascending: NDArray[Any]) -> int:

@@ -116,12 +116,16 @@ class SearchDepth:
         if self._total_leaves:
             leaves = setting.leaves or index.entry.parameters["leaves_to_search"]
             self._leaves = leaves * leaves_growth
+        self._first_leaves = self._leaves_of(self.pool)
 
     def leaves(self, pool: int) -> int | None:
-        """Returns the leaves of a tree to search for a pool; None: the index is no tree.
+        """Returns the leaves of a tree to search for a pool; None: the index is no tree."""
+        if pool == self.pool:
+            return self._first_leaves
+        return self._leaves_of(pool)
 
-        The deeper the pool, the more leaves have some of it (measured).
-        """
+    def _leaves_of(self, pool: int) -> int | None:
+        """Computes `leaves`: the deeper the pool, the more leaves have some of it (measured)."""
         if self._leaves is None:
             return None
         deeper = self._leaves * math.sqrt(pool / self.reorder)

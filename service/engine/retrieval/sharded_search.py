@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.stores.changed import ChangedStore
-from service.engine.calls import Filter, Offsets, Selecting, Vectors
+from bundle.tables.offsets import lengths_of
+from service.engine.calls import Filter, Vectors
 from service.engine.execution import Execution
 from service.engine.limits import check_finite
 from service.engine.retrieval import changed_search
 from service.engine.retrieval.merging import explained, merged
-from service.engine.retrieval.search import Allowed, Found, joined
+from service.engine.retrieval.search import Found, Queries, SearchOptions
 from service.versions.version import RemoteParts, ServedIndex
 
 Positions = NDArray[np.int64]
@@ -55,7 +55,7 @@ async def vectors_at(index: ServedIndex, positions: Positions, execution: Execut
     if not index.is_changed:
         return await shards.vectors(index.name, positions, execution.left_s)
 
-    base_size = _base_size(index)
+    base_size = index.base_size
     is_changed = positions >= base_size
     vectors: Vectors = np.empty((positions.size, index.entry.dim), np.float32)
     changed = positions[is_changed] - base_size
@@ -67,71 +67,51 @@ async def vectors_at(index: ServedIndex, positions: Positions, execution: Execut
 
 
 async def nearest(
-    index: ServedIndex,
-    vectors: Vectors,
-    k: int,
-    allowed: Allowed,
-    request: Selecting,
-    exact: bool,
-    offsets: Offsets | None,
-    execution: Execution,
+    index: ServedIndex, queries: Queries, options: SearchOptions, execution: Execution
 ) -> Found:
     """Finds the k nearest allowed candidates of each query; as `search.nearest`."""
-    base_allowed = allowed
+    base_allowed = queries.allowed
     if index.is_changed:
-        base_allowed = changed_search.allowed_before(allowed, _base_size(index))
-    sent_offsets = offsets
-    offsets = np.arange(len(allowed.excluded) + 1) if offsets is None else offsets
+        base_allowed = changed_search.allowed_in_base(index, queries.allowed)
+    query_count = len(base_allowed.excluded)
+    offsets = queries.offsets
     excluded = list[NDArray[Any]]()
     if any(positions.size for positions in base_allowed.excluded):
-        sizes = np.diff(offsets).tolist()
+        sizes = [1] * query_count
+        if offsets is not None:
+            sizes = lengths_of(offsets).tolist()
         pairs = zip(base_allowed.excluded, sizes, strict=True)
         excluded = [positions for positions, size in pairs for _ in range(size)]
     wanted = IndexSearch(
         index=index.name,
-        vectors=np.ascontiguousarray(vectors, np.float32),
-        k=k,
-        exact=exact,
-        recall=request.recall,
-        filter=request.filter,
+        vectors=np.ascontiguousarray(queries.vectors, np.float32),
+        k=options.k,
+        exact=options.exact,
+        recall=options.recall,
+        filter=options.filter,
         denied=base_allowed.denied,
         excluded=tuple(excluded),
-        explain=request.explain,
+        explain=options.explain,
     )
     execution.begin("search")
     parts: Sequence[Found]
     parts, share = await _shards(index).search(wanted, execution.left_s)
     if share < 1:
-        execution.count("partial_searches", len(allowed.excluded))
+        execution.count("partial_searches", query_count)
         execution.searched_share = min(execution.searched_share, share)
-    queries = [range(first, end) for first, end in pairwise(offsets.tolist())]
-    neighbors = joined([merged(parts, query, k) for query in queries])
+    neighbors = merged(parts, options.k, offsets)
     check_finite(neighbors.scores, "a candidate's score")
-    if request.explain:
+    if options.explain:
         size = index.corpus.entry.size
-        explanations = [explained(parts, query, size) for query in queries]
+        ends = range(query_count + 1)
+        if offsets is not None:
+            ends = offsets.tolist()
+        explanations = [explained(parts, range(*pair), size) for pair in pairwise(ends)]
         neighbors = neighbors._replace(explanations=tuple(explanations))
     if not index.is_changed:
         return neighbors
-    return changed_search.with_changed(
-        neighbors,
-        index,
-        _base_size(index),
-        wanted.vectors,
-        k,
-        allowed,
-        request,
-        exact,
-        sent_offsets,
-        execution,
-    )
-
-
-def _base_size(index: ServedIndex) -> int:
-    """Returns how many candidates the bundle has of an index whose candidates changed."""
-    store = index.corpus.store
-    assert isinstance(store, ChangedStore)  # noqa: S101 - candidates were added
-    return store.base_size
+    sent = queries._replace(vectors=wanted.vectors)
+    return changed_search.with_changed(neighbors, index, sent, options, execution)
 
 
 def _shards(index: ServedIndex) -> RemoteParts:

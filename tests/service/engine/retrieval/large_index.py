@@ -112,9 +112,9 @@ def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search
     assert isinstance(index.corpus, LoadedStore)
     served = ServedIndex("items", index.entry, index.corpus, index, None, index.compiled)
     allowed = retrieve.allowed(served, sent, len(vectors), execution)
-    return search.nearest(
-        *(index, vectors, k, allowed, execution), exact=sent.exact, recall=sent.recall, explain=True
-    )
+    queries = search.Queries(vectors, allowed)
+    options = search.SearchOptions(k, sent.exact, sent.recall, explain=True)
+    return search.nearest(index, queries, options, execution)
 
 
 def retrieve_ids(index: LoadedIndex, **request: Any) -> list[int]:

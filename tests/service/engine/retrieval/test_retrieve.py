@@ -49,7 +49,7 @@ def test_retrieve_many_queries_with_one_long_exclusion_searches_in_bounded_block
 ) -> None:
     service = load()
     small = service.small
-    monkeypatch.setattr("service.engine.retrieval.search._CELLS_MAX", 60)
+    monkeypatch.setattr("service.engine.retrieval.search.CELLS_MAX", 60)
     vectors = np.random.default_rng(8).normal(size=(9, 8)).astype(np.float32)
     exclude = IdLists(small.ids[:30], np.array([0, 0, 0, 0, 0, 30, 30, 30, 30, 30]))
     answer = service.retrieve(vectors=vectors, k=5, exclude_ids=exclude, exact=True)
