@@ -23,7 +23,13 @@ from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
 from runtime.exact import ExactIndex
 from runtime.scann import ScannIndex
-from service.versions.version import FilteredCorpus, LoadedIndex, LoadedStore, ServedIndex
+from service.versions.version import (
+    FilteredCorpus,
+    LiveIndex,
+    LoadedIndex,
+    LoadedStore,
+    ServedIndex,
+)
 
 UNUSABLE = (BundleError, OSError)
 """What makes a segment unusable for a process."""
@@ -164,6 +170,21 @@ def _loaded_index(
         )
     exact = ExactIndex(vectors, entry.distance)
     return LoadedIndex(entry, approximate, exact, vectors, corpus, served.compiled)
+
+
+def without_ended(index: LoadedIndex, live: NDArray[np.uint32]) -> LoadedIndex:
+    """Returns the index that is searched for a segment some of whose candidates ended.
+
+    A tree does not know which of its candidates ended. To find the nearest ones among few others,
+    it would have to return nearly all. So the others are searched exactly once they are few.
+
+    Args:
+      index: The index of the segment.
+      live: [m] ascending positions of the candidates that are still there.
+    """
+    if index.approximate is None or live.size >= _TREE_MIN:
+        return index
+    return LiveIndex.of(index.entry, index.exact, index.vectors, index.corpus, live)
 
 
 def segment_parameters(entry: Index, size: int) -> dict[str, int]:

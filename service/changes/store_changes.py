@@ -25,11 +25,11 @@ from runtime.exact import ExactIndex
 from service.changes.absorbed_parts import AbsorbedParts, vectors_at
 from service.changes.changed_parts import stored_vectors
 from service.changes.growing_vectors import GrowingVectors, Vectors
-from service.changes.segments import LoadedSegment
-from service.versions.filter_cache import FilterCache
+from service.changes.segments import LoadedSegment, without_ended
 from service.versions.version import (
-    AddedIndex,
     FilteredCorpus,
+    LiveIndex,
+    LoadedIndex,
     LoadedStore,
     ServedIndex,
 )
@@ -41,8 +41,6 @@ _COMPACTED_MIN = 65_536
 """Positions of replaced candidates that are kept in any case: segments are made long before, unless
 the log cannot be written or the directory of segments is read-only.
 """
-_NOT_CACHED = FilterCache(0)
-"""Filters of changed candidates are compiled anew: what was kept of them would soon be outdated."""
 
 
 class ChangedCorpus:
@@ -368,11 +366,8 @@ class ChangedCorpus:
         corpus = replace(
             base, entry=entry, store=store, ended=store.ended, denied_added=self._denied
         )
-        in_segments = [segment.indexes for segment in self.segments]
-        segments = {name: tuple(part[name] for part in in_segments) for name in self.indexes}
-        live = np.arange(store.size - store.slots_start, dtype=np.uint32)
-        boundary = store.ended.searchsorted(store.slots_start)
-        live = np.delete(live, store.ended[boundary:].astype(np.int64) - store.slots_start)
+        segments = self._served_segments()
+        live = self._live(store.slots_start, store.size)
         if not live.size:
             indexes = {
                 name: replace(index, corpus=corpus, segments=segments[name])
@@ -386,17 +381,31 @@ class ChangedCorpus:
         indexes = {}
         for name, index in self.indexes.items():
             vectors = self._vectors[name].view[: store.size - store.slots_start]
-            added = AddedIndex(
-                index.entry,
-                None,
-                ExactIndex(vectors, index.entry.distance),
-                vectors,
-                added_corpus,
-                _NOT_CACHED,
-                live=live,
-            )
+            exact = ExactIndex(vectors, index.entry.distance)
+            added = LiveIndex.of(index.entry, exact, vectors, added_corpus, live)
             indexes[name] = replace(index, corpus=corpus, segments=segments[name], added=added)
         return corpus, indexes
+
+    def _served_segments(self) -> dict[str, tuple[LoadedIndex, ...]]:
+        """Returns the indexes of the segments, by name."""
+        segments: dict[str, tuple[LoadedIndex, ...]] = dict.fromkeys(self.indexes, ())
+        first = self.store.base_size
+        for segment in self.segments:
+            end = first + segment.store.size
+            live = self._live(first, end)
+            for name, index in segment.indexes.items():
+                segments[name] += (without_ended(index, live),)
+            first = end
+        return segments
+
+    def _live(self, first: int, end: int) -> NDArray[np.uint32]:
+        """Returns which of the candidates from `first` to `end` are still there, counted from the
+        first.
+        """
+        ended = self.store.ended
+        inside = slice(*ended.searchsorted([first, end]))
+        live = np.arange(end - first, dtype=np.uint32)
+        return np.delete(live, ended[inside].astype(np.int64) - first)
 
     def _set_expiry(self, key: int | str, time_s: float) -> None:
         self._expiry_s.pop(key, None)

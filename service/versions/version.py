@@ -42,6 +42,8 @@ Stamp = tuple[int, int, int]
 _ROLES: tuple[Role, Role] = ("context", "candidate")
 _PLANS_MAX = 256
 """Sets of outputs whose plans are remembered."""
+_NOT_CACHED = FilterCache(0)
+"""Filters of changed candidates are compiled anew: what was kept of them would soon be outdated."""
 _SEARCHES_PER_MASK = 32
 """Searches of one state of an index before it pays to know which of all candidates are denied."""
 
@@ -363,15 +365,27 @@ class LoadedIndex:
 
 
 @dataclass(frozen=True, eq=False)
-class AddedIndex(LoadedIndex):
-    """Candidates that were added or replaced since the last segment was made, and are searched
-    exactly.
+class LiveIndex(LoadedIndex):
+    """Candidates that are searched exactly, without those that ended: what was added or replaced
+    since the last segment was made, or the rest of a segment of which few are still there.
 
     Attributes:
       live: [m] uint32 positions, ascending, of those that are still there.
     """
 
     live: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+
+    @classmethod
+    def of(
+        cls,
+        entry: Index,
+        exact: ExactIndex,
+        vectors: NDArray[np.float32],
+        corpus: FilteredCorpus,
+        live: NDArray[np.uint32],
+    ) -> LiveIndex:
+        """Returns an index of one state, whose filters are not kept for others."""
+        return cls(entry, None, exact, vectors, corpus, _NOT_CACHED, live=live)
 
     @cached_property
     def block(self) -> VectorBlock:
@@ -461,7 +475,7 @@ class ServedIndex:
     shards: RemoteParts | None
     compiled: FilterCache
     segments: tuple[LoadedIndex, ...] = ()
-    added: AddedIndex | None = None
+    added: LiveIndex | None = None
     _denied: list[DeniedParts] = field(default_factory=list, init=False, repr=False)
 
     @property

@@ -25,7 +25,7 @@ from service.engine.retrieval.search import (
     SearchedPart,
     SearchOptions,
 )
-from service.versions.version import AddedIndex, LoadedIndex, ServedIndex
+from service.versions.version import LiveIndex, LoadedIndex, ServedIndex
 
 Positions = NDArray[np.int64]
 
@@ -159,7 +159,7 @@ def _reaching(
         return None
     numbers, positions, scores = reaching
     scored = len(part.vectors)
-    if isinstance(part, AddedIndex):
+    if isinstance(part, LiveIndex):
         positions = part.live[positions].astype(np.int64)
         scored = part.live.size
     # Most often, no candidates are denied but those that are not in the block.
@@ -259,7 +259,7 @@ def _filter(part: LoadedIndex, options: SearchOptions, execution: Execution) -> 
     compiled = None
     if options.filter:
         compiled = filters.compiled(part, options.filter, execution.check)
-    if not isinstance(part, AddedIndex):
+    if not isinstance(part, LiveIndex):
         return compiled
     # Those that were replaced since are as many as the others, and are not even scored.
     if compiled is None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from bundle.tables.offsets import offsets_of
 from service.engine.calls import IdLists
+from service.versions.version import LiveIndex
 from tests.bundles.small import SmallBundle
 from tests.service.changes.making import (
     absorb,
@@ -70,7 +71,14 @@ def changed(write: Write, serve: Serve) -> RunningService:
 
 
 @pytest.mark.parametrize("query_count", [1, 3])
-@pytest.mark.parametrize("tree_min", [2048, 64], ids=["exact segment", "segment with a tree"])
+@pytest.mark.parametrize(
+    "tree_min",
+    [
+        pytest.param(2048, id="exact segment"),
+        pytest.param(96, id="segment with a tree of which few are left"),
+        pytest.param(64, id="segment with a tree"),
+    ],
+)
 def test_lists_are_those_of_exact_searches_of_all_parts(
     query_count: int,
     tree_min: int,
@@ -80,7 +88,8 @@ def test_lists_are_those_of_exact_searches_of_all_parts(
     monkeypatch.setattr("service.changes.segments._TREE_MIN", tree_min)
     changed: RunningService = request.getfixturevalue("changed")
     (segment,) = changed.current().indexes["movies"].segments
-    assert (segment.approximate is not None) == (tree_min < len(segment.vectors))
+    assert (segment.approximate is not None) == (tree_min == 64)
+    assert isinstance(segment, LiveIndex) == (tree_min == 96)
     returned = set[int]()
     for seed in range(8):
         vectors: NDArray[np.float32] = random_vectors(query_count, segment.entry.dim, 100 + seed)
