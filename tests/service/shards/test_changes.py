@@ -114,6 +114,7 @@ def exact_lists(service: RunningService, small: SmallBundle) -> list[Any]:
     return [neighbors.ids.tolist(), neighbors.scores.tolist()]
 
 
+@pytest.mark.slow
 def test_a_router_serves_random_changes_as_one_process(
     small_towers: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
