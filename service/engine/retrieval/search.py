@@ -4,7 +4,8 @@ Where few match a filter their vectors are scored exactly, side by side once the
 again. Where more do, their codes are scanned, and the best of them reordered. Where a large share
 does, the tree finds more than are wanted, and of those that are allowed the best are reordered; as
 long as too few are left, such as of matches far from the query, it searches deeper, until searching
-the matches alone is cheaper.
+the matches alone is cheaper. Neither a tree nor codes know which candidates are denied: where few
+are not, these alone are scored.
 
 A candidate's score is that of `rank_exactly`, whatever the filter, the path or the batch.
 """
@@ -34,6 +35,7 @@ from service.engine.retrieval.search_depth import (
     ScanDepth,
     SearchDepth,
     plan_search,
+    scores_live_alone,
 )
 from service.versions.version import LoadedIndex
 
@@ -289,17 +291,15 @@ class _Search:
         self._compiled = allowed.filter
         self._matches = None if allowed.filter is None else allowed.filter.matches
         self._size = len(index.vectors)
-        matching = None if self._matches is None else self._matches.positions.size
-        live_count = self._size - self._denied.size
-        self._live_share = live_count / self._size
-        if not live_count:
-            self._matches = Matches(np.empty(0, np.uint32))
-        is_exact = options.exact or not live_count
-        self._plan = Plan(None, None)
-        if not is_exact:
-            self._plan = plan_search(index, options.recall, options.k, matching)
+        self._live_share = 1 - self._denied.size / self._size
         # To look for the few that are denied costs less than to plan for them.
         self._is_worn = self._live_share < 1 - 1 / _SPARE
+        self._plan = Plan(None, None)
+        if not options.exact:
+            matching = None if self._matches is None else self._matches.positions.size
+            self._plan = plan_search(index, options.recall, options.k, matching)
+        if self._is_worn and self._are_live_scored_alone():
+            self._score_live_alone()
 
     def rows(self) -> list[Found]:
         """Returns the neighbors of each vector.
@@ -330,6 +330,32 @@ class _Search:
                 rows[at] = row
         self._keep()
         return [row for row in rows if row is not None]
+
+    def _are_live_scored_alone(self) -> bool:
+        """Returns whether to score those candidates that are not denied, and no others."""
+        if self._denied.size == self._size:
+            return True
+        if self._matches is None:
+            if self._plan.depth is None:
+                return True
+            matching = self._size
+        else:
+            matching = self._matches.positions.size
+        return scores_live_alone(self._index, self._plan, self._live_share, matching)
+
+    def _score_live_alone(self) -> None:
+        """Plans to score those candidates that match and are not denied."""
+        if self._matches is None:
+            live = self._live()
+        else:
+            positions = self._matches.positions
+            live = positions[~self._is_denied(positions)]
+        self._plan = Plan(None, None)
+        self._matches = Matches(live)
+        # What the filter matches outlives the deny list: these are not kept in its place.
+        self._compiled = None
+        self._denied = self._denied[:0]
+        self._denied_mask = None
 
     def _keep(self) -> None:
         """Keeps the filter, with the mask or the block that this search has made."""
@@ -529,10 +555,12 @@ class _Search:
 
     def _exactly(self, some: list[int]) -> list[Found]:
         """Scores all that match, of some of the vectors."""
+        if self._matches is None and self._is_worn:
+            self._score_live_alone()
         matches = self._matches
         index = self._index
         if matches is None:
-            return self._in_blocks(some, self._live())
+            return self._in_blocks(some, None)
         positions = matches.positions
         if matches.block is None:
             block_bytes = positions.size * (4 * index.entry.dim + 16)
@@ -575,8 +603,6 @@ class _Search:
         index = self._index
         count = self._size if positions is None else positions.size
         fetch = [min(count, self._k + self._excluded_count(at)) for at in some]
-        if self._matches is None and positions is not None:  # denied ones are not among them
-            fetch = [min(count, self._k + self._excluded[at].size) for at in some]
         together = len(some) if len(some) * max(fetch) <= CELLS_MAX else 1
         rows: list[Found] = []
         for first in range(0, len(some), together):
@@ -593,12 +619,13 @@ class _Search:
                 rows.append(self._row(at, *best, count))
         return rows
 
-    def _live(self) -> NDArray[np.uint32] | None:
-        """Returns the positions that are not denied; None: few are, which are left out later."""
-        if not self._is_worn:
-            return None
-        is_live = np.ones(self._size, bool)
-        is_live[self._denied] = False
+    def _live(self) -> NDArray[np.uint32]:
+        """Returns the positions that are not denied."""
+        if self._denied_mask is not None:
+            is_live = ~self._denied_mask
+        else:
+            is_live = np.ones(self._size, bool)
+            is_live[self._denied] = False
         return is_live.nonzero()[0].astype(np.uint32)
 
     def _row(self, at: int, positions: Positions, scores: Vectors, scored: int) -> Found:

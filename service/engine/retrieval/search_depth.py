@@ -134,14 +134,20 @@ class SearchDepth:
 
     def pays(self, pool: int) -> bool:
         """Returns whether to fetch a pool costs less than to search what matches alone."""
+        return pool < self._size and self.cost(pool) < self._otherwise
+
+    def cost(self, pool: int) -> float:
+        """Returns what it costs to fetch a pool and to reorder the best of it; infinity if that was
+        not measured.
+        """
         leaves = self.leaves(pool)
         costs = self._costs
-        if leaves is None or costs is None or pool >= self._size:
-            return False
+        if leaves is None or costs is None:
+            return math.inf
         leaf_vectors = self._size * leaves / self._total_leaves
         fetching = costs.tree_start + costs.leaf_vector * leaf_vectors + costs.fetched * pool
         reordered = min(pool * self.share, self.reorder * pool / self.pool)
-        return fetching + costs.reordered * reordered < self._otherwise
+        return fetching + costs.reordered * reordered
 
 
 class ScanDepth:
@@ -238,6 +244,34 @@ def plan_search(index: LoadedIndex, recall: float, k: int, matching: int | None)
             index.plans.clear()
         index.plans[key] = plan
     return plan
+
+
+def scores_live_alone(index: LoadedIndex, plan: Plan, live_share: float, matching: int) -> bool:
+    """Returns whether to score the live candidates that match costs less than what is planned.
+
+    Neither a tree nor codes know which candidates are denied. To find the nearest of the others,
+    both return so many more that, of the few that are live, nearly all are among them.
+
+    Args:
+      index: The index that is searched.
+      plan: How it would be searched.
+      live_share: The share of its candidates that are not denied, above 0.
+      matching: The number of candidates that match the filter; all without one.
+    """
+    depth, scan = plan
+    if depth is not None:
+        pool = math.ceil(depth.pool / live_share)
+        if pool >= len(index.vectors):
+            return True
+        planned_cost = depth.cost(pool)
+    elif scan is not None:
+        planned_cost = scan.cost(min(matching, math.ceil(scan.pool / live_share)))
+    else:
+        return False
+    costs = index.entry.costs
+    if costs is None:
+        return False
+    return costs.exact_start + costs.reordered * live_share * matching < planned_cost
 
 
 def _plan(index: LoadedIndex, recall: float, k: int, matching: int | None) -> Plan:

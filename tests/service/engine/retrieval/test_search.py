@@ -19,7 +19,7 @@ from bundle.format.manifest import CostPoint
 from service.engine.calls import Condition, Filter, IdLists
 from service.engine.retrieval.search import Found
 from service.engine.retrieval.search_depth import SearchDepth, Setting
-from service.versions.version import LoadedIndex
+from service.versions.version import LoadedIndex, LoadedStore
 from tests.bundles.search_costs import COSTS
 from tests.service.engine.retrieval.large_index import find, load_index, retrieve_ids
 
@@ -324,6 +324,57 @@ def test_search_at_a_level_of_recall_takes_the_cheapest_setting_that_reaches_it(
     perfect = replace(index, entry=index.entry.model_copy(update={"curve": (point,)}), plans={})
     assert recall(perfect, queries[:5], everything, recall=0.995)[1] == {"index"}
     assert recall(perfect, queries[:5], everything, recall=1.0) == (1.0, {"exact"})
+
+
+@pytest.mark.parametrize("live_count", [0, 20, 400, 2_000, 40_000])
+@pytest.mark.parametrize("name", ["", "half", "hundredth"])
+def test_search_of_an_index_whose_candidates_are_nearly_all_denied_scores_the_others_alone(
+    index: LoadedIndex,
+    queries: NDArray[np.float32],
+    attributes: Attributes,
+    live_count: int,
+    name: str,
+) -> None:
+    is_live = np.zeros(SIZE, bool)
+    is_live[np.random.default_rng(11).choice(SIZE, live_count, replace=False)] = True
+    allowed = is_live
+    request = {}
+    if name:
+        allowed = is_live & (attributes[name] == 1)
+        request["filter"] = allow(**{name: 1})
+    assert isinstance(index.corpus, LoadedStore)
+    index.corpus.denied.positions = np.flatnonzero(~is_live).astype(np.uint32)
+    try:
+        found = find(index, queries[:2], K, **request)
+    finally:
+        index.corpus.denied.positions = np.empty(0, np.uint32)
+    lists = np.split(found.positions, found.offsets[1:-1])
+    few = live_count <= 2_000
+    for query, listed, explanation in zip(queries[:2], lists, found.explanations, strict=True):
+        expected = best(index, query, allowed, K)
+        assert len(listed) == len(expected)
+        assert allowed[listed].all()
+        if few:
+            assert listed.tolist() == expected
+        assert explanation.matches == np.count_nonzero(allowed)
+    if few and name != "hundredth":
+        assert {explanation.scored for explanation in found.explanations} == {allowed.sum()}
+
+
+def test_filter_requested_while_all_candidates_were_denied_matches_them_later(
+    index: LoadedIndex, queries: NDArray[np.float32], attributes: Attributes
+) -> None:
+    assert isinstance(index.corpus, LoadedStore)
+    for exact in (False, True):
+        condition = allow(tenth=7, half=int(exact))
+        allowed = (attributes["tenth"] == 7) & (attributes["half"] == exact)
+        index.corpus.denied.positions = np.arange(SIZE, dtype=np.uint32)
+        try:
+            assert not find(index, queries[:1], K, filter=condition, exact=exact).positions.size
+        finally:
+            index.corpus.denied.positions = np.empty(0, np.uint32)
+        found = find(index, queries[:1], K, filter=condition, exact=True)
+        assert found.positions.tolist() == best(index, queries[0], allowed, K)
 
 
 def test_costs_in_the_manifest_choose_the_way(
