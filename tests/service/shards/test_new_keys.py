@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from service.changes import absorption, row_files
+from service.changes import absorption, follower, row_files
 from service.engine.calls import Lookup
 from service.errors import NotReady, ServiceError
 from tests.bundles.small import SmallBundle
@@ -109,6 +109,8 @@ def test_a_router_gives_new_keys_the_rows_that_one_process_gives_them(
 ) -> None:
     monkeypatch.setattr(absorption, "_PRELOAD_S", 0.0)
     monkeypatch.setattr(row_files, "MEMORY_BYTES", 0)  # some rows of each table are in a file
+    # The test moves them there: only one thread of a service may do so at a time.
+    monkeypatch.setattr(follower, "_ABSORB_S", 3600.0)
     small = start_cluster(cluster, bundles)
     router = cluster.start_router()
     alone = serve()
