@@ -31,7 +31,7 @@ import orjson
 from rich.console import Console
 
 from benchmarks import cores
-from benchmarks.load import Answers, Endpoint, Floats, Load
+from benchmarks.load import Answers, Endpoint, Load
 from benchmarks.services import Checkout, Service
 from benchmarks.workload_towers import ITEM_DIM
 from benchmarks.workloads import RetrievalWorkload, write_retrieval
@@ -47,6 +47,8 @@ CALLERS = 8
 RECORDS = 100_000
 """In the log that is replayed, each of one candidate, of which a hundredth differ."""
 TIMEOUT_S = 60.0
+FAILED_SHARE_MAX = 0.01
+"""The share of the queries of a minute that may be rejected, such as while the host is busy."""
 ABSORBED_S = 20.0
 """In which changed candidates are absorbed into a segment."""
 
@@ -230,7 +232,7 @@ def _beside_load(client: Client, rate: int, minutes: int, console: Console) -> N
     """
     half_load = _throughput(client) / 2
     alone = [_minute(client, half_load, seed=0)]
-    console.print(f"queries alone, {half_load:.0f} per second: {_milliseconds(alone[0].latency_s)}")
+    console.print(f"queries alone, {half_load:.0f} per second: {_latencies(alone[0])}")
     # In a process of its own, which takes no time of the interpreter that measures.
     stream = multiprocessing.get_context("spawn").Process(
         target=_stream, args=(client.admin, rate), daemon=True
@@ -243,12 +245,12 @@ def _beside_load(client: Client, rate: int, minutes: int, console: Console) -> N
         minutes_beside.append(beside)
         console.print(
             f"minute {number}, {BATCH * (client.sequence() - before) / 60:.0f} changes per second: "
-            f"{_milliseconds(beside.latency_s)}"
+            f"{_latencies(beside)}"
         )
     stream.kill()
     stream.join()
     alone.append(_minute(client, half_load, seed=minutes + 1))
-    console.print(f"queries alone again: {_milliseconds(alone[1].latency_s)}")
+    console.print(f"queries alone again: {_latencies(alone[1])}")
     alone_ms, beside_ms = (
         np.median([answers.percentile_ms(99) for answers in blocks])
         for blocks in (alone, minutes_beside)
@@ -257,9 +259,14 @@ def _beside_load(client: Client, rate: int, minutes: int, console: Console) -> N
 
 
 def _minute(client: Client, rate: float, seed: int) -> Answers:
-    """Sends queries at random instants for a minute, `rate` per second on average."""
+    """Sends queries at random instants for a minute, `rate` per second on average.
+
+    Raises:
+      RuntimeError: More than 1 percent failed. A busy host can make an overloaded service reject
+        some.
+    """
     answers = client.queries.open(rate, 60.0, seed)
-    if answers.failed:
+    if answers.failed > FAILED_SHARE_MAX * len(answers.status):
         raise RuntimeError(f"{answers.failed} of {len(answers.status)} queries failed")
     return answers
 
@@ -286,7 +293,13 @@ def _throughput(client: Client) -> float:
     return client.queries.closed(CALLERS, 5.0).requests_per_s
 
 
-def _milliseconds(seconds: Sequence[float] | Floats) -> str:
+def _latencies(answers: Answers) -> str:
+    p50_ms = answers.percentile_ms(50)
+    p99_ms = answers.percentile_ms(99)
+    return f"p50 {p50_ms:.1f} ms, p99 {p99_ms:.1f} ms, {answers.failed} rejected"
+
+
+def _milliseconds(seconds: Sequence[float]) -> str:
     half, most = 1000 * np.percentile(seconds, [50, 99])
     return f"p50 {half:.1f} ms, p99 {most:.1f} ms"
 
