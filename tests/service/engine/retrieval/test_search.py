@@ -345,12 +345,12 @@ def test_search_of_an_index_whose_candidates_are_nearly_all_denied_scores_the_ot
     assert isinstance(index.corpus, LoadedStore)
     index.corpus.denied.positions = np.flatnonzero(~is_live).astype(np.uint32)
     try:
-        found = find(index, queries[:2], K, **request)
+        neighbors = find(index, queries[:2], K, **request)
     finally:
         index.corpus.denied.positions = np.empty(0, np.uint32)
-    lists = np.split(found.positions, found.offsets[1:-1])
+    lists = np.split(neighbors.positions, neighbors.offsets[1:-1])
     few = live_count <= 2_000
-    for query, listed, explanation in zip(queries[:2], lists, found.explanations, strict=True):
+    for query, listed, explanation in zip(queries[:2], lists, neighbors.explanations, strict=True):
         expected = best(index, query, allowed, K)
         assert len(listed) == len(expected)
         assert allowed[listed].all()
@@ -358,7 +358,7 @@ def test_search_of_an_index_whose_candidates_are_nearly_all_denied_scores_the_ot
             assert listed.tolist() == expected
         assert explanation.matches == np.count_nonzero(allowed)
     if few and name != "hundredth":
-        assert {explanation.scored for explanation in found.explanations} == {allowed.sum()}
+        assert {explanation.scored for explanation in neighbors.explanations} == {allowed.sum()}
 
 
 def test_filter_requested_while_all_candidates_were_denied_matches_them_later(
@@ -373,8 +373,8 @@ def test_filter_requested_while_all_candidates_were_denied_matches_them_later(
             assert not find(index, queries[:1], K, filter=condition, exact=exact).positions.size
         finally:
             index.corpus.denied.positions = np.empty(0, np.uint32)
-        found = find(index, queries[:1], K, filter=condition, exact=True)
-        assert found.positions.tolist() == best(index, queries[0], allowed, K)
+        neighbors = find(index, queries[:1], K, filter=condition, exact=True)
+        assert neighbors.positions.tolist() == best(index, queries[0], allowed, K)
 
 
 def test_costs_in_the_manifest_choose_the_way(
