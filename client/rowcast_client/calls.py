@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -46,6 +46,8 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 
 Result_co = TypeVar("Result_co", covariant=True)
 Requests = Features | Sequence[Features]
+NotFoundRule = Literal["error", "skip"]
+"""What happens with ids that do not exist."""
 
 
 class VersionOptions(TypedDict, total=False):
@@ -147,6 +149,7 @@ def retrieve(
     vectors: ArrayLike | Sequence[ArrayLike] | None = None,
     ids: Candidates | int | str | None = None,
     exact: bool = False,
+    not_found: NotFoundRule = "error",
     **options: Unpack[SelectOptions],
 ) -> Call[Retrieved]:
     """Finds the k nearest candidates of each query.
@@ -161,6 +164,8 @@ def retrieve(
       ids: candidates whose own vectors are the query: of one query an id, or a list, for which a
         candidate has its best score; of n queries a list of n lists.
       exact: search exactly, whatever the index.
+      not_found: What happens with `ids` that do not exist. "error": The call fails; "skip": It does
+        without them, and the response has them in `not_found`.
       options: k, filter, exclude_ids and more: see SelectOptions; model, version, timeout_s and
         more: see CallOptions.
 
@@ -185,6 +190,7 @@ def retrieve(
         ids=packed_ids,
         query_offsets=offsets_of("queries", counts),
         exact=bool(exact),
+        not_found=_not_found_rule(not_found),
         **selection,
     )
     return versioned_call("Retrieve", request, pb.RetrieveResponse, unpack_retrieved, **others)
@@ -200,6 +206,7 @@ def rank(
     formula: str = "",
     context_ids: Contexts | None = None,
     tower: str = "",
+    not_found: NotFoundRule = "error",
     **options: Unpack[CallOptions],
 ) -> Call[Ranked]:
     """Scores candidates for each context.
@@ -216,6 +223,8 @@ def rank(
       context_ids: The ID, or a list of IDs, of contexts whose stored features are taken where
         `context` sends none.
       tower: empty: the only ranking tower.
+      not_found: What happens with candidates that the candidate store does not have. "error": The
+        call fails; "skip": They are left out, and the response has their ids in `not_found`.
       options: model, version, label, timeout_s, request_id: see CallOptions.
 
     Returns:
@@ -234,6 +243,7 @@ def rank(
         k=_count("k", k),
         formula=text("formula", formula),
         context_ids=pack_contexts(context_ids),
+        not_found=_not_found_rule(not_found),
         **pack_candidates(context, candidate_ids, candidate_features),
     )
     return versioned_call("Rank", request, pb.RankResponse, unpack_ranked, **options)
@@ -280,12 +290,21 @@ def embed(features: Requests, *, tower: str = "", **options: Unpack[CallOptions]
     return versioned_call("Embed", request, pb.EmbedResponse, unpack_embedded, **options)
 
 
-def lookup(feature: str, ids: Candidates, **options: Unpack[CallOptions]) -> Call[LookedUp]:
+def lookup(
+    feature: str,
+    ids: Candidates,
+    *,
+    not_found: NotFoundRule = "error",
+    **options: Unpack[CallOptions],
+) -> Call[LookedUp]:
     """Reads the table rows that a feature's ids stand for.
 
     Args:
       feature: The name of the feature whose table and id rule are used.
       ids: a list of ids.
+      not_found: "skip": The response has the ids that the table does not have in `not_found`, and
+        zeros for those that the feature rejects. "error": The call fails if the feature rejects
+        one.
       options: model, version, label, timeout_s, request_id: see CallOptions.
 
     Raises:
@@ -293,7 +312,11 @@ def lookup(feature: str, ids: Candidates, **options: Unpack[CallOptions]) -> Cal
         lists them.
     """
     pack_ids("ids", ids)  # rejects what is no flat list of ids
-    request = pb.LookupRequest(feature=feature, ids=pack_column(feature, ids))
+    request = pb.LookupRequest(
+        feature=feature,
+        ids=pack_column(feature, ids),
+        not_found=_not_found_rule(not_found),
+    )
     return versioned_call("Lookup", request, pb.LookupResponse, unpack_looked_up, **options)
 
 
@@ -392,6 +415,14 @@ def text(name: str, value: str | None) -> str:
     if value is not None and not isinstance(value, str):
         raise InvalidArgument(f"{name} is {value!r}: expected text")
     return value or ""
+
+
+def _not_found_rule(rule: NotFoundRule) -> pb.NotFoundRule:
+    if rule == "error":
+        return pb.NOT_FOUND_RULE_UNSPECIFIED
+    if rule == "skip":
+        return pb.NOT_FOUND_RULE_SKIP
+    raise InvalidArgument(f"not_found is {rule!r}: expected 'error' or 'skip'")
 
 
 def _names(name: str, values: Iterable[str]) -> list[str]:

@@ -281,6 +281,13 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
         help="Find the neighbors of these candidates, instead of using features.",
     )
     exact = _option("--exact", action="store_true", help="Search exactly, without the index.")
+    not_found = _option(
+        "--not-found",
+        choices=("error", "skip"),
+        metavar="RULE",
+        help="What happens with ids that do not exist: error, or skip, which leaves them out and "
+        "lists them. Default: error.",
+    )
     candidates = _option(
         "-c",
         "--candidate-ids",
@@ -299,8 +306,11 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
     return {
         models: [],
         model: [_option("name", nargs="?", help=model_help), *model_version],
-        retrieve: [features, ids, exact, *selection, *shared],
-        rank: [candidates, features, k_of_rank, heads, formula, context_id, tower, *shared],
+        retrieve: [features, ids, exact, not_found, *selection, *shared],
+        rank: [
+            *(candidates, features, k_of_rank, heads, formula, context_id, tower, not_found),
+            *shared,
+        ],
         recommend: [features, *selection, tower, *shared],
         embed: [features, tower, *shared],
         lookup: [
@@ -312,6 +322,7 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
                 help="Feature whose table and id rule to use.",
             ),
             _option("ids", nargs="+", metavar="ID", help="Ids to look up."),
+            not_found,
             *shared,
         ],
     }

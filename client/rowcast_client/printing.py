@@ -36,6 +36,8 @@ def plain(response: Any) -> Any:
         values = {
             field.name: getattr(response, field.name) for field in dataclasses.fields(response)
         }
+        if isinstance(response, LookedUp) and not response.not_found.size:
+            del values["not_found"]
         response = {
             name: value
             for name, value in values.items()
@@ -49,6 +51,8 @@ def plain(response: Any) -> Any:
 def _remarks(response: Retrieved | Ranked) -> dict[str, Any]:
     """What a response has beside its records, where it applies."""
     shown: dict[str, Any] = {}
+    if _not_found(response):
+        shown["not_found"] = _not_found(response)
     if isinstance(response, Ranked) and response.failed:
         shown["failed"] = [
             {"position": each.position, "message": each.message} for each in response.failed
@@ -61,6 +65,14 @@ def _remarks(response: Retrieved | Ranked) -> dict[str, Any]:
     if response.coverage < 1:
         shown["coverage"] = response.coverage
     return shown
+
+
+def _not_found(response: Retrieved | Ranked) -> list[Any]:
+    """Returns the ids of the first query or context that do not exist."""
+    identifiers: list[Any] = []
+    if response.not_found:
+        identifiers = response.not_found[0].tolist()
+    return identifiers
 
 
 def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table | str:
@@ -168,6 +180,7 @@ def neighbors_table(response: Retrieved) -> Iterable[Table | str]:
             f"path {one.path}: {found}, {one.search_ms:.2f} "
             f"ms{one.shortfall and f'; {one.shortfall}'}"
         )
+    yield from _not_found_line(response)
     if response.degraded:
         yield f"degraded: {response.degraded_reason}"
 
@@ -182,6 +195,13 @@ def ranked_table(response: Ranked) -> Iterable[Table | str]:
     )
     for each in response.failed:
         yield f"{each.position + 1} failed: {each.message}"
+    yield from _not_found_line(response)
+
+
+def _not_found_line(response: Retrieved | Ranked) -> Iterable[str]:
+    """Shows the ids that were left out because they do not exist."""
+    if _not_found(response):
+        yield f"not found: {', '.join(map(str, _not_found(response)))}"
 
 
 def vectors_table(response: Embedded) -> Iterable[Table | str]:

@@ -150,6 +150,7 @@ class Retrieved(Answer[Neighbors]):
     Attributes:
       searched: candidates that were searched; 0 from `recommend`.
       explanations: The explanation of each query, if requested.
+      not_found: By query, [m] the ids that do not exist, if `retrieve` skips them; else none.
       degraded: Whether `recommend` dropped diversity, or returned some or all neighbors unranked,
         in the order of retrieval.
       degraded_reason: why, in a sentence with the numbers.
@@ -157,6 +158,7 @@ class Retrieved(Answer[Neighbors]):
 
     searched: int = 0
     explanations: tuple[Explanation, ...] = ()
+    not_found: tuple[Ids, ...] = ()
     degraded: bool = False
     degraded_reason: str = ""
 
@@ -217,9 +219,12 @@ class Ranked(Answer[RankedCandidates]):
 
     Attributes:
       failed: candidates without a score, which the records leave out.
+      not_found: By context, [m] the ids that do not exist, if the request skips them; else none.
+        The records leave them out.
     """
 
     failed: tuple[FailedCandidate, ...] = field(default=(), kw_only=True)
+    not_found: tuple[Ids, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,6 +246,8 @@ class LookedUp:
       found: [n] bool: whether the row of each id was read.
       lost: [n] bool: whether the table has each id, but no shard that holds its row responds; None:
         there is none.
+      not_found: [m] the ids that the table does not have, as sent, if the request skips them; else
+        none.
     """
 
     model: str
@@ -249,6 +256,7 @@ class LookedUp:
     vectors: NDArray[np.float32]
     found: NDArray[np.bool_]
     lost: NDArray[np.bool_] | None = field(default=None, kw_only=True)
+    not_found: Ids = field(default_factory=lambda: np.empty(0, np.int64), kw_only=True)
     coverage: float = field(default=1.0, kw_only=True)
 
 
@@ -264,13 +272,15 @@ def unpack_retrieved(message: pb.RetrieveResponse | pb.RecommendResponse) -> Ret
         retrieval_scores=np.frombuffer(message.retrieval_scores, "<f4") if recommended else None,
     )
     explanations = tuple(Explanation(**plain_message(each)) for each in message.explanations)
+    offsets = _offsets(message, packed)
     return Retrieved(
         message.model.name,
         message.model.version,
         packed,
-        _offsets(message, packed),
+        offsets,
         searched=0 if recommended else message.searched,
         explanations=explanations,
+        not_found=_not_found(message, len(offsets) - 1),
         degraded=recommended and message.degraded,
         degraded_reason=message.degraded_reason if recommended else "",
         coverage=_coverage(message),
@@ -287,11 +297,19 @@ def unpack_ranked(message: pb.RankResponse) -> Ranked:
             name: np.frombuffer(values, "<f4") for name, values in sorted(message.heads.items())
         },
     )
-    response = (message.model.name, message.model.version, packed, _offsets(message, packed))
+    offsets = _offsets(message, packed)
     failed = tuple(
         FailedCandidate(each.context, each.position, each.message) for each in message.failed
     )
-    return Ranked(*response, coverage=_coverage(message), failed=failed)
+    return Ranked(
+        message.model.name,
+        message.model.version,
+        packed,
+        offsets,
+        coverage=_coverage(message),
+        failed=failed,
+        not_found=_not_found(message, len(offsets) - 1),
+    )
 
 
 def unpack_embedded(message: pb.EmbedResponse) -> Embedded:
@@ -306,7 +324,8 @@ def unpack_looked_up(message: pb.LookupResponse) -> LookedUp:
     found = np.frombuffer(message.found, np.bool_)
     response = (message.model.name, message.model.version, message.table, _vectors(message), found)
     lost = np.frombuffer(message.lost, np.bool_) if message.lost else None
-    return LookedUp(*response, lost=lost, coverage=_coverage(message))
+    not_found = _column(message.not_found)
+    return LookedUp(*response, lost=lost, not_found=not_found, coverage=_coverage(message))
 
 
 def _coverage(message: Any) -> float:
@@ -317,6 +336,28 @@ def unpack_ids(message: pb.Ids) -> Ids:
     """Reads ids as [m] int64, or [m] object holding str."""
     if message.HasField("strings"):
         return np.array(list(message.strings.values), object)
+    return np.frombuffer(message.int64s, "<i8")
+
+
+def _not_found(
+    message: pb.RetrieveResponse | pb.RecommendResponse | pb.RankResponse, n: int
+) -> tuple[Ids, ...]:
+    """Returns the ids of each of n queries or contexts that do not exist."""
+    if isinstance(message, pb.RecommendResponse):
+        return ()
+    ids = unpack_ids(message.not_found)
+    offsets = np.frombuffer(message.not_found_offsets, "<i4")
+    if not len(offsets):
+        return (ids,) * n
+    return tuple(np.split(ids, offsets[1:-1]))
+
+
+def _column(message: pb.Column) -> NDArray[Any]:
+    """Reads the values of a column, [m] int64, float32 or str."""
+    if message.HasField("strings"):
+        return np.array(list(message.strings.values), object)
+    if message.HasField("float32s"):
+        return np.frombuffer(message.float32s, "<f4")
     return np.frombuffer(message.int64s, "<i8")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields as fields_of
+from enum import StrEnum
 from itertools import chain, pairwise
 from typing import Any
 
@@ -274,9 +275,10 @@ def read_lookup(body: Any, target: calls.Target, settings: ServiceSettings) -> c
     Raises:
       InvalidArgument: an unknown field, or a wrong type.
     """
-    fields(body, ("feature", "ids"), "the body")
+    fields(body, ("feature", "ids", "not_found"), "the body")
     ids = Column(flat(listed(body.get("ids"), "ids"), "ids"))
-    return calls.Lookup(target, _option(body, "feature", ""), ids)
+    not_found = _option(body, "not_found", calls.NotFoundRule.ERROR)
+    return calls.Lookup(target, _option(body, "feature", ""), ids, not_found)
 
 
 def retrieved_value(answer: calls.Retrieved, several: bool) -> dict[str, Any]:
@@ -295,21 +297,28 @@ def ranked_value(answer: calls.Ranked, several: bool) -> dict[str, Any]:
             "scores": answer.scores[first:last],
             "positions": answer.positions[first:last],
             "heads": {name: scores[first:last] for name, scores in answer.heads.items()},
-            **_failed(answer, context),
+            **_left_out(answer, context),
         }
         for context, (first, last) in enumerate(pairwise(answer.offsets.tolist()))
     )
     return _answer(answer, results, several)
 
 
-def _failed(answer: calls.Ranked, context: int) -> dict[str, Any]:
-    """Returns the field with the candidates of a context that failed, if some did."""
+def _left_out(answer: calls.Ranked, context: int) -> dict[str, Any]:
+    """Returns the fields with the candidates of a context that have no score: those that failed, if
+    some did, and those that do not exist, if the request skips them.
+    """
+    candidates: dict[str, Any] = {}
+    if answer.not_found is not None:
+        candidates["not_found"] = identifiers(answer.not_found.only(context).ids)
     failed = [
         {"position": each.position, "message": each.message}
         for each in answer.failed
         if each.context == context
     ]
-    return {"failed": failed} if failed else {}
+    if failed:
+        candidates["failed"] = failed
+    return candidates
 
 
 def recommended_value(answer: calls.Retrieved, several: bool) -> dict[str, Any]:
@@ -332,11 +341,17 @@ def looked_up_value(answer: calls.LookedUp, several: bool) -> dict[str, Any]:
     result = {"table": answer.table, "vectors": vectors, "found": answer.found}
     if answer.lost is not None:
         result["lost"] = answer.lost
+    if answer.not_found is not None:
+        result["not_found"] = identifiers(answer.not_found)
     return _answer(answer, iter([result]), several)
 
 
 def identifiers(ids: calls.Ids) -> list[Any]:
-    """Returns ids as JSON values: strings as they are, integers beyond 2^53 as decimal strings."""
+    """Returns ids as JSON values: strings as they are, integers beyond 2^53 as decimal strings; of
+    a lookup, numbers as their shortest text.
+    """
+    if ids.dtype == np.float32:
+        return list(ids)
     values: list[Any] = ids.tolist()
     if ids.dtype == object or not ids.size:
         return values
@@ -372,6 +387,8 @@ def _neighbors(answer: calls.Retrieved) -> Iterator[dict[str, Any]]:
         }
         if answer.explanations:
             columns["explanation"] = answer.explanations[query]._asdict()
+        if answer.not_found is not None:
+            columns["not_found"] = identifiers(answer.not_found.only(query).ids)
         yield columns
 
 
@@ -402,9 +419,19 @@ def _option(body: Part, name: str, default: Any) -> Any:
         raise InvalidArgument(
             f"{name} is about {shown(int(value))}; an integer in [-2^63, 2^63) was expected"
         )
-    if type(value) is not kind:
-        raise InvalidArgument(f"{name} is {shown(value)}; {_EXPECTED[kind]} was expected")
-    return value
+    if type(value) is kind:
+        return value
+    if isinstance(default, StrEnum):
+        return _word(value, type(default), name)
+    raise InvalidArgument(f"{name} is {shown(value)}; {_EXPECTED[kind]} was expected")
+
+
+def _word(value: Any, words: type[StrEnum], name: str) -> StrEnum:
+    """Returns the option that a word names."""
+    if value in list(words):
+        return words(value)
+    expected = " or ".join([repr(word.value) for word in words])
+    raise InvalidArgument(f"{name} is {shown(value)}; {expected} was expected")
 
 
 def _options(body: Part, known: Mapping[str, Any], settings: ServiceSettings) -> dict[str, Any]:

@@ -31,6 +31,10 @@ _FIELDS_PER_FEATURE = 16
 _INT32 = np.dtype("<i4")
 _INT64 = np.dtype("<i8")
 _FLOAT32 = np.dtype("<f4")
+_NOT_FOUND_RULES: dict[int, calls.NotFoundRule] = {
+    pb.NOT_FOUND_RULE_ERROR: calls.NotFoundRule.ERROR,
+    pb.NOT_FOUND_RULE_SKIP: calls.NotFoundRule.SKIP,
+}
 _SEARCH_PATHS = {
     "index": pb.SEARCH_PATH_INDEX,
     "exact": pb.SEARCH_PATH_EXACT,
@@ -165,22 +169,28 @@ def read_lookup(message: pb.LookupRequest, url: _Url, settings: ServiceSettings)
       InvalidArgument: packed bytes are truncated, or there are no ids.
     """
     ids = _column(message.ids, "ids")
-    return calls.Lookup(target_of(message.model, url), message.feature, ids)
+    not_found = calls.NotFoundRule.ERROR
+    if message.not_found:
+        not_found = _not_found_rule(message.not_found, "not_found")
+    return calls.Lookup(target_of(message.model, url), message.feature, ids, not_found)
 
 
 def retrieved_message(answer: calls.Retrieved) -> pb.RetrieveResponse:
     """Returns the answer as its message."""
-    return pb.RetrieveResponse(
+    message = pb.RetrieveResponse(
         **_head(answer),
         **_neighbors(answer),
         searched=answer.searched,
         explanations=map(explanation_message, answer.explanations),
     )
+    if answer.not_found is not None:
+        _write_not_found(answer.not_found, message)
+    return message
 
 
 def ranked_message(answer: calls.Ranked) -> pb.RankResponse:
     """Returns the answer as its message."""
-    return pb.RankResponse(
+    message = pb.RankResponse(
         **_head(answer),
         ids=None if answer.ids is None else _ids_message(answer.ids),
         positions=answer.positions.tobytes(),
@@ -189,6 +199,18 @@ def ranked_message(answer: calls.Ranked) -> pb.RankResponse:
         offsets=answer.offsets.astype(np.int32).tobytes(),
         failed=[pb.FailedCandidate(**each._asdict()) for each in answer.failed],
     )
+    if answer.not_found is not None:
+        _write_not_found(answer.not_found, message)
+    return message
+
+
+def _write_not_found(
+    not_found: calls.IdLists, message: pb.RetrieveResponse | pb.RankResponse
+) -> None:
+    """Writes the ids of each query or context that do not exist."""
+    message.not_found.CopyFrom(_ids_message(not_found.ids))
+    if not_found.offsets is not None:
+        message.not_found_offsets = not_found.offsets.astype(np.int32).tobytes()
 
 
 def recommended_message(answer: calls.Retrieved) -> pb.RecommendResponse:
@@ -211,7 +233,7 @@ def embedded_message(answer: calls.Embedded) -> pb.EmbedResponse:
 
 def looked_up_message(answer: calls.LookedUp) -> pb.LookupResponse:
     """Returns the answer as its message."""
-    return pb.LookupResponse(
+    message = pb.LookupResponse(
         **_head(answer),
         vectors=answer.vectors.tobytes(),
         dim=answer.vectors.shape[1],
@@ -219,6 +241,9 @@ def looked_up_message(answer: calls.LookedUp) -> pb.LookupResponse:
         lost=b"" if answer.lost is None else answer.lost.tobytes(),
         table=answer.table,
     )
+    if answer.not_found is not None:
+        message.not_found.CopyFrom(column_message(Column(answer.not_found)))
+    return message
 
 
 def packed(data: bytes, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
@@ -310,6 +335,14 @@ def _crowding(crowding: Mapping[str, int], where: str) -> dict[str, int]:  # noq
     return dict(crowding)
 
 
+def _not_found_rule(number: int, where: str) -> calls.NotFoundRule:
+    rule = _NOT_FOUND_RULES.get(number)
+    if rule is None:
+        names = " or ".join(map(pb.NotFoundRule.Name, _NOT_FOUND_RULES))
+        raise InvalidArgument(f"{where} is {number}; {names} was expected")
+    return rule
+
+
 _READERS: dict[str, Callable[[Any, str], Any]] = {
     "attributes": _names,
     "candidate_features": read_columns,
@@ -324,6 +357,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "ids": read_ids,
     "negative_ids": read_ids,
     "negative_offsets": _offsets,
+    "not_found": _not_found_rule,
     "offsets": _offsets,
     "query_offsets": _offsets,
     "vectors": _vectors,

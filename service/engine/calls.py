@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
 from functools import cache
 from typing import Any, NamedTuple, Self
 
@@ -43,6 +44,15 @@ class Target:
     label: str = ""
 
 
+class NotFoundRule(StrEnum):
+    """What happens with an id that does not exist."""
+
+    ERROR = "error"
+    """The call fails. In a lookup, the unknown rule of the feature decides."""
+    SKIP = "skip"
+    """The call does without the id, and its response lists it."""
+
+
 @dataclass(frozen=True)
 class IdLists:
     """A list of ids for each query: query i has `ids[offsets[i]:offsets[i + 1]]`; offsets None:
@@ -51,6 +61,13 @@ class IdLists:
 
     ids: Ids
     offsets: Offsets | None = None
+
+    def only(self, query: int) -> IdLists:
+        """Returns the list of one query."""
+        if self.offsets is None:
+            return self
+        first, end = self.offsets[query : query + 2].tolist()
+        return IdLists(self.ids[first:end], np.array([0, end - first], np.int64))
 
 
 @dataclass(frozen=True)
@@ -269,6 +286,8 @@ class Retrieval(Selecting):
     query.
     """
     exact: bool = False
+    not_found: NotFoundRule = NotFoundRule.ERROR
+    """Of `ids`."""
 
     @property
     def holds_vectors(self) -> bool:
@@ -317,6 +336,8 @@ class Retrieved(Answer):
       retrieval_scores: [m] of the search; None: the candidates were not ranked.
       degraded_reason: why diversity was dropped, or some or all candidates are in the order of
         retrieval, unranked; empty: nothing was left out.
+      not_found: The ids of each query that do not exist; None: the request sent no ids, or does not
+        skip those.
     """
 
     ids: Ids
@@ -327,6 +348,7 @@ class Retrieved(Answer):
     searched: int = 0
     retrieval_scores: NDArray[np.float32] | None = None
     degraded_reason: str = ""
+    not_found: IdLists | None = None
 
     @property
     def encoding_cost(self) -> int:
@@ -353,6 +375,8 @@ class Ranking(Request):
     """Over the tower's outputs, gives the score; empty: the bundle's own."""
     context_ids: Ids | None = None
     """[n] contexts whose stored features are taken where `context` sends none."""
+    not_found: NotFoundRule = NotFoundRule.ERROR
+    """Of candidates whose features are taken from the candidate store."""
 
     def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - as all
         """One for each candidate."""
@@ -375,7 +399,13 @@ class FailedCandidate(NamedTuple):
 
 @dataclass(frozen=True)
 class Ranked(Answer):
-    """Answer to a Ranking. What lists candidates leaves out those that `failed`."""
+    """Answer to a Ranking. What lists candidates leaves out those that `failed`, or that do not
+    exist.
+
+    Attributes:
+      not_found: The ids of each context that do not exist; None: the request sent no ids, or does
+        not skip those.
+    """
 
     ids: Ids | None
     positions: NDArray[np.int32]
@@ -383,11 +413,15 @@ class Ranked(Answer):
     heads: Mapping[str, NDArray[np.float32]]
     offsets: Offsets
     failed: tuple[FailedCandidate, ...] = ()
+    not_found: IdLists | None = None
 
     @property
     def encoding_cost(self) -> int:
         """See `Answer`."""
-        return int(self.scores.size) * (3 + len(self.heads))
+        cost = int(self.scores.size) * (3 + len(self.heads))
+        if self.not_found is not None:
+            cost += int(self.not_found.ids.size)
+        return cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -433,6 +467,7 @@ class Lookup(Request):
 
     feature: str
     ids: Column
+    not_found: NotFoundRule = NotFoundRule.ERROR
 
     def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - as all
         """About one for some hundred rows."""
@@ -447,12 +482,15 @@ class LookedUp(Answer):
       vectors: [n, dim] float32.
       found: [n] whether the row of each id was read.
       lost: [n] whether the table has each id, but no shard could give its row; None: all could.
+      not_found: The ids that the table does not have, as sent; None: the request does not skip
+        them.
     """
 
     table: str
     vectors: Vectors
     found: NDArray[np.bool_]
     lost: NDArray[np.bool_] | None = None
+    not_found: NDArray[Any] | None = None
 
     @property
     def encoding_cost(self) -> int:

@@ -23,7 +23,7 @@ from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, Mult
 from bundle.tables.id_values import distinct
 from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
-from service.engine.calls import Columns, Ids, LookedUp, Lookup
+from service.engine.calls import Columns, IdLists, Ids, LookedUp, Lookup, NotFoundRule, Offsets
 from service.engine.execution import Execution, RowsLost
 from service.engine.limits import at_most, check_queries, check_rows
 from service.engine.names import choose_context_store, name_hint, show_id, show_version
@@ -37,19 +37,37 @@ class NoSuchCandidate(InvalidArgument):
     """A candidate id is not in the corpus; another version of the model may have it."""
 
 
-def known_positions(corpus: LoadedStore, ids: Ids) -> NDArray[np.int64]:
-    """Returns the positions of candidates that must be in the corpus.
+def candidate_positions(
+    corpus: LoadedStore, ids: Ids, not_found: NotFoundRule
+) -> NDArray[np.int64]:
+    """Returns the positions of candidates; -1 for one that is not in the corpus, if such ids are
+    skipped.
 
     Raises:
-      NoSuchCandidate: one is not; names it and the corpus.
+      NoSuchCandidate: A candidate is not in the corpus, and that is an error; names both.
     """
     positions = corpus.store.positions(ids)
-    if (positions < 0).any():
+    if not_found is NotFoundRule.ERROR and (positions < 0).any():
         shown = show_id(ids[positions < 0][0])
         raise NoSuchCandidate(
-            f"candidate {shown} is not in corpus {corpus.name!r} of {corpus.entry.size} candidates"
+            f"candidate {shown} is not in corpus {corpus.name!r} of {corpus.entry.size} "
+            "candidates; set not_found to skip to leave such ids out"
         )
     return positions
+
+
+def not_found_ids(ids: Ids, existing: NDArray[np.int64], offsets: Offsets) -> IdLists:
+    """Returns the ids of each query or context that do not exist, in their order; one that was sent
+    twice is listed twice.
+
+    Args:
+      ids: [m] of all queries or contexts.
+      existing: Which of them exist, by their positions among all, ascending.
+      offsets: Query or context i has ids[offsets[i]:offsets[i + 1]].
+    """
+    is_missing = np.ones(ids.size, bool)
+    is_missing[existing] = False
+    return IdLists(ids[is_missing], np.flatnonzero(is_missing).searchsorted(offsets))
 
 
 def count_examples(manifest: Manifest, columns: Columns) -> int:
@@ -311,7 +329,8 @@ async def look_up(
     Raises:
       NotFound: no such feature.
       InvalidArgument: an id alone has no row of the feature's table, or it has no table.
-      FeatureError: a value is no id of the feature, or is unknown and the feature rejects those.
+      FeatureError: a value is no id of the feature, or is unknown, the feature rejects those, and
+        the request does not skip them.
       RowUnavailable: the row of an id is lost, and the feature rejects unknown ids.
       RowNotFinite: the row of an id holds NaN or an infinity.
     """
@@ -326,11 +345,17 @@ async def look_up(
     found = rows >= 0
     execution.looked_up(model_version.model, [(name,)], n)
     execution.count("oov_ids", n - int(np.count_nonzero(found)), model_version.model, name)
-    if feature.unknown.rule == "refuse" and not found.all():
+    skips_unknown = request.not_found is NotFoundRule.SKIP
+    if feature.unknown.rule == "refuse" and not skips_unknown and not found.all():
         unknown = str(request.ids.values[~found][0])[:128]
         raise UnknownRefused(
-            name, f"id {unknown!r} is not in its table, and the feature rejects such ids"
+            name,
+            f"id {unknown!r} is not in its table, and the feature rejects such ids; set not_found "
+            "to skip to get zeros for them",
         )
+    not_found = None
+    if skips_unknown:
+        not_found = request.ids.values[~found]
     if feature.unknown.row is not None:
         rows = np.where(found, rows, feature.unknown.row)
     vectors, lost = await _vectors(model_version, feature.table, rows, execution)
@@ -343,6 +368,8 @@ async def look_up(
         execution.count("non_finite_rows", count, model_version.model, feature.table)
         raise RowNotFinite(feature.table, request.ids.values[~is_finite][0])
     execution.computed(n)
+    if not_found is not None:
+        execution.count("not_found_ids", not_found.size, model_version.model, execution.call)
     return LookedUp(
         model_version.model,
         model_version.version,
@@ -350,6 +377,7 @@ async def look_up(
         vectors,
         found,
         lost if lost.any() else None,
+        not_found,
     )
 
 

@@ -139,6 +139,10 @@ class Selection(Schema):
     """The response has an explanation of each query."""
 
 
+NotFound = Literal["error", "skip"]
+"""Values of an option that every call with ids has."""
+
+
 class RetrieveRequest(RetrieveQuery, Selection):
     """Nearest candidates for a context, for vectors, or for candidates."""
 
@@ -146,6 +150,10 @@ class RetrieveRequest(RetrieveQuery, Selection):
 
     exact: bool = False
     """Search exactly, whatever the index."""
+    not_found: NotFound = "error"
+    """What happens with ids that do not exist. error: the request fails; skip: it does without
+    them, and the response lists them.
+    """
     requests: list[RetrieveQuery] = ABSENT
 
 
@@ -172,6 +180,10 @@ class RankRequest(RankQuery):
     tower: str = ""
     formula: str = ""
     """Computes the score from the outputs: click^0.7 * like^0.3. Empty: the model's own."""
+    not_found: NotFound = "error"
+    """What happens with candidate_ids that do not exist. error: the request fails; skip: they are
+    left out, and the response lists them.
+    """
     requests: list[RankQuery] = ABSENT
 
 
@@ -206,6 +218,10 @@ class LookupRequest(Schema):
 
     feature: str
     ids: list[Id]
+    not_found: NotFound = "error"
+    """skip: the response lists the ids that the table does not have, and no feature rejects them.
+    error: the unknown rule of the feature decides, which may reject them.
+    """
 
 
 class Response(ResponseSchema):
@@ -234,7 +250,7 @@ class Explanation(ResponseSchema):
     """Why there are fewer than k neighbors; empty: there are k."""
 
 
-class RetrieveResult(ResponseSchema):
+class Neighbors(ResponseSchema):
     """The neighbors of one query, best first: one element of each list per neighbor."""
 
     ids: list[Id] = ABSENT
@@ -242,6 +258,13 @@ class RetrieveResult(ResponseSchema):
     attributes: dict[str, list[Any]] = ABSENT
     """By name; null where a neighbor has none."""
     explanation: Explanation = ABSENT
+
+
+class RetrieveResult(Neighbors):
+    """The neighbors of one query, best first: one element of each list per neighbor."""
+
+    not_found: list[Id] = ABSENT
+    """The ids of the query that do not exist, if the request has ids and skips such."""
 
 
 class RetrieveResponse(RetrieveResult, Response):
@@ -259,6 +282,10 @@ class RankResult(ResponseSchema):
     positions: list[int] = ABSENT
     """The position of each candidate in the request."""
     heads: dict[str, list[float]] = ABSENT
+    not_found: list[Id] = ABSENT
+    """The candidate_ids that do not exist, if the request has candidate_ids and skips such. The
+    other lists leave them out.
+    """
 
 
 class RankResponse(RankResult, Response):
@@ -267,7 +294,7 @@ class RankResponse(RankResult, Response):
     results: list[RankResult] = ABSENT
 
 
-class RecommendResult(RetrieveResult):
+class RecommendResult(Neighbors):
     """The recommendations of one request, best first: one element of each list per candidate. The
     scores are those of the ranking tower.
     """
@@ -309,6 +336,8 @@ class LookupResponse(Response):
     """Of each id that was not found, whether the table has it, but no shard that holds its row
     responds. Absent if there is none.
     """
+    not_found: list[Id] = ABSENT
+    """The ids that the table does not have, if the request skips them."""
 
 
 class VersionState(ResponseSchema):

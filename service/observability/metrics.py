@@ -70,6 +70,8 @@ RETRY_OUTCOMES = ("sent", "over_budget")
 FILTER_OUTCOMES = ("compiled", "cached")
 CONTENT_TYPE = merged_metrics.CONTENT_TYPE
 _MODEL_CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "model")
+_CALLS_BY_ID = ("retrieve", "rank", "lookup")
+"""Calls that can leave ids out that do not exist."""
 _NO_MODEL = ("",)
 
 _SIZES = tuple(float(1 << power) for power in range(16))
@@ -122,6 +124,10 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "missing_contexts": (
         "Contexts that used default values because the context store has no such id",
         ("model", "store"),
+    ),
+    "not_found_ids": (
+        "Ids that do not exist and were left out because the request has `not_found` set to `skip`",
+        ("model", "call"),
     ),
     "tower_examples": (
         "Examples on which a part of a tower ran; the part `whole` is a tower without parts",
@@ -511,6 +517,8 @@ class Metrics:
             self._counters["requests"](transport, call, model, code).inc(0)
         for call, reason in product(_MODEL_CALLS, REJECTIONS):
             self._counters["rejected_requests"](call, model, reason).inc(0)
+        for call in _CALLS_BY_ID:
+            self._counters["not_found_ids"](model, call).inc(0)
 
     def root_scanned(self, readable: bool) -> None:
         """Sets whether the root could be listed, and that it was tried now."""

@@ -93,6 +93,9 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
     (calls.embed, (VIEWER,), {"tower": 5}, "tower is 5"),
     (calls.lookup, (5, [1]), {}, "name of feature 5 is of type int"),
     (calls.lookup, ("user", 5), {}, "ids is 5"),
+    (calls.lookup, ("user", [5]), {"not_found": True}, "not_found is True: expected 'error' or"),
+    (calls.rank, (VIEWER, [1]), {"not_found": "ignore"}, "not_found is 'ignore'"),
+    (calls.retrieve, (), {"ids": 5, "not_found": None}, "not_found is None"),
 ]
 
 

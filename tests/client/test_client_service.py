@@ -388,6 +388,36 @@ def test_request_id_comes_back_with_the_services_error(service: RunningService) 
         assert caught.value.request_id == "shop-17/b", way
 
 
+def test_ids_that_do_not_exist_are_skipped_by_all_ways(service: RunningService) -> None:
+    skipping: Any = {"model": "movies", "not_found": "skip"}
+    ranked = same_by_all_ways(service, calls.rank({"user": USER}, [1, 1007, 2, 1014], **skipping))
+    np.testing.assert_array_equal(ranked[0].ids, [1007, 1014])
+    assert ranked[0].positions.tolist() == [1, 3]
+    assert plain(ranked.not_found) == [("<i8", (2,), [1, 2])]
+    retrieved = same_by_all_ways(service, calls.retrieve(ids=[[1], [1007, 2]], **skipping))
+    assert [len(neighbors) for neighbors in retrieved] == [0, 10]
+    assert [ids.tolist() for ids in retrieved.not_found] == [[1], [2]]
+    looked_up = same_by_all_ways(service, calls.lookup("movie", [1, 1007], **skipping))
+    assert looked_up.not_found.tolist() == [1]
+
+
+def test_rowcast_shows_ids_that_do_not_exist(
+    service: RunningService, rowcast: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*arguments: str) -> str:
+        options = ("--url", service.http, "--model", "movies", "--not-found", "skip")
+        assert rowcast(*arguments, *options) == 0
+        return capsys.readouterr().out
+
+    rank = ("rank", "-f", "user=7", "-c", "1,1007,2")
+    assert "not found: 1, 2" in run(*rank)
+    assert json.loads(run(*rank, "--json"))["not_found"] == [1, 2]
+    assert "not found: 1" in run("retrieve", "--ids", "1")
+    lookup = ("lookup", "-f", "movie", "1007", "1")
+    assert "no" in run(*lookup)
+    assert json.loads(run(*lookup, "--json"))["not_found"] == [1]
+
+
 @pytest.mark.parametrize("transport", ["http", "grpc"])
 def test_rowcast_prints_recommendations_with_titles(
     service: RunningService,

@@ -169,6 +169,8 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
     elif call != "rank":
         options |= {"pool_size", "diversity", "explain", "offset"}
     fields = {name: value for name, value in body.items() if name in options}
+    if "not_found" in body:
+        fields["not_found"] = f"NOT_FOUND_RULE_{body['not_found'].upper()}"
     if call == "lookup":
         return fields | ({"ids": column(body["ids"])} if "ids" in body else {})
     if "filter" in body:

@@ -10,6 +10,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class NotFoundRule(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NOT_FOUND_RULE_UNSPECIFIED: _ClassVar[NotFoundRule]
+    NOT_FOUND_RULE_ERROR: _ClassVar[NotFoundRule]
+    NOT_FOUND_RULE_SKIP: _ClassVar[NotFoundRule]
+
 class SearchPath(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SEARCH_PATH_UNSPECIFIED: _ClassVar[SearchPath]
@@ -176,6 +182,9 @@ class ErrorCode(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_CODE_DATA_LOSS: _ClassVar[ErrorCode]
     ERROR_CODE_UNIMPLEMENTED: _ClassVar[ErrorCode]
     ERROR_CODE_INTERNAL: _ClassVar[ErrorCode]
+NOT_FOUND_RULE_UNSPECIFIED: NotFoundRule
+NOT_FOUND_RULE_ERROR: NotFoundRule
+NOT_FOUND_RULE_SKIP: NotFoundRule
 SEARCH_PATH_UNSPECIFIED: SearchPath
 SEARCH_PATH_INDEX: SearchPath
 SEARCH_PATH_EXACT: SearchPath
@@ -319,7 +328,7 @@ class ModelSpec(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., label: _Optional[str] = ...) -> None: ...
 
 class RetrieveRequest(_message.Message):
-    __slots__ = ("model", "index", "k", "context", "vectors", "ids", "exclude_ids", "exclude_offsets", "attributes", "exact", "filter", "context_ids", "query_offsets", "recall", "pool_size", "formula", "crowding", "diversity", "min_score", "explain", "negative_ids", "negative_offsets", "offset")
+    __slots__ = ("model", "index", "k", "context", "vectors", "ids", "exclude_ids", "exclude_offsets", "attributes", "exact", "filter", "context_ids", "query_offsets", "recall", "pool_size", "formula", "crowding", "diversity", "min_score", "explain", "negative_ids", "negative_offsets", "offset", "not_found")
     class ContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -357,6 +366,7 @@ class RetrieveRequest(_message.Message):
     NEGATIVE_IDS_FIELD_NUMBER: _ClassVar[int]
     NEGATIVE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     index: str
     k: int
@@ -380,7 +390,8 @@ class RetrieveRequest(_message.Message):
     negative_ids: Ids
     negative_offsets: bytes
     offset: int
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., index: _Optional[str] = ..., k: _Optional[int] = ..., context: _Optional[_Mapping[str, Column]] = ..., vectors: _Optional[bytes] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., exact: _Optional[bool] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., query_offsets: _Optional[bytes] = ..., recall: _Optional[float] = ..., pool_size: _Optional[int] = ..., formula: _Optional[str] = ..., crowding: _Optional[_Mapping[str, int]] = ..., diversity: _Optional[float] = ..., min_score: _Optional[float] = ..., explain: _Optional[bool] = ..., negative_ids: _Optional[_Union[Ids, _Mapping]] = ..., negative_offsets: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
+    not_found: NotFoundRule
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., index: _Optional[str] = ..., k: _Optional[int] = ..., context: _Optional[_Mapping[str, Column]] = ..., vectors: _Optional[bytes] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., exact: _Optional[bool] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., query_offsets: _Optional[bytes] = ..., recall: _Optional[float] = ..., pool_size: _Optional[int] = ..., formula: _Optional[str] = ..., crowding: _Optional[_Mapping[str, int]] = ..., diversity: _Optional[float] = ..., min_score: _Optional[float] = ..., explain: _Optional[bool] = ..., negative_ids: _Optional[_Union[Ids, _Mapping]] = ..., negative_offsets: _Optional[bytes] = ..., offset: _Optional[int] = ..., not_found: _Optional[_Union[NotFoundRule, str]] = ...) -> None: ...
 
 class Filter(_message.Message):
     __slots__ = ("conditions", "all", "any", "none", "near")
@@ -482,7 +493,7 @@ class Lists(_message.Message):
     def __init__(self, values: _Optional[_Iterable[_Union[Strings, _Mapping]]] = ...) -> None: ...
 
 class RetrieveResponse(_message.Message):
-    __slots__ = ("model", "ids", "scores", "offsets", "attributes", "searched", "explanations", "coverage")
+    __slots__ = ("model", "ids", "scores", "offsets", "attributes", "searched", "explanations", "coverage", "not_found", "not_found_offsets")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -498,6 +509,8 @@ class RetrieveResponse(_message.Message):
     SEARCHED_FIELD_NUMBER: _ClassVar[int]
     EXPLANATIONS_FIELD_NUMBER: _ClassVar[int]
     COVERAGE_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     ids: Ids
     scores: bytes
@@ -506,10 +519,12 @@ class RetrieveResponse(_message.Message):
     searched: int
     explanations: _containers.RepeatedCompositeFieldContainer[Explanation]
     coverage: float
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., scores: _Optional[bytes] = ..., offsets: _Optional[bytes] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., searched: _Optional[int] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., coverage: _Optional[float] = ...) -> None: ...
+    not_found: Ids
+    not_found_offsets: bytes
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., scores: _Optional[bytes] = ..., offsets: _Optional[bytes] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., searched: _Optional[int] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., coverage: _Optional[float] = ..., not_found: _Optional[_Union[Ids, _Mapping]] = ..., not_found_offsets: _Optional[bytes] = ...) -> None: ...
 
 class RankRequest(_message.Message):
-    __slots__ = ("model", "tower", "context", "candidate_ids", "candidate_features", "offsets", "heads", "k", "formula", "context_ids")
+    __slots__ = ("model", "tower", "context", "candidate_ids", "candidate_features", "offsets", "heads", "k", "formula", "context_ids", "not_found")
     class ContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -534,6 +549,7 @@ class RankRequest(_message.Message):
     K_FIELD_NUMBER: _ClassVar[int]
     FORMULA_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_IDS_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     tower: str
     context: _containers.MessageMap[str, Column]
@@ -544,10 +560,11 @@ class RankRequest(_message.Message):
     k: int
     formula: str
     context_ids: Ids
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., tower: _Optional[str] = ..., context: _Optional[_Mapping[str, Column]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., candidate_features: _Optional[_Mapping[str, Column]] = ..., offsets: _Optional[bytes] = ..., heads: _Optional[_Iterable[str]] = ..., k: _Optional[int] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ...) -> None: ...
+    not_found: NotFoundRule
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., tower: _Optional[str] = ..., context: _Optional[_Mapping[str, Column]] = ..., candidate_ids: _Optional[_Union[Ids, _Mapping]] = ..., candidate_features: _Optional[_Mapping[str, Column]] = ..., offsets: _Optional[bytes] = ..., heads: _Optional[_Iterable[str]] = ..., k: _Optional[int] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., not_found: _Optional[_Union[NotFoundRule, str]] = ...) -> None: ...
 
 class RankResponse(_message.Message):
-    __slots__ = ("model", "ids", "positions", "scores", "heads", "offsets", "coverage", "failed")
+    __slots__ = ("model", "ids", "positions", "scores", "heads", "offsets", "coverage", "failed", "not_found", "not_found_offsets")
     class HeadsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -563,6 +580,8 @@ class RankResponse(_message.Message):
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
     COVERAGE_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     ids: Ids
     positions: bytes
@@ -571,7 +590,9 @@ class RankResponse(_message.Message):
     offsets: bytes
     coverage: float
     failed: _containers.RepeatedCompositeFieldContainer[FailedCandidate]
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., heads: _Optional[_Mapping[str, bytes]] = ..., offsets: _Optional[bytes] = ..., coverage: _Optional[float] = ..., failed: _Optional[_Iterable[_Union[FailedCandidate, _Mapping]]] = ...) -> None: ...
+    not_found: Ids
+    not_found_offsets: bytes
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., positions: _Optional[bytes] = ..., scores: _Optional[bytes] = ..., heads: _Optional[_Mapping[str, bytes]] = ..., offsets: _Optional[bytes] = ..., coverage: _Optional[float] = ..., failed: _Optional[_Iterable[_Union[FailedCandidate, _Mapping]]] = ..., not_found: _Optional[_Union[Ids, _Mapping]] = ..., not_found_offsets: _Optional[bytes] = ...) -> None: ...
 
 class FailedCandidate(_message.Message):
     __slots__ = ("context", "position", "message")
@@ -702,17 +723,19 @@ class EmbedResponse(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., coverage: _Optional[float] = ...) -> None: ...
 
 class LookupRequest(_message.Message):
-    __slots__ = ("model", "feature", "ids")
+    __slots__ = ("model", "feature", "ids", "not_found")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     FEATURE_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     feature: str
     ids: Column
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., feature: _Optional[str] = ..., ids: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
+    not_found: NotFoundRule
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., feature: _Optional[str] = ..., ids: _Optional[_Union[Column, _Mapping]] = ..., not_found: _Optional[_Union[NotFoundRule, str]] = ...) -> None: ...
 
 class LookupResponse(_message.Message):
-    __slots__ = ("model", "vectors", "dim", "found", "table", "coverage", "lost")
+    __slots__ = ("model", "vectors", "dim", "found", "table", "coverage", "lost", "not_found")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
     DIM_FIELD_NUMBER: _ClassVar[int]
@@ -720,6 +743,7 @@ class LookupResponse(_message.Message):
     TABLE_FIELD_NUMBER: _ClassVar[int]
     COVERAGE_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    NOT_FOUND_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     vectors: bytes
     dim: int
@@ -727,7 +751,8 @@ class LookupResponse(_message.Message):
     table: str
     coverage: float
     lost: bytes
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., found: _Optional[bytes] = ..., table: _Optional[str] = ..., coverage: _Optional[float] = ..., lost: _Optional[bytes] = ...) -> None: ...
+    not_found: Column
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., vectors: _Optional[bytes] = ..., dim: _Optional[int] = ..., found: _Optional[bytes] = ..., table: _Optional[str] = ..., coverage: _Optional[float] = ..., lost: _Optional[bytes] = ..., not_found: _Optional[_Union[Column, _Mapping]] = ...) -> None: ...
 
 class ChangeRequest(_message.Message):
     __slots__ = ("model", "kind", "action", "target", "ids", "feature", "features", "attributes", "vectors", "sequences", "expires_s", "stream", "offset", "from_offset")

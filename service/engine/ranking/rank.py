@@ -25,6 +25,7 @@ from service.engine.calls import (
     Columns,
     FailedCandidate,
     Ids,
+    NotFoundRule,
     Offsets,
     Ranked,
     Ranking,
@@ -78,7 +79,7 @@ class CandidatesNotFinite(RowNotFinite):
 @dataclass(frozen=True)
 class Candidates:
     """m candidates; context i owns offsets[i]:offsets[i + 1]. Features as sent, the rest from the
-    store by position.
+    store by position, which is -1 for a candidate that the store does not have.
     """
 
     offsets: Offsets
@@ -138,13 +139,21 @@ async def rank(
     plan = _plan(model_version, request, settings)
     candidates = _candidates(model_version, request, plan.outputs, settings)
     counts = lengths_of(candidates.offsets)
-    returned = int(np.minimum(counts, plan.k).sum() if plan.k else counts.sum())
+    context_count = int(counts.size)
+    m = int(candidates.offsets[-1])
+    scorable = np.arange(m)
+    not_found = None
+    if request.not_found is NotFoundRule.SKIP and request.candidate_ids is not None:
+        if candidates.positions is not None:
+            scorable = np.flatnonzero(candidates.positions >= 0)
+        not_found = lookup.not_found_ids(request.candidate_ids, scorable, candidates.offsets)
+    returned = m
+    if plan.k:  # ids that do not exist are in the response, whatever k is
+        returned = int(np.minimum(counts, plan.k).sum()) + m - scorable.size
     check_scores(
         returned, request.candidate_ids, len(request.heads), settings, execution.request_count
     )
-    context_count = int(counts.size)
-    m = int(candidates.offsets[-1])
-    execution.computed(context_count, m)
+    execution.computed(context_count, scorable.size)
     candidates = replace(candidates, sent=lookup.fit(model_version, candidates.sent, m, execution))
 
     context = lookup.complete(
@@ -155,30 +164,32 @@ async def rank(
         context_count,
         execution,
     )
-    kept = np.arange(m)
+    scored = candidates
+    if scorable.size < m:
+        scored = candidates.only(scorable)
     failed: list[FailedCandidate] = []
     try:
-        outputs = await score(
-            model_version, plan.tower, plan.outputs, context, candidates, execution
-        )
+        outputs = await score(model_version, plan.tower, plan.outputs, context, scored, execution)
     except CandidatesNotFinite as problem:
         if execution.request_count > 1:  # each request is computed alone
             raise
-        kept = problem.kept(m)
-        failed = _failed(problem, candidates.offsets)
-        outputs = await score(
-            model_version, plan.tower, plan.outputs, context, candidates.only(kept), execution
-        )
+        failed = _failed(problem.among(scorable), candidates.offsets)
+        scorable = scorable[problem.kept(scorable.size)]
+        scored = candidates.only(scorable)
+        outputs = await score(model_version, plan.tower, plan.outputs, context, scored, execution)
 
     ids = request.candidate_ids
-    if ids is not None and failed:
-        ids = ids[kept]
+    if ids is not None and scorable.size < m:
+        ids = ids[scorable]
     scores = plan.ordering.scores(outputs, None if ids is None else ids.__getitem__)
     if not request.formula:
         execution.scored(plan.tower, scores, context_count)
     heads = {head: outputs[head] for head in request.heads}
     # Everything is scored before anything is dropped: a formula may need all heads.
-    ranked = _select(model_version, ids, kept, candidates.offsets, scores, heads, plan.k)
+    ranked = _select(model_version, ids, scorable, candidates.offsets, scores, heads, plan.k)
+    if not_found is not None:
+        execution.count("not_found_ids", not_found.ids.size, model_version.model, execution.call)
+        ranked = replace(ranked, not_found=not_found)
     return replace(ranked, failed=tuple(failed)) if failed else ranked
 
 
@@ -342,9 +353,8 @@ def _candidates(
     corpus = choose_corpus(model_version, missing)
     if corpus is None:
         return Candidates(offsets, request.candidate_features)
-    return Candidates(
-        offsets, request.candidate_features, corpus, lookup.known_positions(corpus, ids)
-    )
+    positions = lookup.candidate_positions(corpus, ids, request.not_found)
+    return Candidates(offsets, request.candidate_features, corpus, positions)
 
 
 def _select(

@@ -5,6 +5,7 @@ exist.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
+from bundle.format.formula import Formula
 from bundle.tables.id_values import distinct
 from runtime.exact import normalised
 from service.config import ServiceSettings
@@ -39,12 +41,14 @@ from service.engine.limits import (
 from service.engine.names import check_attributes, check_names, choose_index
 from service.engine.ranking import formulas
 from service.engine.retrieval import (
+    by_example,
     changed_search,
     filters,
     reordering,
     search,
     sharded_search,
 )
+from service.engine.retrieval.by_example import Examples
 from service.engine.retrieval.search import (
     Allowed,
     Found,
@@ -79,24 +83,66 @@ async def retrieve(
     if request.formula:
         names = {"score", *reordering.numeric_attributes(index.corpus)}
         formula = formulas.parsed(request.formula, names, "name", f"index {name!r}")
-    vectors, positions, n = await _queries(model_version, index, request, k, settings, execution)
+    vectors, examples, n = await _queries(model_version, index, request, k, settings, execution)
     offsets = request.query_offsets
     own = list[Positions]()
-    if positions is not None:
-        own = np.split(positions, np.arange(1, n) if offsets is None else offsets[1:-1])
+    not_found = None
+    if examples is not None:
+        offsets = examples.offsets
+        own = examples.by_query()
+        not_found = examples.not_found
     vectors, own = await avoid_negatives(index, vectors, request, own, n, offsets, execution)
     queries = Queries(vectors, allowed(index, request, n, execution, own), offsets)
+    find = _neighbors
+    if not_found is not None:
+        find = _neighbors_of_existing
+    neighbors = await find(index, queries, request, formula, k, settings, execution)
+    execution.begin("lookup")
+    share = execution.searched_share
+    retrieved = answer(model_version, index.corpus, neighbors, request, k, share)
+    if not_found is None:
+        return retrieved
+    execution.count("not_found_ids", not_found.ids.size, model_version.model, execution.call)
+    return replace(retrieved, not_found=not_found)
+
+
+async def _neighbors(
+    index: ServedIndex,
+    queries: Queries,
+    request: Retrieval,
+    formula: Formula | None,
+    k: int,
+    settings: ServiceSettings,
+    execution: Execution,
+) -> Found:
+    """Finds the k neighbors of each query that a retrieval returns, best first."""
     reorders = formula is not None or bool(request.crowding) or request.diversity > 0
     needs_pool = reorders or request.offset is not None
     if needs_pool:
-        found = await pool(index, queries, request, k, settings, execution)
+        neighbors = await pool(index, queries, request, k, settings, execution)
     else:
-        found = await _find(index, queries, request, k, execution)
-    execution.computed(len(vectors))
+        neighbors = await _find(index, queries, request, k, execution)
+    execution.computed(len(queries.vectors))
     if needs_pool or request.min_score is not None:
-        found = await reordering.reordered(index, found, request, formula, k, execution)
-    execution.begin("lookup")
-    return answer(model_version, index.corpus, found, request, k, execution.searched_share)
+        neighbors = await reordering.reordered(index, neighbors, request, formula, k, execution)
+    return neighbors
+
+
+async def _neighbors_of_existing(
+    index: ServedIndex,
+    queries: Queries,
+    request: Retrieval,
+    formula: Formula | None,
+    k: int,
+    settings: ServiceSettings,
+    execution: Execution,
+) -> Found:
+    """Does what `_neighbors` does, for queries some of which have no vector and find nothing."""
+    searchable, has_vector = by_example.searchable(queries)
+    neighbors = by_example.NO_NEIGHBORS
+    if has_vector.any():
+        neighbors = await _neighbors(index, searchable, request, formula, k, settings, execution)
+    return by_example.spread(neighbors, has_vector)
 
 
 async def pool(
@@ -395,8 +441,8 @@ async def _queries(
     k: int,
     settings: ServiceSettings,
     execution: Execution,
-) -> tuple[Vectors, Positions | None, int]:
-    """Returns the query vectors; of queries by id, the candidates' own positions; and the number of
+) -> tuple[Vectors, Examples | None, int]:
+    """Returns the query vectors; of queries by id, the candidates that they are; and the number of
     queries. The size of the response is checked before anything is computed.
     """
     given = [name for name in ("context", "vectors", "ids") if getattr(request, name) is not None]
@@ -412,8 +458,8 @@ async def _queries(
         check_queries(int(request.ids.size), settings)
         n = _count_queries(request, request.query_offsets, int(request.ids.size))
         check_response(index, request, n, k, settings, execution)
-        positions = lookup.known_positions(index.corpus, request.ids)
-        return await sharded_search.vectors_at(index, positions, execution), positions, n
+        examples = by_example.examples_of(request, request.ids, index.corpus)
+        return await sharded_search.vectors_at(index, examples.positions, execution), examples, n
     if request.vectors is not None:
         vectors = _sent_vectors(index.entry.dim, request.vectors, settings)
         n = _count_queries(request, request.query_offsets, len(vectors))

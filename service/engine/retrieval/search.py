@@ -251,6 +251,9 @@ def explained(found: Found, request: Selecting, k: int) -> tuple[Explanation, ..
         later.append("crowding")
     explanations = []
     for each, size in zip(found.explanations, lengths_of(found.offsets).tolist(), strict=True):
+        if each.shortfall:  # nothing was searched
+            explanations.append(each)
+            continue
         if request.offset is not None:
             shortfall = f"the pool of {request.pool_size} candidates has no more neighbors"
         elif size < min(k, each.matches):

@@ -35,9 +35,11 @@ the last.
 _NOT_MERGED = [
     (each.name, each.default)
     for each in fields(Retrieval)
-    if each.name not in {"target", "context", "index", "k", "attributes"}
+    if each.name not in {"target", "context", "index", "k", "attributes", "not_found"}
 ]
-"""Options with their defaults: a retrieval that sends another value is computed alone."""
+"""Options with their defaults: a retrieval that sends another value is computed alone. `not_found`
+is of the ids of retrievals, which are computed alone anyway.
+"""
 
 
 @dataclass(eq=False, slots=True)
@@ -209,7 +211,11 @@ def split(answer: Any, count: int) -> list[Any]:
     if offsets.size != count + 1:
         raise ValueError(f"{offsets.size - 1} requests were answered, {count} were merged")
     part = _retrieved_part if isinstance(answer, Retrieved) else _ranked_part
-    return [part(answer, first, end) for first, end in pairwise(offsets.tolist())]
+    parts = [part(answer, first, end) for first, end in pairwise(offsets.tolist())]
+    if isinstance(answer, Ranked) and answer.not_found is not None:
+        for number, ranked in enumerate(parts):
+            parts[number] = replace(ranked, not_found=answer.not_found.only(number))
+    return parts
 
 
 def _retrieval_key(request: Retrieval) -> Hashable | None:
@@ -252,6 +258,7 @@ def _ranking_key(request: Ranking) -> Hashable | None:
         request.formula,
         request.heads,
         request.k,
+        request.not_found,
         ids,
         context,
         candidates,

@@ -63,7 +63,9 @@ class RandomRequests:
         if kind < 8:
             return "recommend", {**self._selection(), **self._contexts()}
         if kind < 9:
-            return "rank", {**self._context(), "candidate_ids": self._ids(1, 350)}
+            return "rank", {**self._context(), **self._examples("candidate_ids", 350)}
+        if self._chance(0.5):
+            return "lookup", {"feature": "movie", **self._examples("ids", 700)}
         ids = [self._number(-1, USERS + 2) for _ in range(self._number(1, 700))]
         return "lookup", {"feature": "user", "ids": ids}
 
@@ -76,6 +78,14 @@ class RandomRequests:
     def _ids(self, fewest: int, end: int) -> list[int]:
         count = self._number(fewest, end)
         return [IDS[self._number(0, SIZE)] for _ in range(count)]
+
+    def _examples(self, name: str, end: int) -> dict[str, Any]:
+        """Returns ids as a field. Some of them may not exist, and are skipped then."""
+        ids = self._ids(1, end)
+        if not self._chance(0.4):
+            return {name: ids}
+        gone = [self._number(0, 1000) for _ in range(self._number(0, 3))]
+        return {name: [*ids[self._number(0, 2) :], *gone], "not_found": "skip"}
 
     def _context(self) -> dict[str, Any]:
         context: dict[str, Any] = {"user": self._number(0, USERS)}
@@ -104,7 +114,7 @@ class RandomRequests:
         if query == 0:
             return body | self._contexts()
         if query == 1:
-            return body | {"ids": self._ids(1, 6)}
+            return body | self._examples("ids", 6)
         vectors = self._random.normal(size=(self._number(1, 6), 8)).astype(np.float32)
         return body | {"vectors": vectors.tolist()}
 

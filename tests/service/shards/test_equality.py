@@ -45,6 +45,15 @@ EDGES: list[tuple[str, dict[str, Any], int]] = [
 """Requests that need several messages, or that only the search finds to be at fault, and their
 statuses.
 """
+SKIPPING: list[tuple[str, dict[str, Any], int]] = [
+    ("rank", {"context": {"user": 1}, "candidate_ids": [1, IDS[5], 2], "not_found": "skip"}, 200),
+    ("retrieve", {"requests": [{"ids": [1]}, {"ids": [IDS[5], 2]}], "not_found": "skip"}, 200),
+    ("retrieve", {"ids": [1], "negative_ids": IDS[:2], "not_found": "skip"}, 200),
+    ("lookup", {"feature": "movie", "ids": [1, IDS[5]], "not_found": "skip"}, 200),
+    ("lookup", {"feature": "movie", "ids": [1], "not_found": "skip"}, 200),
+    ("lookup", {"feature": "movie", "ids": [1, IDS[5]]}, 400),
+]
+"""Requests with ids that do not exist, and their statuses."""
 
 
 def test_router_responds_to_random_requests_as_one_process(
@@ -67,8 +76,8 @@ def test_router_with_trees_responds_to_random_requests_with_the_statuses_of_one_
     assert not differing, f"{len(differing)} of {REQUESTS} differ: {differing[0]}"
 
 
-@pytest.mark.parametrize(("call", "body", "status"), EDGES)
-def test_router_responds_to_requests_at_the_limits_of_messages_as_one_process(
+@pytest.mark.parametrize(("call", "body", "status"), [*EDGES, *SKIPPING])
+def test_router_responds_to_chosen_requests_as_one_process(
     call: str,
     body: dict[str, Any],
     status: int,

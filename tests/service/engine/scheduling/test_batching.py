@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bundle.features.reader import Column
-from service.engine.calls import Embedding, IdLists, Ranking, Retrieval, Target
+from service.engine.calls import Embedding, IdLists, NotFoundRule, Ranking, Retrieval, Target
 from service.engine.scheduling import batching
 from tests.service.engine.served import Served
 
@@ -44,6 +44,12 @@ def ranking(user: int, *ids: int, **options: Any) -> Ranking:
 def test_batch_key_of_requests_that_differ_in_ids_and_numbers_is_equal() -> None:
     assert batching.batch_key(retrieval(1, 2, 3)) == batching.batch_key(retrieval(4))
     assert batching.batch_key(ranking(1, 2, 3)) == batching.batch_key(ranking(4, 5))
+    skipping = ranking(1, 2, not_found=NotFoundRule.SKIP)
+    assert batching.batch_key(skipping) != batching.batch_key(ranking(1, 2))
+    assert batching.batch_key(skipping) == batching.batch_key(replace(skipping, target=Target("n")))
+    # It says nothing of a retrieval without ids.
+    options = {"not_found": NotFoundRule.SKIP}
+    assert batching.batch_key(retrieval(1, **options)) == batching.batch_key(retrieval(1))
 
 
 @pytest.mark.parametrize(
@@ -131,3 +137,25 @@ def test_split_of_merged_rankings_gives_each_what_it_gets_alone(
     for found, expected in zip(batching.split(answers[0], 2), answers[1:], strict=True):
         assert found.heads["watch"].tobytes() == expected.heads["watch"].tobytes()
         assert_same(found, expected)
+
+
+def test_split_of_merged_rankings_gives_each_the_ids_that_it_skips(
+    load: Callable[..., Served],
+) -> None:
+    service = load()
+
+    def compute(request: Ranking) -> Any:
+        fields = dict(vars(request))
+        del fields["target"]
+        return service.rank(**fields)
+
+    requests = [
+        Ranking(TARGET, {"user": ints(1)}, np.array(ids), not_found=NotFoundRule.SKIP)
+        for ids in ([1000, 1, 1007], [1014], [2, 2])
+    ]
+    assert len({batching.batch_key(request) for request in requests}) == 1
+    parts = batching.split(compute(batching.merge(requests)), len(requests))
+    for part, request, skipped in zip(parts, requests, ([1], [], [2, 2]), strict=True):
+        assert part.not_found.ids.tolist() == skipped
+        assert part.not_found.offsets.tolist() == [0, len(skipped)]
+        assert_same(part, compute(request))
