@@ -349,15 +349,15 @@ def test_search_of_an_index_whose_candidates_are_nearly_all_denied_scores_the_ot
     finally:
         index.corpus.denied.positions = np.empty(0, np.uint32)
     lists = np.split(neighbors.positions, neighbors.offsets[1:-1])
-    few = live_count <= 2_000
+    are_scored_alone = live_count <= 2_000
     for query, listed, explanation in zip(queries[:2], lists, neighbors.explanations, strict=True):
         expected = best(index, query, allowed, K)
         assert len(listed) == len(expected)
         assert allowed[listed].all()
-        if few:
+        if are_scored_alone:
             assert listed.tolist() == expected
         assert explanation.matches == np.count_nonzero(allowed)
-    if few and name != "hundredth":
+    if are_scored_alone and name != "hundredth":
         assert {explanation.scored for explanation in neighbors.explanations} == {allowed.sum()}
 
 
