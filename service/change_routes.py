@@ -13,19 +13,27 @@ from starlette.responses import Response
 from bundle.changes.log import framed
 from bundle.changes.records import Action, Kind
 from bundle.changes.segments import PART_BYTES
+from service.change_schemas import CHANGE_SCHEMAS, ChangeResponse
 from service.changes.copying import SEQUENCE_HEADER
 from service.changes.follower import Changes
 from service.changes.requests import ChangeRequest
 from service.codec import json
 from service.codec.change_messages import change_message, read_change_message
-from service.codec.changes import ACTIONS, TARGETS, change_value, read_change
+from service.codec.changes import ACTIONS, change_value, read_change
 from service.codec.metadata import PROTOBUF, accepts_protobuf, is_protobuf
 from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.errors import InvalidArgument
+from service.openapi import Int64, typed_endpoint
 
-_JSON = "application/json"
 _BYTES = "application/octet-stream"
+_BYTES_RESPONSE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The bytes.",
+        "content": {_BYTES: {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+_MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
 _SHOWN_CHARACTERS = 80
 """Of a value that is rejected."""
 _SUMMARIES = {
@@ -69,20 +77,33 @@ def change_routes(
                 return Response(content, media_type=PROTOBUF)
             return change_value(result)
 
+        path = f"/{kind}/{action}"
+        router.post(path, name=path[1:], include_in_schema=False)(change)
         router.post(
-            f"/{kind}/{action}",
-            name=f"{kind}/{action}",
+            path,
+            operation_id=_operation_id(kind, action),
             summary=_SUMMARIES[action].format(kind=kind),
+            response_model=ChangeResponse,
             responses=responses,
-            openapi_extra={"requestBody": {"content": {_JSON: {"schema": _schema(kind)}}}},
-        )(change)
+            openapi_extra={"parameters": [_MODEL]},
+        )(typed_endpoint(CHANGE_SCHEMAS[kind, action]))
 
     for kind, actions in ACTIONS.items():
         for action in actions:
             add(kind, action)
 
-    @router.get("/changes/records", summary="Get records of a change log", responses=responses)
-    async def get_records(request: Request, model: str, sequence: int, checksum: int) -> Response:
+    copies = (responses or {}) | _BYTES_RESPONSE
+
+    @router.get(
+        "/changes/records",
+        operation_id="get_change_records",
+        summary="Get records of a change log",
+        response_class=Response,
+        responses=copies,
+    )
+    async def get_records(
+        request: Request, model: str, sequence: Int64, checksum: Int64
+    ) -> Response:
         authorize(request, model)
         records, last = await run_in_threadpool(changes.after, model, sequence, checksum)
         headers = {SEQUENCE_HEADER: str(last)}
@@ -90,15 +111,17 @@ def change_routes(
 
     @router.get(
         "/changes/segments/{segment}",
+        operation_id="get_change_segment",
         summary="Get a part of a file of a segment of changed candidates",
-        responses=responses,
+        response_class=Response,
+        responses=copies,
     )
     async def get_segment(
         request: Request,
         model: str,
         segment: str,
         file: str,
-        offset: Annotated[int, Query(ge=0)],
+        offset: Annotated[Int64, Query(ge=0)],
         bytes_max: Annotated[int, Query(alias="bytes", ge=1, le=PART_BYTES)],
     ) -> Response:
         authorize(request, model)
@@ -137,15 +160,8 @@ def _target_of(target: Target, request: ChangeRequest, path: tuple[str, Kind, Ac
     return Target(model, target.version, target.label)
 
 
-def _schema(kind: Kind) -> dict[str, Any]:
-    item = {"type": "object", "required": ["id"], "properties": {"id": {}}}
-    return {
-        "type": "object",
-        "required": ["items"],
-        "properties": {
-            TARGETS[kind]: {"type": "string"},
-            "items": {"type": "array", "items": item, "minItems": 1},
-            "stream": {"type": "string"},
-            "offset": {"type": "integer", "minimum": 0},
-        },
-    }
+def _operation_id(kind: Kind, action: Action) -> str:
+    """Returns the name that the Python client has for a change, too."""
+    if action == "attributes":
+        return f"set_{kind.removesuffix('s')}_attributes"
+    return f"{action}_{kind}"

@@ -10,13 +10,14 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from service.change_routes import change_routes
+from service.change_schemas import ChangesResponse
 from service.changes.follower import Changes
 from service.codec.change_messages import applied_message
 from service.codec.metadata import PROTOBUF, accepts_protobuf
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.http.calls import BodyReader
-from service.http.docs import ERRORS
+from service.http.schemas import ERRORS
 from service.security.principal import authorize_change
 
 
@@ -59,8 +60,10 @@ def add_change_routes(app: FastAPI, dataplane: Dataplane, changes: Changes) -> N
     app.get(
         "/v1/models/{model}/changes",
         name="changes",
+        operation_id="get_changes",
         summary="Get up to which offset each stream was applied",
         tags=["changes"],
-        responses=ERRORS,
+        response_model=None,
+        responses=ERRORS | {200: {"model": ChangesResponse}},
     )(get_changes)
     app.include_router(change_routes(changes, settings, check, read_body, ERRORS))

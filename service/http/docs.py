@@ -8,7 +8,6 @@ may use, so that "Try it out" sends what a loaded model takes.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
@@ -24,23 +23,19 @@ from service.codec.metadata import (
 )
 from service.dataplane import Dataplane
 from service.engine.calls import Target
-from service.errors import TRANSPORT_STATUS, ServiceError
+from service.errors import ServiceError
 from service.http.routes import MODEL_PATHS
-from service.http.schemas import SCHEMAS, ErrorResponse, Schema
+from service.http.schemas import ERRORS, SCHEMAS
+from service.openapi import typed_endpoint
 from service.security.principal import Principal, authorize
 
 MODELS_SHOWN = 20
 """Models that have examples in the document."""
 _TEXT = {"type": "string"}
-_PATH_TYPES = {"version": {"type": "integer", "minimum": 1}}
-_BINARY = {PROTOBUF: {"schema": {"type": "string", "format": "binary"}}}
+_PATH_TYPES = {"version": {"type": "integer", "format": "int64", "minimum": 1}}
 _TIMING = {SERVER_TIMING: {"description": "Milliseconds by phase.", "schema": _TEXT}}
-_CODES = ", ".join(f"{status.http} {code.value}" for code, status in TRANSPORT_STATUS.items())
-ERRORS: dict[int | str, dict[str, Any]] = {
-    "default": {"description": _CODES, "model": ErrorResponse}
-}
 _RESPONSES: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The response.", "headers": _TIMING, "content": _BINARY},
+    200: {"description": "The response.", "headers": _TIMING},
     **ERRORS,
 }
 _HEADERS = [
@@ -54,7 +49,11 @@ _HEADERS = [
 
 
 def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
-    """Adds the calls to the document of an application, which no call reaches."""
+    """Adds the calls to the document of an application, which no call reaches.
+
+    Their contents are JSON alone: the document cannot describe protobuf, and generated clients
+    would have a union of both types.
+    """
     limits = dataplane.settings
     app.description = (
         f"Bodies are JSON (`{JSON}`) or the protobuf messages of the same calls (`{PROTOBUF}`), "
@@ -68,31 +67,21 @@ def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
     for path in MODEL_PATHS:
         named = [part.partition("}")[0] for part in path.split("{")[1:]]
         parameters = [
-            {"name": each, "in": "path", "required": True, "schema": _PATH_TYPES.get(each, _TEXT)}
-            for each in named
+            {"name": name, "in": "path", "required": True, "schema": _PATH_TYPES.get(name, _TEXT)}
+            for name in named
         ]
         for name, (request, response) in SCHEMAS.items():
             app.add_api_route(
                 f"{path}:{name}",
-                _endpoint(request),
+                typed_endpoint(request),
                 methods=["POST"],
                 tags=["calls" if len(named) == 1 else "calls of one version"],
                 operation_id="_by_".join([name, *named[1:]]),
                 summary=" ".join((request.__doc__ or "").split()),
                 response_model=response,
                 responses=_RESPONSES,
-                openapi_extra={
-                    "parameters": parameters + _HEADERS,
-                    "requestBody": {"content": _BINARY},
-                },
+                openapi_extra={"parameters": parameters + _HEADERS},
             )
-
-
-def _endpoint(request: type[Schema]) -> Callable[..., None]:
-    def call(body: Any) -> None: ...
-
-    call.__annotations__["body"] = request
-    return call
 
 
 class _Example(NamedTuple):
@@ -147,10 +136,10 @@ def _with_examples(document: dict[str, Any], examples: list[_Example]) -> dict[s
     for path, item in document["paths"].items():
         for operation in item.values():
             call = path.rpartition(":")[2]
-            shown = [example for example in examples if call in example.bodies or "get" in item]
-            if not shown:
+            of_call = [example for example in examples if call in example.bodies or "get" in item]
+            if not of_call:
                 continue
-            first = shown[0]
+            first = of_call[0]
             values = {"model": first.model, "version": first.version, "label": first.label}
             for parameter in operation.get("parameters", ()):
                 if values.get(parameter["name"]):
@@ -161,6 +150,6 @@ def _with_examples(document: dict[str, Any], examples: list[_Example]) -> dict[s
                         "summary": f"model {example.model}",
                         "value": example.bodies[call],
                     }
-                    for example in shown
+                    for example in of_call
                 }
     return document

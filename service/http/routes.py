@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 
 from service.codec import signatures
 from service.dataplane import Dataplane
@@ -14,8 +14,15 @@ from service.engine.context import RequestContext
 from service.errors import NotReady
 from service.http.calls import target_of
 from service.http.middleware import response_of
-from service.http.schemas import ErrorResponse, ModelDetails, ModelsResponse
+from service.http.model_schemas import (
+    LiveResponse,
+    ModelDetails,
+    ModelsResponse,
+    ReadyResponse,
+)
+from service.http.schemas import ERRORS
 from service.observability.metrics import CONTENT_TYPE
+from service.openapi import ResponseSchema
 from service.security.principal import authorize, authorize_all
 
 MODEL_PATHS = (
@@ -23,8 +30,9 @@ MODEL_PATHS = (
     "/v1/models/{model}/versions/{version}",
     "/v1/models/{model}/labels/{label}",
 )
-_ERROR: dict[int | str, dict[str, Any]] = {
-    "default": {"model": ErrorResponse, "description": "The request failed."}
+_TEXT: dict[str, Any] = {
+    "description": "The metrics.",
+    "content": {"text/plain": {"schema": {"type": "string"}}},
 }
 
 
@@ -69,11 +77,11 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
         )
 
     async def livez() -> dict[str, bool]:
-        """Answers while the process should be left running."""
+        """Responds while the process should be left running."""
         return {"live": True}
 
     async def readyz() -> dict[str, bool]:
-        """Answers whether requests should be sent here, and if not, why."""
+        """Returns whether requests should be sent here, and if not, why."""
         if problem := engine.problem:
             raise NotReady(problem)
         return {"ready": True}
@@ -85,16 +93,27 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
     endpoints: dict[str, Callable[..., Any]]
     endpoints = {"/v1/models": list_models, "/livez": livez, "/readyz": readyz, "/metrics": metrics}
     endpoints |= zip(MODEL_PATHS, (get_model, get_version, get_label), strict=True)
-    schemas = {"/v1/models": ModelsResponse} | dict.fromkeys(MODEL_PATHS, ModelDetails)
+    schemas: dict[str, type[ResponseSchema]] = {
+        "/v1/models": ModelsResponse,
+        "/livez": LiveResponse,
+        "/readyz": ReadyResponse,
+        **dict.fromkeys(MODEL_PATHS, ModelDetails),
+    }
     for path, endpoint in endpoints.items():
-        tag = "models" if "models" in path else "health"
+        success: dict[str, Any] = _TEXT
+        response_class: type[Response] = Response
+        if path in schemas:
+            success = {"model": schemas[path]}
+            response_class = JSONResponse
         app.add_api_route(
             path,
             endpoint,
             methods=["GET"],
-            tags=[tag],
+            tags=["models" if "models" in path else "health"],
+            operation_id=endpoint.__name__,
             summary=" ".join((endpoint.__doc__ or "").split()),
-            responses=_ERROR | ({200: {"model": schemas[path]}} if path in schemas else {}),
-            response_class=PlainTextResponse if path == "/metrics" else JSONResponse,
+            response_model=None,
+            responses=ERRORS | {200: success},
+            response_class=response_class,
         )
         app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)

@@ -6,36 +6,41 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypeAliasType
 
-from service.errors import Code
+from service.errors import TRANSPORT_STATUS, Code
+from service.openapi import ABSENT, Features, Id, Int64, ResponseSchema, Schema, example
 
-Id = Annotated[int | str, Field(description="Integers beyond 2^53 travel as decimal strings.")]
-Features = Annotated[
-    dict[str, Any],
-    Field(
-        description="By feature name: a scalar; a list (bag, sequence, dense); or {ids, weights} "
-        "of a weighted bag."
-    ),
-]
-ABSENT: Any = Field(default_factory=lambda: None)
-"""The default of a field that may be left out but is not null."""
-
-
-def example(**body: Any) -> ConfigDict:
-    """Returns what shows an example of a body, for the model of the quick start."""
-    return ConfigDict(json_schema_extra={"examples": [body]})
-
-
-class Schema(BaseModel):
-    """A JSON object without further fields."""
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
-
-class ResponseSchema(BaseModel):
-    """A JSON object of a response. Later versions may add fields, which clients must ignore."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
+CandidateFeatures = TypeAliasType(
+    "CandidateFeatures",
+    Annotated[
+        dict[str, list[Any]],
+        Field(description="By feature name: one value for each candidate, in their order."),
+    ],
+)
+Crowding = TypeAliasType(
+    "Crowding",
+    Annotated[
+        dict[str, int],
+        Field(
+            description="Maximum number of neighbors with the same value of an attribute, by "
+            "attribute. Candidates without a value are not limited."
+        ),
+    ],
+)
+AttributeColumns = TypeAliasType(
+    "AttributeColumns",
+    Annotated[
+        dict[str, list[Any]],
+        Field(description="By name: one value per neighbor, null where a neighbor has none."),
+    ],
+)
+Heads = TypeAliasType(
+    "Heads",
+    Annotated[dict[str, list[float]], Field(description="By output: one value per candidate.")],
+)
+NotFoundRule = TypeAliasType("NotFoundRule", Literal["error", "skip"])
+SearchPath = TypeAliasType("SearchPath", Literal["index", "exact", "none"])
 
 
 class Query(Schema):
@@ -44,9 +49,9 @@ class Query(Schema):
     context: Features = ABSENT
     context_id: Id = ABSENT
     """Its stored features are used where none are sent."""
-    exclude_ids: list[Id] = []
+    exclude_ids: list[Id] = ABSENT
     """Candidates that are never returned."""
-    negative_ids: list[Id] = []
+    negative_ids: list[Id] = ABSENT
     """Candidates that the neighbors must not be like. They are not returned either."""
 
 
@@ -86,10 +91,10 @@ class Circle(Schema):
     longitude: float
     """Of the center, from -180 to 180 degrees, as those of the candidates."""
     radius_m: float
-    latitude_attribute: str = "latitude"
-    """Attribute that holds the latitude of a candidate."""
-    longitude_attribute: str = "longitude"
-    """Attribute that holds the longitude of a candidate."""
+    latitude_attribute: str = ABSENT
+    """Attribute that holds the latitude of a candidate: `latitude` if it is absent."""
+    longitude_attribute: str = ABSENT
+    """Attribute that holds the longitude of a candidate: `longitude` if it is absent."""
 
 
 class Filter(BaseModel):
@@ -98,7 +103,8 @@ class Filter(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow", use_attribute_docstrings=True)
-    __pydantic_extra__: dict[str, Condition]
+    # In TypeScript, the type of the other fields has to include those of the named ones.
+    __pydantic_extra__: dict[str, Condition | list[Filter] | list[Circle]]
 
     all: list[Filter] = ABSENT
     """Each of these filters matches."""
@@ -113,34 +119,32 @@ class Filter(BaseModel):
 class Selection(Schema):
     """Which candidates may be returned, how many, and in which order."""
 
-    k: int = 10
-    pool_size: int = 0
-    """How many candidates are retrieved before they are ranked or reordered; 0: max(100, 10 k)."""
-    filter: Filter = ABSENT
-    crowding: dict[str, int] = {}
-    """Maximum number of neighbors with the same value of an attribute, by attribute. Candidates
-    without a value are not limited.
+    k: int = ABSENT
+    """How many neighbors are returned; absent: 10."""
+    pool_size: int = ABSENT
+    """How many candidates are retrieved before they are ranked or reordered; absent or 0:
+    max(100, 10 k).
     """
-    diversity: float = 0.0
-    """0: by score alone; up to 1: less and less like the neighbors before."""
+    filter: Filter = ABSENT
+    crowding: Crowding = ABSENT
+    diversity: float = ABSENT
+    """0 or absent: by score alone; up to 1: less and less like the neighbors before."""
     offset: int = ABSENT
     """Pages: the neighbors from this one on, of the list over a pool of `pool_size`, which must be
     sent.
     """
     min_score: float = ABSENT
     """Neighbors with lower scores are left out."""
-    formula: str = ""
+    formula: str = ABSENT
     """Gives the score: of outputs in recommend; of `score` and numeric attributes in retrieve."""
-    attributes: list[str] = []
-    index: str = ""
-    recall: float = 0.0
-    """At least this recall, by the index's measured curve; 0: as exported."""
-    explain: bool = False
+    attributes: list[str] = ABSENT
+    """Attributes of the neighbors that the response has."""
+    index: str = ABSENT
+    """May be left out if there is only one."""
+    recall: float = ABSENT
+    """At least this recall, by the index's measured curve; absent or 0: as exported."""
+    explain: bool = ABSENT
     """The response has an explanation of each query."""
-
-
-NotFound = Literal["error", "skip"]
-"""Values of an option that every call with ids has."""
 
 
 class RetrieveRequest(RetrieveQuery, Selection):
@@ -148,11 +152,11 @@ class RetrieveRequest(RetrieveQuery, Selection):
 
     model_config = example(k=3, context={"user_id": 7, "hour": 20})
 
-    exact: bool = False
+    exact: bool = ABSENT
     """Search exactly, whatever the index."""
-    not_found: NotFound = "error"
-    """What happens with ids that do not exist. error: the request fails; skip: it does without
-    them, and the response lists them.
+    not_found: NotFoundRule = ABSENT
+    """What happens with ids that do not exist. error, or absent: the request fails; skip: it does
+    without them, and the response lists them.
     """
     requests: list[RetrieveQuery] = ABSENT
 
@@ -164,8 +168,7 @@ class RankQuery(Schema):
     context_id: Id = ABSENT
     """Its stored features are used where none are sent."""
     candidate_ids: list[Id] = ABSENT
-    candidate_features: dict[str, list[Any]] = ABSENT
-    """By feature name: one value for each candidate, in their order."""
+    candidate_features: CandidateFeatures = ABSENT
 
 
 class RankRequest(RankQuery):
@@ -173,16 +176,17 @@ class RankRequest(RankQuery):
 
     model_config = example(context={"user_id": 7, "hour": 20}, candidate_ids=[1, 2, 3])
 
-    heads: list[str] = []
+    heads: list[str] = ABSENT
     """Outputs returned beside the score."""
-    k: int = 0
-    """Only the k best, best first; 0: all, in the order sent."""
-    tower: str = ""
-    formula: str = ""
-    """Computes the score from the outputs: click^0.7 * like^0.3. Empty: the model's own."""
-    not_found: NotFound = "error"
-    """What happens with candidate_ids that do not exist. error: the request fails; skip: they are
-    left out, and the response lists them.
+    k: int = ABSENT
+    """Only the k best, best first; absent or 0: all, in the order sent."""
+    tower: str = ABSENT
+    """May be left out if only one ranks."""
+    formula: str = ABSENT
+    """Computes the score from the outputs: click^0.7 * like^0.3. Absent: the model's own."""
+    not_found: NotFoundRule = ABSENT
+    """What happens with candidate_ids that do not exist. error, or absent: the request fails; skip:
+    they are left out, and the response lists them.
     """
     requests: list[RankQuery] = ABSENT
 
@@ -192,7 +196,8 @@ class RecommendRequest(Query, Selection):
 
     model_config = example(k=3, context={"user_id": 7, "hour": 20})
 
-    tower: str = ""
+    tower: str = ABSENT
+    """May be left out if only one ranks."""
     requests: list[Query] = ABSENT
 
 
@@ -207,7 +212,8 @@ class EmbedRequest(EmbedQuery):
 
     model_config = example(tower="query", features={"user_id": 7, "hour": 20})
 
-    tower: str = ""
+    tower: str = ABSENT
+    """May be left out if there is only one."""
     requests: list[EmbedQuery] = ABSENT
 
 
@@ -218,9 +224,9 @@ class LookupRequest(Schema):
 
     feature: str
     ids: list[Id]
-    not_found: NotFound = "error"
+    not_found: NotFoundRule = ABSENT
     """skip: the response lists the ids that the table does not have, and no feature rejects them.
-    error: the unknown rule of the feature decides, which may reject them.
+    error, or absent: the unknown rule of the feature decides, which may reject them.
     """
 
 
@@ -228,7 +234,7 @@ class Response(ResponseSchema):
     """The model and version that served the request."""
 
     model: str
-    version: int
+    version: Int64
     coverage: float = ABSENT
     """Where shards are lost: share of the rows that were read, as the others count as unknown, or
     of the candidates that were searched, whichever is smaller.
@@ -238,12 +244,12 @@ class Response(ResponseSchema):
 class Explanation(ResponseSchema):
     """How the neighbors of one query were found."""
 
-    path: Literal["index", "exact", "none"]
-    matches: int
+    path: SearchPath
+    matches: Int64
     """Candidates that the filter, exclusions and the deny list leave."""
     selectivity: float
     """Their share of the index."""
-    scored: int
+    scored: Int64
     """Candidates whose exact score was computed."""
     search_ms: float
     shortfall: str
@@ -255,8 +261,7 @@ class Neighbors(ResponseSchema):
 
     ids: list[Id] = ABSENT
     scores: list[float] = ABSENT
-    attributes: dict[str, list[Any]] = ABSENT
-    """By name; null where a neighbor has none."""
+    attributes: AttributeColumns = ABSENT
     explanation: Explanation = ABSENT
 
 
@@ -270,21 +275,35 @@ class RetrieveResult(Neighbors):
 class RetrieveResponse(RetrieveResult, Response):
     """The result of one query, or the results of a list."""
 
-    searched: int
+    searched: Int64
+    """The number of candidates in the index."""
     results: list[RetrieveResult] = ABSENT
+
+
+class FailedCandidate(ResponseSchema):
+    """A candidate that has no score."""
+
+    position: int
+    """Its position in the request."""
+    message: str
 
 
 class RankResult(ResponseSchema):
     """The scores of one context."""
 
-    ids: list[Id] | None = None
+    ids: list[Id] | None = ABSENT
+    """Null if the request has candidates by their features alone."""
     scores: list[float] = ABSENT
     positions: list[int] = ABSENT
     """The position of each candidate in the request."""
-    heads: dict[str, list[float]] = ABSENT
+    heads: Heads = ABSENT
     not_found: list[Id] = ABSENT
     """The candidate_ids that do not exist, if the request has candidate_ids and skips such. The
     other lists leave them out.
+    """
+    failed: list[FailedCandidate] = ABSENT
+    """Candidates that are left out, because they read rows that are not finite. Absent if there is
+    none.
     """
 
 
@@ -340,50 +359,6 @@ class LookupResponse(Response):
     """The ids that the table does not have, if the request skips them."""
 
 
-class VersionState(ResponseSchema):
-    """A version under the root."""
-
-    version: int
-    state: Literal["loading", "available", "kept", "retiring", "failed"]
-    problem: str
-    """Why it failed; empty: it did not."""
-    current: bool
-    """Whether it serves requests that name no version."""
-    labels: list[str]
-    memory_bytes: int
-    """Maximum memory in each process, without the tables; 0: it is not loaded."""
-
-
-class ModelState(ResponseSchema):
-    """A model and its versions."""
-
-    name: str
-    versions: list[VersionState]
-
-
-class ModelsResponse(ResponseSchema):
-    """The models of the service."""
-
-    models: list[ModelState]
-
-
-class ModelDetails(ResponseSchema):
-    """A version of a model; the API reference describes the objects in the lists."""
-
-    model: str
-    version: int
-    created: str
-    current: bool
-    labels: list[str]
-    calls: list[dict[str, Any]]
-    tables: list[dict[str, Any]]
-    indexes: list[dict[str, Any]]
-    corpora: list[dict[str, Any]]
-    contexts: list[dict[str, Any]]
-    readers: list[dict[str, Any]]
-    towers: list[dict[str, Any]]
-
-
 class ErrorDetails(ResponseSchema):
     """What failed."""
 
@@ -398,6 +373,19 @@ class ErrorResponse(ResponseSchema):
     error: ErrorDetails
 
 
+_CODES = ", ".join(f"{status.http} {code.value}" for code, status in TRANSPORT_STATUS.items())
+_RETRY_AFTER = {
+    "description": "Seconds to wait before the next try, if the code is OVERLOADED.",
+    "schema": {"type": "integer"},
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": _CODES,
+        "model": ErrorResponse,
+        "headers": {"retry-after": _RETRY_AFTER},
+    }
+}
+"""What the document says of the failures of a route."""
 SCHEMAS: dict[str, tuple[type[Schema], type[Response]]] = {
     "retrieve": (RetrieveRequest, RetrieveResponse),
     "rank": (RankRequest, RankResponse),

@@ -13,12 +13,21 @@ import httpx
 import pytest
 from openapi_spec_validator import validate
 
-from service.codec.changes import ACTIONS
+from bundle.changes.records import Action, Kind
+from service.change_schemas import CHANGE_SCHEMAS, ChangeResponse
+from service.changes.requests import ChangeResult
+from service.codec.changes import ACTIONS, change_value, read_change
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.errors import Code, InvalidArgument, TooLarge
-from service.http.schemas import SCHEMAS, ErrorResponse, ModelDetails, ModelsResponse
+from service.http.model_schemas import (
+    LiveResponse,
+    ModelDetails,
+    ModelsResponse,
+    ReadyResponse,
+)
+from service.http.schemas import SCHEMAS, ErrorResponse
 from tests.bundles.small import write_small_bundle
 from tests.service.http.test_routes import BODIES
 from tests.service.running import RunningService
@@ -46,7 +55,7 @@ def test_page_loads_nothing_from_elsewhere(http: httpx.Client) -> None:
 def test_document_is_valid_openapi_and_describes_every_path(document: Value) -> None:
     validate(document)
     model_paths = {
-        f"/v1/models/{{model}}{of}" for of in ("", "/versions/{version}", "/labels/{label}")
+        f"/v1/models/{{model}}{end}" for end in ("", "/versions/{version}", "/labels/{label}")
     }
     streams = "/v1/models/{model}/changes"
     gets = {path for path, item in document["paths"].items() if "get" in item}
@@ -61,14 +70,11 @@ def test_document_is_valid_openapi_and_describes_every_path(document: Value) -> 
         for action in actions
     }
     assert set(posts) == calls | changes
-    for path, operation in posts.items():
-        content_types = {"application/json"}
-        if path in calls:
-            content_types.add("application/x-protobuf")
-        assert set(operation["requestBody"]["content"]) == content_types
+    for operation in posts.values():
+        assert set(operation["requestBody"]["content"]) == {"application/json"}
         assert all(code.value in operation["responses"]["default"]["description"] for code in Code)
-    shown = [path for path, operation in posts.items() if operation["tags"] == ["calls"]]
-    assert shown == [f"/v1/models/{{model}}:{name}" for name in OPERATIONS]
+    first_paths = [path for path, operation in posts.items() if operation["tags"] == ["calls"]]
+    assert first_paths == [f"/v1/models/{{model}}:{name}" for name in OPERATIONS]
 
 
 def test_document_lets_responses_grow_and_types_the_rest(document: Value) -> None:
@@ -88,6 +94,41 @@ def test_document_lets_responses_grow_and_types_the_rest(document: Value) -> Non
     assert timeout["minimum"] == 0
 
 
+def test_document_is_one_from_which_clients_can_be_generated(document: Value) -> None:
+    """Methods have names, types have names, and nothing is sent that was left out."""
+    items = document["paths"].values()
+    operations = [operation for item in items for operation in item.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert len({*names}) == len(names)
+    assert [name for name in names if not re.fullmatch(r"[a-z]+(_[a-z]+)*", name)] == []
+
+    named = document["components"]["schemas"]
+    fields = [
+        (f"{name}.{field}", schema)
+        for name, owner in named.items()
+        for field, schema in owner.get("properties", {}).items()
+    ]
+    bodies = [
+        (operation["operationId"], content["schema"])
+        for operation in operations
+        for owner in (operation.get("requestBody", {}), *operation["responses"].values())
+        for content in owner.get("content", {}).values()
+    ]
+    assert [name for name, schema in fields + bodies if _has_inline_type(schema)] == []
+    assert [name for name, schema in fields if "default" in schema] == []
+
+
+def _has_inline_type(schema: Any) -> bool:
+    """Whether a schema has an object or an enumeration that a generated client must name itself."""
+    if isinstance(schema, list):
+        return any(map(_has_inline_type, schema))
+    if not isinstance(schema, dict):
+        return False
+    if schema.get("type") == "object" or "enum" in schema:
+        return True
+    return _has_inline_type([*schema.values()])
+
+
 def test_document_has_a_body_of_each_call_that_the_loaded_model_takes(
     document: Value, http: httpx.Client
 ) -> None:
@@ -96,7 +137,8 @@ def test_document_has_a_body_of_each_call_that_the_loaded_model_takes(
     for path, operation in posts.items():
         examples = operation["requestBody"]["content"]["application/json"]["examples"]
         assert [*examples] == ["movies"]
-        prefilled = {one["name"]: one.get("example") for one in operation["parameters"]}
+        parameters = operation["parameters"]
+        prefilled = {parameter["name"]: parameter.get("example") for parameter in parameters}
         assert prefilled["model"] == "movies"
         assert prefilled.get("version", 1) == 1
         if "{label}" not in path:  # the model has none
@@ -140,6 +182,8 @@ def test_models_match_their_schema(http: httpx.Client) -> None:
     ModelsResponse.model_validate_json(listed, strict=True, extra="forbid")
     details = http.get("/v1/models/movies").content
     ModelDetails.model_validate_json(details, strict=True, extra="forbid")
+    for path, schema in (("/livez", LiveResponse), ("/readyz", ReadyResponse)):
+        schema.model_validate_json(http.get(path).content, strict=True, extra="forbid")
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -183,13 +227,49 @@ def _unknown(name: str, body: Value) -> str:
 def test_reader_and_schema_have_the_same_fields(name: str) -> None:
     request = SCHEMAS[name][0]
     parts = request.model_fields.get("requests")
-    known = {field for model, _ in SCHEMAS.values() for field in model.model_fields}
+    schemas = {field for model, _ in SCHEMAS.values() for field in model.model_fields}
     messages = {
-        field.name for each in OPERATIONS.values() for field in each.request_class.DESCRIPTOR.fields
+        field.name
+        for operation in OPERATIONS.values()
+        for field in operation.request_class.DESCRIPTOR.fields
     }
-    for field in known | messages | {"zzzzzz"}:
+    for field in schemas | messages | {"zzzzzz"}:
         assert bool(_unknown(name, {field: None})) == (field not in request.model_fields), field
         if parts is not None:
             part: Any = type(request.model_validate({"requests": [{}]}).requests[0])  # type: ignore[attr-defined]
             listed = {"requests": [{field: None}]}
             assert bool(_unknown(name, listed)) == (field not in part.model_fields), field
+
+
+@pytest.mark.parametrize(("kind", "action"), CHANGE_SCHEMAS)
+def test_reader_of_changes_and_schema_have_the_same_fields(kind: Kind, action: Action) -> None:
+    request = CHANGE_SCHEMAS[kind, action]
+    body = request.model_json_schema()["examples"][0]
+    read_change(kind, action, request.model_validate(body).model_dump(exclude_unset=True))
+    item = request.model_fields["items"].annotation.__args__[0]  # type: ignore[union-attr]
+
+    bodies = {field for schema in CHANGE_SCHEMAS.values() for field in schema.model_fields}
+    for field in bodies | {"zzzzzz"}:
+        is_unknown = _is_unknown_to(kind, action, {field: None})
+        assert is_unknown == (field not in request.model_fields), field
+    items = {"id", "sequence", "vector", "features", "attributes", "vectors", "expires_s"}
+    for field in items | {"zzzzzz"}:
+        is_unknown = _is_unknown_to(kind, action, {"items": [{field: None}]})
+        assert is_unknown == (field not in item.model_fields), field
+
+
+def _is_unknown_to(kind: Kind, action: Action, body: Value) -> bool:
+    with pytest.raises(InvalidArgument) as raised:
+        read_change(kind, action, body)
+    return "unknown" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        ChangeResult("movies", 1, sequence=6, changed=1),
+        ChangeResult("movies", 1, 0, 0, (1, "x"), (2**60,), 2, 1, True, stream_offset=7),
+    ],
+)
+def test_response_to_a_change_matches_its_schema(result: ChangeResult) -> None:
+    ChangeResponse.model_validate(change_value(result), strict=True, extra="forbid")

@@ -1,0 +1,64 @@
+"""What the OpenAPI documents of the service are made of: fields that many schemas have, and
+endpoints that only describe.
+
+Fields with a name of their own (`TypeAliasType`) are named schemas in a document, so that generated
+clients have one type for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypeAliasType
+
+ABSENT: Any = Field(default_factory=lambda: None)
+"""The default of a field that may be left out but is not null.
+
+A document names no defaults: generated clients would send them, and `openapi-typescript` would
+require them. The description of a field says what holds without it.
+"""
+Int64 = Annotated[int, Field(json_schema_extra={"format": "int64"})]
+Id = TypeAliasType(
+    "Id",
+    Annotated[Int64 | str, Field(description="Integers beyond 2^53 travel as decimal strings.")],
+)
+Features = TypeAliasType(
+    "Features",
+    Annotated[
+        dict[str, Any],
+        Field(
+            description="By feature name: a scalar; a list (bag, sequence, dense); or "
+            "{ids, weights} of a weighted bag."
+        ),
+    ],
+)
+
+
+class Schema(BaseModel):
+    """A JSON object without further fields."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class ResponseSchema(BaseModel):
+    """A JSON object of a response. Later versions may add fields, which clients must ignore."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+def example(**body: Any) -> ConfigDict:
+    """Returns what shows an example of a body, for the model of the quick start."""
+    return ConfigDict(json_schema_extra={"examples": [body]})
+
+
+def typed_endpoint(schema: type[Schema]) -> Callable[..., None]:
+    """Returns an endpoint that describes a body and is never called: another route, which reads
+    bytes, has the same path and comes first.
+    """
+
+    def endpoint(body: Any) -> None: ...
+
+    endpoint.__annotations__["body"] = schema
+    return endpoint
