@@ -384,11 +384,28 @@ class ModelDetails(ResponseSchema):
     towers: list[dict[str, Any]]
 
 
+class FieldViolation(ResponseSchema):
+    """What is wrong with one field of a request."""
+
+    field: str = Field(
+        description="The path of the field, such as `filter.year.ge`; or the name of a header, or "
+        "of a part of the URL. `body`, `request` and `response` stand for a whole."
+    )
+    value: str = Field(description="What was sent, as a short text.")
+    expected: str = Field(description="What was expected, as a phrase.")
+
+
 class ErrorDetails(ResponseSchema):
     """What failed."""
 
     code: Code
     message: str
+    violations: list[FieldViolation] = Field(
+        [], description="What is wrong with which fields; left out if the request is not at fault."
+    )
+    retry_after_s: int | None = Field(
+        None, description="The time after which to try again; sent with `OVERLOADED` only."
+    )
     request_id: str
 
 
