@@ -10,12 +10,13 @@ BundleError
 ├── OlderVersionUnreadable a file of an older version that cannot be compared with a new one
 ├── OutputRefused          a name under which no file can be published
 ├── RowOutOfRange          a row that the table does not have
-├── FeatureError           values that are not ids, or do not fit their feature
-│   ├── UnknownRefused     an unknown id of a feature whose rule is `refuse`
-│   └── WrongLength        a list of another length than its input takes
+├── Misfit                 values that a request sent do not fit
+│   ├── FeatureError       values that are not ids, or do not fit their feature
+│   │   ├── UnknownRefused an unknown id of a feature whose rule is `refuse`
+│   │   └── WrongLength    a list of another length than its input takes
+│   ├── UnknownCandidate   a value that is not an id of the candidate store
+│   └── VectorRefused      a new vector of a row that the table's dtype cannot hold
 ├── RowUnavailable         a row that could not be fetched, where unknown ids are refused
-├── VectorRefused          a new vector of a row that the table's dtype cannot hold
-├── UnknownCandidate       a value that is not an id of the candidate store
 ├── LogDamaged             a change log with a record that is damaged
 ├── LogUnwritable          a change log that cannot be written now
 ├── FormulaError           an invalid formula, or one that names an unknown output
@@ -75,18 +76,43 @@ class RowOutOfRange(BundleError):
     """A row is negative or past the end of its table."""
 
 
-class FeatureError(BundleError):
+class Misfit(BundleError):
+    """Values do not fit what reads them.
+
+    Attributes:
+      value: What was sent, as a short text.
+      expected: What was expected, as a phrase in the singular.
+      predicate: What is wrong with the value, where that needs words.
+      problem: The sentence of all three.
+    """
+
+    def __init__(self, subject: str, value: object, expected: str, predicate: str = "") -> None:
+        """Creates the error.
+
+        Args:
+          subject: Where the values were sent.
+          value, expected, predicate: As in the attributes.
+        """
+        text = str(value)
+        clause = f"{text} {predicate}".rstrip()
+        problem = f"{clause}; {expected} was expected"
+        super().__init__(f"{subject}: {problem}")
+        self.value = text
+        self.expected = expected
+        self.predicate = predicate
+        self.problem = problem
+
+
+class FeatureError(Misfit):
     """Values are not ids, or do not fit their feature.
 
     Attributes:
       feature: The name of the feature.
-      problem: What is wrong, with the value.
     """
 
-    def __init__(self, feature: str, problem: str) -> None:
-        super().__init__(f"feature {feature!r}: {problem}")
+    def __init__(self, feature: str, value: object, expected: str, predicate: str = "") -> None:
+        super().__init__(f"feature {feature!r}", value, expected, predicate)
         self.feature = feature
-        self.problem = problem
 
 
 class UnknownRefused(FeatureError):
@@ -101,38 +127,51 @@ class WrongLength(FeatureError):
       counts: How many values it has, and how many were expected, as a clause.
     """
 
-    def __init__(self, feature: str, example: int, counts: str) -> None:
-        super().__init__(feature, f"example {example} {counts}")
+    def __init__(self, feature: str, example: int, count: int, wanted: str) -> None:
+        super().__init__(feature, f"{count} values in example {example}", f"a list of {wanted}")
         self.example = example
-        self.counts = counts
+        self.counts = f"has {count} values; {wanted} were expected"
+
+
+class UnknownCandidate(Misfit):
+    """A value is not an id of the type that the candidate store has.
+
+    Attributes:
+      field: What the values are called where they were sent.
+    """
+
+    def __init__(self, field: str, value: object, expected: str, predicate: str = "") -> None:
+        super().__init__(field, value, expected, predicate)
+        self.field = field
 
 
 class RowUnavailable(BundleError):
-    """The row of an id could not be fetched, and its feature refuses unknown ids."""
+    """The row of an id could not be fetched, and its feature refuses unknown ids.
+
+    Attributes:
+      feature: The name of the feature.
+      value: The id, as a short text.
+    """
 
     def __init__(self, feature: str, value: object) -> None:
+        self.feature = feature
+        self.value = f"id {value!s:.80}"
         super().__init__(
-            f"feature {feature!r}: the row of id {value!s:.80} is unavailable, and the feature "
-            "refuses unknown ids"
+            f"feature {feature!r}: the row of {self.value} is unavailable, and the feature refuses "
+            "unknown ids"
         )
 
 
-class VectorRefused(BundleError):
+class VectorRefused(Misfit):
     """A table's dtype cannot hold the new vector of a row.
 
     Attributes:
       position: Of the vector among those that were sent.
-      problem: What is wrong, with the value.
     """
 
-    def __init__(self, position: int, problem: str) -> None:
-        super().__init__(f"vector {position}: {problem}")
+    def __init__(self, position: int, value: str, expected: str) -> None:
+        super().__init__(f"vector {position}", value, expected)
         self.position = position
-        self.problem = problem
-
-
-class UnknownCandidate(BundleError):
-    """The candidate store has no such id, or the value is not an id of its type."""
 
 
 class LogDamaged(BundleError):

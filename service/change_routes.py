@@ -23,7 +23,7 @@ from service.codec.changes import ACTIONS, change_value, read_change
 from service.codec.metadata import PROTOBUF, accepts_protobuf, is_protobuf
 from service.config import ServiceSettings
 from service.engine.calls import Target
-from service.errors import InvalidArgument
+from service.errors import FieldViolation, InvalidArgument
 from service.openapi import Int64, typed_endpoint
 
 _BYTES = "application/octet-stream"
@@ -142,7 +142,8 @@ async def raise_query_problem(_: Request, problem: Exception) -> Response:
     error = problem.errors()[0]
     name = error["loc"][-1]
     value = str(error.get("input"))[:_SHOWN_CHARACTERS]
-    raise InvalidArgument(f"parameter {name!r} is {value!r}: {error['msg']}") from problem
+    message = f"parameter {name!r} is {value!r}: {error['msg']}"
+    raise InvalidArgument(message, FieldViolation(name, repr(value), error["msg"])) from problem
 
 
 def _target_of(target: Target, request: ChangeRequest, path: tuple[str, Kind, Action]) -> Target:
@@ -153,10 +154,9 @@ def _target_of(target: Target, request: ChangeRequest, path: tuple[str, Kind, Ac
     """
     model, kind, action = path
     if target.model not in {"", model} or (request.kind, request.action) != (kind, action):
-        raise InvalidArgument(
-            f"the path names {model[:128]!r}, {kind} and {action}, and the body "
-            f"{target.model[:128]!r}, {request.kind} and {request.action}; the same were expected"
-        )
+        value = f"{target.model[:128]!r}, {request.kind} and {request.action}"
+        expected = "the model, kind and action of the path"
+        raise InvalidArgument.of_field("body", value, expected, "names")
     return Target(model, target.version, target.label)
 
 

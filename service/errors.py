@@ -20,6 +20,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Self
+
+from bundle.errors import Misfit
 
 
 class Code(Enum):
@@ -68,19 +71,73 @@ TRANSPORT_STATUS: dict[Code, TransportStatus] = {
 INTERNAL_MESSAGE = "internal error; the log of the service has the details under this request id"
 
 
+_WHOLES = frozenset({"body", "call", "message", "request"})
+"""Fields that stand for all that was sent; in sentences they have an article."""
+
+
+@dataclass(frozen=True)
+class FieldViolation:
+    """What is wrong with one field of a request.
+
+    Attributes:
+      field: The path of the field as clients write it, such as `filter.year.ge`; or the name of a
+        header, or of a part of the URL. `body`, `message`, `request` and `response` stand for a
+        whole.
+      value: What was sent, as a short text.
+      expected: What was expected, as a phrase in the singular. The log shows it, so that it never
+        repeats what was sent.
+    """
+
+    field: str
+    value: str
+    expected: str
+
+
 class ServiceError(Exception):
     """A failed request.
 
     The message is safe to send to the client. It names the field, its value and what was expected.
+    A message that repeats what a client sent comes with the violations: the log shows the message
+    of an error without any.
+
+    Attributes:
+      violations: What is wrong with which fields; empty if the request is not at fault.
     """
 
     code = Code.INTERNAL
+
+    def __init__(self, message: str, *violations: FieldViolation) -> None:
+        super().__init__(message)
+        self.violations = violations
+
+    @classmethod
+    def of_field(
+        cls, field: str, value: object, expected: str, verb: str = "is", hint: str = ""
+    ) -> Self:
+        """Returns the error of one field, with a sentence of its name, its value and what was
+        expected: "k is 0; 1 to 100 was expected".
+
+        Args:
+          field, value, expected: As in FieldViolation.
+          verb: What connects the field with its value.
+          hint: What else may help, such as the name that was probably meant.
+        """
+        sentence = f"{_subject(field)} {verb} {value}; {expected} was expected"
+        if hint:
+            sentence = f"{sentence}; {hint}"
+        return cls(sentence, FieldViolation(field, str(value), expected))
 
 
 class InvalidArgument(ServiceError):
     """A field has a shape, type or value that the call does not accept."""
 
     code = Code.INVALID_ARGUMENT
+
+    @classmethod
+    def of_misfit(cls, field: str, problem: Misfit) -> Self:
+        """Returns the error of a field whose values the bundle does not accept."""
+        violation = FieldViolation(field, problem.value, problem.expected)
+        return cls(f"{field}: {problem.problem}", violation)
 
 
 class Unauthenticated(ServiceError):
@@ -99,6 +156,26 @@ class TooLarge(ServiceError):
     """The request, or its response, has more ids, candidates or bytes than the limit."""
 
     code = Code.TOO_LARGE
+
+    @classmethod
+    def of_limit(
+        cls, field: str, size: str, limit: int, setting: str = "", verb: str = "has"
+    ) -> Self:
+        """Returns the error of a field that exceeds a limit: "ids has 9 values; at most 8 are
+        accepted (max_values)".
+
+        Args:
+          field: As in FieldViolation.
+          size: The size of the field, with what is counted.
+          limit: The largest size that is accepted.
+          setting: The setting of the limit; empty: it is fixed.
+          verb: What connects the field with its size.
+        """
+        source = ""
+        if setting:
+            source = f" ({setting})"
+        sentence = f"{_subject(field)} {verb} {size}; at most {limit} are accepted{source}"
+        return cls(sentence, FieldViolation(field, size, f"at most {limit}{source}"))
 
 
 class NotFound(ServiceError):
@@ -186,3 +263,10 @@ class Internal(ServiceError):
 
 SHARD_FAILURES = (DataLoss, DeadlineExceeded, Internal, NotReady, Overloaded)
 """With these a computation fails for the sake of shards, whatever the request."""
+
+
+def _subject(field: str) -> str:
+    """Returns a field as the subject of a sentence."""
+    if field in _WHOLES:
+        return f"the {field}"
+    return field

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from bundle.errors import FeatureError
 from bundle.tables.offsets import Offsets, lengths_of, offsets_of
 
-NO_DEFAULT = "a value must be sent for each example: the feature has no default"
+_OFFSETS_SHOWN = 16
+"""Offsets that an error shows."""
 
 
 class Column(NamedTuple):
@@ -59,6 +60,33 @@ class Place(NamedTuple):
     ends: tuple[int, ...]
 
 
+def not_sent(name: str) -> FeatureError:
+    """Returns the error for a feature that was not sent, or not for an example, without a
+    default.
+    """
+    predicate = "was sent, and the feature has no default"
+    return FeatureError(name, "no value", "a value for each example", predicate)
+
+
+def weights_refused(name: str) -> FeatureError:
+    """Returns the error for weights of a feature that takes none."""
+    return FeatureError(name, "weights", "a list without them", "were sent")
+
+
+def checked_weights(name: str, column: Column) -> NDArray[np.float32]:
+    """Returns the weights of a column that has some.
+
+    Raises:
+      FeatureError: There is not one for each value; names feature `name`.
+    """
+    weights = column.weights
+    assert weights is not None  # noqa: S101 - the caller has looked
+    if weights.shape != column.values.shape:
+        value = f"{weights.size} weights for {column.values.size} values"
+        raise FeatureError(name, value, "one weight for each value")
+    return weights
+
+
 def checked_offsets(name: str, column: Column, n: int) -> Offsets:
     """Returns [n + 1] int64 offsets, computed where every example owns the same number of values.
 
@@ -67,31 +95,24 @@ def checked_offsets(name: str, column: Column, n: int) -> Offsets:
     """
     size = column.values.size
     if column.values.ndim != 1:
-        raise FeatureError(
-            name, f"values of shape {column.values.shape}; a flat array was expected"
-        )
+        raise FeatureError(name, f"values of shape {column.values.shape}", "a flat array")
     if column.offsets is None:
         each = size // n if n else 0
         if each * n != size:
-            raise FeatureError(
-                name,
-                f"{size} values for {n} examples without offsets; equally many each was expected",
-            )
+            value = f"{size} values for {n} examples without offsets"
+            raise FeatureError(name, value, "the same number of values for each example")
         return np.arange(n + 1, dtype=np.int64) * each
     offsets = column.offsets
     if offsets.shape != (n + 1,) or offsets.dtype.kind not in "iu":
-        raise FeatureError(
-            name,
-            f"offsets of shape {offsets.shape}; {n + 1} integers were expected for {n} examples",
-        )
+        expected = f"a list of {n + 1} integers for {n} examples"
+        raise FeatureError(name, f"offsets of shape {offsets.shape}", expected)
     if offsets.dtype != np.int64:
         offsets = offsets.astype(np.int64)
     (falls,) = (offsets[1:] < offsets[:-1]).nonzero()
     if falls.size or offsets[0] != 0 or offsets[-1] != size:
-        raise FeatureError(
-            name,
-            f"offsets must begin with 0, never fall, and end with the number of values, {size}",
-        )
+        value = f"offsets {np.array2string(offsets, threshold=_OFFSETS_SHOWN)}"
+        expected = f"a list that begins with 0, never falls, and ends with the {size} values"
+        raise FeatureError(name, value, expected)
     return offsets
 
 
@@ -146,13 +167,12 @@ def one_each(name: str, column: Column, default: Column | None, n: int) -> Colum
     lengths = lengths_of(checked_offsets(name, column, n))
     if (lengths > 1).any():
         example = int(np.argmax(lengths))
-        raise FeatureError(
-            name, f"example {example} has {lengths[example]} values; one was expected"
-        )
+        value = f"{lengths[example]} values in example {example}"
+        raise FeatureError(name, value, "one value")
     if lengths.all():
         return Column(column.values, None, column.weights)
     if default is None:
-        raise FeatureError(name, NO_DEFAULT)
+        raise not_sent(name)
     values = column.values
     filling = default.values
     if values.size:
@@ -180,15 +200,14 @@ def spread(name: str, column: Column, places: int, n: int) -> dict[str, Column]:
       FeatureError: An example has more or fewer values, or there are weights; names input `name`.
     """
     if column.weights is not None:
-        raise FeatureError(name, "weights were sent; the feature takes none")
+        raise weights_refused(name)
     if column.offsets is not None or column.values.shape != (n * places,):
         lengths = lengths_of(checked_offsets(name, column, n))
         wrong = np.flatnonzero(lengths != places)
         if wrong.size:
-            example = wrong[0]
-            raise FeatureError(
-                name, f"example {example} has {lengths[example]} values; {places} were expected"
-            )
+            example = int(wrong[0])
+            value = f"{lengths[example]} values in example {example}"
+            raise FeatureError(name, value, f"a list of {places}")
     by_place = np.ascontiguousarray(column.values.reshape(n, places).T)
     return {place_of(name, place): Column(values) for place, values in enumerate(by_place)}
 

@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
-from bundle.features.columns import NO_DEFAULT, Activation, Column, checked_offsets
+from bundle.features.columns import (
+    Activation,
+    Column,
+    checked_offsets,
+    checked_weights,
+    not_sent,
+    weights_refused,
+)
 from bundle.format.manifest import DenseFeature
 from bundle.tables import id_values
 from bundle.tables.offsets import lengths_of
@@ -68,7 +75,7 @@ class Dense:
         if column is None:
             return Activation(np.repeat(self._needed_default(), n, axis=0))
         if column.weights is not None and not self._drop_weights:
-            raise FeatureError(self.read, "weights were sent; the feature takes none")
+            raise weights_refused(self.read)
         if self._spec.take == "lengths":
             return Activation(self._numbers(self._lengths(column, n)).reshape(n, *self.shape))
         if self._spec.take in ("padded", "weights"):
@@ -81,11 +88,9 @@ class Dense:
         wrong = (lengths != self._size) & ~absent
         if wrong.any():
             example = int(np.argmax(wrong))
-            raise FeatureError(
-                self.read,
-                f"example {example} has {lengths[example]} numbers; shape {self.shape} takes "
-                f"{self._size}",
-            )
+            value = f"{lengths[example]} numbers in example {example}"
+            expected = f"a list of {self._size} numbers of shape {self.shape}"
+            raise FeatureError(self.read, value, expected)
         values = self._numbers(column.values).reshape(-1, *self.shape)
         if not absent.any():
             return Activation(values)
@@ -121,9 +126,7 @@ class Dense:
         if self._spec.take == "lengths":
             values = np.full(self.shape, values.size)
         if values.shape != self.shape:
-            raise FeatureError(
-                self.read, f"shape {values.shape} was given; {self.shape} was expected"
-            )
+            raise FeatureError(self.read, f"shape {values.shape}", f"{self.shape}", "was given")
         return self._numbers(values.reshape(-1)).reshape(1, *self.shape)
 
     def _padded(self, column: Column, n: int) -> NDArray[Any]:
@@ -131,11 +134,8 @@ class Dense:
         lengths = lengths_of(checked_offsets(self.read, column, n))
         if lengths.max(initial=0) > self._size:
             example = int(np.argmax(lengths > self._size))
-            raise FeatureError(
-                self.read,
-                f"example {example} has {lengths[example]} values; a tower takes {self._size} at "
-                "most",
-            )
+            value = f"{lengths[example]} values in example {example}"
+            raise FeatureError(self.read, value, f"a list of at most {self._size}")
         sent = self._weights(column) if self._spec.take == "weights" else column.values
         values = self._numbers(sent)
         filler = "" if values.dtype == object else 0
@@ -146,13 +146,9 @@ class Dense:
 
     def _weights(self, column: Column) -> NDArray[Any]:
         """Returns the weights of the values of a column; 1 where none were sent."""
-        count = column.values.size
         if column.weights is None:
-            return np.ones(count, np.float32)
-        if column.weights.shape != column.values.shape:
-            message = f"{column.weights.size} weights for {count} values; one each was expected"
-            raise FeatureError(self.read, message)
-        return column.weights
+            return np.ones(column.values.size, np.float32)
+        return checked_weights(self.read, column)
 
     def _numbers(self, values: NDArray[Any]) -> NDArray[Any]:
         if self._spec.dtype == "float32":
@@ -166,7 +162,9 @@ class Dense:
         if self._spec.dtype == "int32":
             beyond = (result < _INT32.min) | (result > _INT32.max)
             if beyond.any():
-                raise FeatureError(self.read, f"{result[beyond][0]} is beyond int32")
+                raise FeatureError(
+                    self.read, result[beyond][0], "an integer in [-2^31, 2^31)", "is beyond int32"
+                )
             result = result.astype(np.int32)
         if self._spec.outside == "refuse":
             self._refuse_outside(result)
@@ -180,13 +178,12 @@ class Dense:
         first = -rows if self._spec.from_end else 0
         outside = (ids < first) | (ids >= rows)
         if outside.any():
-            raise FeatureError(
-                self.read,
-                f"id {ids[outside][0]} is not in its table, which has {rows} rows, and the "
-                "feature refuses unknown ids",
+            predicate = (
+                f"is not in its table, which has {rows} rows, and the feature refuses unknown ids"
             )
+            raise FeatureError(self.read, f"id {ids[outside][0]}", "an id in the table", predicate)
 
     def _needed_default(self) -> NDArray[Any]:
         if self._default is None:
-            raise FeatureError(self.read, NO_DEFAULT)
+            raise not_sent(self.read)
         return self._default

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError, UnknownRefused
-from bundle.features.columns import NO_DEFAULT, Column, one_each, place_of
+from bundle.features.columns import (
+    Column,
+    checked_weights,
+    not_sent,
+    one_each,
+    place_of,
+    weights_refused,
+)
 from bundle.features.ids.crosses import Crossed, Joined
 from bundle.features.ids.rules import rule_of
 from bundle.features.ids.texts import Text
@@ -129,18 +136,15 @@ class Embedded:
 
     def refuse(self, value: Any) -> UnknownRefused:
         """Returns the error for an id that its table does not know."""
-        message = (
-            f"id {value!s:.80} is not in table {self.entry.table!r}, and the feature refuses "
-            "unknown ids"
-        )
-        return UnknownRefused(self.name, message)
+        predicate = f"is not in table {self.entry.table!r}, and the feature refuses unknown ids"
+        return UnknownRefused(self.name, f"id {value!s:.80}", "an id in the table", predicate)
 
     def _sent(self, read: str, columns: Mapping[str, Column], n: int) -> Column:
         name = self.name if read == self.read else read
         column = columns.get(read)
         default = self._defaults.get(read)
         if column is None and default is None:
-            raise FeatureError(name, NO_DEFAULT)
+            raise not_sent(name)
         if column is None and default is not None:
             values = default.values
             weights = default.weights
@@ -156,14 +160,8 @@ class Embedded:
         if column.weights is None or self._drop_weights:
             return None
         if not (self.entry.weighted and self.entry.kind == "bag"):
-            raise FeatureError(self.name, "weights were sent; the feature takes none")
-        if column.weights.shape != column.values.shape:
-            message = (
-                f"{column.weights.size} weights for {column.values.size} values; one each "
-                "was expected"
-            )
-            raise FeatureError(self.name, message)
-        return numbers(self.name, column.weights)
+            raise weights_refused(self.name)
+        return numbers(self.name, checked_weights(self.name, column))
 
 
 def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[str, Column]:
@@ -180,7 +178,7 @@ def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[
         }
         for name, default in given.items():
             if entry.kind == "single" and isinstance(default, list):
-                raise FeatureError(name, f"{default!r} was given; a value was expected")
+                raise FeatureError(name, repr(default), "a value", "was given")
         return {name: _column_of(default) for name, default in given.items()}
     if entry.default is None:
         return {}
@@ -188,9 +186,8 @@ def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[
     weights = None
     if isinstance(default, dict):
         if set(default) != {"ids", "weights"}:
-            raise FeatureError(
-                inputs[0], f"keys {sorted(default)} were given; 'ids' and 'weights' were expected"
-            )
+            value = f"an object of {sorted(default)}"
+            raise FeatureError(inputs[0], value, "an object of 'ids' and 'weights'", "was given")
         weights = np.asarray(default["weights"])
         default = default["ids"]
     one = entry.one_each and entry.places is None
@@ -200,7 +197,7 @@ def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[
         kind = "value" if one else "list"
         if entry.places is not None:
             kind = f"list of {entry.places}"
-        raise FeatureError(inputs[0], f"{default!r} was given; a {kind} was expected")
+        raise FeatureError(inputs[0], repr(default), f"a {kind}", "was given")
     if entry.place is not None:
         default = default[entry.place]
     return {read: Column(_column_of(default).values, None, weights)}

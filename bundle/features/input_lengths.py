@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import FeatureError, WrongLength
-from bundle.features.columns import Column, checked_offsets
+from bundle.errors import WrongLength
+from bundle.features.columns import Column, checked_offsets, checked_weights
 from bundle.format.features import (
     DenseFeature,
     EmbeddedFeature,
@@ -192,11 +192,8 @@ def fit_length(
     values = _placed(entry, column.values, offsets, entry.pad)
     weights = column.weights
     if weights is not None:
-        if weights.shape != column.values.shape:
-            counts = f"{weights.size} weights for {column.values.size} values"
-            raise FeatureError(name, f"{counts}; one each was expected")
         # What fills a list up counts for nothing in a weighted sum or mean.
-        weights = _placed(entry, weights, offsets, 0.0)
+        weights = _placed(entry, checked_weights(name, column), offsets, 0.0)
     if default is not None and takes_default.any():
         values, default_values = _alike(values, default.values)
         values[takes_default] = default_values
@@ -230,7 +227,7 @@ def _check(
         expected = f"at most {expected}"
     if entry.keep is not None:
         expected = f"at least {expected}"
-    raise WrongLength(name, example, f"has {lengths[example]} values; {expected} were expected")
+    raise WrongLength(name, example, lengths[example], expected)
 
 
 def _placed(

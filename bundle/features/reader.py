@@ -643,7 +643,7 @@ class FeatureReader:
             has no ids.
         """
         if isinstance(self._found(name), Dense):
-            raise FeatureError(name, "it is dense: it reads no table, so it has no rows")
+            raise FeatureError(name, "a dense feature", "one that reads a table", "has no rows")
         rows, offsets = self._batch((name,)).rows(self._spread(columns, n), n, self._changes)
         return rows, offsets[0] if offsets else np.arange(n + 1, dtype=np.int64)
 
@@ -754,9 +754,8 @@ class FeatureReader:
     def _found(self, name: str) -> Dense | Embedded:
         found = self._features.get(name)
         if found is None:
-            raise FeatureError(
-                name, f"the model has no such feature; it has {', '.join(self._features)}"
-            )
+            expected = f"one of {', '.join(self._features)}"
+            raise FeatureError(name, "no such feature", expected, "is in the model")
         return found
 
 

@@ -256,7 +256,7 @@ class StoreChanges:
 
     def _find(self, ids: NDArray[Any]) -> Positions:
         """Returns [m] int64 positions of ids now, -1 where there is none."""
-        return self._history.positions(ids, "candidate", self._number, self._slot_count)
+        return self._history.positions(ids, "ids", self._number, self._slot_count)
 
     def _checked_attribute(self, name: str, values: Any, size: int) -> Any:
         column = f"attribute:{name}"
@@ -365,17 +365,17 @@ class ChangedStore(StoredColumns):
             ids[behind[is_in_batch]] = self.batches[number].numbers["id"].take(in_batch)
         return ids
 
-    def positions(self, ids: NDArray[Any], what: str = "candidate") -> Positions:
+    def positions(self, ids: NDArray[Any], field: str = "ids") -> Positions:
         """Returns [m] int64 positions of ids, -1 where there is no such candidate, or no more.
 
         Args:
           ids: [m] int64, or [m] object holding str.
-          what: What the ids are of, for the error.
+          field: What the ids are called where they were sent, for the error.
 
         Raises:
           UnknownCandidate: A value is no id of the store's kind.
         """
-        return self._history.positions(ids, what, self._number, self._slot_count)
+        return self._history.positions(ids, field, self._number, self._slot_count)
 
     def value_counts(self, attribute: str) -> ValueCounts:
         """Returns how many candidates have each value of an attribute. Only what was changed is

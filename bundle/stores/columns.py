@@ -120,10 +120,8 @@ class StoredColumns:
         """
         absent = [name for name in names if name not in self._features]
         if absent:
-            raise FeatureError(
-                absent[0],
-                f"the candidate store does not hold it; it holds {', '.join(self._features)}",
-            )
+            expected = f"one of {', '.join(self._features)}"
+            raise FeatureError(absent[0], "no such feature", expected, "is in the candidate store")
         selection = self._select(positions)
         first = self.batches[0]
         features = {}
@@ -152,10 +150,8 @@ class StoredColumns:
         """
         absent = [name for name in names if name not in self._attributes]
         if absent:
-            raise FeatureError(
-                absent[0],
-                f"no such attribute; candidates have {', '.join(self._attributes) or 'none'}",
-            )
+            expected = f"one of {', '.join(self._attributes) or 'none'}"
+            raise FeatureError(absent[0], "no such attribute", expected)
         arrays = self.arrays(positions, [f"attribute:{name}" for name in names])
         return {name: arrays[f"attribute:{name}"].to_pylist() for name in names}
 

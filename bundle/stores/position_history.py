@@ -46,9 +46,9 @@ class Layer:
         """The number of positions."""
         return self.store.size
 
-    def positions(self, ids: NDArray[Any], what: str, number: int) -> Positions:
+    def positions(self, ids: NDArray[Any], field: str, number: int) -> Positions:
         """Returns [m] int64 positions in the layer that are live after a change, else -1."""
-        positions = self.store.positions(ids, what)
+        positions = self.store.positions(ids, field)
         positions[self.ends.take(positions, mode="wrap") <= number] = -1
         return positions
 
@@ -93,25 +93,25 @@ class PositionHistory:
         self._slots = _Slots(np.full(_FIRST_CAPACITY, _NEVER, np.uint32))
         self._slot_count = 0
 
-    def positions(self, ids: NDArray[Any], what: str, number: int, slot_count: int) -> Positions:
+    def positions(self, ids: NDArray[Any], field: str, number: int, slot_count: int) -> Positions:
         """Returns [m] int64 positions of ids after a change, -1 where there is no such candidate.
 
         Args:
           ids: [m] int64, or [m] object holding str.
-          what: What the ids are of, for the error.
+          field: What the ids are called where they were sent, for the error.
           number: The number of the change.
           slot_count: How many slots there were after it.
 
         Raises:
           UnknownCandidate: A value is no id of the store's kind.
         """
-        positions = self.layers[0].positions(ids, what, number)
+        positions = self.layers[0].positions(ids, field, number)
         missing = (positions < 0).nonzero()[0]
         if not missing.size:
             return positions
         first = self.layers[0].size
         for layer in self.layers[1:]:
-            in_layer = layer.positions(ids[missing], what, number)
+            in_layer = layer.positions(ids[missing], field, number)
             is_there = in_layer >= 0
             positions[missing[is_there]] = in_layer[is_there] + first
             missing = missing[~is_there]

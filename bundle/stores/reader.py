@@ -74,19 +74,19 @@ class CandidateStore(StoredColumns):
         # Ten times as fast as pyarrow's.
         return self._integers.take(self._checked(positions))
 
-    def positions(self, ids: NDArray[Any], what: str = "candidate") -> Positions:
+    def positions(self, ids: NDArray[Any], field: str = "ids") -> Positions:
         """Returns [m] int64 positions of ids, -1 where the store does not hold one.
 
         Args:
           ids: [m] int64, or [m] object holding str.
-          what: they are of, for the error.
+          field: What the ids are called where they were sent, for the error.
         Raises:
           UnknownCandidate: a value is no id of this store's kind.
         """
         try:
             return self._keys.positions("id", ids)
         except FeatureError as error:
-            raise UnknownCandidate(f"{what} {error.problem}") from error
+            raise UnknownCandidate(field, error.value, error.expected, error.predicate) from error
 
 
 def check_store(path: Path, corpus: Corpus) -> None:

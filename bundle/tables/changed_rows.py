@@ -393,11 +393,11 @@ def rounded(vectors: Vectors, dtype: str) -> Vectors:
         its vector.
     """
     vectors = np.asarray(vectors, np.float32)
-    _check_finite(vectors, vectors, "a finite number was expected")
+    _check_finite(vectors, vectors, "a finite number")
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         stored, scales = narrowed(vectors, dtype)
         read = widened(stored, dtype, scales)
-    _check_finite(read, vectors, f"a smaller number was expected: the table stores {dtype}")
+    _check_finite(read, vectors, f"a number that {dtype} holds")
     return read
 
 
@@ -412,7 +412,7 @@ def _check_finite(read: Vectors, vectors: Vectors, expected: str) -> None:
         return
     position, column = np.argwhere(~is_finite)[0].tolist()
     value = vectors[position, column]
-    raise VectorRefused(position, f"column {column} holds {value:g}; {expected}")
+    raise VectorRefused(position, f"{value:g} in column {column}", expected)
 
 
 def _last_of_each(rows: Rows, vectors: Vectors) -> tuple[Rows, Vectors]:

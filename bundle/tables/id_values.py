@@ -20,6 +20,8 @@ Values = NDArray[Any]
 DECIMAL = re.compile(r"-?(?:0|[1-9][0-9]{0,18})", re.ASCII)
 """An integer as it is printed: `007` is a string, wherever ids are read."""
 _INT64 = np.iinfo(np.int64)
+_ID_RANGE = "an id in [-2^63, 2^63)"
+_ID_KINDS = "an integer or a string"
 
 
 def known_kind(feature: str, values: Values) -> Values:
@@ -33,18 +35,14 @@ def known_kind(feature: str, values: Values) -> Values:
         return values if values.dtype == np.int64 else values.astype(np.int64)
     if kind == "u":
         if values.size and int(values.max()) > _INT64.max:
-            raise FeatureError(
-                feature, f"id {values.max()} is beyond int64; ids lie in [-2^63, 2^63)"
-            )
+            raise FeatureError(feature, f"id {values.max()}", _ID_RANGE, "is beyond int64")
         return values.astype(np.int64)
     if kind == "U":
         return values.astype(object)
     if kind == "O":
         for value in values.tolist():
             if type(value) is not str:
-                raise FeatureError(
-                    feature, f"{_shown(value)} is no id; an integer or a string was expected"
-                )
+                raise FeatureError(feature, _shown(value), _ID_KINDS, "is no id")
         return values
     if not values.size:
         return np.empty(0, np.int64)  # an empty list has no type of its own
@@ -55,10 +53,8 @@ def known_kind(feature: str, values: Values) -> Values:
     )
     wrong = (odd if odd.size else values).flat[0]
     if kind == "f" and 2**63 <= abs(wrong) < np.inf:
-        raise FeatureError(
-            feature, f"an id of about {wrong!s} is beyond int64; ids lie in [-2^63, 2^63)"
-        )
-    raise FeatureError(feature, f"{wrong!s} is no id; an integer or a string was expected")
+        raise FeatureError(feature, f"an id of about {wrong!s}", _ID_RANGE, "is beyond int64")
+    raise FeatureError(feature, wrong, _ID_KINDS, "is no id")
 
 
 def integers(feature: str, values: Values) -> NDArray[np.int64]:
@@ -76,8 +72,7 @@ def integers(feature: str, values: Values) -> NDArray[np.int64]:
         number = int(text) if DECIMAL.fullmatch(text) else _INT64.max + 1
         if not _INT64.min <= number <= _INT64.max:
             raise FeatureError(
-                feature,
-                f"{_shown(text)} is no integer id; an integer in [-2^63, 2^63) was expected",
+                feature, _shown(text), "an integer in [-2^63, 2^63)", "is no integer id"
             )
         result[place] = number
     return result
@@ -92,9 +87,7 @@ def strings(feature: str, values: Values) -> NDArray[Any]:
     ids = known_kind(feature, values)
     if ids.dtype == np.int64:
         if ids.size:
-            raise FeatureError(
-                feature, f"{ids[0]} is an integer; the ids of this feature are strings"
-            )
+            raise FeatureError(feature, ids[0], "a string", "is an integer")
         return np.empty(0, object)
     return ids
 
@@ -108,15 +101,13 @@ def numbers(feature: str, values: Values) -> NDArray[np.float32]:
     if values.dtype.kind not in "iuf":
         if not values.size:
             return np.empty(0, np.float32)
-        raise FeatureError(feature, f"{_shown(values.flat[0])} is no number")
+        raise FeatureError(feature, _shown(values.flat[0]), "a number", "is no number")
     with np.errstate(over="ignore"):
         result = values.astype(np.float32, copy=False)
     finite = np.isfinite(result)
     if np.count_nonzero(finite) < finite.size:
         wrong = values[~finite][0]
-        raise FeatureError(
-            feature, f"{wrong} is not finite in float32; a finite number was expected"
-        )
+        raise FeatureError(feature, wrong, "a finite number", "is not finite in float32")
     return result
 
 

@@ -22,7 +22,25 @@ The service sends the codes, except those of the last three errors, which the cl
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rowcast_client.stubs import embedding_service_pb2 as pb
+
+
+@dataclass(frozen=True)
+class FieldViolation:
+    """What is wrong with one field of a request.
+
+    Attributes:
+      field: The path of the field, such as `context.user` or `filter.year.ge`. `body`, `message`,
+        `request` and `response` stand for a whole.
+      value: What was sent, as a short text.
+      expected: What was expected, as a phrase.
+    """
+
+    field: str
+    value: str
+    expected: str
 
 
 class RowcastError(Exception):
@@ -31,6 +49,7 @@ class RowcastError(Exception):
     Attributes:
       code: The code of the error, as in the API.
       message: One sentence: what was wrong, the value, and what was expected.
+      violations: The same for programs, as the service reported it; empty if no field is at fault.
       request_id: The id under which the service logged the call; empty if it was not reached.
       address: The address of the service; empty if the request was rejected before it was sent.
       retryable: Whether the same request may succeed later. It is retried within the
@@ -44,6 +63,7 @@ class RowcastError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+        self.violations: tuple[FieldViolation, ...] = ()
         self.request_id = ""
         self.address = ""
         self.retry_after_s: float | None = None
@@ -171,6 +191,12 @@ def error_of(details: pb.ErrorDetails, retry_after_s: float | None = None) -> Ro
         message = f"error code {details.code}: {details.message}"
         error = service_error(Internal.code, message, retry_after_s)
     error.request_id = details.request_id
+    error.violations = tuple(
+        [
+            FieldViolation(violation.field, violation.value, violation.expected)
+            for violation in details.violations
+        ]
+    )
     return error
 
 

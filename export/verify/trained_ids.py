@@ -352,7 +352,7 @@ def _resolved(embedded: Embedded, values: NDArray[Any]) -> NDArray[np.int64]:
     column = Column(values, None if embedded.entry.one_each else offsets)
     read = embedded.ids({embedded.read: column}, len(values))
     if len(read.values) != len(values):
-        raise FeatureError(embedded.name, "an id becomes several rows; give the rows of the table")
+        raise FeatureError(embedded.name, "an id of several rows", "a list of rows of the table")
     return embedded.rule.resolve(embedded.name, read.values)
 
 

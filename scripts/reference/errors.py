@@ -15,19 +15,24 @@ HEAD = """# Errors
 
 ## Errors of calls
 Every failed call returns a code, a message and the request id under which the service logged the call. The message
-names what was wrong, the value and what was expected. HTTP and gRPC report the same code. In programs, use the code:
-the messages are for people and can change.
+names what was wrong, the value and what was expected. HTTP and gRPC report the same code. In programs, use the code and
+the [violations](#violations): the messages are for people and can change.
 """
 
 FORMS = """
 An error response has these parts:
 
-- **HTTP, JSON**: The status and the body `{"error": {"code": ..., "message": ..., "request_id": ...}}`. `OVERLOADED`
-  also has the header `retry-after` in whole seconds, and `UNAUTHENTICATED` the header `www-authenticate: Bearer`.
+- **HTTP, JSON**: The status and the body `{"error": {"code": ..., "message": ..., "violations": [...], "request_id":
+  ...}}`. `OVERLOADED` also has `retry_after_s` and the header `retry-after`, in whole seconds, and `UNAUTHENTICATED` the
+  header `www-authenticate: Bearer`.
 - **HTTP, protobuf**: The status and, as the body, an `ErrorDetails` message.
 - **gRPC**: The status and the message. The trailing metadata has `x-request-id` and `grpc-status-details-bin`, a
-  `google.rpc.Status` that contains `ErrorDetails`. `OVERLOADED` also has `google.rpc.RetryInfo` and `retry-after` in
-  whole seconds. `RESOURCE_EXHAUSTED` without `retry-after` is `TOO_LARGE`.
+  `google.rpc.Status` with these details:
+    - `ErrorDetails` of rowcast's contract: code, message, request id and violations
+    - `google.rpc.ErrorInfo`: the code as `reason`, the domain `rowcast`, and `request_id` in its metadata
+    - `google.rpc.BadRequest`, if fields are at fault: `field`, `description` and, as `reason`, the code
+    - `google.rpc.RetryInfo`, for `OVERLOADED`, beside `retry-after` in whole seconds. `RESOURCE_EXHAUSTED` without
+      `retry-after` is `TOO_LARGE`.
 
 Over HTTP, an unknown path returns 404 and `NOT_FOUND`, and a method that the path does not support returns 405 and
 `INVALID_ARGUMENT`. Over gRPC, an unknown method returns `UNIMPLEMENTED`.
@@ -38,6 +43,20 @@ than `max_request_bytes`, for metadata of more than 16 KiB, and for more calls t
 wait to be accepted, gRPC ends further ones as `CANCELLED` ([Overload](../how-to/overload.md#overload)). The service
 cannot distinguish a message that is too large from a client that leaves before its message has arrived: metrics and log
 have both as `CANCELLED`.
+
+### Violations
+An error of a request says which field is at fault, if one is:
+
+| field | contents |
+|---|---|
+| `field` | the path of the field: `k`, `context.user`, `candidate_features.genres`, `filter.year.ge`, `requests[2]`. The name of a header, such as `content-type`, or of a part of the URL: `model`, `version`, `label`, `call`, `path`. `body`, `message` and `request` stand for all that was sent, `response` for a response that would be too large |
+| `value` | what was sent, as a text of at most 128 bytes |
+| `expected` | what was expected, as a phrase: `1 to 1000 (max_k)`. Limits end with the setting that they come from |
+
+For example, `{"field": "k", "value": "5000", "expected": "1 to 1000 (max_k), or 0 for 10"}`. Names of features, indexes
+and the like that do not exist are values of the field that names them: `{"field": "context", "value": "'usr'", ...}`.
+In messages of several requests, a path has no position: the columns of protobuf hold the values of all requests. The
+log has the field and what was expected, but never the value nor a name that the client chose.
 """
 
 EXIT_CODES = """## Exit codes

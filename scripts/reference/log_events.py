@@ -259,7 +259,8 @@ EVENTS = {
         "",
     ),
     "request_failed": (
-        "A call failed. `reason` is the message to the client without the values that it sent, and "
+        "A call failed. `reason` has the field at fault and what was expected, without names and "
+        "values that the client sent; for a failure of the service it is the message. "
         "`model` is empty if the service has no model of the name that was sent. Of the failures "
         "with one call, code, model and principal, one per second is logged; the metrics count "
         "all. Rejections for overload are logged at level debug. Each bug is logged, with its "

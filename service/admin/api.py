@@ -25,7 +25,7 @@ from service.admin.commands import MODEL_COMMANDS, SERVICE_COMMANDS
 from service.admin.service import Service, Status, is_followed
 from service.change_routes import raise_query_problem
 from service.changes.follower import Changes
-from service.codec.failures import failure_of, log_failure
+from service.codec.failures import details_value, failure_of, log_failure
 from service.codec.metadata import REQUEST_ID, TRACE_PARENT, request_id_of
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
@@ -89,12 +89,8 @@ def create_admin_app(
             problem = late if isinstance(raised, TimeoutError) else raised
             failure = failure_of(problem, request_id)
             log_failure(_LOG, "admin", failure, problem)
-            error = {
-                "code": failure.code.value,
-                "message": failure.message,
-                "request_id": request_id,
-            }
-            response = JSONResponse({"error": error}, errors.TRANSPORT_STATUS[failure.code].http)
+            status = errors.TRANSPORT_STATUS[failure.code].http
+            response = JSONResponse(details_value(failure), status)
         response.headers.update({REQUEST_ID: request_id, "connection": "close"})
         return response
 
@@ -165,12 +161,11 @@ def _authenticate(request: Request, tokens: TokenStore | None) -> Principal | No
     else:
         host = request.headers.get("host", "")
         if not on_loopback(host_name(host)):
-            raise errors.PermissionDenied(
-                f"host is {host[:80]!r}; a loopback address of this machine was expected"
-            )
+            expected = "a loopback address of this machine"
+            raise errors.PermissionDenied.of_field("host", repr(host[:80]), expected)
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.method == "POST" and content_type != _JSON:
-        raise errors.InvalidArgument(f"content-type is {content_type[:80]!r}; {_JSON} was expected")
+        raise errors.InvalidArgument.of_field("content-type", repr(content_type[:80]), _JSON)
     return principal
 
 
@@ -191,6 +186,8 @@ async def _ignore(_: Request, __: Exception) -> Response:
 async def _raise_http(request: Request, problem: Exception) -> Response:
     status = problem.status_code if isinstance(problem, HTTPException) else 500
     if status == 413:
-        raise errors.TooLarge(f"the body is too large; at most {MAX_BODY_BYTES} bytes are accepted")
+        raise errors.TooLarge.of_limit("body", f"more than {MAX_BODY_BYTES} bytes", MAX_BODY_BYTES)
     path = f"{request.method[:20]} {request.url.path[:80]!r}"
-    raise errors.NotFound(f"{path} does not exist; /openapi.json lists what does")
+    message = f"path {path} does not exist; /openapi.json lists what does"
+    violation = errors.FieldViolation("path", path, "a path that /openapi.json lists")
+    raise errors.NotFound(message, violation)

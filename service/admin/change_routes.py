@@ -10,7 +10,7 @@ from bundle.changes.log import recover
 from service.change_routes import change_routes
 from service.changes.follower import Changes
 from service.config import ServiceSettings
-from service.errors import NotFound, NotReady
+from service.errors import FieldViolation, NotFound, NotReady
 from service.security.principal import authorize
 
 
@@ -49,7 +49,10 @@ def _recovered(changes: Changes, model: str) -> dict[str, Any]:
     try:
         recovery = recover(path, model)
     except FileNotFoundError:
-        raise NotFound(f"model {model[:128]!r} has no change log: {path} does not exist") from None
+        name = repr(model[:128])
+        violation = FieldViolation("model", name, "a model with a change log")
+        message = f"model {name} has no change log: {path} does not exist"
+        raise NotFound(message, violation) from None
     except OSError as problem:
         raise NotReady(f"change log {path} cannot be recovered: {problem.strerror}") from problem
     return {

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from service.errors import InvalidArgument, NotFound, NotReady, TooLarge
+from service.errors import FieldViolation, InvalidArgument, NotFound, NotReady, TooLarge
 from service.versions import desired_state
 from service.versions.desired_state import DENIED_MAX, Desired, DesiredModel, Id, LogLevel, Version
 from service.versions.policy import ranked
@@ -84,13 +84,13 @@ class Unload(ModelCommand):
         if labels := sorted(
             label for label, version in desired.labels.items() if version == self.version
         ):
-            raise InvalidArgument(
-                f"version is {self.version}, which has labels {labels}; remove them first"
-            )
+            message = f"version is {self.version}, which has labels {labels}; remove them first"
+            violation = FieldViolation("version", str(self.version), "one without labels")
+            raise InvalidArgument(message, violation)
         if desired.pinned == (self.version,):
-            raise InvalidArgument(
-                f"version is {self.version}, the only one that is pinned; unpin it first"
-            )
+            message = f"version is {self.version}, the only one that is pinned; unpin it first"
+            violation = FieldViolation("version", str(self.version), "one that is not pinned")
+            raise InvalidArgument(message, violation)
         one = {self.version}
         forbidden = self.version in {facts.current, facts.previous} or facts.is_latest(
             desired, self.version
@@ -142,9 +142,9 @@ class Unlabel(ModelCommand):
     def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
         """Returns the desired state after it."""
         if self.label not in desired.labels:
-            raise InvalidArgument(
-                f"label is {self.label!r}; the model has {sorted(desired.labels) or 'none'}"
-            )
+            labels = f"{sorted(desired.labels) or 'none'}"
+            message = f"label is {self.label!r}; the model has {labels}"
+            raise InvalidArgument(message, FieldViolation("label", repr(self.label), labels))
         return desired.changed(
             labels={name: each for name, each in desired.labels.items() if name != self.label}
         )
@@ -168,11 +168,12 @@ class Rollback(ModelCommand):
             facts.previous if facts.previous in older else max(older, default=None)
         )
         if to is None:
-            raise NotFound(f"the model has no version before {facts.current} to roll back to")
+            message = f"the model has no version before {facts.current} to roll back to"
+            expected = "a model with a version before the current one"
+            raise NotFound(message, FieldViolation("model", "no such version", expected))
         if to >= facts.current:
-            raise InvalidArgument(
-                f"version is {to}; one before {facts.current}, the current one, was expected"
-            )
+            expected = f"one before the current version {facts.current}"
+            raise InvalidArgument.of_field("version", to, expected)
         rolled_back = {"to": to, "above": max(facts.known)}
         unloaded = {*desired.unloaded} - {to}
         return desired.changed(stopped=False, pinned=(), rolled_back=rolled_back, unloaded=unloaded)
@@ -197,9 +198,11 @@ class DenyAdd(_DenyList):
         """Returns the desired state after it."""
         denied = {*desired.denied, *self.texts}
         if len(denied) > DENIED_MAX:
-            raise TooLarge(
+            message = (
                 f"the deny list would have {len(denied)} ids; at most {DENIED_MAX} are accepted"
             )
+            violation = FieldViolation("ids", f"{len(denied)} denied", f"at most {DENIED_MAX}")
+            raise TooLarge(message, violation)
         return desired.changed(denied=denied)
 
 
@@ -210,9 +213,9 @@ class DenyRemove(_DenyList):
         """Returns the desired state after it."""
         denied = {*desired.denied}
         if unknown := [each for each in self.texts if each not in denied]:
-            raise InvalidArgument(
-                f"{len(unknown)} of {len(self.ids)} ids are not denied, such as {unknown[0][:80]!r}"
-            )
+            value = repr(unknown[0][:80])
+            message = f"{len(unknown)} of {len(self.ids)} ids are not denied, such as {value}"
+            raise InvalidArgument(message, FieldViolation("ids", value, "an id that is denied"))
         return desired.changed(denied=denied - {*self.texts})
 
 

@@ -17,10 +17,10 @@ from service.admin.report import report
 from service.admin.status import WorkerStatus, merged_versions, read_statuses
 from service.config import ServiceSettings
 from service.coordinator import Coordinator
-from service.errors import InvalidArgument, NotFound, NotReady
+from service.errors import FieldViolation, NotFound, NotReady
 from service.observability.logging import fields, logger
 from service.resources import free_bytes
-from service.versions.desired_state import Desired, DesiredModel, first_error
+from service.versions.desired_state import Desired, DesiredModel, invalid
 from service.versions.lifecycle import VersionState
 from service.versions.policy import named, ranked
 from service.versions.state_file import StateFile, StateUnreadable
@@ -119,7 +119,7 @@ class Service:
         try:
             command = COMMANDS[name].model_validate_json(body or b"{}")
         except ValidationError as problem:
-            raise InvalidArgument(first_error(problem)) from None
+            raise invalid(problem) from None
         given = command.model_dump(exclude_none=True)
         before = Desired()
 
@@ -181,12 +181,14 @@ class Service:
         known.update(*(worker.loaded(model) for worker in workers))
         if not known and not any(worker.models.get(model) for worker in workers):
             names = ", ".join(map(repr, list(merged_versions(workers))[:_MAX_NAMES])) or "none"
-            raise NotFound(f"no model {model[:128]!r} is in the root; there are {names}")
+            name = repr(model[:128])
+            violation = FieldViolation("model", name, f"one of {names}")
+            raise NotFound(f"no model {name} is in the root; there are {names}", violation)
         for version in versions - known:
             listed = ", ".join(map(str, sorted(known, reverse=True)[:_MAX_NAMES])) or "none"
-            raise NotFound(
-                f"version {version} of model {model!r} is not in the root; there are {listed}"
-            )
+            violation = FieldViolation("version", str(version), f"one of {listed}")
+            message = f"version {version} of model {model!r} is not in the root; there are {listed}"
+            raise NotFound(message, violation)
         states = max((worker.models.get(model, ()) for worker in workers), key=_current, default=())
         previous = next((each.version for each in states if each.state == "kept"), None)
         return ModelFacts(

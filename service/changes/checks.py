@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,8 +31,8 @@ from service.engine import lookup
 from service.engine.execution import Execution
 from service.engine.limits import at_most
 from service.engine.names import check_names, name_hint, show_id, show_version
-from service.errors import InvalidArgument, NotFound, TooLarge
-from service.versions.version import ServedIndex
+from service.errors import FieldViolation, InvalidArgument, NotFound, TooLarge
+from service.versions.version import ModelVersion, ServedIndex
 
 Vectors = NDArray[np.float32]
 
@@ -54,7 +54,7 @@ def checked_change(
       TooLarge: More is changed than the limits allow.
       BundleError, NotFinite: A candidate's vector cannot be computed.
     """
-    at_most(settings, "max_values", request.ids.size, "the request")
+    at_most(settings, "max_values", request.ids.size, "request")
     if request.kind == "rows":
         return _rows_change(version, request, settings, now_s)
     store, name = _store(version, request)
@@ -71,7 +71,7 @@ def checked_change(
     elif request.action == "attributes":
         _check_count(store, ids.size, settings)
         if not request.attributes:
-            raise InvalidArgument("no attributes were sent; at least one was expected")
+            raise InvalidArgument.of_field("attributes", "empty", "at least one")
         columns |= _attribute_arrays(store, request, with_all=False)
     head = Head(
         kind=request.kind,
@@ -88,15 +88,15 @@ def _rows_change(
     version: ChangedVersion, request: ChangeRequest, settings: ServiceSettings, now_s: float
 ) -> Change:
     if request.action != "upsert":
-        raise InvalidArgument(f"action is {request.action!r}; rows can be upserted only")
+        raise InvalidArgument.of_field("action", repr(request.action), "'upsert' for rows")
     name = _table(version, request)
     table = version.loaded.manifest.tables[name]
     ids = request.ids
     takes_keys = version.tables.takes_keys(request.feature)
     if not request.feature:
-        ids = _integers(ids, "ids, which are rows of the table")
+        ids = _integers(ids, "rows")
     elif takes_keys:
-        ids = _integers(ids, "ids, which are keys of the table")
+        ids = _integers(ids, "keys")
     _check_distinct(ids)
     vectors = _checked_vectors(request.vectors.get(""), ids.size, table.dim, "vectors")
     try:
@@ -104,7 +104,8 @@ def _rows_change(
         rows = version.tables.rows_of(ids, request.feature)
     except VectorRefused as problem:
         id_text = show_id(ids.tolist()[problem.position])
-        raise InvalidArgument(f"vector of id {id_text}: {problem.problem}") from problem
+        value = f"{problem.value} of the vector of id {id_text}"
+        raise InvalidArgument.of_field("vectors", value, problem.expected, "has") from problem
     keys = np.empty(0, np.int64)
     if takes_keys:
         _check_new_keys(version, request.feature, ids[rows < 0])
@@ -114,10 +115,12 @@ def _rows_change(
     changed = version.tables.of(name)
     count = changed.count + int(np.count_nonzero(~changed.contains(rows)))
     if count > settings.max_changed_rows:
-        raise TooLarge(
+        message = (
             f"table {name!r} would have {count} changed rows; at most {settings.max_changed_rows} "
             "are accepted (max_changed_rows); export the model with them"
         )
+        expected = f"at most {settings.max_changed_rows} (max_changed_rows)"
+        raise TooLarge(message, FieldViolation("table", f"{count} changed rows", expected))
     for corpus, positions in version.readers(name, rows, keys).items():
         store = version.store("candidates", corpus)
         assert store is not None  # noqa: S101 - it has these candidates
@@ -147,21 +150,20 @@ def _check_rows(version: ChangedVersion, table: str, ids: Ids, rows: NDArray[np.
     keyed = version.tables.key_feature(table)
     if keyed:
         remedy = f"to give a new key a row, name a feature whose ids are keys, such as {keyed!r}"
-    raise InvalidArgument(f"id {id_text} has no row in table {table!r} of {size} rows; {remedy}")
+    table_text = f"table {table!r} of {size} rows"
+    message = f"ids: id {id_text} has no row in {table_text}; {remedy}"
+    raise InvalidArgument(message, FieldViolation("ids", id_text, f"a row of {table_text}"))
 
 
 def _check_new_keys(version: ChangedVersion, feature: str, keys: NDArray[np.int64]) -> None:
     """Rejects keys that cannot get a row of the table that a feature reads."""
     name, entry = lookup.embedded_feature(version.loaded, feature)
+    expected = f"a new key of table {entry.table!r} from 0 to 2^63 - 1"
     for key in keys[keys < 0].tolist()[:1]:
-        raise InvalidArgument(
-            f"id {key} is negative; a new key of table {entry.table!r} is an integer from 0 to "
-            "2^63 - 1"
-        )
+        raise InvalidArgument.of_field("ids", key, expected, "holds")
     if entry.padding is not None and entry.padding in keys.tolist():
-        raise InvalidArgument(
-            f"id {entry.padding} fills lists up in feature {name!r}, which reads no row for it"
-        )
+        value = f"id {entry.padding}, which fills lists up in feature {name!r}"
+        raise InvalidArgument.of_field("ids", value, "an id of which a row is read", "holds")
 
 
 def _table(version: ChangedVersion, request: ChangeRequest) -> str:
@@ -172,16 +174,24 @@ def _table(version: ChangedVersion, request: ChangeRequest) -> str:
     if request.feature:
         _, entry = lookup.embedded_feature(loaded, request.feature)
         if name not in {"", entry.table}:
-            raise InvalidArgument(
-                f"table is {name[:128]!r}; feature {request.feature[:128]!r} reads {entry.table!r}"
-            )
+            value = repr(name[:128])
+            message = f"table is {value}; feature {request.feature[:128]!r} reads {entry.table!r}"
+            raise InvalidArgument(message, FieldViolation("table", value, repr(entry.table)))
         return entry.table
     if not name and len(tables) == 1:
         (name,) = tables
     if name not in tables:
-        hint = name_hint(name, tables, "has")
-        raise NotFound(f"{show_version(loaded)} has no table {name[:128]!r}; {hint}")
+        raise _missing(loaded, "table", name, tables)
     return name
+
+
+def _missing(loaded: ModelVersion, what: str, name: str, names: Collection[str]) -> NotFound:
+    """Returns the error for a table or store that a version does not have."""
+    where = show_version(loaded)
+    value = repr(name[:128])
+    message = f"{where} has no {what} {value}; {name_hint(name, names, 'has')}"
+    field = what.removeprefix("context ")
+    return NotFound(message, FieldViolation(field, value, f"a {what} of {where}"))
 
 
 def _change(head: Head, columns: dict[str, Any], request: ChangeRequest, now_s: float) -> Change:
@@ -193,7 +203,8 @@ def _change(head: Head, columns: dict[str, Any], request: ChangeRequest, now_s: 
         columns[SEQUENCE] = pa.array(request.sequences, pa.int64())
     if request.expires_s is not None:
         if request.kind != "candidates" or request.action != "upsert":
-            raise InvalidArgument("expires_s is accepted only with an upsert of candidates")
+            expected = "no expires_s but with an upsert of candidates"
+            raise InvalidArgument.of_field("expires_s", "sent", expected, "was")
         _check_size("expires_s", request.expires_s.size, count)
         columns[EXPIRES] = pa.array(request.expires_s, pa.float64(), from_pandas=True)
     return Change(head, pa.record_batch(columns), now_s, request.offset)
@@ -212,8 +223,7 @@ def _store(version: ChangedVersion, request: ChangeRequest) -> tuple[ChangedCorp
         (name,) = stores
     store = version.store(request.kind, name)
     if store is None:
-        hint = name_hint(name, stores, "has")
-        raise NotFound(f"{show_version(loaded)} has no {what} {name[:128]!r}; {hint}")
+        raise _missing(loaded, what, name, stores)
     return store, name
 
 
@@ -224,24 +234,30 @@ def _ids(store: ChangedCorpus, ids: Ids) -> Ids:
             return integers("id", ids)
         return strings("id", ids)
     except FeatureError as problem:
-        raise InvalidArgument(f"ids: {problem.problem}") from problem
+        raise InvalidArgument.of_misfit("ids", problem) from problem
 
 
-def _integers(ids: Ids, what: str) -> NDArray[np.int64]:
+def _integers(ids: Ids, kind: str) -> NDArray[np.int64]:
+    """Returns ids that are rows or keys of a table."""
     try:
         return integers("id", ids)
     except FeatureError as problem:
-        raise InvalidArgument(f"{what}: {problem.problem}") from problem
+        message = f"ids, which are {kind} of the table: {problem.problem}"
+        violation = FieldViolation("ids", problem.value, problem.expected)
+        raise InvalidArgument(message, violation) from problem
 
 
 def _check_distinct(ids: Ids) -> None:
     positions: dict[Any, int] = {}
     for position, key in enumerate(ids.tolist()):
         if key in positions:
-            raise InvalidArgument(
-                f"id {show_id(key)} comes twice, at {positions[key]} and {position}; send each id "
-                "once"
+            id_text = show_id(key)
+            positions_text = f"at {positions[key]} and {position}"
+            message = f"ids: id {id_text} comes twice, {positions_text}; send each id once"
+            violation = FieldViolation(
+                "ids", f"{id_text} {positions_text}", "an id that comes once"
             )
+            raise InvalidArgument(message, violation)
         positions[key] = position
 
 
@@ -258,11 +274,13 @@ def _check_count(
     """
     changed = store.added_count + count
     if changed > settings.max_changed_candidates:
-        raise TooLarge(
+        limit = f"{settings.max_changed_candidates} are accepted (max_changed_candidates)"
+        message = (
             f"store {store.base.name!r} would have {changed} changed entries{reason}; at most "
-            f"{settings.max_changed_candidates} are accepted (max_changed_candidates); export the "
-            "model with them"
+            f"{limit}; export the model with them"
         )
+        violation = FieldViolation("store", f"{changed} changed entries", f"at most {limit}")
+        raise TooLarge(message, violation)
 
 
 def _feature_arrays(
@@ -271,10 +289,12 @@ def _feature_arrays(
     """Returns the columns of the features, of the lengths that their inputs take."""
     wanted = store.base.entry.features
     where = f"store {store.base.name!r}"
-    check_names(request.features, wanted, "feature", where)
+    check_names(request.features, wanted, "features", "a feature", where)
     missing = [name for name in wanted if name not in request.features]
     if missing:
-        raise InvalidArgument(f"feature {missing[0]!r} was not sent; {where} holds it")
+        message = f"feature {missing[0]!r} was not sent in features; {where} holds it"
+        violation = FieldViolation("features", f"no {missing[0]!r}", f"all features of {where}")
+        raise InvalidArgument(message, violation)
     count = request.ids.size
     features = lookup.fit(version.loaded, request.features, count, Execution("change"))
     types = store.store.types
@@ -298,22 +318,22 @@ def _typed(name: str, column: Column, kind: Any) -> Column:
 
     stored = getattr(kind, "value_type", kind)
     values = column.values
-    expected = "strings"
+    expected = "a string"
     kinds = "O"
     dtype: np.dtype[Any] = np.dtype(object)
     if pa.types.is_floating(stored):
-        expected = "numbers"
+        expected = "a number"
         kinds = "iuf"
         dtype = np.dtype(np.float32)
     elif pa.types.is_integer(stored):
-        expected = "integers"
+        expected = "an integer"
         kinds = "iu"
         dtype = np.dtype(np.int64)
     if not values.size:
         return column._replace(values=np.empty(0, dtype))
     if values.dtype.kind not in kinds:
         value_text = show_id(values.tolist()[0])
-        raise InvalidArgument(f"features.{name} holds {value_text}; {expected} were expected")
+        raise InvalidArgument.of_field(f"features.{name}", value_text, expected, "holds")
     return column._replace(values=values.astype(dtype, copy=False))
 
 
@@ -324,7 +344,8 @@ def _attribute_arrays(
     import pyarrow as pa
 
     entry = store.base.entry
-    check_names(request.attributes, entry.attributes, "attribute", f"store {store.base.name!r}")
+    owner = f"store {store.base.name!r}"
+    check_names(request.attributes, entry.attributes, "attributes", "an attribute", owner)
     types = {
         "int64": pa.int64(),
         "double": pa.float64(),
@@ -344,9 +365,9 @@ def _attribute_arrays(
         try:
             columns[f"attribute:{name}"] = pa.array(values, types[kind])
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as problem:
-            raise InvalidArgument(
-                f"attributes.{name} holds {_misfit(values, types[kind])}; {kind} or null was "
-                "expected"
+            value = _misfit(values, types[kind])
+            raise InvalidArgument.of_field(
+                f"attributes.{name}", value, f"{kind} or null", "holds"
             ) from problem
     return columns
 
@@ -367,14 +388,15 @@ def _vectors(
     version: ChangedVersion, store: ChangedCorpus, request: ChangeRequest
 ) -> tuple[dict[str, Vectors], tuple[str, ...]]:
     """Returns the vectors of candidates by index, and the indexes whose tower computed them."""
-    check_names(request.vectors, store.indexes, "index", f"corpus {store.base.name!r}")
+    owner = f"corpus {store.base.name!r}"
+    check_names(request.vectors, store.indexes, "vectors", "an index", owner)
     vectors = {}
     embedded = []
     for name, index in store.indexes.items():
         requested = request.vectors.get(name)
         if requested is not None:
-            where = f"vectors of index {name!r}"
-            vectors[name] = _checked_vectors(requested, request.ids.size, index.entry.dim, where)
+            dim = index.entry.dim
+            vectors[name] = _checked_vectors(requested, request.ids.size, dim, f"vectors.{name}")
             continue
         _check_embeddable(version, store, name, index)
         vectors[name] = version.embed(index, request.features, request.ids.size)
@@ -389,31 +411,32 @@ def _check_embeddable(
     tower = version.loaded.towers[index.entry.candidate_tower]
     for needed in tower.inputs:
         if needed not in store.base.entry.features and manifest.default_of(needed) is None:
-            raise InvalidArgument(
+            message = (
                 f"vectors of index {name!r} were not sent, and its candidate tower takes "
                 f"{needed!r}, which the corpus does not hold: send the vectors"
             )
+            expected = f"the vectors of index {name!r}"
+            raise InvalidArgument(message, FieldViolation("vectors", "empty", expected))
 
 
 def _checked_vectors(vectors: Vectors | None, count: int, dim: int, where: str) -> Vectors:
     if vectors is None:
-        raise InvalidArgument(f"{where} were not sent; [{count}, {dim}] was expected")
+        raise InvalidArgument.of_field(where, "empty", f"[{count}, {dim}]")
     if vectors.shape != (count, dim):
-        raise InvalidArgument(
-            f"{where} have shape {list(vectors.shape)}; [{count}, {dim}] was expected"
-        )
+        shape = list(vectors.shape)
+        raise InvalidArgument.of_field(where, shape, f"[{count}, {dim}]", "has shape")
     is_finite = np.isfinite(vectors)
     if not is_finite.all():
         position = int(np.argmin(is_finite.all(axis=1)))
-        raise InvalidArgument(f"{where}: vector {position} holds NaN or an infinity")
+        value = f"NaN or an infinity in vector {position}"
+        raise InvalidArgument.of_field(where, value, "a finite number", "has")
     return vectors
 
 
-def _check_size(what: str, size: int, expected: int) -> None:
+def _check_size(field: str, size: int, expected: int) -> None:
     if size != expected:
-        raise InvalidArgument(
-            f"{what} has {size} values; {expected} were expected, one for each id"
-        )
+        counts = f"{size} values for {expected} ids"
+        raise InvalidArgument.of_field(field, counts, "one value for each id", "has")
 
 
 def _id_array(ids: Ids) -> Any:

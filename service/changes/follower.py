@@ -21,6 +21,7 @@ from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.errors import (
     DataLoss,
+    FieldViolation,
     InvalidArgument,
     NotFound,
     NotReady,
@@ -142,7 +143,8 @@ class Changes:
         try:
             records = model.log.after(sequence, checksum)
         except LogsDiffer as problem:
-            raise InvalidArgument(str(problem)) from problem
+            violation = FieldViolation("checksum", str(checksum), "that of the record")
+            raise InvalidArgument(f"checksum: {problem}", violation) from problem
         except BundleError as problem:
             raise DataLoss(str(problem)) from problem
         if records:
@@ -167,9 +169,9 @@ class Changes:
           ServiceError: There is no such model, or the file cannot be read.
         """
         model = self._known(name)
-        missing = NotFound(
-            f"model {name[:128]!r} has no file {file[:128]!r} of segment {segment[:128]!r}"
-        )
+        name = repr(file[:128])
+        message = f"model {name[:128]!r} has no file {name} of segment {segment[:128]!r}"
+        missing = NotFound(message, FieldViolation("file", name, "a file of a segment"))
         if not is_name(segment):
             raise missing
         try:

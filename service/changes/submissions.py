@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bundle.changes.log import RECORD_BYTES_MAX, LogWriter
 from bundle.changes.records import Change, encode
-from bundle.errors import BundleError, LogUnwritable
+from bundle.errors import BundleError, FeatureError, LogUnwritable, UnknownCandidate
 from service.changes.applied_log import AppliedLog
 from service.changes.changed_version import ChangedVersion
 from service.changes.checks import checked_change
@@ -214,10 +214,8 @@ class Submissions:
         if not change.size and not request.stream:
             return None, result
         if len(encode(change)) > RECORD_BYTES_MAX:
-            raise TooLarge(
-                f"the change would take more than {RECORD_BYTES_MAX} bytes of the log; send fewer "
-                "ids at a time"
-            )
+            size = f"more than {RECORD_BYTES_MAX} bytes for the log"
+            raise TooLarge.of_limit("request", size, RECORD_BYTES_MAX, "send fewer ids at a time")
         return change, result
 
 
@@ -238,7 +236,12 @@ def _rejection(problem: Exception) -> Exception:
     if isinstance(problem, ShardsFailed):
         return NotReady(f"{problem}; no change was made")
     if isinstance(problem, NotFinite):
-        return InvalidArgument(f"{problem} is not finite with the features that were sent")
+        value = f"values with which {problem} is not finite"
+        return InvalidArgument.of_field("features", value, "smaller numbers", "has")
+    if isinstance(problem, FeatureError):
+        return InvalidArgument.of_misfit(f"features.{problem.feature}", problem)
+    if isinstance(problem, UnknownCandidate):
+        return InvalidArgument.of_misfit(problem.field, problem)
     if isinstance(problem, BundleError):
         return InvalidArgument(str(problem))
     return problem

@@ -400,7 +400,7 @@ class _Recommender:
                 {**self._options, "context": {}}, Target(), self._settings
             )
             corpus = choose_index(self._version, request.index)[1].corpus
-            check_attributes(corpus, request.attributes)
+            check_attributes(corpus, request.attributes, "attributes")
         except ServiceError as problem:
             raise BatchError(str(problem), EXIT_USAGE) from None
         self._types = {"ids": _TYPES[corpus.entry.id_dtype], "scores": pa.float32()}

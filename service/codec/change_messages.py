@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bundle.changes.records import Action, Kind
 from service.changes.requests import AppliedChanges, ChangeRequest, ChangeResult, Ids
 from service.codec import protobuf
-from service.codec.changes import ACTIONS, check_offsets
+from service.codec.changes import ACTIONS, check_offsets, stream_without_offset
 from service.codec.message_fields import check_fields
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
@@ -67,15 +67,16 @@ def read_change_message(body: bytes, settings: ServiceSettings) -> tuple[Target,
     kind = _KINDS.get(message.kind)
     action = _ACTIONS.get(message.action)
     if kind is None or action is None:
-        raise InvalidArgument("kind or action is missing, or unknown")
+        raise _unknown_change(message)
     if action not in ACTIONS[kind]:
-        raise InvalidArgument(f"action is {action}; {kind} can be upserted only")
+        raise InvalidArgument.of_field("action", action, f"upsert for {kind}")
     sent = {field.name for field, _ in message.ListFields()}
     wrong = sorted(sent & _SOME_HAVE - _FIELDS[kind, action])
     if wrong:
-        raise InvalidArgument(f"{wrong[0]} was sent, which {action} of {kind} has not")
+        expected = f"a request without it for {action} of {kind}"
+        raise InvalidArgument.of_field(wrong[0], "sent", expected, "was")
     if message.offset and not message.stream:
-        raise InvalidArgument("stream and offset are accepted only together")
+        raise stream_without_offset(message.stream)
     from_offset = None
     if message.HasField("from_offset"):
         from_offset = _from_zero(message.from_offset, "from_offset")
@@ -130,10 +131,17 @@ def applied_message(applied: AppliedChanges) -> pb.GetChangesResponse:
     )
 
 
+def _unknown_change(message: pb.ChangeRequest) -> InvalidArgument:
+    """Returns the error for a message whose kind or action is missing, or of a newer contract."""
+    if message.kind not in _KINDS:
+        return InvalidArgument.of_field("kind", message.kind, "rows, candidates or contexts")
+    return InvalidArgument.of_field("action", message.action, "upsert, delete or attributes")
+
+
 def _ids(message: pb.ChangeRequest) -> Ids:
     ids = protobuf.read_ids(message.ids, "ids")
     if not ids.size:
-        raise InvalidArgument("ids is empty; at least one id was expected")
+        raise InvalidArgument.of_field("ids", "empty", "at least one id")
     return ids
 
 
@@ -141,10 +149,8 @@ def _matrix(data: bytes, where: str, count: int) -> NDArray[np.float32]:
     """Returns [count, dim] vectors."""
     values = protobuf.packed(data, _FLOAT32, where)
     if not values.size or values.size % count:
-        raise InvalidArgument(
-            f"{where} has {values.size} numbers; a vector of equal length was expected for each of "
-            f"{count} ids"
-        )
+        expected = f"a vector of equal length for each of {count} ids"
+        raise InvalidArgument.of_field(where, f"{values.size} numbers", expected, "has")
     return values.reshape(count, -1)
 
 
@@ -166,9 +172,8 @@ def _attribute(message: pb.Attribute, where: str, count: int) -> list[Any]:
             values = [None] * count
     for position in message.nulls:
         if not 0 <= position < len(values):
-            raise InvalidArgument(
-                f"{where}.nulls has {position}; a position below {len(values)} was expected"
-            )
+            expected = f"a position below {len(values)}"
+            raise InvalidArgument.of_field(f"{where}.nulls", position, expected, "has")
         values[position] = None
     return values
 
@@ -187,7 +192,7 @@ def _expiries(data: bytes) -> NDArray[np.float64] | None:
 
 def _from_zero(value: int, where: str) -> int:
     if value < 0:
-        raise InvalidArgument(f"{where} is {value}; an integer from 0 was expected")
+        raise InvalidArgument.of_field(where, value, "an integer from 0")
     return value
 
 

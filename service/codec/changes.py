@@ -15,7 +15,7 @@ from bundle.tables.id_values import DECIMAL
 from service.changes.requests import ChangeRequest, ChangeResult
 from service.codec.columns import column, fields, flat, listed, numbers, shown
 from service.codec.json import INTEGER_MAX
-from service.errors import InvalidArgument
+from service.errors import FieldViolation, InvalidArgument
 
 ACTIONS: dict[Kind, tuple[Action, ...]] = {
     "rows": ("upsert",),
@@ -41,6 +41,7 @@ _ITEMS: dict[tuple[Kind, Action], tuple[str, ...]] = {
     ("contexts", "delete"): ("id", "sequence"),
 }
 _INT64_END = 2**63
+_SAME_NAMES = "the same as in other items"
 _ALWAYS = ("model", "version", "sequence", "changed")
 """Fields of a result that are written if they are 0, too."""
 
@@ -61,17 +62,17 @@ def read_change(kind: Kind, action: Action, body: Any) -> ChangeRequest:
     known = [target_field, "items", "stream", "offset", "from_offset"]
     if kind == "rows":
         known.insert(1, "feature")
-    fields(body, known, "the body")
+    fields(body, known, "body")
     items = listed(body.get("items"), "items")
     if not items:
-        raise InvalidArgument("items is empty; at least one item was expected")
+        raise InvalidArgument.of_field("items", "empty", "at least one item")
     for number, item in enumerate(items):
         fields(item, _ITEMS[kind, action], f"items[{number}]")
         if "id" not in item:
-            raise InvalidArgument(f"items[{number}] has no id")
+            raise InvalidArgument.of_field(f"items[{number}]", "no id", "an id", "has")
     stream = _text(body, "stream")
     if ("offset" in body) != bool(stream):
-        raise InvalidArgument("stream and offset are accepted only together")
+        raise stream_without_offset(stream)
     from_offset = None
     if "from_offset" in body:
         from_offset = _integer(body["from_offset"], "from_offset")
@@ -103,11 +104,20 @@ def check_offsets(stream: str, offset: int, from_offset: int | None) -> None:
     if from_offset is None:
         return
     if not stream:
-        raise InvalidArgument("from_offset is accepted only together with stream and offset")
+        expected = "a request with stream and offset"
+        raise InvalidArgument.of_field("from_offset", from_offset, expected)
     if from_offset >= offset:
-        raise InvalidArgument(
-            f"from_offset is {from_offset}; a number below offset, {offset}, was expected"
-        )
+        value = f"{from_offset} with an offset of {offset}"
+        raise InvalidArgument.of_field("from_offset", value, "a number below offset")
+
+
+def stream_without_offset(stream: str) -> InvalidArgument:
+    """Returns the error for a change with a stream or an offset, and without the other one."""
+    message = "stream and offset are accepted only together"
+    violation = FieldViolation("stream", "empty", "a stream beside offset")
+    if stream:
+        violation = FieldViolation("offset", "empty", "an offset beside stream")
+    return InvalidArgument(message, violation)
 
 
 def change_value(result: ChangeResult) -> dict[str, Any]:
@@ -124,7 +134,7 @@ def change_value(result: ChangeResult) -> dict[str, Any]:
 def _text(body: dict[str, Any], name: str) -> str:
     text = body.get(name, "")
     if not isinstance(text, str):
-        raise InvalidArgument(f"{name} is {shown(text)}; a string was expected")
+        raise InvalidArgument.of_field(name, shown(text), "a string")
     return text
 
 
@@ -137,9 +147,8 @@ def _columns(items: Sequence[dict[str, Any]]) -> dict[str, Column]:
     for name in names:
         for number, table in enumerate(tables):
             if name not in table:
-                raise InvalidArgument(
-                    f"items[{number}].features has no {name!r}, which other items have"
-                )
+                where = f"items[{number}].features"
+                raise InvalidArgument.of_field(where, f"no {shown(name)}", _SAME_NAMES, "has")
         columns[name] = column([table[name] for table in tables], f"features.{name}")
     return columns
 
@@ -153,9 +162,10 @@ def _attributes(items: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     for number, table in enumerate(tables):
         missing = [name for name in names if name not in table]
         if missing:
-            raise InvalidArgument(
-                f"items[{number}].attributes has no {missing[0]!r}, which other items have; null "
-                "stands for no value"
+            where = f"items[{number}].attributes"
+            hint = "null stands for no value"
+            raise InvalidArgument.of_field(
+                where, f"no {shown(missing[0])}", _SAME_NAMES, "has", hint
             )
     return {name: [table[name] for table in tables] for name in names}
 
@@ -177,13 +187,13 @@ def _matrix(vectors: Sequence[Any], where: str) -> NDArray[np.float32]:
     """Returns [m, dim] vectors."""
     for number, vector in enumerate(vectors):
         if not isinstance(vector, list):
-            raise InvalidArgument(
-                f"items[{number}].{where} is {shown(vector)}; a list of numbers was expected"
+            raise InvalidArgument.of_field(
+                f"items[{number}].{where}", shown(vector), "a list of numbers"
             )
         if len(vector) != len(vectors[0]):
-            raise InvalidArgument(
-                f"items[{number}].{where} has {len(vector)} numbers, that of the first item "
-                f"{len(vectors[0])}"
+            expected = f"a list of {len(vectors[0])} as in the first item"
+            raise InvalidArgument.of_field(
+                f"items[{number}].{where}", f"{len(vector)} numbers", expected, "has"
             )
     whole = numbers([value for vector in vectors for value in vector], where)
     return whole.reshape(len(vectors), -1)
@@ -195,7 +205,7 @@ def _sequences(items: Sequence[dict[str, Any]]) -> NDArray[np.int64] | None:
         return None
     if len(sent) < len(items):
         missing = next(number for number, item in enumerate(items) if "sequence" not in item)
-        raise InvalidArgument(f"items[{missing}] has no sequence, which other items have")
+        raise InvalidArgument.of_field(f"items[{missing}]", "no sequence", _SAME_NAMES, "has")
     return np.array(
         [_integer(item["sequence"], f"items[{n}].sequence") for n, item in enumerate(items)],
         np.int64,
@@ -211,8 +221,8 @@ def _expiries(items: Sequence[dict[str, Any]]) -> NDArray[np.float64] | None:
         if time_s is None:
             time_s = np.nan
         elif isinstance(time_s, bool) or not isinstance(time_s, int | float):
-            raise InvalidArgument(
-                f"items[{number}].expires_s is {shown(time_s)}; Unix seconds or null was expected"
+            raise InvalidArgument.of_field(
+                f"items[{number}].expires_s", shown(time_s), "Unix seconds or null"
             )
         times.append(float(time_s))
     return np.array(times, np.float64)
@@ -222,13 +232,13 @@ def _integer(value: Any, where: str) -> int:
     if isinstance(value, str) and DECIMAL.fullmatch(value):
         value = int(value)
     if type(value) is not int or not 0 <= value < _INT64_END:
-        raise InvalidArgument(f"{where} is {shown(value)}; an integer from 0 was expected")
+        raise InvalidArgument.of_field(where, shown(value), "an integer from 0")
     return value
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidArgument(f"{where} is {shown(value)}; a JSON object was expected")
+        raise InvalidArgument.of_field(where, shown(value), "a JSON object")
     return value
 
 

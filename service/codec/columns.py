@@ -49,16 +49,17 @@ def fields(body: object, known: Sequence[str], where: str) -> dict[str, Any]:
       InvalidArgument: it is no object, or has an unknown field; names the nearest known one.
     """
     if not isinstance(body, dict):
-        raise InvalidArgument(f"{where} is {shown(body)}; a JSON object was expected")
+        raise InvalidArgument.of_field(where, shown(body), "a JSON object")
     for name in body:
         if name not in known:
             near = nearest_name(name, known)
-            hint = (
-                f"the known fields are {', '.join(known)}"
-                if near is None
-                else f"did you mean {near!r}?"
+            hint = ""
+            if near is not None:
+                hint = f"did you mean {near!r}?"
+            expected = f"one of {', '.join(known)}"
+            raise InvalidArgument.of_field(
+                where, shown(name), expected, "has the unknown field", hint
             )
-            raise InvalidArgument(f"{where} has the unknown field {shown(name)}; {hint}")
     return body
 
 
@@ -69,7 +70,7 @@ def listed(value: object, where: str) -> list[Any]:
       InvalidArgument: it is not.
     """
     if not isinstance(value, list):
-        raise InvalidArgument(f"{where} is {shown(value)}; a list was expected")
+        raise InvalidArgument.of_field(where, shown(value), "a list")
     return value
 
 
@@ -98,11 +99,10 @@ def flat(values: list[Any], where: str, kinds: set[type] | None = None) -> NDArr
     if kinds == {int, str}:
         return _integers([_decimal(value, where) for value in values], where)
     if kinds <= {int, float, str}:
-        raise InvalidArgument(f"{where} mixes numbers and strings; one kind was expected")
+        raise InvalidArgument.of_field(where, "numbers and strings", "one kind", "mixes")
     odd = next(value for value in values if type(value) not in {int, str, float})
-    raise InvalidArgument(
-        f"{where} holds {shown(odd)}; an integer, a string or a number was expected"
-    )
+    expected = "an integer, a string or a number"
+    raise InvalidArgument.of_field(where, shown(odd), expected, "holds")
 
 
 def numbers(values: list[Any], where: str) -> NDArray[np.float32]:
@@ -113,12 +113,13 @@ def numbers(values: list[Any], where: str) -> NDArray[np.float32]:
     """
     if not set(map(type, values)) <= {int, float}:
         odd = next(value for value in values if type(value) not in {int, float})
-        raise InvalidArgument(f"{where} holds {shown(odd)}; a number was expected")
+        raise InvalidArgument.of_field(where, shown(odd), "a number", "holds")
     try:
         return np.frombuffer(struct.pack(f"<{len(values)}f", *values), "<f4")
     except OverflowError:
         odd = next(value for value in values if not -_LARGEST <= value <= _LARGEST)
-        raise InvalidArgument(f"{where} holds {shown(odd)}, which exceeds float32") from None
+        expected = "a number within float32"
+        raise InvalidArgument.of_field(where, shown(odd), expected, "holds") from None
 
 
 def column(examples: list[Any], where: str) -> Column:
@@ -202,13 +203,14 @@ def _integers(values: list[Any], where: str) -> NDArray[np.int64]:
         return np.frombuffer(struct.pack(f"{len(values)}q", *values), np.int64)
     except struct.error:
         odd = next(value for value in values if not -(2**63) <= value < 2**63)
-        raise InvalidArgument(f"{where} holds {shown(odd)}, which does not fit int64") from None
+        expected = "an integer within int64"
+        raise InvalidArgument.of_field(where, shown(odd), expected, "holds") from None
 
 
 def _decimal(value: int | str, where: str) -> int:
     if isinstance(value, str) and not DECIMAL.fullmatch(value):
-        raise InvalidArgument(
-            f"{where} mixes integers with the string {shown(value)}; one kind was expected"
+        raise InvalidArgument.of_field(
+            where, shown(value), "one kind", "mixes integers with the string"
         )
     return int(value)
 
@@ -221,9 +223,8 @@ def _bag(bag: Any, where: str) -> tuple[list[Any], list[Any]]:
     ids = listed(fields(bag, ("ids", "weights"), where).get("ids"), f"{where}.ids")
     weights = listed(bag.get("weights", [1.0] * len(ids)), f"{where}.weights")
     if len(weights) != len(ids):
-        raise InvalidArgument(
-            f"{where} has {len(ids)} ids and {len(weights)} weights; one weight per id was expected"
-        )
+        counts = f"{len(ids)} ids and {len(weights)} weights"
+        raise InvalidArgument.of_field(where, counts, "one weight per id", "has")
     return ids, weights
 
 
@@ -235,8 +236,9 @@ def _unnested(value: Any, where: str) -> list[Any]:
         if inner == 0:
             return values
         if inner < len(values) or len({len(entry) for entry in values}) > 1:
-            raise InvalidArgument(
-                f"{where} holds nested lists of different lengths; a dense value has one shape"
+            raise InvalidArgument.of_field(
+                where, "nested lists of different lengths", "a value of one shape", "holds"
             )
         values = list(chain.from_iterable(values))
-    raise InvalidArgument(f"{where} nests lists deeper than {NESTING_MAX}")
+    depth = f"more than {NESTING_MAX} levels of lists"
+    raise InvalidArgument.of_field(where, depth, f"a list of at most {NESTING_MAX}", "has")

@@ -7,14 +7,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
+from service.codec.metadata import TIMEOUT_MS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import (
     INTERNAL_MESSAGE,
     Code,
+    FieldViolation,
     Internal,
     Overloaded,
     RowNotFinite,
@@ -22,23 +23,36 @@ from service.errors import (
 )
 from service.observability.logging import PRINCIPAL, fields, limited
 
-MESSAGE_CHARS_MAX = 1000
-"""gRPC carries the message in a header, and headers are limited in size."""
+MESSAGE_BYTES_MAX = 1000
+"""gRPC carries the message, and the details with the same texts, in headers. Libraries accept 8 KiB
+of headers, where a byte of the message can take three.
+"""
+_FIELD_BYTES_MAX = 128
+_VALUE_BYTES_MAX = 128
+_EXPECTED_BYTES_MAX = 256
 _REASON_CHARS_MAX = 200
-_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*(?:'|$)|"(?:[^"\\]|\\.)*(?:"|$)""")
-_PATH = re.compile(
-    r"\b(features|candidate_features|context|filter|heads)\.\S"
-    r".*?(?=:? (?:is|has|holds|mixes|are)\b|:|$)"
-)
-"""A name that the client chose, up to the verb of the sentence."""
-_NUMBER = re.compile(r"(?<![A-Za-z_0-9])-?\d[\d.,]*(?:e[+-]?\d+)?")
-"""Not the digits of a name, such as float32."""
 _ENUM_PREFIX = "ERROR_CODE_"
 _LEVELS = {
     Code.DATA_LOSS: logging.ERROR,
     Code.INTERNAL: logging.ERROR,
     Code.OVERLOADED: logging.DEBUG,
 }
+
+
+_CLIENT_AT_FAULT = frozenset(
+    {Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.PERMISSION_DENIED, Code.TOO_LARGE}
+)
+"""Codes whose messages repeat what a client sent."""
+_FIELD_NAMES = frozenset(
+    [
+        field.name
+        for message in pb.DESCRIPTOR.message_types_by_name.values()
+        for field in message.fields
+    ]
+    + ["body", "call", "content-encoding", "content-type", "corpus", "host", "items", "message"]
+    + ["method", "path", "request", "requests", "response", "store", "table", TIMEOUT_MS]
+)
+"""The names of fields that the log shows; others may be names that a client chose."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,7 @@ class Failure:
     message: str
     request_id: str
     retry_after_s: int | None = None
+    violations: tuple[FieldViolation, ...] = ()
 
 
 def failure_of(problem: BaseException, request_id: str) -> Failure:
@@ -65,22 +80,43 @@ def failure_of(problem: BaseException, request_id: str) -> Failure:
     if isinstance(problem, Overloaded):
         # Whole seconds, as HTTP has them: both transports ask for the same wait.
         retry_after_s = max(1, math.ceil(problem.retry_after_s))
-    return Failure(problem.code, str(problem)[:MESSAGE_CHARS_MAX], request_id, retry_after_s)
+    violations = tuple(map(_shortened, problem.violations))
+    message = _cut(str(problem), MESSAGE_BYTES_MAX)
+    return Failure(problem.code, message, request_id, retry_after_s, violations)
+
+
+def _shortened(violation: FieldViolation) -> FieldViolation:
+    return FieldViolation(
+        _cut(violation.field, _FIELD_BYTES_MAX),
+        _cut(violation.value, _VALUE_BYTES_MAX),
+        _cut(violation.expected, _EXPECTED_BYTES_MAX),
+    )
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    """Returns the beginning of a text that fits; surrogates have no bytes."""
+    return text[:bytes_max].encode(errors="ignore")[:bytes_max].decode(errors="ignore")
 
 
 def details_message(failure: Failure) -> pb.ErrorDetails:
     """Returns a failure as the message that both transports carry."""
     code = pb.ErrorCode.Value(_ENUM_PREFIX + failure.code.value)
-    return pb.ErrorDetails(code=code, message=failure.message, request_id=failure.request_id)
+    return pb.ErrorDetails(
+        code=code,
+        message=failure.message,
+        request_id=failure.request_id,
+        violations=[pb.FieldViolation(**vars(violation)) for violation in failure.violations],
+    )
 
 
 def details_value(failure: Failure) -> dict[str, Any]:
-    """Returns a failure as the JSON value of a body."""
-    details = {
-        "code": failure.code.value,
-        "message": failure.message,
-        "request_id": failure.request_id,
-    }
+    """Returns a failure as the JSON value of a body, whose last text is the request id."""
+    details: dict[str, Any] = {"code": failure.code.value, "message": failure.message}
+    if failure.violations:
+        details["violations"] = [vars(violation) for violation in failure.violations]
+    if failure.retry_after_s is not None:
+        details["retry_after_s"] = failure.retry_after_s
+    details["request_id"] = failure.request_id
     return {"error": details}
 
 
@@ -127,7 +163,7 @@ def reason_of(problem: BaseException) -> str:
     """Returns why a call failed, without the ids, values and names that the client sent.
 
     Messages repeat what a client sent so that its programmer can find it. In the log it could be
-    anybody's data. Quoted text, numbers and the names of features become `…`.
+    anybody's data. So the log has which field was wrong, and what was expected of it.
     """
     if isinstance(problem, Overloaded):
         return problem.reason
@@ -135,7 +171,23 @@ def reason_of(problem: BaseException) -> str:
         return f"a row of table {problem.table} holds NaN or an infinity"
     if not isinstance(problem, ServiceError) or isinstance(problem, Internal):
         return type(problem).__name__
-    reason = _QUOTED.sub("…", str(problem)[:MESSAGE_CHARS_MAX])
-    reason = _PATH.sub(r"\1.…", reason)
-    reason = _NUMBER.sub("…", reason)
-    return reason[:_REASON_CHARS_MAX]
+    if not problem.violations:
+        if problem.code in _CLIENT_AT_FAULT:
+            return type(problem).__name__
+        return str(problem)[:_REASON_CHARS_MAX]
+    reasons = [
+        f"{_known_path(violation.field)}: {violation.expected} was expected"
+        for violation in problem.violations
+    ]
+    return "; ".join(reasons)[:_REASON_CHARS_MAX]
+
+
+def _known_path(field: str) -> str:
+    """Returns the path of a field with `…` for each name that is not one of the API."""
+    names = []
+    for part in field.split("."):
+        name = part.partition("[")[0]
+        if name not in _FIELD_NAMES:
+            name = "…"
+        names.append(name)
+    return ".".join(names)

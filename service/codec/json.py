@@ -33,7 +33,7 @@ from service.codec.columns import (
 from service.config import ServiceSettings
 from service.engine import calls
 from service.engine.limits import at_most, check_depth, check_terms
-from service.errors import InvalidArgument, TooLarge
+from service.errors import FieldViolation, InvalidArgument, TooLarge
 
 INTEGER_MAX = 2**53 - 1
 """The largest integer that every JSON parser keeps; larger ones are written as strings."""
@@ -92,11 +92,13 @@ def parse(body: bytes, settings: ServiceSettings) -> Any:
         for word in _NOT_FINITE:
             if problem.doc.startswith(word, problem.pos):
                 sign = "-" if problem.doc.startswith("-", problem.pos - 1) else ""
-                raise InvalidArgument(
-                    f"the body has {sign}{word} at line {problem.lineno} column {problem.colno}; "
-                    "JSON has no such number: leave the value out, or send a finite one"
+                value = f"{sign}{word} at line {problem.lineno} column {problem.colno}"
+                hint = "JSON has no such number: leave the value out, or send a finite one"
+                raise InvalidArgument.of_field(
+                    "body", value, "a finite number", "has", hint
                 ) from None
-        raise InvalidArgument(f"the body is not valid JSON: {problem}") from None
+        message = f"the body is not valid JSON: {problem}"
+        raise InvalidArgument(message, FieldViolation("body", str(problem), "JSON")) from None
 
 
 def _check_separators(body: bytes, most: int) -> None:
@@ -108,10 +110,8 @@ def _check_separators(body: bytes, most: int) -> None:
         window = first, first + _WINDOW_BYTES
         count += sum([body.count(separator, *window) for separator in (b",", b"[", b"{", b":")])
         if count > most:
-            raise TooLarge(
-                f"the body has {count} or more separators , [ {{ and :; at most {most} are "
-                "accepted (twice max_values)"
-            )
+            size = f"{count} or more separators , [ {{ and :"
+            raise TooLarge.of_limit("body", size, most, "twice max_values")
 
 
 def dump(value: Any) -> bytes:
@@ -215,7 +215,7 @@ def read_ranking(body: Any, target: calls.Target, settings: ServiceSettings) -> 
     context = _tables(parts, "context")
     tables = _tables(parts, "candidate_features")
     count = len(context[0]) + len(tables[0])
-    at_most(settings, "max_features", count, "context and candidate_features")
+    at_most(settings, "max_features", count, "request")
     ids = [listed(part["candidate_ids"], "candidate_ids") for part in parts] if by_id else []
     counts = [len(each) for each in ids] or [
         len(listed(next(iter(table.values()), []), "candidate_features")) for table in tables
@@ -275,7 +275,7 @@ def read_lookup(body: Any, target: calls.Target, settings: ServiceSettings) -> c
     Raises:
       InvalidArgument: an unknown field, or a wrong type.
     """
-    fields(body, ("feature", "ids", "not_found"), "the body")
+    fields(body, ("feature", "ids", "not_found"), "body")
     ids = Column(flat(listed(body.get("ids"), "ids"), "ids"))
     not_found = _option(body, "not_found", calls.NotFoundRule.ERROR)
     return calls.Lookup(target, _option(body, "feature", ""), ids, not_found)
@@ -396,15 +396,17 @@ def _parts(
     body: Any, once: Iterable[str], of_each: Sequence[str], settings: ServiceSettings
 ) -> list[Part]:
     """Returns the requests of a body."""
-    fields(body, (*once, *of_each, "requests"), "the body")
+    fields(body, (*once, *of_each, "requests"), "body")
     if "requests" not in body:
         return [body]
     beside = next((name for name in of_each if name in body), None)
     if beside is not None:
-        raise InvalidArgument(f"the body has 'requests', so {beside!r} belongs in each of them")
+        message = f"the body has 'requests', so {beside!r} belongs in each of them"
+        expected = "a field of each of the requests"
+        raise InvalidArgument(message, FieldViolation(beside, "beside requests", expected))
     parts = listed(body["requests"], "requests")
     if not parts:
-        raise InvalidArgument("requests is empty; at least one was expected")
+        raise InvalidArgument.of_field("requests", "empty", "at least one")
     at_most(settings, "max_queries", len(parts), "requests")
     return [fields(part, of_each, f"requests[{place}]") for place, part in enumerate(parts)]
 
@@ -416,14 +418,13 @@ def _option(body: Part, name: str, default: Any) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if kind is int and type(value) is float and abs(value) >= _INTEGER_END:
-        raise InvalidArgument(
-            f"{name} is about {shown(int(value))}; an integer in [-2^63, 2^63) was expected"
-        )
+        expected = "an integer in [-2^63, 2^63)"
+        raise InvalidArgument.of_field(name, f"about {shown(int(value))}", expected)
     if type(value) is kind:
         return value
     if isinstance(default, StrEnum):
         return _word(value, type(default), name)
-    raise InvalidArgument(f"{name} is {shown(value)}; {_EXPECTED[kind]} was expected")
+    raise InvalidArgument.of_field(name, shown(value), _EXPECTED[kind])
 
 
 def _word(value: Any, words: type[StrEnum], name: str) -> StrEnum:
@@ -431,7 +432,7 @@ def _word(value: Any, words: type[StrEnum], name: str) -> StrEnum:
     if value in list(words):
         return words(value)
     expected = " or ".join([repr(word.value) for word in words])
-    raise InvalidArgument(f"{name} is {shown(value)}; {expected} was expected")
+    raise InvalidArgument.of_field(name, shown(value), expected)
 
 
 def _options(body: Part, known: Mapping[str, Any], settings: ServiceSettings) -> dict[str, Any]:
@@ -441,7 +442,7 @@ def _options(body: Part, known: Mapping[str, Any], settings: ServiceSettings) ->
             at_most(settings, "max_names", len(value), name)
             odd = [entry for entry in value if not isinstance(entry, str)]
             if odd:
-                raise InvalidArgument(f"{name} holds {shown(odd[0])}; a string was expected")
+                raise InvalidArgument.of_field(name, shown(odd[0]), "a string", "holds")
             found[name] = tuple(value)
     return found
 
@@ -455,13 +456,11 @@ def _one_kind(parts: list[Part], kinds: Sequence[str]) -> str | None:
     seen = {tuple(kind for kind in kinds if kind in part) for part in parts}
     found = seen.pop()
     if seen:
-        raise InvalidArgument(
-            f"all requests must use the same one of {', '.join(kinds)}; they differ"
-        )
+        expected = f"the same one of {', '.join(kinds)} in each"
+        raise InvalidArgument.of_field("requests", "different fields", expected, "has")
     if len(found) > 1:
-        raise InvalidArgument(
-            f"a request has both {found[0]!r} and {found[1]!r}; exactly one was expected"
-        )
+        value = f"both {found[0]!r} and {found[1]!r}"
+        raise InvalidArgument.of_field("request", value, "exactly one", "has")
     return found[0] if found else None
 
 
@@ -474,14 +473,14 @@ def _tables(parts: list[Part], where: str) -> list[Part]:
     tables = [part.get(where, {}) for part in parts]
     for place, table in enumerate(tables):
         if not isinstance(table, dict):
-            raise InvalidArgument(
-                f"{where} is {shown(table)}; a JSON object of features was expected"
-            )
+            raise InvalidArgument.of_field(where, shown(table), "a JSON object of features")
         if table.keys() != tables[0].keys():
             odd = shown(min(table.keys() ^ tables[0].keys()))
-            raise InvalidArgument(
-                f"requests[{place}] and requests[0] differ in {where}: {odd}; all requests must "
-                "send the same"
+            raise InvalidArgument.of_field(
+                f"requests[{place}].{where}",
+                odd,
+                "the same features as in requests[0]",
+                "differs from that of requests[0] in",
             )
     return tables
 
@@ -506,10 +505,8 @@ def _candidate_columns(tables: list[Part], counts: list[int]) -> dict[str, Colum
         for name, values in table.items():
             if type(values) is not list or len(values) != count:
                 size = len(listed(values, f"{where}.{name}"))
-                raise InvalidArgument(
-                    f"{where}.{name} has {size} values for {count} candidates; one per candidate "
-                    "was expected"
-                )
+                value = f"{size} values for {count} candidates"
+                raise InvalidArgument.of_field(f"{where}.{name}", value, "one per candidate", "has")
     if len(tables) == 1:
         lists = tables[0]
     else:
@@ -530,7 +527,10 @@ def _ids(parts: list[Part], name: str) -> calls.Ids | None:
 def _vectors(vectors: list[Any]) -> NDArray[np.float32]:
     rows = [listed(each, f"vectors[{place}]") for place, each in enumerate(vectors)]
     if len({len(row) for row in rows}) > 1:
-        raise InvalidArgument("vectors differ in length; all must have the dim of the index")
+        lengths = sorted({len(row) for row in rows})
+        raise InvalidArgument.of_field(
+            "vectors", f"lengths {shown(lengths)}", "the dim of the index for each", "has"
+        )
     return numbers(list(chain.from_iterable(rows)), "vectors").reshape(
         len(rows), len(rows[0]) if rows else 0
     )
@@ -557,8 +557,8 @@ def _selection(body: Part, parts: list[Part], settings: ServiceSettings) -> dict
         at_most(settings, "max_names", len(crowding), "crowding")
         for attribute, maximum in crowding.items():
             if type(maximum) is not int:
-                raise InvalidArgument(
-                    f"crowding.{attribute} is {shown(maximum)}; an integer was expected"
+                raise InvalidArgument.of_field(
+                    f"crowding.{attribute}", shown(maximum), "an integer"
                 )
         found["crowding"] = crowding or None
     if "min_score" in body:
@@ -575,7 +575,7 @@ def _filter(body: Any, where: str, depth: int) -> calls.Filter:
     """
     check_depth(where, depth)
     if not isinstance(body, dict):
-        raise InvalidArgument(f"{where} is {shown(body)}; a JSON object was expected")
+        raise InvalidArgument.of_field(where, shown(body), "a JSON object")
     conditions = {}
     groups: dict[str, Any] = {}
     for name, value in body.items():
@@ -584,7 +584,7 @@ def _filter(body: Any, where: str, depth: int) -> calls.Filter:
             conditions[name] = _condition(value, part)
             continue
         if not value:
-            raise InvalidArgument(f"{part} is empty; at least one was expected, or no {name!r}")
+            raise InvalidArgument.of_field(part, "empty", "at least one")
         members = [(each, f"{part}[{number}]") for number, each in enumerate(value)]
         if name == "near":
             groups[name] = tuple([_circle(*member) for member in members])
@@ -600,12 +600,12 @@ def _circle(body: Any, where: str) -> calls.Circle:
     for name in in_numbers:
         value: Any = circle.get(name)
         if type(value) not in {int, float}:
-            raise InvalidArgument(f"{where}.{name} is {shown(value)}; a number was expected")
+            raise InvalidArgument.of_field(f"{where}.{name}", shown(value), "a number")
         circle[name] = float(value)  # as over gRPC, which a router uses to its shards
     for name in attributes:
         text = circle.get(name, "")
         if not isinstance(text, str):
-            raise InvalidArgument(f"{where}.{name} is {shown(text)}; a string was expected")
+            raise InvalidArgument.of_field(f"{where}.{name}", shown(text), "a string")
     return calls.Circle(**circle)
 
 
@@ -614,13 +614,11 @@ def _condition(body: Any, where: str) -> calls.Condition:
     for name, value in condition.items():
         if name == "is_null":
             if not isinstance(value, bool):
-                raise InvalidArgument(
-                    f"{where}.is_null is {shown(value)}; true or false was expected"
-                )
+                raise InvalidArgument.of_field(f"{where}.is_null", shown(value), "true or false")
             continue
         if name in calls.BOUNDS:
             if type(value) not in {int, float}:
-                raise InvalidArgument(f"{where}.{name} is {shown(value)}; a number was expected")
+                raise InvalidArgument.of_field(f"{where}.{name}", shown(value), "a number")
             continue
         values = listed(value, f"{where}.{name}")
         if set(map(type, values)) == {bool}:

@@ -51,19 +51,16 @@ def check_fields(descriptor: Descriptor, body: bytes, fields_max: int, strings_m
             # Millions of strings are common, and looking at each would take a second.
             strings += body.count(_STRING_TAG, at, end)
             if strings > _TAGS_PER_STRING * strings_max:
-                raise TooLarge(
-                    f"the message has more than {strings_max} strings; at most {strings_max} are "
-                    "accepted (max_values)"
-                )
+                size = f"more than {strings_max} strings"
+                raise TooLarge.of_limit("message", size, strings_max, "max_values")
             continue
         messages = _messages_in(message)
         for number, start, stop in _fields_of(body, at, end):
             fields += 1
             if fields > fields_max:
-                raise TooLarge(
-                    f"the message has more than {fields_max} fields, which no request within "
-                    "max_features and max_names needs"
-                )
+                size = f"more than {fields_max} fields"
+                limits = "enough for max_features and max_names"
+                raise TooLarge.of_limit("message", size, fields_max, limits)
             if number in messages:
                 unread.append((messages[number], start, stop))
 

@@ -77,9 +77,8 @@ def timeout_s_of(timeout_ms: str) -> float:
       InvalidArgument: it is not a whole number of milliseconds, or is longer than an hour.
     """
     if not _DIGITS.fullmatch(timeout_ms) or int(timeout_ms) > TIMEOUT_MS_MAX:
-        raise InvalidArgument(
-            f"{TIMEOUT_MS} is {timeout_ms[:20]!r}; 0 to {TIMEOUT_MS_MAX} milliseconds were expected"
-        )
+        expected = f"a number of milliseconds from 0 to {TIMEOUT_MS_MAX}"
+        raise InvalidArgument.of_field(TIMEOUT_MS, repr(timeout_ms[:20]), expected)
     return int(timeout_ms) / 1000
 
 
@@ -120,15 +119,15 @@ def is_protobuf(headers: Headers) -> bool:
     media_type = _media_type(content_type)
     untyped = not media_type and "origin" in headers
     if untyped or (media_type not in _JSON_TYPES and media_type not in _PROTOBUF_TYPES):
-        raise InvalidArgument(
-            f"content-type is {content_type[:80]!r}; {JSON} or {PROTOBUF} was expected"
+        raise InvalidArgument.of_field(
+            "content-type", repr(content_type[:80]), f"{JSON} or {PROTOBUF}"
         )
     if media_type in _PROTOBUF_TYPES:
         return True
     charset = _charset(content_type)
     if charset not in _CHARSETS:
-        raise InvalidArgument(
-            f"content-type names the charset {charset[:40]!r}; JSON in utf-8 was expected"
+        raise InvalidArgument.of_field(
+            "content-type", repr(charset[:40]), "JSON in utf-8", "names the charset"
         )
     return False
 

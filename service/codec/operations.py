@@ -16,7 +16,7 @@ from service.errors import InvalidArgument
 
 
 def _no_json(*_: object) -> Any:
-    raise InvalidArgument("this call returns only protobuf")
+    raise InvalidArgument.of_field("body", "JSON", "protobuf")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from service.config import ServiceSettings
 from service.engine import calls
 from service.engine.calls import FILTER_GROUPS, check_offsets
 from service.engine.limits import at_most, check_depth, check_terms
-from service.errors import InvalidArgument, TooLarge
+from service.engine.names import SHOWN_CHARS
+from service.errors import FieldViolation, InvalidArgument, TooLarge
 
 _Url = calls.Target | None
 SMALL_BYTES = 64 << 10
@@ -53,9 +54,9 @@ def parse(message_class: type[Any], body: bytes) -> Any:
     except DecodeError as problem:
         name = message_class.__name__
         reason = str(problem).rpartition(": ")[2]
-        raise InvalidArgument(
-            f"the body is not a {name}: its bytes do not decode as protobuf ({reason})"
-        ) from None
+        message = f"the body is not a {name}: its bytes do not decode as protobuf ({reason})"
+        violation = FieldViolation("body", reason, f"a {name}")
+        raise InvalidArgument(message, violation) from None
 
 
 def parse_small(message_class: type[Any], body: bytes) -> Any:
@@ -66,7 +67,7 @@ def parse_small(message_class: type[Any], body: bytes) -> Any:
       TooLarge: The message has more than SMALL_BYTES.
     """
     if len(body) > SMALL_BYTES:
-        raise TooLarge(f"the message has {len(body)} bytes; at most {SMALL_BYTES} are accepted")
+        raise TooLarge.of_limit("message", f"{len(body)} bytes", SMALL_BYTES)
     return parse(message_class, body)
 
 
@@ -92,9 +93,8 @@ def target_of(spec: pb.ModelSpec, url: _Url) -> calls.Target:
       InvalidArgument: a negative version, or message and URL contradict each other.
     """
     if spec.version < 0:
-        raise InvalidArgument(
-            f"model.version is {spec.version}; a version, or 0 for the current one, was expected"
-        )
+        expected = "a version, or 0 for the current one"
+        raise InvalidArgument.of_field("model.version", spec.version, expected)
     if url is None:
         return calls.Target(spec.name, spec.version or None, spec.label)
     if (
@@ -102,9 +102,11 @@ def target_of(spec: pb.ModelSpec, url: _Url) -> calls.Target:
         or spec.version not in {0, url.version}
         or spec.label not in {"", url.label}
     ):
-        raise InvalidArgument(
+        message = (
             "the URL and the body name different models, versions or labels; send the model once"
         )
+        spec_text = f"{spec.name[:SHOWN_CHARS]!r} version {spec.version} label {spec.label!r}"
+        raise InvalidArgument(message, FieldViolation("model", spec_text, "the model of the URL"))
     return url
 
 
@@ -128,12 +130,12 @@ def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) 
       TooLarge: more columns or names than the limit.
     """
     columns = len(message.context) + len(message.candidate_features)
-    at_most(settings, "max_features", columns, "context and candidate_features")
+    at_most(settings, "max_features", columns, "request")
     sent = _sent_fields(message, settings)
     if "offsets" in sent and "candidate_ids" in sent:
         # Before the request can be merged with others.
         offsets = sent["offsets"]
-        check_offsets(offsets, offsets.size - 1, sent["candidate_ids"].size, "candidate_ids")
+        check_offsets(offsets, offsets.size - 1, sent["candidate_ids"].size, "offsets")
     return calls.Ranking(target_of(message.model, url), **sent)
 
 
@@ -251,9 +253,8 @@ def packed(data: bytes, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
     try:
         return np.frombuffer(data, dtype)
     except ValueError:
-        raise InvalidArgument(
-            f"{where} has {len(data)} bytes, not a multiple of {dtype.itemsize} ({dtype.name})"
-        ) from None
+        expected = f"a multiple of {dtype.itemsize} ({dtype.name})"
+        raise InvalidArgument.of_field(where, f"{len(data)} bytes", expected, "has") from None
 
 
 def _sent_fields(message: Any, settings: ServiceSettings) -> dict[str, Any]:
@@ -275,7 +276,8 @@ def _sent_fields(message: Any, settings: ServiceSettings) -> dict[str, Any]:
         if name in found:
             found[name] = calls.IdLists(found[name], found.pop(offsets, None))
         elif offsets in found:
-            raise InvalidArgument(f"{offsets} was sent without {name}")
+            violation = FieldViolation(name, "empty", f"a list beside {offsets}")
+            raise InvalidArgument(f"{offsets} was sent without {name}", violation)
     return found
 
 
@@ -288,9 +290,8 @@ def read_columns(columns: Mapping[str, pb.Column], where: str) -> dict[str, Colu
 def _column(message: pb.Column, where: str) -> Column:
     kind = message.WhichOneof("values")
     if kind is None:
-        raise InvalidArgument(
-            f"{where} has no values; int64s, int32s, float32s or strings were expected"
-        )
+        expected = "a list of int64s, int32s, float32s or strings"
+        raise InvalidArgument.of_field(where, "no values", expected, "has")
     values = _values(message, kind, where)
     offsets = weights = None
     if message.offsets:
@@ -315,7 +316,7 @@ def read_ids(message: pb.Ids, where: str) -> calls.Ids:
     """Reads ids; raises InvalidArgument if there are none, or if they are truncated."""
     kind = message.WhichOneof("kind")
     if kind is None:
-        raise InvalidArgument(f"{where} is empty; int64s or strings were expected")
+        raise InvalidArgument.of_field(where, "empty", "a list of int64s or strings")
     return _values(message, kind, where)
 
 
@@ -339,7 +340,7 @@ def _not_found_rule(number: int, where: str) -> calls.NotFoundRule:
     rule = _NOT_FOUND_RULES.get(number)
     if rule is None:
         names = " or ".join(map(pb.NotFoundRule.Name, _NOT_FOUND_RULES))
-        raise InvalidArgument(f"{where} is {number}; {names} was expected")
+        raise InvalidArgument.of_field(where, number, names)
     return rule
 
 
@@ -460,7 +461,7 @@ def _condition(message: pb.Condition, where: str) -> calls.Condition:
         elif name in calls.BOUNDS:
             kind = value.WhichOneof("kind")
             if kind is None:
-                raise InvalidArgument(f"{where}.{name} is empty; int64 or float64 was expected")
+                raise InvalidArgument.of_field(f"{where}.{name}", "empty", "int64 or float64")
             found[name] = getattr(value, kind)
         else:
             found[name] = read_ids(value, f"{where}.{name}")

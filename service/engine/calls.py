@@ -26,9 +26,13 @@ Ids = NDArray[Any]
 Offsets = NDArray[np.int64]
 Vectors = NDArray[np.float32]
 Columns = Mapping[str, Column]
+COLUMN_FIELDS = ("context", "candidate_features", "features")
+"""The fields of requests that hold columns by input."""
 K_DEFAULT = 10
 _NAME_CHARS_MAX = 128
 """Longer names are not told apart where the time of a request is estimated."""
+_OFFSETS_SHOWN = 8
+"""Offsets that an error shows."""
 NEIGHBOR_COST = 8
 """What a neighbor costs to encode, in numbers: its id and attributes are Python values."""
 
@@ -92,7 +96,7 @@ class Request(ABC):
     def without(self, inputs: Collection[str]) -> Self:
         """Returns the request without what it sends of these inputs."""
         changes: dict[str, Any] = {}
-        for place in ("context", "candidate_features", "features"):
+        for place in COLUMN_FIELDS:
             columns = getattr(self, place, None) or {}
             if not columns.keys().isdisjoint(inputs):
                 changes[place] = {
@@ -514,24 +518,23 @@ def _examples(columns: Columns | None, *ids: Ids | None) -> int:
     return max(1, min(sizes))
 
 
-def check_offsets(offsets: Offsets, n: int, total: int, what: str) -> None:
+def check_offsets(offsets: Offsets, n: int, total: int, field: str) -> None:
     """Rejects offsets that do not divide `total` values into n examples.
 
     Raises:
       InvalidArgument: they are not n + 1, do not begin with 0, do not end with `total`, or fall.
     """
     if offsets.ndim != 1 or offsets.size != n + 1:
-        raise InvalidArgument(
-            f"{what}: {offsets.size} offsets; {n + 1} were expected, one more than the {n} of the "
-            "request"
-        )
+        expected = "one more than the queries or contexts of the request"
+        value = f"{offsets.size} values for {n}"
+        raise InvalidArgument.of_field(field, value, expected, "has")
     if n == 1 and offsets.tolist() == [0, total]:
         return
     if offsets[0] != 0 or offsets[-1] != total or np.count_nonzero(offsets[1:] < offsets[:-1]):
-        raise InvalidArgument(
-            f"{what}: offsets must begin with 0, never decrease, and end with {total}, the number "
-            "of values"
-        )
+        expected = "a list that begins with 0, never decreases, and ends with the number of values"
+        text = np.array2string(offsets, threshold=_OFFSETS_SHOWN, edgeitems=3)
+        value = f"{text} for {total} values"
+        raise InvalidArgument.of_field(field, value, expected)
 
 
 @cache

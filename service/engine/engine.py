@@ -21,10 +21,7 @@ from bundle.errors import (
     RowUnavailable,
     UnknownCandidate,
 )
-from bundle.features.columns import Column
 from bundle.features.sources import Fetched
-from bundle.format.manifest import DenseFeature, Manifest
-from runtime.errors import ComputationFailed
 from service.config import ServiceSettings
 from service.engine import examples, lookup, signatures, towers, warmup
 from service.engine.calls import (
@@ -32,14 +29,13 @@ from service.engine.calls import (
     Lookup,
     Ranking,
     Recommendation,
-    Request,
     Retrieval,
     Target,
 )
 from service.engine.computation import Computation
 from service.engine.context import RequestContext
 from service.engine.execution import Execution, RowsLost
-from service.engine.limits import NotFinite
+from service.engine.faults import error_of, numbers_at_fault
 from service.engine.live_recall import LiveRecall
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
@@ -51,9 +47,7 @@ from service.engine.score_drift import ScoreDrift
 from service.errors import (
     INTERNAL_MESSAGE,
     SHARD_FAILURES,
-    DataLoss,
     Internal,
-    InvalidArgument,
     NotReady,
     Overloaded,
     ServiceError,
@@ -393,12 +387,11 @@ class Engine:
         except ServiceError as problem:
             return problem
         except (FeatureError, UnknownCandidate, DigestMismatch, RowUnavailable) as problem:
-            return _caused(_error_of(problem), problem)
+            return _caused(error_of(problem, job.request, job.lease.version), problem)
         except Exception as problem:
-            if (reason := _numbers_at_fault(problem)) and _sends_numbers(
-                job.lease.version.manifest, job.request
-            ):
-                return _caused(InvalidArgument(reason), problem)
+            at_fault = numbers_at_fault(problem, job.request, job.lease.version.manifest)
+            if at_fault is not None:
+                return _caused(at_fault, problem)
             if job.context.cancelled:  # no transport is left to log it
                 extra = logging.fields(call=job.context.call, request_id=job.context.request_id)
                 log.exception("request_failed", extra=extra)
@@ -456,52 +449,6 @@ def _check_coverage(coverage: float, minimum: float) -> None:
         )
 
 
-def _error_of(problem: BundleError) -> ServiceError:
-    """Returns what the client of a request reads that failed because of the bundle or its ids."""
-    if isinstance(problem, DigestMismatch):
-        return DataLoss(str(problem))
-    if isinstance(problem, RowUnavailable):
-        return NotReady(str(problem))
-    return InvalidArgument(str(problem))
-
-
 def _caused(error: ServiceError, cause: Exception) -> ServiceError:
     error.__cause__ = cause
     return error
-
-
-def _numbers_at_fault(problem: Exception) -> str:
-    """Returns what is wrong with the numbers of a request, if a failure may be their fault; else
-    "".
-    """
-    if isinstance(problem, NotFinite):
-        return (
-            f"{problem} is not finite with the values that were sent: smaller numbers, and lists "
-            "with at least one id that the model does not mask, were expected"
-        )
-    if isinstance(problem, ComputationFailed):
-        return (
-            "a tower cannot compute with the values that were sent: ids within the tables that it "
-            "reads itself, and lists with at least one id that the model does not mask, were "
-            "expected"
-        )
-    return ""
-
-
-def _sends_numbers(manifest: Manifest, request: Request) -> bool:
-    """Returns whether a request sends numbers to compute with: vectors, weights or values of dense
-    features.
-    """
-    if request.holds_vectors:
-        return True
-    for columns in vars(request).values():
-        if not isinstance(columns, Mapping):
-            continue
-        for name, column in columns.items():
-            if not isinstance(column, Column):
-                continue
-            readers = manifest.inputs.get(name, ())
-            dense = any(isinstance(manifest.features[reader], DenseFeature) for reader in readers)
-            if dense or column.weights is not None:
-                return True
-    return False

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from service.config import ServiceSettings
 from service.engine.calls import FILTER_DEPTH_MAX, Filter, Ids
-from service.errors import InvalidArgument, TooLarge
+from service.errors import FieldViolation, InvalidArgument, TooLarge
 
 NUMBER_BYTES = 16
 """The longest float32, such as -1.2345678e-38, with its separators."""
@@ -27,14 +27,12 @@ _POSITION_BYTES = 12
 """The longest position of a candidate among those sent, with its comma."""
 
 
-def at_most(settings: ServiceSettings, setting: str, count: int, where: str) -> None:
-    """Raises TooLarge if `where`, a request or a field, has more than the limit
-    `setting` allows.
-    """
+def at_most(settings: ServiceSettings, setting: str, count: int, field: str) -> None:
+    """Raises TooLarge if a field, or `request`, has more than the limit `setting` allows."""
     limit: int = getattr(settings, setting)
     if count > limit:
-        what = setting.removeprefix("max_")
-        raise TooLarge(f"{where} has {count} {what}; at most {limit} are accepted ({setting})")
+        size = f"{count} {setting.removeprefix('max_')}"
+        raise TooLarge.of_limit(field, size, limit, setting)
 
 
 def check_k(k: int, default: int, max_k: int) -> int:
@@ -44,17 +42,16 @@ def check_k(k: int, default: int, max_k: int) -> int:
       InvalidArgument: k is negative or over its limit.
     """
     if not 0 <= k <= max_k:
-        raise InvalidArgument(
-            f"k is {k}; 1 to {max_k} (max_k), or 0 for {default or 'all'}, was expected"
-        )
+        expected = f"1 to {max_k} (max_k), or 0 for {default or 'all'}"
+        raise InvalidArgument.of_field("k", k, expected)
     return k or min(default, max_k)
 
 
 def check_queries(n: int, settings: ServiceSettings) -> None:
     """Rejects a request of no query, or of more than `max_queries`."""
     if n < 1:
-        raise InvalidArgument("the request has no query")
-    at_most(settings, "max_queries", n, "the request")
+        raise InvalidArgument.of_field("request", "no query", "at least one", "has")
+    at_most(settings, "max_queries", n, "request")
 
 
 def check_values(settings: ServiceSettings, columns: Iterable[Column], *ids: Ids | None) -> None:
@@ -62,23 +59,21 @@ def check_values(settings: ServiceSettings, columns: Iterable[Column], *ids: Ids
     total = sum([column.values.size for column in columns]) + sum(
         [each.size for each in ids if each is not None]
     )
-    at_most(settings, "max_values", total, "the request, ids included,")
+    at_most(settings, "max_values", total, "request")
 
 
 def check_depth(where: str, depth: int) -> None:
     """Rejects a filter that lies too deep in others, before it is read."""
     if depth > FILTER_DEPTH_MAX:
-        raise TooLarge(f"{where} is a filter at level {depth}; {FILTER_DEPTH_MAX} are accepted")
+        raise TooLarge.of_limit(where, f"level {depth}", FILTER_DEPTH_MAX, verb="is a filter at")
 
 
 def check_terms(sent: Filter, settings: ServiceSettings) -> None:
     """Rejects a filter with too many terms: each is a pass over the candidates."""
     limit = settings.max_filter_terms
     if sent.terms > limit:
-        raise TooLarge(
-            f"filter has {sent.terms} conditions, circles and nested filters; at most {limit} are "
-            "accepted (max_filter_terms)"
-        )
+        size = f"{sent.terms} conditions, circles and nested filters"
+        raise TooLarge.of_limit("filter", size, limit, "max_filter_terms")
 
 
 def check_rows(n: int, dim: int, where: str, settings: ServiceSettings, requests: int) -> None:
@@ -140,11 +135,12 @@ def check_bytes(
     """
     limit = settings.max_response_bytes * requests
     if size > limit:
-        message = (
-            f"the response would have {what}, about {size} bytes; at most {limit} are sent "
-            "(max_response_bytes)"
-        )
-        raise TooLarge(f"{message}; {remedy}" if remedy else message)
+        value = f"{what}, about {size} bytes"
+        message = f"the response would have {value}; at most {limit} are sent (max_response_bytes)"
+        if remedy:
+            message = f"{message}; {remedy}"
+        expected = f"at most {limit} bytes (max_response_bytes)"
+        raise TooLarge(message, FieldViolation("response", value, expected))
 
 
 class NotFinite(ArithmeticError):

@@ -27,7 +27,7 @@ from service.engine.calls import Columns, IdLists, Ids, LookedUp, Lookup, NotFou
 from service.engine.execution import Execution, RowsLost
 from service.engine.limits import at_most, check_queries, check_rows
 from service.engine.names import choose_context_store, name_hint, show_id, show_version
-from service.errors import InvalidArgument, NotFound, RowNotFinite
+from service.errors import FieldViolation, InvalidArgument, NotFound, RowNotFinite
 from service.versions.version import LoadedStore, ModelVersion
 
 Rows = NDArray[np.int64]
@@ -38,21 +38,29 @@ class NoSuchCandidate(InvalidArgument):
 
 
 def candidate_positions(
-    corpus: LoadedStore, ids: Ids, not_found: NotFoundRule
+    corpus: LoadedStore, ids: Ids, not_found: NotFoundRule, field: str
 ) -> NDArray[np.int64]:
     """Returns the positions of candidates; -1 for one that is not in the corpus, if such ids are
     skipped.
 
+    Args:
+      corpus: The candidates.
+      ids: The ids of those that are wanted.
+      not_found: What becomes of ids that are not in the corpus.
+      field: The field of the request that holds the ids.
+
     Raises:
       NoSuchCandidate: A candidate is not in the corpus, and that is an error; names both.
     """
-    positions = corpus.store.positions(ids)
+    positions = corpus.store.positions(ids, field)
     if not_found is NotFoundRule.ERROR and (positions < 0).any():
-        shown = show_id(ids[positions < 0][0])
-        raise NoSuchCandidate(
-            f"candidate {shown} is not in corpus {corpus.name!r} of {corpus.entry.size} "
-            "candidates; set not_found to skip to leave such ids out"
+        id_text = show_id(ids[positions < 0][0])
+        corpus_text = f"corpus {corpus.name!r} of {corpus.entry.size} candidates"
+        message = (
+            f"{field}: candidate {id_text} is not in {corpus_text}; set not_found to skip to leave "
+            "such ids out"
         )
+        raise NoSuchCandidate(message, FieldViolation(field, id_text, f"an id in {corpus_text}"))
     return positions
 
 
@@ -159,15 +167,14 @@ def _with_stored(
     if ids is None:
         return sent
     if ids.size != n:
-        raise InvalidArgument(
-            f"{ids.size} context ids were sent for {n} contexts; one per context was expected"
-        )
+        value = f"{ids.size} ids for {n} contexts"
+        raise InvalidArgument.of_field("context_ids", value, "one per context", "has")
     store = choose_context_store(model_version, [name for name in inputs if name not in sent])
     if store is None:
         return sent
     names = [name for name in inputs if name not in sent and name in store.entry.features]
     execution.begin("lookup")
-    positions = store.store.positions(ids, "context")
+    positions = store.store.positions(ids, "context_ids")
     known = positions >= 0
     stored = store.store.features(positions[known], names)
     if not known.all():
@@ -194,10 +201,14 @@ def _with_default(
     default = model_version.manifest.default_of(name)
     weight = np.ones(1, np.float32)
     if default is None:
+        id_text = show_id(ids[~known][0])
+        store_text = f"store {store.name!r} of {store.entry.size} contexts"
+        message = (
+            f"context_ids: context {id_text} is not in {store_text}, and its feature {name!r} has "
+            "no default; send the feature"
+        )
         raise InvalidArgument(
-            f"context {show_id(ids[~known][0])} is not in store {store.name!r} of "
-            f"{store.entry.size} "
-            f"contexts, and its feature {name!r} has no default; send the feature"
+            message, FieldViolation("context_ids", id_text, f"an id in {store_text}")
         )
     if isinstance(default, dict):
         weight = np.asarray(default["weights"], np.float32)
@@ -337,7 +348,7 @@ async def look_up(
     name, feature = embedded_feature(model_version, request.feature)
     (read,) = inputs_of(name, feature)
     n = int(request.ids.values.size)
-    at_most(settings, "max_values", n, "the request")
+    at_most(settings, "max_values", n, "request")
     table = model_version.manifest.tables[feature.table]
     check_rows(n, table.dim, "ids", settings, execution.request_count)
     execution.begin("lookup")
@@ -350,8 +361,9 @@ async def look_up(
         unknown = str(request.ids.values[~found][0])[:128]
         raise UnknownRefused(
             name,
-            f"id {unknown!r} is not in its table, and the feature rejects such ids; set not_found "
-            "to skip to get zeros for them",
+            f"id {unknown!r}",
+            "an id in the table, or not_found set to skip to get zeros",
+            "is not in its table, and the feature rejects such ids",
         )
     not_found = None
     if skips_unknown:
@@ -408,7 +420,9 @@ def embedded_feature(model_version: ModelVersion, name: str) -> tuple[str, Embed
     feature = manifest.features.get(name)
     if feature is None:
         hint = name_hint(name, manifest.features, "has")
-        raise NotFound(f"{show_version(model_version)} has no feature {name[:128]!r}; {hint}")
+        message = f"{show_version(model_version)} has no feature {name[:128]!r}; {hint}"
+        violation = FieldViolation("feature", repr(name[:128]), "a feature with a table")
+        raise NotFound(message, violation)
     if not isinstance(feature, EmbeddedFeature):
         problem = "is dense: it has no table to look up in"
     elif feature.indicator is not None:
@@ -421,4 +435,5 @@ def embedded_feature(model_version: ModelVersion, name: str) -> tuple[str, Embed
         problem = "crosses several inputs: a single id has no row of its table"
     else:
         return name, feature
-    raise InvalidArgument(f"feature {name!r} {problem}")
+    violation = FieldViolation("feature", repr(name), "a feature of which each id has a row")
+    raise InvalidArgument(f"feature {name!r} {problem}", violation)

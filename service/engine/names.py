@@ -9,7 +9,7 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from service.errors import InvalidArgument, NotFound
+from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.versions.version import LoadedStore, LoadedTower, ModelVersion, ServedIndex
 
 Loaded = TypeVar("Loaded")
@@ -26,8 +26,17 @@ SHOWN_CHARS = 128
 """Characters shown of a name or id that a client sent."""
 
 
-def check_names(sent: Iterable[str], known: Collection[str], what: str, owner: str) -> None:
+def check_names(
+    sent: Iterable[str], known: Collection[str], field: str, what: str, owner: str
+) -> None:
     """Rejects names that are not known: a misspelt feature must not silently become its default.
+
+    Args:
+      sent: The names.
+      known: The names that are accepted.
+      field: The field of the request that holds the names.
+      what: What one of them names, with its article.
+      owner: What knows the names.
 
     Raises:
       InvalidArgument: names the first such name and the nearest known one.
@@ -35,7 +44,9 @@ def check_names(sent: Iterable[str], known: Collection[str], what: str, owner: s
     for name in sent:
         if name not in known:
             hint = name_hint(name, known, "takes")
-            raise InvalidArgument(f"{what} {name[:SHOWN_CHARS]!r} is unknown to {owner}; {hint}")
+            value = repr(name[:SHOWN_CHARS])
+            expected = f"{what} of {owner}"
+            raise InvalidArgument.of_field(field, value, expected, "has the unknown name", hint)
 
 
 def name_hint(name: str, known: Iterable[str], verb: str) -> str:
@@ -116,15 +127,16 @@ def choose_context_store(
     """
     if not model_version.contexts:
         where = show_version(model_version)
-        raise InvalidArgument(
-            f"{where} has no context store; send the features instead of context ids"
-        )
+        message = f"{where} has no context store; send the features instead of context_ids"
+        violation = FieldViolation("context_ids", "ids", "the features of contexts")
+        raise InvalidArgument(message, violation)
     return _choose_store(model_version.contexts, inputs, "context stores", "context")
 
 
-def check_attributes(corpus: LoadedStore, attributes: Sequence[str]) -> None:
-    """Rejects attributes that a corpus does not hold."""
-    check_names(attributes, corpus.entry.attributes, "attribute", f"corpus {corpus.name!r}")
+def check_attributes(corpus: LoadedStore, attributes: Iterable[str], field: str) -> None:
+    """Rejects attributes, named in a field of the request, that a corpus does not hold."""
+    owner = f"corpus {corpus.name!r}"
+    check_names(attributes, corpus.entry.attributes, field, "an attribute", owner)
 
 
 def _choose_store(
@@ -135,9 +147,9 @@ def _choose_store(
     ]
     if len(storing) > 1:
         names = ", ".join(repr(store.name) for store in storing)
-        raise InvalidArgument(
-            f"{what} {names} all store {of} features; send the features instead of ids"
-        )
+        field = f"{of}_ids"
+        message = f"{what} {names} all store {of} features; send the features instead of {field}"
+        raise InvalidArgument(message, FieldViolation(field, "ids", f"the features of {of}s"))
     return storing[0] if storing else None
 
 
@@ -150,8 +162,12 @@ def _choose(
         return next(iter(loaded.items()))
     where = show_version(model_version)
     listed = ", ".join(repr(each) for each in sorted(loaded)) or "none"
+    expected = f"one of {listed} of {where}"
     if name:
-        raise NotFound(f"{where} has no {what} {name[:SHOWN_CHARS]!r}; it has {listed}")
+        value = repr(name[:SHOWN_CHARS])
+        message = f"{where} has no {what} {value}; it has {listed}"
+        raise NotFound(message, FieldViolation(field, value, expected))
     if not loaded:
-        raise NotFound(f"{where} has no {what}")
-    raise InvalidArgument(f"{field!r} must be named: {where} has {listed}")
+        violation = FieldViolation(field, "empty", f"a model with a {what}")
+        raise NotFound(f"{where} has no {what}", violation)
+    raise InvalidArgument.of_field(field, "empty", expected)

@@ -140,7 +140,7 @@ async def embed(
       FeatureError: a column does not fit its feature.
     """
     name, tower = choose_tower(model_version, request.tower)
-    check_names(request.features, tower.inputs, "feature", f"tower {name!r}")
+    check_names(request.features, tower.inputs, "features", "a feature", f"tower {name!r}")
     check_values(settings, request.features.values())
     n = lookup.count_queries(model_version, request.features, None, settings)
     check_rows(n, tower.result_dim, "features", settings, execution.request_count)

@@ -93,9 +93,7 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
             return
         message = await self._reading.read(context, MESSAGE_TIMEOUT_S)
         if len(message) > MAX_MESSAGE_BYTES:
-            raise TooLarge(
-                f"the message has {len(message)} bytes; at most {MAX_MESSAGE_BYTES} are accepted"
-            )
+            raise TooLarge.of_limit("message", f"{len(message)} bytes", MAX_MESSAGE_BYTES)
         request = protobuf.parse(HealthCheckRequest, message)
         if handler.unary_unary is not None:
             await context.write(await handler.unary_unary(request, context))

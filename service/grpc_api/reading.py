@@ -105,7 +105,7 @@ class Reading:
                 "the call ended before its message arrived: the client left, or gRPC rejected a "
                 "message of more than max_request_bytes"
             ) from None
-        raise InvalidArgument("the call has no message; one was expected")
+        raise InvalidArgument.of_field("call", "no message", "one", "has")
 
     @contextlib.contextmanager
     def _counted(self, peer: str) -> Iterator[Connection]:

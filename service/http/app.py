@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from service.change_routes import raise_query_problem
 from service.changes.follower import Changes
 from service.dataplane import Dataplane
-from service.errors import InvalidArgument, NotFound
+from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.http.admission import Admission
 from service.http.calls import CallEndpoint
 from service.http.change_routes import add_change_routes
@@ -81,9 +81,13 @@ async def _raise_as_service_error(request: Request, problem: Exception) -> Respo
     """Turns the framework's own errors, 404 and 405 among them, into errors of the service."""
     assert isinstance(problem, HTTPException)  # noqa: S101 - registered for it
     if _EMPTY_NAME.fullmatch(request.url.path):
-        raise InvalidArgument("a name in the path is empty; /v1/models/MODEL was expected")
+        message = "a name in the path is empty; /v1/models/MODEL was expected"
+        violation = FieldViolation("path", "an empty name", "/v1/models/MODEL")
+        raise InvalidArgument(message, violation)
     if problem.status_code == 404:
-        raise NotFound(f"path {request.url.path[:80]!r} does not exist; /docs lists the paths")
+        path = repr(request.url.path[:80])
+        message = f"path {path} does not exist; /docs lists the paths"
+        raise NotFound(message, FieldViolation("path", path, "a path that /docs lists"))
     if problem.status_code == 405:
         raise MethodNotAllowed(request.method, (problem.headers or {}).get("Allow", ""))
     raise InvalidArgument(problem.detail)

@@ -28,7 +28,14 @@ from service.codec.operations import OPERATIONS
 from service.dataplane import Dataplane
 from service.engine.calls import Target
 from service.engine.context import RequestContext
-from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, NotFound, TooLarge
+from service.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    FieldViolation,
+    InvalidArgument,
+    NotFound,
+    TooLarge,
+)
 from service.http.admission import is_unusual
 from service.http.errors import MethodNotAllowed
 from service.security.principal import authorize
@@ -62,7 +69,7 @@ def target_of(model: str, version: str | None = None, label: str | None = None) 
     if version is None:
         return Target(model, label=label or "")
     if not (version.isascii() and version.isdecimal() and len(version) < 20):
-        raise InvalidArgument(f"version is {version[:40]!r}; a positive integer was expected")
+        raise InvalidArgument.of_field("version", repr(version[:40]), "a positive integer")
     return Target(model, int(version))
 
 
@@ -82,9 +89,10 @@ class CallEndpoint:
         headers = scope["state"]["headers"]
         context: RequestContext = scope["state"]["context"]
         if path["call"] not in OPERATIONS:
-            raise NotFound(
-                f"call {path['call'][:40]!r} does not exist; the calls are {', '.join(OPERATIONS)}"
-            )
+            name = repr(path["call"][:40])
+            names = ", ".join(OPERATIONS)
+            message = f"call {name} does not exist; the calls are {names}"
+            raise NotFound(message, FieldViolation("call", name, f"one of {names}"))
         operation = OPERATIONS[path["call"]]
         context.call = operation.name
         context.model = path["model"]
@@ -166,9 +174,7 @@ class BodyReader:
         if "content-encoding" in headers:
             encoding = headers["content-encoding"].strip().lower()
         if encoding not in {"identity", "gzip"}:
-            raise InvalidArgument(
-                f"content-encoding is {encoding[:40]!r}; gzip or none was expected"
-            )
+            raise InvalidArgument.of_field("content-encoding", repr(encoding[:40]), "gzip or none")
         if "content-length" in headers:
             self._check(int(headers["content-length"]))
         body = await self._receive(context, receive)
@@ -178,9 +184,8 @@ class BodyReader:
 
     def _check(self, size: int, form: str = "") -> None:
         if size > self._limit:
-            raise TooLarge(
-                f"the body has {size} bytes or more{form}; at most {self._limit} are accepted"
-            )
+            size_text = f"{size} bytes or more{form}"
+            raise TooLarge.of_limit("body", size_text, self._limit, "max_request_bytes")
 
     async def _receive(self, context: RequestContext, receive: Receive) -> bytes:
         task = asyncio.current_task()
@@ -248,18 +253,18 @@ class BodyReader:
                 else:
                     step = await self._dataplane.offload(gzip.decompress, rest, reserved)
             except zlib.error:
-                raise InvalidArgument(
-                    "the body is not gzip, although content-encoding says so"
-                ) from None
+                expected = "gzip as content-encoding says"
+                raise InvalidArgument.of_field("body", "not gzip", expected) from None
             self._budget.release(context, reserved - len(step))
             size = size + len(step)
             rest = gzip.unconsumed_tail
             self._check(size, " decompressed")
             if not step and not rest and not gzip.eof:
-                raise InvalidArgument("the gzip body is truncated")
+                raise InvalidArgument.of_field("body", "truncated", "a whole body of gzip")
             steps.append(step)
         if gzip.unused_data:
-            raise InvalidArgument("the body has more than one gzip member, or bytes after it")
+            value = "more than one gzip member, or bytes after it"
+            raise InvalidArgument.of_field("body", value, "one", "has")
         self._budget.release(context, len(body))
         return b"".join(steps)
 

@@ -17,7 +17,7 @@ from service.codec.metadata import PROTOBUF, accepts_protobuf
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.http.calls import BodyReader
-from service.http.schemas import ERRORS
+from service.http.error_schemas import ERRORS
 from service.security.principal import authorize_change
 
 

@@ -24,8 +24,9 @@ from service.codec.metadata import (
 from service.dataplane import Dataplane
 from service.engine.calls import Target
 from service.errors import ServiceError
+from service.http.error_schemas import ERRORS
 from service.http.routes import MODEL_PATHS
-from service.http.schemas import ERRORS, SCHEMAS
+from service.http.schemas import SCHEMAS
 from service.openapi import typed_endpoint
 from service.security.principal import Principal, authorize
 

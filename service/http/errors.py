@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.errors import InvalidArgument
+from service.errors import FieldViolation, InvalidArgument
 
 
 class MethodNotAllowed(InvalidArgument):
@@ -10,5 +10,6 @@ class MethodNotAllowed(InvalidArgument):
 
     def __init__(self, method: str, allowed: str) -> None:
         """Creates the error; `allowed`: the methods of the path."""
-        super().__init__(f"method {method[:20]} is not allowed for this path; {allowed} is")
+        message = f"method {method[:20]} is not allowed for this path; {allowed} is"
+        super().__init__(message, FieldViolation("method", method[:20], allowed))
         self.allowed = allowed

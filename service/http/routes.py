@@ -13,6 +13,7 @@ from service.dataplane import Dataplane
 from service.engine.context import RequestContext
 from service.errors import NotReady
 from service.http.calls import target_of
+from service.http.error_schemas import ERRORS
 from service.http.middleware import response_of
 from service.http.model_schemas import (
     LiveResponse,
@@ -20,7 +21,6 @@ from service.http.model_schemas import (
     ModelsResponse,
     ReadyResponse,
 )
-from service.http.schemas import ERRORS
 from service.observability.metrics import CONTENT_TYPE
 from service.openapi import ResponseSchema
 from service.security.principal import authorize, authorize_all

@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypeAliasType
 
-from service.errors import TRANSPORT_STATUS, Code
 from service.openapi import ABSENT, Features, Id, Int64, ResponseSchema, Schema, example
 
 CandidateFeatures = TypeAliasType(
@@ -359,33 +358,6 @@ class LookupResponse(Response):
     """The ids that the table does not have, if the request skips them."""
 
 
-class ErrorDetails(ResponseSchema):
-    """What failed."""
-
-    code: Code
-    message: str
-    request_id: str
-
-
-class ErrorResponse(ResponseSchema):
-    """The body of every failed request."""
-
-    error: ErrorDetails
-
-
-_CODES = ", ".join(f"{status.http} {code.value}" for code, status in TRANSPORT_STATUS.items())
-_RETRY_AFTER = {
-    "description": "Seconds to wait before the next try, if the code is OVERLOADED.",
-    "schema": {"type": "integer"},
-}
-ERRORS: dict[int | str, dict[str, Any]] = {
-    "default": {
-        "description": _CODES,
-        "model": ErrorResponse,
-        "headers": {"retry-after": _RETRY_AFTER},
-    }
-}
-"""What the document says of the failures of a route."""
 SCHEMAS: dict[str, tuple[type[Schema], type[Response]]] = {
     "retrieve": (RetrieveRequest, RetrieveResponse),
     "rank": (RankRequest, RankResponse),

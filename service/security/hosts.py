@@ -45,7 +45,7 @@ class AllowedHosts:
         if not self._checked or is_allowed(host):
             return
         expected = "a loopback address or a name in" if self._loopback else "a name in"
-        raise PermissionDenied(f"host is {host[:80]!r}; {expected} allowed_hosts was expected")
+        raise PermissionDenied.of_field("host", repr(host[:80]), f"{expected} allowed_hosts")
 
     def _is_allowed(self, host: str) -> bool:
         name = host_name(host)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from service.errors import PermissionDenied
+from service.errors import FieldViolation, PermissionDenied
 
 NAME_CHARS_MAX = 100
 
@@ -34,9 +34,10 @@ def authorize(principal: Principal | None, model: str) -> None:
       PermissionDenied: it may not.
     """
     if principal is not None and principal.models is not None and model not in principal.models:
-        raise PermissionDenied(
-            f"model is {model[:80]!r}; this token is for {_listed(principal.models)}"
-        )
+        value = repr(model[:80])
+        models = _listed(principal.models)
+        message = f"model is {value}; this token is for {models}"
+        raise PermissionDenied(message, FieldViolation("model", value, models))
 
 
 def authorize_change(

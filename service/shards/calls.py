@@ -22,7 +22,7 @@ from service.engine.retrieval import filters, search
 from service.engine.retrieval.filters import Compiled
 from service.engine.retrieval.search import Found
 from service.engine.retrieval.sharded_search import IndexSearch
-from service.errors import InvalidArgument, NotFound
+from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.versions.version import LoadedIndex, ModelVersion, Sizes
 
 _CANDIDATE_BYTES = 8
@@ -180,21 +180,19 @@ def _vectors(model_version: ModelVersion, wanted: RowPositions) -> Stored:
 
 def _table_rows(model_version: ModelVersion, wanted: RowPositions) -> Stored:
     if not wanted.tables:
-        raise InvalidArgument("rows of no table and no index were requested")
+        raise InvalidArgument.of_field("tables", "empty", "at least one table or index")
     found = []
     for name, positions in zip(
         wanted.tables, np.split(wanted.positions, wanted.counts.cumsum()[:-1]), strict=True
     ):
         table = model_version.tables.get(name)
         if table is None:
-            raise NotFound(f"{show_version(model_version)}: no row of {name[:128]!r} is held here")
+            raise _not_held(model_version, "table", name)
         _check_positions(name, positions, table.rows)
         found.append(table.stored(positions.astype(np.int64)))
     if len({values.shape[1:] + scales.shape[1:] for values, scales in found}) != 1:
         names = ", ".join(wanted.tables)[:128]
-        raise InvalidArgument(
-            f"tables {names} were requested together; tables of one row layout were expected"
-        )
+        raise InvalidArgument.of_field("tables", names, "a list of one row layout", "holds")
     values, scales = zip(*found, strict=True)
     return np.concatenate(values), np.concatenate(scales)
 
@@ -254,23 +252,24 @@ def k_max(response_bytes: int) -> int:
 
 def _check_search(wanted: IndexSearch) -> None:
     if not len(wanted.vectors):
-        raise InvalidArgument("the search has no vectors")
+        raise InvalidArgument.of_field("vectors", "empty", "at least one")
     if wanted.k < 1:
-        raise InvalidArgument(f"k is {wanted.k}; at least 1 was expected")
+        raise InvalidArgument.of_field("k", wanted.k, "at least 1")
     if not 0 <= wanted.recall <= 1:
-        raise InvalidArgument(f"recall is {wanted.recall}; 0 to 1 was expected")
+        raise InvalidArgument.of_field("recall", wanted.recall, "0 to 1")
     for positions in (wanted.denied, *wanted.excluded):
         # They are searched by bisection. Differences of uint32 would wrap around.
         if (positions[1:] <= positions[:-1]).any():
-            raise InvalidArgument("denied or excluded positions do not ascend")
+            value = "positions that do not ascend"
+            raise InvalidArgument.of_field("denied or excluded", value, "a list that does", "has")
 
 
 def _check_vectors(vectors: Vectors, index: LoadedIndex) -> None:
     dim = index.entry.dim
     if vectors.shape[1] != dim:
-        raise InvalidArgument(f"vectors have dim {vectors.shape[1]}; {dim} was expected")
+        raise InvalidArgument.of_field("vectors", vectors.shape[1], str(dim), "has dim")
     if not np.isfinite(vectors).all():
-        raise InvalidArgument("vectors hold NaN or an infinity")
+        raise InvalidArgument.of_field("vectors", "NaN or an infinity", "a finite number", "has")
 
 
 def _allowed_here(
@@ -279,10 +278,8 @@ def _allowed_here(
     """Returns which candidates held here each query may find, by position among them."""
     n = len(wanted.vectors)
     if len(wanted.excluded) not in (0, n):
-        raise InvalidArgument(
-            f"{len(wanted.excluded)} lists of exclusions; none, or one each of {n} queries was "
-            "expected"
-        )
+        value = f"{len(wanted.excluded)} lists for {n} queries"
+        raise InvalidArgument.of_field("excluded", value, "none or one of each query", "has")
     bounds = [index.first, index.first + len(index.vectors)]
 
     def held(positions: NDArray[np.uint32]) -> NDArray[Any]:
@@ -296,24 +293,31 @@ def _allowed_here(
 
 def _check(model_version: ModelVersion, request: ShardRequest, settings: ServiceSettings) -> None:
     if request.shard != settings.shard:
-        raise NotFound(f"this process is shard {settings.shard}, not {request.shard}")
+        violation = FieldViolation("shard", str(request.shard), str(settings.shard))
+        raise NotFound(f"this process is shard {settings.shard}, not {request.shard}", violation)
     if model_version.fingerprint != request.fingerprint:
-        raise NotFound(
+        message = (
             f"{show_version(model_version)} is another bundle here; copy the same bundle to all "
             "shards and routers"
         )
+        value = f"fingerprint {request.fingerprint}"
+        raise NotFound(message, FieldViolation("bundle", value, str(model_version.fingerprint)))
 
 
 def _index(model_version: ModelVersion, name: str) -> LoadedIndex:
     if name not in model_version.parts:
-        raise NotFound(
-            f"{show_version(model_version)}: no part of index {name[:128]!r} is held here"
-        )
+        raise _not_held(model_version, "index", name)
     return model_version.parts[name]
+
+
+def _not_held(model_version: ModelVersion, what: str, name: str) -> NotFound:
+    """Returns the error for a table or an index of which this process holds nothing."""
+    value = repr(name[:128])
+    message = f"{show_version(model_version)}: no part of {what} {value} is held here"
+    return NotFound(message, FieldViolation(what, value, f"a {what} that is held here"))
 
 
 def _check_positions(name: str, positions: NDArray[np.uint32], size: int) -> None:
     if positions.size and int(positions.max()) >= size:
-        raise InvalidArgument(
-            f"position {positions.max()} of {name[:128]!r} was requested; {size} rows are held here"
-        )
+        value = f"{positions.max()} of {name[:128]!r}"
+        raise InvalidArgument.of_field("positions", value, f"one below {size}", "has")

@@ -57,10 +57,8 @@ def read_search(
       InvalidArgument: packed bytes are truncated, or the vectors are no [n, dim]; names the field.
     """
     if message.dim < 1 or len(message.vectors) % (4 * message.dim):
-        raise InvalidArgument(
-            f"vectors has {len(message.vectors)} bytes; float32 vectors of dim {message.dim} "
-            "expected"
-        )
+        expected = f"a list of float32 vectors of dim {message.dim}"
+        raise InvalidArgument.of_field("vectors", f"{len(message.vectors)} bytes", expected, "has")
     search = IndexSearch(
         index=message.index,
         vectors=packed(message.vectors, _FLOAT32, "vectors").reshape(-1, message.dim),
@@ -83,20 +81,17 @@ def _row_positions(message: shard_pb.Rows) -> RowPositions:
     if not message.index and (
         counts.size != len(message.tables) or int(counts.sum()) != positions.size
     ):
-        raise InvalidArgument(
-            f"counts has {counts.size} values with the sum {counts.sum()}; one count per table "
-            f"({len(message.tables)}) with the sum {positions.size} was expected"
-        )
+        value = f"{counts.size} values with the sum {counts.sum()}"
+        expected = f"one count per table ({len(message.tables)}) with the sum {positions.size}"
+        raise InvalidArgument.of_field("counts", value, expected, "has")
     return RowPositions(tuple(message.tables), counts, positions, message.index)
 
 
 def _bundle(message: shard_pb.Bundle) -> tuple[Target, int, ShardNumber]:
     """Returns the model and version, the fingerprint and the shard that are meant."""
     if not message.model or message.version < 1:
-        raise InvalidArgument(
-            f"bundle is {message.model!r} version {message.version}; a model and a version are "
-            "expected"
-        )
+        value = f"{message.model!r} version {message.version}"
+        raise InvalidArgument.of_field("bundle", value, "a model and a version")
     target = Target(message.model, message.version)
     return target, message.fingerprint, ShardNumber(message.number, message.total)
 

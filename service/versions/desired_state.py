@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
-from service.errors import InvalidArgument
+from service.errors import FieldViolation, InvalidArgument
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 Version = Annotated[int, Field(ge=1, lt=2**63)]
@@ -77,7 +78,7 @@ class DesiredModel(_Strict):
         try:
             return DesiredModel.model_validate({**self.model_dump(), **fields}, strict=False)
         except ValidationError as problem:
-            raise InvalidArgument(first_error(problem)) from None
+            raise invalid(problem) from None
 
 
 class Desired(_Strict):
@@ -110,8 +111,22 @@ class Desired(_Strict):
 _NOTHING = DesiredModel()
 
 
+def invalid(problem: ValidationError) -> InvalidArgument:
+    """Returns the error for the first thing that is wrong with what was sent."""
+    first = problem.errors()[0]
+    violation = FieldViolation(_path_of(first), _shown(first), first["msg"])
+    return InvalidArgument(first_error(problem), violation)
+
+
 def first_error(problem: ValidationError) -> str:
     """Describes the first thing that is wrong: where, the value, and what was expected."""
     first = problem.errors()[0]
-    where = ".".join(str(part) for part in first["loc"]) or "the content"
-    return f"{where} is {str(first['input'])[:80]!r}: {first['msg']}"
+    return f"{_path_of(first)} is {_shown(first)}: {first['msg']}"
+
+
+def _path_of(error: ErrorDetails) -> str:
+    return ".".join(str(part) for part in error["loc"]) or "the content"
+
+
+def _shown(error: ErrorDetails) -> str:
+    return repr(str(error["input"])[:80])

@@ -15,7 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from service.errors import DataLoss, InvalidArgument, NotFound, NotReady, ServiceError
+from service.errors import (
+    DataLoss,
+    FieldViolation,
+    InvalidArgument,
+    NotFound,
+    NotReady,
+    ServiceError,
+)
 from service.observability.logging import fields, logger
 from service.versions.policy import Arrangement
 from service.versions.version import ModelVersion
@@ -99,15 +106,14 @@ class _Model:
         if label:
             labelled = self.arranged.labels.get(label)
             if labelled is None:
-                raise NotFound(
-                    f"model {name!r} has no label {label[:80]!r}; it has "
-                    f"{_listed(self.arranged.labels)}"
-                )
+                value = repr(label[:80])
+                labels = _listed(self.arranged.labels)
+                message = f"model {name!r} has no label {value}; it has {labels}"
+                raise NotFound(message, FieldViolation("label", value, f"one of {labels}"))
             if version not in {None, labelled}:
-                raise NotFound(
-                    f"label {label!r} of model {name!r} stands for version {labelled}, not for "
-                    f"{version}"
-                )
+                meaning = f"label {label!r} of model {name!r} stands for version {labelled}"
+                violation = FieldViolation("version", str(version), str(labelled))
+                raise NotFound(f"{meaning}, not for {version}", violation)
             version = labelled
             what = f"version {labelled} of model {name!r}, which label {label!r} stands for,"
         if version in self.loaded:
@@ -117,7 +123,9 @@ class _Model:
             raise NotReady(f"{what} is being loaded")
         if state == "failed":
             raise NotReady(f"{what} could not be loaded; the list of models says why")
-        raise NotFound(f"{what} is not served; served: {_listed(self.loaded)}")
+        served = _listed(self.loaded)
+        violation = FieldViolation("version", str(version), f"a served version, {served}")
+        raise NotFound(f"{what} is not served; served: {served}", violation)
 
     def _without_current(self, name: str) -> ServiceError:
         states = {each.state for each in self.unloaded.values()}
@@ -274,15 +282,17 @@ class VersionManager:
             raise NotReady("no model is loaded yet")
         if not self.settled:
             raise NotReady("the models are still being loaded")
+        models = _listed(self._models)
         if not model:
             served = [name for name, found in self._models.items() if found.current]
             # A directory whose versions all failed makes no request ambiguous.
             if len(served) == 1 or len(self._models) == 1:
                 return next(iter(served or self._models))
-            raise InvalidArgument(
-                f"the request must name a model: there are {_listed(self._models)}"
-            )
-        raise NotFound(f"no model {model[:128]!r}; there are {_listed(self._models)}")
+            violation = FieldViolation("model", "empty", f"one of {models}")
+            raise InvalidArgument(f"the request must name a model: there are {models}", violation)
+        value = repr(model[:128])
+        violation = FieldViolation("model", value, f"one of {models}")
+        raise NotFound(f"no model {value}; there are {models}", violation)
 
     def mark(self, model: str, version: int, state: State | None, problem: str = "") -> None:
         """Marks a version as loading, or as failed; None: as neither. What is loaded stays."""

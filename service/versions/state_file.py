@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from bundle.errors import OutputRefused
 from bundle.storage.output_file import OutputFile
 from service.config import ServiceSettings
-from service.errors import NotReady, TooLarge
+from service.errors import FieldViolation, NotReady, TooLarge
 from service.versions.desired_state import Desired, first_error
 
 NAME = ".rowcast-state.json"
@@ -134,10 +134,13 @@ class StateFile:
                     + b"\n"
                 )
                 if len(content) > BYTES_MAX:
-                    raise TooLarge(
+                    message = (
                         f"the state file would have {len(content)} bytes; at most {BYTES_MAX} are "
                         "accepted"
                     )
+                    expected = f"at most {BYTES_MAX} bytes"
+                    violation = FieldViolation("state", f"{len(content)} bytes", expected)
+                    raise TooLarge(message, violation)
                 output.write(content)
                 return desired
         except (StateUnreadable, OutputRefused) as problem:

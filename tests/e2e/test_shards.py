@@ -475,17 +475,17 @@ def test_shard_names_the_problem_of_an_invalid_call(write: Write, launch: Launch
         code, message = refused(tables=["users"], counts=[1], positions=[50])
         assert (code, message) == (
             invalid,
-            "position 50 of 'users' was requested; 50 rows are held here",
+            "positions has 50 of 'users'; one below 50 was expected",
         )
         code, message = refused(tables=["users"], counts=[3], positions=[1, 2])
         assert code == invalid
         assert "counts has 1 values with the sum 3" in message
         code, message = refused(tables=["users", "movies"], counts=[1, 1], positions=[1, 2])
         assert code == invalid
-        assert "tables of one row layout were expected" in message
+        assert "a list of one row layout was expected" in message
         code, message = refused(tables=["colours"], counts=[1], positions=[1])
         assert code == grpc.StatusCode.NOT_FOUND
-        assert "no row of 'colours' is held here" in message
+        assert "no part of table 'colours' is held here" in message
 
         def search_refused(k: int, vector: list[float]) -> tuple[grpc.StatusCode, str]:
             request = shard_pb.SearchRequest(
@@ -505,11 +505,11 @@ def test_shard_names_the_problem_of_an_invalid_call(write: Write, launch: Launch
             assert search_refused(k, zeros) == (invalid, f"k is {k}; at least 1 was expected")
         assert search_refused(2, [0.0, *zeros]) == (
             invalid,
-            f"vectors have dim {dim + 1}; {dim} was expected",
+            f"vectors has dim {dim + 1}; {dim} was expected",
         )
         assert search_refused(2, [float("nan"), *zeros[1:]]) == (
             invalid,
-            "vectors hold NaN or an infinity",
+            "vectors has NaN or an infinity; a finite number was expected",
         )
         bundle.fingerprint ^= 1
         code, message = refused(tables=["users"], counts=[1], positions=[1])

@@ -196,7 +196,10 @@ def test_timestamps_in_buckets_and_an_input_that_nothing_reads(
         ]
         given = [ranked[0].score for ranked in scores]
         np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-5)
-        with pytest.raises(RowcastError, match="'seq_len' is unknown to tower 'rating'"):
+        with pytest.raises(
+            RowcastError,
+            match="unknown name 'seq_len'; a feature of tower 'rating'",
+        ):
             client.rank(
                 {**contexts[0], "seq_len": 6}, candidate_features={"movie": [1]}, model="Rating"
             )

@@ -27,7 +27,7 @@ from tests.models import lookup_rankers as models
 tf = load_tensorflow()
 N = 24
 Sent = dict[str, Any]
-BEYOND = "ids within the tables that it reads itself, .* were expected"
+BEYOND = "ids within the tables that the tower reads itself, .* was expected"
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ RANKERS = [
             "recent": r.integers(-2, 1 << 40, (N, 4)).tolist(),
         },
         refused=(
-            ("words", [[1] * 6] * N, "example 0 has 6 values; a tower takes 5 at most"),
+            ("words", [[1] * 6] * N, "6 values in example 0; a list of at most 5"),
             ("seen", [[9999]] * N, BEYOND),
         ),
     ),

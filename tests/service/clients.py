@@ -21,8 +21,18 @@ SIMPLE = Case("retrieve", "simple", {"requests": [user()]})
 
 def details_of(body: Any) -> pb.ErrorDetails:
     """The error of a JSON body as a message."""
-    error = body["error"]
-    return pb.ErrorDetails(**error | {"code": f"ERROR_CODE_{error['code']}"})
+    error = body["error"] | {"code": f"ERROR_CODE_{body['error']['code']}"}
+    error.pop("retry_after_s", None)  # over the other transports it is a header
+    return pb.ErrorDetails(**error)
+
+
+def _error_of(answer: httpx.Response, protobuf: bool) -> pb.ErrorDetails:
+    details = pb.ErrorDetails()
+    if protobuf:
+        details.ParseFromString(answer.content)
+    else:
+        details.CopyFrom(details_of(answer.json()))
+    return details
 
 
 class Clients:
@@ -39,6 +49,28 @@ class Clients:
 
     def by_http(self, case: Case, protobuf: bool, **headers: str) -> tuple[str, Any]:
         """Returns the code, and the answer's body or the message of the failure."""
+        answer = self._post(case, protobuf, **headers)
+        if answer.status_code == 200:
+            return "OK", answer.content
+        error = _error_of(answer, protobuf)
+        code = code_of(error)
+        assert answer.status_code == TRANSPORT_STATUS[Code(code)].http
+        assert error.request_id == "agree"
+        return code, error.message
+
+    def errors(self, case: Case) -> list[pb.ErrorDetails | None]:
+        """Returns the error of a request that fails by each transport: JSON, protobuf and gRPC.
+        None: gRPC itself rejected the message.
+        """
+        method = OPERATIONS[case.call].method
+        outcome = call(self.channel, method, case.body(), metadata=[("x-request-id", "agree")])
+        return [
+            _error_of(self._post(case, protobuf=False), protobuf=False),
+            _error_of(self._post(case, protobuf=True), protobuf=True),
+            outcome.details,
+        ]
+
+    def _post(self, case: Case, protobuf: bool, **headers: str) -> httpx.Response:
         version = f"/versions/{case.version}" if case.version else ""
         path = f"/v1/models/{case.model}{version}:{case.call}"
         if protobuf:
@@ -50,15 +82,7 @@ class Clients:
             path, content=body, headers={"x-request-id": "agree", **kind, **headers}
         )
         assert answer.headers["x-request-id"] == "agree"
-        if answer.status_code == 200:
-            return "OK", answer.content
-        error = (
-            pb.ErrorDetails.FromString(answer.content) if protobuf else details_of(answer.json())
-        )
-        code = code_of(error)
-        assert answer.status_code == TRANSPORT_STATUS[Code(code)].http
-        assert error.request_id == "agree"
-        return code, error.message
+        return answer
 
     def by_grpc(self, case: Case) -> tuple[str, Any]:
         outcome = call(

@@ -57,20 +57,20 @@ def cases(values: list[int], model: str) -> list[Case]:
 @pytest.mark.parametrize(
     ("model", "values", "counts"),
     [
-        ("exact", MOVIES[:2], "has 2 values; 3 were expected"),
-        ("exact", MOVIES[:1], "has 1 values; 3 were expected"),
-        ("exact", [], "has 0 values; 3 were expected"),
-        ("exact", MOVIES, "has 4 values; 3 were expected"),
-        ("first", MOVIES[:2], "has 2 values; at least 3 were expected"),
-        ("first", [], "has 0 values; at least 3 were expected"),
+        ("exact", MOVIES[:2], "2 values in example 0; a list of 3 was expected"),
+        ("exact", MOVIES[:1], "1 values in example 0; a list of 3 was expected"),
+        ("exact", [], "0 values in example 0; a list of 3 was expected"),
+        ("exact", MOVIES, "4 values in example 0; a list of 3 was expected"),
+        ("first", MOVIES[:2], "2 values in example 0; a list of at least 3 was expected"),
+        ("first", [], "0 values in example 0; a list of at least 3 was expected"),
     ],
 )
 def test_list_of_another_length_is_rejected_alike_by_every_call_and_transport(
     model: str, values: list[int], counts: str, clients: Clients
 ) -> None:
     for case in cases(values, model):
-        name = "recent" if case.call == "rank" else "history"
-        expected = ("INVALID_ARGUMENT", f"feature {name!r}: example 0 {counts}")
+        path = {"rank": "context.recent", "embed": "features.history"}.get(case.call)
+        expected = ("INVALID_ARGUMENT", f"{path or 'context.history'}: {counts}")
         assert clients.all(case) == [expected] * 3
 
 
@@ -97,4 +97,4 @@ def test_missing_list_is_rejected_if_the_input_is_required(clients: Clients) -> 
     case = Case("embed", "none", body, model="exact")
     found = clients.all(case)
     assert {code for code, _ in found} == {"INVALID_ARGUMENT"}
-    assert all("'history'" in message for _, message in found)
+    assert all(message.startswith("features.history: no value") for _, message in found)

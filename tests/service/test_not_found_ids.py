@@ -92,15 +92,19 @@ def test_candidates_that_do_not_exist_are_left_out_and_listed_by_context(
 
 
 def test_candidate_that_does_not_exist_is_an_error_unless_it_is_skipped(clients: Clients) -> None:
-    for call, body in [
-        ("rank", {"requests": [{"context": {"user": 1}, "candidate_ids": [1000, 1]}]}),
-        ("retrieve", {"not_found": "error", "requests": [{"ids": [1]}]}),
+    for call, field, body in [
+        (
+            "rank",
+            "candidate_ids",
+            {"requests": [{"context": {"user": 1}, "candidate_ids": [1000, 1]}]},
+        ),
+        ("retrieve", "ids", {"not_found": "error", "requests": [{"ids": [1]}]}),
     ]:
         outcomes = clients.all(Case(call, "error", body))
         assert [code for code, _ in outcomes] == ["INVALID_ARGUMENT"] * 3
         assert {message for _, message in outcomes} == {
-            "candidate 1 is not in corpus 'movies' of 40 candidates; set not_found to skip to "
-            "leave such ids out"
+            f"{field}: candidate 1 is not in corpus 'movies' of 40 candidates; set not_found to "
+            "skip to leave such ids out"
         }
 
 

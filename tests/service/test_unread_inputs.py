@@ -54,4 +54,4 @@ def test_name_that_nobody_declared_is_rejected_beside_unread_inputs(clients: Cli
     for case in cases({**UNREAD, "lenght": 3}):
         for code, message in clients.all(case):
             assert code == "INVALID_ARGUMENT"
-            assert "'lenght' is unknown to " in message
+            assert "has the unknown name 'lenght'; " in message

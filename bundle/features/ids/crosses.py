@@ -90,7 +90,8 @@ class Crossed:
             first, *others = (key.name for key in self._keys)
             raise FeatureError(
                 first,
-                f"crossed with {', '.join(others)} it has more than {COMBINATIONS_MAX} values",
+                f"more than {COMBINATIONS_MAX} combinations with {', '.join(others)}",
+                "a request with fewer values",
             )
         counts = np.prod(lengths, axis=0, dtype=np.int64)
         offsets = offsets_of(counts)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from bundle.errors import FeatureError, FormatError, UnknownRefused
+from bundle.features.ids.hashing import no_text
 from bundle.features.ids.operations import OPERATIONS, Attributes, Rejected, flushed
 from bundle.format.fields import Boundaries
 from bundle.format.id_graphs import ConstantNode, GraphIds, InputNode, LookupTable, OperationNode
@@ -175,13 +176,19 @@ class Graph:
             try:
                 results[step.position] = step.compute(attributes, *operands)
             except UnknownKey as problem:
-                raise UnknownRefused(feature, str(problem)) from problem
-            except FeatureError as problem:  # raised by a vocabulary, which does not know the input
-                raise FeatureError(feature, problem.problem) from problem
-            except Rejected as problem:
-                raise FeatureError(
-                    feature, f"the model's operation {step.node.op} {problem}, which it fails on"
+                predicate = (
+                    f"is not in vocabulary {problem.vocabulary!r}, and the model fails on such ids"
+                )
+                raise UnknownRefused(
+                    feature, problem.value, "an id in the vocabulary", predicate
                 ) from problem
+            except FeatureError as problem:  # raised by a vocabulary, which does not know the input
+                raise FeatureError(
+                    feature, problem.value, problem.expected, problem.predicate
+                ) from problem
+            except Rejected as problem:
+                value = f"the model's operation {step.node.op} {problem}, which it fails on"
+                raise FeatureError(feature, value, "a value that it computes with") from problem
             except _MISFITS as problem:
                 raise FormatError(
                     f"node {step.position} ({step.node.op}) of a graph of ids does not fit what it "
@@ -226,7 +233,17 @@ class _Step(NamedTuple):
 
 
 class UnknownKey(Exception):
-    """A vocabulary lacks a key, and the model fails on such keys."""
+    """A vocabulary lacks a key, and the model fails on such keys.
+
+    Attributes:
+      value: The key, as a short text.
+      vocabulary: The name of the vocabulary.
+    """
+
+    def __init__(self, key: object, vocabulary: str) -> None:
+        super().__init__(key, vocabulary)
+        self.value = f"id {key!s:.80}"
+        self.vocabulary = vocabulary
 
 
 def _search(table: LookupTable, vocabulary: Vocabulary) -> Callable[..., Array]:
@@ -242,10 +259,7 @@ def _search(table: LookupTable, vocabulary: Vocabulary) -> Callable[..., Array]:
         is_unknown = positions < 0
         if table.is_complete and is_unknown.any():
             key = keys[is_unknown.argmax()]
-            raise UnknownKey(
-                f"id {key!s:.80} is not in vocabulary {table.vocabulary!r}, and the model fails on "
-                "such ids"
-            )
+            raise UnknownKey(key, table.vocabulary)
         values = np.where(is_unknown, default, positions + table.first_value)
         return values if values.dtype == default.dtype else values.astype(default.dtype)
 
@@ -400,8 +414,9 @@ def _int32s(feature: str, values: Values) -> Array:
     if outside.any():
         raise FeatureError(
             feature,
-            f"id {ids[outside.argmax()]} is beyond int32, in which the model computes rows; an id "
-            "in [-2^31, 2^31) was expected",
+            f"id {ids[outside.argmax()]}",
+            "an id in [-2^31, 2^31)",
+            "is beyond int32, in which the model computes rows",
         )
     return ids.astype(np.int32)
 
@@ -420,9 +435,7 @@ def _encoded(feature: str, strings: Sequence[str]) -> Array:
     try:
         texts[:] = list(map(str.encode, strings))
     except UnicodeEncodeError as problem:
-        raise FeatureError(
-            feature, f"a string is no Unicode text: {problem}; UTF-8 was expected"
-        ) from problem
+        raise no_text(feature, problem) from problem
     return texts
 
 

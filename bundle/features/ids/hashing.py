@@ -24,6 +24,11 @@ _START = tuple(
 """Of SipHash."""
 
 
+def no_text(feature: str, problem: UnicodeEncodeError) -> FeatureError:
+    """Returns the error for a string that cannot be encoded."""
+    return FeatureError(feature, "a string", "UTF-8", f"is no Unicode text: {problem}")
+
+
 def hashes(feature: str, texts: Values) -> Hashes:
     """Returns [m] uint64 FarmHash fingerprints of [m] strings.
 
@@ -33,9 +38,7 @@ def hashes(feature: str, texts: Values) -> Hashes:
     try:
         return np.fromiter(map(farmhash.fingerprint64, texts.tolist()), np.uint64, texts.size)
     except UnicodeEncodeError as problem:
-        raise FeatureError(
-            feature, f"a string is no Unicode text: {problem}; UTF-8 was expected"
-        ) from problem
+        raise no_text(feature, problem) from problem
 
 
 def concatenated(first: Hashes, second: Hashes) -> Hashes:

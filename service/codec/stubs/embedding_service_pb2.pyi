@@ -1257,11 +1257,23 @@ class CorpusDetails(_message.Message):
     def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., id_type: _Optional[_Union[DataType, str]] = ..., attributes: _Optional[_Iterable[str]] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ErrorDetails(_message.Message):
-    __slots__ = ("code", "message", "request_id")
+    __slots__ = ("code", "message", "request_id", "violations")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    VIOLATIONS_FIELD_NUMBER: _ClassVar[int]
     code: ErrorCode
     message: str
     request_id: str
-    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    violations: _containers.RepeatedCompositeFieldContainer[FieldViolation]
+    def __init__(self, code: _Optional[_Union[ErrorCode, str]] = ..., message: _Optional[str] = ..., request_id: _Optional[str] = ..., violations: _Optional[_Iterable[_Union[FieldViolation, _Mapping]]] = ...) -> None: ...
+
+class FieldViolation(_message.Message):
+    __slots__ = ("field", "value", "expected")
+    FIELD_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    field: str
+    value: str
+    expected: str
+    def __init__(self, field: _Optional[str] = ..., value: _Optional[str] = ..., expected: _Optional[str] = ...) -> None: ...

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bundle.errors import FormulaError, FormulaUndefined
 from bundle.format.formula import Formula, parse_formula
 from service.engine.names import check_names
-from service.errors import InvalidArgument
+from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedTower
 
 Scores = NDArray[np.float32]
@@ -61,22 +61,23 @@ def ordering(tower: LoadedTower, text: str, others: Collection[str] = ()) -> Ord
     """
     if not text:
         return Ordering(tower, tower.formula)
-    return Ordering(tower, parsed(text, {*tower.heads, *others}, "output", f"tower {tower.name!r}"))
+    owner = f"tower {tower.name!r}"
+    return Ordering(tower, parsed(text, {*tower.heads, *others}, "an output", owner))
 
 
 def parsed(text: str, names: Collection[str], what: str, owner: str) -> Formula:
     """Reads the formula of a request.
 
     Args:
-      names: what it may take; `what` and `owner` say what those are.
+      names: what it may take; `what`, with its article, and `owner` say what those are.
     Raises:
       InvalidArgument: the text is no formula, or takes something else; names the nearest one.
     """
     try:
         formula = _parsed(text)
     except FormulaError as problem:
-        raise InvalidArgument(str(problem)) from problem
-    check_names(formula.names, names, what, f"the formula of {owner}")
+        raise _invalid(text, problem, "a formula of numbers, names and functions") from problem
+    check_names(formula.names, names, "formula", what, owner)
     return formula
 
 
@@ -96,4 +97,9 @@ def evaluated(
         return formula.evaluate(values)
     except FormulaUndefined as problem:
         known = "" if id_of is None else f"; its id is {str(id_of(problem.place))[:128]!r}"
-        raise InvalidArgument(f"{problem}{known}") from problem
+        expected = "a formula with a finite value for each candidate"
+        raise _invalid(formula.text, f"{problem}{known}", expected) from problem
+
+
+def _invalid(text: str, problem: object, expected: str) -> InvalidArgument:
+    return InvalidArgument(str(problem), FieldViolation("formula", repr(text), expected))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
-from bundle.features.columns import Column, checked_offsets, repeated
+from bundle.features.columns import Column, checked_offsets, checked_weights, repeated
 from bundle.features.reader import LostRow
 from bundle.features.sources import Fetched
 from bundle.tables.offsets import lengths_of, offsets_of
@@ -311,9 +311,10 @@ def _plan(model_version: ModelVersion, request: Ranking, settings: ServiceSettin
     """Validates the names and limits of a request."""
     name, tower = choose_ranking_tower(model_version, request.tower)
     where = f"tower {name!r}"
-    check_names(request.context, tower.by_role["context"], "context feature", where)
-    check_names(request.candidate_features, tower.by_role["candidate"], "candidate feature", where)
-    check_names(request.heads, tower.heads, "head", where)
+    check_names(request.context, tower.by_role["context"], "context", "a feature", where)
+    features = request.candidate_features
+    check_names(features, tower.by_role["candidate"], "candidate_features", "a feature", where)
+    check_names(request.heads, tower.heads, "heads", "a head", where)
 
     ordering = formulas.ordering(tower, request.formula)
     k = check_k(request.k, 0, settings.max_k)
@@ -330,14 +331,13 @@ def _candidates(
     """Returns the candidates of a request, with their corpus if it has to supply features."""
     ids = request.candidate_ids
     if ids is None and not request.candidate_features:
-        raise InvalidArgument(
-            "no candidates in the request: set candidate_ids, candidate_features, or both"
-        )
+        expected = "candidate_ids, candidate_features, or both"
+        raise InvalidArgument.of_field("request", "no candidates", expected, "has")
     if ids is None:
         count = lookup.count_examples(model_version.manifest, request.candidate_features)
     else:
         count = int(ids.size)
-    at_most(settings, "max_candidates", count, "the request")
+    at_most(settings, "max_candidates", count, "request")
 
     offsets = request.offsets
     if offsets is None:
@@ -345,7 +345,7 @@ def _candidates(
     else:
         context_count = max(0, int(offsets.size) - 1)
         check_queries(context_count, settings)
-        check_offsets(offsets, context_count, count, "candidates")
+        check_offsets(offsets, context_count, count, "offsets")
 
     missing = set(plan.inputs["candidate"]) - request.candidate_features.keys()
     if ids is None or not missing:
@@ -353,7 +353,7 @@ def _candidates(
     corpus = choose_corpus(model_version, missing)
     if corpus is None:
         return Candidates(offsets, request.candidate_features)
-    positions = lookup.candidate_positions(corpus, ids, request.not_found)
+    positions = lookup.candidate_positions(corpus, ids, request.not_found, "candidate_ids")
     return Candidates(offsets, request.candidate_features, corpus, positions)
 
 
@@ -416,10 +416,8 @@ def _check_divisible(columns: Columns, m: int) -> None:
     """Raises FeatureError if a column of m candidates cannot be divided."""
     for name, column in columns.items():
         checked_offsets(name, column, m)
-        if column.weights is not None and column.weights.shape != column.values.shape:
-            raise FeatureError(
-                name, f"{column.weights.size} weights for {column.values.size} values"
-            )
+        if column.weights is not None:
+            checked_weights(name, column)
 
 
 def _rows(column: Column, m: int, start: int, stop: int) -> Column:

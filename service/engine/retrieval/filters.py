@@ -17,7 +17,7 @@ from bundle.tables.id_values import distinct
 from runtime.exact import VectorBlock
 from service.engine.calls import BOUNDS, Circle, Condition, Filter, Ids
 from service.engine.names import name_hint, show_id
-from service.errors import InvalidArgument
+from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import FilteredCorpus, LoadedIndex
 
 if TYPE_CHECKING:  # faiss is loaded where an index has codes
@@ -153,27 +153,30 @@ def _check_circle(corpus: FilteredCorpus, circle: Circle, where: str) -> None:
         name = getattr(circle, part)
         kind = _kind(corpus, name, f"{where}.{part}")
         if kind not in ("int64", "double"):
-            raise InvalidArgument(f"{where}.{part}: {name!r} is {kind}; a number was expected")
+            raise _mismatch(f"{where}.{part}", name, kind, "a number")
     ranges = {"latitude": (-90, 90), "longitude": (-180, 180), "radius_m": (0, math.inf)}
     for part, (lowest, highest) in ranges.items():
         value = getattr(circle, part)
         if not (lowest <= value <= highest and math.isfinite(value)):
             expected = f"{lowest} to {highest}" if math.isfinite(highest) else "at least 0"
-            raise InvalidArgument(f"{where}.{part} is {value}; {expected} was expected")
+            raise InvalidArgument.of_field(f"{where}.{part}", value, expected)
 
 
 def _kind(corpus: FilteredCorpus, name: str, where: str) -> str:
     """Returns the type of an attribute that requests may filter by."""
     if name not in corpus.entry.attributes:
         hint = name_hint(name, corpus.entry.attributes, "has")
-        raise InvalidArgument(
-            f"{where}: corpus {corpus.name!r} has no attribute {show_id(name)}; {hint}"
-        )
+        owner = f"corpus {corpus.name!r}"
+        message = f"{where}: {owner} has no attribute {show_id(name)}; {hint}"
+        violation = FieldViolation(where, show_id(name), f"an attribute of {owner}")
+        raise InvalidArgument(message, violation)
     if name not in corpus.filters:
-        raise InvalidArgument(
+        message = (
             f"{where}: {name!r} is not filtered on; name it in corpora.{corpus.name}.filters of "
             "the recipe and export again"
         )
+        expected = f"one of {', '.join(map(repr, corpus.filters)) or 'none'}"
+        raise InvalidArgument(message, FieldViolation(where, repr(name), expected))
     return corpus.filters[name].kind
 
 
@@ -182,26 +185,30 @@ def _checked(corpus: FilteredCorpus, name: str, condition: Condition, where: str
     kind = _kind(corpus, name, where)
     given = {part: value for part, value in vars(condition).items() if value is not None}
     if not given:
-        raise InvalidArgument(f"{where} has no condition; {_PARTS} was expected")
+        raise InvalidArgument.of_field(where, "no condition", _PARTS, "has")
     for part, value in given.items():
         if part == "is_null":
             continue
         if part in BOUNDS:
             if kind not in ("int64", "double"):
-                raise InvalidArgument(
-                    f"{where}.{part}: bounds apply to numbers; {name!r} is {kind}"
-                )
+                raise _mismatch(f"{where}.{part}", name, kind, "a number for bounds")
             if not math.isfinite(value):
-                raise InvalidArgument(f"{where}.{part} is {value}; a finite number was expected")
+                raise InvalidArgument.of_field(f"{where}.{part}", value, "a finite number")
         elif kind == "double":
-            raise InvalidArgument(
-                f"{where}.{part}: {name!r} is double; ge, gt, le, lt or is_null was expected"
-            )
+            raise _mismatch(f"{where}.{part}", name, kind, "ge, gt, le, lt or is_null")
         elif part == "allow" and not value.size:
-            raise InvalidArgument(f"{where}.allow is empty; leave it out to allow all")
+            raise InvalidArgument.of_field(
+                f"{where}.allow", "empty", "at least one value", hint="leave it out to allow all"
+            )
         else:
             given[part] = _tokens(kind, value, f"{where}.{part}")
     return Condition(**given)
+
+
+def _mismatch(where: str, name: str, kind: str, expected: str) -> InvalidArgument:
+    """Returns the error for a part of a filter that does not suit the type of its attribute."""
+    message = f"{where}: {name!r} is {kind}; {expected} was expected"
+    return InvalidArgument(message, FieldViolation(where, f"{name!r} of type {kind}", expected))
 
 
 def _tokens(kind: str, ids: Ids, where: str) -> Ids:
@@ -210,12 +217,12 @@ def _tokens(kind: str, ids: Ids, where: str) -> Ids:
         try:
             return id_values.integers(where, ids)
         except FeatureError as problem:
-            raise InvalidArgument(f"{where}: {problem.problem}") from problem
+            raise InvalidArgument.of_misfit(where, problem) from problem
     for token in ids.tolist():
         if kind == "bool" and token not in _TRUTHS:
-            raise InvalidArgument(f"{where} holds {show_id(token)}; true or false was expected")
+            raise InvalidArgument.of_field(where, show_id(token), "true or false", "holds")
         if not isinstance(token, str):
-            raise InvalidArgument(f"{where} holds {show_id(token)}; a string was expected")
+            raise InvalidArgument.of_field(where, show_id(token), "a string", "holds")
     if kind == "bool":
         return np.array([_TRUTHS[token] for token in ids.tolist()], np.int64)
     return ids.astype(object)  # none at all come as integers

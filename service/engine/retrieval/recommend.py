@@ -58,7 +58,8 @@ async def recommend(
         tower, request.formula, ("retrieval_score", *reordering.numeric_attributes(corpus))
     )
     known = {**query_tower.inputs, **tower.by_role["context"]}
-    check_names(request.context, known, "feature", f"index {index_name!r} with tower {name!r}")
+    owner = f"index {index_name!r} with tower {name!r}"
+    check_names(request.context, known, "context", "a feature", owner)
     retrieve.check_selection(index, request, settings, None, *request.context.values())
     n = lookup.count_queries(model_version, request.context, request.context_ids, settings)
     k = check_k(request.k, K_DEFAULT, settings.max_k)

@@ -22,7 +22,7 @@ from service.engine.names import check_attributes
 from service.engine.ranking import formulas
 from service.engine.retrieval import sharded_search
 from service.engine.retrieval.search import Found, joined
-from service.errors import InvalidArgument
+from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedStore, ServedIndex
 
 Scores = NDArray[np.float32]
@@ -40,42 +40,45 @@ def check(request: Selecting, corpus: LoadedStore, k: int) -> None:
         expected.
     """
     if request.pool_size and request.pool_size < k:
-        raise InvalidArgument(f"pool_size is {request.pool_size}, fewer than k, which is {k}")
+        message = f"pool_size is {request.pool_size}, fewer than k, which is {k}"
+        violation = FieldViolation("pool_size", str(request.pool_size), "at least k")
+        raise InvalidArgument(message, violation)
     if request.offset is not None:
         _check_page(request, request.offset, k)
     if not 0 <= request.diversity <= 1:
-        raise InvalidArgument(f"diversity is {request.diversity}; 0 to 1 was expected")
+        raise InvalidArgument.of_field("diversity", request.diversity, "0 to 1")
     if request.min_score is not None and not math.isfinite(request.min_score):
-        raise InvalidArgument(f"min_score is {request.min_score}; a finite number was expected")
+        raise InvalidArgument.of_field("min_score", request.min_score, "a finite number")
     if request.crowding:
         _check_crowding(request.crowding, corpus)
 
 
 def _check_crowding(crowding: Mapping[str, int], corpus: LoadedStore) -> None:
-    check_attributes(corpus, list(crowding))
+    check_attributes(corpus, crowding, "crowding")
     for name, maximum in crowding.items():
         kind = corpus.entry.attributes[name]
         if kind not in _DISTINCT:
-            raise InvalidArgument(
-                f"crowding.{name}: the values of {name!r} are {kind}; one of "
-                f"{', '.join(_DISTINCT)} was expected"
-            )
+            value = f"an attribute of type {kind}"
+            expected = f"one of type {', '.join(_DISTINCT)}"
+            raise InvalidArgument.of_field(f"crowding.{name}", value, expected)
         if maximum < 1:
-            raise InvalidArgument(f"crowding.{name} is {maximum}; at least 1 was expected")
+            raise InvalidArgument.of_field(f"crowding.{name}", maximum, "at least 1")
 
 
 def _check_page(request: Selecting, offset: int, k: int) -> None:
     if offset < 0:
-        raise InvalidArgument(f"offset is {offset}; at least 0 was expected")
+        raise InvalidArgument.of_field("offset", offset, "at least 0")
     if not request.pool_size:
-        raise InvalidArgument(
-            "offset was sent without pool_size; send the size of the pool, the same for each page"
-        )
+        expected = "the size of the pool, the same for each page"
+        message = f"offset was sent without pool_size; send {expected}"
+        raise InvalidArgument(message, FieldViolation("pool_size", "empty", expected))
     if offset + k > request.pool_size:
-        raise InvalidArgument(
+        expected = "offset + k of at most pool_size"
+        message = (
             f"offset is {offset} and k is {k}, more than the {request.pool_size} candidates of "
-            "the pool; offset + k of at most that was expected"
+            f"the pool; {expected} was expected"
         )
+        raise InvalidArgument(message, FieldViolation("offset", str(offset), expected))
 
 
 def numeric_attributes(corpus: LoadedStore) -> list[str]:

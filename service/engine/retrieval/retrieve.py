@@ -56,7 +56,7 @@ from service.engine.retrieval.search import (
     SearchedPart,
     SearchOptions,
 )
-from service.errors import InvalidArgument
+from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedStore, ModelVersion, ServedIndex
 
 Positions = NDArray[Any]
@@ -82,7 +82,7 @@ async def retrieve(
     formula = None
     if request.formula:
         names = {"score", *reordering.numeric_attributes(index.corpus)}
-        formula = formulas.parsed(request.formula, names, "name", f"index {name!r}")
+        formula = formulas.parsed(request.formula, names, "a name", f"index {name!r}")
     vectors, examples, n = await _queries(model_version, index, request, k, settings, execution)
     offsets = request.query_offsets
     own = list[Positions]()
@@ -161,7 +161,7 @@ async def pool(
     """
     n = len(queries.allowed.excluded)
     fetched = min(request.retrieved_count, index.corpus.entry.size)
-    at_most(settings, "max_candidates", n * fetched, "the request, over all queries,")
+    at_most(settings, "max_candidates", n * fetched, "request")
     found = await _find(index, queries, request, fetched, execution)
     if not request.crowding or request.offset is not None:
         return found
@@ -206,7 +206,7 @@ def check_selection(
     Args:
       ids, columns: of the queries.
     """
-    check_attributes(index.corpus, request.attributes)
+    check_attributes(index.corpus, request.attributes, "attributes")
     excluded = request.exclude_ids.ids if request.exclude_ids else None
     negatives = request.negative_ids.ids if request.negative_ids else None
     if negatives is not None:  # their vectors are read
@@ -214,7 +214,7 @@ def check_selection(
     tokens = [] if request.filter is None else request.filter.tokens
     check_values(settings, columns, ids, excluded, negatives, request.context_ids, *tokens)
     if not 0 <= request.recall <= 1:
-        raise InvalidArgument(f"recall is {request.recall}; 0 (as exported) to 1 was expected")
+        raise InvalidArgument.of_field("recall", request.recall, "0 (as exported) to 1")
 
 
 def check_response(
@@ -278,9 +278,7 @@ async def avoid_negatives(
     """
     if request.negative_ids is None:
         return vectors, own
-    negatives = _positions_by_query(
-        index.corpus, request.negative_ids, n, "negative_ids", "negative example"
-    )
+    negatives = _positions_by_query(index.corpus, request.negative_ids, n, "negative")
     unwanted = negatives
     if own:
         unwanted = [np.concatenate(pair) for pair in zip(own, negatives, strict=True)]
@@ -381,21 +379,21 @@ def _excluded(
     denied = corpus.unavailable
     lists = list(own)
     if exclude is not None:
-        sent = _positions_by_query(corpus, exclude, n, "exclude_ids", "excluded candidate")
+        positions = _positions_by_query(corpus, exclude, n, "exclude")
         if n > 1 and exclude.offsets is None:
-            further = _further(sent[0], denied)
+            further = _further(positions[0], denied)
             denied = np.insert(denied, np.searchsorted(denied, further), further)
         elif lists:
-            lists = [np.concatenate(pair) for pair in zip(lists, sent, strict=True)]
+            lists = [np.concatenate(pair) for pair in zip(lists, positions, strict=True)]
         else:
-            lists = sent
+            lists = positions
     if not lists:
         return denied, [_NONE] * n
     return denied, [_further(each, denied) for each in lists]
 
 
 def _positions_by_query(
-    corpus: LoadedStore, lists: IdLists, n: int, field: str, what: str
+    corpus: LoadedStore, lists: IdLists, n: int, prefix: str
 ) -> list[Positions]:
     """Returns the positions of each query's ids; unknown ids have none.
 
@@ -403,12 +401,11 @@ def _positions_by_query(
       corpus: The candidates.
       lists: The ids.
       n: The number of queries.
-      field: Names the lists in errors.
-      what: Names one id of them in errors.
+      prefix: What the fields of the lists, `_ids` and `_offsets`, begin with.
     """
     if lists.offsets is not None:
-        check_offsets(lists.offsets, n, int(lists.ids.size), field)
-    positions = corpus.store.positions(lists.ids, what)
+        check_offsets(lists.offsets, n, int(lists.ids.size), f"{prefix}_offsets")
+    positions = corpus.store.positions(lists.ids, f"{prefix}_ids")
     if n == 1 or lists.offsets is None:
         return [positions[positions >= 0]] * n
     return [each[each >= 0] for each in np.split(positions, lists.offsets[1:-1])]
@@ -425,12 +422,18 @@ def _count_queries(request: Retrieval, offsets: Offsets | None, vectors: int) ->
     if offsets is None:
         return vectors
     if request.vectors is None and request.ids is None:
-        raise InvalidArgument("query_offsets are accepted only with vectors or ids")
+        message = "query_offsets are accepted only with vectors or ids"
+        violation = FieldViolation("query_offsets", "neither", "vectors or ids beside them")
+        raise InvalidArgument(message, violation)
     n = max(1, offsets.size - 1)
     check_offsets(offsets, n, vectors, "query_offsets")
     empty = np.flatnonzero(offsets[1:] == offsets[:-1])
     if empty.size:
-        raise InvalidArgument(f"query {empty[0]} has no vectors or ids; at least one was expected")
+        field = "ids"
+        if request.vectors is not None:
+            field = "vectors"
+        value = f"none for query {empty[0]}"
+        raise InvalidArgument.of_field(field, value, "at least one", "has")
     return n
 
 
@@ -449,10 +452,9 @@ async def _queries(
     if request.context_ids is not None and request.context is None:
         given.append("context_ids")
     if len(given) != 1:
-        raise InvalidArgument(
-            "exactly one of context (or context ids), vectors, and ids was expected; got "
-            f"{', '.join(given) or 'none of them'}"
-        )
+        value = ", ".join(given) or "no query"
+        expected = "exactly one of context (or context ids), vectors, and ids"
+        raise InvalidArgument.of_field("request", value, expected, "has")
 
     if request.ids is not None:
         check_queries(int(request.ids.size), settings)
@@ -469,7 +471,7 @@ async def _queries(
     name = index.entry.query_tower
     sent = request.context or {}
     tower = model_version.towers[name]
-    check_names(sent, tower.inputs, "feature", f"query tower {name!r}")
+    check_names(sent, tower.inputs, "context", "a feature", f"query tower {name!r}")
     n = lookup.count_queries(model_version, sent, request.context_ids, settings)
     _count_queries(request, request.query_offsets, n)
     check_response(index, request, n, k, settings, execution)
@@ -485,14 +487,13 @@ def _sent_vectors(dim: int, vectors: Vectors, settings: ServiceSettings) -> Vect
             array = array.astype(np.float32)
     array = np.ascontiguousarray(array)
     if array.ndim > 2 or (array.ndim == 2 and array.shape[1] != dim) or array.size % dim:
-        raise InvalidArgument(
-            f"vectors of shape {list(array.shape)}; [n, {dim}] float32 is expected"
+        raise InvalidArgument.of_field(
+            "vectors", list(array.shape), f"[n, {dim}] float32", "has shape"
         )
     array = array.reshape(-1, dim)
     check_queries(array.shape[0], settings)
     finite = np.isfinite(array)
     if np.count_nonzero(finite) < finite.size:  # counting is much cheaper than all()
-        raise InvalidArgument(
-            f"vector {int(np.argmin(finite.all(axis=1)))} holds NaN or an infinity"
-        )
+        value = f"NaN or an infinity in vector {int(np.argmin(finite.all(axis=1)))}"
+        raise InvalidArgument.of_field("vectors", value, "a finite number", "holds")
     return array

@@ -86,7 +86,7 @@ def test_write_of_several_features_fills_their_columns_from_ids_alone(tmp_path: 
         reader.write([place], sent | {"f2": Column(np.array([0, 9, 3]))}, 3)
     with pytest.raises(FeatureError, match="'mood': nan is not finite"):
         reader.write([place], sent | {"mood": Column(np.full(6, np.nan, np.float32))}, 3)
-    with pytest.raises(FeatureError, match=r"'mood'.*example 0 has 3"):
+    with pytest.raises(FeatureError, match=r"'mood'.*3 numbers in example 0"):
         reader.write(
             [place], sent | {"mood": Column(np.zeros(6, np.float32), np.array([0, 3, 4, 6]))}, 3
         )

@@ -55,7 +55,7 @@ def test_dense_bags_and_their_weights_are_padded_with_zeros(
 
 
 def test_dense_bag_that_is_too_long_is_rejected_with_its_example() -> None:
-    with pytest.raises(FeatureError, match="example 1 has 4 values; a tower takes 3 at most"):
+    with pytest.raises(FeatureError, match="4 values in example 1; a list of at most 3"):
         feature("padded").activation({"bag": Column(IDS, np.array([0, 0, 4]))}, 2)
 
 

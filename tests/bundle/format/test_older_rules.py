@@ -296,7 +296,7 @@ def test_joined_values_give_the_same_rows(
 
 
 def test_input_that_a_rule_did_not_take_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(FeatureError, match="7 is an integer; the ids of this feature are strings"):
+    with pytest.raises(FeatureError, match="7 is an integer; a string was expected"):
         rows(tmp_path, {"kind": "text", "ids": hashed()}, column(7))
 
 

@@ -521,10 +521,10 @@ def test_reads_of_what_a_changed_store_does_not_hold_raise(tmp_path: Path) -> No
     with pytest.raises(FeatureError, match="'color'"):
         store.features(np.array([5]), ["color"])
     for find in (store.positions, changes.delete):
-        with pytest.raises(UnknownCandidate, match=r"candidate 1\.0 is no id"):
+        with pytest.raises(UnknownCandidate, match=r"ids: 1\.0 is no id"):
             find(np.array([1.0]))
-    with pytest.raises(UnknownCandidate, match="denied candidate 'x' is no integer id"):
-        store.positions(objects("x"), "denied candidate")
+    with pytest.raises(UnknownCandidate, match="exclude_ids: 'x' is no integer id"):
+        store.positions(objects("x"), "exclude_ids")
 
 
 def test_ids_that_are_sent_as_decimal_strings_lead_to_changed_candidates(tmp_path: Path) -> None:

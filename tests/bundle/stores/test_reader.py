@@ -128,8 +128,8 @@ def test_store_positions_of_ids_of_another_type_raise(tmp_path: Path) -> None:
     names = write(tmp_path / "s", objects("a", "b", "c"))
     assert numbers.positions(objects("-2")).tolist() == [1]
     for store, ids in ((numbers, objects("x")), (numbers, np.array([1.0])), (names, np.array([1]))):
-        with pytest.raises(UnknownCandidate, match=f"^excluded candidate {ids.tolist()[0]!r} is"):
-            store.positions(ids, "excluded candidate")
+        with pytest.raises(UnknownCandidate, match=f"^exclude_ids: {ids.tolist()[0]!r} is"):
+            store.positions(ids, "exclude_ids")
 
 
 def test_store_read_of_an_unknown_feature_or_position_raises(tmp_path: Path) -> None:

@@ -131,10 +131,10 @@ WEIGHTED = embedded(
             HISTORY,
             THREE,
             {"default": []},
-            "features.seen.default: example 0 has 0 values; 3 were expected; write a default of "
-            "that length, or what pads a shorter one as inputs.seen.pad",
+            "features.seen.default: 0 values in example 0; a list of 3 was expected; write a "
+            "default of that length, or what pads a shorter one as inputs.seen.pad",
         ),
-        (HISTORY, THREE | {"pad": 0}, {"default": [1, 2, 3, 4]}, "at most 3 were expected"),
+        (HISTORY, THREE | {"pad": 0}, {"default": [1, 2, 3, 4]}, "at most 3 was expected"),
     ],
 )
 def test_pad_or_default_that_does_not_fit_is_refused(

@@ -39,7 +39,7 @@ def test_disk_that_fails_is_reported_with_its_path_and_the_cure(
     ("problem", "kind", "told"),
     [
         (
-            FeatureError("year", "it is no number"),
+            FeatureError("year", "it", "a number", "is no number"),
             UsageError,
             "an example or candidate does not fit: feature 'year': it is no number",
         ),

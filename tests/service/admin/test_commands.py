@@ -109,7 +109,7 @@ def test_edit_changes_what_it_names_and_nothing_else(
             {"label": "b", "version": 1},
             "labels is",
         ),
-        ("rollback", NOTHING, {"version": 5}, "one before 5"),
+        ("rollback", NOTHING, {"version": 5}, "one before the current version 5"),
         (
             "deny/remove",
             DesiredModel(denied=("7",)),

@@ -74,7 +74,10 @@ def test_streams_show_where_their_reader_continues(
     assert (result["is_repeated"], result["stream_offset"]) == (True, 7)
     backwards = {**body, "offset": 9, "from_offset": 9}
     response = send(service, TRAINER, backwards)
-    assert "from_offset is 9; a number below offset, 9" in response.json()["error"]["message"]
+    assert (
+        "from_offset is 9 with an offset of 9; a number below offset"
+        in response.json()["error"]["message"]
+    )
 
     headers = {"authorization": f"Bearer {TRAINER}"}
     url = f"{service.http}/v1/models/movies/changes"

@@ -201,8 +201,8 @@ def test_keys_follow_one_another_in_a_log_that_was_recovered(
 @pytest.mark.parametrize(
     ("feature", "table", "key", "error", "message"),
     [
-        ("user", "", -5, InvalidArgument, "id -5 is negative; a new key of table 'users' is an"),
-        ("user", "", 999, InvalidArgument, "id 999 fills lists up in feature 'user'"),
+        ("user", "", -5, InvalidArgument, "ids holds -5; a new key of table 'users' from 0"),
+        ("user", "", 999, InvalidArgument, "ids holds id 999, which fills lists up in feature"),
         ("user", "", "a", InvalidArgument, "ids, which are keys of the table: 'a' is no integer"),
         ("user", "", 2**63, InvalidArgument, "9223372036854775808"),
         ("", "users", USERS, InvalidArgument, "id 50 has no row in table 'users' of 50 rows; to"),

@@ -50,7 +50,7 @@ CASES: list[tuple[str, list[Any], dict[str, Any], type[ServiceError], str]] = [
         [{**ROW, "vectr": [1]}],
         USERS,
         InvalidArgument,
-        "items[0] has the unknown field 'vectr'; did you mean 'vector'?",
+        "items[0] has the unknown field 'vectr'; one of id, vector, sequence was expected; did",
     ),
     ("rows/upsert", [ROW], {"table": "user"}, NotFound, "has no table 'user'; did you mean"),
     ("rows/upsert", [ROW], {"feature": "usr"}, NotFound, "has no feature 'usr'; did you mean"),
@@ -96,21 +96,21 @@ CASES: list[tuple[str, list[Any], dict[str, Any], type[ServiceError], str]] = [
         [{"id": 3, "vector": [1] * 7}],
         USERS,
         InvalidArgument,
-        "vectors have shape [1, 7]; [1, 8] was expected",
+        "vectors has shape [1, 7]; [1, 8] was expected",
     ),
     (
         "rows/upsert",
         [ROW, {"id": 4, "vector": [1] * 7}],
         USERS,
         InvalidArgument,
-        "items[1].vector has 7 numbers, that of the first item 8",
+        "items[1].vector has 7 numbers; a list of 8 as in the first item was expected",
     ),
     (
         "rows/upsert",
         [{"id": 3, "vector": [1e39] * 8}],
         USERS,
         InvalidArgument,
-        "vector holds 1e+39, which exceeds float32",
+        "vector holds 1e+39; a number within float32 was expected",
     ),
     (
         "rows/upsert",
@@ -138,7 +138,7 @@ CASES: list[tuple[str, list[Any], dict[str, Any], type[ServiceError], str]] = [
         [{**ROW, "sequence": 1}, {"id": 4, "vector": [1] * 8}],
         USERS,
         InvalidArgument,
-        "items[1] has no sequence, which other items have",
+        "items[1] has no sequence; the same as in other items was expected",
     ),
     (
         "rows/upsert",
@@ -173,35 +173,35 @@ CASES: list[tuple[str, list[Any], dict[str, Any], type[ServiceError], str]] = [
         [without("year")],
         {},
         InvalidArgument,
-        "feature 'year' was not sent; store 'movies' holds it",
+        "feature 'year' was not sent in features; store 'movies' holds it",
     ),
     (
         "candidates/upsert",
         [with_feature("yeer", 1)],
         {},
         InvalidArgument,
-        "feature 'yeer' is unknown to store 'movies'; did you mean 'year'?",
+        "features has the unknown name 'yeer'; a feature of store 'movies' was expected; did",
     ),
     (
         "candidates/upsert",
         [with_feature("genres", [1])],
         {},
         InvalidArgument,
-        "features.genres holds 1; strings were expected",
+        "features.genres holds 1; a string was expected",
     ),
     (
         "candidates/upsert",
         [with_feature("movie", 7)],
         {},
         InvalidArgument,
-        "feature 'movie': id 7 is not in table 'movies'",
+        "features.movie: id 7 is not in table 'movies'",
     ),
     (
         "candidates/upsert",
         [{**candidate(1), "attributes": {"titel": "x"}}],
         {},
         InvalidArgument,
-        "attribute 'titel' is unknown to store 'movies'; did you mean 'title'?",
+        "attributes has the unknown name 'titel'; an attribute of store 'movies' was expected; did",
     ),
     (
         "candidates/upsert",
@@ -215,21 +215,21 @@ CASES: list[tuple[str, list[Any], dict[str, Any], type[ServiceError], str]] = [
         [candidate(1), {**candidate(2), "attributes": {}}],
         {},
         InvalidArgument,
-        "items[1].attributes has no 'title', which other items have",
+        "items[1].attributes has no 'title'; the same as in other items was expected; null",
     ),
     (
         "candidates/upsert",
         [candidate(1, vectors={"movie": [1] * 8})],
         {},
         InvalidArgument,
-        "index 'movie' is unknown to corpus 'movies'; did you mean 'movies'?",
+        "vectors has the unknown name 'movie'; an index of corpus 'movies' was expected; did you",
     ),
     (
         "candidates/upsert",
         [candidate(1, vectors={"movies": [1] * 7})],
         {},
         InvalidArgument,
-        "vectors of index 'movies' have shape [1, 7]; [1, 8] was expected",
+        "vectors.movies has shape [1, 7]; [1, 8] was expected",
     ),
     (
         "candidates/upsert",
@@ -250,7 +250,7 @@ CASES: list[tuple[str, list[Any], dict[str, Any], type[ServiceError], str]] = [
         [{"id": 1000, "attributes": {}}],
         {},
         InvalidArgument,
-        "no attributes were sent; at least one was expected",
+        "attributes is empty; at least one was expected",
     ),
     (
         "candidates/delete",
@@ -264,7 +264,7 @@ CASES: list[tuple[str, list[Any], dict[str, Any], type[ServiceError], str]] = [
         [{"id": 1, "features": {"user": 3}}],
         {},
         InvalidArgument,
-        "feature 'liked' was not sent; store 'users' holds it",
+        "feature 'liked' was not sent in features; store 'users' holds it",
     ),
 ]
 
@@ -285,5 +285,7 @@ def test_a_change_that_does_not_fit_is_rejected_whole(
     with pytest.raises(error) as caught:
         change(service, path, *items, **options)
     assert message in str(caught.value)
+    (violation,) = caught.value.violations
+    assert violation.field in str(caught.value)
     assert service.current().changes == 0
     assert not service.worker.changes.path_of("movies").exists()

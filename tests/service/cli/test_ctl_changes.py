@@ -216,12 +216,12 @@ def test_rejected_item_is_named_by_its_line(service: ChangingService, tmp_path: 
     failed = service.ctl(*command, "--batch", "2")
     assert (failed.exit_code, failed.stdout) == (2, "")
     assert failed.stderr == (
-        f"rowcast-serve ctl: {file}:4: INVALID_ARGUMENT: items[1].vector has 2 numbers, that of "
-        "the first item 8; the lines up to 2 are applied\n"
+        f"rowcast-serve ctl: {file}:4: INVALID_ARGUMENT: items[1].vector has 2 numbers; a list of "
+        "8 as in the first item was expected; the lines up to 2 are applied\n"
     )
     lines(tmp_path / "rows", {"id": 1000, "vector": [1.0] * 8}, {"id": 2, "vector": [1.0] * 8})
     failed = service.ctl(*command)
-    assert f"{file}:1-2: INVALID_ARGUMENT: id 1000 has no row" in failed.stderr
+    assert f"{file}:1-2: INVALID_ARGUMENT: ids: id 1000 has no row" in failed.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,34 +8,76 @@ import logging
 import time
 from pathlib import Path
 from typing import TextIO
+from urllib.parse import quote
 
 import pytest
 
 from service.codec.failures import (
-    MESSAGE_CHARS_MAX,
+    MESSAGE_BYTES_MAX,
     Failure,
+    details_message,
+    details_value,
     failure_of,
     log_failure,
     reason_of,
 )
+from service.codec.stubs import embedding_service_pb2 as pb
 from service.errors import (
     INTERNAL_MESSAGE,
     Code,
+    FieldViolation,
     Internal,
     InvalidArgument,
     NotFound,
+    NotReady,
     Overloaded,
+    PermissionDenied,
     RowNotFinite,
+    TooLarge,
 )
+from service.grpc_api.status import trailing_metadata_of
 from service.observability.logging import LIMITED_LINES_PER_S_MAX, PRINCIPAL, finish
 
 
 def test_failure_of_a_service_error_has_its_message_cut_to_what_headers_carry() -> None:
     failure = failure_of(InvalidArgument("k is -1"), "r1")
-    assert failure == Failure(Code.INVALID_ARGUMENT, "k is -1", "r1", None)
-    assert len(failure_of(InvalidArgument("x" * 100_000), "r1").message) == MESSAGE_CHARS_MAX
+    assert failure == Failure(Code.INVALID_ARGUMENT, "k is -1", "r1", None, ())
+    assert len(failure_of(InvalidArgument("x" * 100_000), "r1").message) == MESSAGE_BYTES_MAX
     assert failure_of(Overloaded("busy", 0.25), "r1").retry_after_s == 1
     assert failure_of(Overloaded("busy", 2.5), "r1").retry_after_s == 3
+
+
+def test_failure_of_a_field_has_it_in_the_sentence_and_in_each_form() -> None:
+    problem = InvalidArgument.of_field("k", -1, "1 to 50 (max_k)", hint="leave it out")
+    failure = failure_of(problem, "r1")
+    assert failure.message == "k is -1; 1 to 50 (max_k) was expected; leave it out"
+    assert failure.violations == (FieldViolation("k", "-1", "1 to 50 (max_k)"),)
+    violation = {"field": "k", "value": "-1", "expected": "1 to 50 (max_k)"}
+    assert details_value(failure)["error"]["violations"] == [violation]
+    assert list(details_message(failure).violations) == [pb.FieldViolation(**violation)]
+
+
+def test_failure_of_a_limit_names_the_setting() -> None:
+    failure = failure_of(TooLarge.of_limit("request", "9 values", 8, "max_values"), "r1")
+    assert failure.message == "the request has 9 values; at most 8 are accepted (max_values)"
+    assert failure.violations == (FieldViolation("request", "9 values", "at most 8 (max_values)"),)
+
+
+def test_failure_of_an_overload_ends_with_its_request_id_in_either_form() -> None:
+    failure = failure_of(Overloaded("busy", 1.5), "1")
+    error = details_value(failure)["error"]
+    assert list(error) == ["code", "message", "retry_after_s", "request_id"]
+    assert error["retry_after_s"] == 2
+    assert details_message(failure).SerializeToString().endswith(b"1")
+
+
+@pytest.mark.parametrize("letter", ["x", "\n", "ж", "😀"])
+def test_failure_of_long_texts_fits_into_the_headers_of_grpc(letter: str) -> None:
+    text = letter * 9_000
+    failure = failure_of(InvalidArgument.of_field(text, text, text), "r1")
+    sizes = [len(key) + len(value) for key, value in trailing_metadata_of(failure)]
+    # Base64 takes four bytes for three, and a byte of the message is one, or three with a %.
+    assert sum(sizes) * 4 / 3 + len(quote(failure.message)) < 8_192
 
 
 @pytest.mark.parametrize(
@@ -70,7 +112,7 @@ def test_failure_of_a_cancelled_task_is_cancelled() -> None:
 def test_log_failure_of_a_clients_mistake_leaves_out_what_was_sent(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    problem = InvalidArgument("features.user holds 'secret'")
+    problem = InvalidArgument.of_field("features.user", "'secret'", "an integer", "holds")
     with caplog.at_level(logging.DEBUG):
         log_failure(logging.getLogger("rowcast.test"), "rank", failure_of(problem, "r1"), problem)
     assert len(caplog.records) == 1
@@ -80,7 +122,7 @@ def test_log_failure_of_a_clients_mistake_leaves_out_what_was_sent(
         "call": "rank",
         "code": "INVALID_ARGUMENT",
         "model": "",
-        "reason": "features.… holds …",
+        "reason": "features.…: an integer was expected",
         "request_id": "r1",
     }
     assert "secret" not in caplog.text
@@ -90,25 +132,35 @@ def test_log_failure_of_a_clients_mistake_leaves_out_what_was_sent(
     ("problem", "reason"),
     [
         (
-            InvalidArgument("k is 5000; 1 to 1000 (max_k) was expected"),
-            "k is …; … to … (max_k) was expected",
+            InvalidArgument.of_field("k", 5000, "1 to 1000 (max_k)"),
+            "k: 1 to 1000 (max_k) was expected",
         ),
         (
-            InvalidArgument("features.alice@example.com holds nested lists"),
-            "features.… holds nested lists",
+            InvalidArgument.of_field("features.alice@example.com", "nested", "one list", "holds"),
+            "features.….…: one list was expected",
         ),
         (
-            InvalidArgument("features.a name holds 'it\\'s me' and -1.5e+3"),
-            "features.… holds … and …",
+            InvalidArgument.of_field("filter.any[3].secret.ge", '"a"', "a number"),
+            "filter.any.….ge: a number was expected",
         ),
         (
-            InvalidArgument('filter.year.ge is "a \'b"; a number was expected'),
-            "filter.… is …; a number was expected",
+            InvalidArgument.of_field("requests[7]", "'secret'", "one of context", "has"),
+            "requests: one of context was expected",
         ),
-        (NotFound("model 'shop' does not exist"), "model … does not exist"),
         (
-            InvalidArgument("vectors of shape [3, 4]; [n, 8] float32 is expected"),
-            "vectors of shape [… …]; [n, …] float32 is expected",
+            NotFound("no model 'secret'", FieldViolation("model", "'secret'", "one of 'shop'")),
+            "model: one of 'shop' was expected",
+        ),
+        (
+            InvalidArgument.of_field("content-type", "'secret'", "application/json"),
+            "content-type: application/json was expected",
+        ),
+        (InvalidArgument("a secret"), "InvalidArgument"),
+        (PermissionDenied("a secret"), "PermissionDenied"),
+        (NotReady("no model is loaded yet"), "no model is loaded yet"),
+        (
+            NotReady("row of id 7 is lost", FieldViolation("context.secret", "id 7", "another")),
+            "context.…: another was expected",
         ),
         (Overloaded("busy", 0.25, "queue"), "queue"),
         (KeyError("secret"), "KeyError"),

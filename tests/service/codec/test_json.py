@@ -52,7 +52,10 @@ def test_parse_of_what_is_not_json_is_rejected(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        (b"NaN", "the body has NaN at line 1 column 1; JSON has no such number"),
+        (
+            b"NaN",
+            "the body has NaN at line 1 column 1; a finite number was expected; JSON has",
+        ),
         (b'{"a": 1,\n "k": Infinity}', "the body has Infinity at line 2 column 7; "),
         (b'{"k": [0, -Infinity]}', "the body has -Infinity at line 1 column "),
     ],
@@ -141,11 +144,15 @@ def test_ranking_by_features_alone_counts_candidates_by_their_values() -> None:
         ("retrieve", {"attributes": "title", "ids": [1]}, "a list was expected"),
         ("retrieve", {"attributes": [1], "ids": [1]}, "a string was expected"),
         ("retrieve", {"ids": [1], "vectors": [[1.0]]}, "both 'vectors' and 'ids'"),
-        ("retrieve", {"requests": [{"ids": [1]}, {"vectors": [[1.0]]}]}, "they differ"),
+        (
+            "retrieve",
+            {"requests": [{"ids": [1]}, {"vectors": [[1.0]]}]},
+            "requests has differ",
+        ),
         (
             "retrieve",
             {"requests": [{"vectors": [[1.0]]}, {"vectors": [[1.0, 2.0]]}]},
-            "differ in length",
+            "vectors has lengths [1, 2]",
         ),
         ("retrieve", {"requests": []}, "requests is empty"),
         ("retrieve", {"requests": [1]}, "requests[0] is 1"),
@@ -159,7 +166,7 @@ def test_ranking_by_features_alone_counts_candidates_by_their_values() -> None:
         (
             "retrieve",
             {"requests": [{"context": {"a": 1}}, {"context": {"b": 1}}]},
-            "requests[1] and requests[0]",
+            "requests[1].context differs from that of requests[0] in 'a'",
         ),
         ("retrieve", {"crowding": {"studio": 1.5}}, "crowding.studio is 1.5; an integer was exp"),
         ("retrieve", {"crowding": ["studio"]}, "crowding is"),
@@ -206,6 +213,8 @@ def test_readers_of_a_body_that_does_not_fit_name_the_field(
     with pytest.raises(InvalidArgument) as rejected:
         OPERATIONS[call].read_json(body, TARGET, SETTINGS)
     assert expected in str(rejected.value)
+    (violation,) = rejected.value.violations
+    assert violation.field in str(rejected.value)
 
 
 def _retrieved() -> Retrieved:

@@ -67,7 +67,7 @@ def test_parse_of_a_body_too_large_allocates_next_to_nothing(repeated: bytes) ->
         (
             "rank",
             {"context": {"a": 1, "b": 2}, "candidate_features": {"c": [1], "d": [1]}},
-            "context and candidate_features has 4 features",
+            "the request has 4 features",
         ),
         ("rank", {"heads": NAMES}, "heads has 3 names; at most 2 are accepted (max_names)"),
         (
@@ -83,7 +83,7 @@ def test_parse_of_a_body_too_large_allocates_next_to_nothing(repeated: bytes) ->
         (
             "rank",
             pb.RankRequest(candidate_features=COLUMNS),
-            "context and candidate_features has 4 features",
+            "the request has 4 features",
         ),
         (
             "recommend",
@@ -99,6 +99,8 @@ def test_read_beyond_a_limit_is_too_large(call: str, body: Any, expected: str) -
             body, Target(), SETTINGS
         )
     assert expected in str(rejected.value)
+    (violation,) = rejected.value.violations
+    assert violation.field in str(rejected.value)
 
 
 def test_read_at_the_limits_is_accepted() -> None:

@@ -82,7 +82,7 @@ def test_retrieval_of_an_empty_message_has_the_defaults() -> None:
         (
             "rank",
             pb.RankRequest(candidate_ids=_IDS, offsets=_int32s(0, 1)),
-            "candidate_ids: offsets must begin",
+            "offsets is [0 1] for 2 values; a list that begins",
         ),
     ],
 )
@@ -92,6 +92,8 @@ def test_readers_of_a_message_that_does_not_fit_name_the_field(
     with pytest.raises(InvalidArgument) as rejected:
         OPERATIONS[call].read_message(message, None, SETTINGS)
     assert expected in str(rejected.value)
+    (violation,) = rejected.value.violations
+    assert violation.field in str(rejected.value)
 
 
 @pytest.mark.parametrize("call", sorted(OPERATIONS))

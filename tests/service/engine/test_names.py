@@ -43,7 +43,7 @@ def test_name_hint_compares_a_bounded_number_of_short_names(
 def test_choose_among_several_requires_a_name(load: Load) -> None:
     version = load().version
     twice = replace(version, indexes={**version.indexes, "again": version.indexes["movies"]})
-    with pytest.raises(InvalidArgument, match=r"'index' must be named: .* has 'again', 'movies'"):
+    with pytest.raises(InvalidArgument, match=r"index is empty; one of 'again', 'movies' of model"):
         choose_index(twice, "")
     assert choose_index(twice, "again")[0] == "again"
     with pytest.raises(NotFound, match=r"has no index$"):

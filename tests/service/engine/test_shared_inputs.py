@@ -84,5 +84,5 @@ def test_input_read_as_id_and_as_number_is_sent_once(load: Load) -> None:
         np.testing.assert_allclose(
             vector, reference.query_vector(small, user, hour=float(user)), 1e-4, 1e-4
         )
-    with pytest.raises(InvalidArgument, match="'hour' is unknown to"):
+    with pytest.raises(InvalidArgument, match="has the unknown name 'hour'"):
         service.rank(context={"user": column(3), "hour": column(1.0)}, candidate_ids=small.ids[:4])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 
 from service.codec.stubs import embedding_service_pb2 as pb
@@ -22,14 +23,15 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call ended: OK or the code of the details, the answer or the message, and the trailing
-    metadata.
+    """How a call ended: OK or the code of the details, the response or the message, the trailing
+    metadata, and the details if the service sent some.
     """
 
     code: str
     status: grpc.StatusCode
     answer: Any
     trailing: dict[str, Any]
+    details: pb.ErrorDetails | None = None
 
 
 def call(
@@ -61,7 +63,23 @@ def outcome(made: Any) -> Outcome:
     assert status.details[0].Unpack(details)
     assert details.message == made.details()
     assert details.request_id == trailing["x-request-id"]
-    return Outcome(code_of(details), made.code(), details.message, trailing)
+    _check_standard_details(status, details)
+    return Outcome(code_of(details), made.code(), details.message, trailing, details)
+
+
+def _check_standard_details(status: Any, details: pb.ErrorDetails) -> None:
+    """Checks that Google's details of an error say the same as rowcast's."""
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[1].Unpack(info)
+    assert (info.reason, info.domain) == (code_of(details), "rowcast")
+    assert dict(info.metadata) == {"request_id": details.request_id}
+    bad_request = error_details_pb2.BadRequest()
+    for packed in status.details[2:]:
+        packed.Unpack(bad_request)
+    assert [(bad.field, bad.description, bad.reason) for bad in bad_request.field_violations] == [
+        (violation.field, f"{violation.value}; {violation.expected} was expected", info.reason)
+        for violation in details.violations
+    ]
 
 
 def code_of(details: pb.ErrorDetails) -> str:

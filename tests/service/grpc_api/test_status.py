@@ -7,7 +7,7 @@ from google.rpc.status_pb2 import Status
 
 from service.codec.failures import Failure
 from service.codec.stubs import embedding_service_pb2 as pb
-from service.errors import TRANSPORT_STATUS, Code
+from service.errors import TRANSPORT_STATUS, Code, FieldViolation
 from service.grpc_api.status import status_code_of, trailing_metadata_of
 from tests.service.grpc_api.requests import code_of
 
@@ -26,11 +26,32 @@ def test_failure_of_each_code_has_the_status_of_the_table_and_details(code: Code
     assert (details.message, details.request_id) == ("a sentence", "r-1")
     assert trailing.get("retry-after") == ("2" if code is Code.OVERLOADED else None)
     assert trailing.get("grpc-retry-pushback-ms") == ("2000" if code is Code.OVERLOADED else None)
-    assert len(status.details) == (2 if code is Code.OVERLOADED else 1)
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[1].Unpack(info)
+    assert (info.reason, info.domain) == (code.value, "rowcast")
+    assert dict(info.metadata) == {"request_id": "r-1"}
+    assert len(status.details) == 2 + (code is Code.OVERLOADED)
     if code is Code.OVERLOADED:
         retry = error_details_pb2.RetryInfo()
-        assert status.details[1].Unpack(retry)
+        assert status.details[2].Unpack(retry)
         assert retry.retry_delay.ToMilliseconds() == 2000
+
+
+def test_failure_of_a_field_has_a_bad_request() -> None:
+    violation = FieldViolation("filter.year.ge", "'old'", "a number")
+    message = "filter.year.ge is 'old'; a number was expected"
+    failure = Failure(Code.INVALID_ARGUMENT, message, "r-1", violations=(violation,))
+    trailing = dict(trailing_metadata_of(failure))
+    status = Status.FromString(bytes(trailing["grpc-status-details-bin"]))  # type: ignore[arg-type]
+    details = pb.ErrorDetails()
+    bad_request = error_details_pb2.BadRequest()
+    assert status.details[0].Unpack(details)
+    assert list(details.violations) == [pb.FieldViolation(**vars(violation))]
+    assert status.details[2].Unpack(bad_request)
+    (bad_field,) = bad_request.field_violations
+    assert bad_field.field == "filter.year.ge"
+    assert bad_field.description == "'old'; a number was expected"
+    assert bad_field.reason == "INVALID_ARGUMENT"
 
 
 @pytest.mark.parametrize("request_id", ["1", "0" * 32, "a-client/chose:it", "x" * 128])
@@ -43,4 +64,7 @@ def test_failures_that_repeat_differ_in_their_ids_alone(request_id: str) -> None
         assert status.details[0].Unpack(details)
         assert (details.message, details.request_id) == (message, each)
         assert trailing["x-request-id"] == each
-        assert (status.message, len(status.details)) == (message, 2)
+        info = error_details_pb2.ErrorInfo()
+        assert (status.message, len(status.details)) == (message, 3)
+        assert status.details[1].Unpack(info)
+        assert info.metadata["request_id"] == each

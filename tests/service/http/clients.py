@@ -18,9 +18,11 @@ PROTOBUF = {"content-type": "application/x-protobuf"}
 BODY: dict[str, Any] = {"k": 2, "context": {"user": 7}}
 
 
-def error_of(answer: httpx.Response) -> dict[str, str]:
-    error: dict[str, str] = answer.json()["error"]
-    assert set(error) == {"code", "message", "request_id"}
+def error_of(answer: httpx.Response) -> dict[str, Any]:
+    error: dict[str, Any] = answer.json()["error"]
+    assert set(error) - {"violations", "retry_after_s"} == {"code", "message", "request_id"}
+    assert error.get("violations") != []
+    assert str(error.get("retry_after_s", "")) == answer.headers.get("retry-after", "")
     assert error["request_id"] == answer.headers["x-request-id"]
     return error
 

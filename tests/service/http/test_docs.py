@@ -21,13 +21,14 @@ from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.errors import Code, InvalidArgument, TooLarge
+from service.http.error_schemas import ErrorResponse
 from service.http.model_schemas import (
     LiveResponse,
     ModelDetails,
     ModelsResponse,
     ReadyResponse,
 )
-from service.http.schemas import SCHEMAS, ErrorResponse
+from service.http.schemas import SCHEMAS
 from tests.bundles.small import write_small_bundle
 from tests.service.http.test_routes import BODIES
 from tests.service.running import RunningService

@@ -52,7 +52,7 @@ def test_failed_request_is_logged_with_its_model_and_reason(path: str, http: htt
     expected = "movies" if path == RETRIEVE else ""
     assert (failed["event"], failed["model"]) == ("request_failed", expected)
     if path == RETRIEVE:
-        assert failed["reason"].startswith("k is …; ")
+        assert failed["reason"].startswith("k: 1 to 1000 (max_k)")
     else:
         assert "books" not in json.dumps(failed)
 

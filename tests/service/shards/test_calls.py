@@ -15,6 +15,7 @@ from tests.bundles.small import SmallBundle
 from tests.service.running import RunningService
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
+UNSORTED = "denied or excluded has positions that do not ascend; a list that does was expected"
 Stub = tuple[ShardServiceStub, shard_pb.Bundle]
 
 
@@ -36,16 +37,13 @@ def positions(*values: int) -> bytes:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"vectors": b""}, "the search has no vectors"),
+        ({"vectors": b""}, "vectors is empty; at least one was expected"),
         ({"k": 0}, "k is 0; at least 1 was expected"),
         ({"recall": 7.0}, "recall is 7.0; 0 to 1 was expected"),
         ({"recall": float("nan")}, "recall is nan; 0 to 1 was expected"),
-        ({"denied": positions(2, 1)}, "denied or excluded positions do not ascend"),
-        ({"denied": positions(2, 2)}, "denied or excluded positions do not ascend"),
-        (
-            {"excluded": [shard_pb.Excluded(positions=positions(9, 1))]},
-            "denied or excluded positions do not ascend",
-        ),
+        ({"denied": positions(2, 1)}, UNSORTED),
+        ({"denied": positions(2, 2)}, UNSORTED),
+        ({"excluded": [shard_pb.Excluded(positions=positions(9, 1))]}, UNSORTED),
     ],
 )
 def test_search_that_no_router_sends_is_rejected(
@@ -83,5 +81,5 @@ def test_rows_of_nothing_are_rejected(stub: Stub) -> None:
     shard, bundle = stub
     with pytest.raises(grpc.RpcError) as failed:
         shard.Rows(shard_pb.RowsRequest(bundle=bundle, rows=[shard_pb.Rows()]))
-    message = "rows of no table and no index were requested"
+    message = "tables is empty; at least one table or index was expected"
     assert (failed.value.code(), failed.value.details()) == (INVALID, message)

@@ -105,9 +105,9 @@ NO_NUMBERS: list[NDArray[Any]] = [
         (hash_ids(10, key=(1, 2)), objects("\ud800"), "no Unicode text"),
         (hash_ids(10), objects("\ud800"), "UTF-8"),
         (hash_ids(10), np.array([0.5]), r"0\.5 is no id; an integer or a string was expected"),
-        (hash_ids(10, "string"), np.array([5]), "5 is an integer; the ids of this feature are"),
+        (hash_ids(10, "string"), np.array([5]), "5 is an integer; a string was expected"),
         (hash_ids(10, "int64"), objects("a"), "'a' is no integer id"),
-        (vocabulary_ids("letters"), np.array([5]), "5 is an integer; the ids of this feature are"),
+        (vocabulary_ids("letters"), np.array([5]), "5 is an integer; a string was expected"),
         (vocabulary_ids("v", "int64"), objects("a"), "'a' is no integer id"),
     ],
 )

@@ -48,7 +48,7 @@ def test_formula_runs_only_the_parts_of_its_outputs(load: Load) -> None:
         ("watch *", "formula 'watch \\*': invalid syntax"),
         (
             "wach * 2",
-            "output 'wach' is unknown to the formula of tower 'ranking'; did you mean 'watch'",
+            "formula has the unknown name 'wach'; an output of tower 'ranking' was expected; did",
         ),
         ("log(score - 1000)", "no finite value for candidate 0, where score = .*its id is '1014'"),
     ],

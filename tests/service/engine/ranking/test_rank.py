@@ -84,7 +84,7 @@ def test_rank_of_no_candidates_is_empty(load: Load) -> None:
 @pytest.mark.parametrize(
     ("request_", "kind", "message"),
     [
-        ({}, InvalidArgument, "set candidate_ids, candidate_features, or both"),
+        ({}, InvalidArgument, "no candidates; candidate_ids, candidate_features, or both"),
         (
             {"candidate_ids": np.full(31, 1000)},
             TooLarge,
@@ -93,12 +93,12 @@ def test_rank_of_no_candidates_is_empty(load: Load) -> None:
         (
             {"candidate_ids": np.array([1000]), "offsets": np.array([0, 2])},
             InvalidArgument,
-            "candidates: offsets",
+            r"offsets is .0 2. for 1 values",
         ),
         (
             {"candidate_ids": np.array([1000]), "heads": ("wach",)},
             InvalidArgument,
-            "'wach' .* did you mean 'watch'",
+            "'wach'; .* did you mean 'watch'",
         ),
     ],
 )

@@ -66,7 +66,7 @@ def test_formula_takes_outputs_the_retrieval_score_and_attributes(load: Load) ->
     assert found.ids.tolist() == plain.ids[np.argsort(-scores)][:6].tolist()
     np.testing.assert_allclose(found.scores, np.sort(scores)[::-1][:6], 1e-5)
     with pytest.raises(
-        InvalidArgument, match="output 'title' is unknown to the formula of tower 'ranking'"
+        InvalidArgument, match="formula has the unknown name 'title'; an output of tower 'ranking'"
     ):
         ranked(service, formula="title")
 

@@ -261,19 +261,19 @@ def test_diversity_of_the_whole_pool_picks_each_neighbor_by_its_gain(load: Load)
         ({"min_score": float("nan")}, "min_score is nan; a finite number"),
         (
             {"crowding": {"titel": 1}},
-            "attribute 'titel' is unknown to .*did you mean 'title'",
+            "crowding has the unknown name 'titel'; .*did you mean 'title'",
         ),
         (
             {"crowding": {"rating": 1}},
-            "crowding.rating: the values of 'rating' are double; one of string",
+            "crowding.rating is an attribute of type double; one of type string",
         ),
-        ({"crowding": {"genres": 1}}, "values of 'genres' are list<string>"),
+        ({"crowding": {"genres": 1}}, "crowding.genres is an attribute of type list<string>"),
         ({"crowding": {"title": 0}}, "crowding.title is 0; at least 1"),
         (
             {"formula": "score * yaer"},
-            "name 'yaer' is unknown to the formula of index 'movies'; did you mean 'year'",
+            "formula has the unknown name 'yaer'; a name of index 'movies'",
         ),
-        ({"formula": "title"}, "name 'title' is unknown to the formula"),
+        ({"formula": "title"}, "formula has the unknown name 'title'"),
         (
             {"formula": "log(0 * score)"},
             "no finite value for candidate 0, where score = .*its id is",
