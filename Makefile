@@ -11,7 +11,7 @@ THOROUGH ?=
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv quickstart docs demo demo-models demo-scale zoo test test-change test-all test-openapi costs check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-export clean
+.PHONY: help venv quickstart docs demo demo-models demo-scale zoo test test-change test-all test-clients test-openapi costs check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -50,6 +50,9 @@ test-change: venv ## what a change must pass: all tests but the nightly ones, wi
 
 test-all: venv ## all tests: also kills at every step, memory at scale, rare conditions of clusters, benchmarks (BASE=COMMIT: those that a change since then can reach. THOROUGH=1: laws on ten times as many cases, drawn anew)
 	$(PYTEST) --costs=check $(if $(BASE),--changed-since $(BASE)) $(if $(THOROUGH),--thorough)
+
+test-clients: venv ## clients in Java, Go, TypeScript and C++, built and run against the small bundle; skips those whose tools are not installed (ONLY="java go")
+	$(BIN)/python -m examples.clients $(foreach name,$(ONLY),--only $(name))
 
 test-openapi: venv ## clients that openapi-python-client and openapi-typescript (needs npm) generate: types, and requests to the quick start
 	$(BIN)/python -m tests.generated_clients

@@ -20,4 +20,6 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     markdown = re.sub(
         r"\[([^\]]+)\]\((?:\.\./)+(benchmarks/results/[^)#]+)[^)]*\)", r"\1, `\2`", markdown
     )
-    return re.sub(r"\[([^\]]+)\]\([^)]*\.(?:conf|cfg|yaml|py|service)\)", r"\1", markdown)
+    return re.sub(
+        r"\[([^\]]+)\]\([^)]*\.(?:cc|cfg|conf|go|java|py|service|ts|yaml)\)", r"\1", markdown
+    )

@@ -1,0 +1,1 @@
+"""Clients in other languages, and a program that builds and runs them."""
