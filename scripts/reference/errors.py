@@ -22,9 +22,9 @@ the [violations](#violations): the messages are for people and can change.
 FORMS = """
 An error response has these parts:
 
-- **HTTP, JSON**: The status and the body `{"error": {"code": ..., "message": ..., "violations": [...], "request_id":
-  ...}}`. `OVERLOADED` also has `retry_after_s` and the header `retry-after`, in whole seconds, and `UNAUTHENTICATED` the
-  header `www-authenticate: Bearer`.
+- **HTTP, JSON**: The status and the body `{"error": {"code": ..., "message": ..., "violations": [...],
+  "request_id": ...}}`. `OVERLOADED` also has `retry_after_s` and the header `retry-after`, in whole seconds, and
+  `UNAUTHENTICATED` the header `www-authenticate: Bearer`.
 - **HTTP, protobuf**: The status and, as the body, an `ErrorDetails` message.
 - **gRPC**: The status and the message. The trailing metadata has `x-request-id` and `grpc-status-details-bin`, a
   `google.rpc.Status` with these details:

@@ -41,7 +41,8 @@ def test_disk_that_fails_is_reported_with_its_path_and_the_cure(
         (
             FeatureError("year", "it", "a number", "is no number"),
             UsageError,
-            "an example or candidate does not fit: feature 'year': it is no number",
+            "an example or candidate does not fit: feature 'year': it is no number; a number was "
+            "expected",
         ),
         (FormatError("it is torn"), ExportError, "it is torn"),
         (DestinationExists("it is there"), DestinationError, "it is there"),
