@@ -387,5 +387,6 @@ def _vectors(message: pb.EmbedResponse | pb.LookupResponse) -> NDArray[np.float3
 def _offsets(
     message: pb.RetrieveResponse | pb.RecommendResponse | pb.RankResponse, packed: Records[Any]
 ) -> NDArray[np.int64]:
-    offsets = np.frombuffer(message.offsets, "<i4").astype(np.int64)
-    return offsets if len(offsets) else np.array([0, len(packed)], np.int64)
+    if not message.offsets:
+        return np.array([0, len(packed)], np.int64)
+    return np.frombuffer(message.offsets, "<i4").astype(np.int64)
