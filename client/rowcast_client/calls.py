@@ -7,8 +7,7 @@ Each function checks and packs its arguments and returns a Call; `Client` and `A
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -124,8 +123,7 @@ class SelectOptions(CallOptions, total=False):
     context_ids: Contexts | None
 
 
-@dataclass(frozen=True)
-class Call(Generic[Result_co]):
+class Call(NamedTuple, Generic[Result_co]):
     """One call, ready to be sent.
 
     Attributes:

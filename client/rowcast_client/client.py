@@ -216,12 +216,11 @@ class AsyncClient(ServiceConnection):
     ) -> Result:
         """Sends a call to one address."""
         with self._failures(transport, deadline, request_id):
-            async with asyncio.timeout(deadline.remaining_s()):
-                if transport.lacks_model(call):
-                    listed = calls.models()
-                    response = await transport.send(listed, deadline, request_id)
-                    transport.learn_model(transport.read(listed, response))
-                response = await transport.send(call, deadline, request_id)
+            if transport.lacks_model(call):
+                listed = calls.models()
+                response = await transport.send(listed, deadline, request_id)
+                transport.learn_model(transport.read(listed, response))
+            response = await transport.send(call, deadline, request_id)
             result: Result = transport.read(call, response)
         return result
 
@@ -239,9 +238,7 @@ class AsyncClient(ServiceConnection):
         for transport, deadline, request_id in self._probes(timeout_s):
             try:
                 with self._failures(transport, deadline, request_id):
-                    async with asyncio.timeout(deadline.remaining_s()):
-                        response = await transport.send_probe(deadline, request_id)
-                    transport.check_probe(response)
+                    transport.check_probe(await transport.send_probe(deadline, request_id))
             except RowcastError as failure:
                 check_passing(failure)
             else:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -95,11 +96,15 @@ class HttpTransport(Transport):
         extensions = {"timeout": dict.fromkeys(("connect", "read", "write"), step)}
         url = self._url + path
         if content is None:
-            return self._pool.request("GET", url, headers=headers, extensions=extensions)
-        headers["content-type"] = PROTOBUF
-        return self._pool.request(
-            "POST", url, headers=headers, content=content, extensions=extensions
-        )
+            response = self._pool.request("GET", url, headers=headers, extensions=extensions)
+        else:
+            headers["content-type"] = PROTOBUF
+            response = self._pool.request(
+                "POST", url, headers=headers, content=content, extensions=extensions
+            )
+        if self._asynchronous:
+            return _within(left_s, response)
+        return response
 
     def read(self, call: Call[Any], response: httpcore.Response) -> Any:
         """Reads the result of a call."""
@@ -166,6 +171,12 @@ class HttpTransport(Transport):
             return self.invalid_response(f"status {status} without an error of rowcast")
         message = f"{self.address.url} returned status {status}"
         return service_error(PROXIES[status], message, retry_after_s)
+
+
+async def _within(seconds: float, response: Awaitable[httpcore.Response]) -> httpcore.Response:
+    """Returns a response, unless it takes longer as a whole."""
+    async with asyncio.timeout(seconds):
+        return await response
 
 
 def _change_path(request: pb.ChangeRequest) -> str:
