@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from rowcast_client.errors import InvalidArgument
@@ -38,9 +39,10 @@ def parse_addresses(urls: str | Sequence[str]) -> tuple[Address, ...]:
     Raises:
       InvalidArgument: There is none, or one cannot be used, or their schemes or paths differ.
     """
-    if not isinstance(urls, (list, tuple)):
-        urls = [urls]
-    addresses = [_parse(url) for text in urls for url in _separate(text)]
+    texts: Sequence[str | Sequence[str]] = [urls]
+    if isinstance(urls, (list, tuple)):
+        texts = urls
+    addresses = [_parse(url) for text in texts for url in _separate(text)]
     if not addresses:
         raise InvalidArgument(f"the list of addresses is empty: {EXPECTED}")
     first = addresses[0]
@@ -53,7 +55,7 @@ def parse_addresses(urls: str | Sequence[str]) -> tuple[Address, ...]:
     return tuple(dict.fromkeys(addresses))
 
 
-def _separate(text: str) -> list[str]:
+def _separate(text: Any) -> list[str]:
     """Returns the addresses of a text, each with its scheme."""
     if not isinstance(text, str):
         raise InvalidArgument(f"address {text!r} cannot be used: {EXPECTED}")

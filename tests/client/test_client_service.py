@@ -318,11 +318,13 @@ def test_packed_columns_are_the_same_requests_as_lists(service: RunningService) 
 
 def test_models_and_model_return_the_same_by_all_ways(service: RunningService) -> None:
     states = same_by_all_ways(service, calls.models())
-    assert [(one.name, one.versions[0].version, one.versions[0].state) for one in states] == [
-        ("movies", 2, "available"),
-        ("named", 1, "available"),
+    versions = [state.versions[0] for state in states]
+    assert [state.name for state in states] == ["movies", "named"]
+    assert [(version.version, version.state) for version in versions] == [
+        (2, "available"),
+        (1, "available"),
     ]
-    assert all(one.versions[0].current and one.versions[0].memory_bytes > 0 for one in states)
+    assert all(version.current and version.memory_bytes > 0 for version in versions)
     details = same_by_all_ways(service, calls.model("movies"))
     assert (details.model, details.version) == ("movies", 2)
     assert {call.call for call in details.calls} == {"retrieve", "rank", "recommend", "embed"}
