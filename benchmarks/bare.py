@@ -34,16 +34,17 @@ def bare_name(kind: str, threads: int) -> str:
     return f"{kind}, threads {threads}"
 
 
-class BareCall:
-    """One bare call in its own process, which rests between its blocks.
+class RepeatedCall:
+    """One call in its own process, which rests between its blocks.
 
     Attributes:
-      name: Its kind, and its number of threads.
+      name: The name of the call among contestants.
     """
 
-    def __init__(self, kind: str, bundle: Path, threads: int) -> None:
-        self.name = bare_name(kind, threads)
-        program = [sys.executable, "-m", "benchmarks.bare", kind, str(bundle), str(threads)]
+    def __init__(self, name: str, module: str, *arguments: object) -> None:
+        """Starts the process of a module whose main function calls `answer`."""
+        self.name = name
+        program = [sys.executable, "-m", module, *map(str, arguments)]
         self._process = subprocess.Popen(
             program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -103,8 +104,15 @@ def _run(step: Step, threads: int, seconds: float) -> tuple[float, float]:
     return sum(counts) / (time.perf_counter() - began), cpu_ms
 
 
+def answer(step: Step, threads: int = 1) -> None:
+    """Answers lines from stdin, each with a number of seconds, until it closes."""
+    step(0)
+    for line in sys.stdin:
+        print(json.dumps(_run(step, threads, float(line))), flush=True)  # noqa: T201 - its response
+
+
 def main() -> None:
-    """Answers lines from stdin until it closes."""
+    """Calls what the arguments name."""
     kind = sys.argv[1]
     bundle = Path(sys.argv[2])
     threads = int(sys.argv[3])
@@ -112,9 +120,7 @@ def main() -> None:
         step = _search(bundle)
     else:
         step = _tower(bundle, "int8" if kind == "int8" else "f32")
-    step(0)
-    for line in sys.stdin:
-        print(json.dumps(_run(step, threads, float(line))), flush=True)  # noqa: T201 - its response
+    answer(step, threads)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,13 @@ SHARE_TARGETS = {
     ("Q, HTTP protobuf", "32", "1"): 0.65,
 }
 """Minimum share of the bare call's throughput, by request, callers and threads of the bare call."""
+CLIENT_TARGETS = {
+    "gRPC, rowcast-client": "by gRPC, bare stub",
+    "HTTP, rowcast-client": "by HTTP, bare httpx, JSON",
+}
+"""Calls of the client, and the column with their CPU by that of the bare call."""
+CLIENT_TARGET = 1.3
+"""Maximum of these ratios."""
 OVERLOAD = {
     "load": "load",
     "offered/s": "offered/s",
@@ -111,7 +118,7 @@ def _summary(how: str, sheets: Sequence[Sheet]) -> str:
     requests = [best[name] for name in dict.fromkeys(row["request"] for row in service)]
     overload = [{title: row[name] for name, title in OVERLOAD.items()} for row in found["Overload"]]
     ranked = {"rowcast": best[_RANKING], "rowcast, int8": best[_INT8]}
-    parts = (
+    parts = [
         how,
         "\n## Ranking beside other servers",
         "Each server ranks 200 candidates by a DCN v2 over HTTP, at its best number of callers: in "
@@ -133,7 +140,14 @@ def _summary(how: str, sheets: Sequence[Sheet]) -> str:
         "\n## Overload",
         "Requests arrive at twice and ten times the peak rate, each with a deadline of 250 ms.\n",
         _table(tuple(OVERLOAD.values()), overload),
-    )
+    ]
+    if "Client" in found:
+        parts += [
+            "\n## The Python client",
+            "CPU of a caller that retrieves the 10 nearest candidates, beside that of a caller "
+            "that writes the messages itself.\n",
+            _table(tuple(found["Client"][0]), found["Client"]),
+        ]
     return "\n".join(parts)
 
 
@@ -234,6 +248,15 @@ def _figures(found: dict[str, list[dict[str, str]]]) -> str:
     at_most = [
         ("Overload, 2 x: p99 ms of rejections", float(twice["p99 ms of rejections"]), 2.0),
         ("One worker: s to ready", float(found["Start"][0]["s to ready"]), 1.0),
+    ]
+    at_most += [
+        (
+            f"{row['call']}: CPU {CLIENT_TARGETS[row['call']]}",
+            float(row[CLIENT_TARGETS[row["call"]]]),
+            CLIENT_TARGET,
+        )
+        for row in found.get("Client", [])
+        if row["call"] in CLIENT_TARGETS
     ]
     rows = [
         (name, f"at least {bound:g}", f"{value:.2f}", _met(value >= bound))

@@ -12,8 +12,8 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import overload, requests, workload_files
-from benchmarks.bare import BareCall, bare_name
+from benchmarks import client_calls, overload, requests, workload_files
+from benchmarks.bare import RepeatedCall, bare_name
 from benchmarks.load import Endpoint, Load, ServiceLost
 from benchmarks.peers.contenders import (
     PEERS,
@@ -36,7 +36,7 @@ from benchmarks.services import Checkout, NotStarted, Service
 from benchmarks.subjects import Subjects
 from bundle.storage.catalog import read_manifest
 
-PARTS = ("service", "peers", "overload", "start")
+PARTS = ("service", "client", "peers", "overload", "start")
 JSON = "HTTP JSON"
 PROTOBUF = "HTTP protobuf"
 GRPC = "gRPC"
@@ -167,13 +167,15 @@ class Run:
             found[way] = Called(f"{way}, {checkout.name}", service, load)
         return found
 
-    def _bare_calls(self, running: ExitStack, precision: str) -> dict[str, list[BareCall]]:
+    def _bare_calls(self, running: ExitStack, precision: str) -> dict[str, list[RepeatedCall]]:
         """Returns the bare calls that are measured beside a way to call the service."""
-        calls: dict[str, list[BareCall]] = {}
+        calls: dict[str, list[RepeatedCall]] = {}
         for way, kind, threads in BARE:
             if kind in (precision, "search" if precision == "f32" else ""):
                 work = self.subjects.retrieval if kind == "search" else self.subjects.ranking
-                call = running.enter_context(closing(BareCall(kind, work.directory, threads)))
+                name = bare_name(kind, threads)
+                call = RepeatedCall(name, "benchmarks.bare", kind, work.directory, threads)
+                running.enter_context(closing(call))
                 calls.setdefault(way, []).append(call)
         return calls
 
@@ -238,6 +240,17 @@ class Run:
             setting = ", ".join(f"{name} {value}" for name, value in entry["parameters"].items())
             rows.append((checkout.name, setting, f"{entry['recall']['value']:.4f}"))
         return Sheet("Index of Q", ("service", "parameters", "recall@100"), rows)
+
+    def client(self) -> list[Sheet]:
+        """Measures what calls of the Python client cost their process, beside bare ones."""
+        service = self.subjects.service(self.checkouts[0], "f32")
+        service.resume()
+        measured = Rounds(self.seconds)
+        with ExitStack() as running:
+            group = client_calls.started(running, service, self.subjects.retrieval)
+            measured.run(group, self.rounds, callers=(1,))
+        service.pause()
+        return [client_calls.sheet(measured)]
 
     def peers(self) -> list[Sheet]:
         """Measures the peers that are installed, one after another, each in turns with the

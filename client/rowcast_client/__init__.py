@@ -1,7 +1,8 @@
 """Typed client of a rowcast service: HTTP and gRPC, sync and async.
 
 `Client` and `AsyncClient` have the same calls. `where` and `near` make filters. The module
-`errors` lists the exceptions, and `results` describes the responses.
+`errors` lists the exceptions, `results` describes the responses, and `model_details` what a service
+reports about its models.
 """
 
 from importlib.metadata import version
@@ -30,6 +31,7 @@ from rowcast_client.errors import (
     Unreachable,
 )
 from rowcast_client.filters import near, where
+from rowcast_client.model_details import ModelDetails, ModelState
 from rowcast_client.results import (
     Embedded,
     Explanation,
@@ -43,7 +45,6 @@ from rowcast_client.results import (
     Retrieved,
 )
 from rowcast_client.retries import Retries
-from rowcast_client.stubs.embedding_service_pb2 import GetModelResponse, ModelState
 
 __version__ = version("rowcast-client")
 
@@ -61,11 +62,11 @@ __all__ = [
     "Explanation",
     "FailedCandidate",
     "FieldViolation",
-    "GetModelResponse",
     "Internal",
     "InvalidArgument",
     "InvalidResponse",
     "LookedUp",
+    "ModelDetails",
     "ModelState",
     "Neighbor",
     "Neighbors",

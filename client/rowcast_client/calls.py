@@ -7,8 +7,7 @@ Each function checks and packs its arguments and returns a Call; `Client` and `A
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, Literal, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,8 +29,10 @@ from rowcast_client.columns import (
     pack_requests,
     pack_vectors,
 )
+from rowcast_client.descriptions import described
 from rowcast_client.errors import InvalidArgument
 from rowcast_client.filters import Filter, pack_crowding, pack_filter
+from rowcast_client.model_details import ModelDetails, ModelState
 from rowcast_client.results import (
     Embedded,
     LookedUp,
@@ -122,8 +123,7 @@ class SelectOptions(CallOptions, total=False):
     context_ids: Contexts | None
 
 
-@dataclass(frozen=True)
-class Call(Generic[Result_co]):
+class Call(NamedTuple, Generic[Result_co]):
     """One call, ready to be sent.
 
     Attributes:
@@ -322,7 +322,7 @@ def lookup(
 
 def models(
     *, timeout_s: float | None = None, request_id: str | None = None
-) -> Call[Sequence[pb.ModelState]]:
+) -> Call[Sequence[ModelState]]:
     """Lists the models of the service, with the state of each version.
 
     Args:
@@ -331,14 +331,11 @@ def models(
     """
     request = pb.ListModelsRequest()
     response = pb.ListModelsResponse
-    return Call(
-        "ListModels", request, response, lambda message: list(message.models), timeout_s, request_id
-    )
+    return Call("ListModels", request, response, _unpack_models, timeout_s, request_id)
 
 
-def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[pb.GetModelResponse]:
-    """Describes a model: the features of each call, readers, tables, towers, indexes; fields: the
-    contract.
+def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[ModelDetails]:
+    """Describes a model: the features of each call, readers, tables, towers, indexes.
 
     Args:
       name: empty: the only one.
@@ -348,10 +345,14 @@ def model(name: str = "", **options: Unpack[VersionOptions]) -> Call[pb.GetModel
         "GetModel",
         pb.GetModelRequest(),
         pb.GetModelResponse,
-        lambda message: message,
+        described,
         model=name,
         **options,
     )
+
+
+def _unpack_models(message: pb.ListModelsResponse) -> list[ModelState]:
+    return [described(state) for state in message.models]
 
 
 def _selection(options: SelectOptions) -> tuple[dict[str, Any], CallOptions]:
@@ -387,8 +388,11 @@ def versioned_call(
         raise InvalidArgument(
             f"version is {version} and label is {label!r}: expected only one of the two"
         )
-    spec = pb.ModelSpec(name=text("model", model), version=version, label=text("label", label))
-    request.model.CopyFrom(spec)
+    spec = request.model
+    spec.SetInParent()
+    spec.name = text("model", model)
+    spec.version = version
+    spec.label = text("label", label)
     return Call(method, request, response, unpack, timeout_s, request_id)
 
 

@@ -11,27 +11,23 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import itertools
 import os
-import re
-import uuid
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
-
-from tenacity import AsyncRetrying, Retrying
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from rowcast_client import calls, changes
 from rowcast_client.calls import Call
-from rowcast_client.errors import InvalidArgument, RowcastError, Unreachable
-from rowcast_client.retries import Deadline, Retries
-from rowcast_client.transport import File, Tls, Transport, checked_headers, parse_address
+from rowcast_client.errors import InvalidArgument, RowcastError
+from rowcast_client.retries import Deadline
+from rowcast_client.rotation import joined
+from rowcast_client.service_connection import ELSEWHERE, ServiceConnection, check_passing
+from rowcast_client.transport import Transport
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Method = TypeVar("Method", bound=Callable[..., Any])
-TIMEOUT_S = 10.0
-REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}", re.ASCII)
-"""Request ids that a service accepts; it replaces any other."""
 
 
 def _signed(method: Method, pack: Callable[..., Any]) -> Method:
@@ -68,118 +64,7 @@ def _awaiting(
     return _signed(method, pack)
 
 
-class _Connection:
-    """What both clients share: the address, the defaults of every call, the transport, and what a
-    failure means.
-    """
-
-    asynchronous: ClassVar[bool]
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout_s: float = TIMEOUT_S,
-        retries: Retries | None = None,
-        ca_file: File = None,
-        cert_file: File = None,
-        key_file: File = None,
-        token: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """Prepares a client; connects with the first call.
-
-        Args:
-          url: `http://host:port`, `https://…`, `grpc://…` or `grpcs://…`.
-          timeout_s: time for a call, all its attempts together.
-          retries: when a call is tried again; `Retries(attempts_max=1)`: never.
-          ca_file: authorities trusted over TLS; None: the system's over HTTP, those that gRPC ships
-            over gRPC.
-          cert_file: certificate, PEM, for services that require one of their clients; with
-            key_file.
-          key_file: its private key, PEM without a password.
-          token: The token for services that require one; over TLS, since anyone who reads it may
-            use it.
-          headers: sent with every call, such as those that a proxy requires.
-
-        Raises:
-          InvalidArgument: An argument is not as described here.
-        """
-        self.address = parse_address(url)
-        self._timeout_s = Deadline(timeout_s).timeout_s
-        self._retries = Retries() if retries is None else retries
-        if not isinstance(self._retries, Retries):
-            raise InvalidArgument(
-                f"retries is {retries!r}: expected Retries(attempts_max=..., ...)"
-            )
-        self._tls = Tls(ca_file, cert_file, key_file) if self.address.secure else None
-        authorization = {} if token is None else {"authorization": f"Bearer {token}"}
-        self._headers = checked_headers({**(headers or {}), **authorization})
-        self._transport: Any = None
-        self._process = os.getpid()
-        self._inherited: list[Any] = []
-        self._closed = False
-
-    def _begin(self, call: Call[Any]) -> tuple[Deadline, str]:
-        """Opens the transport with the first call; returns the deadline and request id
-        of a call.
-        """
-        if self._closed:
-            raise InvalidArgument(f"the client of {self.address.url} is closed: open a new one")
-        request_id = uuid.uuid4().hex if call.request_id is None else call.request_id
-        if not isinstance(request_id, str) or not REQUEST_ID.fullmatch(request_id):
-            raise InvalidArgument(
-                f"request_id is {request_id!r}: expected 1 to 128 letters, digits and ._:/+=@-"
-            )
-        deadline = Deadline(self._timeout_s if call.timeout_s is None else call.timeout_s)
-        if self._process != os.getpid():
-            self._leave_inherited_connections()
-        if self._transport is None:
-            self._transport = self._open()
-        return deadline, request_id
-
-    def _leave_inherited_connections(self) -> None:
-        """Gives this process connections of its own, after a fork.
-
-        Both processes would read responses from the same sockets, each those of the other. The
-        parent still uses the inherited ones, and may have held their locks when it forked, so they
-        are neither used nor closed here.
-        """
-        self._inherited.append(self._transport)
-        self._transport = None
-        self._process = os.getpid()
-
-    def _open(self) -> Transport:
-        """A transport; its library is imported now, since a client needs one of the two."""
-        if self.address.transport == "grpc":
-            from rowcast_client.grpc_transport import GrpcTransport
-
-            return GrpcTransport(self.address, self._tls, self._headers, self.asynchronous)
-        from rowcast_client.http_transport import HttpTransport
-
-        return HttpTransport(self.address, self._tls, self._headers, self.asynchronous)
-
-    @contextmanager
-    def _failures(self, deadline: Deadline, request_id: str) -> Iterator[None]:
-        """Raises what an attempt fails with as an error of this client that names the service and
-        the request.
-        """
-        try:
-            try:
-                yield
-            except TimeoutError as error:
-                raise self._transport.out_of_time(deadline) from error
-            except self._transport.errors as error:
-                raise self._transport.failure(error, deadline) from error
-        except RowcastError as error:
-            error.address = self.address.url
-            if not isinstance(error, Unreachable):
-                error.request_id = error.request_id or request_id
-            deadline.earlier_failure = error.message
-            raise
-
-
-class Client(_Connection):
+class Client(ServiceConnection):
     """A service's calls, each waiting for its response. Threads may share a client."""
 
     asynchronous = False
@@ -208,23 +93,65 @@ class Client(_Connection):
           RowcastError: it failed.
         """
         deadline, request_id = self._begin(call)
-        result: Result = Retrying(**self._retries.rules(deadline))(
-            self._attempt, call, deadline, request_id
-        )
+        for attempt in itertools.count(1):
+            try:
+                return self._attempt(call, deadline, request_id)
+            except RowcastError as failure:
+                wait_s = self._retries.wait_s(failure, attempt, deadline)
+            time.sleep(wait_s)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _attempt(self, call: Call[Result], deadline: Deadline, request_id: str) -> Result:
+        """Sends a call to one address after another, until a service responds."""
+        failures: list[RowcastError] = []
+        for transport in self._rotation.order():
+            try:
+                return self._exchange(transport, call, deadline, request_id)
+            except ELSEWHERE as failure:
+                failures.append(failure)
+            if deadline.is_over():
+                break
+        raise joined(failures)
+
+    def _exchange(
+        self, transport: Transport, call: Call[Result], deadline: Deadline, request_id: str
+    ) -> Result:
+        """Sends a call to one address."""
+        with self._failures(transport, deadline, request_id):
+            if transport.lacks_model(call):
+                listed = calls.models()
+                response = transport.send(listed, deadline, request_id)
+                transport.learn_model(transport.read(listed, response))
+            response = transport.send(call, deadline, request_id)
+            result: Result = transport.read(call, response)
         return result
 
-    def _attempt(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
-        if self._transport.lacks_model(call):
-            self._transport.learn_model(self._attempt(calls.models(), deadline, request_id))
-        with self._failures(deadline, request_id):
-            response = self._transport.send(call, deadline, request_id)
-            return self._transport.read(call, response)
+    def ready(self, *, timeout_s: float | None = None) -> bool:
+        """Returns whether a service is ready, at any of the addresses: `/readyz` over HTTP, the
+        standard health service over gRPC. A service that cannot be reached is not.
+
+        Args:
+          timeout_s: The timeout in seconds; None: the client's.
+
+        Raises:
+          RowcastError: The failure does not pass by itself, such as that of a secure connection.
+        """
+        for transport, deadline, request_id in self._probes(timeout_s):
+            try:
+                with self._failures(transport, deadline, request_id):
+                    transport.check_probe(transport.send_probe(deadline, request_id))
+            except RowcastError as failure:
+                check_passing(failure)
+            else:
+                return True
+        return False
 
     def close(self) -> None:
         """Closes the connections."""
         self._closed = True
-        if self._transport is not None:
-            self._transport.close()
+        if self._rotation is not None:
+            for transport in self._rotation.transports:
+                transport.close()
 
     def __enter__(self) -> Client:
         return self
@@ -233,7 +160,7 @@ class Client(_Connection):
         self.close()
 
 
-class AsyncClient(_Connection):
+class AsyncClient(ServiceConnection):
     """A service's calls, each to be awaited. Belongs to the event loop of its first call."""
 
     asynchronous = True
@@ -264,17 +191,59 @@ class AsyncClient(_Connection):
         """
         self._check_loop()
         deadline, request_id = self._begin(call)
-        return await AsyncRetrying(**self._retries.rules(deadline))(
-            self._attempt, call, deadline, request_id
-        )
+        for attempt in itertools.count(1):
+            try:
+                return await self._attempt(call, deadline, request_id)
+            except RowcastError as failure:
+                wait_s = self._retries.wait_s(failure, attempt, deadline)
+            await asyncio.sleep(wait_s)
+        raise AssertionError("the last attempt returns or raises")
 
-    async def _attempt(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
-        if self._transport.lacks_model(call):
-            self._transport.learn_model(await self._attempt(calls.models(), deadline, request_id))
-        with self._failures(deadline, request_id):
-            async with asyncio.timeout(deadline.remaining_s()):
-                response = await self._transport.send(call, deadline, request_id)
-            return self._transport.read(call, response)
+    async def _attempt(self, call: Call[Result], deadline: Deadline, request_id: str) -> Result:
+        """Sends a call to one address after another, until a service responds."""
+        failures: list[RowcastError] = []
+        for transport in self._rotation.order():
+            try:
+                return await self._exchange(transport, call, deadline, request_id)
+            except ELSEWHERE as failure:
+                failures.append(failure)
+            if deadline.is_over():
+                break
+        raise joined(failures)
+
+    async def _exchange(
+        self, transport: Transport, call: Call[Result], deadline: Deadline, request_id: str
+    ) -> Result:
+        """Sends a call to one address."""
+        with self._failures(transport, deadline, request_id):
+            if transport.lacks_model(call):
+                listed = calls.models()
+                response = await transport.send(listed, deadline, request_id)
+                transport.learn_model(transport.read(listed, response))
+            response = await transport.send(call, deadline, request_id)
+            result: Result = transport.read(call, response)
+        return result
+
+    async def ready(self, *, timeout_s: float | None = None) -> bool:
+        """Returns whether a service is ready, at any of the addresses: `/readyz` over HTTP, the
+        standard health service over gRPC. A service that cannot be reached is not.
+
+        Args:
+          timeout_s: The timeout in seconds; None: the client's.
+
+        Raises:
+          RowcastError: The failure does not pass by itself, such as that of a secure connection.
+        """
+        self._check_loop()
+        for transport, deadline, request_id in self._probes(timeout_s):
+            try:
+                with self._failures(transport, deadline, request_id):
+                    transport.check_probe(await transport.send_probe(deadline, request_id))
+            except RowcastError as failure:
+                check_passing(failure)
+            else:
+                return True
+        return False
 
     def _check_loop(self) -> None:
         """Checks that the connections belong to the running event loop.
@@ -283,19 +252,20 @@ class AsyncClient(_Connection):
           InvalidArgument: They belong to another one, and cannot be used by two.
         """
         running = asyncio.get_running_loop()
-        if self._transport is None or self._process != os.getpid():
+        if self._rotation is None or self._process != os.getpid():
             self._loop = running
         elif self._loop is not running:
             raise InvalidArgument(
-                f"the client of {self.address.url} belongs to another event loop: open one "
-                "AsyncClient in each event loop"
+                f"the {self._name} belongs to another event loop: open one AsyncClient in each "
+                "event loop"
             )
 
     async def close(self) -> None:
         """Closes the connections."""
         self._closed = True
-        if self._transport is not None:
-            await self._transport.close()
+        if self._rotation is not None:
+            for transport in self._rotation.transports:
+                await transport.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self

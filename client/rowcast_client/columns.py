@@ -7,6 +7,7 @@ or `{"ids": ids, "weights": weights}`. So a tuple of two lists is a pair, any ot
 
 from __future__ import annotations
 
+import itertools
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ LISTS = (list, tuple, np.ndarray)
 """What a bag or a dense value of one example may be; a list of all examples' values may be any
 sequence.
 """
+
+_PLAIN_LISTS = {list, tuple}
+_PLAIN_INTEGERS = {int}
+_PLAIN_NUMBERS = {int, float}
+"""Types that are packed with little work."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ def pack_requests(requests: Features | Sequence[Features]) -> dict[str, pb.Colum
     if isinstance(requests, Mapping):
         if any(isinstance(value, Column) for value in requests.values()):
             return pack_features(requests)
-        requests = [requests]
+        return pack_features({name: [value] for name, value in requests.items()})
     if not is_list(requests) or not all(isinstance(one, Mapping) for one in requests):
         raise InvalidArgument(
             "features must be a dict of feature -> value, or a list of such dicts, one per request"
@@ -91,6 +97,10 @@ def pack_column(name: str, values: Column | Sequence[Any] | NDArray[Any]) -> pb.
     what = f"feature {name!r}"
     if not isinstance(name, str):
         raise InvalidArgument(f"the name of {what} is of type {type(name).__name__}: expected text")
+    if isinstance(values, list):
+        plain = _plain_column(what, values)
+        if plain is not None:
+            return plain
     if isinstance(values, Column):
         weights = None if values.weights is None else _weights(what, values.weights)
         return _message(what, _flat(what, values.values), values.offsets, weights)
@@ -128,6 +138,8 @@ def pack_ids(name: str, ids: Sequence[Any] | NDArray[Any]) -> pb.Ids:
     ids = as_list(ids)
     if not is_list(ids):
         raise InvalidArgument(f"{name} is {shown(ids)}: expected a list of ids")
+    if set(map(type, ids)) == _PLAIN_INTEGERS:
+        return pb.Ids(int64s=_integers(name, ids))
     values = _flat(name, ids)
     if values.dtype == object:
         return pb.Ids(strings=_strings(name, values))
@@ -195,6 +207,32 @@ def as_list(values: Any) -> Any:
 def shown(value: Any) -> str:
     """Returns a value as an error message repeats it, at a bounded length."""
     return reprlib.repr(value)
+
+
+def _plain_column(what: str, values: list[Any]) -> pb.Column | None:
+    """Packs what most requests are made of with little work: scalars, or flat lists, of the types
+    of Python. None: the values are of other kinds.
+    """
+    kinds = set(map(type, values))
+    offsets = b""
+    if kinds and kinds <= _PLAIN_LISTS:
+        ends = itertools.accumulate(map(len, values), initial=0)
+        offsets = np.fromiter(ends, "<i4", len(values) + 1).tobytes()
+        values = list(itertools.chain.from_iterable(values))
+        kinds = set(map(type, values))
+    if kinds <= _PLAIN_INTEGERS:
+        return pb.Column(int64s=_integers(what, values), offsets=offsets)
+    if kinds <= _PLAIN_NUMBERS:
+        with np.errstate(over="ignore"):  # becomes infinite, which the service rejects by name
+            return pb.Column(float32s=np.array(values, "<f4").tobytes(), offsets=offsets)
+    return None
+
+
+def _integers(what: str, values: Sequence[int]) -> bytes:
+    try:
+        return np.array(values, "<i8").tobytes()
+    except OverflowError as error:
+        raise InvalidArgument(f"{what} holds an integer beyond 64 bits") from error
 
 
 def _bag(what: str, value: Any) -> tuple[NDArray[Any], NDArray[np.float32] | None]:

@@ -1,4 +1,4 @@
-"""The command line `rowcast`: one command per call of a service.
+"""The command line `rowcast`: one command per call of a service, and `ready`.
 
 Exit codes: 0 success, 1 the service failed, 2 invalid usage, 3 the service rejected the request, 4
 try again later, 5 the service cannot be reached, 130 interrupted.
@@ -20,9 +20,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from rowcast_client import calls
-from rowcast_client.calls import Call
-from rowcast_client.client import TIMEOUT_S, Client
+from rowcast_client.client import Client
 from rowcast_client.errors import RowcastError
 from rowcast_client.printing import (
     details_tables,
@@ -34,6 +32,7 @@ from rowcast_client.printing import (
     vectors_table,
 )
 from rowcast_client.retries import Retries
+from rowcast_client.service_connection import TIMEOUT_S
 
 REJECTED = (
     "INVALID_ARGUMENT",
@@ -47,6 +46,8 @@ LATER = ("OVERLOADED", "NOT_READY", "DEADLINE", "CANCELLED")
 NOT_REACHED = ("UNREACHABLE", "TLS_FAILED", "INVALID_RESPONSE")
 EXITS = dict.fromkeys(REJECTED, 3) | dict.fromkeys(LATER, 4) | dict.fromkeys(NOT_REACHED, 5)
 """Exit code of each error code; all others exit with 1."""
+NOT_READY_EXIT = 4
+"""Exit code of `ready` if the service is not."""
 
 RETRIES = Retries(attempts_max=4)
 """A person who mistyped the address learns it within a second."""
@@ -75,43 +76,52 @@ class Connection(NamedTuple):
         return (_environment(self.variable) if self.variable else None) or self.fallback
 
 
-Sent = tuple[Call[Any], Callable[[Any], Iterable[Table | str]]]
-"""The call that a command sends, and a function that shows the response."""
+Received = tuple[Any, Callable[[Any], Iterable[Table | str]]]
+"""The response to a command, and a function that shows it."""
 
 
-def models(**options: Any) -> Sent:
+def models(client: Client, **options: Any) -> Received:
     """List the models of the service, with their versions and states."""
-    return calls.models(**options), models_table
+    return client.models(**options), models_table
 
 
-def model(**options: Any) -> Sent:
+def model(client: Client, **options: Any) -> Received:
     """Describe a model: its calls, features, tables, indexes and attributes."""
-    return calls.model(**options), details_tables
+    return client.model(**options), details_tables
 
 
-def retrieve(**options: Any) -> Sent:
+def retrieve(client: Client, **options: Any) -> Received:
     """Find the candidates nearest to a query."""
-    return calls.retrieve(**options), neighbors_table
+    return client.retrieve(**options), neighbors_table
 
 
-def rank(**options: Any) -> Sent:
+def rank(client: Client, **options: Any) -> Received:
     """Score candidates for one context."""
-    return calls.rank(**options), ranked_table
+    return client.rank(**options), ranked_table
 
 
-def recommend(**options: Any) -> Sent:
+def recommend(client: Client, **options: Any) -> Received:
     """Retrieve candidates and rank them."""
-    return calls.recommend(**options), neighbors_table
+    return client.recommend(**options), neighbors_table
 
 
-def embed(**options: Any) -> Sent:
+def embed(client: Client, **options: Any) -> Received:
     """Compute the vector of a tower for features."""
-    return calls.embed(options.pop("context", {}), **options), vectors_table
+    return client.embed(options.pop("context", {}), **options), vectors_table
 
 
-def lookup(ids: Sequence[str], **options: Any) -> Sent:
+def lookup(client: Client, ids: Sequence[str], **options: Any) -> Received:
     """Read the table rows of ids."""
-    return calls.lookup(ids=_scalars(ids), **options), partial(rows_table, ids)
+    return client.lookup(ids=_scalars(ids), **options), partial(rows_table, ids)
+
+
+def ready(client: Client, **options: Any) -> Received:
+    """Check whether the service is ready. Exit codes: 0 it is, 4 it is not, or cannot be reached.
+
+    Of several addresses, one that is ready is enough.
+    """
+    response = {"ready": client.ready(**options)}
+    return response, lambda _: ["ready" if response["ready"] else "not ready"]
 
 
 def main() -> None:
@@ -123,9 +133,8 @@ def main() -> None:
     identity = {name: given.pop(name) for name in ("ca_file", "cert_file", "key_file")}
     token = given.pop("token_file") or _environment("TOKEN")
     try:
-        call, show = command(**given)
         with Client(url, token=token, retries=RETRIES, **identity) as client:
-            response = client.send(call)
+            response, show = command(client, **given)
     except RowcastError as error:
         Console(stderr=True, soft_wrap=True, highlight=False, markup=False).print(
             f"{error.code}: {error}"
@@ -139,6 +148,8 @@ def main() -> None:
         console = Console(highlight=False, markup=False)
         for table in show(response):
             console.print(table)
+    if response == {"ready": False}:
+        sys.exit(NOT_READY_EXIT)
 
 
 def _parser() -> ArgumentParser:
@@ -176,7 +187,7 @@ def _parser() -> ArgumentParser:
     return parser
 
 
-def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
+def _options() -> dict[Callable[..., Received], list[ArgumentParser]]:
     """Returns the options of each command."""
     model_version = [
         _option("--version", type=int, help="Version of the model. Default: the current one."),
@@ -325,6 +336,7 @@ def _options() -> dict[Callable[..., Sent], list[ArgumentParser]]:
             not_found,
             *shared,
         ],
+        ready: [],
     }
 
 
@@ -381,8 +393,8 @@ CONNECTION = (
     Connection(
         "--url",
         {
-            "help": "Address of the service: http://, https://, grpc:// or grpcs://. Environment: "
-            "ROWCAST_CLIENT_URL."
+            "help": "Address of the service: http://, https://, grpc:// or grpcs://; or several, "
+            "separated by commas. Environment: ROWCAST_CLIENT_URL."
         },
         "URL",
         "http://127.0.0.1:8080",

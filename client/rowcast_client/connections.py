@@ -1,4 +1,5 @@
-"""Connections of the synchronous HTTP client, bounded by the deadline of the call that uses them.
+"""Connections of the HTTP clients, which are opened within a second or not at all, and those of the
+synchronous one, bounded by the deadline of the call that uses them.
 
 httpcore passes the same number of seconds to each step of an exchange: every address that is tried,
 every read, every write. A server that sends a byte at a time would then hold a call for ever. Here
@@ -17,6 +18,23 @@ from typing import Any
 import httpcore
 
 from rowcast_client.retries import Deadline
+from rowcast_client.transport import CONNECT_TIMEOUT_S
+
+
+class AsyncBackend(httpcore.AnyIOBackend):
+    """Opens connections of the asynchronous client."""
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        """Connects to a host."""
+        timeout_s = CONNECT_TIMEOUT_S if timeout is None else min(timeout, CONNECT_TIMEOUT_S)
+        return await super().connect_tcp(host, port, timeout_s, local_address, socket_options)
 
 
 class DeadlineBackend(httpcore.NetworkBackend):
@@ -44,7 +62,7 @@ class DeadlineBackend(httpcore.NetworkBackend):
             connection = socket.socket(family, kind, protocol)
             try:
                 with _failures(httpcore.ConnectTimeout, httpcore.ConnectError):
-                    connection.settimeout(deadline.remaining_s())
+                    connection.settimeout(min(deadline.remaining_s(), CONNECT_TIMEOUT_S))
                     connection.connect(address)
             except (httpcore.ConnectTimeout, httpcore.ConnectError) as problem:
                 connection.close()

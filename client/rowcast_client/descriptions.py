@@ -1,7 +1,8 @@
-"""Descriptions of models as plain values: the messages in the form of the service's JSON."""
+"""Messages that describe models, as records of `model_details` and as the service's JSON."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.message import Message
 
+from rowcast_client import model_details
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
 _WORD_STARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -17,16 +19,35 @@ _MODEL_SPEC = pb.ModelSpec.DESCRIPTOR.full_name
 
 
 def text_of(enum: EnumDescriptor, number: int) -> str:
-    """Returns an enumerated value in lower case, without its prefix; "" for unspecified."""
+    """Returns an enumerated value in lower case, without its prefix; "" for unspecified, and the
+    number of a value that only newer services have.
+    """
+    value = enum.values_by_number.get(number)
+    if value is None:
+        return str(number)
     prefix = _WORD_STARTS.sub("_", enum.name).upper()
-    name = enum.values_by_number[number].name.removeprefix(f"{prefix}_").lower()
+    name = value.name.removeprefix(f"{prefix}_").lower()
     return "" if name == "unspecified" else name
+
+
+def described(message: Any) -> Any:
+    """Returns a message as its record of `model_details`, or as JSON if it has none."""
+    name = message.DESCRIPTOR.full_name
+    special = _SPECIAL.get(name)
+    if special is not None:
+        return special(message)
+    fields = _fields(message)
+    if name in RECORDS:
+        return RECORDS[name](**fields)
+    return fields
 
 
 def plain_message(message: Any) -> Any:
     """Returns a message as JSON has it."""
-    special = _SPECIAL.get(message.DESCRIPTOR.full_name)
-    return _fields(message) if special is None else special(message)
+    value = described(message)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return value
 
 
 def _fields(message: Any) -> dict[str, Any]:
@@ -42,16 +63,16 @@ def _fields(message: Any) -> dict[str, Any]:
         elif field.enum_type is not None:
             fields[field.name] = text_of(field.enum_type, value)
         elif hasattr(value, "items"):
-            fields[field.name] = {key: _plain(each) for key, each in value.items()}
+            fields[field.name] = {key: _plain(element) for key, element in value.items()}
         elif field.is_repeated:
-            fields[field.name] = [_plain(each) for each in value]
+            fields[field.name] = [_plain(element) for element in value]
         else:
             fields[field.name] = _plain(value)
     return fields
 
 
 def _plain(value: Any) -> Any:
-    return plain_message(value) if isinstance(value, Message) else value
+    return described(value) if isinstance(value, Message) else value
 
 
 def _id(message: Any) -> int | str:
@@ -67,8 +88,8 @@ def _id_rule(message: Any) -> dict[str, Any]:
 
 def _without_absent(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_absent(each) for name, each in value.items() if each is not None}
-    return [_without_absent(each) for each in value] if isinstance(value, list) else value
+        return {name: _without_absent(field) for name, field in value.items() if field is not None}
+    return [_without_absent(element) for element in value] if isinstance(value, list) else value
 
 
 def _unknown(message: Any) -> str:
@@ -101,3 +122,21 @@ _SPECIAL: dict[str, Callable[[Any], Any]] = {
     pb.Column.DESCRIPTOR.full_name: _column,
     "google.protobuf.Timestamp": _timestamp,
 }
+RECORDS: dict[str, Callable[..., Any]] = {
+    pb.CallSignature.DESCRIPTOR.full_name: model_details.CallSignature,
+    pb.CorpusDetails.DESCRIPTOR.full_name: model_details.CorpusDetails,
+    pb.EffectDetails.DESCRIPTOR.full_name: model_details.EffectDetails,
+    pb.FeatureDetails.DESCRIPTOR.full_name: model_details.FeatureDetails,
+    pb.FormDetails.DESCRIPTOR.full_name: model_details.FormDetails,
+    pb.GetModelResponse.DESCRIPTOR.full_name: model_details.ModelDetails,
+    pb.IndexDetails.DESCRIPTOR.full_name: model_details.IndexDetails,
+    pb.InputLength.DESCRIPTOR.full_name: model_details.InputLength,
+    pb.ModelState.DESCRIPTOR.full_name: model_details.ModelState,
+    pb.PartDetails.DESCRIPTOR.full_name: model_details.PartDetails,
+    pb.ReaderDetails.DESCRIPTOR.full_name: model_details.ReaderDetails,
+    pb.TableDetails.DESCRIPTOR.full_name: model_details.TableDetails,
+    pb.TensorDetails.DESCRIPTOR.full_name: model_details.TensorDetails,
+    pb.TowerDetails.DESCRIPTOR.full_name: model_details.TowerDetails,
+    pb.VersionState.DESCRIPTOR.full_name: model_details.VersionState,
+}
+"""The record of each message, by the name of the message."""

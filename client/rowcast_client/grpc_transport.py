@@ -1,7 +1,10 @@
-"""Calls over gRPC: one channel, kept and reconnected by gRPC itself."""
+"""Calls over gRPC: one channel for an address, kept and reconnected by gRPC itself. If a name has
+several addresses, gRPC connects to all of them, and calls take them in turns.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,14 +12,23 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 from google.rpc import status_pb2
+from grpc_health.v1 import health_pb2
 
+from rowcast_client.addresses import Address
 from rowcast_client.calls import Call
-from rowcast_client.errors import RowcastError, error_of, parse_retry_after, service_error
+from rowcast_client.errors import (
+    NotReady,
+    RowcastError,
+    error_of,
+    parse_retry_after,
+    service_error,
+)
 from rowcast_client.retries import Deadline
 from rowcast_client.stubs import embedding_service_pb2 as pb
-from rowcast_client.transport import Address, Tls, Transport
+from rowcast_client.transport import CONNECT_TIMEOUT_S, Tls, Transport
 
 SERVICE = "/rowcast.embedding.v1.EmbeddingService/"
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 OPTIONS = (
     ("grpc.max_send_message_length", -1),  # the service rejects what is too large
     ("grpc.max_receive_message_length", -1),
@@ -24,8 +36,9 @@ OPTIONS = (
     # After a failed connection gRPC refuses calls for this long; below the first wait of a retry,
     # so that one connects.
     ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.min_reconnect_backoff_ms", int(1000 * CONNECT_TIMEOUT_S)),  # the time to connect
+    ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),
 )
 
 
@@ -45,19 +58,36 @@ class GrpcTransport(Transport):
             credentials = grpc.ssl_channel_credentials(*tls.pems)
             self._channel = library.secure_channel(address.target, credentials, options=OPTIONS)
         self._headers = tuple(headers.items())
+        self._methods: dict[str, Any] = {}
         self.close = self._channel.close
 
     def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
         """Sends a call once; returns the bytes of the response."""
-        method = self._channel.unary_unary(SERVICE + call.method)
+        return self._send(SERVICE + call.method, call.request, deadline, request_id)
+
+    def send_probe(self, deadline: Deadline, request_id: str) -> Any:
+        """Sends a health check; returns the bytes of the response."""
+        return self._send(HEALTH_CHECK, health_pb2.HealthCheckRequest(), deadline, request_id)
+
+    def _send(self, path: str, request: Any, deadline: Deadline, request_id: str) -> Any:
+        method = self._methods.get(path)
+        if method is None:
+            method = self._channel.unary_unary(path)
+            self._methods[path] = method
         metadata = (("x-request-id", request_id), *self._headers)
         return method(
-            call.request.SerializeToString(), timeout=deadline.remaining_s(), metadata=metadata
+            request.SerializeToString(), timeout=deadline.remaining_s(), metadata=metadata
         )
 
     def read(self, call: Call[Any], response: bytes) -> Any:
         """Reads the result of a call."""
         return self.unpack(call, response)
+
+    def check_probe(self, response: bytes) -> None:
+        """Checks that the service is ready."""
+        status = health_pb2.HealthCheckResponse.FromString(response).status
+        if status != health_pb2.HealthCheckResponse.SERVING:
+            raise NotReady(f"{self.address.url} is not ready")
 
     def failure(self, error: Any, deadline: Deadline) -> RowcastError:
         """Returns the error for a failed call, which the service, gRPC or a proxy reported."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import json
+from collections.abc import Awaitable, Mapping
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -10,8 +12,9 @@ from urllib.parse import quote, urlsplit
 import httpcore
 from google.protobuf.message import DecodeError
 
+from rowcast_client.addresses import Address
 from rowcast_client.calls import Call
-from rowcast_client.connections import DeadlineBackend
+from rowcast_client.connections import AsyncBackend, DeadlineBackend
 from rowcast_client.errors import (
     InvalidArgument,
     NotFound,
@@ -22,7 +25,7 @@ from rowcast_client.errors import (
 )
 from rowcast_client.retries import Deadline
 from rowcast_client.stubs import embedding_service_pb2 as pb
-from rowcast_client.transport import Address, Tls, Transport
+from rowcast_client.transport import CONNECT_TIMEOUT_S, Tls, Transport
 
 PROTOBUF = "application/x-protobuf"
 KEPT_S = 30.0
@@ -58,12 +61,14 @@ class HttpTransport(Transport):
         self, address: Address, tls: Tls | None, headers: Mapping[str, str], asynchronous: bool
     ) -> None:
         super().__init__(address)
-        self._url = address.target.rstrip("/")
+        self._url = address.target
         self._headers = {"host": urlsplit(self._url).netloc, "accept": PROTOBUF, **headers}
         context = None if tls is None else tls.context
         self._asynchronous = asynchronous
         if asynchronous:
-            self._pool: Any = httpcore.AsyncConnectionPool(context, **CONNECTIONS)
+            self._pool: Any = httpcore.AsyncConnectionPool(
+                context, network_backend=AsyncBackend(), **CONNECTIONS
+            )
             self.close = self._pool.aclose
         else:
             backend = DeadlineBackend()
@@ -72,6 +77,15 @@ class HttpTransport(Transport):
 
     def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
         """Sends a call once."""
+        content = None if call.method in READS else call.request.SerializeToString()
+        return self._send(self._path(call), content, deadline, request_id)
+
+    def send_probe(self, deadline: Deadline, request_id: str) -> Any:
+        """Sends the request of a readiness probe."""
+        return self._send("/readyz", None, deadline, request_id)
+
+    def _send(self, path: str, content: bytes | None, deadline: Deadline, request_id: str) -> Any:
+        """Sends a message with POST, or without one a GET."""
         left_s = deadline.remaining_s()
         headers = {
             **self._headers,
@@ -79,16 +93,18 @@ class HttpTransport(Transport):
             "x-request-timeout-ms": str(max(int(left_s * 1000), 1)),
         }
         step: Any = left_s if self._asynchronous else deadline
-        timeouts = dict.fromkeys(("connect", "read", "write"), step)
-        extensions = {"timeout": timeouts}
-        url = self._url + self._path(call)
-        if call.method in READS:
-            return self._pool.request("GET", url, headers=headers, extensions=extensions)
-        headers["content-type"] = PROTOBUF
-        content = call.request.SerializeToString()
-        return self._pool.request(
-            "POST", url, headers=headers, content=content, extensions=extensions
-        )
+        extensions = {"timeout": dict.fromkeys(("connect", "read", "write"), step)}
+        url = self._url + path
+        if content is None:
+            response = self._pool.request("GET", url, headers=headers, extensions=extensions)
+        else:
+            headers["content-type"] = PROTOBUF
+            response = self._pool.request(
+                "POST", url, headers=headers, content=content, extensions=extensions
+            )
+        if self._asynchronous:
+            return _within(left_s, response)
+        return response
 
     def read(self, call: Call[Any], response: httpcore.Response) -> Any:
         """Reads the result of a call."""
@@ -102,9 +118,23 @@ class HttpTransport(Transport):
             raise self.invalid_response(f"content-type {kind!r} instead of {PROTOBUF}")
         return self.unpack(call, response.content)
 
+    def check_probe(self, response: httpcore.Response) -> None:
+        """Checks that the service is ready."""
+        if response.status != HTTPStatus.OK:
+            raise self._rejection(response)
+        try:
+            reports_ready = json.loads(response.content) == {"ready": True}
+        except ValueError:
+            reports_ready = False
+        if not reports_ready:
+            raise self.invalid_response("its response to /readyz is that of another server")
+
     def failure(self, error: Exception, deadline: Deadline) -> RowcastError:
         """Returns the error for a failed exchange."""
         reason = str(error) or type(error).__name__
+        if isinstance(error, httpcore.ConnectTimeout) and not deadline.is_over():
+            reason = f"no connection within {CONNECT_TIMEOUT_S:g} s"
+            return self.unreachable("cannot be reached", reason)
         if isinstance(error, httpcore.TimeoutException):
             return self.out_of_time(deadline)
         if isinstance(error, httpcore.ConnectError):
@@ -141,6 +171,12 @@ class HttpTransport(Transport):
             return self.invalid_response(f"status {status} without an error of rowcast")
         message = f"{self.address.url} returned status {status}"
         return service_error(PROXIES[status], message, retry_after_s)
+
+
+async def _within(seconds: float, response: Awaitable[httpcore.Response]) -> httpcore.Response:
+    """Returns a response, unless it takes longer as a whole."""
+    async with asyncio.timeout(seconds):
+        return await response
 
 
 def _change_path(request: pb.ChangeRequest) -> str:

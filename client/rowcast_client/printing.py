@@ -8,12 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import Message
 from rich.table import Table
 
-from rowcast_client.descriptions import plain_message
+from rowcast_client.model_details import ModelDetails, ModelState
 from rowcast_client.results import Embedded, LookedUp, Ranked, Retrieved
-from rowcast_client.stubs import embedding_service_pb2 as pb
 
 VALUES_SHOWN = 8
 """Numbers of a vector that a table shows."""
@@ -30,9 +28,9 @@ def plain(response: Any) -> Any:
         return shown | _remarks(response)
     if isinstance(response, Sequence) and not isinstance(response, str):
         return [plain(one) for one in response]
-    if isinstance(response, Message):
-        response = plain_message(response)
-    elif dataclasses.is_dataclass(response):
+    if isinstance(response, (ModelDetails, ModelState)):
+        return dataclasses.asdict(response)
+    if dataclasses.is_dataclass(response):
         values = {
             field.name: getattr(response, field.name) for field in dataclasses.fields(response)
         }
@@ -101,20 +99,20 @@ def _shown(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def models_table(states: Sequence[pb.ModelState]) -> Iterable[Table | str]:
+def models_table(states: Sequence[ModelState]) -> Iterable[Table | str]:
     """Shows every version of every model."""
     fields = ["version", "state", "current", "labels", "problem"]
     rows = [
-        [state.name, *_values(plain(version), fields)]
+        [state.name, *_values(vars(version), fields)]
         for state in states
         for version in state.versions
     ]
     yield _table("models", ["model", *fields], rows)
 
 
-def details_tables(message: pb.GetModelResponse) -> Iterable[Table | str]:
+def details_tables(model: ModelDetails) -> Iterable[Table | str]:
     """Shows the calls of a model, its towers, and what it stores."""
-    details = plain(message)
+    details = plain(model)
     yield f"{details['model']} version {details['version']}, created {details['created']}\n"
     fields = ["name", "kind", "type", "role"]
     for call in details["calls"]:

@@ -263,19 +263,24 @@ class LookedUp:
 def unpack_retrieved(message: pb.RetrieveResponse | pb.RecommendResponse) -> Retrieved:
     """Reads the response of retrieve or recommend."""
     recommended = isinstance(message, pb.RecommendResponse)
+    attributes = {}
+    if message.attributes:
+        for name, values in sorted(message.attributes.items()):
+            attributes[name] = _attribute(values)
     packed = Neighbors(
         ids=unpack_ids(message.ids),
         scores=np.frombuffer(message.scores, "<f4"),
-        attributes={
-            name: _attribute(values) for name, values in sorted(message.attributes.items())
-        },
+        attributes=attributes,
         retrieval_scores=np.frombuffer(message.retrieval_scores, "<f4") if recommended else None,
     )
-    explanations = tuple(Explanation(**plain_message(each)) for each in message.explanations)
+    explanations: tuple[Explanation, ...] = ()
+    if message.explanations:
+        explanations = tuple(Explanation(**plain_message(each)) for each in message.explanations)
     offsets = _offsets(message, packed)
+    spec = message.model
     return Retrieved(
-        message.model.name,
-        message.model.version,
+        spec.name,
+        spec.version,
         packed,
         offsets,
         searched=0 if recommended else message.searched,
@@ -346,9 +351,9 @@ def _not_found(
     if isinstance(message, pb.RecommendResponse):
         return ()
     ids = unpack_ids(message.not_found)
-    offsets = np.frombuffer(message.not_found_offsets, "<i4")
-    if not len(offsets):
+    if not message.not_found_offsets:
         return (ids,) * n
+    offsets = np.frombuffer(message.not_found_offsets, "<i4")
     return tuple(np.split(ids, offsets[1:-1]))
 
 
@@ -387,5 +392,6 @@ def _vectors(message: pb.EmbedResponse | pb.LookupResponse) -> NDArray[np.float3
 def _offsets(
     message: pb.RetrieveResponse | pb.RecommendResponse | pb.RankResponse, packed: Records[Any]
 ) -> NDArray[np.int64]:
-    offsets = np.frombuffer(message.offsets, "<i4").astype(np.int64)
-    return offsets if len(offsets) else np.array([0, len(packed)], np.int64)
+    if not message.offsets:
+        return np.array([0, len(packed)], np.int64)
+    return np.frombuffer(message.offsets, "<i4").astype(np.int64)

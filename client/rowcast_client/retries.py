@@ -1,7 +1,7 @@
 """Retries of calls: only after errors that may pass, and never beyond the deadline.
 
-Every call only reads, so that sending it twice does no harm. With Overloaded and NotReady, the
-service states that a retry may succeed; with Unreachable, there was no response.
+A call that is sent twice has the effect of one. With Overloaded and NotReady, the service states
+that a retry may succeed; with Unreachable, there was no response.
 """
 
 from __future__ import annotations
@@ -9,15 +9,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from random import SystemRandom
-from typing import Any
-
-from tenacity import (
-    RetryCallState,
-    retry_if_exception,
-    stop_after_attempt,
-    stop_any,
-    stop_before_delay,
-)
 
 from rowcast_client.errors import InvalidArgument, RowcastError
 
@@ -60,8 +51,8 @@ class Retries:
     """How often and how patiently a call is tried again.
 
     Attributes:
-      attempts_max: tries in all; 1: never again. The default lasts about five seconds, in which a
-        service restarts.
+      attempts_max: tries in all, each at the addresses of the client in turn until one responds; 1:
+        never again. The default lasts about five seconds, in which a service restarts.
       backoff_s: longest wait before the second try; doubled for each further one. A random part of
         it is waited, so that callers rejected together do not come back together.
       backoff_max_s: longest wait, unless the service requires a longer one.
@@ -75,31 +66,26 @@ class Retries:
         if self.attempts_max < 1 or self.backoff_s < 0 or self.backoff_max_s < 0:
             raise InvalidArgument(f"{self}: expected at least one attempt and no negative wait")
 
-    def rules(self, deadline: Deadline) -> dict[str, Any]:
-        """The rules for what is left of one call, as arguments of tenacity's Retrying and
-        AsyncRetrying.
+    def wait_s(self, failure: RowcastError, attempt: int, deadline: Deadline) -> float:
+        """Returns the seconds until the next attempt: what the service requires and up to a tenth
+        more, else a random backoff.
 
-        A try that would begin after the deadline is not waited for: the last failure is raised at
-        once.
-        """
-        return {
-            "retry": retry_if_exception(
-                lambda error: isinstance(error, RowcastError) and error.retryable
-            ),
-            "wait": self.wait_s,
-            "stop": stop_any(
-                stop_after_attempt(self.attempts_max), stop_before_delay(deadline.remaining_s())
-            ),
-            "reraise": True,
-        }
+        Args:
+          failure: The error of the latest attempt.
+          attempt: The number of attempts so far.
+          deadline: The deadline of the call.
 
-    def wait_s(self, state: RetryCallState) -> float:
-        """Seconds until the next try: what the service requires and up to a tenth more, else a
-        random backoff.
+        Raises:
+          RowcastError: The failure, if another attempt would not help, is not permitted, or would
+            begin after the deadline.
         """
-        error = state.outcome.exception() if state.outcome is not None else None
-        required_s = error.retry_after_s if isinstance(error, RowcastError) else None
-        if required_s is not None:
-            return required_s * JITTER.uniform(1.0, 1.1)
-        longest_s = min(self.backoff_max_s, self.backoff_s * 2 ** (state.attempt_number - 1))
-        return JITTER.uniform(longest_s / 2, longest_s)
+        if not failure.retryable or attempt >= self.attempts_max:
+            raise failure
+        if failure.retry_after_s is not None:
+            wait_s = failure.retry_after_s * JITTER.uniform(1.0, 1.1)
+        else:
+            longest_s = min(self.backoff_max_s, self.backoff_s * 2 ** (attempt - 1))
+            wait_s = JITTER.uniform(longest_s / 2, longest_s)
+        if wait_s >= deadline.remaining_s():
+            raise failure
+        return wait_s

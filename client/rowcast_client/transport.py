@@ -1,6 +1,4 @@
-"""What both transports share: the address, TLS, headers, and the failures that the service does not
-report.
-"""
+"""What both transports share: TLS, headers, and the failures that the service does not report."""
 
 from __future__ import annotations
 
@@ -8,14 +6,13 @@ import re
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 from google.protobuf.message import DecodeError
 
+from rowcast_client.addresses import Address
 from rowcast_client.calls import Call
 from rowcast_client.errors import (
     DeadlineExceeded,
@@ -26,63 +23,18 @@ from rowcast_client.errors import (
     TlsFailed,
     Unreachable,
 )
+from rowcast_client.model_details import ModelState
 from rowcast_client.retries import Deadline
-from rowcast_client.stubs import embedding_service_pb2 as pb
 
 File = str | PathLike[str] | None
-SCHEMES = ("http", "https", "grpc", "grpcs")
-EXPECTED = "expected http://host:port, https://host:port, grpc://host:port or grpcs://host:port"
 HEADER_NAME = re.compile(r"[A-Za-z0-9_.-]+", re.ASCII)
 HEADER_VALUE = re.compile(r"([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?", re.ASCII)
+CONNECT_TIMEOUT_S = 1.0
+"""Maximum time to open a connection. Networks open one in milliseconds; packets to a machine that
+is gone are lost without a response.
+"""
 TLS_MARKS = ("ssl", "tls", "certificate", "handshake")
 """Words that identify a failure of TLS in the reason of a failed connection."""
-
-
-@dataclass(frozen=True)
-class Address:
-    """A parsed address.
-
-    Attributes:
-      url: The address as given, for messages.
-      transport: "http" or "grpc".
-      secure: over TLS.
-      target: what the transport connects to: a base URL of HTTP, host:port of gRPC.
-    """
-
-    url: str
-    transport: str
-    secure: bool
-    target: str
-
-
-def parse_address(url: str) -> Address:
-    """Reads an address.
-
-    Raises:
-      InvalidArgument: it is none.
-    """
-    if not isinstance(url, str):
-        raise InvalidArgument(f"address {url!r} cannot be used: {EXPECTED}")
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise InvalidArgument(f"address {url!r} cannot be read ({error}): {EXPECTED}") from error
-    if parts.scheme not in SCHEMES or not parts.hostname or not url.isascii():
-        raise InvalidArgument(f"address {url!r} cannot be used: {EXPECTED}")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise InvalidArgument(
-            f"address of {parts.hostname} has more than a host, a port and a path: {EXPECTED}"
-        )
-    secure = parts.scheme.endswith("s")
-    if parts.scheme.startswith("http"):
-        return Address(url, "http", secure, url)
-    if parts.path.strip("/"):
-        raise InvalidArgument(
-            f"address {url!r} has a path, which gRPC does not support: {EXPECTED}"
-        )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return Address(url, "grpc", secure, f"{host}:{port or (443 if secure else 80)}")
 
 
 class Tls:
@@ -145,7 +97,9 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 class Transport(ABC):
-    """Sends calls, for both clients. For `AsyncClient`, the result of `send` is awaited."""
+    """Sends calls to one address, for both clients. `AsyncClient` awaits the results of `send` and
+    `send_probe`.
+    """
 
     errors: ClassVar[type[Exception] | tuple[type[Exception], ...]]
     """The exceptions that `send` raises."""
@@ -161,7 +115,7 @@ class Transport(ABC):
 
     @abstractmethod
     def send(self, call: Call[Any], deadline: Deadline, request_id: str) -> Any:
-        """Sends a call once and returns the response, which an asynchronous client awaits."""
+        """Sends a call once and returns the response."""
 
     @abstractmethod
     def read(self, call: Call[Any], response: Any) -> Any:
@@ -169,6 +123,19 @@ class Transport(ABC):
 
         Raises:
           RowcastError: The response is an error, or not of a rowcast service.
+        """
+
+    @abstractmethod
+    def send_probe(self, deadline: Deadline, request_id: str) -> Any:
+        """Sends the request whether the service is ready, and returns the response."""
+
+    @abstractmethod
+    def check_probe(self, response: Any) -> None:
+        """Checks that the service is ready, by its response.
+
+        Raises:
+          NotReady: It is not.
+          RowcastError: The response is another error, or not of a rowcast service.
         """
 
     @abstractmethod
@@ -183,7 +150,7 @@ class Transport(ABC):
             and not (call.request.model.name or self.only_model)
         )
 
-    def learn_model(self, states: Sequence[pb.ModelState]) -> None:
+    def learn_model(self, states: Sequence[ModelState]) -> None:
         """Remembers the only model that the service serves; a model without a current version
         makes no request ambiguous.
 

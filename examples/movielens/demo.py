@@ -23,7 +23,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from rowcast_client import Client, Neighbor, RankedCandidate, RowcastError, where
-from rowcast_client.descriptions import plain_message
 
 from examples import served
 from examples.movielens import data, evaluate
@@ -397,9 +396,8 @@ def _time(
     """Compares one stage with two, and the tree with exact search, by the time of
     single requests.
     """
-    (details,) = grpc.model(MODEL).indexes
-    index = plain_message(details)  # enumerated values as words
-    movies_searched = f"{index['size']:,} movies"
+    (index,) = grpc.model(MODEL).indexes
+    movies_searched = f"{index.size:,} movies"
 
     def near(question: Ask, **options: Any) -> Any:
         return grpc.retrieve(features(question), k=depth, **options)
@@ -414,7 +412,7 @@ def _time(
     tree_ms = median_ms(near, timed)
     exact_ms = median_ms(partial(near, exact=True), timed)
     table = _table(f"time of one request over gRPC, median of {len(timed)}", "", "ms")
-    table.add_row(f"retrieve {depth} of {movies_searched}, {index['kind']}", f"{tree_ms:.1f}")
+    table.add_row(f"retrieve {depth} of {movies_searched}, {index.kind}", f"{tree_ms:.1f}")
     table.add_row(f"retrieve {depth} of {movies_searched}, exact search", f"{exact_ms:.1f}")
     table.add_row(f"retrieve {depth} and rank them: two stages", f"{median_ms(ranked, timed):.1f}")
     table.add_row(
@@ -431,8 +429,8 @@ def _time(
         else "saves no time: so few are searched exactly as fast"
     )
     console.print(
-        f"The {index['kind']} index finds {recall:.1%} of the {depth} nearest movies "
-        f"({index['recall']:.1%} when exported) and {verdict}."
+        f"The {index.kind} index finds {recall:.1%} of the {depth} nearest movies "
+        f"({index.recall:.1%} when exported) and {verdict}."
     )
 
 

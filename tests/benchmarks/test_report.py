@@ -72,6 +72,14 @@ SHEETS = [
         ("service", "workers", "s to ready", "PSS MiB, idle", "PSS MiB, after requests"),
         [("this", "1", "0.8", "170", "250"), ("this", "2", "1.2", "300", "409")],
     ),
+    Sheet(
+        "Client beside bare calls, CPU of the caller",
+        ("call", "CPU ms", "by gRPC, bare stub", "by HTTP, bare httpx, JSON"),
+        [
+            ("gRPC, rowcast-client", "0.2", "1.25", ""),
+            ("HTTP, rowcast-client", "0.2", "", "0.60"),
+        ],
+    ),
 ]
 
 
@@ -90,7 +98,10 @@ def test_document_writes_all_tables_and_a_summary_between_the_marks(tmp_path: Pa
     )
     assert "times the requests/s of FastAPI, two | at least 1.3 | 1.20 | missed |" in targets
 
+    assert "| gRPC, rowcast-client: CPU by gRPC, bare stub | at most 1.3 | 1.25 | met |" in targets
+
     text = page.read_text()
+    assert "| HTTP, rowcast-client | 0.2 |  | 0.60 |" in text
     assert text.startswith(f"before\n{BEGIN}\n2026-01-02, commit abc.\n\n## Ranking beside")
     assert text.endswith(f"{END}\nafter\n")
     # The better of the two ways to run FastAPI, at its better number of callers.

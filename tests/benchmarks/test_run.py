@@ -66,6 +66,20 @@ def test_run_measures_every_way_in_two_checkouts(run: Run) -> None:
     assert [row[0] for row in index.rows] == ["this", "other"]
 
 
+def test_run_measures_the_client_beside_bare_calls(run: Run) -> None:
+    (calls,) = run.client()
+    assert [row[0] for row in calls.rows] == [
+        "gRPC, bare stub, message given",
+        "gRPC, bare stub",
+        "gRPC, rowcast-client",
+        "HTTP, bare httpx, JSON",
+        "HTTP, rowcast-client",
+    ]
+    ratios = {row[0]: row[2:] for row in calls.rows}
+    assert all(float(ratio) > 0 for ratio in ratios["gRPC, rowcast-client"][:2])
+    assert float(ratios["HTTP, rowcast-client"][2]) > 0
+
+
 def test_run_measures_a_peer_with_the_same_scores_and_lists_those_absent(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,16 +192,31 @@ class Way:
         """A server of the transport."""
         return http_server(replies, tls) if self.transport == "http" else grpc_server(replies, tls)
 
-    def send(self, url: str, *sent: Call[Any], **options: Any) -> Any:
+    def send(self, url: str | Sequence[str], *sent: Call[Any], **options: Any) -> Any:
         """The answer to the last of the calls, all of one client with these options."""
         if self.asynchronous:
             return asyncio.run(self._awaited(url, sent, options))
         with Client(url, **options) as client:
             return [client.send(call) for call in sent][-1]
 
-    async def _awaited(self, url: str, sent: Sequence[Call[Any]], options: dict[str, Any]) -> Any:
+    async def _awaited(
+        self, url: str | Sequence[str], sent: Sequence[Call[Any]], options: dict[str, Any]
+    ) -> Any:
         async with AsyncClient(url, **options) as client:
             return [await client.send(call) for call in sent][-1]
+
+    def ready(self, url: str | Sequence[str], timeout_s: float = 30, **options: Any) -> bool:
+        """Whether the service is ready, as a client with these options finds."""
+        if self.asynchronous:
+            return asyncio.run(self._awaited_ready(url, timeout_s, options))
+        with Client(url, **options) as client:
+            return client.ready(timeout_s=timeout_s)
+
+    async def _awaited_ready(
+        self, url: str | Sequence[str], timeout_s: float, options: dict[str, Any]
+    ) -> bool:
+        async with AsyncClient(url, **options) as client:
+            return await client.ready(timeout_s=timeout_s)
 
 
 WAYS = [

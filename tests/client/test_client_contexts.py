@@ -120,7 +120,7 @@ def test_model_describes_the_whole_path_of_an_input(service: RunningService) -> 
     details = same_by_all_ways(service, calls.model("movies"))
     assert [store.name for store in details.contexts] == ["users"]
     readers = {reader.name: reader for reader in details.readers}
-    assert readers["city"].ids.graph.expression == "fingerprint64(city) mod 16"
+    assert readers["city"].ids["expression"] == "fingerprint64(city) mod 16"
     ranking = {tower.name: tower for tower in details.towers}["ranking"]
     assert [part.name for part in ranking.parts] == ["context", "trunk", "score", "watch", "rating"]
     assert (

@@ -24,7 +24,6 @@ from rowcast_client import (
     where,
 )
 from rowcast_client.calls import Call
-from rowcast_client.stubs import embedding_service_pb2 as pb
 
 from tests.bundles.small import SmallBundle
 from tests.client.conftest import RunningService
@@ -319,19 +318,16 @@ def test_packed_columns_are_the_same_requests_as_lists(service: RunningService) 
 
 def test_models_and_model_return_the_same_by_all_ways(service: RunningService) -> None:
     states = same_by_all_ways(service, calls.models())
-    assert [(one.name, one.versions[0].version, one.versions[0].state) for one in states] == [
-        ("movies", 2, pb.LOAD_STATE_AVAILABLE),
-        ("named", 1, pb.LOAD_STATE_AVAILABLE),
+    versions = [state.versions[0] for state in states]
+    assert [state.name for state in states] == ["movies", "named"]
+    assert [(version.version, version.state) for version in versions] == [
+        (2, "available"),
+        (1, "available"),
     ]
-    assert all(one.versions[0].current and one.versions[0].memory_bytes > 0 for one in states)
+    assert all(version.current and version.memory_bytes > 0 for version in versions)
     details = same_by_all_ways(service, calls.model("movies"))
-    assert (details.model.name, details.model.version) == ("movies", 2)
-    assert {call.call for call in details.calls} == {
-        pb.CALL_RETRIEVE,
-        pb.CALL_RANK,
-        pb.CALL_RECOMMEND,
-        pb.CALL_EMBED,
-    }
+    assert (details.model, details.version) == ("movies", 2)
+    assert {call.call for call in details.calls} == {"retrieve", "rank", "recommend", "embed"}
     assert same_by_all_ways(service, calls.model("movies", version=2)) == details
 
 

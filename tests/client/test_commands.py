@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grpc_health.v1.health_pb2 import HealthCheckResponse
 from rowcast_client import calls, where
 from rowcast_client.commands import parse_feature
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
-from tests.client.servers import NOT_READY, OK, Reply, grpc_server, http_server
+from tests.client.servers import NOT_READY, OK, Reply, grpc_server, http_page, http_server
 
 Rowcast = Callable[..., int]
 
@@ -247,3 +248,25 @@ def test_rowcast_with_a_request_that_cannot_be_sent_exits_3(
 ) -> None:
     assert rowcast("embed", "-f", "user:=true") == 3
     assert capsys.readouterr().err.startswith("INVALID_ARGUMENT: feature 'user' holds bool")
+
+
+READY_PAGE = http_page(b'{"ready":true}', "application/json")
+READY_MESSAGE = HealthCheckResponse(status=HealthCheckResponse.SERVING).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("serving", "reply"), [(http_server, READY_PAGE), (grpc_server, READY_MESSAGE)]
+)
+def test_rowcast_ready_exits_with_0_or_4(
+    serving: Any, reply: bytes, rowcast: Rowcast, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving([NOT_READY]) as away, serving([reply]) as usable:
+        assert rowcast("ready", "--url", usable.url) == 0
+        assert capsys.readouterr().out == "ready\n"
+        assert rowcast("ready", "--url", f"{away.url},{usable.url}", "--json") == 0
+        assert json.loads(capsys.readouterr().out) == {"ready": True}
+        assert rowcast("ready", "--url", away.url) == 4
+        assert capsys.readouterr().out == "not ready\n"
+    assert rowcast("ready", "--url", away.url) == 4
+    with serving([Reply("UNAUTHENTICATED", 401, "UNAUTHENTICATED")]) as denying:
+        assert rowcast("ready", "--url", denying.url) == 3

@@ -22,7 +22,6 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 from rowcast_client import Client, NotReady, Retries, Unreachable
-from rowcast_client.stubs import embedding_service_pb2 as pb
 
 from bundle.format.manifest import dump
 from bundle.storage.catalog import read_manifest
@@ -277,8 +276,8 @@ def test_service_begins_empty_switches_without_a_failed_call_and_rejects_a_broke
         failed = service.event("version_failed", version=3)
         assert "towers/query/compiled-f32.tflite" in json.dumps(failed)
         states = {each.version: (each.state, each.problem) for each in client.models()[0].versions}
-        assert states[2] == (pb.LOAD_STATE_AVAILABLE, "")
-        assert states[3][0] == pb.LOAD_STATE_FAILED
+        assert states[2] == ("available", "")
+        assert states[3][0] == "failed"
         assert "compiled-f32.tflite" in states[3][1]
         check_all(client, world, 2)
     until(lambda: all(versions[-1:] == [2] for versions in seen) or bool(problems))

@@ -1,0 +1,190 @@
+"""What both clients share: the addresses, the defaults of every call, the transports, and what a
+failure means.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from rowcast_client.addresses import Address, parse_addresses
+from rowcast_client.calls import Call
+from rowcast_client.errors import (
+    DeadlineExceeded,
+    InvalidArgument,
+    NotReady,
+    RowcastError,
+    Unreachable,
+)
+from rowcast_client.retries import Deadline, Retries
+from rowcast_client.rotation import Rotation
+from rowcast_client.transport import File, Tls, Transport, checked_headers
+
+TIMEOUT_S = 10.0
+"""Time for a call, all its attempts together, unless a client or a call states another."""
+REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=@-]{0,127}", re.ASCII)
+"""Request ids that a service accepts; it replaces any other."""
+OF_ONE_SERVICE = ("Change", "GetChanges")
+"""Methods of the contract that concern the changes of one service, which has a log of its own."""
+ELSEWHERE = (Unreachable, NotReady)
+"""Failures after which a call goes to the next address at once."""
+
+
+class ServiceConnection:
+    """The connection of a client to a service at one address or several.
+
+    Attributes:
+      addresses: The addresses of the service.
+    """
+
+    asynchronous: ClassVar[bool]
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        retries: Retries | None = None,
+        ca_file: File = None,
+        cert_file: File = None,
+        key_file: File = None,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepares a client; connects with the first call.
+
+        Args:
+          url: `http://host:port`, `https://…`, `grpc://…` or `grpcs://…`; or several addresses of
+            the same service, as a list or as `grpc://a:9090,b:9090`. Calls take them in turns, and
+            go to the next one if a service cannot be reached or is not ready.
+          timeout_s: time for a call, all its attempts together.
+          retries: when a call is tried again; `Retries(attempts_max=1)`: never.
+          ca_file: authorities trusted over TLS; None: the system's over HTTP, those that gRPC ships
+            over gRPC.
+          cert_file: certificate, PEM, for services that require one of their clients; with
+            key_file.
+          key_file: its private key, PEM without a password.
+          token: The token for services that require one; over TLS, since anyone who reads it may
+            use it.
+          headers: sent with every call, such as those that a proxy requires.
+
+        Raises:
+          InvalidArgument: An argument is not as described here.
+        """
+        self.addresses = parse_addresses(url)
+        self._name = f"client of {', '.join(address.url for address in self.addresses)}"
+        self._timeout_s = Deadline(timeout_s).timeout_s
+        self._retries = Retries() if retries is None else retries
+        if not isinstance(self._retries, Retries):
+            raise InvalidArgument(
+                f"retries is {retries!r}: expected Retries(attempts_max=..., ...)"
+            )
+        self._tls = Tls(ca_file, cert_file, key_file) if self.addresses[0].secure else None
+        authorization = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._headers = checked_headers({**(headers or {}), **authorization})
+        self._rotation: Any = None
+        self._process = os.getpid()
+        self._inherited: list[Any] = []
+        self._closed = False
+
+    def _begin(self, call: Call[Any]) -> tuple[Deadline, str]:
+        """Opens the transports with the first call; returns the deadline and request id of a
+        call.
+        """
+        request_id = call.request_id
+        if request_id is None:
+            request_id = _new_request_id()
+        elif not isinstance(request_id, str) or not REQUEST_ID.fullmatch(request_id):
+            raise InvalidArgument(
+                f"request_id is {request_id!r}: expected 1 to 128 letters, digits and ._:/+=@-"
+            )
+        if call.method in OF_ONE_SERVICE and len(self.addresses) > 1:
+            raise InvalidArgument(
+                f"{call.method} was called on the {self._name}: changes belong to one service, "
+                "which the others follow; open a client of its address alone"
+            )
+        self._open()
+        return self._deadline(call.timeout_s), request_id
+
+    def _deadline(self, timeout_s: float | None) -> Deadline:
+        if timeout_s is None:
+            timeout_s = self._timeout_s
+        return Deadline(timeout_s)
+
+    def _open(self) -> None:
+        """Opens the transports, unless they are open."""
+        if self._closed:
+            raise InvalidArgument(f"the {self._name} is closed: open a new one")
+        if self._process != os.getpid():
+            self._leave_inherited_connections()
+        if self._rotation is None:
+            self._rotation = Rotation([self._transport(address) for address in self.addresses])
+
+    def _leave_inherited_connections(self) -> None:
+        """Gives this process connections of its own, after a fork.
+
+        Both processes would read responses from the same sockets, each those of the other. The
+        parent still uses the inherited ones, and may have held their locks when it forked, so they
+        are neither used nor closed here.
+        """
+        self._inherited.append(self._rotation)
+        self._rotation = None
+        self._process = os.getpid()
+
+    def _transport(self, address: Address) -> Transport:
+        """A transport; its library is imported now, since a client needs one of the two."""
+        if address.transport == "grpc":
+            from rowcast_client.grpc_transport import GrpcTransport
+
+            return GrpcTransport(address, self._tls, self._headers, self.asynchronous)
+        from rowcast_client.http_transport import HttpTransport
+
+        return HttpTransport(address, self._tls, self._headers, self.asynchronous)
+
+    @contextmanager
+    def _failures(
+        self, transport: Transport, deadline: Deadline, request_id: str
+    ) -> Iterator[None]:
+        """Raises what an attempt at one address fails with as an error of this client that names
+        the service and the request. Calls avoid an address that fails.
+        """
+        try:
+            try:
+                yield
+            except TimeoutError as error:
+                raise transport.out_of_time(deadline) from error
+            except transport.errors as error:
+                raise transport.failure(error, deadline) from error
+        except RowcastError as error:
+            error.address = transport.address.url
+            # A service that reports an exceeded deadline itself has sent its request id.
+            has_no_response = isinstance(error, DeadlineExceeded) and not error.request_id
+            if has_no_response or isinstance(error, ELSEWHERE):
+                self._rotation.failed(transport)
+            if not isinstance(error, Unreachable):
+                error.request_id = error.request_id or request_id
+            deadline.earlier_failure = error.message
+            raise
+        self._rotation.responded(transport)
+
+    def _probes(self, timeout_s: float | None) -> Iterator[tuple[Transport, Deadline, str]]:
+        """Yields the transports, each with its part of the time and the request id of a probe."""
+        whole = self._deadline(timeout_s)
+        self._open()
+        transports = self._rotation.transports
+        for remaining, transport in zip(range(len(transports), 0, -1), transports, strict=True):
+            deadline = Deadline(whole.remaining_s() / remaining)
+            yield transport, deadline, _new_request_id()
+
+
+def _new_request_id() -> str:
+    return os.urandom(16).hex()
+
+
+def check_passing(failure: RowcastError) -> None:
+    """Raises a failure that does not pass by itself."""
+    if not failure.retryable and not isinstance(failure, DeadlineExceeded):
+        raise failure
