@@ -43,6 +43,7 @@ from rowcast_client.results import (
     Retrieved,
 )
 from rowcast_client.retries import Retries
+from rowcast_client.sources import Source
 from rowcast_client.stubs.embedding_service_pb2 import GetModelResponse, ModelState
 
 __version__ = version("rowcast-client")
@@ -79,6 +80,7 @@ __all__ = [
     "Retries",
     "Retrieved",
     "RowcastError",
+    "Source",
     "TlsFailed",
     "TooLarge",
     "Unauthenticated",

@@ -190,6 +190,27 @@ class RankRequest(RankQuery):
     requests: list[RankQuery] = ABSENT
 
 
+class Source(Schema):
+    """Where candidates of a recommendation come from: exactly one of an index and ids."""
+
+    name: str = ""
+    """The name in the response. Empty: the index's, or ids."""
+    index: str = ABSENT
+    """The nearest candidates by this index. Empty: the only one."""
+    ids: list[Id | list[Id]] = ABSENT
+    """These candidates: one list for all requests, or one list for each. Unknown ids are left out.
+    """
+    pool_size: int = 0
+    """Maximum number of candidates for each request. 0: the pool_size of the request, or all ids.
+    """
+    min_count: int = 0
+    """Minimum number of recommendations of this source, if it has that many."""
+    max_count: int = 0
+    """Maximum number of recommendations of this source. 0: any number."""
+    fallback: bool = False
+    """Used only for requests for which the other sources have fewer than k candidates."""
+
+
 class RecommendRequest(Query, Selection):
     """Retrieve, then rank what was retrieved, with one version of the model."""
 
@@ -197,6 +218,10 @@ class RecommendRequest(Query, Selection):
 
     tower: str = ABSENT
     """May be left out if only one ranks."""
+    sources: list[Source] = ABSENT
+    """At most 16, whose candidates are merged and ranked together. Left out: the candidates come
+    from index.
+    """
     requests: list[Query] = ABSENT
 
 
@@ -318,6 +343,8 @@ class RecommendResult(Neighbors):
     """
 
     retrieval_scores: list[float] = ABSENT
+    sources: list[str] = ABSENT
+    """Of each candidate, the first source that has it. Absent if the request has no sources."""
 
 
 class RecommendResponse(RecommendResult, Response):

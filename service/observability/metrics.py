@@ -65,6 +65,7 @@ STATES = ("loading", "available", "kept", "retiring", "failed")
 LOAD_OUTCOMES = ("available", "failed", "damaged")
 RECORD_OUTCOMES = ("written", "dropped", "failed")
 LIVE_RECALL_OUTCOMES = ("searched", "dropped")
+SOURCE_OUTCOMES = ("failed", "late")
 SEARCH_PATHS = ("index", "exact", "none")
 RETRY_OUTCOMES = ("sent", "over_budget")
 FILTER_OUTCOMES = ("compiled", "cached")
@@ -96,7 +97,15 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "examples": ("Queries, contexts or examples that were computed", ("call",)),
     "candidates": ("Candidates that were scored", ("call",)),
     "degraded": (
-        "Recommendations in which some candidates were not ranked because time was short",
+        "Recommendations that are degraded: unranked, not diverse, or without some source",
+        ("model",),
+    ),
+    "sources_left_out": (
+        "Sources of recommendations that were left out because they failed or were late",
+        ("model", "outcome"),
+    ),
+    "unknown_source_ids": (
+        "Candidates that sources of recommendations list and the corpus does not have",
         ("model",),
     ),
     "filtered_searches": (
