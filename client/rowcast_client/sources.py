@@ -14,13 +14,15 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 
 
 class Source(TypedDict, total=False):
-    """Where candidates of a recommendation come from: exactly one of `index` and `ids`.
+    """Where candidates of a recommendation come from: exactly one of `index`, `ids`
+    and `list`.
 
     Attributes:
-      name: The name in the response; left out: the index's, or "ids".
+      name: The name in the response; left out: the index's, the list's, or "ids".
       index: The name of an index, whose nearest candidates are taken; "": the only one.
       ids: Candidates, in their order: a list for all requests, or a list of lists, one per request.
         Unknown ids are left out.
+      list: The name of a list of the bundle, whose first candidates are taken; "": the only one.
       pool_size: The maximum number of candidates for each request; left out or 0: the pool_size of
         the request, or all ids.
       min_count: The minimum number of recommendations of this source, if it has that many.
@@ -32,13 +34,15 @@ class Source(TypedDict, total=False):
     name: str
     index: str
     ids: Candidates
+    list: str
     pool_size: int
     min_count: int
     max_count: int
     fallback: bool
 
 
-_TEXTS = ("name", "index")
+_TEXTS = ("name", "index", "list")
+_KINDS = ("index", "ids", "list")
 _COUNTS = ("pool_size", "min_count", "max_count")
 
 
@@ -67,8 +71,8 @@ def _packed(where: str, source: Mapping[str, Any]) -> pb.Source:
             packed.offsets = offsets_of(f"{where}.ids", counts)
         else:
             setattr(packed, name, _checked(f"{where}.{name}", name, value))
-    if packed.WhichOneof("kind") is None or len({"index", "ids"} & {*source}) > 1:
-        raise InvalidArgument(f"{where} is {source!r}: expected exactly one of index and ids")
+    if len({*_KINDS} & {*source}) != 1:
+        raise InvalidArgument(f"{where} is {source!r}: expected exactly one of {', '.join(_KINDS)}")
     return packed
 
 

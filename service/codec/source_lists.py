@@ -15,6 +15,7 @@ _KINDS: dict[type, str] = {str: "a string", int: "an integer", bool: "true or fa
 _FIELDS: dict[str, type] = {
     "name": str,
     "index": str,
+    "list": str,
     "pool_size": int,
     "min_count": int,
     "max_count": int,
@@ -50,7 +51,7 @@ def _source(value: Any, where: str) -> Source:
         field: Any = content[name]
         if type(field) is not kind:
             raise InvalidArgument(f"{where}.{name} is {shown(field)}; {_KINDS[kind]} was expected")
-        if kind is int and abs(field) > _COUNT_MAX:
+        if isinstance(field, int) and abs(field) > _COUNT_MAX:
             raise InvalidArgument(
                 f"{where}.{name} is {field}; an integer up to {_COUNT_MAX} was expected"
             )

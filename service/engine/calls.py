@@ -436,12 +436,13 @@ class Ranked(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where candidates of a recommendation come from: exactly one of an index and ids.
+    """Where candidates of a recommendation come from: exactly one of an index, ids and a list.
 
     Attributes:
-      name: The name in the response; empty: the index's, or "ids".
+      name: The name in the response; empty: the index's, the list's, or "ids".
       index: The name of an index, whose nearest candidates are taken; empty: the only one.
       ids: Candidates, in their order; unknown ids are left out.
+      list: The name of a list of the bundle, whose first candidates are taken; empty: the only one.
       pool_size: The maximum number of candidates of each context; 0: that of the request, or all
         ids.
       min_count: The minimum number of recommendations of this source, if it has that many.
@@ -453,6 +454,7 @@ class Source:
     name: str = ""
     index: str | None = None
     ids: IdLists | None = None
+    list: str | None = None
     pool_size: int = 0
     min_count: int = 0
     max_count: int = 0
@@ -464,7 +466,7 @@ class Source:
         Args:
           contexts: The number of contexts.
           pool_size: The pool_size of the request.
-          size: The number of candidates of the corpus.
+          size: The number of candidates of the corpus, or of the list.
         """
         if self.ids is None:
             return contexts * min(max(0, self.pool_size) or pool_size, size)
@@ -476,8 +478,8 @@ class Source:
     @property
     def magnitude(self) -> Hashable:
         """Equal for sources that take about equally long."""
-        index = magnitude(self.index or "")
-        return index, magnitude(self.ids), self.pool_size.bit_length(), self.fallback
+        names = magnitude(self.index or ""), magnitude(self.list or "")
+        return names, magnitude(self.ids), self.pool_size.bit_length(), self.fallback
 
 
 @dataclass(frozen=True, kw_only=True)

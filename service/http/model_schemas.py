@@ -136,6 +136,17 @@ class IndexDetails(ResponseSchema):
     """Measured at export, of the `recall_k` best."""
 
 
+class ListDetails(ResponseSchema):
+    """A list of candidates that recommendations can draw from."""
+
+    name: str
+    corpus: str
+    size: int
+    """Candidates of all segments."""
+    by: str
+    """The input of contexts whose value is their segment; empty: all have the same list."""
+
+
 class CorpusDetails(ResponseSchema):
     """Candidates, or contexts, by id with their stored features."""
 
@@ -264,6 +275,7 @@ class ModelDetails(ResponseSchema):
     indexes: list[IndexDetails]
     corpora: list[CorpusDetails]
     contexts: list[CorpusDetails]
+    lists: list[ListDetails]
     """Stores of context features by id."""
     readers: list[ReaderDetails]
     towers: list[TowerDetails]

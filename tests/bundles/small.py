@@ -50,6 +50,14 @@ UNKNOWN_GENRE_ROW = 5
 SEQUENCE_LENGTH = 3
 FILTERS = ("genres", "year", "rating", "studio", "classic", "latitude", "longitude")
 
+LISTS: dict[str, dict[str, tuple[int, ...]]] = {
+    "popular": {"": (30, 2, 11, 25, 7), "oslo": (8, 2, 35), "7": (9,)},
+    "new": {"": (39, 38, 37)},
+}
+"""The positions of the candidates of each list, by segment."""
+LIST_INPUTS = {"popular": "city", "new": None}
+"""The input whose value is the segment, by list."""
+
 Array = NDArray[Any]
 
 STORED_USERS: dict[int, tuple[tuple[int, ...], tuple[float, ...], tuple[float, float]]] = {
@@ -116,6 +124,7 @@ def write_small_bundle(
     unread_inputs: tuple[str, ...] = (),
     scores: ScoreDistribution | None = None,
     more_indexes: tuple[str, ...] = (),
+    lists: bool = False,
 ) -> SmallBundle:
     """Writes and commits one version.
 
@@ -141,6 +150,7 @@ def write_small_bundle(
       scores: The distribution of the scores of the ranking tower at export.
       more_indexes: Adds `opposite`, an index of the same candidates with their vectors negated, or
         `shorts`, an index of a corpus of that name, with the first five candidates.
+      lists: Adds the lists `popular`, by the city of the context, and `new`, the same for all.
     """
     random = np.random.default_rng([version, size])
     edition = linear.EDITIONS[(version - 1) % len(linear.EDITIONS)]
@@ -194,6 +204,10 @@ def write_small_bundle(
             _add_corpus(writer, "shorts", ids[:5], genres[:5], years[:5], titles[:5])
         if users:
             _add_users(writer, ids)
+        if lists:
+            for name, positions_of in LISTS.items():
+                segments = {segment: ids[[*rows]] for segment, rows in positions_of.items()}
+                writer.add_list(name, "movies", segments, LIST_INPUTS[name])
         if "indexes" not in without:
             searched = {
                 "movies": ("movies", vectors),

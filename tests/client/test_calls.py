@@ -64,7 +64,7 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
         calls.recommend,
         (VIEWER,),
         {"sources": [{"index": "", "ids": [1]}]},
-        "expected exactly one of index and ids",
+        "expected exactly one of index, ids, list",
     ),
     (
         calls.recommend,

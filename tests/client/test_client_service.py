@@ -303,11 +303,11 @@ def test_recommend_tells_the_source_of_each_neighbor(service: RunningService) ->
         model="movies",
     )
     answer = same_by_all_ways(service, call)
-    for neighbors, own in zip(answer, listed, strict=True):
+    for neighbors, movies_of_request in zip(answer, listed, strict=True):
         assert len(neighbors) == 4
         assert [neighbor.source for neighbor in neighbors] == neighbors.sources
         of_source = [neighbor.id for neighbor in neighbors if neighbor.source == "recent"]
-        assert set(of_source) <= set(own)
+        assert set(of_source) <= set(movies_of_request)
 
 
 def test_embed_and_lookup_return_vectors_and_rows(service: RunningService) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.bundles.small import SmallBundle
+from tests.bundles.small import LISTS, SmallBundle
 from tests.service import reference
 
 Candidate = dict[str, Any]
@@ -23,7 +23,7 @@ def answers(small: SmallBundle, body: Mapping[str, Any]) -> list[dict[str, Any]]
 
 
 def name_of(source: Mapping[str, Any]) -> str:
-    default = source.get("index") or "movies"
+    default = source.get("index") or source.get("list") or "movies"
     if "ids" in source:
         default = "ids"
     return str(source.get("name") or default)
@@ -80,6 +80,13 @@ def _candidates(
             small.ids.tolist(), key=lambda movie: -_score(small, part, source["index"], movie)
         )
         return [movie for movie in every if movie not in excluded][:most]
+    if "list" in source:
+        segments = LISTS[source["list"]]
+        segment = str(reference._stored(part).get("city", ""))
+        positions = segments.get(segment, segments[""])
+        most = source.get("pool_size") or body.get("pool_size") or max(100, 10 * k)
+        listed = [small.ids.tolist()[position] for position in positions]
+        return [movie for movie in listed if movie not in excluded][:most]
     listed = source["ids"]
     if listed and isinstance(listed[0], list):
         listed = listed[number]

@@ -10,6 +10,7 @@ from tests.service.cases import BAD, GONE, LARGE, Case, column, f32, ids, user
 
 _INDEX = {"index": "", "pool_size": 6}
 _RECENT = {"name": "recent", "ids": [1000, 1021, 5, 1021, 1273]}
+_POPULAR = {"list": "popular"}
 _EACH = {"ids": [[1000, 1007], [], [1028]]}
 _THREE = [user(1), {**user(2), "exclude_ids": [1021]}, user(3)]
 
@@ -76,6 +77,24 @@ CASES = (
         "attributes and a formula of sources",
         sources(_RECENT, _INDEX, attributes=["title"], formula="watch + retrieval_score"),
     ),
+    Case("recommend", "a list of strangers", sources(_POPULAR)),
+    Case("recommend", "a list of a segment", {**sources(_POPULAR), **user(city="oslo")}),
+    Case(
+        "recommend", "a list of a segment that is a number", {**sources(_POPULAR), **user(city=7)}
+    ),
+    Case("recommend", "the first of a list", sources({**_POPULAR, "pool_size": 2})),
+    Case("recommend", "a list, ids and an index", sources(_POPULAR, _RECENT, _INDEX, k=12)),
+    Case(
+        "recommend",
+        "a list as the fallback of some requests",
+        {
+            "k": 2,
+            "sources": [{**_EACH, "name": "seen"}, {"list": "new", "fallback": True}],
+            "requests": _THREE,
+        },
+    ),
+    Case("recommend", "an unknown list", sources({"list": "old"}), GONE),
+    Case("recommend", "one of two lists without its name", sources({"list": ""}), BAD),
     Case("recommend", "an unknown index as a source", sources({"index": "x"}), GONE),
     Case("recommend", "a source of nothing", sources({"name": "x"}), BAD),
     Case(

@@ -38,7 +38,13 @@ RESPONSES: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> SmallBundle:
     return write_small_bundle(
-        tmp_path_factory.mktemp("bundles"), small_towers, MODEL, 1, parts=True, users=True
+        tmp_path_factory.mktemp("bundles"),
+        small_towers,
+        MODEL,
+        1,
+        parts=True,
+        users=True,
+        lists=True,
     )
 
 

@@ -15,12 +15,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import RowUnavailable
+from bundle.features.columns import checked_offsets
 from bundle.tables.offsets import lengths_of, offsets_of
 from runtime.exact import normalised, scores_of_rows
 from service.config import ServiceSettings
@@ -33,7 +35,7 @@ from service.engine.retrieval import filters, retrieve, sharded_search
 from service.engine.retrieval.search import Found, Queries
 from service.engine.retrieval.sources import PlannedSource, Sources
 from service.errors import SHARD_FAILURES, DeadlineExceeded, RowNotFinite
-from service.versions.version import ModelVersion, ServedIndex
+from service.versions.version import LoadedList, ModelVersion, ServedIndex
 
 Positions = NDArray[np.int64]
 
@@ -235,29 +237,51 @@ class Retriever:
 
     def _listed(self, source: PlannedSource, numbers: NDArray[np.int64]) -> _Part:
         """Returns the candidates of a source that lists them, those that the request permits."""
-        lists = source.entry.ids
-        assert lists is not None  # noqa: S101 - else it is an index
-        corpus = self.sources.corpus
-        where = f"sources[{source.number}].ids"
-        positions_by_context = retrieve.positions_by_query(
-            corpus, lists, self.contexts, where, "candidate of a source"
-        )
-        distinct_lists = {id(positions): positions for positions in positions_by_context}
-        count = sum([positions.size for positions in distinct_lists.values()])
-        unknown = int(lists.ids.size) - count
-        self.execution.count("unknown_source_ids", max(0, unknown), self.model_version.model)
-
+        most = source.entry.pool_size
+        if source.candidates is not None:
+            positions_by_context = self._of_segments(source.candidates)
+            most = most or self.request.retrieved_count
+        else:
+            positions_by_context = self._of_ids(source)
         positions = np.concatenate([positions_by_context[number] for number in numbers.tolist()])
         sizes = [positions_by_context[number].size for number in numbers.tolist()]
         contexts = numbers.repeat(sizes)
         permitted = self._permitted(positions, contexts)
         permitted = permitted[_first_of_each(contexts[permitted], positions[permitted])]
-        most = source.entry.pool_size
         if most:
             ends = contexts[permitted].searchsorted(contexts[permitted])
             permitted = permitted[np.arange(permitted.size) - ends < most]
         unknown_scores = np.full(permitted.size, -np.inf, np.float32)
         return _Part(source.number, contexts[permitted], positions[permitted], unknown_scores)
+
+    def _of_ids(self, source: PlannedSource) -> Sequence[Positions]:
+        """Returns where the ids of each context are in the corpus; counts those that are not."""
+        lists = source.entry.ids
+        assert lists is not None  # noqa: S101 - else it is an index or a list
+        where = f"sources[{source.number}].ids"
+        positions_by_context = retrieve.positions_by_query(
+            self.sources.corpus, lists, self.contexts, where, "candidate of a source"
+        )
+        distinct_lists = {id(positions): positions for positions in positions_by_context}
+        count = sum([positions.size for positions in distinct_lists.values()])
+        unknown = int(lists.ids.size) - count
+        self.execution.count("unknown_source_ids", max(0, unknown), self.model_version.model)
+        return positions_by_context
+
+    def _of_segments(self, candidates: LoadedList) -> Sequence[Positions]:
+        """Returns where the candidates of the segment of each context are in the corpus."""
+        entry = candidates.entry
+        segments = [entry.default] * self.contexts
+        name = entry.by or ""
+        column = self.features.get(name)
+        if column is not None:
+            offsets = checked_offsets(name, column, self.contexts)
+            values = column.values.tolist()
+            for number, (first, end) in enumerate(pairwise(offsets.tolist())):
+                if end > first:
+                    segments[number] = str(values[first])
+        store = self.sources.corpus.store
+        return [candidates.positions(store, segment) for segment in segments]
 
     def _permitted(self, positions: Positions, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns which candidates of contexts no exclusion, deny list or filter leaves out."""

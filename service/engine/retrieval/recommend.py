@@ -59,9 +59,9 @@ async def recommend(
     query_towers = [
         model_version.towers[index.entry.query_tower] for index in planned.indexes.values()
     ]
-    inputs = {**tower.by_role["context"]}
+    inputs = {*tower.by_role["context"], *planned.list_inputs}
     for query_tower in query_towers:
-        inputs |= query_tower.inputs
+        inputs |= query_tower.inputs.keys()
     owner = f"{planned.owner} with tower {name!r}"
     check_names(request.context, inputs, "context", "a feature", owner)
     listed = [source.ids.ids for source in request.sources if source.ids is not None]
@@ -72,7 +72,7 @@ async def recommend(
     planned.check_count(request, n, settings)
 
     plan = tower.plan(frozenset(order.outputs))
-    needed = dict.fromkeys(plan.inputs["context"])
+    needed = dict.fromkeys([*plan.inputs["context"], *planned.list_inputs])
     for query_tower in query_towers:
         needed |= dict.fromkeys(query_tower.inputs)
     features = lookup.complete(

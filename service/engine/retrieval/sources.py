@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from service.config import ServiceSettings
 from service.engine.calls import Recommendation, Source
 from service.engine.limits import at_most
-from service.engine.names import SHOWN_CHARS, choose_index
+from service.engine.names import SHOWN_CHARS, choose_index, choose_list
 from service.errors import InvalidArgument
-from service.versions.version import LoadedStore, ModelVersion, ServedIndex
+from service.versions.version import LoadedList, LoadedStore, ModelVersion, ServedIndex
 
-_KINDS = ("index", "ids")
+_KINDS = ("index", "ids", "list")
 _COUNTS = ("pool_size", "min_count", "max_count")
 _NEEDS_INDEX = {
     "diversity": "it compares the vectors of an index",
@@ -35,12 +35,14 @@ class PlannedSource:
       name: The name in the response.
       entry: What the request says of it.
       index: The index whose nearest candidates are taken; None: they come from elsewhere.
+      candidates: The list of the bundle whose candidates are taken; None: as above.
     """
 
     number: int
     name: str
     entry: Source
     index: ServedIndex | None = None
+    candidates: LoadedList | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,13 @@ class Sources:
         }
 
     @property
+    def list_inputs(self) -> list[str]:
+        """Returns the inputs of contexts that select the segments of lists."""
+        lists = [source.candidates for source in self.planned if source.candidates is not None]
+        inputs = [candidates.entry.by for candidates in lists]
+        return [name for name in inputs if name is not None]
+
+    @property
     def owner(self) -> str:
         """What messages call them."""
         if self.names:
@@ -84,9 +93,12 @@ class Sources:
         """
         if not self.names:
             return  # the pool of the index is checked where it is retrieved
-        pool_size = request.retrieved_count
-        size = self.corpus.entry.size
-        counts = [source.entry.candidates(contexts, pool_size, size) for source in self.planned]
+        counts = []
+        for source in self.planned:
+            size = self.corpus.entry.size
+            if source.candidates is not None:
+                size = source.candidates.size_max
+            counts.append(source.entry.candidates(contexts, request.retrieved_count, size))
         at_most(settings, "max_candidates", sum(counts), "the request, over all sources,")
 
 
@@ -168,6 +180,9 @@ def _planned(model_version: ModelVersion, number: int, entry: Source) -> Planned
     if entry.index is not None:
         name, index = choose_index(model_version, entry.index)
         return PlannedSource(number, entry.name or name, entry, index)
+    if entry.list is not None:
+        candidates = choose_list(model_version, entry.list)
+        return PlannedSource(number, entry.name or candidates.name, entry, None, candidates)
     return PlannedSource(number, entry.name or "ids", entry)
 
 
@@ -185,6 +200,9 @@ def _corpus_of(model_version: ModelVersion, planned: Sequence[PlannedSource]) ->
     for source in planned:
         if source.index is not None:
             corpora[source.index.corpus.name] = source.index.corpus
+        if source.candidates is not None:
+            name = source.candidates.entry.corpus
+            corpora[name] = model_version.corpora[name]
     if len(corpora) > 1:
         raise InvalidArgument(
             f"the sources are of the corpora {', '.join(map(repr, corpora))}; one corpus was "
@@ -195,7 +213,7 @@ def _corpus_of(model_version: ModelVersion, planned: Sequence[PlannedSource]) ->
     if len(model_version.corpora) != 1:
         listed = ", ".join(map(repr, model_version.corpora)) or "none"
         raise InvalidArgument(
-            f"no source is an index, and the model has the corpora {listed}; name an index among "
-            "the sources, of whose corpus all ids are"
+            f"no source is an index or a list, and the model has the corpora {listed}; name an "
+            "index or a list among the sources, of whose corpus all ids are"
         )
     return next(iter(model_version.corpora.values()))

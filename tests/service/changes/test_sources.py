@@ -11,7 +11,7 @@ import pytest
 from service.codec.json import read_recommendation
 from service.config import ServiceSettings
 from service.engine.calls import Retrieved
-from tests.bundles.small import SmallBundle
+from tests.bundles.small import LISTS, SmallBundle
 from tests.service.changes.making import TARGET, absorb, candidate, change, deletion
 from tests.service.running import RunningService
 
@@ -32,6 +32,31 @@ def recommended(service: RunningService, **body: Any) -> list[int]:
     answer: Retrieved = service.execute(request, "recommend")
     assert answer.sources is not None
     return sorted(answer.ids[answer.sources == 0].tolist())
+
+
+def test_candidates_of_a_list_are_those_of_the_present_state(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    small = write(lists=True)
+    service = serve()
+
+    def listed() -> set[int]:
+        body = {"sources": [{"list": "new"}], "context": {"user": 1}}
+        answer: Retrieved = service.execute(
+            read_recommendation(body, TARGET, SETTINGS), "recommend"
+        )
+        return set(answer.ids.tolist())
+
+    new = {int(small.ids[position]) for position in LISTS["new"][""]}
+    assert listed() == new
+    replaced, deleted, denied = sorted(new)
+    change(service, "candidates/upsert", candidate(replaced))
+    change(service, "candidates/delete", *deletion([deleted]))
+    with service.worker.versions.acquire("movies") as version:
+        version.deny((str(denied),))
+    assert listed() == {replaced}
+    change(service, "candidates/upsert", candidate(deleted))
+    assert listed() == {replaced, deleted}
 
 
 @pytest.mark.parametrize("absorbed", [False, True])

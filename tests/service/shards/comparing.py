@@ -36,7 +36,9 @@ Services = tuple[RunningService, RunningService]
 @contextmanager
 def serving(root: Path, towers: Path, **index: Any) -> Iterator[Services]:
     """Starts services over a bundle with an index in four partitions."""
-    write_small_bundle(root, towers, users=True, parts=True, size=SIZE, partitions=4, **index)
+    write_small_bundle(
+        root, towers, users=True, parts=True, lists=True, size=SIZE, partitions=4, **index
+    )
     with ExitStack() as started:
 
         def start(**settings: Any) -> RunningService:
@@ -149,6 +151,8 @@ class RandomRequests:
         source: dict[str, Any] = {"name": f"source {number}", "fallback": self._chance(0.2)}
         if self._chance(0.5):
             return source | {"index": "movies", "pool_size": self._number(0, 60)}
+        if self._chance(0.4):
+            return source | {"list": self._pick(["popular", "new"])}
         return source | {"ids": self._ids(0, 30), "max_count": self._number(0, 9)}
 
     def _filter(self) -> dict[str, Any]:

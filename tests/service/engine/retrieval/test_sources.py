@@ -52,6 +52,10 @@ class RandomBodies:
         body: Body = {"k": self._number(1, 16)}
         parts = [self._part() for _ in range(self._number(1, 4))]
         body["sources"] = [self._source(number, len(parts)) for number in range(self._number(1, 5))]
+        readers = [source.get("list", source.get("index")) for source in body["sources"]]
+        if {*readers} - {None, "new"}:  # they read the city
+            for part in parts:
+                part["context"]["city"] = ("oslo", "lima")[self._number(0, 2)]
         room = body["k"]
         for source in body["sources"]:
             if self._chance(0.3):
@@ -93,6 +97,11 @@ class RandomBodies:
             source["index"] = ("movies", "opposite")[self._number(0, 2)]
             source["pool_size"] = self._number(1, 20)
             return source
+        if self._chance(0.4):
+            source["list"] = ("popular", "new")[self._number(0, 2)]
+            if self._chance(0.3):
+                source["pool_size"] = self._number(1, 4)
+            return source
         source["ids"] = self._ids(15)
         if self._chance(0.4) and contexts > 1:
             source["ids"] = [self._ids(15) for _ in range(contexts)]
@@ -115,7 +124,7 @@ class RandomBodies:
 def test_sources_are_merged_ranked_and_picked_as_by_loops(
     load: Load, request: pytest.FixtureRequest
 ) -> None:
-    service = load(more_indexes=("opposite",), users=True)
+    service = load(more_indexes=("opposite",), users=True, lists=True)
     for seed in seeds(request, 1, 51):
         bodies = RandomBodies(seed)
         for _ in range(REQUESTS):
@@ -134,11 +143,11 @@ def test_sources_are_merged_ranked_and_picked_as_by_loops(
     ("sources", "error", "message"),
     [
         ([INDEX, {"index": "shorts"}], InvalidArgument, "of the corpora 'movies', 'shorts'; one"),
-        ([{"ids": [1000]}], InvalidArgument, "no source is an index, and the model has the corpor"),
+        ([{"ids": [1000]}], InvalidArgument, "no source is an index or a list, and the model has"),
         ([{"index": ""}], InvalidArgument, "'index' must be named"),
         ([{"index": "film"}], NotFound, "has no index 'film'; it has 'movies', 'shorts'"),
         ([INDEX, INDEX], InvalidArgument, "2 sources have the name 'movies'; distinct names"),
-        ([{}], InvalidArgument, "sources[0] has no candidates; exactly one of index, ids was"),
+        ([{}], InvalidArgument, "sources[0] has no candidates; exactly one of index, ids, li"),
         ([{**INDEX, "ids": []}], InvalidArgument, "sources[0] has index and ids; exactly one"),
         (
             [{**INDEX, "min_count": 7}],
