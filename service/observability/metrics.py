@@ -71,7 +71,7 @@ RETRY_OUTCOMES = ("sent", "over_budget")
 FILTER_OUTCOMES = ("compiled", "cached")
 CONTENT_TYPE = merged_metrics.CONTENT_TYPE
 _MODEL_CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "model")
-_CALLS_BY_ID = ("retrieve", "rank", "lookup")
+_CALLS_BY_ID = ("retrieve", "rank", "recommend", "lookup")
 """Calls that can leave ids out that do not exist."""
 _NO_MODEL = ("",)
 
@@ -104,10 +104,6 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Sources of recommendations that were left out because they failed or were late",
         ("model", "outcome"),
     ),
-    "unknown_source_ids": (
-        "Candidates that sources of recommendations list and the corpus does not have",
-        ("model",),
-    ),
     "filtered_searches": (
         "Queries with a filter, by the search that found their neighbors",
         ("path",),
@@ -135,7 +131,8 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("model", "store"),
     ),
     "not_found_ids": (
-        "Ids that do not exist and were left out because the request has `not_found` set to `skip`",
+        "Ids that do not exist and were left out: of requests with `not_found` set to `skip`, and "
+        "of sources of recommendations",
         ("model", "call"),
     ),
     "tower_examples": (

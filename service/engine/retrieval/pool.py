@@ -265,7 +265,8 @@ class Retriever:
         distinct_lists = {id(positions): positions for positions in positions_by_context}
         count = sum([positions.size for positions in distinct_lists.values()])
         unknown = int(lists.ids.size) - count
-        self.execution.count("unknown_source_ids", max(0, unknown), self.model_version.model)
+        model = self.model_version.model
+        self.execution.count("not_found_ids", max(0, unknown), model, self.execution.call)
         return positions_by_context
 
     def _of_segments(self, candidates: LoadedList) -> Sequence[Positions]:

@@ -182,7 +182,7 @@ def test_unknown_ids_of_a_source_are_left_out_and_counted(load: Load) -> None:
         [1000, 1007],
         [1000, 1007, 1014],
     ]
-    assert service.value("rowcast_unknown_source_ids_total", model="movies") == 3
+    assert service.value("rowcast_not_found_ids_total", model="movies", call="recommend") == 3
     assert response["degraded_reason"] == ""
 
 
