@@ -59,7 +59,7 @@ CASES: list[tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any], str]] = [
         {"sources": [{"indx": ""}]},
         "expected a dict of name, index, ids",
     ),
-    (calls.recommend, (VIEWER,), {"sources": [{"name": "a"}]}, "expected exactly one of index and"),
+    (calls.recommend, (VIEWER,), {"sources": [{"name": "a"}]}, "expected exactly one of index, "),
     (
         calls.recommend,
         (VIEWER,),
