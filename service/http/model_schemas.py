@@ -141,7 +141,7 @@ class ListDetails(ResponseSchema):
 
     name: str
     corpus: str
-    size: int
+    size: Int64
     """Candidates of all segments."""
     by: str
     """The input of contexts whose value is their segment; empty: all have the same list."""
@@ -275,8 +275,8 @@ class ModelDetails(ResponseSchema):
     indexes: list[IndexDetails]
     corpora: list[CorpusDetails]
     contexts: list[CorpusDetails]
-    lists: list[ListDetails]
     """Stores of context features by id."""
+    lists: list[ListDetails]
     readers: list[ReaderDetails]
     towers: list[TowerDetails]
 
