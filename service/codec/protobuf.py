@@ -348,7 +348,7 @@ def _source(message: pb.Source, where: str) -> calls.Source:
             offsets = _offsets(offsets, f"{where}.offsets")
         source["ids"] = calls.IdLists(read_ids(source["ids"], f"{where}.ids"), offsets)
     elif offsets is not None:
-        raise InvalidArgument(f"{where}.offsets was sent without ids")
+        raise InvalidArgument.of_field(f"{where}.offsets", "sent", f"{where}.ids beside it")
     return calls.Source(**source)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from bundle.tables.offsets import offsets_of
 from service.codec.columns import fields, flat, listed, shown
 from service.engine.calls import SOURCES_MAX, IdLists, Source
-from service.errors import InvalidArgument, TooLarge
+from service.errors import FieldViolation, InvalidArgument, TooLarge
 
 _KINDS: dict[type, str] = {str: "a string", int: "an integer", bool: "true or false"}
 _FIELDS: dict[str, type] = {
@@ -29,7 +29,8 @@ _COUNT_MAX = 2**31 - 1
 def check_sources(count: int) -> None:
     """Rejects a request with too many sources, before they are read."""
     if count > SOURCES_MAX:
-        raise TooLarge(f"sources has {count} entries; at most {SOURCES_MAX} are accepted")
+        message = f"sources has {count} entries; at most {SOURCES_MAX} are accepted"
+        raise TooLarge(message, FieldViolation("sources", str(count), f"at most {SOURCES_MAX}"))
 
 
 def read(values: Sequence[Any]) -> tuple[Source, ...]:
@@ -50,11 +51,10 @@ def _source(value: Any, where: str) -> Source:
             continue
         field: Any = content[name]
         if type(field) is not kind:
-            raise InvalidArgument(f"{where}.{name} is {shown(field)}; {_KINDS[kind]} was expected")
+            raise InvalidArgument.of_field(f"{where}.{name}", shown(field), _KINDS[kind])
         if isinstance(field, int) and abs(field) > _COUNT_MAX:
-            raise InvalidArgument(
-                f"{where}.{name} is {field}; an integer up to {_COUNT_MAX} was expected"
-            )
+            expected = f"an integer up to {_COUNT_MAX}"
+            raise InvalidArgument.of_field(f"{where}.{name}", field, expected)
     if "ids" in content:
         content["ids"] = _ids(listed(content["ids"], f"{where}.ids"), f"{where}.ids")
     return Source(**content)

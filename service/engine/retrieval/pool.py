@@ -258,9 +258,9 @@ class Retriever:
         """Returns where the ids of each context are in the corpus; counts those that are not."""
         lists = source.entry.ids
         assert lists is not None  # noqa: S101 - else it is an index or a list
-        where = f"sources[{source.number}].ids"
+        where = f"sources[{source.number}]"
         positions_by_context = retrieve.positions_by_query(
-            self.sources.corpus, lists, self.contexts, where, "candidate of a source"
+            self.sources.corpus, lists, self.contexts, f"{where}.ids", f"{where}.offsets"
         )
         distinct_lists = {id(positions): positions for positions in positions_by_context}
         count = sum([positions.size for positions in distinct_lists.values()])

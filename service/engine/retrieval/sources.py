@@ -13,7 +13,7 @@ from service.config import ServiceSettings
 from service.engine.calls import Recommendation, Source
 from service.engine.limits import at_most
 from service.engine.names import SHOWN_CHARS, choose_index, choose_list
-from service.errors import InvalidArgument
+from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedList, LoadedStore, ModelVersion, ServedIndex
 
 _KINDS = ("index", "ids", "list")
@@ -99,7 +99,7 @@ class Sources:
             if source.candidates is not None:
                 size = source.candidates.size_max
             counts.append(source.entry.candidates(contexts, request.retrieved_count, size))
-        at_most(settings, "max_candidates", sum(counts), "the request, over all sources,")
+        at_most(settings, "max_candidates", sum(counts), "sources")
 
 
 def plan(model_version: ModelVersion, request: Recommendation, k: int) -> Sources:
@@ -125,9 +125,9 @@ def plan(model_version: ModelVersion, request: Recommendation, k: int) -> Source
     names = [source.name for source in planned]
     repeated, count = Counter(names).most_common(1)[0]
     if count > 1:
-        raise InvalidArgument(
-            f"{count} sources have the name {repeated!r}; distinct names were expected: set 'name'"
-        )
+        message = f"{count} sources have the name {repeated!r}; distinct names were expected"
+        violation = FieldViolation("sources", repr(repeated), "distinct names")
+        raise InvalidArgument(f"{message}: set 'name'", violation)
     first_index = next((source.index for source in planned if source.index is not None), None)
     if first_index is None:
         _check_without_index(request)
@@ -138,20 +138,19 @@ def plan(model_version: ModelVersion, request: Recommendation, k: int) -> Source
 def _check_together(request: Recommendation, k: int) -> None:
     """Checks what a request says of all its sources."""
     if request.index:
-        raise InvalidArgument(
-            f"index is {request.index[:SHOWN_CHARS]!r}, and there are sources; name the index in "
-            "one of them"
-        )
+        value = repr(request.index[:SHOWN_CHARS])
+        message = f"index is {value}, and there are sources; name the index in one of them"
+        raise InvalidArgument(message, FieldViolation("index", value, "no index beside sources"))
     minimum = sum([source.min_count for source in request.sources])
     if minimum > k:
-        raise InvalidArgument(
-            f"min_count of all sources is {minimum}, more than k, which is {k}; at most k was "
-            "expected"
-        )
+        message = f"min_count of all sources is {minimum}, more than k, which is {k}"
+        violation = FieldViolation("sources", str(minimum), f"a sum of min_count of at most {k}")
+        raise InvalidArgument(f"{message}; at most k was expected", violation)
     if minimum and request.offset is not None:
         raise InvalidArgument(
             "min_count was sent with offset; a minimum holds for one list, not for its pages: "
-            "leave one of them out"
+            "leave one of them out",
+            FieldViolation("offset", str(request.offset), "no offset beside min_count"),
         )
 
 
@@ -160,23 +159,18 @@ def _planned(model_version: ModelVersion, number: int, entry: Source) -> Planned
     where = f"sources[{number}]"
     kinds = [kind for kind in _KINDS if getattr(entry, kind) is not None]
     if len(kinds) != 1:
-        raise InvalidArgument(
-            f"{where} has {' and '.join(kinds) or 'no candidates'}; exactly one of "
-            f"{', '.join(_KINDS)} was expected"
-        )
+        value = " and ".join(kinds) or "no candidates"
+        raise InvalidArgument.of_field(where, value, f"exactly one of {', '.join(_KINDS)}", "has")
     for field in _COUNTS:
         count = getattr(entry, field)
         if count < 0:
-            raise InvalidArgument(f"{where}.{field} is {count}; at least 0 was expected")
+            raise InvalidArgument.of_field(f"{where}.{field}", count, "at least 0")
     if entry.max_count and entry.min_count > entry.max_count:
-        raise InvalidArgument(
-            f"{where}.min_count is {entry.min_count}, more than max_count, which is "
-            f"{entry.max_count}"
-        )
+        expected = f"at most max_count, which is {entry.max_count},"
+        raise InvalidArgument.of_field(f"{where}.min_count", entry.min_count, expected)
     if len(entry.name) > SHOWN_CHARS:
-        raise InvalidArgument(
-            f"{where}.name has {len(entry.name)} characters; at most {SHOWN_CHARS} were expected"
-        )
+        size = f"{len(entry.name)} characters"
+        raise InvalidArgument.of_field(f"{where}.name", size, f"at most {SHOWN_CHARS}", "has")
     if entry.index is not None:
         name, index = choose_index(model_version, entry.index)
         return PlannedSource(number, entry.name or name, entry, index)
@@ -189,9 +183,9 @@ def _planned(model_version: ModelVersion, number: int, entry: Source) -> Planned
 def _check_without_index(request: Recommendation) -> None:
     for option, reason in _NEEDS_INDEX.items():
         if getattr(request, option):
-            raise InvalidArgument(
-                f"{option} was sent, and no source is an index: {reason}; add one, or leave it out"
-            )
+            message = f"{option} was sent, and no source is an index: {reason}"
+            violation = FieldViolation(option, "sent", "an index among the sources")
+            raise InvalidArgument(f"{message}; add one, or leave it out", violation)
 
 
 def _corpus_of(model_version: ModelVersion, planned: Sequence[PlannedSource]) -> LoadedStore:
@@ -204,16 +198,17 @@ def _corpus_of(model_version: ModelVersion, planned: Sequence[PlannedSource]) ->
             name = source.candidates.entry.corpus
             corpora[name] = model_version.corpora[name]
     if len(corpora) > 1:
-        raise InvalidArgument(
-            f"the sources are of the corpora {', '.join(map(repr, corpora))}; one corpus was "
-            "expected, since their candidates are ranked together"
-        )
+        names = ", ".join(map(repr, corpora))
+        message = f"the sources are of the corpora {names}; one corpus was expected"
+        violation = FieldViolation("sources", names, "sources of one corpus")
+        raise InvalidArgument(f"{message}, since their candidates are ranked together", violation)
     if corpora:
         return next(iter(corpora.values()))
     if len(model_version.corpora) != 1:
         listed = ", ".join(map(repr, model_version.corpora)) or "none"
         raise InvalidArgument(
             f"no source is an index or a list, and the model has the corpora {listed}; name an "
-            "index or a list among the sources, of whose corpus all ids are"
+            "index or a list among the sources, of whose corpus all ids are",
+            FieldViolation("sources", "ids", "an index or a list among the sources"),
         )
     return next(iter(model_version.corpora.values()))

@@ -144,7 +144,7 @@ def test_sources_are_merged_ranked_and_picked_as_by_loops(
     [
         ([INDEX, {"index": "shorts"}], InvalidArgument, "of the corpora 'movies', 'shorts'; one"),
         ([{"ids": [1000]}], InvalidArgument, "no source is an index or a list, and the model has"),
-        ([{"index": ""}], InvalidArgument, "'index' must be named"),
+        ([{"index": ""}], InvalidArgument, "one of 'movies', 'shorts' of"),
         ([{"index": "film"}], NotFound, "has no index 'film'; it has 'movies', 'shorts'"),
         ([INDEX, INDEX], InvalidArgument, "2 sources have the name 'movies'; distinct names"),
         ([{}], InvalidArgument, "sources[0] has no candidates; exactly one of index, ids, li"),
@@ -160,8 +160,12 @@ def test_sources_are_merged_ranked_and_picked_as_by_loops(
         ([{**INDEX, "fallback": 1}], InvalidArgument, "sources[0].fallback is 1; true or false"),
         ([{"ids": [[1000], 7]}], InvalidArgument, "sources[0].ids[1] is 7; a list was expected"),
         ([INDEX] * 17, TooLarge, "sources has 17 entries; at most 16 are accepted"),
-        ([{**INDEX, "pool_size": 39}, {"ids": IDS}], TooLarge, "over all sources, has 79 candida"),
-        ([INDEX, {"ids": ["x"]}], InvalidArgument, "candidate of a source 'x'"),
+        (
+            [{**INDEX, "pool_size": 39}, {"ids": IDS}],
+            TooLarge,
+            "sources has 79 candidates; at most 78",
+        ),
+        ([INDEX, {"ids": ["x"]}], InvalidArgument, "sources[1].ids: 'x' is no integer id"),
     ],
 )
 def test_sources_that_do_not_fit_are_rejected_by_name(
