@@ -202,18 +202,18 @@ def exact_scores(
     with np.errstate(over="ignore", invalid="ignore"):
         if positions.size <= block:
             # To clip positions is faster than to check that they are inside.
-            return _scores_of_rows(vectors.take(positions, axis=0, mode="clip"), query, distance)
+            return scores_of_rows(vectors.take(positions, axis=0, mode="clip"), query, distance)
         scores = np.empty(positions.size, np.float32)
         for first in range(0, positions.size, block):
             part = slice(first, first + block)
             rows = vectors.take(positions[part], axis=0, mode="clip")
-            scores[part] = _scores_of_rows(rows, query, distance)
+            scores[part] = scores_of_rows(rows, query, distance)
         return scores
 
 
-def _scores_of_rows(rows: Vectors, queries: Vectors, distance: Distance) -> Vectors:
-    """Returns the exact scores of vectors, [m] float32. Scores beyond float32 are infinities or
-    NaN, which the caller has NumPy ignore.
+def scores_of_rows(rows: Vectors, queries: Vectors, distance: Distance) -> Vectors:
+    """Returns the scores of `rank_exactly` of vectors, [m] float32. Scores beyond float32 are
+    infinities or NaN, which the caller has NumPy ignore.
 
     Args:
       rows: [m, dim] float32, which are overwritten.
@@ -305,12 +305,12 @@ class VectorBlock:
                 return None
             if len(queries) == 1:
                 rows = self.vectors.take(cells, axis=0)
-                scores = _scores_of_rows(rows, queries[0], self._distance)
+                scores = scores_of_rows(rows, queries[0], self._distance)
                 return Reaching(np.zeros(cells.size, np.int64), cells, scores)
             numbers = cells // len(self.vectors)
             indices = cells - numbers * len(self.vectors)
             rows = self.vectors.take(indices, axis=0)
-            scores = _scores_of_rows(rows, queries.take(numbers, axis=0), self._distance)
+            scores = scores_of_rows(rows, queries.take(numbers, axis=0), self._distance)
             return Reaching(numbers, indices, scores)
 
     def _keys(self, queries: Vectors) -> Vectors:

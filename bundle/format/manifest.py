@@ -179,6 +179,20 @@ class Corpus(StrictModel):
     """The number of rows whose list was shorter, and padded, by input, if there are any."""
 
 
+class CandidateList(StrictModel):
+    """Lists of candidates by segment: an Arrow IPC file with the columns `id` and `segment`."""
+
+    file: Path
+    corpus: Name
+    """The corpus that has the candidates."""
+    size: Positive
+    """The number of rows: candidates of all segments."""
+    by: str | None = None
+    """The input of contexts whose value is the segment; null: All contexts have the default."""
+    default: str = ""
+    """The segment of contexts whose value has none."""
+
+
 class Provenance(StrictModel):
     """What was exported, by what."""
 
@@ -281,6 +295,8 @@ class Manifest(StrictModel):
     contexts: dict[Name, Corpus] = Field(default_factory=dict)
     """Stores of context features by id, as corpora hold candidates."""
     indexes: dict[Name, Index] = Field(default_factory=dict)
+    lists: dict[Name, CandidateList] = Field(default_factory=dict)
+    """Lists of candidates that recommendations can draw from, such as popular ones."""
     changes_included: Count | None = None
     """Sequence of the last change in the model's log that corpora and contexts contain, but for
     what expires; null: the log was not read."""
@@ -388,6 +404,10 @@ class Manifest(StrictModel):
             _known(index.corpus, self.corpora, f"indexes.{name}.corpus")
             _known(index.query_tower, self.towers, f"indexes.{name}.query_tower")
             _known(index.candidate_tower, self.towers, f"indexes.{name}.candidate_tower")
+        for name, entry in self.lists.items():
+            _known(entry.corpus, self.corpora, f"lists.{name}.corpus")
+            if entry.by is not None:
+                _known(entry.by, inputs, f"lists.{name}.by")
         return self
 
     @model_validator(mode="after")
@@ -486,7 +506,10 @@ def dump(manifest: Manifest) -> bytes:
       FormatError: There are more bytes than readers take.
     """
     head = {"format_version": FORMAT_VERSION, "digest": 0}
-    written = manifest.model_dump(mode="json", exclude=set(head), exclude_none=True)
+    left_out = set(head)
+    if not manifest.lists:  # readers that do not know lists yet take all other bundles
+        left_out.add("lists")
+    written = manifest.model_dump(mode="json", exclude=left_out, exclude_none=True)
     data = orjson.dumps(head | written, option=orjson.OPT_INDENT_2) + b"\n"
     if len(data) > MANIFEST_BYTES_MAX:
         raise FormatError(f"manifest has {len(data)} bytes; readers take {MANIFEST_BYTES_MAX}")

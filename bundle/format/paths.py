@@ -115,6 +115,11 @@ def context_store(name: str) -> str:
     return f"contexts/{name}/store.arrow"
 
 
+def candidate_list(name: str) -> str:
+    """Returns the Arrow IPC file of one list of candidates."""
+    return f"lists/{name}.arrow"
+
+
 def checked(path: str) -> str:
     """Returns `path` if it is relative, normalised and inside the bundle.
 

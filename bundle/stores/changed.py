@@ -18,7 +18,7 @@ import operator
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -423,20 +423,50 @@ class ChangedStore(StoredColumns):
         return pa.concat_arrays([tier.arrays[column] for tier in self._tiers])
 
 
+class ReadValues(Protocol):
+    """What `ChangedAttributeIndex` reads."""
+
+    @property
+    def types(self) -> Mapping[str, Any]:
+        """The `pyarrow.DataType` of each column."""
+
+    def changed_values(self, attribute: str) -> DistinctValues:
+        """Returns what candidates have of an attribute; values may repeat."""
+
+
+class PickedCandidates:
+    """Some candidates of a store. Positions are counted among them."""
+
+    def __init__(self, store: StoredColumns, positions: Positions) -> None:
+        """Takes the store, and the positions of the candidates in it."""
+        self._store = store
+        self._positions = positions
+
+    @property
+    def types(self) -> Mapping[str, Any]:
+        """The `pyarrow.DataType` of each column."""
+        return self._store.types
+
+    def changed_values(self, attribute: str) -> DistinctValues:
+        """Returns what the candidates have of an attribute."""
+        column = f"attribute:{attribute}"
+        return DistinctValues.of_column(self._store.arrays(self._positions, [column])[column])
+
+
 class ChangedAttributeIndex:
     """The candidates in the slots of a snapshot by the value of one attribute, those that are ended
     included, as `AttributeIndex` finds those of a store. Positions are counted from the first slot.
-    Safe for any number of threads.
+    Candidates that were picked of any store are found alike. Safe for any number of threads.
 
     Attributes:
       kind: Arrow type of the attribute: int64, double, string, bool or list<string>.
     """
 
-    def __init__(self, store: ChangedStore, attribute: str) -> None:
+    def __init__(self, store: ReadValues, attribute: str) -> None:
         """Takes a snapshot, whose values are read when they are needed first.
 
         Args:
-          store: The snapshot.
+          store: The snapshot, or the candidates that were picked.
           attribute: The name of the attribute.
         """
         self.kind = arrow.kind_of(store.types[f"attribute:{attribute}"])

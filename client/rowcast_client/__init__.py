@@ -45,6 +45,7 @@ from rowcast_client.results import (
     Retrieved,
 )
 from rowcast_client.retries import Retries
+from rowcast_client.sources import Source
 
 __version__ = version("rowcast-client")
 
@@ -80,6 +81,7 @@ __all__ = [
     "Retries",
     "Retrieved",
     "RowcastError",
+    "Source",
     "TlsFailed",
     "TooLarge",
     "Unauthenticated",

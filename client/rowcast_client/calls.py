@@ -43,6 +43,7 @@ from rowcast_client.results import (
     unpack_ranked,
     unpack_retrieved,
 )
+from rowcast_client.sources import Source, pack_sources
 from rowcast_client.stubs import embedding_service_pb2 as pb
 
 Result_co = TypeVar("Result_co", covariant=True)
@@ -250,7 +251,11 @@ def rank(
 
 
 def recommend(
-    context: Requests | None = None, *, tower: str = "", **options: Unpack[SelectOptions]
+    context: Requests | None = None,
+    *,
+    tower: str = "",
+    sources: Sequence[Source] = (),
+    **options: Unpack[SelectOptions],
 ) -> Call[Retrieved]:
     """Retrieves candidates, ranks them and returns the k best, all with one version of the model.
 
@@ -258,6 +263,8 @@ def recommend(
       context: features of one request, for the query tower and the ranking tower, or a list of
         them; None: all are stored, or have defaults.
       tower: empty: the only ranking tower.
+      sources: Where candidates come from, such as `[{"index": "movies"}, {"ids": [1, 260]}]`: see
+        Source; left out: from `index`.
       options: k, filter, exclude_ids and more: see SelectOptions; model, version, timeout_s and
         more: see CallOptions.
 
@@ -270,7 +277,9 @@ def recommend(
     """
     packed = None if context is None else pack_requests(context)
     selection, others = _selection(options)
-    request = pb.RecommendRequest(context=packed, tower=text("tower", tower), **selection)
+    request = pb.RecommendRequest(
+        context=packed, tower=text("tower", tower), sources=pack_sources(sources), **selection
+    )
     return versioned_call("Recommend", request, pb.RecommendResponse, unpack_retrieved, **others)
 
 

@@ -285,6 +285,12 @@ def _options() -> dict[Callable[..., Received], list[ArgumentParser]]:
         ),
         _option("--explain", action="store_true", help="Show how the neighbors were found."),
     ]
+    sources = _option(
+        "--sources",
+        type=_json,
+        metavar="JSON",
+        help='Where candidates come from: [{"index": "movies"}, {"ids": [1, 260]}].',
+    )
     ids = _option(
         "--ids",
         type=_ids,
@@ -322,7 +328,7 @@ def _options() -> dict[Callable[..., Received], list[ArgumentParser]]:
             *(candidates, features, k_of_rank, heads, formula, context_id, tower, not_found),
             *shared,
         ],
-        recommend: [features, *selection, tower, *shared],
+        recommend: [features, sources, *selection, tower, *shared],
         embed: [features, tower, *shared],
         lookup: [
             _option(

@@ -22,8 +22,9 @@ def plain(response: Any) -> Any:
     if isinstance(response, (Retrieved, Ranked)):
         shown = {"model": response.model, "version": response.version}
         columns = plain(vars(response[0]))
-        if columns.get("retrieval_scores", ()) is None:  # of retrieve
-            del columns["retrieval_scores"]
+        for name in ("retrieval_scores", "sources"):  # of recommend
+            if columns.get(name, ()) is None:
+                del columns[name]
         shown |= columns
         return shown | _remarks(response)
     if isinstance(response, Sequence) and not isinstance(response, str):
@@ -126,7 +127,7 @@ def details_tables(model: ModelDetails) -> Iterable[Table | str]:
         yield _table(
             title, ["part", "runs", "gives", "error"], [_network("whole", "", tower), *parts]
         )
-    for stored in ("tables", "indexes", "corpora", "contexts"):
+    for stored in ("tables", "indexes", "corpora", "contexts", "lists"):
         entries = details[stored]
         fields = list(entries[0]) if entries else []
         yield _table(stored, fields, [_values(one, fields) for one in entries])
@@ -163,14 +164,17 @@ def neighbors_table(response: Retrieved) -> Iterable[Table | str]:
     """Shows the neighbors of the first query."""
     neighbors = response[0]
     scores = ["score"] if neighbors.retrieval_scores is None else ["score", "retrieval score"]
-    rows = (
-        [place, one.id, *[one.score, one.retrieval_score][: len(scores)], *one.attributes.values()]
-        for place, one in enumerate(neighbors, start=1)
-    )
+    rows = []
+    for number, neighbor in enumerate(neighbors, start=1):
+        row = [number, neighbor.id, neighbor.score, neighbor.retrieval_score][: 2 + len(scores)]
+        if neighbor.source is not None:
+            row.append(neighbor.source)
+        rows.append([*row, *neighbor.attributes.values()])
+    heading = ["", "id", *scores]
+    if neighbors.sources is not None:
+        heading.append("source")
     yield _table(
-        f"{response.model} version {response.version}",
-        ["", "id", *scores, *neighbors.attributes],
-        rows,
+        f"{response.model} version {response.version}", [*heading, *neighbors.attributes], rows
     )
     for one in response.explanations:
         found = f"{one.matches} candidates match ({one.selectivity:.2%}), {one.scored} scored"

@@ -97,12 +97,14 @@ class Neighbor:
       attributes: the requested ones: int, float, str, list of str, or None where the candidate has
         none.
       retrieval_score: The score of the index, from `recommend`.
+      source: The first source that has the candidate, from `recommend` with sources.
     """
 
     id: int | str
     score: float
     attributes: Mapping[str, Any] = field(default_factory=dict)
     retrieval_score: float | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +116,7 @@ class Neighbors(Records[Neighbor]):
       scores: [k] float32.
       attributes: name -> [k] values.
       retrieval_scores: [k] float32, of `recommend`.
+      sources: The name of the first source that has each, [k], from `recommend` with sources.
     """
 
     record = Neighbor
@@ -121,6 +124,7 @@ class Neighbors(Records[Neighbor]):
     scores: NDArray[np.float32]
     attributes: Mapping[str, list[Any]] = field(default_factory=dict)
     retrieval_scores: NDArray[np.float32] | None = None
+    sources: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -267,11 +271,16 @@ def unpack_retrieved(message: pb.RetrieveResponse | pb.RecommendResponse) -> Ret
     if message.attributes:
         for name, values in sorted(message.attributes.items()):
             attributes[name] = _attribute(values)
+    sources: list[str] | None = None
+    if isinstance(message, pb.RecommendResponse) and message.source_names:
+        numbers = np.frombuffer(message.sources, "<i4").tolist()
+        sources = [message.source_names[number] for number in numbers]
     packed = Neighbors(
         ids=unpack_ids(message.ids),
         scores=np.frombuffer(message.scores, "<f4"),
         attributes=attributes,
         retrieval_scores=np.frombuffer(message.retrieval_scores, "<f4") if recommended else None,
+        sources=sources,
     )
     explanations: tuple[Explanation, ...] = ()
     if message.explanations:

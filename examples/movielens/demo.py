@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from rowcast_client import Client, Neighbor, RankedCandidate, RowcastError, where
+from rowcast_client import Client, Neighbor, RankedCandidate, RowcastError, Source, where
 
 from examples import served
 from examples.movielens import data, evaluate
@@ -36,12 +36,15 @@ DEMO = BUILD / "demo"
 BUNDLES = DEMO / "bundles"
 RECIPE = Path(__file__).with_name("recipe.toml")
 MODEL = "movielens"
+MODEL_INDEX = "movies"
+POPULAR = 50
+"""Popular movies that are ranked beside those of the index."""
 SHORT = replace(Settings(), epochs=2)
 SHORT_VIEWERS = 100
 TIMED = 30
 """Requests of each kind that are timed."""
 NUMBERS = ("score", "seconds", "ms", "as first", "seen", "distinct genres", "hit-rate")
-WIDEST = {"title": 26, "genres": 19}
+WIDEST = {"title": 26, "genres": 18}
 """Columns of the tables, in letters: all of them fit a terminal of 80."""
 
 
@@ -173,7 +176,11 @@ def _ask(
     candidates = nearest[0].ids.tolist()
     ranked = http.rank(asked, candidates, k=10)[0]
     recommended = http.recommend(
-        asked, k=10, pool_size=depth, exclude_ids=question.seen, attributes=attributes
+        asked,
+        k=10,
+        sources=_sources(depth),
+        exclude_ids=question.seen,
+        attributes=attributes,
     )
     console.print(_movies("nearest movies (gRPC Retrieve)", question, titles, _scored(nearest[0])))
     console.print(_movies("the same, ranked (HTTP :rank)", question, titles, _scored(ranked)))
@@ -183,8 +190,17 @@ def _ask(
             question,
             titles,
             _scored(recommended[0]),
+            recommended[0].sources or (),
         )
     )
+
+
+def _sources(depth: int) -> list[Source]:
+    """Returns where candidates come from: the index, and the popular movies, one to three of which
+    are in each list.
+    """
+    popular: Source = {"list": "popular", "pool_size": POPULAR, "min_count": 1, "max_count": 3}
+    return [{"index": MODEL_INDEX, "pool_size": depth}, popular]
 
 
 def _scored(answers: Sequence[RankedCandidate | Neighbor]) -> list[tuple[int, float]]:
@@ -192,11 +208,20 @@ def _scored(answers: Sequence[RankedCandidate | Neighbor]) -> list[tuple[int, fl
 
 
 def _movies(
-    title: str, question: Ask, titles: Titles, scored: Sequence[tuple[int, float]]
+    title: str,
+    question: Ask,
+    titles: Titles,
+    scored: Sequence[tuple[int, float]],
+    sources: Sequence[str] = (),
 ) -> Table:
-    table = _table(title, "title", "year", "genres", "score", "then seen")
-    for movie, score in scored:
-        table.add_row(*titles.row(movie), f"{score:.3f}", "✓" if movie in question.wanted else "")
+    """Returns a table of movies; with sources, that of each."""
+    columns = ["title", "year", "genres", "score", "then seen"]
+    if sources:
+        columns.append("source")
+    table = _table(title, *columns)
+    for row, (movie, score) in enumerate(scored):
+        was_seen = "✓" if movie in question.wanted else ""
+        table.add_row(*titles.row(movie), f"{score:.3f}", was_seen, *sources[row : row + 1])
     return table
 
 

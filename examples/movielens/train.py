@@ -27,6 +27,8 @@ from examples.movielens.settings import Settings
 
 REPLAYED = 256
 """Examples written for the export to replay."""
+POPULAR = 100
+"""Movies in the list of popular ones."""
 GRID: dict[str, tuple[float, ...]] = {
     "table_rate": (0.05, 0.1, 0.15),
     "dropout": (0.2, 0.3, 0.4),
@@ -54,6 +56,7 @@ def train(found: data.MovieLens, out: Path, settings: Settings) -> training.Trai
     out.mkdir(parents=True, exist_ok=True)
     asked = requests(encoded, parts.test, settings.history)
     write_inputs(encoded, found.movies, asked, companions.count(encoded, rows), out)
+    write_popular(encoded, rows, out)
     training.sizes_of(encoded, settings).write(out)
     checkpoint = tf.train.Checkpoint(
         model=trained.model,
@@ -121,6 +124,14 @@ def write_inputs(
                 "closeness": close.closeness[movie].tolist(),
             }
             file.write(json.dumps(example) + "\n")
+
+
+def write_popular(encoded: Encoded, rows: data.Ints, out: Path) -> None:
+    """Writes the movies that most viewers watched in `rows`, most popular first."""
+    counts = np.bincount(encoded.movies[rows], minlength=len(encoded.movie_ids))
+    popular = encoded.movie_ids[np.argsort(-counts, kind="stable")][:POPULAR]
+    lines = ["movie_id", *map(str, popular.tolist())]
+    (out / "popular.csv").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def quality(

@@ -80,6 +80,14 @@ class LoggedChanges:
                 folded.append((sequence, change.only(np.array(is_lasting, bool))))
         return [(sequence, change) for sequence, change in folded if change.size]
 
+    def deleted(self, corpus: str) -> set[Any]:
+        """Returns the ids of candidates that some change deletes."""
+        ids: set[Any] = set()
+        for _, change in self.of("corpora", corpus):
+            if change.head.action == "delete":
+                ids.update(change.ids.tolist())
+        return ids
+
     def notes(self, stores: Mapping[str, Collection[str]]) -> list[str]:
         """Returns what a report says of the log: what of it is in the bundle, and what is not.
 

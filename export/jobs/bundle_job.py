@@ -21,7 +21,7 @@ from bundle.format import manifest, paths
 from bundle.format.manifest import Manifest
 from bundle.tables.key_index import KeyIndex
 from bundle.tables.vocabularies import Vocabulary
-from export.corpora import candidates, indexes
+from export.corpora import candidates, indexes, lists
 from export.corpora.changes import LoggedChanges, fold, read_changes
 from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
@@ -130,6 +130,7 @@ class _Bundle:
         with progress.step("corpora", unit="rows") as moved:
             corpora = self._write_corpora(moved)
             contexts = self._write_stores("contexts", self.job.contexts, moved)
+            lists = self._write_lists(corpora)
             examples = examples_of(self.job, prepared.base, spec, prepared.entries)
         with progress.step("tables", plan.moved_bytes) as moved:
             tables, reused = copy_tables(plan, self.stage, self.settings, moved, self.draft.uploads)
@@ -174,8 +175,10 @@ class _Bundle:
             towers = with_score_distributions(checked_towers, expected, self.job.verify)
         shared = {name: self._shares_vectors_of(part) for name, part in self.job.indexes.items()}
         embedded = sum(corpora[self.job.indexes[name].corpus].size for name in {*shared.values()})
-        found_by = [entry.file for entry in vocabularies.values()]
-        found_by += [entry.file for entry in keys.values()]
+        found_by = [
+            *[entry.file for entry in vocabularies.values()],
+            *[entry.file for entry in keys.values()],
+        ]
         with progress.step("vectors", embedded, unit="rows") as moved:
             for name in dict.fromkeys(shared.values()):
                 part = self.job.indexes[name]
@@ -210,6 +213,7 @@ class _Bundle:
             corpora=corpora,
             contexts=contexts,
             indexes=found_indexes,
+            lists=lists,
             changes_included=None if self.changes is None else self.changes.sequence,
             verification=manifest.Verification(
                 tables={},
@@ -329,6 +333,33 @@ class _Bundle:
             )
             entries[name] = self.draft.do(Step(step_key, manifest.Corpus, write))
             self.notes += candidates.notes_of_lengths(f"{key}.{name}", entries[name])
+        return entries
+
+    def _write_lists(
+        self, corpora: Mapping[str, manifest.Corpus]
+    ) -> dict[str, manifest.CandidateList]:
+        entries = {}
+        for name, part in self.job.lists.items():
+            lists.check_segment_input(name, part, self.prepared.entries)
+            read = lists.columns_of(part)
+            files = locate_corpus(self.prepared.base, name, read, "lists")
+            rows = CorpusReader(files, f"lists.{name}", read, {})
+            corpus = corpora[part.corpus]
+            deleted: set[Any] = set()
+            if self.changes is not None:
+                deleted = self.changes.deleted(part.corpus)
+            write = partial(
+                lists.write_candidate_list, self.directory, name, part, rows, corpus, deleted
+            )
+            key = StepKey(
+                paths.candidate_list(name),
+                {"list": part, "deleted": sorted(deleted)},
+                content=self.stage.files(corpus.file),
+                files=[file.path for file in files],
+            )
+            written = self.draft.do(Step(key, lists.WrittenList, write))
+            self.notes += written.notes(name)
+            entries[name] = written.entry
         return entries
 
     def _write_store(

@@ -15,6 +15,7 @@ from bundle.format import manifest
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import SMALL_BYTES_MAX, Checkpoint
 from export.corpora.files import locate_corpus
+from export.corpora.lists import columns_of
 from export.corpora.size_estimates import IndexForecast, forecast_index
 from export.errors import NotConvertible, UsageError
 from export.front_end.finite_weights import check_finite_weights
@@ -251,6 +252,7 @@ def prepare(
       ExportError: the job cannot be done as asked; names what and the cure.
     """
     _check_indexes(job)
+    _check_lists(job, base)
     _check_files(job, base)
     opened = trace_job(job, base, settings, version)
     job = opened.job
@@ -334,6 +336,20 @@ def _check_files(job: ExportJob, base: Path) -> None:
                 raise UsageError(
                     f"contexts.{name}.filters: only a corpus has filters; leave it out"
                 )
+
+
+def _check_lists(job: ExportJob, base: Path) -> None:
+    """Finds what lists name and is not there."""
+    for name, part in job.lists.items():
+        locate_corpus(base, name, columns_of(part), "lists")
+        if part.corpus not in job.corpora:
+            corpora = ", ".join(sorted(job.corpora)) or "no corpora"
+            raise UsageError(f"lists.{name}.corpus names {part.corpus!r}; the recipe has {corpora}")
+        if part.by is not None and part.by not in job.inputs:
+            raise UsageError(
+                f"lists.{name}.by names {part.by!r}; the recipe has the inputs "
+                f"{', '.join(sorted(job.inputs))}"
+            )
 
 
 def _check_indexes(job: ExportJob) -> None:

@@ -400,6 +400,35 @@ class CorpusPart(Part):
         return self.model_copy(update={"attributes": attributes, "filters": ()})
 
 
+class ListPart(Part):
+    """A list of candidates that recommendations can draw from, such as the popular ones, for all
+    contexts or by segment: CSV, Parquet or TFRecord files with one row per candidate, best first.
+    """
+
+    corpus: Name
+    """Corpus that has the candidates."""
+    file: str | tuple[str, ...]
+    """A file, a directory of part files, a pattern, or a list of these, as of a corpus."""
+    format: Literal["csv", "parquet", "tfrecord"] | None = None
+    """Format of the files. Default: by the suffix, as of a corpus."""
+    id: str
+    """Column of the id of the candidate. Each is in the corpus, and in a segment once."""
+    segment: str | None = None
+    """Column of the segment of the row, such as a country. Rows without a value have the segment
+    "". Default: all rows are one list.
+    """
+    by: str | None = None
+    """Input of contexts whose value is their segment; required with `segment`."""
+    default: str = ""
+    """Segment of contexts whose value has none: those of strangers."""
+
+    @model_validator(mode="after")
+    def _segments(self) -> ListPart:
+        if (self.segment is None) != (self.by is None):
+            raise ValueError("'segment' and 'by' belong together; set both or neither")
+        return self
+
+
 class RecallPart(Part):
     """Recall that an index must reach against exact search before it is published, measured on the
     examples of `verify`.
@@ -563,6 +592,8 @@ class ExportJob(Part):
     """
     indexes: dict[Name, IndexPart] = {}
     """Indexes for retrieval."""
+    lists: dict[Name, ListPart] = {}
+    """Lists of candidates that recommendations can draw from."""
     verify: VerifyPart = VerifyPart()
     """What to verify before the bundle is published."""
 

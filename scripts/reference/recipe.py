@@ -38,6 +38,7 @@ SECTIONS: list[tuple[str, type[BaseModel] | str]] = [
     ("[corpora.NAME]", schema.CorpusPart),
     ("[contexts.NAME]", CONTEXTS),
     ("[indexes.NAME]", schema.IndexPart),
+    ("[lists.NAME]", schema.ListPart),
     ("recall = { ... }", schema.RecallPart),
     ("[verify]", schema.VerifyPart),
     ("[output]", schema.OutputPart),

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.tables.offsets import offsets_of
+from service.codec import source_lists
 from service.codec.columns import (
     column,
     columns_of_one,
@@ -58,7 +59,7 @@ _RETRIEVAL, _RANKING, _RECOMMENDATION = (
     {
         each.name: each.default
         for each in fields_of(request)
-        if isinstance(each.default, str | int | float | tuple)
+        if isinstance(each.default, str | int | float | tuple) and each.name != "sources"
     }
     for request in (calls.Retrieval, calls.Ranking, calls.Recommendation)
 )
@@ -242,7 +243,7 @@ def read_recommendation(
     """
     parts = _parts(
         body,
-        (*_RECOMMENDATION, *_SELECTION),
+        (*_RECOMMENDATION, *_SELECTION, "sources"),
         ("context", "context_id", "exclude_ids", "negative_ids"),
         settings,
     )
@@ -250,6 +251,7 @@ def read_recommendation(
         target,
         context=_columns(parts, "context", settings),
         context_ids=_ids(parts, "context_id"),
+        sources=source_lists.read(listed(body.get("sources", []), "sources")),
         **_selection(body, parts, settings),
         **_options(body, _RECOMMENDATION, settings),
     )
@@ -382,6 +384,9 @@ def _neighbors(answer: calls.Retrieved) -> Iterator[dict[str, Any]]:
         }
         if answer.retrieval_scores is not None:
             columns["retrieval_scores"] = answer.retrieval_scores[first:last]
+        if answer.sources is not None:
+            numbers = answer.sources[first:last].tolist()
+            columns["sources"] = [answer.source_names[number] for number in numbers]
         columns["attributes"] = {
             name: list(map(_safe, values[first:last])) for name, values in answer.attributes.items()
         }

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from service.codec.message_fields import check_fields
+from service.codec.source_lists import check_sources
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.engine import calls
@@ -332,6 +333,25 @@ def _names(names: Sequence[str], where: str) -> tuple[str, ...]:  # noqa: ARG001
     return tuple(names)
 
 
+def _sources(messages: Sequence[pb.Source], where: str) -> tuple[calls.Source, ...]:
+    check_sources(len(messages))
+    return tuple(
+        [_source(message, f"{where}[{number}]") for number, message in enumerate(messages)]
+    )
+
+
+def _source(message: pb.Source, where: str) -> calls.Source:
+    source: dict[str, Any] = {field.name: value for field, value in message.ListFields()}
+    offsets = source.pop("offsets", None)
+    if "ids" in source:
+        if offsets is not None:
+            offsets = _offsets(offsets, f"{where}.offsets")
+        source["ids"] = calls.IdLists(read_ids(source["ids"], f"{where}.ids"), offsets)
+    elif offsets is not None:
+        raise InvalidArgument.of_field(f"{where}.offsets", "sent", f"{where}.ids beside it")
+    return calls.Source(**source)
+
+
 def _crowding(crowding: Mapping[str, int], where: str) -> dict[str, int]:  # noqa: ARG001
     return dict(crowding)
 
@@ -361,6 +381,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "not_found": _not_found_rule,
     "offsets": _offsets,
     "query_offsets": _offsets,
+    "sources": _sources,
     "vectors": _vectors,
 }
 """What reads a field, by its name, which is the same in all requests; others are taken as they
@@ -509,6 +530,9 @@ def _neighbors(answer: calls.Retrieved) -> dict[str, Any]:
     }
     if answer.retrieval_scores is not None:
         found["retrieval_scores"] = answer.retrieval_scores.tobytes()
+    if answer.sources is not None:
+        found["source_names"] = answer.source_names
+        found["sources"] = answer.sources.tobytes()
     if answer.attributes:
         attributes = answer.attributes.items()
         found["attributes"] = {name: _attribute(values) for name, values in attributes}

@@ -33,6 +33,8 @@ _NAME_CHARS_MAX = 128
 """Longer names are not told apart where the time of a request is estimated."""
 _OFFSETS_SHOWN = 8
 """Offsets that an error shows."""
+SOURCES_MAX = 16
+"""Sources of a recommendation."""
 NEIGHBOR_COST = 8
 """What a neighbor costs to encode, in numbers: its id and attributes are Python values."""
 
@@ -342,6 +344,8 @@ class Retrieved(Answer):
         retrieval, unranked; empty: nothing was left out.
       not_found: The ids of each query that do not exist; None: the request sent no ids, or does not
         skip those.
+      source_names: The names of the sources of a recommendation; (): the request has none.
+      sources: [m] int32, the position in `source_names` of the first source that has the candidate.
     """
 
     ids: Ids
@@ -353,6 +357,8 @@ class Retrieved(Answer):
     retrieval_scores: NDArray[np.float32] | None = None
     degraded_reason: str = ""
     not_found: IdLists | None = None
+    source_names: tuple[str, ...] = ()
+    sources: NDArray[np.int32] | None = None
 
     @property
     def encoding_cost(self) -> int:
@@ -429,16 +435,75 @@ class Ranked(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where candidates of a recommendation come from: exactly one of an index, ids and a list.
+
+    Attributes:
+      name: The name in the response; empty: the index's, the list's, or "ids".
+      index: The name of an index, whose nearest candidates are taken; empty: the only one.
+      ids: Candidates, in their order; unknown ids are left out.
+      list: The name of a list of the bundle, whose first candidates are taken; empty: the only one.
+      pool_size: The maximum number of candidates of each context; 0: that of the request, or all
+        ids.
+      min_count: The minimum number of recommendations of this source, if it has that many.
+      max_count: The maximum number of recommendations of this source; 0: any number.
+      fallback: Whether it is used only for contexts for which the other sources have fewer than k
+        candidates.
+    """
+
+    name: str = ""
+    index: str | None = None
+    ids: IdLists | None = None
+    list: str | None = None
+    pool_size: int = 0
+    min_count: int = 0
+    max_count: int = 0
+    fallback: bool = False
+
+    def candidates(self, contexts: int, pool_size: int, size: int) -> int:
+        """Returns how many candidates it has at most, in all contexts together.
+
+        Args:
+          contexts: The number of contexts.
+          pool_size: The pool_size of the request.
+          size: The number of candidates of the corpus, or of the list.
+        """
+        if self.ids is None:
+            return contexts * min(max(0, self.pool_size) or pool_size, size)
+        count = int(self.ids.ids.size)
+        if self.ids.offsets is None:
+            count *= contexts
+        return count
+
+    @property
+    def magnitude(self) -> Hashable:
+        """Equal for sources that take about equally long."""
+        names = magnitude(self.index or ""), magnitude(self.list or "")
+        return names, magnitude(self.ids), self.pool_size.bit_length(), self.fallback
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recommendation(Selecting):
     """The k best of the candidates that are retrieved, ranked, for n contexts."""
 
     context: Columns = field(default_factory=dict)
     tower: str = ""
+    sources: tuple[Source, ...] = ()
+    """(): the candidates come from `index`."""
+
+    @property
+    def kind(self) -> Hashable:
+        """See `Request`."""
+        return (super().kind, *[source.magnitude for source in self.sources])
 
     def cost(self, sizes: Sizes) -> int:
         """One for each candidate that is retrieved and ranked."""
-        pool_size = min(self.retrieved_count, sizes.candidates)
-        return _examples(self.context, self.context_ids) * pool_size + self.selection_cost
+        contexts = _examples(self.context, self.context_ids)
+        sources = self.sources or (Source(),)
+        size = sizes.candidates
+        counts = [source.candidates(contexts, self.retrieved_count, size) for source in sources]
+        candidates = sum(counts)
+        return candidates + self.selection_cost
 
 
 @dataclass(frozen=True)

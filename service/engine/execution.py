@@ -45,6 +45,7 @@ class Execution:
       rows_fetched, rows_lost: rows of remote tables that the batch read, and those that no shard
         could give.
       searched_share: of the candidates of an index, those that shards could search.
+      reserved_s: Time before the deadline that the present step must leave to the ones after it.
       fetched_before: remote rows that a batch of these requests and others fetched; None: none did.
       live_recall: samples queries; None: none are.
     """
@@ -84,6 +85,7 @@ class Execution:
         self.rows_fetched = 0
         self.rows_lost = 0
         self.searched_share = 1.0
+        self.reserved_s = 0.0
 
     def check(self) -> float:
         """Raises Cancelled or DeadlineExceeded if no request of the batch is worth computing any
@@ -117,12 +119,13 @@ class Execution:
 
     @property
     def left_s(self) -> float:
-        """How long it is to the last deadline of the batch; infinite without one.
+        """How long it is to the last deadline of the batch, less what is reserved; infinite without
+        one.
 
         Requests with an earlier deadline are failed at theirs, wherever the batch is.
         """
         deadline = max([context.deadline for context in self._contexts], default=math.inf)
-        return deadline - time.monotonic()
+        return deadline - self.reserved_s - time.monotonic()
 
     @property
     def row_coverage(self) -> float:

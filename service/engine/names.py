@@ -10,7 +10,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from service.errors import FieldViolation, InvalidArgument, NotFound
-from service.versions.version import LoadedStore, LoadedTower, ModelVersion, ServedIndex
+from service.versions.version import (
+    LoadedList,
+    LoadedStore,
+    LoadedTower,
+    ModelVersion,
+    ServedIndex,
+)
 
 Loaded = TypeVar("Loaded")
 
@@ -91,6 +97,11 @@ def show_version(model_version: ModelVersion) -> str:
 def choose_index(model_version: ModelVersion, name: str) -> tuple[str, ServedIndex]:
     """Returns an index and its name; empty: the only one."""
     return _choose(model_version, model_version.indexes, name, "index", "index")
+
+
+def choose_list(model_version: ModelVersion, name: str) -> LoadedList:
+    """Returns a list of candidates; empty: the only one."""
+    return _choose(model_version, model_version.lists, name, "list", "list")[1]
 
 
 def choose_ranking_tower(model_version: ModelVersion, name: str) -> tuple[str, LoadedTower]:

@@ -72,6 +72,10 @@ def describe(model_version: ModelVersion) -> Json:
         ],
         "corpora": _stores(manifest.corpora),
         "contexts": _stores(manifest.contexts),
+        "lists": [
+            {"name": name, **_pick(entry, "corpus", "size"), "by": entry.by or ""}
+            for name, entry in manifest.lists.items()
+        ],
         "readers": [_reader(manifest, name) for name in manifest.features],
         "towers": [_tower(tower) for tower in model_version.towers.values()],
         "current": False,

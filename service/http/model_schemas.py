@@ -136,6 +136,17 @@ class IndexDetails(ResponseSchema):
     """Measured at export, of the `recall_k` best."""
 
 
+class ListDetails(ResponseSchema):
+    """A list of candidates that recommendations can draw from."""
+
+    name: str
+    corpus: str
+    size: Int64
+    """Candidates of all segments."""
+    by: str
+    """The input of contexts whose value is their segment; empty: all have the same list."""
+
+
 class CorpusDetails(ResponseSchema):
     """Candidates, or contexts, by id with their stored features."""
 
@@ -265,6 +276,7 @@ class ModelDetails(ResponseSchema):
     corpora: list[CorpusDetails]
     contexts: list[CorpusDetails]
     """Stores of context features by id."""
+    lists: list[ListDetails]
     readers: list[ReaderDetails]
     towers: list[TowerDetails]
 

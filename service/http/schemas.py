@@ -190,6 +190,36 @@ class RankRequest(RankQuery):
     requests: list[RankQuery] = ABSENT
 
 
+IdsOfSource = list[Id | list[Id]]
+"""Named outside of the class, whose field `list` hides the type."""
+
+
+class Source(Schema):
+    """Where candidates of a recommendation come from: exactly one of an index, ids and a list."""
+
+    name: str = ABSENT
+    """The name in the response; absent: the index's, the list's, or ids."""
+    index: str = ABSENT
+    """The nearest candidates by this index; empty: the only one."""
+    ids: IdsOfSource = ABSENT
+    """These candidates: one list for all requests, or one list for each. Unknown ids are left out.
+    """
+    list: str = ABSENT
+    """The first candidates of this list of the bundle, of the segment of each request; empty: the
+    only one.
+    """
+    pool_size: int = ABSENT
+    """Maximum number of candidates for each request; absent or 0: the pool_size of the request, or
+    all ids.
+    """
+    min_count: int = ABSENT
+    """Minimum number of recommendations of this source, if it has that many."""
+    max_count: int = ABSENT
+    """Maximum number of recommendations of this source; absent or 0: any number."""
+    fallback: bool = ABSENT
+    """Used only for requests for which the other sources have fewer than k candidates."""
+
+
 class RecommendRequest(Query, Selection):
     """Retrieve, then rank what was retrieved, with one version of the model."""
 
@@ -197,6 +227,10 @@ class RecommendRequest(Query, Selection):
 
     tower: str = ABSENT
     """May be left out if only one ranks."""
+    sources: list[Source] = ABSENT
+    """At most 16, whose candidates are merged and ranked together; absent: the candidates come
+    from index.
+    """
     requests: list[Query] = ABSENT
 
 
@@ -318,6 +352,8 @@ class RecommendResult(Neighbors):
     """
 
     retrieval_scores: list[float] = ABSENT
+    sources: list[str] = ABSENT
+    """Of each candidate, the first source that has it. Absent if the request has no sources."""
 
 
 class RecommendResponse(RecommendResult, Response):

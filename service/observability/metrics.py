@@ -65,12 +65,13 @@ STATES = ("loading", "available", "kept", "retiring", "failed")
 LOAD_OUTCOMES = ("available", "failed", "damaged")
 RECORD_OUTCOMES = ("written", "dropped", "failed")
 LIVE_RECALL_OUTCOMES = ("searched", "dropped")
+SOURCE_OUTCOMES = ("failed", "late")
 SEARCH_PATHS = ("index", "exact", "none")
 RETRY_OUTCOMES = ("sent", "over_budget")
 FILTER_OUTCOMES = ("compiled", "cached")
 CONTENT_TYPE = merged_metrics.CONTENT_TYPE
 _MODEL_CALLS = ("retrieve", "rank", "recommend", "embed", "lookup", "model")
-_CALLS_BY_ID = ("retrieve", "rank", "lookup")
+_CALLS_BY_ID = ("retrieve", "rank", "recommend", "lookup")
 """Calls that can leave ids out that do not exist."""
 _NO_MODEL = ("",)
 
@@ -96,8 +97,12 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "examples": ("Queries, contexts or examples that were computed", ("call",)),
     "candidates": ("Candidates that were scored", ("call",)),
     "degraded": (
-        "Recommendations in which some candidates were not ranked because time was short",
+        "Recommendations that are degraded: unranked, not diverse, or without some source",
         ("model",),
+    ),
+    "sources_left_out": (
+        "Sources of recommendations that were left out because they failed or were late",
+        ("model", "outcome"),
     ),
     "filtered_searches": (
         "Queries with a filter, by the search that found their neighbors",
@@ -126,7 +131,8 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("model", "store"),
     ),
     "not_found_ids": (
-        "Ids that do not exist and were left out because the request has `not_found` set to `skip`",
+        "Ids that do not exist and were left out: of requests with `not_found` set to `skip`, and "
+        "of sources of recommendations",
         ("model", "call"),
     ),
     "tower_examples": (

@@ -24,6 +24,7 @@ from bundle.format.formula import parse_formula
 from bundle.format.manifest import Corpus, Index, Manifest, Precision, dump
 from bundle.storage import catalog, files, integrity, retention
 from bundle.stores.attribute_index import AttributeIndex
+from bundle.stores.lists import read_list
 from bundle.stores.reader import CandidateStore
 from bundle.tables import sharding
 from bundle.tables.reader import TableReader
@@ -41,6 +42,7 @@ from service.versions.tower_forms import choose_forms
 from service.versions.version import (
     FilteredCorpus,
     LoadedIndex,
+    LoadedList,
     LoadedPart,
     LoadedStore,
     LoadedTower,
@@ -201,6 +203,7 @@ class Loader:
             *loaded,
             close=opened.close,
             shards=shards,
+            lists={name: _open_list(directory, manifest, name) for name in manifest.lists},
         )
 
     def _open_shard(
@@ -341,6 +344,12 @@ class Loader:
                 part.network.release_thread()
 
 
+def _open_list(directory: Path, manifest: Manifest, name: str) -> LoadedList:
+    entry = manifest.lists[name]
+    id_dtype = manifest.corpora[entry.corpus].id_dtype
+    return LoadedList(name, entry, read_list(files.locate(directory, entry.file), entry, id_dtype))
+
+
 def forecast_bytes(
     manifest: Manifest, precision: Precision | None, threads: int, device: Device = "cpu"
 ) -> int:
@@ -366,6 +375,6 @@ def forecast_bytes(
                 tensorflow_bytes = _TENSORFLOW_BYTES
     # The index's vectors are mapped.
     total += sum(2 * bytes_under(index.directory) for index in manifest.indexes.values())
-    keyed = (manifest.corpora, manifest.contexts, manifest.vocabularies)
+    keyed = (manifest.corpora, manifest.contexts, manifest.vocabularies, manifest.lists)
     total += sum(4 * sizes.get(entry.file, 0) for entries in keyed for entry in entries.values())
     return total + tensorflow_bytes

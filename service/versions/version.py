@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from bundle.features.reader import FeatureReader
 from bundle.features.sources import Fetched, RemoteTable
 from bundle.format.formula import Formula
-from bundle.format.manifest import Corpus, Index, Manifest, Role, Tower, TowerForm, TowerPart
+from bundle.format.manifest import (
+    CandidateList,
+    Corpus,
+    Index,
+    Manifest,
+    Role,
+    Tower,
+    TowerForm,
+    TowerPart,
+)
 from bundle.format.towers import SCORE_BINS_MAX
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.changed import ChangedAttributeIndex, ChangedStore
@@ -195,6 +204,43 @@ class LoadedTower:
             name for name in manifest.inputs_of(candidate) if self.inputs[name] == "context"
         )
         return TowerPlan(manifest, outputs, tuple(parts), context, candidate, inputs, crossed)
+
+
+class LoadedList:
+    """Lists of candidates by segment.
+
+    Attributes:
+      name: The name.
+      entry: The manifest entry.
+      segments: The segments.
+      size_max: The number of candidates of the largest segment.
+    """
+
+    def __init__(self, name: str, entry: CandidateList, ids: Mapping[str, NDArray[Any]]) -> None:
+        """Takes the ids of each segment, in the order of its list."""
+        self.name = name
+        self.entry = entry
+        self.segments = ids.keys()
+        self.size_max = max([part.size for part in ids.values()], default=0)
+        self._ids = ids
+        self._positions: dict[str, tuple[Store, Rows]] = {}
+
+    def positions(self, store: Store, segment: str) -> Rows:
+        """Returns where the candidates of a segment are in a state of their corpus, [m] int64;
+        those that were deleted are nowhere, and left out.
+
+        Args:
+          store: The corpus.
+          segment: The segment; one without a list has that of strangers.
+        """
+        if segment not in self.segments:
+            segment = self.entry.default
+        known_store, positions = self._positions.get(segment, (None, None))
+        if known_store is not store or positions is None:
+            positions = store.positions(self._ids[segment])
+            positions = positions[positions >= 0]
+            self._positions[segment] = store, positions
+        return positions
 
 
 class DeniedAdded:
@@ -571,6 +617,7 @@ class ModelVersion:
     shards: RemoteParts | None = None
     parts: Mapping[str, LoadedIndex] = field(default_factory=dict)
     changes: int = 0
+    lists: Mapping[str, LoadedList] = field(default_factory=dict)
 
     @cached_property
     def sizes(self) -> Sizes:

@@ -50,6 +50,14 @@ UNKNOWN_GENRE_ROW = 5
 SEQUENCE_LENGTH = 3
 FILTERS = ("genres", "year", "rating", "studio", "classic", "latitude", "longitude")
 
+LISTS: dict[str, dict[str, tuple[int, ...]]] = {
+    "popular": {"": (30, 2, 11, 25, 7), "oslo": (8, 2, 35), "7": (9,)},
+    "new": {"": (39, 38, 37)},
+}
+"""The positions of the candidates of each list, by segment."""
+LIST_INPUTS = {"popular": "city", "new": None}
+"""The input whose value is the segment, by list."""
+
 Array = NDArray[Any]
 
 STORED_USERS: dict[int, tuple[tuple[int, ...], tuple[float, ...], tuple[float, float]]] = {
@@ -115,6 +123,8 @@ def write_small_bundle(
     lost_rows: Mapping[str, int] | None = None,
     unread_inputs: tuple[str, ...] = (),
     scores: ScoreDistribution | None = None,
+    more_indexes: tuple[str, ...] = (),
+    lists: bool = False,
 ) -> SmallBundle:
     """Writes and commits one version.
 
@@ -138,6 +148,9 @@ def write_small_bundle(
       lost_rows: A row of each of these tables that holds NaN.
       unread_inputs: Inputs that no tower reads.
       scores: The distribution of the scores of the ranking tower at export.
+      more_indexes: Adds `opposite`, an index of the same candidates with their vectors negated, or
+        `shorts`, an index of a corpus of that name, with the first five candidates.
+      lists: Adds the lists `popular`, by the city of the context, and `new`, the same for all.
     """
     random = np.random.default_rng([version, size])
     edition = linear.EDITIONS[(version - 1) % len(linear.EDITIONS)]
@@ -186,13 +199,26 @@ def write_small_bundle(
                 update={"scores": scores}
             )
 
-        _add_corpus(writer, ids, genres, years, titles)
+        _add_corpus(writer, "movies", ids, genres, years, titles)
+        if "shorts" in more_indexes:
+            _add_corpus(writer, "shorts", ids[:5], genres[:5], years[:5], titles[:5])
         if users:
             _add_users(writer, ids)
+        if lists:
+            for name, positions_of in LISTS.items():
+                segments = {segment: ids[[*rows]] for segment, rows in positions_of.items()}
+                writer.add_list(name, "movies", segments, LIST_INPUTS[name])
         if "indexes" not in without:
-            writer.indexes["movies"] = _write_index(
-                directory, vectors, index_kind, parameters or {}, partitions
-            )
+            searched = {
+                "movies": ("movies", vectors),
+                "opposite": ("movies", -vectors),
+                "shorts": ("shorts", vectors[:5]),
+            }
+            for name in ("movies", *more_indexes):
+                corpus, rows = searched[name]
+                writer.indexes[name] = _write_index(
+                    directory, name, corpus, rows, index_kind, parameters or {}, partitions
+                )
         committed, manifest = writer.commit({**feature_entries(id_kind), **(features or {})})
     return SmallBundle(committed, manifest, edition, tables, ids, genres, years, titles, vectors)
 
@@ -284,6 +310,7 @@ def _candidate_vectors(
 
 def _add_corpus(
     writer: BundleWriter,
+    name: str,
     ids: Array,
     genres: tuple[tuple[str, ...], ...],
     years: Array,
@@ -296,7 +323,7 @@ def _add_corpus(
     )
     studios = [None if i % 7 == 3 else f"studio {i % 5}" for i in positions]
     writer.add_corpus(
-        "movies",
+        name,
         ids,
         features={"movie": Column(ids), "genres": genre_column, "year": Column(years)},
         attributes={
@@ -336,23 +363,25 @@ def _offsets(lengths: list[int]) -> NDArray[np.int64]:
 
 def _write_index(
     directory: Path,
+    name: str,
+    corpus: str,
     vectors: Array,
     kind: Literal["brute_force", "tree_ah"],
     parameters: Mapping[str, Any],
     partitions: int,
 ) -> Index:
-    file = paths.index_vectors("movies")
+    file = paths.index_vectors(name)
     (directory / file).parent.mkdir(parents=True)
     vectors.tofile(directory / file)
 
     entry = Index(
-        corpus="movies",
+        corpus=corpus,
         query_tower="query",
         candidate_tower="candidate",
         kind=kind,
         distance="dot_product",
         dim=linear.DIM,
-        directory=paths.index_directory("movies"),
+        directory=paths.index_directory(name),
         partitions=partitions,
         vectors=file,
         parameters=dict(parameters),

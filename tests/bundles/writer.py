@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.format import paths
 from bundle.format.manifest import (
+    CandidateList,
     Corpus,
     Feature,
     Index,
@@ -27,11 +28,12 @@ from bundle.format.manifest import (
     Vocabulary,
 )
 from bundle.storage.staging import Staging
+from bundle.stores.lists import write_list
 from bundle.tables.key_index import KeyIndexWriter
 from bundle.tables.vocabularies import write_vocabulary
 from tests.bundles import stores
 
-DIRECTORIES = ("vocabularies", "keys", "corpora", "contexts", "towers", "indexes")
+DIRECTORIES = ("vocabularies", "keys", "corpora", "contexts", "towers", "indexes", "lists")
 """The directories whose files the manifest lists with their digests."""
 
 
@@ -62,6 +64,7 @@ class BundleWriter:
         self.contexts: dict[str, Corpus] = {}
         self.towers: dict[str, Tower] = {}
         self.indexes: dict[str, Index] = {}
+        self.lists: dict[str, CandidateList] = {}
         self.unread_inputs: tuple[str, ...] = ()
 
     def __enter__(self) -> BundleWriter:
@@ -107,6 +110,16 @@ class BundleWriter:
         """Writes a store of contexts."""
         self.contexts[name] = stores.write_contexts(self.directory, name, ids, features)
 
+    def add_list(
+        self, name: str, corpus: str, segments: Mapping[str, NDArray[Any]], by: str | None = None
+    ) -> None:
+        """Writes the candidates of each segment; strangers have the segment ""."""
+        file = paths.candidate_list(name)
+        ids = np.concatenate([*segments.values()])
+        names = np.repeat([*segments], [len(movies) for movies in segments.values()])
+        write_list(self.directory / file, pa.array(ids), pa.array(names, pa.large_string()))
+        self.lists[name] = CandidateList(file=file, corpus=corpus, size=len(ids), by=by)
+
     def commit(self, features: Mapping[str, Feature]) -> tuple[Path, Manifest]:
         """Publishes what was written, with a verification that compared all rows.
 
@@ -138,6 +151,7 @@ class BundleWriter:
             corpora=self.corpora,
             contexts=self.contexts,
             indexes=self.indexes,
+            lists=self.lists,
             verification=Verification(tables=checks, examples=1, tolerance="1e-5 + 1e-5 |y|"),
             files=tuple(
                 file for directory in DIRECTORIES for file in self._staging.digests(directory)

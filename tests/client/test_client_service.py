@@ -24,6 +24,7 @@ from rowcast_client import (
     where,
 )
 from rowcast_client.calls import Call
+from rowcast_client.sources import Source
 
 from tests.bundles.small import SmallBundle
 from tests.client.conftest import RunningService
@@ -288,6 +289,24 @@ def test_recommend_ranks_what_it_retrieves(service: RunningService) -> None:
     assert [neighbor.retrieval_score for neighbor in answer[0]] == [
         retrieval[one.id] for one in answer[0]
     ]
+
+
+def test_recommend_tells_the_source_of_each_neighbor(service: RunningService) -> None:
+    movies = service.movies.ids.tolist()
+    listed = [movies[:3], movies[3:5]]
+    recent: Source = {"name": "recent", "ids": listed, "min_count": 2}
+    call = calls.recommend(
+        [FEATURES, OTHER],
+        k=4,
+        sources=[{"index": "movies", "pool_size": 6}, recent],
+        model="movies",
+    )
+    answer = same_by_all_ways(service, call)
+    for neighbors, movies_of_request in zip(answer, listed, strict=True):
+        assert len(neighbors) == 4
+        assert [neighbor.source for neighbor in neighbors] == neighbors.sources
+        of_source = [neighbor.id for neighbor in neighbors if neighbor.source == "recent"]
+        assert set(of_source) <= set(movies_of_request)
 
 
 def test_embed_and_lookup_return_vectors_and_rows(service: RunningService) -> None:

@@ -103,6 +103,10 @@ def test_files_beside_the_checkpoint_hold_real_ids(
     corpus = parquet.read_table(out / "movies.parquet").to_pydict()
     assert corpus["movie_id"] == made.movies.ids.tolist()
     assert corpus["title"] == list(made.movies.titles)
+    header, *popular = (out / "popular.csv").read_text().splitlines()
+    assert header == "movie_id"
+    assert len(set(popular)) == min(100, len(made.movies.ids))
+    assert set(map(int, popular)) <= set(made.movies.ids.tolist())
     examples = [json.loads(line) for line in (out / "examples.jsonl").read_text().splitlines()]
     assert len(examples) == 240
     known = set(made.movies.ids.tolist())

@@ -140,5 +140,6 @@ def _write_movielens(folder: Path) -> Project:
     demo = folder / "build" / "demo"
     demo.mkdir(parents=True)
     (demo / "examples.jsonl").touch()
+    (demo / "popular.csv").touch()
     _watched("movielens")(demo).write(demo)
     return _project(source, write_objects)

@@ -177,6 +177,8 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
         fields["filter"] = filter_message(body["filter"])
     if "crowding" in body:
         fields["crowding"] = body["crowding"]
+    if "sources" in body:
+        fields["sources"] = [*map(source, body["sources"])]
     parts = body.get("requests", [body])
     first = parts[0]
     for name in {"vectors", "ids"} & set(first):
@@ -204,6 +206,17 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
             for name, values in first["candidate_features"].items()
         }
     return fields
+
+
+def source(body: Mapping[str, Any]) -> pb.Source:
+    """The message of one source."""
+    fields = {name: value for name, value in body.items() if name != "ids"}
+    if "ids" in body:
+        lists = [part for part in body["ids"] if isinstance(part, list)]
+        fields["ids"] = ids([value for part in lists for value in part] or body["ids"])
+        if lists:
+            fields["offsets"] = offsets(lists)
+    return pb.Source(**fields)
 
 
 def user(value: Any = 5, **more: Any) -> dict[str, Any]:

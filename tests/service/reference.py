@@ -217,6 +217,10 @@ def answers(small: SmallBundle, call: str, body: Mapping[str, Any]) -> list[dict
         return [
             {"vectors": [_looked_up(small, body["feature"], each).tolist() for each in body["ids"]]}
         ]
+    if body.get("sources"):
+        from tests.service import reference_sources
+
+        return reference_sources.answers(small, body)
     compute: Callable[..., dict[str, Any]] = _COMPUTE[call]
     return [compute(small, body, each) for each in body.get("requests", [body])]
 

@@ -18,14 +18,14 @@ from rowcast_client.descriptions import plain_message
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from tests.bundles.small import SmallBundle, write_small_bundle
-from tests.service import cases, reference, reordering_cases
+from tests.service import cases, reference, reordering_cases, source_cases
 from tests.service.cases import LIMITS, MODEL, Case, user
 from tests.service.clients import SIMPLE, Clients
 from tests.service.engine.served import SlowTower
 from tests.service.grpc_api.requests import call, code_of
 from tests.service.running import FailingTower, RunningService
 
-CASES = (*cases.CASES, *reordering_cases.CASES)
+CASES = (*cases.CASES, *reordering_cases.CASES, *source_cases.CASES)
 RESPONSES: dict[str, Any] = {
     "retrieve": pb.RetrieveResponse,
     "rank": pb.RankResponse,
@@ -38,7 +38,13 @@ RESPONSES: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> SmallBundle:
     return write_small_bundle(
-        tmp_path_factory.mktemp("bundles"), small_towers, MODEL, 1, parts=True, users=True
+        tmp_path_factory.mktemp("bundles"),
+        small_towers,
+        MODEL,
+        1,
+        parts=True,
+        users=True,
+        lists=True,
     )
 
 
@@ -123,6 +129,9 @@ def _results(name: str, message: Any) -> dict[str, Any]:
         head["degraded"] = message.degraded
         head["degraded_reason"] = message.degraded_reason
         columns["retrieval_scores"] = _numbers(message.retrieval_scores)
+        if message.source_names:
+            numbers = _numbers(message.sources, "<i4")
+            columns["sources"] = [message.source_names[number] for number in numbers]
     attributes = {key: _attribute(attribute) for key, attribute in message.attributes.items()}
     return head | {
         "results": [

@@ -605,7 +605,7 @@ class FailedCandidate(_message.Message):
     def __init__(self, context: _Optional[int] = ..., position: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class RecommendRequest(_message.Message):
-    __slots__ = ("model", "context", "k", "pool_size", "exclude_ids", "exclude_offsets", "attributes", "index", "tower", "formula", "context_ids", "filter", "recall", "crowding", "diversity", "min_score", "explain", "negative_ids", "negative_offsets", "offset")
+    __slots__ = ("model", "context", "k", "pool_size", "exclude_ids", "exclude_offsets", "attributes", "index", "tower", "formula", "context_ids", "filter", "recall", "crowding", "diversity", "min_score", "explain", "negative_ids", "negative_offsets", "offset", "sources")
     class ContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -640,6 +640,7 @@ class RecommendRequest(_message.Message):
     NEGATIVE_IDS_FIELD_NUMBER: _ClassVar[int]
     NEGATIVE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     context: _containers.MessageMap[str, Column]
     k: int
@@ -660,10 +661,33 @@ class RecommendRequest(_message.Message):
     negative_ids: Ids
     negative_offsets: bytes
     offset: int
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., context: _Optional[_Mapping[str, Column]] = ..., k: _Optional[int] = ..., pool_size: _Optional[int] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., index: _Optional[str] = ..., tower: _Optional[str] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., recall: _Optional[float] = ..., crowding: _Optional[_Mapping[str, int]] = ..., diversity: _Optional[float] = ..., min_score: _Optional[float] = ..., explain: _Optional[bool] = ..., negative_ids: _Optional[_Union[Ids, _Mapping]] = ..., negative_offsets: _Optional[bytes] = ..., offset: _Optional[int] = ...) -> None: ...
+    sources: _containers.RepeatedCompositeFieldContainer[Source]
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., context: _Optional[_Mapping[str, Column]] = ..., k: _Optional[int] = ..., pool_size: _Optional[int] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., index: _Optional[str] = ..., tower: _Optional[str] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., recall: _Optional[float] = ..., crowding: _Optional[_Mapping[str, int]] = ..., diversity: _Optional[float] = ..., min_score: _Optional[float] = ..., explain: _Optional[bool] = ..., negative_ids: _Optional[_Union[Ids, _Mapping]] = ..., negative_offsets: _Optional[bytes] = ..., offset: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
+
+class Source(_message.Message):
+    __slots__ = ("name", "index", "ids", "list", "offsets", "pool_size", "min_count", "max_count", "fallback")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    POOL_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MIN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MAX_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    index: str
+    ids: Ids
+    list: str
+    offsets: bytes
+    pool_size: int
+    min_count: int
+    max_count: int
+    fallback: bool
+    def __init__(self, name: _Optional[str] = ..., index: _Optional[str] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., list: _Optional[str] = ..., offsets: _Optional[bytes] = ..., pool_size: _Optional[int] = ..., min_count: _Optional[int] = ..., max_count: _Optional[int] = ..., fallback: _Optional[bool] = ...) -> None: ...
 
 class RecommendResponse(_message.Message):
-    __slots__ = ("model", "ids", "scores", "offsets", "attributes", "retrieval_scores", "explanations", "degraded", "degraded_reason", "coverage")
+    __slots__ = ("model", "ids", "scores", "offsets", "attributes", "retrieval_scores", "explanations", "degraded", "degraded_reason", "coverage", "source_names", "sources")
     class AttributesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -681,6 +705,8 @@ class RecommendResponse(_message.Message):
     DEGRADED_FIELD_NUMBER: _ClassVar[int]
     DEGRADED_REASON_FIELD_NUMBER: _ClassVar[int]
     COVERAGE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_NAMES_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     ids: Ids
     scores: bytes
@@ -691,7 +717,9 @@ class RecommendResponse(_message.Message):
     degraded: bool
     degraded_reason: str
     coverage: float
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., scores: _Optional[bytes] = ..., offsets: _Optional[bytes] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., retrieval_scores: _Optional[bytes] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., degraded: _Optional[bool] = ..., degraded_reason: _Optional[str] = ..., coverage: _Optional[float] = ...) -> None: ...
+    source_names: _containers.RepeatedScalarFieldContainer[str]
+    sources: bytes
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., ids: _Optional[_Union[Ids, _Mapping]] = ..., scores: _Optional[bytes] = ..., offsets: _Optional[bytes] = ..., attributes: _Optional[_Mapping[str, Attribute]] = ..., retrieval_scores: _Optional[bytes] = ..., explanations: _Optional[_Iterable[_Union[Explanation, _Mapping]]] = ..., degraded: _Optional[bool] = ..., degraded_reason: _Optional[str] = ..., coverage: _Optional[float] = ..., source_names: _Optional[_Iterable[str]] = ..., sources: _Optional[bytes] = ...) -> None: ...
 
 class EmbedRequest(_message.Message):
     __slots__ = ("model", "tower", "features")
@@ -893,7 +921,7 @@ class GetModelRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ...) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "created", "calls", "tables", "indexes", "corpora", "contexts", "readers", "towers", "current", "labels")
+    __slots__ = ("model", "created", "calls", "tables", "indexes", "corpora", "contexts", "readers", "towers", "current", "labels", "lists")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
@@ -905,6 +933,7 @@ class GetModelResponse(_message.Message):
     TOWERS_FIELD_NUMBER: _ClassVar[int]
     CURRENT_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
+    LISTS_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     created: _timestamp_pb2.Timestamp
     calls: _containers.RepeatedCompositeFieldContainer[CallSignature]
@@ -916,7 +945,8 @@ class GetModelResponse(_message.Message):
     towers: _containers.RepeatedCompositeFieldContainer[TowerDetails]
     current: bool
     labels: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., created: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., calls: _Optional[_Iterable[_Union[CallSignature, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[TableDetails, _Mapping]]] = ..., indexes: _Optional[_Iterable[_Union[IndexDetails, _Mapping]]] = ..., corpora: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., contexts: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., readers: _Optional[_Iterable[_Union[ReaderDetails, _Mapping]]] = ..., towers: _Optional[_Iterable[_Union[TowerDetails, _Mapping]]] = ..., current: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...
+    lists: _containers.RepeatedCompositeFieldContainer[ListDetails]
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., created: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., calls: _Optional[_Iterable[_Union[CallSignature, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[TableDetails, _Mapping]]] = ..., indexes: _Optional[_Iterable[_Union[IndexDetails, _Mapping]]] = ..., corpora: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., contexts: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., readers: _Optional[_Iterable[_Union[ReaderDetails, _Mapping]]] = ..., towers: _Optional[_Iterable[_Union[TowerDetails, _Mapping]]] = ..., current: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ..., lists: _Optional[_Iterable[_Union[ListDetails, _Mapping]]] = ...) -> None: ...
 
 class CallSignature(_message.Message):
     __slots__ = ("call", "tower", "features", "outputs")
@@ -1255,6 +1285,18 @@ class CorpusDetails(_message.Message):
     attributes: _containers.RepeatedScalarFieldContainer[str]
     features: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, name: _Optional[str] = ..., size: _Optional[int] = ..., id_type: _Optional[_Union[DataType, str]] = ..., attributes: _Optional[_Iterable[str]] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListDetails(_message.Message):
+    __slots__ = ("name", "corpus", "size", "by")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CORPUS_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    corpus: str
+    size: int
+    by: str
+    def __init__(self, name: _Optional[str] = ..., corpus: _Optional[str] = ..., size: _Optional[int] = ..., by: _Optional[str] = ...) -> None: ...
 
 class ErrorDetails(_message.Message):
     __slots__ = ("code", "message", "request_id", "violations")

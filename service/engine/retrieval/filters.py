@@ -12,13 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.errors import FeatureError
+from bundle.stores.changed import ChangedAttributeIndex, PickedCandidates
 from bundle.tables import id_values
 from bundle.tables.id_values import distinct
 from runtime.exact import VectorBlock
 from service.engine.calls import BOUNDS, Circle, Condition, Filter, Ids
 from service.engine.names import name_hint, show_id
 from service.errors import FieldViolation, InvalidArgument
-from service.versions.version import FilteredCorpus, LoadedIndex
+from service.versions.version import FilteredCorpus, LoadedIndex, LoadedStore
 
 if TYPE_CHECKING:  # faiss is loaded where an index has codes
     from runtime.codes import PackedCodes
@@ -99,7 +100,30 @@ def compiled(index: LoadedIndex, sent: Filter, check: Callable[[], object]) -> C
     if found is not None:  # it was checked before
         return Compiled(key, found, True)
     checked = _checked_filter(index.corpus, sent, "filter")
-    return Compiled(key, _matches(index, checked, check), False)
+    return Compiled(key, _matches(index.corpus, len(index.vectors), checked, check), False)
+
+
+def matching(
+    corpus: LoadedStore, sent: Filter, positions: Positions, check: Callable[[], object]
+) -> Mask:
+    """Returns which of some candidates match a filter, [m] bool; nothing is kept.
+
+    Args:
+      corpus: The candidates.
+      sent: The filter.
+      positions: [m] int64, in any order.
+      check: As of `compiled`.
+
+    Raises:
+      InvalidArgument: As `compiled`.
+    """
+    checked = _checked_filter(corpus, sent, "filter")
+    picked = PickedCandidates(corpus.store, positions)
+    indexes = {name: ChangedAttributeIndex(picked, name) for name in corpus.filters}
+    candidates = FilteredCorpus(corpus.name, corpus.entry, indexes)
+    size = int(positions.size)
+    matches = _matches(candidates, size, checked, check)
+    return _mask(matches.positions, size)
 
 
 def check(corpus: FilteredCorpus, sent: Filter) -> None:
@@ -262,16 +286,17 @@ def _spelled_value(value: Any, check: Callable[[], object]) -> Any:
     return digest.digest()
 
 
-def _matches(index: LoadedIndex, sent: Filter, check: Callable[[], object]) -> Matches:
-    """Returns the candidates that match a filter that was checked."""
-    size = len(index.vectors)
-    parts = _condition_parts(index.corpus, sent)
+def _matches(
+    corpus: FilteredCorpus, size: int, sent: Filter, check: Callable[[], object]
+) -> Matches:
+    """Returns which of `size` candidates match a filter that was checked."""
+    parts = _condition_parts(corpus, sent)
     if len(parts) == 1 and not sent.nested and not sent.near:
         positions, required = parts[0]
         # To sort few positions costs less than to search a mask.
         if required and positions.size * 4 < size:
             return Matches(distinct(positions))
-    mask = _filter_mask(index.corpus, sent, parts, size, check)
+    mask = _filter_mask(corpus, sent, parts, size, check)
     return Matches(np.flatnonzero(mask).astype(np.uint32), mask)
 
 

@@ -1,4 +1,5 @@
-"""Retrieves candidates, then ranks them, with one model version and under one deadline.
+"""Retrieves candidates from one or several sources, then ranks them, with one model version and
+under one deadline.
 
 What ranking and diversity took before tells what they will take. If the deadline leaves too little
 time for both, diversity is dropped; if it leaves too little for the ranking, only the best
@@ -7,35 +8,35 @@ retrieved candidates are ranked, and the others follow in the order of retrieval
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.tables.offsets import offsets_of
+from bundle.tables.offsets import lengths_of, offsets_of
 from service.config import ServiceSettings
-from service.engine import lookup, towers
-from service.engine.calls import K_DEFAULT, Columns, Recommendation, Retrieved
+from service.engine import lookup
+from service.engine.calls import (
+    K_DEFAULT,
+    Columns,
+    Explanation,
+    Offsets,
+    Recommendation,
+    Retrieved,
+)
 from service.engine.execution import Execution
 from service.engine.limits import check_k
-from service.engine.names import check_names, choose_index, choose_ranking_tower
+from service.engine.names import check_names, choose_ranking_tower
+from service.engine.pace import MARGIN, Pace
 from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Scores
 from service.engine.ranking.rank import Candidates, CandidatesNotFinite, score
-from service.engine.retrieval import reordering, retrieve, search
+from service.engine.retrieval import reordering, retrieve, search, sources
+from service.engine.retrieval.pool import Pool, Retriever
+from service.engine.retrieval.quotas import Quotas
+from service.engine.retrieval.sources import Sources
 from service.versions.version import LoadedStore, ModelVersion, TowerPlan
-
-_MARGIN = 2
-"""How many times the expected time must remain: that is an average, and the answer is still to be
-written.
-"""
-_DECAY = 0.5
-"""What is observed, as a share of the estimate, of a step that was dropped: an estimate that is too
-high does not last.
-"""
 
 
 async def recommend(
@@ -50,117 +51,140 @@ async def recommend(
       InvalidArgument, TooLarge, NotFound: see service/errors.py.
       FeatureError: a column does not fit its feature.
     """
-    index_name, index = choose_index(model_version, request.index)
     name, tower = choose_ranking_tower(model_version, request.tower)
-    query_tower = model_version.towers[index.entry.query_tower]
-    corpus = index.corpus
-    order = formulas.ordering(
-        tower, request.formula, ("retrieval_score", *reordering.numeric_attributes(corpus))
-    )
-    known = {**query_tower.inputs, **tower.by_role["context"]}
-    owner = f"index {index_name!r} with tower {name!r}"
-    check_names(request.context, known, "context", "a feature", owner)
-    retrieve.check_selection(index, request, settings, None, *request.context.values())
-    n = lookup.count_queries(model_version, request.context, request.context_ids, settings)
     k = check_k(request.k, K_DEFAULT, settings.max_k)
-    retrieve.check_response(index, request, n, k, settings, execution)
+    planned = sources.plan(model_version, request, k)
+    corpus = planned.corpus
+    order = formulas.ordering(tower, request.formula, _formula_names(planned))
+    query_towers = [
+        model_version.towers[index.entry.query_tower] for index in planned.indexes.values()
+    ]
+    inputs = {*tower.by_role["context"], *planned.list_inputs}
+    for query_tower in query_towers:
+        inputs |= query_tower.inputs.keys()
+    owner = f"{planned.owner} with tower {name!r}"
+    check_names(request.context, inputs, "context", "a feature", owner)
+    listed = [source.ids.ids for source in request.sources if source.ids is not None]
+    retrieve.check_selection(corpus, request, settings, listed, *request.context.values())
+    n = lookup.count_queries(model_version, request.context, request.context_ids, settings)
+    retrieve.check_response(corpus, request, n, k, settings, execution)
     reordering.check(request, corpus, k)
+    planned.check_count(request, n, settings)
 
     plan = tower.plan(frozenset(order.outputs))
-    needed = dict.fromkeys((*query_tower.inputs, *plan.inputs["context"]))
+    needed = dict.fromkeys([*plan.inputs["context"], *planned.list_inputs])
+    for query_tower in query_towers:
+        needed |= dict.fromkeys(query_tower.inputs)
     features = lookup.complete(
         model_version, needed, request.context, request.context_ids, n, execution
     )
-    vectors = await towers.result(model_version, query_tower, features, n, execution)
-    vectors, negatives = await retrieve.avoid_negatives(
-        index, vectors, request, [], n, None, execution
-    )
-    allowed = retrieve.allowed(index, request, n, execution, negatives)
-    queries = search.Queries(vectors, allowed)
-    found = await retrieve.pool(index, queries, request, k, settings, execution)
+    retriever = Retriever(model_version, planned, request, features, n, k, settings, execution)
+    pool = await retriever.pool()
     ranker = _Ranker(model_version, order, plan, corpus, features)
-    steps = _plan_steps(ranker, request, found, k, execution)
-    if steps.reason:
+    steps = _plan_steps(ranker, request, pool, k, execution)
+    reasons = [reason for reason in (*pool.reasons, steps.reason) if reason]
+    if reasons:
         execution.count("degraded", 1, model_version.model)
-    reason = steps.reason
     try:
-        scores, ranked = await ranker.score(found, steps.ranked_max, execution)
+        scores, ranked = await ranker.score(pool.neighbors, steps.ranked_max, execution)
     except CandidatesNotFinite as problem:
-        reason = _with_left_out(reason, problem, found)
-        found = _only(found, problem.kept(found.positions.size))
-        scores, ranked = await ranker.score(found, steps.ranked_max, execution)
+        reasons.append(_left_out(problem, pool.neighbors))
+        pool = pool.only(problem.kept(pool.sources.size))
+        scores, ranked = await ranker.score(pool.neighbors, steps.ranked_max, execution)
     if ranked is None and not request.formula:
         execution.scored(tower, scores, n)
-    planned = replace(request, diversity=steps.diversity)
+    shaped = replace(request, diversity=steps.diversity)
+    quotas = None
+    if request.sources:
+        quotas = Quotas(request.sources, pool.sources)
     with steps.diversifying.measured(bool(steps.diversity)):
-        chosen, offsets = await reordering.best(index, found, scores, k, planned, execution, ranked)
+        chosen, offsets = await reordering.best(
+            corpus, planned.index, pool.neighbors, scores, k, shaped, execution, ranked, quotas
+        )
     execution.begin("lookup")
-    best = found._replace(positions=found.positions[chosen], scores=scores[chosen], offsets=offsets)
-    answer = retrieve.answer(model_version, corpus, best, request, k)
-    return replace(answer, retrieval_scores=found.scores[chosen], degraded_reason=reason)
+    return _answer(model_version, planned, pool, request, chosen, offsets, scores, k, reasons)
 
 
-def _only(found: search.Found, kept: NDArray[np.int64]) -> search.Found:
-    """Returns some of the candidates that were found, by their ascending positions."""
-    return found._replace(
-        positions=found.positions[kept],
-        scores=found.scores[kept],
-        offsets=kept.searchsorted(found.offsets),
+def _formula_names(planned: Sources) -> list[str]:
+    """Returns what a formula may take beside the outputs of the tower."""
+    names = reordering.numeric_attributes(planned.corpus)
+    if planned.index is not None:
+        names.append("retrieval_score")
+    return names
+
+
+def _answer(
+    model_version: ModelVersion,
+    planned: Sources,
+    pool: Pool,
+    request: Recommendation,
+    chosen: NDArray[np.int64],
+    offsets: Offsets,
+    scores: Scores,
+    k: int,
+    reasons: Sequence[str],
+) -> Retrieved:
+    """Returns the recommendations as clients see them.
+
+    Args:
+      model_version: The model version.
+      planned: The sources.
+      pool: The candidates that were ranked.
+      request: The request.
+      chosen: [m] where the recommendations are in the pool.
+      offsets: [n + 1], which of these belong to each context.
+      scores: Those of all candidates of the pool.
+      k: The number of recommendations that each context wants.
+      reasons: Why the response is degraded; (): it is not.
+    """
+    positions = pool.neighbors.positions[chosen]
+    best = pool.neighbors._replace(positions=positions, scores=scores[chosen], offsets=offsets)
+    unexplained = replace(request, explain=False)
+    answer = retrieve.answer(model_version, planned.corpus, best, unexplained, k)
+    explanations: tuple[Explanation, ...] = ()
+    if request.explain and not planned.names:
+        explanations = search.explained(best, request, k)
+    elif request.explain:
+        explanations = _explained(pool, offsets, request, k)
+    answer = replace(
+        answer,
+        explanations=explanations,
+        retrieval_scores=pool.neighbors.scores[chosen],
+        degraded_reason="; ".join(reasons),
     )
+    if not planned.names:
+        return answer
+    return replace(answer, source_names=planned.names, sources=pool.sources[chosen])
 
 
-def _with_left_out(reason: str, problem: CandidatesNotFinite, found: search.Found) -> str:
-    """Returns why a recommendation is degraded, with the candidates that cannot be ranked."""
-    left_out = (
+def _explained(
+    pool: Pool, offsets: Offsets, request: Recommendation, k: int
+) -> tuple[Explanation, ...]:
+    """Returns how the first index was searched, and why contexts have fewer than k
+    recommendations.
+    """
+    explanations = []
+    counts = lengths_of(pool.neighbors.offsets).tolist()
+    sizes = lengths_of(offsets).tolist()
+    for explanation, count, size in zip(pool.neighbors.explanations, counts, sizes, strict=True):
+        shortfall = ""
+        if size < k and request.offset is not None:
+            shortfall = f"the pool of {count} candidates has no more"
+        elif size < k:
+            shortfall = (
+                f"the sources have {count} candidates that pass the filter, the exclusions and the "
+                f"deny list; min_score, crowding and max_count leave {size}"
+            )
+        explanations.append(explanation._replace(shortfall=shortfall))
+    return tuple(explanations)
+
+
+def _left_out(problem: CandidatesNotFinite, found: search.Found) -> str:
+    """Returns which candidates cannot be ranked."""
+    return (
         f"{len(problem.messages)} of {found.positions.size} candidates are left out, because they "
         f"read rows that hold NaN or an infinity, such as one of table {problem.table!r}"
     )
-    return f"{reason}; {left_out}" if reason else left_out
-
-
-@dataclass(frozen=True)
-class _Pace:
-    """How long a step takes, by what it took before for other numbers of units.
-
-    Attributes:
-      kind: of the step.
-      units: of this step, such as candidates.
-    """
-
-    execution: Execution
-    kind: tuple[object, ...]
-    units: int
-
-    @property
-    def expected_s(self) -> float:
-        """How long the step is expected to take; 0.0: nothing is known yet."""
-        seconds = self.execution.estimates.expected_s((*self.kind, "seconds"))
-        units = self.execution.estimates.expected_s((*self.kind, "units"))
-        return self.units * seconds / units if seconds and units else 0.0
-
-    @contextmanager
-    def measured(self, runs: bool = True) -> Iterator[None]:
-        """Measures the block of the `with` statement, if the step runs in it.
-
-        A step that fails, such as by its deadline, would have taken longer than it did.
-        """
-        began = time.perf_counter()
-        at_least_s = self.expected_s
-        try:
-            yield
-            at_least_s = 0.0
-        finally:
-            if runs and self.units:
-                self._observe(max(at_least_s, time.perf_counter() - began))
-
-    def dropped(self) -> None:
-        """Notes that the step was left out for want of time."""
-        if self.units:
-            self._observe(_DECAY * self.expected_s)
-
-    def _observe(self, seconds: float) -> None:
-        self.execution.estimates.observe((*self.kind, "seconds"), seconds)
-        self.execution.estimates.observe((*self.kind, "units"), float(self.units))
 
 
 @dataclass(frozen=True)
@@ -176,22 +200,27 @@ class _Steps:
 
     ranked_max: int | None
     diversity: float
-    diversifying: _Pace
+    diversifying: Pace
     reason: str = ""
 
 
 def _plan_steps(
-    ranker: _Ranker, request: Recommendation, found: search.Found, k: int, execution: Execution
+    ranker: _Ranker, request: Recommendation, pool: Pool, k: int, execution: Execution
 ) -> _Steps:
-    m = int(found.positions.size)
+    if request.diversity and not pool.has_vectors:
+        steps = _plan_steps(ranker, replace(request, diversity=0.0), pool, k, execution)
+        unread = "the list is not made diverse: the vectors of some candidates cannot be read"
+        return replace(steps, reason="; ".join(filter(None, [steps.reason, unread])))
+
+    m = int(pool.sources.size)
     version = ranker.model_version
     kind = ("diversity", version.model, version.version)
     picked = k + (request.offset or 0)
-    diversifying = _Pace(execution, kind, m * picked if request.diversity else 0)
+    diversifying = Pace(execution, kind, m * picked if request.diversity else 0)
     diversity_s = diversifying.expected_s
     ranking_s = ranker.pace(m, execution).expected_s
     left_s = execution.left_s
-    if (ranking_s + diversity_s) * _MARGIN <= left_s:
+    if (ranking_s + diversity_s) * MARGIN <= left_s:
         return _Steps(None, request.diversity, diversifying)
 
     remained = f"{left_s * 1000:.0f} ms remained, and "
@@ -199,12 +228,12 @@ def _plan_steps(
     if request.diversity:
         diversifying.dropped()
         without = "; the list is not made diverse"
-    if ranking_s * _MARGIN <= left_s:
+    if ranking_s * MARGIN <= left_s:
         taken = f"ranking and diversity take about {(ranking_s + diversity_s) * 1000:.0f} ms"
         return _Steps(None, 0.0, diversifying, remained + taken + without)
 
-    share = max(0.0, left_s) / (ranking_s * _MARGIN)
-    counts = np.diff(found.offsets)
+    share = max(0.0, left_s) / (ranking_s * MARGIN)
+    counts = lengths_of(pool.neighbors.offsets)
     ranked_max = int(m * share) // counts.size
     ranked = int(np.minimum(counts, ranked_max).sum())
     if not ranked:
@@ -256,11 +285,11 @@ class _Ranker:
                 raise problem.among(np.flatnonzero(ranked)) from problem
         return scores, ranked
 
-    def pace(self, candidates: int, execution: Execution) -> _Pace:
+    def pace(self, candidates: int, execution: Execution) -> Pace:
         """Returns how long it takes to rank some candidates."""
         version = self.model_version
         kind = ("ranking", version.model, version.version, self.order.tower.name, self.plan.outputs)
-        return _Pace(execution, kind, candidates)
+        return Pace(execution, kind, candidates)
 
     async def _rank(self, found: search.Found, execution: Execution) -> Scores:
         """Returns [m] scores of candidates; measures what that took."""

@@ -21,6 +21,7 @@ from service.engine.execution import Execution
 from service.engine.names import check_attributes
 from service.engine.ranking import formulas
 from service.engine.retrieval import sharded_search
+from service.engine.retrieval.quotas import Minima, Quotas
 from service.engine.retrieval.search import Found, joined
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedStore, ServedIndex
@@ -104,7 +105,7 @@ async def reordered(
             found.positions, [name for name in formula.names if name != "score"]
         )
         scores = formulas.evaluated(formula, {"score": scores, **attributes}, id_of(corpus, found))
-    chosen, offsets = await best(index, found, scores, k, request, execution)
+    chosen, offsets = await best(corpus, index, found, scores, k, request, execution)
     return found._replace(positions=found.positions[chosen], scores=scores[chosen], offsets=offsets)
 
 
@@ -156,18 +157,27 @@ async def widened(
 
 
 async def best(
-    index: ServedIndex,
+    corpus: LoadedStore,
+    index: ServedIndex | None,
     found: Found,
     scores: Scores,
     k: int,
     request: Selecting,
     execution: Execution,
     ranked: NDArray[np.bool_] | None = None,
+    quotas: Quotas | None = None,
 ) -> tuple[Places, Offsets]:
-    """Picks the k best of each query that min_score, crowding and diversity leave, best first; of a
-    page, those from its offset on.
+    """Picks the k best of each query that min_score, crowding, quotas and diversity leave, best
+    first; of a page, those from its offset on.
 
     Args:
+      corpus: The candidates.
+      index: The index whose vectors diversity compares; None: the request has no diversity.
+      found: What was found.
+      k: The number of candidates wanted of each query.
+      request: The options.
+      execution: The batch of the request.
+      quotas: How many candidates of each source are picked; None: any number.
       scores: [m] that are returned, of what was found.
       ranked: [m]; the others follow in the order in which they were found, as min_score and
         diversity know nothing of them. None: all are.
@@ -176,8 +186,11 @@ async def best(
     """
     ends = found.offsets.tolist()
     crowding = request.crowding or {}
-    codes = _codes(index.corpus, found.positions, crowding)
+    codes = _codes(corpus, found.positions, crowding)
     maxima = list(crowding.values())
+    if quotas is not None:
+        codes = np.hstack([codes, quotas.codes])
+        maxima += quotas.maxima
     by_score = np.ones(scores.size, np.bool_) if ranked is None else ranked
     with np.errstate(over="ignore"):  # beyond float32 it is above, or below, every score
         least = np.float32(-np.inf if request.min_score is None else request.min_score)
@@ -187,7 +200,7 @@ async def best(
 
     diversity = request.diversity if ranked is None else 0.0
     vectors = None
-    if diversity:
+    if diversity and index is not None:
         vectors = await sharded_search.vectors_at(index, found.positions, execution)
 
     def pick(query: int) -> None:
@@ -195,13 +208,16 @@ async def best(
         order = np.lexsort((np.where(by_score[own], -scores[own], 0), ~by_score[own]))
         places = order + ends[query]
         places = places[(scores[places] >= least) | ~by_score[places]]
+        minima = None
+        if quotas is not None:
+            minima = quotas.minima(places, last)
         if vectors is not None:
             picked = diverse(
-                scores[places], vectors[places], last, diversity, codes[places], maxima
+                scores[places], vectors[places], last, diversity, codes[places], maxima, minima
             )
             places = places[picked]
-        elif maxima:
-            places = places[uncrowded(codes[places], maxima, last)]
+        elif maxima or minima is not None:
+            places = places[uncrowded(codes[places], maxima, last, minima)]
         chosen[query] = places[first:last]
 
     execution.begin("compute")
@@ -226,26 +242,48 @@ def _possible(corpus: LoadedStore, crowding: Mapping[str, int]) -> int:
     return min(sizes)
 
 
-def uncrowded(codes: Places, maxima: Sequence[int], k: int) -> list[int]:
+def uncrowded(
+    codes: Places, maxima: Sequence[int], k: int, minima: Minima | None = None
+) -> list[int]:
     """Picks the first k candidates that crowding leaves; returns their places.
 
     Args:
       codes: [m, a] of candidates, best first: the values of each attribute; -1 is not limited.
       maxima: [a] how many candidates may have the same value of an attribute.
       k: How many are picked at most.
+      minima: Keeps room for sources with a minimum; None: there are none.
     """
     taken = [Counter[int]() for _ in maxima]
     picked = list[int]()
-    for place, values in enumerate(codes.tolist()):
-        if len(picked) == k:
-            break
+    passed_over = list[int]()
+    rows = codes.tolist()
+
+    def pick(candidate: int) -> None:
+        values = rows[candidate]
         limits = zip(taken, values, maxima, strict=True)
         if any(value >= 0 and counts[value] >= most for counts, value, most in limits):
-            continue
-        picked.append(place)
+            return
+        if minima is not None and not minima.permits(candidate, k - len(picked)):
+            passed_over.append(candidate)
+            return
+        picked.append(candidate)
         for counts, value in zip(taken, values, strict=True):
             counts[value] += 1
-    return picked
+
+    for candidate in range(len(rows)):
+        if len(picked) == k:
+            break
+        pick(candidate)
+    if minima is None or len(picked) == k:
+        return picked
+
+    # Sources have too few candidates for their minimum.
+    minima.give_up()
+    for candidate in tuple(passed_over):
+        if len(picked) == k:
+            break
+        pick(candidate)
+    return sorted(picked)
 
 
 def diverse(
@@ -255,6 +293,7 @@ def diverse(
     diversity: float,
     codes: Places,
     maxima: Sequence[int],
+    minima: Minima | None = None,
 ) -> list[int]:
     """Picks candidates by maximal marginal relevance; returns at most k places, in the order in
     which they are picked.
@@ -264,7 +303,7 @@ def diverse(
 
     Args:
       scores: [m] of candidates, best first. vectors: [m, dim] of the same.
-      codes, maxima: as `uncrowded`; without attributes, nothing is crowded.
+      codes, maxima, minima: Arguments of `uncrowded`; without attributes, nothing is crowded.
     Source: Carbonell and Goldstein, "The use of MMR, diversity-based reranking ...", SIGIR 1998.
     """
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -277,10 +316,15 @@ def diverse(
     taken = [Counter[int]() for _ in maxima]
     picked = list[int]()
     while len(picked) < min(k, scores.size):
-        place = int((relevance - np.float32(diversity) * similarity).argmax())
+        gains = relevance - np.float32(diversity) * similarity
+        if minima is not None:
+            gains = minima.permitted(gains, k - len(picked))
+        place = int(gains.argmax())
         if relevance[place] == -np.inf:  # none is left
             break
         picked.append(place)
+        if minima is not None:
+            minima.count(place)
         relevance[place] = -np.inf
         np.maximum(similarity, directions @ directions[place], out=similarity)
         for counts, column, most in zip(taken, codes.T, maxima, strict=True):

@@ -77,7 +77,8 @@ async def retrieve(
     """
     k = check_k(request.k, K_DEFAULT, settings.max_k)
     name, index = choose_index(model_version, request.index)
-    check_selection(index, request, settings, request.ids, *(request.context or {}).values())
+    columns = (request.context or {}).values()
+    check_selection(index.corpus, request, settings, [request.ids], *columns)
     reordering.check(request, index.corpus, k)
     formula = None
     if request.formula:
@@ -194,10 +195,10 @@ async def _find(
 
 
 def check_selection(
-    index: ServedIndex,
+    corpus: LoadedStore,
     request: Selecting,
     settings: ServiceSettings,
-    ids: Ids | None,
+    ids: Sequence[Ids | None],
     *columns: Column,
 ) -> None:
     """Rejects attributes that are not stored, a recall that is none, and more values than the
@@ -206,19 +207,19 @@ def check_selection(
     Args:
       ids, columns: of the queries.
     """
-    check_attributes(index.corpus, request.attributes, "attributes")
+    check_attributes(corpus, request.attributes, "attributes")
     excluded = request.exclude_ids.ids if request.exclude_ids else None
     negatives = request.negative_ids.ids if request.negative_ids else None
     if negatives is not None:  # their vectors are read
         at_most(settings, "max_candidates", negatives.size, "negative_ids")
     tokens = [] if request.filter is None else request.filter.tokens
-    check_values(settings, columns, ids, excluded, negatives, request.context_ids, *tokens)
+    check_values(settings, columns, *ids, excluded, negatives, request.context_ids, *tokens)
     if not 0 <= request.recall <= 1:
         raise InvalidArgument.of_field("recall", request.recall, "0 (as exported) to 1")
 
 
 def check_response(
-    index: ServedIndex,
+    corpus: LoadedStore,
     request: Selecting,
     n: int,
     k: int,
@@ -228,7 +229,7 @@ def check_response(
     """Rejects a request whose response would have too many neighbors.
 
     Args:
-      index: The index that is searched.
+      corpus: The candidates.
       request: Names the attributes that are returned with each neighbor.
       n: The number of queries.
       k: The number of neighbors of each.
@@ -238,7 +239,6 @@ def check_response(
     Raises:
       TooLarge: The neighbors exceed `max_response_bytes`.
     """
-    corpus = index.corpus
     neighbor_bytes = 2 * NUMBER_BYTES + corpus.store.text_bytes("id")
     for name in request.attributes:
         neighbor_bytes += corpus.store.text_bytes(f"attribute:{name}")
@@ -278,7 +278,9 @@ async def avoid_negatives(
     """
     if request.negative_ids is None:
         return vectors, own
-    negatives = _positions_by_query(index.corpus, request.negative_ids, n, "negative")
+    negatives = positions_by_query(
+        index.corpus, request.negative_ids, n, "negative_ids", "negative_offsets"
+    )
     unwanted = negatives
     if own:
         unwanted = [np.concatenate(pair) for pair in zip(own, negatives, strict=True)]
@@ -336,7 +338,7 @@ def allowed(
         # Shards compile it. What is wrong with a request is found here, so that whatever a shard
         # rejects is not the client's fault.
         filters.check(index.corpus, wanted)
-    denied, excluded = _excluded(index.corpus, request.exclude_ids, n, own)
+    denied, excluded = excluded_positions(index.corpus, request.exclude_ids, n, own)
     return Allowed(denied, excluded, compiled)
 
 
@@ -365,7 +367,7 @@ def answer(
     )
 
 
-def _excluded(
+def excluded_positions(
     corpus: LoadedStore, exclude: IdLists | None, n: int, own: Sequence[Positions]
 ) -> tuple[Positions, list[Positions]]:
     """Returns the positions that none of n queries may find, and further ones of each.
@@ -379,7 +381,7 @@ def _excluded(
     denied = corpus.unavailable
     lists = list(own)
     if exclude is not None:
-        positions = _positions_by_query(corpus, exclude, n, "exclude")
+        positions = positions_by_query(corpus, exclude, n, "exclude_ids", "exclude_offsets")
         if n > 1 and exclude.offsets is None:
             further = _further(positions[0], denied)
             denied = np.insert(denied, np.searchsorted(denied, further), further)
@@ -392,8 +394,8 @@ def _excluded(
     return denied, [_further(each, denied) for each in lists]
 
 
-def _positions_by_query(
-    corpus: LoadedStore, lists: IdLists, n: int, prefix: str
+def positions_by_query(
+    corpus: LoadedStore, lists: IdLists, n: int, field: str, offsets_field: str
 ) -> list[Positions]:
     """Returns the positions of each query's ids; unknown ids have none.
 
@@ -401,11 +403,12 @@ def _positions_by_query(
       corpus: The candidates.
       lists: The ids.
       n: The number of queries.
-      prefix: What the fields of the lists, `_ids` and `_offsets`, begin with.
+      field: The field of the request that holds the ids.
+      offsets_field: The field that holds the offsets of each query.
     """
     if lists.offsets is not None:
-        check_offsets(lists.offsets, n, int(lists.ids.size), f"{prefix}_offsets")
-    positions = corpus.store.positions(lists.ids, f"{prefix}_ids")
+        check_offsets(lists.offsets, n, int(lists.ids.size), offsets_field)
+    positions = corpus.store.positions(lists.ids, field)
     if n == 1 or lists.offsets is None:
         return [positions[positions >= 0]] * n
     return [each[each >= 0] for each in np.split(positions, lists.offsets[1:-1])]
@@ -459,13 +462,13 @@ async def _queries(
     if request.ids is not None:
         check_queries(int(request.ids.size), settings)
         n = _count_queries(request, request.query_offsets, int(request.ids.size))
-        check_response(index, request, n, k, settings, execution)
+        check_response(index.corpus, request, n, k, settings, execution)
         examples = by_example.examples_of(request, request.ids, index.corpus)
         return await sharded_search.vectors_at(index, examples.positions, execution), examples, n
     if request.vectors is not None:
         vectors = _sent_vectors(index.entry.dim, request.vectors, settings)
         n = _count_queries(request, request.query_offsets, len(vectors))
-        check_response(index, request, n, k, settings, execution)
+        check_response(index.corpus, request, n, k, settings, execution)
         return vectors, None, n
 
     name = index.entry.query_tower
@@ -474,7 +477,7 @@ async def _queries(
     check_names(sent, tower.inputs, "context", "a feature", f"query tower {name!r}")
     n = lookup.count_queries(model_version, sent, request.context_ids, settings)
     _count_queries(request, request.query_offsets, n)
-    check_response(index, request, n, k, settings, execution)
+    check_response(index.corpus, request, n, k, settings, execution)
     features = lookup.complete(model_version, tower.inputs, sent, request.context_ids, n, execution)
     return await towers.result(model_version, tower, features, n, execution), None, n
 

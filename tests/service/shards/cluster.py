@@ -20,10 +20,12 @@ class Cluster:
         self._services = ExitStack()
         self._shards: dict[str, RunningService] = {}
 
-    def add(self, *numbers: str) -> None:
+    def add(self, *numbers: str, shard_min_bytes: int = 1) -> None:
         """Starts shards, and names them to the router."""
         for number in numbers:
-            self._shards[number] = RunningService(self._root, shard=number, shard_min_bytes=1)
+            self._shards[number] = RunningService(
+                self._root, shard=number, shard_min_bytes=shard_min_bytes
+            )
         self._write()
 
     def start_router(self, **settings: Any) -> RunningService:

@@ -36,7 +36,9 @@ Services = tuple[RunningService, RunningService]
 @contextmanager
 def serving(root: Path, towers: Path, **index: Any) -> Iterator[Services]:
     """Starts services over a bundle with an index in four partitions."""
-    write_small_bundle(root, towers, users=True, parts=True, size=SIZE, partitions=4, **index)
+    write_small_bundle(
+        root, towers, users=True, parts=True, lists=True, size=SIZE, partitions=4, **index
+    )
     with ExitStack() as started:
 
         def start(**settings: Any) -> RunningService:
@@ -61,7 +63,10 @@ class RandomRequests:
         if kind < 5:
             return "retrieve", self._retrieval()
         if kind < 8:
-            return "recommend", {**self._selection(), **self._contexts()}
+            body = {**self._selection(), **self._contexts()}
+            if self._chance(0.4):
+                body["sources"] = [self._source(number) for number in range(self._number(1, 4))]
+            return "recommend", body
         if kind < 9:
             return "rank", {**self._context(), **self._examples("candidate_ids", 350)}
         if self._chance(0.5):
@@ -141,6 +146,14 @@ class RandomRequests:
         if self._chance(0.1):
             body["formula"] = "score + rating / 100"
         return body
+
+    def _source(self, number: int) -> dict[str, Any]:
+        source: dict[str, Any] = {"name": f"source {number}", "fallback": self._chance(0.2)}
+        if self._chance(0.5):
+            return source | {"index": "movies", "pool_size": self._number(0, 60)}
+        if self._chance(0.4):
+            return source | {"list": self._pick(["popular", "new"])}
+        return source | {"ids": self._ids(0, 30), "max_count": self._number(0, 9)}
 
     def _filter(self) -> dict[str, Any]:
         conditions: list[dict[str, Any]] = [

@@ -1,0 +1,184 @@
+"""Lists of candidates of the recipe, such as the popular ones of each country -> files of the
+bundle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bundle.format import manifest, paths
+from bundle.format.features import DenseFeature, Feature, input_facts, readers_of
+from bundle.storage import arrow
+from bundle.stores.lists import write_list
+from bundle.stores.reader import MappedColumns
+from export.corpora.reading import CorpusReader
+from export.errors import DestinationError, NotConvertible, UsageError
+from export.recipe.schema import CorpusPart, ListPart
+
+
+@dataclass(frozen=True)
+class WrittenList:
+    """A list that was written.
+
+    Attributes:
+      entry: The entry in the manifest.
+      deleted: How many candidates were left out, because the change log deletes them.
+    """
+
+    entry: manifest.CandidateList
+    deleted: int
+
+    def notes(self, name: str) -> list[str]:
+        """Returns what the report says of the list."""
+        if not self.deleted:
+            return []
+        return [
+            f"lists.{name}: {self.deleted} candidates are left out: the change log deletes them"
+        ]
+
+
+def columns_of(part: ListPart) -> CorpusPart:
+    """Returns what is read of the files of a list, as of a corpus."""
+    attributes = tuple(filter(None, [part.segment]))
+    return CorpusPart(file=part.file, format=part.format, id=part.id, attributes=attributes)
+
+
+def check_segment_input(name: str, part: ListPart, features: Mapping[str, Feature]) -> None:
+    """Checks the input whose value is the segment of a context.
+
+    Args:
+      name: The name of the list.
+      part: The list in the recipe.
+      features: Every feature of the model.
+
+    Raises:
+      UsageError: No tower reads the input, or it is none of contexts, or no id.
+    """
+    if part.by is None:
+        return
+    readers = readers_of(features).get(part.by, ())
+    if not readers:
+        raise UsageError(
+            f"lists.{name}.by names {part.by!r}, which no tower reads; an input that requests "
+            "send was expected"
+        )
+    feature = features[readers[0]]
+    if input_facts(part.by, feature).role != "context":
+        raise UsageError(
+            f"lists.{name}.by names {part.by!r}, an input of candidates; one of contexts was "
+            "expected"
+        )
+    if isinstance(feature, DenseFeature):
+        raise UsageError(
+            f"lists.{name}.by names {part.by!r}, which holds numbers; an input of ids was expected"
+        )
+
+
+def write_candidate_list(
+    base: Path,
+    name: str,
+    part: ListPart,
+    rows: CorpusReader,
+    corpus: manifest.Corpus,
+    deleted: Collection[Any],
+) -> WrittenList:
+    """Writes a list of candidates.
+
+    Args:
+      base: The directory of the bundle that is being written; holds the store of the corpus.
+      name: The name of the list.
+      part: The list in the recipe.
+      rows: Where its rows are read.
+      corpus: The manifest entry of its corpus.
+      deleted: Ids of candidates that the change log deletes: these may be missing.
+
+    Raises:
+      UsageError: A file is unreadable, or lacks a column.
+      NotConvertible: The corpus lacks a candidate, an id comes twice in a segment, or no row is of
+        the default segment; names it.
+      DestinationError: The file cannot be written.
+    """
+    ids, segments = _read(rows, part)
+    kind = arrow.kind_of(ids.type)
+    if kind != corpus.id_dtype:
+        raise NotConvertible(
+            f"lists.{name}: its ids are {kind}, those of corpus {part.corpus!r} are "
+            f"{corpus.id_dtype}"
+        )
+    unknown = _unknown(base, corpus, ids)
+    is_deleted = pc.is_in(unknown, value_set=pa.array(list(deleted), ids.type))
+    missing = unknown.filter(pc.invert(is_deleted))
+    if len(missing):
+        raise NotConvertible(
+            f"lists.{name}: {len(missing)} of {len(ids)} ids are not in corpus {part.corpus!r}, "
+            f"such as {missing[0].as_py()!r}; leave them out of the list, or add them to the corpus"
+        )
+    is_known = pc.invert(pc.is_in(ids, value_set=unknown))
+    deleted_count = len(ids) - pc.sum(is_known).as_py()
+    ids = ids.filter(is_known)
+    segments = segments.filter(is_known)
+    _check_rows(name, part, ids, segments)
+    file = paths.candidate_list(name)
+    try:
+        write_list(base / file, ids, segments)
+    except OSError as problem:
+        raise DestinationError(
+            f"list {file!r} cannot be written: {problem.strerror or problem}; free some space, "
+            "then run again"
+        ) from problem
+    entry = manifest.CandidateList(
+        file=file, corpus=part.corpus, size=len(ids), by=part.by, default=part.default
+    )
+    return WrittenList(entry, deleted_count)
+
+
+def _read(rows: CorpusReader, part: ListPart) -> tuple[Any, Any]:
+    """Returns the ids and segments of all rows; a row without a segment has ""."""
+    ids = []
+    segments = []
+    for _, batch_ids, _, attributes in rows.batches():
+        batch = pa.array(batch_ids)
+        if not pa.types.is_integer(batch.type):
+            batch = batch.cast(pa.large_string())
+        ids.append(batch)
+        if part.segment is None:
+            segments.append(pa.array([""] * len(batch), pa.large_string()))
+        else:
+            column = attributes[part.segment].cast(pa.large_string())
+            segments.append(pc.fill_null(column, ""))
+    return pa.concat_arrays(ids), pa.concat_arrays(segments)
+
+
+def _unknown(base: Path, corpus: manifest.Corpus, ids: Any) -> Any:
+    """Returns the ids that a corpus lacks, each once. The corpus is read in slices."""
+    unknown = ids.unique()
+    for ids_of_corpus in MappedColumns(base / corpus.file, corpus).id_slices():
+        is_known = pc.is_in(unknown, value_set=ids_of_corpus.cast(unknown.type))
+        unknown = unknown.filter(pc.invert(is_known))
+    return unknown
+
+
+def _check_rows(name: str, part: ListPart, ids: Any, segments: Any) -> None:
+    pairs = pa.table({"id": ids, "segment": segments})
+    counts = pairs.group_by(["id", "segment"]).aggregate([([], "count_all")])
+    repeated = counts.filter(pc.greater(counts["count_all"], 1))
+    if repeated.num_rows:
+        row = repeated.slice(0, 1).to_pylist()[0]
+        raise NotConvertible(
+            f"lists.{name}: id {row['id']!r} comes {row['count_all']} times in segment "
+            f"{row['segment']!r}; once was expected"
+        )
+    if not pc.is_in(pa.array([part.default]), value_set=segments.unique().cast(pa.string()))[
+        0
+    ].as_py():
+        raise NotConvertible(
+            f"lists.{name}: no row is of segment {part.default!r}, which contexts have whose value "
+            "has no list of its own; name one of the segments as default, or leave the segment of "
+            "some rows empty"
+        )

@@ -1,0 +1,79 @@
+"""Recommendations whose sources list candidates that were changed while they are served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.codec.json import read_recommendation
+from service.config import ServiceSettings
+from service.engine.calls import Retrieved
+from tests.bundles.small import LISTS, SmallBundle
+from tests.service.changes.making import TARGET, absorb, candidate, change, deletion
+from tests.service.running import RunningService
+
+SETTINGS = ServiceSettings(root=Path())
+KEPT = 1000
+REPLACED = 1007
+DELETED = 1014
+DENIED = 1021
+ADDED = 5000
+
+
+def recommended(service: RunningService, **body: Any) -> list[int]:
+    """The ids recommended from a list, in ascending order."""
+    listed = {"ids": [KEPT, REPLACED, DELETED, DENIED, ADDED, 7]}
+    whole = {"sources": [listed, {"index": "movies", "pool_size": 1, "max_count": 1}], **body}
+    whole["context"] = {"user": 1}
+    request = read_recommendation(whole, TARGET, SETTINGS)
+    answer: Retrieved = service.execute(request, "recommend")
+    assert answer.sources is not None
+    return sorted(answer.ids[answer.sources == 0].tolist())
+
+
+def test_candidates_of_a_list_are_those_of_the_present_state(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    small = write(lists=True)
+    service = serve()
+
+    def listed() -> set[int]:
+        body = {"sources": [{"list": "new"}], "context": {"user": 1}}
+        answer: Retrieved = service.execute(
+            read_recommendation(body, TARGET, SETTINGS), "recommend"
+        )
+        return set(answer.ids.tolist())
+
+    new = {int(small.ids[position]) for position in LISTS["new"][""]}
+    assert listed() == new
+    replaced, deleted, denied = sorted(new)
+    change(service, "candidates/upsert", candidate(replaced))
+    change(service, "candidates/delete", *deletion([deleted]))
+    with service.worker.versions.acquire("movies") as version:
+        version.deny((str(denied),))
+    assert listed() == {replaced}
+    change(service, "candidates/upsert", candidate(deleted))
+    assert listed() == {replaced, deleted}
+
+
+@pytest.mark.parametrize("absorbed", [False, True])
+def test_listed_candidates_are_those_of_the_present_state(
+    absorbed: bool, write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    write()
+    service = serve()
+    assert recommended(service) == [KEPT, REPLACED, DELETED, DENIED]
+    new = {"attributes": {"title": "New", "year": 2060}}
+    change(service, "candidates/upsert", candidate(ADDED, **new), candidate(REPLACED, **new))
+    if absorbed:
+        absorb(service)
+    change(service, "candidates/delete", *deletion([DELETED]))
+    with service.worker.versions.acquire("movies") as version:
+        version.deny((str(DENIED),))
+    assert recommended(service) == [KEPT, REPLACED, ADDED]
+    assert recommended(service, exclude_ids=[ADDED]) == [KEPT, REPLACED]
+    assert recommended(service, filter={"year": {"ge": 2050}}) == [REPLACED, ADDED]
+    assert recommended(service, filter={"none": [{"year": {"ge": 2050}}]}) == [KEPT]
