@@ -125,6 +125,7 @@ _SPECIAL: dict[str, Callable[[Any], Any]] = {
 RECORDS: dict[str, Callable[..., Any]] = {
     pb.CallSignature.DESCRIPTOR.full_name: model_details.CallSignature,
     pb.CorpusDetails.DESCRIPTOR.full_name: model_details.CorpusDetails,
+    pb.ListDetails.DESCRIPTOR.full_name: model_details.ListDetails,
     pb.EffectDetails.DESCRIPTOR.full_name: model_details.EffectDetails,
     pb.FeatureDetails.DESCRIPTOR.full_name: model_details.FeatureDetails,
     pb.FormDetails.DESCRIPTOR.full_name: model_details.FormDetails,

@@ -286,6 +286,23 @@ class CorpusDetails:
 
 
 @dataclass(frozen=True)
+class ListDetails:
+    """Candidates in a fixed order, from which recommendations can draw.
+
+    Attributes:
+      name: What requests name.
+      corpus: The corpus that has the candidates.
+      size: The number of candidates of all segments.
+      by: The input of contexts whose value is their segment; empty: all have the same list.
+    """
+
+    name: str
+    corpus: str
+    size: int
+    by: str
+
+
+@dataclass(frozen=True)
 class ModelDetails:
     """All that a client needs to write a request for a version, and how the version uses it.
 
@@ -302,6 +319,7 @@ class ModelDetails:
       towers: Its towers.
       current: Whether it serves requests that name no version.
       labels: The labels that stand for it.
+      lists: Its lists of candidates.
     """
 
     model: str
@@ -316,3 +334,4 @@ class ModelDetails:
     towers: Sequence[TowerDetails]
     current: bool
     labels: Sequence[str]
+    lists: Sequence[ListDetails]
