@@ -1,0 +1,29 @@
+"""The protocols of other servers that the settings name."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from service.config import Protocol, ServiceSettings
+from service.grpc_api.servicer import GrpcService
+from service.http.other_protocols import OtherProtocol
+
+
+class _Transports(NamedTuple):
+    """A protocol over both transports."""
+
+    http: OtherProtocol
+    services: tuple[GrpcService, ...]
+
+
+_PROTOCOLS: dict[Protocol, _Transports] = {}
+
+
+def http_protocols(settings: ServiceSettings) -> tuple[OtherProtocol, ...]:
+    """Returns the protocols over HTTP."""
+    return tuple([_PROTOCOLS[name].http for name in settings.protocols])
+
+
+def grpc_services(settings: ServiceSettings) -> tuple[GrpcService, ...]:
+    """Returns the services of the protocols over gRPC."""
+    return tuple([service for name in settings.protocols for service in _PROTOCOLS[name].services])
