@@ -7,6 +7,7 @@ from typing import NamedTuple
 from service.config import Protocol, ServiceSettings
 from service.grpc_api.servicer import GrpcService
 from service.http.other_protocols import OtherProtocol
+from service.tensorflow_serving import protocol as tensorflow_serving
 
 
 class _Transports(NamedTuple):
@@ -16,7 +17,9 @@ class _Transports(NamedTuple):
     services: tuple[GrpcService, ...]
 
 
-_PROTOCOLS: dict[Protocol, _Transports] = {}
+_PROTOCOLS: dict[Protocol, _Transports] = {
+    "tensorflow-serving": _Transports(tensorflow_serving.HTTP, tensorflow_serving.GRPC),
+}
 
 
 def http_protocols(settings: ServiceSettings) -> tuple[OtherProtocol, ...]:

@@ -86,12 +86,14 @@ class Signature:
     Attributes:
       call: The call of the engine that computes it.
       computed_by: The tower, or the index of a retrieval.
+      result: The output that is the vector or the score; of a retrieval, the ids.
       takes_k: Whether the number of neighbors may be sent as `k`.
     """
 
     name: str
     call: Literal["embed", "rank", "retrieve"]
     computed_by: str
+    result: str
     inputs: tuple[TensorInput, ...]
     outputs: tuple[Tensor, ...]
     takes_k: bool = False
@@ -163,7 +165,8 @@ def _of_tower(tower: LoadedTower, name: str) -> Signature:
         if (output.name in tower.heads) if ranks else (output.name == tower.entry.result):
             sizes = tuple(-1 if size is None else size for size in output.shape[1:])
             outputs.append(Tensor(output.name, "float32", (-1, *sizes)))
-    return Signature(name, "rank" if ranks else "embed", tower.name, inputs, tuple(outputs))
+    call: Literal["embed", "rank"] = "rank" if ranks else "embed"
+    return Signature(name, call, tower.name, tower.entry.result, inputs, tuple(outputs))
 
 
 def _of_index(version: ModelVersion, index: str, name: str) -> Signature:
@@ -175,7 +178,7 @@ def _of_index(version: ModelVersion, index: str, name: str) -> Signature:
         Tensor("counts", "int64", (-1,)),
     )
     takes_k = all(one.tensor != K for one in inputs)
-    return Signature(name, "retrieve", index, inputs, outputs, takes_k)
+    return Signature(name, "retrieve", index, outputs[0].name, inputs, outputs, takes_k)
 
 
 _INPUTS: WeakKeyDictionary[LoadedTower, tuple[TensorInput, ...]] = WeakKeyDictionary()

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from service.codec.stubs import embedding_service_pb2 as pb
+from service.codec.tensor_columns import Arrays
 from service.codec.tensor_signatures import find_signature, signature_names
-from service.codec.tensors import Arrays, ReturnedTensors, SentTensors, TensorExchange
+from service.codec.tensors import ReturnedTensors, SentTensors, TensorExchange
 from service.engine.calls import Embedding, Ranking, Retrieval, Target
 from service.engine.context import RequestContext
 from service.errors import InvalidArgument, ServiceError
@@ -135,7 +137,9 @@ def test_retrieval_is_filled_up_to_k(service: RunningService) -> None:
     ],
     ids=["sparse", "dense"],
 )
-def test_list_is_read_in_each_form(service: RunningService, history: Arrays) -> None:
+def test_list_is_read_in_each_form(
+    service: RunningService, history: dict[str, NDArray[Any]]
+) -> None:
     others = {name: array for name, array in QUERIES.items() if "history" not in name}
     expected = Tensors(service)("query", QUERIES)["vector"]
     assert np.array_equal(Tensors(service)("query", others | history)["vector"], expected)
