@@ -409,9 +409,10 @@ class ServiceSettings(BaseSettings):
     @field_validator("protocols", mode="before")
     @classmethod
     def _split_protocols(cls, value: Any) -> Any:
-        texts = [value] if isinstance(value, str) else value
-        names = [name.strip() for text in texts for name in text.split(",")]
-        return tuple(dict.fromkeys(name for name in names if name))
+        names = value
+        if not isinstance(value, str):
+            names = ",".join(value)
+        return tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
 
     @field_validator(
         "device",

@@ -17,10 +17,10 @@ def identifier(text: str) -> str:
 
 def distinct_identifiers(names: Iterable[str]) -> dict[str, str]:
     """Returns a distinct Python identifier for each name, as signatures require."""
-    taken: dict[str, str] = {}
+    identifiers: dict[str, str] = {}
     for name in names:
         chosen = identifier(name)
-        while chosen in taken.values():
+        while chosen in identifiers.values():
             chosen += "_"
-        taken[name] = chosen
-    return taken
+        identifiers[name] = chosen
+    return identifiers

@@ -77,9 +77,10 @@ def model_of(descriptor: Descriptor, body: bytes) -> str:
       The name; "" if another field comes first, or the message names no model.
     """
     field = descriptor.fields_by_number.get(_MODEL)
-    kind = None if field is None else field.message_type
-    # TensorFlow Serving's has the name in the same field.
-    if kind is None or kind.name != pb.ModelSpec.DESCRIPTOR.name:
+    if field is None or field.message_type is None:
+        return ""
+    # TensorFlow Serving's ModelSpec has the name in the same field.
+    if field.message_type.name != pb.ModelSpec.DESCRIPTOR.name:
         return ""
     try:
         return str(pb.ModelSpec.FromString(_first_field(body)).name)

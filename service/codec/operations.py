@@ -25,7 +25,7 @@ class Exchange(Protocol):
         """The name of the call, as in metrics."""
 
     def model_of(self, body: bytes) -> str:
-        """Returns the model that a body names, as far as it can be told early; else ""."""
+        """Returns the model that a body names, as far as it is known before parsing; else ""."""
 
     def read(
         self, body: bytes, is_protobuf: bool, url: Target | None, settings: ServiceSettings

@@ -67,38 +67,42 @@ class ColumnReader:
         self._arrays = arrays
         self._settings = settings
         self._signature = signature
-        self._tensors = {one.tensor for one in signature.inputs}
+        self._tensors = {tensor_input.tensor for tensor_input in signature.inputs}
         self._read = set[str]()
 
-    def column(self, one: TensorInput) -> Column:
+    def column(self, tensor_input: TensorInput) -> Column:
         """Returns the column of an input whose first tensor was sent.
 
         Raises:
           InvalidArgument: Its tensors do not fit the input, or each other, or other inputs.
         """
-        values, offsets, rows = self._values(one.tensor)
+        values, offsets, rows = self._values(tensor_input.tensor)
         if self.rows is None:
-            self._first = one.tensor
+            self._first = tensor_input.tensor
             check_queries(rows, self._settings)
             self.rows = rows
         elif rows != self.rows:
             raise InvalidArgument(
-                f"input {one.tensor!r} has {rows} rows and {self._first!r} has {self.rows}; all "
-                "inputs must have the same number of rows"
+                f"input {tensor_input.tensor!r} has {rows} rows and {self._first!r} has "
+                f"{self.rows}; all inputs must have the same number of rows"
             )
         if offsets is None:
-            offsets = self._dense_offsets(one, values, rows)
+            offsets = self._dense_offsets(tensor_input, values, rows)
         weights = None
-        name = f"{one.tensor}{WEIGHTS}"
-        if one.weighted and name in self._arrays:
-            sent, _, _ = self._values(name)
-            weights = _converted(sent.reshape(-1), "float32", name)
+        name = f"{tensor_input.tensor}{WEIGHTS}"
+        if tensor_input.weighted and name in self._arrays:
+            weight_values, _, _ = self._values(name)
+            weights = _converted(weight_values.reshape(-1), "float32", name)
             if weights.size != values.size:
                 raise InvalidArgument(
                     f"input {name!r} has {weights.size} weights for the {values.size} values of "
-                    f"{one.tensor!r}; one weight for each value was expected"
+                    f"{tensor_input.tensor!r}; one weight for each value was expected"
                 )
-        return Column(_converted(values.reshape(-1), one.dtype, one.tensor), offsets, weights)
+        return Column(
+            _converted(values.reshape(-1), tensor_input.dtype, tensor_input.tensor),
+            offsets,
+            weights,
+        )
 
     def k(self) -> int:
         """Returns the number of neighbors: a number, or the same for each row."""
@@ -122,10 +126,10 @@ class ColumnReader:
         ignored = {f"{identifier(name)}{end}" for name in unread_inputs for end in ("", "_1", "_2")}
         for name in self._arrays:
             if name not in self._read and name not in ignored:
-                known = [tensor.name for tensor in self._signature.tensors]
+                names = [tensor.name for tensor in self._signature.tensors]
                 raise InvalidArgument(
                     f"input {name[:SHOWN_CHARS]!r} is unknown to signature "
-                    f"{self._signature.name!r}; {name_hint(name, known, 'takes')}"
+                    f"{self._signature.name!r}; {name_hint(name, names, 'takes')}"
                 )
 
     def _take(self, name: str) -> NDArray[Any]:
@@ -151,10 +155,10 @@ class ColumnReader:
             values = self._take(f"{name}_1")
             offsets = self._sparse_offsets(name, values)
             return values, offsets, offsets.size - 1
-        sent = self._arrays[name]
-        if isinstance(sent, Ragged):
+        ragged = self._arrays[name]
+        if isinstance(ragged, Ragged):
             self._read.add(name)
-            return sent.values, sent.offsets, sent.offsets.size - 1
+            return ragged.values, ragged.offsets, ragged.offsets.size - 1
         values = self._take(name)
         if self._has(f"{name}_1"):
             splits = self._take(f"{name}_1")
@@ -191,7 +195,7 @@ class ColumnReader:
         return owners.searchsorted(np.arange(rows + 1)).astype(np.int64)
 
     def _dense_offsets(
-        self, one: TensorInput, values: NDArray[Any], rows: int
+        self, tensor_input: TensorInput, values: NDArray[Any], rows: int
     ) -> NDArray[np.int64] | None:
         """Returns the offsets of a dense tensor; None: the input has one value for each row.
 
@@ -199,20 +203,20 @@ class ColumnReader:
           InvalidArgument: The tensor has another shape than the input.
         """
         width = math.prod(values.shape[1:])
-        expected = None if one.shape is None else math.prod(one.shape)
-        if expected not in (None, width) and not one.adjusted:
+        is_other_width = tensor_input.shape is not None and math.prod(tensor_input.shape) != width
+        if is_other_width and not tensor_input.adjusted:
             raise InvalidArgument(
-                f"input {one.tensor!r} is {_described(values)}; {shown_tensor(one.tensors[0])} was "
-                "expected"
+                f"input {tensor_input.tensor!r} is {_described(values)}; "
+                f"{shown_tensor(tensor_input.tensors[0])} was expected"
             )
-        if one.shape == ():
+        if tensor_input.shape == ():
             return None
-        # Of a list, the offsets tell how many rows there are.
+        # Of a list, the number of rows is known by the offsets.
         return np.arange(rows + 1, dtype=np.int64) * width
 
 
 def _whole_numbers(array: NDArray[Any], name: str, axes: int) -> NDArray[np.int64]:
-    """Returns the integers of a tensor with so many axes."""
+    """Returns the integers of a tensor with this number of axes."""
     if array.dtype.kind not in "iu" or array.ndim != axes:
         raise InvalidArgument(
             f"input {name!r} is {_described(array)}; integers with {axes} axes were expected"
@@ -250,14 +254,22 @@ def _converted(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
 
 def _texts(values: NDArray[Any], name: str) -> NDArray[Any]:
     try:
-        texts = [text.decode() if isinstance(text, bytes) else text for text in values.tolist()]
+        texts = [_text(value) for value in values.tolist()]
     except UnicodeDecodeError:
         raise InvalidArgument(f"input {name!r} holds bytes that are not UTF-8") from None
     return np.array(texts, dtype=object)
 
 
+def _text(value: str | bytes) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    return value
+
+
 def _dtype_name(array: NDArray[Any]) -> str:
-    return "string" if array.dtype.kind in "OSU" else array.dtype.name
+    if array.dtype.kind in "OSU":
+        return "string"
+    return str(array.dtype.name)
 
 
 def _described(array: NDArray[Any]) -> str:

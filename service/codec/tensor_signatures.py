@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 from weakref import WeakKeyDictionary
 
@@ -72,7 +73,9 @@ class TensorInput:
         """Returns the tensors in the form that a SavedModel has: a list of any length is flat
         values and row splits.
         """
-        dtype = "string" if self.dtype == EITHER else self.dtype
+        dtype = self.dtype
+        if dtype == EITHER:
+            dtype = "string"
         if self.shape is not None:
             return (Tensor(self.tensor, dtype, (-1, *self.shape)),)
         values = Tensor(self.tensor, dtype, (-1,))
@@ -103,7 +106,7 @@ class Signature:
         """Returns all input tensors, as of `TensorInput`. Those of inputs that are not required,
         and `k`, may be left out.
         """
-        tensors = [tensor for one in self.inputs for tensor in one.tensors]
+        tensors = list(chain.from_iterable([tensor_input.tensors for tensor_input in self.inputs]))
         if self.takes_k:
             tensors.append(Tensor(K, "int64", ()))
         return tuple(tensors)
@@ -159,13 +162,17 @@ def _only_index(version: ModelVersion) -> str:
 
 def _of_tower(tower: LoadedTower, name: str) -> Signature:
     inputs = _inputs_of(tower)
-    ranks = tower.entry.role == "ranking" and any(one.role == "candidate" for one in inputs)
+    roles = [tensor_input.role for tensor_input in inputs]
+    call: Literal["embed", "rank"] = "embed"
+    returned = frozenset([tower.entry.result])
+    if tower.entry.role == "ranking" and "candidate" in roles:
+        call = "rank"
+        returned = tower.heads
     outputs = []
     for output in tower.entry.outputs:
-        if (output.name in tower.heads) if ranks else (output.name == tower.entry.result):
-            sizes = tuple(-1 if size is None else size for size in output.shape[1:])
+        if output.name in returned:
+            sizes = [size or -1 for size in output.shape[1:]]
             outputs.append(Tensor(output.name, "float32", (-1, *sizes)))
-    call: Literal["embed", "rank"] = "rank" if ranks else "embed"
     return Signature(name, call, tower.name, tower.entry.result, inputs, tuple(outputs))
 
 
@@ -177,7 +184,7 @@ def _of_index(version: ModelVersion, index: str, name: str) -> Signature:
         Tensor("scores", "float32", (-1, -1)),
         Tensor("counts", "int64", (-1,)),
     )
-    takes_k = all(one.tensor != K for one in inputs)
+    takes_k = K not in [tensor_input.tensor for tensor_input in inputs]
     return Signature(name, "retrieve", index, outputs[0].name, inputs, outputs, takes_k)
 
 
@@ -197,7 +204,7 @@ def _inputs_of(tower: LoadedTower) -> tuple[TensorInput, ...]:
 
 
 def _input(manifest: Manifest, name: str, tensors: Mapping[str, str], role: Role) -> TensorInput:
-    readers = [manifest.features[reader] for reader in manifest.inputs[name]]
+    readers = [manifest.features[feature_name] for feature_name in manifest.inputs[name]]
     feature = readers[0]
     length = manifest.length_of(name)
     shape: tuple[int, ...] | None = None
@@ -218,6 +225,6 @@ def _input(manifest: Manifest, name: str, tensors: Mapping[str, str], role: Role
         dtype=type_of(feature, name),
         shape=shape,
         adjusted=length is not None and (length.pad is not None or length.keep is not None),
-        weighted=any(each.weighted for each in readers) and weights not in tensors.values(),
+        weighted=any(reader.weighted for reader in readers) and weights not in tensors.values(),
         required=manifest.default_of(name) is None,
     )

@@ -109,18 +109,18 @@ class TensorExchange:
     ) -> tuple[calls.Request, bool]:
         """Returns the request that a body holds; see `Operation.read`."""
         del is_protobuf  # there is one form
-        sent = self._read_message(body, url, settings)
+        tensors = self._read_message(body, url, settings)
         # Its model may not have been known before it was parsed.
-        authorize(self._principal, sent.target.model)
-        with self._engine.lease(sent.target) as version:
-            self._signature = find_signature(version, sent.signature)
+        authorize(self._principal, tensors.target.model)
+        with self._engine.lease(tensors.target) as version:
+            self._signature = find_signature(version, tensors.signature)
             if self._signature.call not in self._computed:
                 raise InvalidArgument(
                     f"{self.name} cannot return what signature {self._signature.name!r} computes; "
                     f"a signature that computes {' or '.join(self._computed)} was expected"
                 )
-            self._outputs = _requested_outputs(self._signature, sent.outputs)
-            self._request = request_of(version, self._signature, sent, settings)
+            self._outputs = _requested_outputs(self._signature, tensors.outputs)
+            self._request = request_of(version, self._signature, tensors, settings)
         return self._request, False
 
     def write(self, answer: calls.Answer) -> bytes:
@@ -149,18 +149,18 @@ def _requested_outputs(signature: Signature, names: tuple[str, ...]) -> tuple[st
     Raises:
       InvalidArgument: The signature does not have one of them.
     """
-    known = tuple([output.name for output in signature.outputs])
+    returned = tuple([output.name for output in signature.outputs])
     for name in names:
-        if name not in known:
+        if name not in returned:
             raise InvalidArgument(
                 f"output {name[:SHOWN_CHARS]!r} is unknown to signature {signature.name!r}; "
-                f"{name_hint(name, known, 'returns')}"
+                f"{name_hint(name, returned, 'returns')}"
             )
-    return names or known
+    return names or returned
 
 
 def request_of(
-    version: ModelVersion, signature: Signature, sent: SentTensors, settings: ServiceSettings
+    version: ModelVersion, signature: Signature, tensors: SentTensors, settings: ServiceSettings
 ) -> calls.Request:
     """Returns the request of the engine that computes a signature.
 
@@ -168,58 +168,62 @@ def request_of(
       InvalidArgument: A tensor is missing or unknown, or has another dtype or shape; names it.
       TooLarge: There are more tensors or rows than the limits.
     """
-    arrays = _by_tensor(signature, sent)
+    arrays = _by_tensor(signature, tensors)
     at_most(settings, "max_features", len(arrays), "the request")
     reader = ColumnReader(signature, arrays, settings)
-    columns = {one.name: reader.column(one) for one in signature.inputs if one.tensor in arrays}
-    for one in signature.inputs:
-        if one.required and one.tensor not in arrays:
+    columns = {}
+    for tensor_input in signature.inputs:
+        if tensor_input.tensor in arrays:
+            columns[tensor_input.name] = reader.column(tensor_input)
+        elif tensor_input.required:
             raise InvalidArgument(
-                f"input {one.tensor!r} of signature {signature.name!r} is missing; "
-                f"{shown_tensor(one.tensors[0])} was expected"
+                f"input {tensor_input.tensor!r} of signature {signature.name!r} is missing; "
+                f"{shown_tensor(tensor_input.tensors[0])} was expected"
             )
-    k = reader.k() if signature.takes_k and K in arrays else 0
-    if not sent.are_features:
+    k = calls.K_DEFAULT
+    if signature.takes_k and K in arrays:
+        k = reader.k()
+    if not tensors.are_features:
         reader.check_unread(version.manifest.unread_inputs)
 
     if signature.call == "retrieve":
-        return calls.Retrieval(
-            sent.target, context=columns, index=signature.computed_by, k=k or calls.K_DEFAULT
-        )
+        return calls.Retrieval(tensors.target, context=columns, index=signature.computed_by, k=k)
     if signature.call == "embed":
-        return calls.Embedding(sent.target, tower=signature.computed_by, features=columns)
-    return _ranking(signature, sent.target, columns, reader.rows or 1)
+        return calls.Embedding(tensors.target, tower=signature.computed_by, features=columns)
+    return _ranking(signature, tensors.target, columns, reader.rows or 1)
 
 
-def _by_tensor(signature: Signature, sent: SentTensors) -> SentArrays:
+def _by_tensor(signature: Signature, request: SentTensors) -> SentArrays:
     """Returns what was sent by the names of tensors."""
-    if sent.are_features:
-        tensors = {one.name: one.tensor for one in signature.inputs}
-        return {tensors.get(name, name): array for name, array in sent.arrays.items()}
-    if "" not in sent.arrays:
-        return sent.arrays
-    names = [one.tensor for one in signature.inputs]
+    if request.are_features:
+        tensors = {tensor_input.name: tensor_input.tensor for tensor_input in signature.inputs}
+        return {tensors.get(name, name): array for name, array in request.arrays.items()}
+    if "" not in request.arrays:
+        return request.arrays
+    names = [tensor_input.tensor for tensor_input in signature.inputs]
     if len(names) > 1:
         raise InvalidArgument(
             f"the values have no name; signature {signature.name!r} takes {', '.join(names)}"
         )
-    return {names[0]: sent.arrays[""]}
+    return {names[0]: request.arrays[""]}
 
 
 def _ranking(
     signature: Signature, target: calls.Target, columns: Mapping[str, Column], rows: int
 ) -> calls.Ranking:
     """Returns the ranking of rows that are a context and a candidate at once."""
-    roles = {one.name: one.role for one in signature.inputs}
+    roles = {tensor_input.name: tensor_input.role for tensor_input in signature.inputs}
     context = {name: column for name, column in columns.items() if roles[name] == "context"}
     candidates = {name: column for name, column in columns.items() if roles[name] != "context"}
     # One context owns all rows if no context is sent, as it owns the only row.
-    one_context = rows == 1 or not context
+    offsets = None
+    if rows > 1 and context:
+        offsets = np.arange(rows + 1, dtype=np.int64)
     return calls.Ranking(
         target,
         context=context,
         candidate_features=candidates,
-        offsets=None if one_context else np.arange(rows + 1, dtype=np.int64),
+        offsets=offsets,
         heads=tuple([output.name for output in signature.outputs]),
         tower=signature.computed_by,
     )

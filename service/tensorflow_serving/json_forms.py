@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json as standard_json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
@@ -74,17 +74,23 @@ class PredictBody:
 
     def write(self, returned: ReturnedTensors) -> bytes:
         """Writes the body of the response. A single output has no name."""
-        arrays = {
-            name: array.tolist() if array.dtype == object else np.ascontiguousarray(array)
-            for name, array in returned.arrays.items()
-        }
+        arrays = {name: _written(array) for name, array in returned.arrays.items()}
+        key = "outputs"
+        if self._has_rows:
+            key = "predictions"
         if len(arrays) == 1:
             (values,) = arrays.values()
-            return json.dump({"predictions" if self._has_rows else "outputs": values})
+            return json.dump({key: values})
         if not self._has_rows:
-            return json.dump({"outputs": arrays})
+            return json.dump({key: arrays})
         rows = zip(*arrays.values(), strict=True)
-        return json.dump({"predictions": [dict(zip(arrays, row, strict=True)) for row in rows]})
+        return json.dump({key: [dict(zip(arrays, row, strict=True)) for row in rows]})
+
+
+def _written(array: NDArray[Any]) -> Any:
+    if array.dtype.hasobject:
+        return array.tolist()
+    return np.ascontiguousarray(array)
 
 
 def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) -> SentTensors:
@@ -100,7 +106,9 @@ def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) ->
         raise InvalidArgument(
             f"'examples' is {shown(value.get('examples'))}; a list of objects was expected"
         )
-    examples = [_example(each, f"examples[{i}]") for i, each in enumerate(value["examples"])]
+    examples = []
+    for number, example in enumerate(value["examples"]):
+        examples.append(_example(example, f"examples[{number}]"))
     context = _example(value.get("context", {}), "context")
     arrays = arrays_of_examples(examples, context, settings)
     return SentTensors(url, signature, arrays, are_features=True)
@@ -172,12 +180,18 @@ def _columns_of_rows(rows: Any) -> dict[str, list[Any]]:
 
 def _named(inputs: Any) -> Mapping[str, Any]:
     """Returns the value of each input; of the only input under the name ""."""
-    return inputs if _is_object(inputs) else {"": inputs}
+    if _is_object(inputs):
+        return dict(inputs)
+    return {"": inputs}
 
 
 def _is_object(value: Any) -> bool:
     """Returns whether a value is an object, and does not stand for bytes."""
     return isinstance(value, dict) and not _is_bytes(value)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
 
 
 def _is_bytes(value: Any) -> bool:
@@ -189,13 +203,13 @@ def _tensor(value: Any, name: str) -> NDArray[Any] | Ragged:
     where = f"input {name[:SHOWN_CHARS]!r}"
     shape: list[int] = []
     values = [value]
-    while isinstance(values[0] if values else None, list):
-        if len(shape) == NESTING_MAX or not all(isinstance(each, list) for each in values):
+    while values and isinstance(values[0], list):
+        if len(shape) == NESTING_MAX or not all(map(_is_list, values)):
             raise InvalidArgument(f"{where} mixes lists with values, or nests lists too deep")
         lengths = list(map(len, values))
         values = list(chain.from_iterable(values))
         if len(set(lengths)) > 1:
-            if len(shape) != 1 or any(isinstance(each, list) for each in values):
+            if len(shape) != 1 or any(map(_is_list, values)):
                 raise InvalidArgument(
                     f"{where} has lists of different lengths; a tensor has one shape"
                 )
@@ -225,7 +239,15 @@ def _example(value: Any, where: str) -> Example:
         raise InvalidArgument(f"'{where}' is {shown(value)}; an object was expected")
     example = {}
     for name, feature in value.items():
-        values: Sequence[Any] = feature if isinstance(feature, list) else [feature]
-        scalars = [_scalar(each, f"{where}.{name[:SHOWN_CHARS]}") for each in values]
-        example[name] = [int(each) if isinstance(each, bool) else each for each in scalars]
+        values: list[Any] = [feature]
+        if isinstance(feature, list):
+            values = feature
+        example[name] = [_feature_value(value, f"{where}.{name[:SHOWN_CHARS]}") for value in values]
     return example
+
+
+def _feature_value(value: Any, where: str) -> Any:
+    scalar = _scalar(value, where)
+    if isinstance(scalar, bool):
+        return int(scalar)
+    return scalar

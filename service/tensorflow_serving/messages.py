@@ -113,9 +113,8 @@ def read_predict(body: bytes, url: Target | None, settings: ServiceSettings) -> 
     if len(set(outputs)) < len(outputs):
         raise InvalidArgument("output_filter names an output twice")
     arrays = _arrays(message.inputs, settings)
-    return SentTensors(
-        target_of(message.model_spec), message.model_spec.signature_name, arrays, outputs
-    )
+    signature = message.model_spec.signature_name
+    return SentTensors(target_of(message.model_spec), signature, arrays, outputs)
 
 
 def _arrays(tensors: Mapping[str, pb.TensorProto], settings: ServiceSettings) -> Arrays:
@@ -140,8 +139,8 @@ def _array(tensor: pb.TensorProto, shape: Sequence[int], name: str) -> NDArray[A
     where = f"input {name[:SHOWN_CHARS]!r}"
     values = _VALUES.get(tensor.dtype)
     if values is None:
-        known = ", ".join([pb.DataType.Name(dtype) for dtype in _VALUES])
-        raise InvalidArgument(f"{where} has dtype {tensor.dtype}; one of {known} was expected")
+        names = ", ".join([pb.DataType.Name(dtype) for dtype in _VALUES])
+        raise InvalidArgument(f"{where} has dtype {tensor.dtype}; one of {names} was expected")
     count = math.prod(shape)
     if tensor.tensor_content:
         flat = _content(tensor, values.dtype, count, where)
@@ -167,27 +166,25 @@ def _content(tensor: pb.TensorProto, dtype: np.dtype[Any], count: int, where: st
 
 
 def _listed(tensor: pb.TensorProto, values: _Values, count: int, where: str) -> NDArray[Any]:
-    sent = getattr(tensor, values.field)
-    if len(sent) > count:
+    field_values = getattr(tensor, values.field)
+    if len(field_values) > count:
         raise InvalidArgument(
-            f"{where} has {len(sent)} values in {values.field}; at most {count}, as its shape "
-            "says, were expected"
+            f"{where} has {len(field_values)} values in {values.field}; at most {count}, as in "
+            "its shape, were expected"
         )
+    array = np.zeros(count, values.dtype)
     if values.dtype.hasobject:
-        array = np.empty(count, object)
         array[:] = b""
-    else:
-        array = np.zeros(count, values.dtype)
-    if not sent:
+    if not field_values:
         return array
     if values.field == "half_val":
-        listed = np.array(sent, np.uint16).view(values.dtype)
+        listed = np.array(field_values, np.uint16).view(values.dtype)
     elif values.dtype.hasobject:
-        listed = np.array([*sent, None], object)[:-1]
+        listed = np.array([*field_values, None], object)[:-1]
     else:
-        listed = np.array(sent).astype(values.dtype)
-    array[: len(sent)] = listed
-    array[len(sent) :] = listed[-1]
+        listed = np.array(field_values).astype(values.dtype)
+    array[: len(field_values)] = listed
+    array[len(field_values) :] = listed[-1]
     return array
 
 
@@ -200,12 +197,13 @@ def write_predict(returned: ReturnedTensors) -> bytes:
 
 
 def _fill_tensor(tensor: pb.TensorProto, array: NDArray[Any]) -> None:
-    dtype = "string" if array.dtype == object else array.dtype.name
-    tensor.dtype = _DTYPES[dtype]
+    tensor.dtype = pb.DT_STRING
+    if not array.dtype.hasobject:
+        tensor.dtype = _DTYPES[array.dtype.name]
     for size in array.shape:
         tensor.tensor_shape.dim.add(size=size)
     flat = array.reshape(-1).tolist()
-    if dtype == "string":
+    if array.dtype.hasobject:
         flat = [text.encode() for text in flat]
     # Clients read these fields, rather than tensor_content, of the responses of TensorFlow Serving.
     getattr(tensor, _VALUES[tensor.dtype].field).extend(flat)
@@ -226,13 +224,9 @@ def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) ->
         context = _example(message.input.example_list_with_context.context)
     else:
         examples = message.input.example_list.examples
-    arrays = arrays_of_examples([_example(each) for each in examples], context, settings)
-    return SentTensors(
-        target_of(message.model_spec),
-        message.model_spec.signature_name,
-        arrays,
-        are_features=True,
-    )
+    arrays = arrays_of_examples([*map(_example, examples)], context, settings)
+    signature = message.model_spec.signature_name
+    return SentTensors(target_of(message.model_spec), signature, arrays, are_features=True)
 
 
 def _example(message: pb.Example) -> Example:
@@ -258,7 +252,7 @@ def arrays_of_examples(
     names = dict.fromkeys(chain(context, chain.from_iterable(examples)))
     at_most(settings, "max_features", len(names), "the examples")
     return {
-        name: _lists([each.get(name, context.get(name, ())) for each in examples], name)
+        name: _lists([example.get(name, context.get(name, ())) for example in examples], name)
         for name in names
     }
 
@@ -303,9 +297,8 @@ def write_classification(returned: ReturnedTensors) -> bytes:
     """Writes a ClassificationResponse."""
     response = pb.ClassificationResponse(model_spec=_spec_of(returned))
     for classes in classes_of(returned):
-        row = response.result.classifications.add()
-        for label, score in classes:
-            row.classes.add(label=label, score=score)
+        messages = [pb.Class(label=label, score=score) for label, score in classes]
+        response.result.classifications.add(classes=messages)
     return bytes(response.SerializeToString())
 
 
@@ -378,9 +371,8 @@ def signature_map(version: ModelVersion) -> pb.SignatureDefMap:
 
 def metadata_message(version: ModelVersion) -> pb.GetModelMetadataResponse:
     """Returns what `GetModelMetadata` returns."""
-    packed = AnyMessage(
-        type_url=_SIGNATURE_MAP_URL, value=signature_map(version).SerializeToString()
-    )
+    signatures = signature_map(version).SerializeToString()
+    packed = AnyMessage(type_url=_SIGNATURE_MAP_URL, value=signatures)
     return pb.GetModelMetadataResponse(
         model_spec=pb.ModelSpec(name=version.model, version=Int64Value(value=version.version)),
         metadata={SIGNATURE_DEF: packed},

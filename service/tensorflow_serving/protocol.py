@@ -61,7 +61,7 @@ def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
 
 
 def _check_content_type(headers: Headers) -> None:
-    """Rejects what a web page may send to any address without asking. Other clients may send any
+    """Rejects what browsers let a web page send to any address. Other clients may send any
     content type: those of TensorFlow Serving send that of a form, or none.
     """
     content_type = headers.get("content-type", "")

@@ -102,11 +102,11 @@ def requests() -> Iterator[Inputs]:
         yield inputs
 
 
-def assert_equal(found: NDArray[Any], expected: NDArray[Any]) -> None:
+def assert_equal(returned: NDArray[Any], expected: NDArray[Any]) -> None:
     """As the exporter compares them, twice: each form differs from the original model."""
-    assert found.shape == expected.shape
+    assert returned.shape == expected.shape
     tolerance = 2e-5 + 2e-5 * np.maximum(np.abs(expected), np.median(np.abs(expected)))
-    assert (np.abs(found - expected) <= tolerance).all()
+    assert (np.abs(returned - expected) <= tolerance).all()
 
 
 @pytest.mark.parametrize("signature", ["query", "candidate", "serving_default"])
@@ -131,7 +131,7 @@ def test_predictions_over_rest_equal_those_of_the_saved_model(served: Served) ->
     columns = {name: inputs[name].tolist() for name in names}
     url = f"{served.service.http}/v1/models/movies:predict"
     response = httpx.post(url, json={"inputs": columns}, timeout=60)
-    assert_equal(np.float32(response.json()["outputs"]), expected)
+    assert_equal(np.array(response.json()["outputs"], np.float32), expected)
 
 
 def test_examples_are_regressed_and_classified_as_predicted(served: Served) -> None:
@@ -148,14 +148,14 @@ def test_examples_are_regressed_and_classified_as_predicted(served: Served) -> N
             first, end = inputs[f"{name}_1"][[row, row + 1]]
             features[name].int64_list.value.extend(inputs[name][first:end])
     response = served.predictions.Regress(regression, timeout=60)
-    found = np.float32([each.value for each in response.result.regressions])
-    assert_equal(found, expected)
+    scores = np.array([regression.value for regression in response.result.regressions], np.float32)
+    assert_equal(scores, expected)
     classification = classification_pb2.ClassificationRequest(
         model_spec=regression.model_spec, input=regression.input
     )
     classes = served.predictions.Classify(classification, timeout=60).result.classifications
-    assert [(each.classes[0].label, each.classes[0].score) for each in classes] == [
-        ("score", score) for score in found.tolist()
+    assert [(row.classes[0].label, row.classes[0].score) for row in classes] == [
+        ("score", score) for score in scores.tolist()
     ]
 
 
@@ -170,16 +170,12 @@ def test_models_are_described_as_the_saved_model(served: Served) -> None:
             continue
         described = signatures.signature_def[name]
         specs = function.structured_input_signature[1]
-        assert {each: tensor.dtype for each, tensor in described.inputs.items()} == {
-            each: spec.dtype.as_datatype_enum for each, spec in specs.items()
-        }
-        assert {
-            each: [dim.size for dim in tensor.tensor_shape.dim]
-            for each, tensor in described.outputs.items()
-        } == {
-            each: [-1 if size is None else size for size in output.shape]
-            for each, output in function.structured_outputs.items()
-        }
+        dtypes = {tensor: info.dtype for tensor, info in described.inputs.items()}
+        assert dtypes == {tensor: spec.dtype.as_datatype_enum for tensor, spec in specs.items()}
+        for output, array in function.structured_outputs.items():
+            sizes = [dim.size for dim in described.outputs[output].tensor_shape.dim]
+            assert sizes == [size or -1 for size in array.shape]
+        assert described.outputs.keys() == function.structured_outputs.keys()
     models = model_service_pb2_grpc.ModelServiceStub(served.channel)
     status = get_model_status_pb2.GetModelStatusRequest(model_spec=request.model_spec)
     (state,) = models.GetModelStatus(status, timeout=60).model_version_status

@@ -85,8 +85,8 @@ def service(write: Callable[..., Any], serve: Callable[..., RunningService]) -> 
 
 
 def test_query_tower_returns_what_embed_returns(service: RunningService) -> None:
-    own = service.execute(Embedding(TARGET, "query", QUERY_COLUMNS), "embed")
-    assert np.array_equal(Tensors(service)("query", QUERIES)["vector"], own.vectors)
+    expected = service.execute(Embedding(TARGET, "query", QUERY_COLUMNS), "embed")
+    assert np.array_equal(Tensors(service)("query", QUERIES)["vector"], expected.vectors)
 
 
 def test_ranking_tower_returns_what_rank_returns_for_each_row(service: RunningService) -> None:
@@ -104,22 +104,22 @@ def test_ranking_tower_returns_what_rank_returns_for_each_row(service: RunningSe
             "genres": Column(PAIRS["genres"][first:end], np.array([0, end - first])),
             "year": Column(PAIRS["year"][row : row + 1]),
         }
-        own = service.execute(
+        expected = service.execute(
             Ranking(TARGET, context, candidate_features=candidate, heads=("watch", "rating"))
         )
-        assert returned["score"][row] == own.scores[0]
-        assert returned["watch"][row] == own.heads["watch"][0]
-        assert returned["rating"][row] == own.heads["rating"][0]
+        assert returned["score"][row] == expected.scores[0]
+        assert returned["watch"][row] == expected.heads["watch"][0]
+        assert returned["rating"][row] == expected.heads["rating"][0]
 
 
 def test_retrieval_is_filled_up_to_k(service: RunningService) -> None:
-    sent = QUERIES | {"k": np.array(50)}
-    returned = Tensors(service)("retrieve", sent)
-    own = service.execute(Retrieval(TARGET, context=QUERY_COLUMNS, k=50), "retrieve")
+    tensors = QUERIES | {"k": np.array(50)}
+    returned = Tensors(service)("retrieve", tensors)
+    expected = service.execute(Retrieval(TARGET, context=QUERY_COLUMNS, k=50), "retrieve")
     assert returned["counts"].tolist() == [40, 40, 40]
     assert returned["ids"].shape == returned["scores"].shape == (3, 50)
-    assert np.array_equal(returned["ids"][:, :40].ravel(), own.ids)
-    assert np.array_equal(returned["scores"][:, :40].ravel(), own.scores)
+    assert np.array_equal(returned["ids"][:, :40].ravel(), expected.ids)
+    assert np.array_equal(returned["scores"][:, :40].ravel(), expected.scores)
     assert (returned["ids"][:, 40:] == -1).all()
     assert (returned["scores"][:, 40:] == np.finfo(np.float32).min).all()
     assert Tensors(service)("retrieve:movies", QUERIES)["ids"].shape == (3, 10)
@@ -140,24 +140,24 @@ def test_retrieval_is_filled_up_to_k(service: RunningService) -> None:
 def test_list_is_read_in_each_form(
     service: RunningService, history: dict[str, NDArray[Any]]
 ) -> None:
-    others = {name: array for name, array in QUERIES.items() if "history" not in name}
+    tensors = {name: array for name, array in QUERIES.items() if "history" not in name}
     expected = Tensors(service)("query", QUERIES)["vector"]
-    assert np.array_equal(Tensors(service)("query", others | history)["vector"], expected)
+    assert np.array_equal(Tensors(service)("query", tensors | history)["vector"], expected)
 
 
 def test_inputs_with_a_default_and_inputs_without_a_reader_may_be_left_out(
     service: RunningService,
 ) -> None:
-    some = {"user": np.array([5, 7]), "old_input": np.array([1, 2])}
-    own = service.execute(Embedding(TARGET, "query", {"user": column(5, 7)}), "embed")
-    assert np.array_equal(Tensors(service)("query", some)["vector"], own.vectors)
+    tensors = {"user": np.array([5, 7]), "old_input": np.array([1, 2])}
+    expected = service.execute(Embedding(TARGET, "query", {"user": column(5, 7)}), "embed")
+    assert np.array_equal(Tensors(service)("query", tensors)["vector"], expected.vectors)
 
 
 def test_rows_that_share_a_context_of_defaults_are_ranked(service: RunningService) -> None:
     pairs = {name: array for name, array in PAIRS.items() if name == "user"}
     candidates = {name: array for name, array in PAIRS.items() if name[:5] in {"movie", "genre"}}
-    sent = pairs | candidates | {"year": PAIRS["year"]}
-    assert Tensors(service)("ranking", sent)["score"].shape == (2,)
+    tensors = pairs | candidates | {"year": PAIRS["year"]}
+    assert Tensors(service)("ranking", tensors)["score"].shape == (2,)
 
 
 BAD: dict[str, tuple[str, Arrays, str]] = {
@@ -289,6 +289,6 @@ def test_requests_are_recorded_as_messages_of_the_contract(
     Tensors(service)("retrieve", QUERIES)
     service.close()
     recorded = read_newest(record_directory(service.settings) / "movies", 10)
-    assert [each.call for each in recorded] == ["retrieve", "embed", "rank"]
+    assert [request.call for request in recorded] == ["retrieve", "embed", "rank"]
     message = pb.RankRequest.FromString(recorded[2].body)
     assert sorted(message.candidate_features) == ["genres", "movie", "year"]

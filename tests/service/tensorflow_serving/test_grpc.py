@@ -41,22 +41,26 @@ def call(channel: grpc.Channel) -> Call:
     """Calls a method of either service with a message."""
 
     def call(method: str, message: Any) -> Any:
-        is_of_models = method in {"GetModelStatus", "HandleReloadConfigRequest"}
-        service = MODEL_SERVICE if is_of_models else PREDICTION_SERVICE
-        send = channel.unary_unary(
-            f"/{service}/{method}", lambda sent: sent, RESPONSES[method].FromString
-        )
-        body = message if isinstance(message, bytes) else message.SerializeToString()
-        return send(body, timeout=30)
+        service = PREDICTION_SERVICE
+        if method in {"GetModelStatus", "HandleReloadConfigRequest"}:
+            service = MODEL_SERVICE
+        send = channel.unary_unary(f"/{service}/{method}", serialized, RESPONSES[method].FromString)
+        return send(message, timeout=30)
 
     return call
+
+
+def serialized(message: Any) -> bytes:
+    if isinstance(message, bytes):
+        return message
+    return bytes(message.SerializeToString())
 
 
 def shape(*sizes: int) -> pb.TensorShapeProto:
     return pb.TensorShapeProto(dim=[pb.TensorShapeProto.Dim(size=size) for size in sizes])
 
 
-def tensor(dtype: int, *sizes: int, **values: Any) -> pb.TensorProto:
+def tensor(dtype: Any, *sizes: int, **values: Any) -> pb.TensorProto:
     return pb.TensorProto(dtype=dtype, tensor_shape=shape(*sizes), **values)
 
 
@@ -74,11 +78,11 @@ HOURS: dict[str, pb.TensorProto] = {
     "float": tensor(pb.DT_FLOAT, 3, float_val=[1, 2, 2]),
     "last value repeated": tensor(pb.DT_FLOAT, 3, float_val=[1, 2]),
     "double": tensor(pb.DT_DOUBLE, 3, double_val=[1, 2]),
-    "half": tensor(pb.DT_HALF, 3, half_val=np.float16([1, 2]).view(np.uint16).tolist()),
+    "half": tensor(pb.DT_HALF, 3, half_val=np.array([1, 2], np.float16).view(np.uint16).tolist()),
     "bfloat16": tensor(pb.DT_BFLOAT16, 3, half_val=[0x3F80, 0x4000]),
-    "content": tensor(pb.DT_FLOAT, 3, tensor_content=np.float32([1, 2, 2]).tobytes()),
+    "content": tensor(pb.DT_FLOAT, 3, tensor_content=np.array([1, 2, 2], np.float32).tobytes()),
     "bfloat16 content": tensor(
-        pb.DT_BFLOAT16, 3, tensor_content=np.uint16([0x3F80, 0x4000, 0x4000]).tobytes()
+        pb.DT_BFLOAT16, 3, tensor_content=np.array([0x3F80, 0x4000, 0x4000], np.uint16).tobytes()
     ),
     "int32": tensor(pb.DT_INT32, 3, int_val=[1, 2]),
     "uint8": tensor(pb.DT_UINT8, 3, int_val=[1, 2]),
@@ -87,7 +91,7 @@ HOURS: dict[str, pb.TensorProto] = {
 }
 USER_FORMS: dict[str, pb.TensorProto] = {
     "int64": USERS,
-    "content": tensor(pb.DT_INT64, 3, tensor_content=np.int64([5, 7, 9]).tobytes()),
+    "content": tensor(pb.DT_INT64, 3, tensor_content=np.array([5, 7, 9], np.int64).tobytes()),
     "int32": tensor(pb.DT_INT32, 3, int_val=[5, 7, 9]),
     "int16": tensor(pb.DT_INT16, 3, int_val=[5, 7, 9]),
     "int8 content": tensor(pb.DT_INT8, 3, tensor_content=bytes([5, 7, 9])),
@@ -149,7 +153,7 @@ def test_ids_that_are_strings_are_returned_as_strings(
     ids = response.outputs["ids"]
     assert ids.dtype == pb.DT_STRING
     assert len(ids.string_val) == 10
-    assert all(each.startswith(b"m-") for each in ids.string_val)
+    assert all(text.startswith(b"m-") for text in ids.string_val)
 
 
 def feature(*values: Any) -> pb.Feature:
@@ -193,8 +197,8 @@ def test_examples_are_classified_and_regressed(call: Call) -> None:
     assert regressed.model_spec.signature_name == "serving_default"
     classified = call("Classify", EXAMPLES_REQUEST).result.classifications
     for number, row in enumerate(classified):
-        assert {each.label: each.score for each in row.classes} == {
-            name: each.float_val[number] for name, each in outputs.items()
+        assert {label.label: label.score for label in row.classes} == {
+            name: output.float_val[number] for name, output in outputs.items()
         }
 
 
@@ -379,7 +383,7 @@ def test_ragged_rows_of_several_requests_are_computed_as_a_batch(
     with grpc.insecure_channel(service.grpc) as channel, ThreadPoolExecutor(13) as pool:
         send = channel.unary_unary(
             f"/{PREDICTION_SERVICE}/Predict",
-            lambda message: message.SerializeToString(),
+            serialized,
             pb.PredictResponse.FromString,
         )
         before = service.value("rowcast_batch_requests_count", call="predict")
@@ -392,7 +396,7 @@ def test_ragged_rows_of_several_requests_are_computed_as_a_batch(
                 queued.set()
         tower.release.set()
         first.result()
-        batched = [each.result().outputs["score"].float_val[0] for each in together]
+        batched = [future.result().outputs["score"].float_val[0] for future in together]
         batches = service.value("rowcast_batch_requests_count", call="predict") - before
         alone = [send(request, timeout=30).outputs["score"].float_val[0] for request in requests]
     assert batched == alone

@@ -70,7 +70,7 @@ def test_outputs_of_a_ranking_are_named(service: RunningService, rest: httpx.Cli
         "year": column(0.5, 1.0),
     }
     context = {"user": column(*USERS)}
-    own = service.execute(
+    expected = service.execute(
         Ranking(
             TARGET,
             context,
@@ -79,8 +79,8 @@ def test_outputs_of_a_ranking_are_named(service: RunningService, rest: httpx.Cli
             heads=("watch",),
         )
     )
-    assert np.array_equal(np.float32(columns["score"]), own.scores)
-    assert np.array_equal(np.float32(columns["watch"]), own.heads["watch"])
+    assert np.array_equal(np.float32(columns["score"]), expected.scores)
+    assert np.array_equal(np.float32(columns["watch"]), expected.heads["watch"])
     rows = [
         {"user": 5, "movie": 1000, "genres": ["comedy"], "year": 0.5},
         {"user": 7, "movie": 1007, "genres": ["drama", "drama"], "year": 1},
@@ -92,14 +92,14 @@ def test_outputs_of_a_ranking_are_named(service: RunningService, rest: httpx.Cli
 
 
 def test_neighbors_are_named_outputs(service: RunningService, rest: httpx.Client) -> None:
-    own = service.execute(Retrieval(TARGET, context=QUERY_COLUMNS, k=3), "retrieve")
+    expected = service.execute(Retrieval(TARGET, context=QUERY_COLUMNS, k=3), "retrieve")
     body = {
         "signature_name": "retrieve",
         "inputs": {"user": USERS, "city": ["Oslo", "Wien"], "history": HISTORIES, "k": 3},
     }
     outputs = posted(rest, "predict", body)["outputs"]
-    assert outputs["ids"] == own.ids.reshape(2, 3).tolist()
-    assert np.array_equal(np.float32(outputs["scores"]), own.scores.reshape(2, 3))
+    assert outputs["ids"] == expected.ids.reshape(2, 3).tolist()
+    assert np.array_equal(np.float32(outputs["scores"]), expected.scores.reshape(2, 3))
     assert outputs["counts"] == [3, 3]
 
 
@@ -229,7 +229,9 @@ BAD: dict[str, tuple[str, Any, str]] = {
 
 def test_bad_bodies_are_rejected_in_the_form_of_tensorflow_serving(rest: httpx.Client) -> None:
     for case, (call, body, text) in BAD.items():
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        content = body
+        if not isinstance(body, bytes):
+            content = json.dumps(body).encode()
         response = rest.post(f"{MODEL}:{call}", content=content)
         assert response.status_code == 400, case
         assert list(response.json()) == ["error"], case
@@ -255,7 +257,7 @@ def test_other_methods_models_and_calls_keep_their_errors(rest: httpx.Client) ->
     response = rest.get(f"{MODEL}:predict")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
     assert "method GET" in response.json()["error"]
-    own = rest.post(f"{MODEL}:rank", json={})
-    assert own.json()["error"]["code"] == "INVALID_ARGUMENT"
+    response = rest.post(f"{MODEL}:rank", json={})
+    assert response.json()["error"]["code"] == "INVALID_ARGUMENT"
     unknown = rest.post(f"{MODEL}:guess", json={})
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "NOT_FOUND")
