@@ -25,6 +25,8 @@ from tests.export.movies_job import MOVIE_IDS, changed, export, recipe_of, write
 from tests.export.traced_models import movies_recipe, save_and_trace
 from tests.service.running import RunningService
 
+pytestmark = pytest.mark.slow  # two exports
+
 tf = load_tensorflow()
 from tensorflow_serving.apis import (  # noqa: E402 - TensorFlow is loaded first
     classification_pb2,
