@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import numpy as np
+import pytest
 
+from service.codec.stubs import tensorflow_serving_pb2 as pb
 from service.engine.calls import Embedding, Ranking, Retrieval, Target
 from tests.service.running import RunningService, column
+from tests.service.tensorflow_serving.conftest import PROTOCOLS
 
 TARGET = Target("movies")
 MODEL = "/v1/models/movies"
@@ -261,3 +268,53 @@ def test_other_methods_models_and_calls_keep_their_errors(rest: httpx.Client) ->
     assert response.json()["error"]["code"] == "INVALID_ARGUMENT"
     unknown = rest.post(f"{MODEL}:guess", json={})
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "NOT_FOUND")
+
+
+def test_overloaded_service_rejects_in_the_form_of_tensorflow_serving(
+    write: Callable[..., Any], serve: Callable[..., RunningService]
+) -> None:
+    write()
+    service = serve(protocols=PROTOCOLS, inline_max_us=0, max_concurrent_requests=1)
+    tower = service.waiting()
+    body = QUERY | {"instances": [{"user": 5}]}
+    with httpx.Client(base_url=service.http, timeout=30) as client, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(client.post, f"{MODEL}:predict", json=body)
+        assert tower.entered.wait(20)
+        for _ in range(3):  # the second and later ones are repeated
+            response = client.post(f"{MODEL}:predict", json=body)
+            assert response.status_code == 429
+            assert response.json() == {
+                "error": "too many requests are in progress (max_concurrent_requests)"
+            }
+            assert response.headers["retry-after"] == "1"
+            assert len(response.headers["x-request-id"]) == 32
+        assert client.post(f"{MODEL}:embed", json={}).json()["error"]["code"] == "OVERLOADED"
+        tower.release.set()
+        assert first.result().status_code == 200
+    assert service.value("rowcast_rejected_requests_total", call="predict") == 3
+
+
+def test_token_is_required_and_limits_the_models(
+    write: Callable[..., Any], serve: Callable[..., RunningService], tmp_path: Path
+) -> None:
+    write()
+    tokens = tmp_path / "tokens"
+    tokens.write_text("reader secret-of-a-reader books\n")
+    service = serve(protocols=PROTOCOLS, tokens=tokens)
+    body = QUERY | {"instances": [{"user": 5}]}
+    token = {"authorization": "Bearer secret-of-a-reader"}
+    with httpx.Client(base_url=service.http, timeout=30) as client:
+        for headers, status in (({}, 401), (token, 403)):
+            response = client.post(f"{MODEL}:predict", json=body, headers=headers)
+            assert (response.status_code, list(response.json())) == (status, ["error"])
+            response = client.get(f"{MODEL}/metadata", headers=headers)
+            assert (response.status_code, list(response.json())) == (status, ["error"])
+    message = pb.PredictRequest(model_spec=pb.ModelSpec(name="movies")).SerializeToString()
+    # The name in another order of fields is known once the message is parsed.
+    reordered = b"\x1a\x01x" + message
+    with grpc.insecure_channel(service.grpc) as channel:
+        send = channel.unary_unary("/tensorflow.serving.PredictionService/Predict")
+        for body_sent in (message, reordered):
+            with pytest.raises(grpc.RpcError) as raised:
+                send(body_sent, metadata=tuple(token.items()), timeout=30)
+            assert raised.value.code() is grpc.StatusCode.PERMISSION_DENIED
