@@ -168,7 +168,7 @@ class ColumnReader:
                     f"input {name!r} is {_described(values)}; flat values were expected beside the "
                     f"row splits {name + '_1'!r}"
                 )
-            check_offsets(offsets, max(0, offsets.size - 1), values.size, f"input {name + '_1'!r}")
+            check_offsets(offsets, max(0, offsets.size - 1), values.size, f"{name}_1")
             return values, offsets, offsets.size - 1
         if values.ndim == 0:
             raise InvalidArgument(

@@ -169,7 +169,7 @@ def request_of(
       TooLarge: There are more tensors or rows than the limits.
     """
     arrays = _by_tensor(signature, tensors)
-    at_most(settings, "max_features", len(arrays), "the request")
+    at_most(settings, "max_features", len(arrays), "request")
     reader = ColumnReader(signature, arrays, settings)
     columns = {}
     for tensor_input in signature.inputs:

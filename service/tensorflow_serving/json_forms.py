@@ -68,7 +68,7 @@ class PredictBody:
             columns = _columns_of_rows(value["instances"])
         else:
             columns = _named(value["inputs"])
-        at_most(settings, "max_features", len(columns), "the body")
+        at_most(settings, "max_features", len(columns), "body")
         arrays = {name: _tensor(column, name) for name, column in columns.items()}
         return SentTensors(url, signature, arrays)
 

@@ -250,7 +250,7 @@ def arrays_of_examples(
     if not examples:
         raise InvalidArgument("the request has no examples")
     names = dict.fromkeys(chain(context, chain.from_iterable(examples)))
-    at_most(settings, "max_features", len(names), "the examples")
+    at_most(settings, "max_features", len(names), "examples")
     return {
         name: _lists([example.get(name, context.get(name, ())) for example in examples], name)
         for name in names
