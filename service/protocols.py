@@ -7,6 +7,7 @@ from typing import NamedTuple
 from service.config import Protocol, ServiceSettings
 from service.grpc_api.servicer import GrpcService
 from service.http.other_protocols import OtherProtocol
+from service.open_inference import protocol as open_inference
 from service.tensorflow_serving import protocol as tensorflow_serving
 
 
@@ -19,6 +20,7 @@ class _Transports(NamedTuple):
 
 _PROTOCOLS: dict[Protocol, _Transports] = {
     "tensorflow-serving": _Transports(tensorflow_serving.HTTP, tensorflow_serving.GRPC),
+    "open-inference": _Transports(open_inference.HTTP, open_inference.GRPC),
 }
 
 

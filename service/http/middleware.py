@@ -67,6 +67,7 @@ class RequestContextMiddleware:
     ) -> None:
         self._app = app
         self._protocols = protocols
+        self._probes = PROBES.union(*[protocol.probes for protocol in protocols])
         self._dataplane = dataplane
         self._engine = dataplane.engine
         self._tokens = dataplane.tokens
@@ -83,7 +84,7 @@ class RequestContextMiddleware:
             return
         began = time.monotonic()
         headers = joined(scope["headers"])
-        is_probe = scope["path"] in PROBES
+        is_probe = scope["path"] in self._probes
         trace_parent = headers.get(TRACE_PARENT, "")
         request_id = request_id_of(headers.get(REQUEST_ID), trace_parent)
         context = RequestContext("other", request_id, began + self._timeout_s)

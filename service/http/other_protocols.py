@@ -47,6 +47,7 @@ class OtherProtocol:
         paths can name them.
       pages: The paths of everything else.
       call_name: The name of the only call; "": the paths name it.
+      probes: The paths of health checks, which are open to everybody.
       start: Accepts a call by its scope, whose state has `context` and `headers`, or raises
         ServiceError. The body was not read yet.
       error: Returns a failure in the form of the protocol.
@@ -60,6 +61,7 @@ class OtherProtocol:
     error: Callable[[Failure], ErrorResponse]
     add_pages: Callable[[FastAPI, Dataplane], None]
     call_name: str = ""
+    probes: frozenset[str] = frozenset()
 
     def match(self, path: str) -> dict[str, str | None] | None:
         """Returns what the path of a call names; None: it is no call of the protocol."""

@@ -127,7 +127,7 @@ def several_versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servi
 
 def running(directory: Path) -> Iterator[Service]:
     options = ("--state-file", str(directory / "state.json"), "--admin-port", "0")
-    protocols = ("--protocols", "tensorflow-serving")
+    protocols = ("--protocols", "tensorflow-serving,open-inference")
     process = Process(directory / "bundles", *options, *protocols, directory=directory)
     try:
         process.event("ready")
