@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from service.codec import json
 from service.codec.columns import fields, listed, shown
 from service.codec.stubs import open_inference_pb2 as pb
-from service.codec.tensors import Arrays, ReturnedTensors
+from service.codec.tensor_columns import Arrays
+from service.codec.tensors import ReturnedTensors
 from service.config import ServiceSettings
 from service.engine.limits import at_most
 from service.errors import InvalidArgument, Unimplemented

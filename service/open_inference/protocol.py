@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version as installed_version
 from typing import Any
 
@@ -393,33 +394,27 @@ def _filled(message: Message, value: dict[str, Any]) -> bytes:
     return _bytes_of(message)
 
 
-_CALLS = {
-    "ModelInfer": INFER,
-    "ServerLive": "other",
-    "ServerReady": "other",
-    "ServerMetadata": "other",
-    "ModelReady": "model",
-    "ModelMetadata": "model",
-    "RepositoryIndex": "models",
+_METHODS = {
+    "ModelInfer": (INFER, Servicer.infer),
+    "ServerLive": ("other", Servicer.server_live),
+    "ServerReady": ("other", Servicer.server_ready),
+    "ServerMetadata": ("other", Servicer.describe_server),
+    "ModelReady": ("model", Servicer.model_ready),
+    "ModelMetadata": ("model", Servicer.describe_model),
+    "RepositoryIndex": ("models", Servicer.index),
 }
-"""Names of the calls, as in metrics, by method. The others of the protocol are not provided."""
+"""The name of the call, as in metrics, and what responds to it, by method. The other methods of the
+protocol are not provided.
+"""
 
 
 def _register(dataplane: Dataplane, server: Any) -> None:
     servicer = Servicer(dataplane)
-    methods = {
-        "ModelInfer": servicer.infer,
-        "ServerLive": servicer.server_live,
-        "ServerReady": servicer.server_ready,
-        "ServerMetadata": servicer.describe_server,
-        "ModelReady": servicer.model_ready,
-        "ModelMetadata": servicer.describe_model,
-        "RepositoryIndex": servicer.index,
-    }
     handlers = {
-        name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()
+        name: grpc.unary_unary_rpc_method_handler(partial(respond, servicer))
+        for name, (_, respond) in _METHODS.items()
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
 
-GRPC = (GrpcService(SERVICE, _CALLS, _register),)
+GRPC = (GrpcService(SERVICE, {name: call for name, (call, _) in _METHODS.items()}, _register),)
