@@ -4,6 +4,7 @@ is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ import pytest
 from service.codec.stubs import open_inference_pb2 as pb
 from tests.service.cases import MODEL
 from tests.service.open_inference import forms
+from tests.service.running import RunningService
 
 WAIT_S = 20
 CODES = {
@@ -156,13 +158,18 @@ def test_enormous_metadata_is_rejected_before_the_message_is_read(channel: grpc.
     assert problem.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_message_of_many_fields_is_rejected_before_it_is_parsed(channel: grpc.Channel) -> None:
+def test_message_of_many_fields_is_rejected_before_it_is_parsed(
+    write: Callable[..., Any], serve: Callable[..., RunningService]
+) -> None:
+    write()
+    service = serve(protocols=("open-inference",), max_features=20, max_names=10)
     entry = pb.ModelInferRequest(inputs=[pb.ModelInferRequest.InferInputTensor()])
-    with pytest.raises(grpc.RpcError) as problem:
-        channel.unary_unary(f"/{forms.SERVICE}/ModelInfer")(
-            entry.SerializeToString() * 100_000, timeout=WAIT_S
-        )
+    with grpc.insecure_channel(service.grpc) as channel:
+        method = channel.unary_unary(f"/{forms.SERVICE}/ModelInfer")
+        with pytest.raises(grpc.RpcError) as problem:
+            method(entry.SerializeToString() * 100_000, timeout=WAIT_S)
     assert problem.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "the message has more than 480 fields" in problem.value.details()
 
 
 @pytest.mark.parametrize("method", ["RepositoryModelLoad", "RepositoryModelUnload", "ModelConfig"])
