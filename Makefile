@@ -11,7 +11,7 @@ THOROUGH ?=
 PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help venv quickstart docs demo demo-models demo-scale zoo test test-change test-all test-clients test-openapi costs check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-export clean
+.PHONY: help venv quickstart docs demo demo-models demo-scale zoo test test-change test-all test-clients test-openapi test-triton costs check format stubs bench bench-against bench-fresh bench-fresh-peers bench-peers bench-retrieval bench-export bench-scale soak soak-scale soak-proxies soak-changes soak-export clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -56,6 +56,11 @@ test-clients: venv ## clients in Java, Go, TypeScript and C++, built and run aga
 
 test-openapi: venv ## clients that openapi-python-client and openapi-typescript (needs npm) generate: types, and requests to the quick start
 	$(BIN)/python -m tests.generated_clients
+
+test-triton: venv ## Triton's own clients against the service, in an environment of their own: they need an older protobuf (190 MB on disk)
+	@[ -e build/triton/venv/.installed ] || { $(BIN)/python -m venv --clear build/triton/venv && \
+	  build/triton/venv/bin/python -m pip install --quiet 'tritonclient[http,grpc]~=2.73' && touch build/triton/venv/.installed; }
+	$(BIN)/python -m pytest -q tests/service/open_inference/test_triton_clients.py
 
 costs: venv ## all tests; writes what each file costs in CPU seconds to tests/costs/costs.json, their budget
 	$(PYTEST) --costs=write

@@ -38,6 +38,7 @@ from service.http.app import create_http_app, create_http_front
 from service.observability import logging
 from service.observability.metrics import Metrics
 from service.observability.tracing import Tracing
+from service.protocols import grpc_services, http_protocols
 from service.request_log.record import RequestLog
 from service.request_log.replay import Replay
 from service.resources import compute_threads, resident_bytes
@@ -139,9 +140,8 @@ class Worker:
             self.certificates,
             self._tracing,
         )
-        self.grpc = GrpcServer(
-            self.dataplane, servicer.SHARD_SERVICE if is_shard else embedding_service(self.changes)
-        )
+        service = servicer.SHARD_SERVICE if is_shard else embedding_service(self.changes)
+        self.grpc = GrpcServer(self.dataplane, [service, *grpc_services(settings)])
         self.bound_grpc_port = 0
         self._checked_required = False
         self._is_replacement = is_replacement
@@ -161,13 +161,17 @@ class Worker:
 
     def http_app(self) -> FastAPI:
         """Returns the application of pages, whose lifespan is that of the worker."""
-        app = create_http_app(self.dataplane, self.changes)
+        app = create_http_app(self.dataplane, self.changes, http_protocols(self._settings))
         app.router.lifespan_context = self.lifespan
         return app
 
+    def http_front(self, pages: ASGIApp) -> ASGIApp:
+        """Returns the HTTP server's application: admission, calls, and what `http_app` returned."""
+        return create_http_front(pages, self.dataplane, http_protocols(self._settings))
+
     def asgi_app(self) -> ASGIApp:
-        """Returns the HTTP server's application: admission, calls and pages."""
-        return create_http_front(self.http_app(), self.dataplane)
+        """Returns the HTTP server's application, with pages of its own."""
+        return self.http_front(self.http_app())
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:

@@ -33,6 +33,7 @@ PREFIX = "ROWCAST_"
 _OTHER_PROGRAMS = re.compile(r"(EXPORT|CLIENT|CTL)_.*")
 """Variables of rowcast's other programs."""
 
+Protocol = Literal["tensorflow-serving", "open-inference"]
 Port = Annotated[int, Field(ge=0, le=65535)]
 MIB = 1 << 20
 
@@ -87,6 +88,11 @@ class ServiceSettings(BaseSettings):
     """Port of the HTTP endpoint. 0 selects any free port."""
     grpc_port: Port = 9090
     """Port of the gRPC endpoint. 0 selects any free port."""
+    protocols: Annotated[tuple[Protocol, ...], NoDecode] = ()
+    """Protocol that clients of other servers speak, which the service speaks beside its own, on the
+    same ports: tensorflow-serving (the REST and gRPC APIs of TensorFlow Serving) or open-inference
+    (the Open Inference Protocol v2 of KServe and Triton). Repeatable; separate several with commas.
+    """
     ports_file: Path | None = None
     """File to which the service writes its ports once it listens, as JSON: `{"http": N, "grpc": N,
     "admin": N, "health": N}`.
@@ -379,6 +385,13 @@ class ServiceSettings(BaseSettings):
     def _parse_shard(cls, value: Any) -> Any:
         return ShardNumber.parse(value) if isinstance(value, str) else value
 
+    @field_validator("shard")
+    @classmethod
+    def _check_protocols(cls, value: Any, info: ValidationInfo) -> Any:
+        if value is not None and info.data.get("protocols"):
+            raise ValueError("a shard serves routers alone; give --protocols to routers instead")
+        return value
+
     @field_validator("latest_versions")
     @classmethod
     def _raise_for_shard(cls, value: int, info: ValidationInfo) -> int:
@@ -392,6 +405,14 @@ class ServiceSettings(BaseSettings):
             if isinstance(value, str)
             else value
         )
+
+    @field_validator("protocols", mode="before")
+    @classmethod
+    def _split_protocols(cls, value: Any) -> Any:
+        names = value
+        if not isinstance(value, str):
+            names = ",".join(value)
+        return tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
 
     @field_validator(
         "device",

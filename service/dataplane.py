@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from service.codec import json
-from service.codec.operations import Operation
+from service.codec.operations import Exchange, Operation
 from service.config import ServiceSettings
 from service.decode_turns import DecodeTurns
 from service.engine.calls import Answer, Target
@@ -118,7 +118,7 @@ class Dataplane:
 
     async def call(
         self,
-        operation: Operation,
+        operation: Exchange,
         body: bytes,
         is_protobuf: bool,
         target: Target | None,
@@ -128,9 +128,10 @@ class Dataplane:
         """Executes a request.
 
         Args:
-          operation: The call.
+          operation: The call, or the exchange of another protocol.
           body: The request as sent, decompressed.
-          is_protobuf: Whether the request is a protobuf message; else it is JSON.
+          is_protobuf: Whether the request is a protobuf message; else it is JSON. Other protocols
+            tell their forms apart themselves: true, as `as_protobuf`.
           target: the URL's; None: there is no URL.
           context: The request's. The bytes of a large response count for it in the byte budget.
           as_protobuf: Whether the response is a protobuf message.
@@ -160,11 +161,14 @@ class Dataplane:
                 context.model = wanted.model
                 authorize(context.principal, wanted.model)
             answer = await self.engine.execute(request, context)
-            if self._request_log is not None and wanted.version is None and not wanted.label:
-                self._request_log.offer(answer.model, context.call, is_protobuf, body)
+            request_log = self._request_log
+            names_version = wanted.version is not None or bool(wanted.label)
+            if request_log is not None and not names_version and request_log.samples():
+                recorded = operation.recorded(request, is_protobuf, body)
+                request_log.offer(answer.model, *recorded)
 
             began = time.perf_counter()
-            if as_protobuf:
+            if as_protobuf or not isinstance(operation, Operation):
                 pieces = [await self._encode_message(operation, answer, context)]
             else:
                 pieces = await self._encode_json(
@@ -208,7 +212,7 @@ class Dataplane:
             self._reports.add_rejected(transport, call, model, code, request_id)
 
     async def _encode_message(
-        self, operation: Operation, answer: Answer, context: RequestContext
+        self, operation: Exchange, answer: Answer, context: RequestContext
     ) -> bytes:
         if answer.encoding_cost > _INLINE_NUMBERS:
             message = await self.offload(operation.write, answer)

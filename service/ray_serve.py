@@ -39,7 +39,6 @@ from service.cli.bundle_source import find_bundle
 from service.config import ServiceSettings, SettingsError, read_settings
 from service.coordinator import Coordinator
 from service.errors import NotReady
-from service.http.app import create_http_front
 from service.observability import logging
 from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endpoints
 from service.versions.desired_state import DesiredModel, Name, first_error
@@ -154,7 +153,7 @@ class Replica:
         )
         self._app = self._worker.http_app()
         self._app.router.lifespan_context = self._lifespan
-        self._front = create_http_front(self._app, self._worker.dataplane)
+        self._front = self._worker.http_front(self._app)
         self._started = False
 
     def __serve_build_asgi_app__(self) -> ASGIApp:  # Serve's name

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import keyword
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -116,24 +114,3 @@ def operands_first(operation: Any, operands_of: Callable[[Any], Sequence[Any]]) 
 def resource(handle: Any) -> str:
     """Returns a key that is unique among the resources of live variables."""
     return str(id(handle))
-
-
-def identifier(text: str) -> str:
-    """Returns a name that is valid in Python and in a TensorFlow graph."""
-    name = re.sub(r"\W", "_", text, flags=re.ASCII)
-    return (
-        f"input_{name}"
-        if not name or name[0].isdigit() or name[0] == "_" or keyword.iskeyword(name)
-        else name
-    )
-
-
-def distinct_identifiers(names: Iterable[str]) -> dict[str, str]:
-    """Returns a distinct Python identifier for each name, as signatures require."""
-    taken: dict[str, str] = {}
-    for name in names:
-        chosen = identifier(name)
-        while chosen in taken.values():
-            chosen += "_"
-        taken[name] = chosen
-    return taken

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bundle.format import manifest
+from bundle.format.identifiers import distinct_identifiers
 from export.checkpoint.inventory.specs import TableSpec
 from export.errors import DestinationError, UsageError
 from export.front_end.interface import PartitionedModel, TracedTower
@@ -20,7 +21,7 @@ from export.graphs.functions import tables_of
 from export.graphs.internals import save_without_variables, variable_class
 from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
-from export.graphs.walks import distinct_identifiers, resource
+from export.graphs.walks import resource
 from export.id_graphs.tensorflow_operations import positions_in_file
 from export.recipe.schema import ExportJob, InputPart
 from export.saved_model.lookups import Lookups

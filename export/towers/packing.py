@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from itertools import accumulate, groupby
 from typing import Any
 
+from bundle.format.identifiers import distinct_identifiers
 from bundle.format.manifest import TowerInput
 from export.graphs.loading import tf
-from export.graphs.walks import distinct_identifiers, keeps_values
+from export.graphs.walks import keeps_values
 from export.towers.rewriting import GraphRewriter, Traced
 
 FEATURES_MAX = 8

@@ -82,7 +82,8 @@ SERVICE = Picture(
     "Inside service/",
     (
         Box("ray_serve cli app", 0, (0, 12)),
-        Box("shards", 1, (4, 8)),
+        Box("protocols tensorflow_serving open_inference", 1, (0, 6)),
+        Box("shards", 1, (6, 8)),
         Box("http", 2, (0, 4)),
         Box("grpc_api", 2, (4, 8)),
         Box("dataplane", 3, (0, 8)),

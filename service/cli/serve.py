@@ -197,7 +197,7 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     option = typer.Option(flag, help=text, show_default=False, metavar=_metavar(kind))
     accepted: Any = (
         list[str] | None
-        if name in {"allowed_hosts", "changes_from", "require", "shard_addresses"}
+        if name in {"allowed_hosts", "changes_from", "protocols", "require", "shard_addresses"}
         else str | None
     )
     return _parameter(name, Annotated[accepted, option], None)

@@ -86,7 +86,7 @@ def parse(body: bytes, settings: ServiceSettings) -> Any:
         1024 levels.
       TooLarge: it may hold more values than the limit; nothing was parsed.
     """
-    _check_separators(body, SEPARATORS_PER_VALUE * settings.max_values)
+    check_separators(body, settings)
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as problem:
@@ -102,7 +102,13 @@ def parse(body: bytes, settings: ServiceSettings) -> Any:
         raise InvalidArgument(message, FieldViolation("body", str(problem), "JSON")) from None
 
 
-def _check_separators(body: bytes, most: int) -> None:
+def check_separators(body: bytes, settings: ServiceSettings) -> None:
+    """Rejects a body that would take the parser long.
+
+    Raises:
+      TooLarge: it may hold more values than the limit.
+    """
+    most = SEPARATORS_PER_VALUE * settings.max_values
     if len(body) <= most:
         return
     count = 0

@@ -77,15 +77,30 @@ def model_of(descriptor: Descriptor, body: bytes) -> str:
       The name; "" if another field comes first, or the message names no model.
     """
     field = descriptor.fields_by_number.get(_MODEL)
-    if field is None or field.message_type is not pb.ModelSpec.DESCRIPTOR:
+    if field is None or field.message_type is None:
         return ""
-    number, start, end = next(_fields_of(body, 0, len(body)), (0, 0, 0))
-    if number != _MODEL or end - start > _MODEL_BYTES_MAX:
+    # TensorFlow Serving's ModelSpec has the name in the same field.
+    if field.message_type.name != pb.ModelSpec.DESCRIPTOR.name:
         return ""
     try:
-        return str(pb.ModelSpec.FromString(body[start:end]).name)
+        return str(pb.ModelSpec.FromString(_first_field(body)).name)
     except DecodeError:  # left to the parser of the message
         return ""
+
+
+def model_name_of(body: bytes) -> str:
+    """Returns the model that a message names in its first field, as `model_of` does, where the
+    field is the name itself.
+    """
+    return _first_field(body).decode(errors="replace")
+
+
+def _first_field(body: bytes) -> bytes:
+    """Returns the field of the model; b"": another field comes first, or it is no name."""
+    number, start, end = next(_fields_of(body, 0, len(body)), (0, 0, 0))
+    if number != _MODEL or end - start > _MODEL_BYTES_MAX:
+        return b""
+    return body[start:end]
 
 
 def _fields_of(body: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:

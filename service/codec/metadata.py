@@ -116,7 +116,7 @@ def is_protobuf(headers: Headers) -> bool:
         another charset than UTF-8.
     """
     content_type = headers.get("content-type", "")
-    media_type = _media_type(content_type)
+    media_type = media_type_of(content_type)
     untyped = not media_type and "origin" in headers
     if untyped or (media_type not in _JSON_TYPES and media_type not in _PROTOBUF_TYPES):
         raise InvalidArgument.of_field(
@@ -146,9 +146,9 @@ def accepts_protobuf(headers: Headers) -> bool:
 def _names_protobuf(accept: str, content_type: str) -> bool:
     known = (JSON, *_PROTOBUF_TYPES)
     accepted = [
-        media_type for media_type in map(_media_type, accept.split(",")) if media_type in known
+        media_type for media_type in map(media_type_of, accept.split(",")) if media_type in known
     ]
-    media_type = accepted[0] if accepted else _media_type(content_type)
+    media_type = accepted[0] if accepted else media_type_of(content_type)
     return media_type in _PROTOBUF_TYPES
 
 
@@ -164,5 +164,6 @@ def _charset(content_type: str) -> str:
     return ""
 
 
-def _media_type(text: str) -> str:
+def media_type_of(text: str) -> str:
+    """Returns the media type of a header, in lower case and without parameters."""
     return text.partition(";")[0].strip().lower()

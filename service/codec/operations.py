@@ -6,13 +6,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from service.codec import json, message_fields, protobuf
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.errors import InvalidArgument
+
+
+class Exchange(Protocol):
+    """How a request is read and its response written: by a call of the contract, or by another
+    protocol. The methods are those of `Operation`.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the call, as in metrics."""
+
+    def model_of(self, body: bytes) -> str:
+        """Returns the model that a body names, as far as it is known before parsing; else ""."""
+
+    def read(
+        self, body: bytes, is_protobuf: bool, url: Target | None, settings: ServiceSettings
+    ) -> tuple[Any, bool]:
+        """Returns the request that a body holds, and whether `write_json` writes a list."""
+
+    def write(self, answer: Any) -> bytes:
+        """Returns the body of the response."""
+
+    def recorded(self, request: Any, is_protobuf: bool, body: bytes) -> tuple[str, bool, bytes]:
+        """Returns what the request log keeps."""
 
 
 def _no_json(*_: object) -> Any:
@@ -69,6 +93,13 @@ class Operation:
         """Returns an answer as its message, serialized."""
         message: bytes = self.write_message(answer).SerializeToString()
         return message
+
+    def recorded(self, request: Any, is_protobuf: bool, body: bytes) -> tuple[str, bool, bytes]:
+        """Returns what the request log keeps of a request: the name of the call, whether the body
+        is a protobuf message, and the body.
+        """
+        del request  # the body holds it
+        return self.name, is_protobuf, body
 
 
 _JSON: dict[str, tuple[Any, Any]] = {

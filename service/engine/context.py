@@ -17,7 +17,7 @@ class RequestContext:
     """One request on its way.
 
     Attributes:
-      call: retrieve, rank, recommend, embed or lookup.
+      call: The name of the call, one of `metrics.CALLS`.
       deadline: on the clock of `time.monotonic()`.
       principal: the authenticated client; None: authentication is off.
       model: as the client named it, or the one that serves it; empty: nothing was read yet.

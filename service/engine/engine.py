@@ -55,7 +55,7 @@ from service.errors import (
 )
 from service.observability import logging
 from service.observability.metrics import Metrics
-from service.versions.lifecycle import VersionManager, VersionState
+from service.versions.lifecycle import Lease, VersionManager, VersionState
 from service.versions.loader import LoadRejected, ShardsMissing
 from service.versions.throttle import LoadThrottle
 from service.versions.version import ModelVersion
@@ -231,6 +231,15 @@ class Engine:
         except Overloaded as problem:
             self._rejected(context.call, version.model, problem)
             raise
+
+    def lease(self, target: Target) -> Lease:
+        """Leases the version that serves a request, to read what its client sent. Any thread may
+        call it.
+
+        Raises:
+          ServiceError: As `VersionManager.acquire`.
+        """
+        return self._versions.acquire(target.model, target.version, target.label)
 
     def models(self) -> dict[str, tuple[VersionState, ...]]:
         """Returns the states of every model's versions, newest first."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -47,11 +47,11 @@ Method = Callable[[bytes, RequestContext], Awaitable[bytes]]
 
 
 class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyped
-    """Surrounds the methods of the service, and answers where there is no method."""
+    """Surrounds the methods of the services, and answers where there is no method."""
 
-    def __init__(self, dataplane: Dataplane, service: GrpcService) -> None:
-        """Creates the interceptor of one service; `dataplane` executes its calls."""
-        self.service = service
+    def __init__(self, dataplane: Dataplane, services: Sequence[GrpcService]) -> None:
+        """Creates the interceptor of some services; `dataplane` executes their calls."""
+        self.services = {service.name: service for service in services}
         self._dataplane = dataplane
         self._tokens = dataplane.tokens
         self._settings = dataplane.settings
@@ -69,12 +69,13 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         if handler is not None:
             return handler
         handler = await continuation(details)
-        service, _, method = details.method.removeprefix("/").partition("/")
-        if service != self.service.name:
-            return self._handler("other", None) if handler is None else handler
+        name, _, method = details.method.removeprefix("/").partition("/")
+        service = self.services.get(name)
         if handler is None:  # not kept: clients choose the names
             return self._handler("other", None)
-        handler = self._handler(self.service.calls[method], handler.unary_unary)
+        if service is None:
+            return handler
+        handler = self._handler(service.calls[method], handler.unary_unary)
         self._handlers[details.method] = handler
         return handler
 
@@ -158,7 +159,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
     ) -> bytes:
         if method is None:
             raise Unimplemented(
-                f"the method does not exist; the methods are those of {self.service.name}"
+                f"the method does not exist; the methods are those of {', '.join(self.services)}"
             )
         timeout_s = min(self._settings.body_timeout_s, request.deadline - time.monotonic())
         message = await self._reading.read(context, timeout_s)

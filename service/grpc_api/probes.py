@@ -41,7 +41,7 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
     def __init__(self, calls: CallInterceptor) -> None:
         """Creates the interceptor; `calls` authenticates clients."""
         self._authenticate = calls.authenticate
-        self._service = calls.service
+        self._services = calls.services
         self._reading = Reading(MAX_READING, MAX_UNREAD)
         self._streams: set[asyncio.Task[Any] | None] = set()
 
@@ -56,7 +56,7 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
     ) -> RpcMethodHandler | None:
         """Returns the handler of a method."""
         handler = await continuation(details)
-        if handler is None or details.method.split("/")[1] == self._service.name:
+        if handler is None or details.method.split("/")[1] in self._services:
             return handler
 
         async def respond(requests: AsyncIterator[Any], context: ServicerContext) -> None:

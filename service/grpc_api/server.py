@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -37,13 +38,14 @@ _REFLECTION = (reflection.SERVICE_NAME, reflection.SERVICE_NAME.replace("v1alpha
 class GrpcServer:
     """Serves the data plane over gRPC. Health begins as NOT_SERVING."""
 
-    def __init__(self, dataplane: Dataplane, service: GrpcService) -> None:
+    def __init__(self, dataplane: Dataplane, services: Sequence[GrpcService]) -> None:
         """Creates a server that does not listen yet; `dataplane` executes the calls of
-        `service`.
+        `services`.
         """
         self._dataplane = dataplane
-        self._service = service
-        self._calls = CallInterceptor(dataplane, service)
+        self._services = services
+        self._names = [service.name for service in services]
+        self._calls = CallInterceptor(dataplane, services)
         self._probes = ProbeInterceptor(self._calls)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
@@ -70,10 +72,11 @@ class GrpcServer:
             maximum_concurrent_rpcs=settings.max_concurrent_requests * _RPCS_PER_REQUEST
             + MAX_STREAMS,
         )
-        self._service.register(self._dataplane, server)
+        for service in self._services:
+            service.register(self._dataplane, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         server.add_generic_rpc_handlers(
-            reflection_handlers((self._service.name, health.SERVICE_NAME, reflection.SERVICE_NAME))
+            reflection_handlers((*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME))
         )
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
@@ -110,7 +113,7 @@ class GrpcServer:
             if serving
             else health_pb2.HealthCheckResponse.NOT_SERVING
         )
-        for service in ("", self._service.name):
+        for service in ("", *self._names):
             await self._health.set(service, status)
 
 

@@ -32,6 +32,7 @@ from service.codec.metadata import (
 from service.codec.operations import OPERATIONS
 from service.dataplane import Dataplane
 from service.errors import TRANSPORT_STATUS, Overloaded, Unauthenticated
+from service.http.other_protocols import OtherProtocol
 
 _CALL = re.compile(
     r"/v1/models/(?P<model>[^/]+)"
@@ -68,8 +69,8 @@ _STATUS = TRANSPORT_STATUS[Overloaded.code].http
 _REQUEST_ID = REQUEST_ID.encode()
 
 
-_Response = tuple[list[tuple[bytes, bytes]], bytes]
-"""Headers and body."""
+_Response = tuple[int, list[tuple[bytes, bytes]], bytes]
+"""Status, headers and body."""
 
 
 class _Rejection(NamedTuple):
@@ -78,28 +79,37 @@ class _Rejection(NamedTuple):
     Attributes:
       counters: What each of them adds 1 to.
       headers: Without the id.
-      before_id, after_id: The parts of the body around the id.
+      around_id: The parts of the body around the id; the whole body of a form without the id.
       id_chars: The length of the id that the body was written for.
     """
 
     counters: Sequence[tuple[str, tuple[str, ...]]]
+    status: int
     headers: Sequence[tuple[bytes, bytes]]
-    before_id: bytes
-    after_id: bytes
+    around_id: Sequence[bytes]
     id_chars: int
 
 
 class Admission:
     """Admits calls, and rejects them while the service is overloaded."""
 
-    def __init__(self, calls: ASGIApp, pages: ASGIApp, dataplane: Dataplane) -> None:
+    def __init__(
+        self,
+        calls: ASGIApp,
+        pages: ASGIApp,
+        dataplane: Dataplane,
+        protocols: Sequence[OtherProtocol] = (),
+    ) -> None:
         """Creates the ASGI application.
 
         Args:
-          calls: handles calls that are admitted; `path_params` of its scopes has their names.
+          calls: handles calls that are admitted; `path_params` of its scopes has their names, and
+            the `protocol` if it is another one.
           pages: handles everything else.
           dataplane: has the engine that computes calls.
+          protocols: Those that the service speaks beside its own.
         """
+        self._protocols = protocols
         self._calls = calls
         self._pages = pages
         self._engine = dataplane.engine
@@ -120,18 +130,29 @@ class Admission:
         response = self._repeated(scope) if self._rejections else None
         if response is None:
             named = _CALL.fullmatch(scope["path"])
-            if named is None:
+            if named is not None:
+                scope["path_params"] = named.groupdict()
+            is_other = bool(self._protocols) and self._is_of_another(scope)
+            if named is None and not is_other:
                 await self._pages(scope, receive, send)
                 return
-            scope["path_params"] = named.groupdict()
             if not self._engine.idle:
                 response = self._rejected(scope)
             if response is None:
                 await self._calls(scope, receive, send)
                 return
-        headers, body = response
-        await send({"type": "http.response.start", "status": _STATUS, "headers": headers})
+        status, headers, body = response
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
+
+    def _is_of_another(self, scope: Scope) -> bool:
+        """Returns whether a request is a call of another protocol, and notes what it names."""
+        for protocol in self._protocols:
+            named = protocol.match(scope["path"])
+            if named is not None:
+                scope["path_params"] = {**named, "protocol": protocol}
+                return True
+        return False
 
     def _repeated(self, scope: Scope) -> _Response | None:
         """Returns the response to a call like one that was rejected since the last request left the
@@ -146,13 +167,14 @@ class Admission:
             return None
         self._metrics.count_each(rejection.counters)
         sent_id = request_id.encode()
-        body = rejection.before_id + sent_id + rejection.after_id
-        return [*rejection.headers, (_REQUEST_ID, sent_id)], body
+        headers = [*rejection.headers, (_REQUEST_ID, sent_id)]
+        return rejection.status, headers, sent_id.join(rejection.around_id)
 
     def _rejected(self, scope: Scope) -> _Response | None:
         """Returns the response to a call that the service rejects; None: it does not."""
         names = scope["path_params"]
-        if scope["method"] != "POST" or names["call"] not in OPERATIONS:
+        protocol = names.get("protocol")
+        if scope["method"] != "POST" or (protocol is None and names["call"] not in OPERATIONS):
             return None
         headers = _headers_of(scope)
         problem = self._problem(names["model"], names["call"], headers)
@@ -160,7 +182,7 @@ class Admission:
             return None
         request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
         self._dataplane.request_rejected("http", names["call"], names["model"], _CODE, request_id)
-        response = _response(headers, problem, request_id)
+        response = _response(headers, problem, request_id, protocol)
         if not self._logs_each:
             self._remember(scope, problem, request_id, response)
         return response
@@ -179,11 +201,11 @@ class Admission:
         counters = self._metrics.rejection_counters(
             "http", names["call"], names["model"], _CODE, problem.reason
         )
-        headers, body = response
-        # The id is the last text of the body in either form.
-        before_id, _, after_id = body.rpartition(request_id.encode())
+        status, headers, body = response
+        # Where a form has the id, it is the last text of the body.
+        around_id = body.rsplit(request_id.encode(), 1)
         common = [header for header in headers if header[0] != _REQUEST_ID]
-        self._rejections[key] = _Rejection(counters, common, before_id, after_id, len(request_id))
+        self._rejections[key] = _Rejection(counters, status, common, around_id, len(request_id))
 
     def _problem(self, model: str, call: str, headers: dict[str, str]) -> Overloaded | None:
         """Returns why the service rejects a call; None: the application handles it."""
@@ -246,10 +268,15 @@ def _headers_of(scope: Scope) -> dict[str, str]:
     return headers
 
 
-def _response(headers: dict[str, str], problem: Overloaded, request_id: str) -> _Response:
+def _response(
+    headers: dict[str, str], problem: Overloaded, request_id: str, protocol: OtherProtocol | None
+) -> _Response:
     """Returns the response to a rejected request."""
     failure = failure_of(problem, request_id)
-    if accepts_protobuf(headers):
+    status = _STATUS
+    if protocol is not None:
+        status, media_type, body = protocol.error(failure)
+    elif accepts_protobuf(headers):
         media_type = PROTOBUF
         body = details_message(failure).SerializeToString()
     else:
@@ -261,4 +288,4 @@ def _response(headers: dict[str, str], problem: Overloaded, request_id: str) -> 
         (b"retry-after", str(failure.retry_after_s).encode()),
         (_REQUEST_ID, request_id.encode()),
     ]
-    return response_headers, body
+    return status, response_headers, body

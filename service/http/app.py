@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from importlib import metadata
 
 from fastapi import FastAPI, Request, Security
@@ -23,12 +24,15 @@ from service.http.change_routes import add_change_routes
 from service.http.docs import document_calls, serve_document
 from service.http.errors import MethodNotAllowed
 from service.http.middleware import RequestContextMiddleware
+from service.http.other_protocols import OtherProtocol
 from service.http.routes import add_routes
 
 _EMPTY_NAME = re.compile(r"/v1/models/(?:[:/].*|[^/]+/(?:versions|labels)/(?::.*)?)?")
 
 
-def create_http_front(pages: ASGIApp, dataplane: Dataplane) -> ASGIApp:
+def create_http_front(
+    pages: ASGIApp, dataplane: Dataplane, protocols: Sequence[OtherProtocol]
+) -> ASGIApp:
     """Returns what uvicorn hands requests to.
 
     Calls are matched once and handled beside FastAPI: through its router, middleware and exit
@@ -37,18 +41,22 @@ def create_http_front(pages: ASGIApp, dataplane: Dataplane) -> ASGIApp:
     Args:
       pages: what `create_http_app` returned.
       dataplane: computes the calls.
+      protocols: Those that the service speaks beside its own.
     """
-    calls = RequestContextMiddleware(CallEndpoint(dataplane), dataplane)
-    return Admission(calls, pages, dataplane)
+    calls = RequestContextMiddleware(CallEndpoint(dataplane), dataplane, protocols)
+    return Admission(calls, pages, dataplane, protocols)
 
 
-def create_http_app(dataplane: Dataplane, changes: Changes) -> FastAPI:
+def create_http_app(
+    dataplane: Dataplane, changes: Changes, protocols: Sequence[OtherProtocol]
+) -> FastAPI:
     """Returns the application of pages and documents; nothing is started here, and the lifespan is
     the caller's to set.
 
     Args:
       dataplane: computes the calls.
       changes: makes the changes that clients send.
+      protocols: Those that the service speaks beside its own.
     """
     # For the document; the middleware authenticates.
     token = HTTPBearer(scheme_name="token", auto_error=False)
@@ -68,12 +76,14 @@ def create_http_app(dataplane: Dataplane, changes: Changes) -> FastAPI:
         },  # looking for its providers takes 7 us a request
     )
     document_calls(app, dataplane)
+    for protocol in protocols:
+        protocol.add_pages(app, dataplane)
     add_routes(app, dataplane)
     add_change_routes(app, dataplane, changes)
     serve_document(app, dataplane)
     app.add_exception_handler(HTTPException, _raise_as_service_error)
     app.add_exception_handler(RequestValidationError, raise_query_problem)
-    app.add_middleware(RequestContextMiddleware, dataplane=dataplane)
+    app.add_middleware(RequestContextMiddleware, dataplane=dataplane, protocols=protocols)
     return app
 
 

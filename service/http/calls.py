@@ -1,4 +1,4 @@
-"""The five calls over HTTP: their bodies are read whole, within limits on size, time and memory,
+"""The calls over HTTP: their bodies are read whole, within limits on size, time and memory,
 and decompressed; their responses are sent as clients read them.
 """
 
@@ -24,7 +24,7 @@ from service.codec.metadata import (
     is_protobuf,
     timeout_s_of,
 )
-from service.codec.operations import OPERATIONS
+from service.codec.operations import OPERATIONS, Exchange
 from service.dataplane import Dataplane
 from service.engine.calls import Target
 from service.engine.context import RequestContext
@@ -38,6 +38,7 @@ from service.errors import (
 )
 from service.http.admission import is_unusual
 from service.http.errors import MethodNotAllowed
+from service.http.other_protocols import OtherProtocol
 from service.security.principal import authorize
 
 _JSON = JSON.encode()
@@ -74,8 +75,8 @@ def target_of(model: str, version: str | None = None, label: str | None = None) 
 
 
 class CallEndpoint:
-    """Answers the five calls, as an ASGI application. The scope's `path_params` have the model and
-    the call, and the version or label if the path names one.
+    """Answers the calls, as an ASGI application. The scope's `path_params` have the model and the
+    call, the version or label if the path names one, and the `protocol` if it is not rowcast's own.
     """
 
     def __init__(self, dataplane: Dataplane) -> None:
@@ -88,19 +89,25 @@ class CallEndpoint:
         path = scope["path_params"]
         headers = scope["state"]["headers"]
         context: RequestContext = scope["state"]["context"]
-        if path["call"] not in OPERATIONS:
+        protocol: OtherProtocol | None = path.get("protocol")
+        if protocol is None and path["call"] not in OPERATIONS:
             name = repr(path["call"][:40])
             names = ", ".join(OPERATIONS)
             message = f"call {name} does not exist; the calls are {names}"
             raise NotFound(message, FieldViolation("call", name, f"one of {names}"))
-        operation = OPERATIONS[path["call"]]
-        context.call = operation.name
+        context.call = path["call"]
         context.model = path["model"]
         if scope["method"] != "POST":
             raise MethodNotAllowed(scope["method"], "POST")
         target = target_of(path["model"], path["version"], path["label"])
-        protobuf = is_protobuf(headers)
-        as_protobuf = accepts_protobuf(headers)
+        as_protobuf = True
+        if protocol is None:
+            operation: Exchange = OPERATIONS[path["call"]]
+            protobuf = is_protobuf(headers)
+            as_protobuf = accepts_protobuf(headers)
+        else:
+            operation, response_headers = protocol.start(self._dataplane, scope)
+            protobuf = True
         if TIMEOUT_MS in headers:
             timeout_s = timeout_s_of(headers[TIMEOUT_MS])
             context.deadline = min(context.deadline, time.monotonic() + timeout_s)
@@ -120,8 +127,12 @@ class CallEndpoint:
             pieces = await self._dataplane.call(
                 operation, body, protobuf, target, context, as_protobuf
             )
-            media_type = _PROTOBUF if as_protobuf else _JSON
-            await send_pieces(pieces, media_type, self._timeout_s, send)
+            if protocol is None:
+                media_type = _PROTOBUF if as_protobuf else _JSON
+                sent_headers = [(b"content-type", media_type)]
+            else:
+                sent_headers = response_headers()
+            await send_pieces(pieces, sent_headers, self._timeout_s, send)
         finally:
             self._dataplane.budget.release(context)
 
@@ -270,12 +281,21 @@ class BodyReader:
 
 
 async def send_pieces(
-    pieces: Sequence[bytes], media_type: bytes, timeout_s: float, send: Send
+    pieces: Sequence[bytes],
+    headers: Sequence[tuple[bytes, bytes]],
+    timeout_s: float,
+    send: Send,
 ) -> None:
-    """Sends a response; see `send_body`."""
+    """Sends a response; see `send_body`.
+
+    Args:
+      pieces: The body.
+      headers: All headers but its length.
+      timeout_s, send: As of `send_body`.
+    """
     length = sum(map(len, pieces))
-    headers = [(b"content-type", media_type), (b"content-length", b"%d" % length)]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    sent_headers = [*headers, (b"content-length", b"%d" % length)]
+    await send({"type": "http.response.start", "status": 200, "headers": sent_headers})
     if length > json.PIECE_BYTES:
         await send_body(pieces, timeout_s, send)
     else:

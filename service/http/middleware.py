@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from google.protobuf.message import Message as ProtobufMessage
@@ -35,6 +35,7 @@ from service.engine.context import RequestContext
 from service.errors import TRANSPORT_STATUS, Unauthenticated
 from service.http.calls import BodyTimeout, ResponseNotRead
 from service.http.errors import MethodNotAllowed
+from service.http.other_protocols import OtherProtocol, protocol_of
 from service.http.pages import Pages
 from service.observability import logging
 from service.security.client_certificate import client_name
@@ -61,8 +62,12 @@ class RequestContextMiddleware:
     The state of the ASGI scope then holds `context`, the engine's RequestContext, and `headers`.
     """
 
-    def __init__(self, app: ASGIApp, dataplane: Dataplane) -> None:
+    def __init__(
+        self, app: ASGIApp, dataplane: Dataplane, protocols: Sequence[OtherProtocol] = ()
+    ) -> None:
         self._app = app
+        self._protocols = protocols
+        self._probes = PROBES.union(*[protocol.probes for protocol in protocols])
         self._dataplane = dataplane
         self._engine = dataplane.engine
         self._tokens = dataplane.tokens
@@ -79,7 +84,7 @@ class RequestContextMiddleware:
             return
         began = time.monotonic()
         headers = joined(scope["headers"])
-        is_probe = scope["path"] in PROBES
+        is_probe = scope["path"] in self._probes
         trace_parent = headers.get(TRACE_PARENT, "")
         request_id = request_id_of(headers.get(REQUEST_ID), trace_parent)
         context = RequestContext("other", request_id, began + self._timeout_s)
@@ -122,7 +127,9 @@ class RequestContextMiddleware:
             if not code:
                 raise  # the answer has begun: the server closes the connection
             code = failure.code.value
-            await _response(failure, problem, headers)(scope, receive, send_completed)
+            protocol = protocol_of(self._protocols, scope["path"])
+            response = _response(failure, problem, headers, protocol)
+            await response(scope, receive, send_completed)
 
     def _app_of(self, scope: Scope, headers: Headers, context: RequestContext) -> ASGIApp:
         """Returns what responds to a request, once it is known who sent it."""
@@ -147,12 +154,18 @@ class RequestContextMiddleware:
         return principal
 
 
-def _response(failure: Failure, problem: Exception, headers: Headers) -> Response:
+def _response(
+    failure: Failure, problem: Exception, headers: Headers, protocol: OtherProtocol | None
+) -> Response:
     """Returns the response to a failed request, whose body may not have been read."""
-    response = response_of(
-        headers, lambda: details_message(failure), lambda: details_value(failure)
-    )
-    response.status_code = TRANSPORT_STATUS[failure.code].http
+    if protocol is None:
+        response = response_of(
+            headers, lambda: details_message(failure), lambda: details_value(failure)
+        )
+        response.status_code = TRANSPORT_STATUS[failure.code].http
+    else:
+        status, media_type, body = protocol.error(failure)
+        response = Response(body, status, media_type=media_type)
     if failure.retry_after_s is not None:
         response.headers["retry-after"] = str(failure.retry_after_s)
     if isinstance(problem, Unauthenticated):

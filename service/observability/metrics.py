@@ -44,6 +44,10 @@ CALLS = (
     "describe",
     "change",
     "changes",
+    "predict",
+    "classify",
+    "regress",
+    "infer",
     "other",
 )
 TRANSPORTS = ("http", "grpc")

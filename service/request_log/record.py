@@ -116,8 +116,12 @@ class RequestLog:
         )
         self._thread.start()
 
+    def samples(self) -> bool:
+        """Returns whether to record a request, at random."""
+        return random.random() < self._settings.record_rate  # noqa: S311 - no secret
+
     def offer(self, model: str, call: str, protobuf: bool, body: bytes) -> None:
-        """Records a request, or does not; never waits.
+        """Records a request, or drops it; never waits.
 
         Args:
           model: that answered it.
@@ -125,8 +129,7 @@ class RequestLog:
           protobuf: whether the body is a protobuf message; JSON otherwise.
           body: as it came, decompressed.
         """
-        # no secret
-        if random.random() >= self._settings.record_rate or len(body) > BODY_BYTES_MAX:  # noqa: S311
+        if len(body) > BODY_BYTES_MAX:
             return
         try:
             self._queue.put_nowait((model, RecordedRequest(call, protobuf, body, time.time())))

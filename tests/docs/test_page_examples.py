@@ -127,7 +127,8 @@ def several_versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servi
 
 def running(directory: Path) -> Iterator[Service]:
     options = ("--state-file", str(directory / "state.json"), "--admin-port", "0")
-    process = Process(directory / "bundles", *options, directory=directory)
+    protocols = ("--protocols", "tensorflow-serving,open-inference")
+    process = Process(directory / "bundles", *options, *protocols, directory=directory)
     try:
         process.event("ready")
         yield Service(process, directory)

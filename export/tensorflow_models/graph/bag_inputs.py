@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from bundle.format.identifiers import identifier
 from export.graphs.internals import join
 from export.graphs.loading import tf
-from export.graphs.walks import identifier, needed
+from export.graphs.walks import needed
 from export.recipe.schema import InputPart
 from export.tensorflow_models.graph.origins import sources_of
 

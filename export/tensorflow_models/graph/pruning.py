@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bundle.format import manifest
+from bundle.format.identifiers import distinct_identifiers
 from export.errors import NotConvertible, UsageError
 from export.front_end.calls import Call
 from export.front_end.interface import TracedTower
@@ -19,7 +20,7 @@ from export.graphs.functions import bytes_of, captures_of, line_of_reader, narro
 from export.graphs.internals import join, set_input
 from export.graphs.loading import tf
 from export.graphs.own_values import find_own_values
-from export.graphs.walks import PYTHON_CODE, Needed, distinct_identifiers, needed, resource
+from export.graphs.walks import PYTHON_CODE, Needed, needed, resource
 from export.recipe.schema import InputPart, TowerPart
 from export.tensorflow_models.frameworks.placeholders import line_of_early
 from export.tensorflow_models.graph.bag_inputs import add_bag_placeholders

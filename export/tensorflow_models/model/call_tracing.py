@@ -11,12 +11,13 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any, cast
 
+from bundle.format.identifiers import identifier
 from export.errors import ExportError, NotConvertible, UsageError
 from export.front_end.calls import Call
 from export.graphs.internals import current_line
 from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
-from export.graphs.walks import PYTHON_CODE, identifier
+from export.graphs.walks import PYTHON_CODE
 from export.model_code.definition_modules import explained
 from export.raised_errors import one_line
 from export.recipe.schema import InputPart

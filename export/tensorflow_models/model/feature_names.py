@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import chain, count
 from typing import Any
 
+from bundle.format.identifiers import distinct_identifiers
 from bundle.format.manifest import (
     CrossedIds,
     EmbeddedFeature,
@@ -20,7 +21,6 @@ from bundle.format.manifest import (
     lookup_tables_of,
 )
 from export.front_end.specs import DenseSpec, FeatureSpec, Keys, ModelSpec, TowerSpec
-from export.graphs.walks import distinct_identifiers
 from export.tensorflow_models.lookups.records import free_name, table_name
 
 Features = Mapping[str, FeatureSpec | DenseSpec]

@@ -12,11 +12,11 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
+from bundle.format.identifiers import identifier
 from bundle.format.manifest import GraphIds
 from export.front_end.specs import FeatureSpec
 from export.graphs.internals import join
 from export.graphs.loading import tf
-from export.graphs.walks import identifier
 from export.id_graphs.limits import limits_of
 from export.tensorflow_models.graph.input_paths import CallGraph, Values, per_example
 from export.tensorflow_models.graph.origins import sources_of

@@ -7,9 +7,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from bundle.format.identifiers import identifier
 from export.graphs.internals import join
 from export.graphs.loading import tf
-from export.graphs.walks import identifier, needed
+from export.graphs.walks import needed
 from export.tensorflow_models.graph.input_paths import per_example
 from export.tensorflow_models.lookups.records import Lookup
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from export.graphs.loading import tf
-from export.graphs.walks import distinct_identifiers, identifier, keeps_values, needed
+from export.graphs.walks import keeps_values, needed
 from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, trace
 
 
@@ -62,18 +62,3 @@ def test_needed_follows_control_inputs_without_outputs() -> None:
     names = {tensor.name for tensor in found.placeholders}
     assert names == {tensor.name for tensor in traced.inputs.values()}
     assert "Assert" in {operation.type for operation in found.operations}
-
-
-def test_identifiers_are_valid_and_distinct() -> None:
-    assert [identifier(name) for name in ("a b", "7", "", "class", "_x")] == [
-        "a_b",
-        "input_7",
-        "input_",
-        "input_class",
-        "input__x",
-    ]
-    assert distinct_identifiers(["a b", "a_b", "a-b"]) == {
-        "a b": "a_b",
-        "a_b": "a_b_",
-        "a-b": "a_b__",
-    }

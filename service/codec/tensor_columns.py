@@ -1,0 +1,281 @@
+"""Named tensors to the columns of a request.
+
+An input is sent in one of three forms, whatever the model took in training:
+
+  dense    NAME [n, ...]
+  ragged   NAME [m] (values), NAME_1 [n + 1] (row splits)
+  sparse   NAME [m, 2] (indices), NAME_1 [m] (values), NAME_2 [2] (dense shape)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features.columns import Column
+from bundle.format.identifiers import identifier
+from service.codec.tensor_signatures import EITHER, WEIGHTS, K, Signature, Tensor, TensorInput
+from service.config import ServiceSettings
+from service.engine.calls import check_offsets
+from service.engine.limits import check_queries
+from service.engine.names import SHOWN_CHARS, name_hint
+from service.errors import InvalidArgument
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Arrays of numbers, and of objects that are str or bytes, by the names of their tensors."""
+
+
+class Ragged(NamedTuple):
+    """Lists of values, in place of an array: a protocol may have such lists without row splits.
+
+    Attributes:
+      values: [m]
+      offsets: [n + 1] int64, as of a Column.
+    """
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64]
+
+
+SentArrays = Mapping[str, NDArray[Any] | Ragged]
+"""What a client sent, by the names of tensors."""
+_EMPTY: Mapping[str, type[Any]] = {
+    "string": object,
+    "float32": np.float32,
+    "int32": np.int64,
+    "int64": np.int64,
+    EITHER: np.int64,
+}
+"""What columns hold, by the type of an input."""
+
+
+class ColumnReader:
+    """Reads the columns of one request.
+
+    Attributes:
+      rows: The number of rows of the inputs so far; None: none was read.
+    """
+
+    def __init__(self, signature: Signature, arrays: SentArrays, settings: ServiceSettings) -> None:
+        """Creates the reader of what was sent for a signature."""
+        self.rows: int | None = None
+        self._first = ""
+        self._arrays = arrays
+        self._settings = settings
+        self._signature = signature
+        self._tensors = {tensor_input.tensor for tensor_input in signature.inputs}
+        self._read = set[str]()
+
+    def column(self, tensor_input: TensorInput) -> Column:
+        """Returns the column of an input whose first tensor was sent.
+
+        Raises:
+          InvalidArgument: Its tensors do not fit the input, or each other, or other inputs.
+        """
+        values, offsets, rows = self._values(tensor_input.tensor)
+        if self.rows is None:
+            self._first = tensor_input.tensor
+            check_queries(rows, self._settings)
+            self.rows = rows
+        elif rows != self.rows:
+            raise InvalidArgument(
+                f"input {tensor_input.tensor!r} has {rows} rows and {self._first!r} has "
+                f"{self.rows}; all inputs must have the same number of rows"
+            )
+        if offsets is None:
+            offsets = self._dense_offsets(tensor_input, values, rows)
+        weights = None
+        name = f"{tensor_input.tensor}{WEIGHTS}"
+        if tensor_input.weighted and name in self._arrays:
+            weight_values, _, _ = self._values(name)
+            weights = _converted(weight_values.reshape(-1), "float32", name)
+            if weights.size != values.size:
+                raise InvalidArgument(
+                    f"input {name!r} has {weights.size} weights for the {values.size} values of "
+                    f"{tensor_input.tensor!r}; one weight for each value was expected"
+                )
+        return Column(
+            _converted(values.reshape(-1), tensor_input.dtype, tensor_input.tensor),
+            offsets,
+            weights,
+        )
+
+    def k(self) -> int:
+        """Returns the number of neighbors: a number, or the same for each row."""
+        array = self._take(K)
+        if array.dtype.kind not in "iu" or not array.size or (array != array.flat[0]).any():
+            raise InvalidArgument(
+                f"input {K!r} is {_described(array)}; one integer, or the same for each row, was "
+                "expected"
+            )
+        k = int(array.flat[0])
+        if k < 1:
+            raise InvalidArgument(f"input {K!r} is {k}; 1 or more was expected")
+        return k
+
+    def check_unread(self, unread_inputs: tuple[str, ...]) -> None:
+        """Rejects tensors that no input takes.
+
+        Args:
+          unread_inputs: Inputs of the model that no tower reads, which may be sent.
+        """
+        ignored = {f"{identifier(name)}{end}" for name in unread_inputs for end in ("", "_1", "_2")}
+        for name in self._arrays:
+            if name not in self._read and name not in ignored:
+                names = [tensor.name for tensor in self._signature.tensors]
+                raise InvalidArgument(
+                    f"input {name[:SHOWN_CHARS]!r} is unknown to signature "
+                    f"{self._signature.name!r}; {name_hint(name, names, 'takes')}"
+                )
+
+    def _take(self, name: str) -> NDArray[Any]:
+        array = self._arrays[name]
+        if isinstance(array, Ragged):
+            raise InvalidArgument(f"input {name!r} holds lists of different lengths")
+        self._read.add(name)
+        return array
+
+    def _has(self, name: str) -> bool:
+        """Returns whether a further tensor of an input was sent, and is no input of its own."""
+        return name in self._arrays and name not in self._tensors
+
+    def _values(self, name: str) -> tuple[NDArray[Any], NDArray[np.int64] | None, int]:
+        """Returns the values in the tensors of an input, their offsets, and the number of rows;
+        offsets None: each row of a dense tensor has the same number of values.
+        """
+        if self._has(f"{name}_2"):
+            if not self._has(f"{name}_1"):
+                raise InvalidArgument(
+                    f"input {name!r} is sparse, and its values {name + '_1'!r} are missing"
+                )
+            values = self._take(f"{name}_1")
+            offsets = self._sparse_offsets(name, values)
+            return values, offsets, offsets.size - 1
+        ragged = self._arrays[name]
+        if isinstance(ragged, Ragged):
+            self._read.add(name)
+            return ragged.values, ragged.offsets, ragged.offsets.size - 1
+        values = self._take(name)
+        if self._has(f"{name}_1"):
+            splits = self._take(f"{name}_1")
+            offsets = _whole_numbers(splits, f"{name}_1", 1)
+            if values.ndim != 1:
+                raise InvalidArgument(
+                    f"input {name!r} is {_described(values)}; flat values were expected beside the "
+                    f"row splits {name + '_1'!r}"
+                )
+            check_offsets(offsets, max(0, offsets.size - 1), values.size, f"{name}_1")
+            return values, offsets, offsets.size - 1
+        if values.ndim == 0:
+            raise InvalidArgument(
+                f"input {name!r} is {_described(values)}; a tensor whose first axis counts the "
+                "rows was expected"
+            )
+        return values, None, len(values)
+
+    def _sparse_offsets(self, name: str, values: NDArray[Any]) -> NDArray[np.int64]:
+        indices = _whole_numbers(self._take(name), name, 2)
+        shape = _whole_numbers(self._take(f"{name}_2"), f"{name}_2", 1)
+        if values.ndim != 1 or indices.shape != (values.size, 2) or shape.size != 2:
+            raise InvalidArgument(
+                f"input {name!r}: indices are {_described(indices)}, values {_described(values)} "
+                f"and the dense shape {_described(shape)}; [m, 2], [m] and [2] were expected"
+            )
+        rows = int(shape[0])
+        check_queries(rows, self._settings)
+        owners = indices[:, 0]
+        if owners.size and (owners.min() < 0 or owners.max() >= rows):
+            raise InvalidArgument(f"input {name!r} has an index outside of its {rows} rows")
+        if (owners[1:] < owners[:-1]).any():
+            raise InvalidArgument(f"input {name!r}: the indices must be in the order of the rows")
+        return owners.searchsorted(np.arange(rows + 1)).astype(np.int64)
+
+    def _dense_offsets(
+        self, tensor_input: TensorInput, values: NDArray[Any], rows: int
+    ) -> NDArray[np.int64] | None:
+        """Returns the offsets of a dense tensor; None: the input has one value for each row.
+
+        Raises:
+          InvalidArgument: The tensor has another shape than the input.
+        """
+        width = math.prod(values.shape[1:])
+        is_other_width = tensor_input.shape is not None and math.prod(tensor_input.shape) != width
+        if is_other_width and not tensor_input.adjusted:
+            raise InvalidArgument(
+                f"input {tensor_input.tensor!r} is {_described(values)}; "
+                f"{shown_tensor(tensor_input.tensors[0])} was expected"
+            )
+        if tensor_input.shape == ():
+            return None
+        # Of a list, the number of rows is known by the offsets.
+        return np.arange(rows + 1, dtype=np.int64) * width
+
+
+def _whole_numbers(array: NDArray[Any], name: str, axes: int) -> NDArray[np.int64]:
+    """Returns the integers of a tensor with this number of axes."""
+    if array.dtype.kind not in "iu" or array.ndim != axes:
+        raise InvalidArgument(
+            f"input {name!r} is {_described(array)}; integers with {axes} axes were expected"
+        )
+    return array.astype(np.int64, copy=False)
+
+
+def _converted(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
+    """Returns flat values as columns have them: int64, float32 or objects that are str.
+
+    Raises:
+      InvalidArgument: They are of another kind, or do not fit.
+    """
+    if not values.size:  # an empty list has no kind
+        return np.empty(0, _EMPTY[dtype])
+    kind = values.dtype.kind
+    if dtype in ("string", EITHER) and kind in "OSU":
+        return _texts(values, name)
+    if dtype in ("int32", "int64", EITHER) and kind in "iu":
+        if values.dtype == np.uint64 and values.size and values.max() > np.iinfo(np.int64).max:
+            raise InvalidArgument(f"input {name!r} holds {values.max()}, which does not fit int64")
+        return values.astype(np.int64, copy=False)
+    if dtype == "float32" and kind in "fiu":
+        with np.errstate(over="ignore"):
+            numbers = values.astype(np.float32, copy=False)
+        if kind == "f" and values.itemsize > numbers.itemsize:
+            lost = np.isinf(numbers) & np.isfinite(values)
+            if lost.any():
+                raise InvalidArgument(
+                    f"input {name!r} holds {values[lost][0]}, which exceeds float32"
+                )
+        return numbers
+    raise InvalidArgument(f"input {name!r} is {_dtype_name(values)}; {dtype} was expected")
+
+
+def _texts(values: NDArray[Any], name: str) -> NDArray[Any]:
+    try:
+        texts = [_text(value) for value in values.tolist()]
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"input {name!r} holds bytes that are not UTF-8") from None
+    return np.array(texts, dtype=object)
+
+
+def _text(value: str | bytes) -> str:
+    if isinstance(value, bytes):
+        return value.decode()
+    return value
+
+
+def _dtype_name(array: NDArray[Any]) -> str:
+    if array.dtype.kind in "OSU":
+        return "string"
+    return str(array.dtype.name)
+
+
+def _described(array: NDArray[Any]) -> str:
+    return f"{_dtype_name(array)} of shape {list(array.shape)}"
+
+
+def shown_tensor(tensor: Tensor) -> str:
+    """Returns a tensor as error messages describe it."""
+    return f"{tensor.dtype} of shape {list(tensor.shape)}"

@@ -1,0 +1,269 @@
+"""Named tensors to requests of the engine, and its responses to named tensors. What reads and
+writes the messages of a protocol adds nothing but its own form of tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features.columns import Column
+from bundle.tables.offsets import lengths_of
+from service.codec.request_messages import request_message
+from service.codec.tensor_columns import Arrays, ColumnReader, SentArrays, shown_tensor
+from service.codec.tensor_signatures import (
+    K,
+    Signature,
+    Tensor,
+    find_signature,
+)
+from service.config import ServiceSettings
+from service.engine import calls
+from service.engine.engine import Engine
+from service.engine.limits import at_most
+from service.engine.names import SHOWN_CHARS, name_hint
+from service.errors import InvalidArgument, ServiceError
+from service.security.principal import Principal, authorize
+from service.versions.version import ModelVersion
+
+_NO_ID: Mapping[str, int | str] = {"int64": -1, "string": ""}
+"""What fills up the ids of a query that has fewer than k neighbors."""
+_NO_SCORE = np.finfo(np.float32).min
+"""The score beside it. An infinity would have no place in JSON."""
+
+
+class SentTensors(NamedTuple):
+    """The request of a client.
+
+    Attributes:
+      signature: Its name; "": the default.
+      arrays: By the names of tensors; "" is that of the only input.
+      outputs: The outputs that are returned, in this order; (): all.
+      are_features: Whether the names are those of features in `tf.Example`, of which others than
+        the inputs are ignored.
+    """
+
+    target: calls.Target
+    signature: str
+    arrays: SentArrays
+    outputs: tuple[str, ...] = ()
+    are_features: bool = False
+
+
+class ReturnedTensors(NamedTuple):
+    """The response to a client: the outputs that it requested, in the order of the request, or all
+    of the signature in its order.
+    """
+
+    model: str
+    version: int
+    signature: Signature
+    arrays: Arrays
+
+
+class TensorExchange:
+    """One request of a protocol and the response to it: what `Dataplane.call` reads and writes.
+
+    Attributes:
+      name: The name of the call, as in metrics.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        principal: Principal | None,
+        read_message: Callable[[bytes, calls.Target | None, ServiceSettings], SentTensors],
+        write_message: Callable[[ReturnedTensors], bytes],
+        model_of: Callable[[bytes], str],
+        computed: Collection[str] = ("embed", "rank", "retrieve"),
+    ) -> None:
+        """Creates the exchange of one request.
+
+        Args:
+          name: See above.
+          engine: Has the versions whose signatures requests name.
+          principal: The client.
+          read_message: Reads the body of a request; the target is that of its URL, if there is one.
+          write_message: Writes the body of a response.
+          model_of: Returns the model that a body without a URL names, as far as it can be found
+            before the body is parsed; else "".
+          computed: The calls of the engine whose results the call can return.
+        """
+        self.name = name
+        self.model_of = model_of
+        self._engine = engine
+        self._principal = principal
+        self._read_message = read_message
+        self._write_message = write_message
+        self._computed = computed
+        self._signature: Signature
+        self._request: calls.Request
+        self._outputs: tuple[str, ...]
+
+    def read(
+        self, body: bytes, is_protobuf: bool, url: calls.Target | None, settings: ServiceSettings
+    ) -> tuple[calls.Request, bool]:
+        """Returns the request that a body holds; see `Operation.read`."""
+        del is_protobuf  # there is one form
+        tensors = self._read_message(body, url, settings)
+        # Its model may not have been known before it was parsed.
+        authorize(self._principal, tensors.target.model)
+        with self._engine.lease(tensors.target) as version:
+            self._signature = find_signature(version, tensors.signature)
+            if self._signature.call not in self._computed:
+                raise InvalidArgument(
+                    f"{self.name} cannot return what signature {self._signature.name!r} computes; "
+                    f"a signature that computes {' or '.join(self._computed)} was expected"
+                )
+            self._outputs = _requested_outputs(self._signature, tensors.outputs)
+            self._request = request_of(version, self._signature, tensors, settings)
+        return self._request, False
+
+    def write(self, answer: calls.Answer) -> bytes:
+        """Returns the body of the response.
+
+        Raises:
+          ServiceError: A row of the request has no result.
+        """
+        every = tensors_of(self._signature, self._request, answer)
+        arrays = {name: every[name] for name in self._outputs}
+        return self._write_message(
+            ReturnedTensors(answer.model, answer.version, self._signature, arrays)
+        )
+
+    def recorded(
+        self, request: calls.Request, is_protobuf: bool, body: bytes
+    ) -> tuple[str, bool, bytes]:
+        """Returns what the request log keeps; see `Operation.recorded`."""
+        del is_protobuf, body
+        return self._signature.call, True, request_message(request).SerializeToString()
+
+
+def _requested_outputs(signature: Signature, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the outputs that are returned.
+
+    Raises:
+      InvalidArgument: The signature does not have one of them.
+    """
+    returned = tuple([output.name for output in signature.outputs])
+    for name in names:
+        if name not in returned:
+            raise InvalidArgument(
+                f"output {name[:SHOWN_CHARS]!r} is unknown to signature {signature.name!r}; "
+                f"{name_hint(name, returned, 'returns')}"
+            )
+    return names or returned
+
+
+def request_of(
+    version: ModelVersion, signature: Signature, tensors: SentTensors, settings: ServiceSettings
+) -> calls.Request:
+    """Returns the request of the engine that computes a signature.
+
+    Raises:
+      InvalidArgument: A tensor is missing or unknown, or has another dtype or shape; names it.
+      TooLarge: There are more tensors or rows than the limits.
+    """
+    arrays = _by_tensor(signature, tensors)
+    at_most(settings, "max_features", len(arrays), "request")
+    reader = ColumnReader(signature, arrays, settings)
+    columns = {}
+    for tensor_input in signature.inputs:
+        if tensor_input.tensor in arrays:
+            columns[tensor_input.name] = reader.column(tensor_input)
+        elif tensor_input.required:
+            raise InvalidArgument(
+                f"input {tensor_input.tensor!r} of signature {signature.name!r} is missing; "
+                f"{shown_tensor(tensor_input.tensors[0])} was expected"
+            )
+    k = calls.K_DEFAULT
+    if signature.takes_k and K in arrays:
+        k = reader.k()
+    if not tensors.are_features:
+        reader.check_unread(version.manifest.unread_inputs)
+
+    if signature.call == "retrieve":
+        return calls.Retrieval(tensors.target, context=columns, index=signature.computed_by, k=k)
+    if signature.call == "embed":
+        return calls.Embedding(tensors.target, tower=signature.computed_by, features=columns)
+    return _ranking(signature, tensors.target, columns, reader.rows or 1)
+
+
+def _by_tensor(signature: Signature, request: SentTensors) -> SentArrays:
+    """Returns what was sent by the names of tensors."""
+    if request.are_features:
+        tensors = {tensor_input.name: tensor_input.tensor for tensor_input in signature.inputs}
+        return {tensors.get(name, name): array for name, array in request.arrays.items()}
+    if "" not in request.arrays:
+        return request.arrays
+    names = [tensor_input.tensor for tensor_input in signature.inputs]
+    if len(names) > 1:
+        raise InvalidArgument(
+            f"the values have no name; signature {signature.name!r} takes {', '.join(names)}"
+        )
+    return {names[0]: request.arrays[""]}
+
+
+def _ranking(
+    signature: Signature, target: calls.Target, columns: Mapping[str, Column], rows: int
+) -> calls.Ranking:
+    """Returns the ranking of rows that are a context and a candidate at once."""
+    roles = {tensor_input.name: tensor_input.role for tensor_input in signature.inputs}
+    context = {name: column for name, column in columns.items() if roles[name] == "context"}
+    candidates = {name: column for name, column in columns.items() if roles[name] != "context"}
+    # One context owns all rows if no context is sent, as it owns the only row.
+    offsets = None
+    if rows > 1 and context:
+        offsets = np.arange(rows + 1, dtype=np.int64)
+    return calls.Ranking(
+        target,
+        context=context,
+        candidate_features=candidates,
+        offsets=offsets,
+        heads=tuple([output.name for output in signature.outputs]),
+        tower=signature.computed_by,
+    )
+
+
+def tensors_of(
+    signature: Signature, request: calls.Request, answer: Any
+) -> dict[str, NDArray[Any]]:
+    """Returns the outputs of a signature.
+
+    Args:
+      signature: What `request_of` was called with.
+      request: What it returned.
+      answer: The engine's.
+
+    Raises:
+      ServiceError: A row of the request cannot be ranked.
+    """
+    if isinstance(request, calls.Retrieval):
+        return _neighbors(signature, request.k, answer)
+    if isinstance(answer, calls.Embedded):
+        (output,) = signature.outputs
+        return {output.name: _shaped(answer.vectors, output)}
+    if answer.failed:
+        raise ServiceError(answer.failed[0].message)
+    return {output.name: _shaped(answer.heads[output.name], output) for output in signature.outputs}
+
+
+def _shaped(array: NDArray[Any], output: Tensor) -> NDArray[Any]:
+    """Returns an output of n rows in the shape that the tower returns."""
+    return array.reshape(len(array), *output.shape[1:])
+
+
+def _neighbors(signature: Signature, k: int, answer: calls.Retrieved) -> dict[str, NDArray[Any]]:
+    """Returns the neighbors of n queries, filled up to k, and how many each query has."""
+    ids_output, scores_output, counts_output = signature.outputs
+    counts = lengths_of(answer.offsets)
+    is_neighbor = np.arange(k) < counts[:, np.newaxis]
+    ids = np.full(is_neighbor.shape, _NO_ID[ids_output.dtype], answer.ids.dtype)
+    scores = np.full(is_neighbor.shape, _NO_SCORE, np.float32)
+    ids[is_neighbor] = answer.ids
+    scores[is_neighbor] = answer.scores
+    return {ids_output.name: ids, scores_output.name: scores, counts_output.name: counts}

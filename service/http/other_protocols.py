@@ -1,0 +1,79 @@
+"""Protocols of other servers over HTTP: their calls pass through the same admission, middleware and
+data plane as rowcast's own, and their errors have their own form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fastapi import FastAPI
+from starlette.types import Scope
+
+from service.codec.failures import Failure
+from service.codec.tensors import TensorExchange
+from service.dataplane import Dataplane
+
+
+class ErrorResponse(NamedTuple):
+    """The form of a failure in a protocol."""
+
+    status: int
+    media_type: str
+    body: bytes
+
+
+class HttpCall(NamedTuple):
+    """A call whose headers were accepted.
+
+    Attributes:
+      exchange: Reads the body and writes the response.
+      response_headers: Returns the headers of the response, once it is written; without its length.
+    """
+
+    exchange: TensorExchange
+    response_headers: Callable[[], list[tuple[bytes, bytes]]]
+
+
+@dataclass(frozen=True)
+class OtherProtocol:
+    """A protocol over HTTP.
+
+    Attributes:
+      calls: The paths of calls, which are sent by POST: a group `model`, a group `call` with the
+        name of the call as in metrics unless there is one call, and `version` and `label` where
+        paths can name them.
+      pages: The paths of everything else.
+      call_name: The name of the only call; "": the paths name it.
+      probes: The paths of health checks, which are open to everybody.
+      start: Accepts a call by its scope, whose state has `context` and `headers`, or raises
+        ServiceError. The body was not read yet.
+      error: Returns a failure in the form of the protocol.
+      add_pages: Adds everything that is no call to the application. Its routes come before
+        rowcast's own.
+    """
+
+    calls: re.Pattern[str]
+    pages: re.Pattern[str]
+    start: Callable[[Dataplane, Scope], HttpCall]
+    error: Callable[[Failure], ErrorResponse]
+    add_pages: Callable[[FastAPI, Dataplane], None]
+    call_name: str = ""
+    probes: frozenset[str] = frozenset()
+
+    def match(self, path: str) -> dict[str, str | None] | None:
+        """Returns what the path of a call names; None: it is no call of the protocol."""
+        named = self.calls.fullmatch(path)
+        if named is None:
+            return None
+        return {"version": None, "label": None, "call": self.call_name, **named.groupdict()}
+
+
+def protocol_of(protocols: Sequence[OtherProtocol], path: str) -> OtherProtocol | None:
+    """Returns the protocol whose path it is; None: it is one of rowcast's own."""
+    for protocol in protocols:
+        if protocol.calls.fullmatch(path) or protocol.pages.fullmatch(path):
+            return protocol
+    return None

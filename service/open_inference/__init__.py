@@ -1,0 +1,1 @@
+"""The Open Inference Protocol, which KServe and Triton speak, over both transports."""

@@ -1,0 +1,420 @@
+"""The protocol over both transports: its paths over HTTP, and its methods over gRPC.
+
+What describes the service and its models is one JSON value for both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version as installed_version
+from typing import Any
+
+import grpc
+import numpy as np
+from fastapi import FastAPI, Request
+from google.protobuf.message import Message
+from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
+
+from service.codec import json, protobuf
+from service.codec.columns import fields
+from service.codec.failures import Failure
+from service.codec.message_fields import model_name_of
+from service.codec.metadata import JSON, Headers, media_type_of
+from service.codec.stubs import open_inference_pb2 as pb
+from service.codec.tensor_signatures import Tensor, find_signature
+from service.codec.tensors import ReturnedTensors, SentTensors, TensorExchange
+from service.codec.value_messages import fill
+from service.config import ServiceSettings
+from service.dataplane import Dataplane
+from service.engine.calls import Target
+from service.engine.context import RequestContext
+from service.engine.engine import Engine
+from service.errors import TRANSPORT_STATUS, InvalidArgument, NotReady, ServiceError, Unimplemented
+from service.grpc_api.servicer import GrpcService
+from service.http.calls import BodyReader, target_of
+from service.http.other_protocols import ErrorResponse, HttpCall, OtherProtocol
+from service.open_inference.messages import (
+    HEADER_LENGTH,
+    OCTET_STREAM,
+    Inference,
+    read_body,
+    read_message,
+    response_body,
+    response_message,
+    typed_parameter,
+)
+from service.open_inference.tensors import BYTES, datatype_of
+from service.security.principal import authorize, authorize_all
+
+SERVICE = "inference.GRPCInferenceService"
+INFER = "infer"
+"""The name of the call, as in metrics."""
+PLATFORM = "rowcast"
+EXTENSIONS = ("binary_tensor_data", "model_repository")
+LIVE = "/v2/health/live"
+READY = "/v2/health/ready"
+_MODEL = "/v2/models/{model}"
+_VERSION = f"{_MODEL}/versions/{{version}}"
+_STATES = {
+    "available": "READY",
+    "kept": "READY",
+    "loading": "LOADING",
+    "retiring": "UNLOADING",
+    "failed": "UNAVAILABLE",
+}
+"""The words of Triton's repository for the states of versions."""
+
+
+def server_metadata() -> dict[str, Any]:
+    """Returns what the service is."""
+    version = installed_version("rowcast")
+    return {"name": "rowcast", "version": version, "extensions": list(EXTENSIONS)}
+
+
+def model_metadata(engine: Engine, target: Target) -> dict[str, Any]:
+    """Returns the inputs and outputs of the default signature of a version, and the versions of
+    its model that requests can name.
+
+    Raises:
+      ServiceError: The version is not served.
+    """
+    with engine.lease(target) as version:
+        signature = find_signature(version, "")
+        states = engine.models().get(version.model, ())
+        return {
+            "name": version.model,
+            "versions": [str(state.version) for state in states if state.is_loaded],
+            "platform": PLATFORM,
+            "inputs": [_tensor_metadata(tensor) for tensor in signature.tensors],
+            "outputs": [_tensor_metadata(tensor) for tensor in signature.outputs],
+        }
+
+
+def is_model_ready(engine: Engine, target: Target) -> bool:
+    """Returns whether a version serves requests; a model that does not exist is not ready."""
+    try:
+        engine.lease(target).release()
+    except ServiceError:
+        return False
+    return not engine.problem
+
+
+def repository_index(engine: Engine, ready: bool) -> list[dict[str, str]]:
+    """Returns all versions of all models.
+
+    Args:
+      engine: Has the models.
+      ready: Whether to leave out those that serve no requests.
+    """
+    return [
+        {
+            "name": model,
+            "version": str(state.version),
+            "state": _STATES[state.state],
+            "reason": state.problem,
+        }
+        for model, states in engine.models().items()
+        for state in states
+        if state.is_loaded or not ready
+    ]
+
+
+def _tensor_metadata(tensor: Tensor) -> dict[str, Any]:
+    datatype = BYTES
+    if tensor.dtype != "string":
+        datatype = datatype_of(np.dtype(tensor.dtype))
+    return {"name": tensor.name, "datatype": datatype, "shape": list(tensor.shape)}
+
+
+class _HttpInference:
+    """One inference over HTTP."""
+
+    def __init__(self, header_length: str | None) -> None:
+        self._header_length = header_length
+        self._inference: Inference
+        self._response_headers = [(b"content-type", JSON.encode())]
+
+    def read(self, body: bytes, url: Target | None, settings: ServiceSettings) -> SentTensors:
+        """Reads the body of the request."""
+        self._inference = read_body(body, self._header_length, settings)
+        return _sent(url or Target(), self._inference)
+
+    def write(self, returned: ReturnedTensors) -> bytes:
+        """Writes the body of the response."""
+        text, parts = response_body(self._inference, returned)
+        if parts:
+            self._response_headers = [
+                (b"content-type", OCTET_STREAM.encode()),
+                (HEADER_LENGTH.encode(), b"%d" % len(text)),
+            ]
+        return b"".join([text, *parts])
+
+    def response_headers(self) -> list[tuple[bytes, bytes]]:
+        """Returns the headers of the response that was written."""
+        return self._response_headers
+
+
+def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
+    context: RequestContext = scope["state"]["context"]
+    _check_media_type(scope["state"]["headers"])
+    inference = _HttpInference(_header_length(scope))
+    exchange = TensorExchange(
+        INFER, dataplane.engine, context.principal, inference.read, inference.write, _no_model
+    )
+    return HttpCall(exchange, inference.response_headers)
+
+
+def _check_media_type(headers: Headers) -> None:
+    """Rejects a body that is declared to be something else, or that a web page sent without a type:
+    browsers let any page do so.
+    """
+    content_type = headers.get("content-type", "")
+    accepted = [JSON, OCTET_STREAM]
+    if "origin" not in headers:
+        accepted.append("")
+    if media_type_of(content_type) not in accepted:
+        expected = f"{JSON} or {OCTET_STREAM}"
+        raise InvalidArgument.of_field("content-type", repr(content_type[:80]), expected)
+
+
+def _header_length(scope: Scope) -> str | None:
+    """Returns the header with the size of the JSON; None if there is none. Of one that was sent
+    twice, the last counts, as in admission.
+    """
+    length = None
+    for name, value in scope["headers"]:
+        if name == HEADER_LENGTH.encode():
+            length = value.decode("latin-1")
+    return length
+
+
+def _no_model(_: bytes) -> str:
+    return ""  # the URL names it
+
+
+def _error(failure: Failure) -> ErrorResponse:
+    status = TRANSPORT_STATUS[failure.code].http
+    return ErrorResponse(status, JSON, json.dump({"error": failure.message}))
+
+
+def _sent(target: Target, inference: Inference) -> SentTensors:
+    names = tuple([output.name for output in inference.outputs])
+    return SentTensors(target, inference.signature_name, inference.tensors, names)
+
+
+class _Pages:
+    """Everything but inference, over HTTP."""
+
+    def __init__(self, dataplane: Dataplane) -> None:
+        self._dataplane = dataplane
+        self._engine = dataplane.engine
+        self._bodies = BodyReader(dataplane)
+
+    async def live(self) -> Response:
+        """Responds while the process should be left running."""
+        return JSONResponse({"live": True})
+
+    async def ready(self) -> Response:
+        """Responds whether requests should be sent here, and if not, why."""
+        self._check_ready()
+        return JSONResponse({"live": True, "ready": True})
+
+    async def describe_server(self) -> Response:
+        """Describes the service."""
+        return JSONResponse(server_metadata())
+
+    async def describe_model(
+        self, request: Request, model: str, version: str | None = None
+    ) -> Response:
+        """Describes the default signature of a model."""
+        target = self._target(request, model, version)
+        return JSONResponse(model_metadata(self._engine, target))
+
+    async def model_ready(
+        self, request: Request, model: str, version: str | None = None
+    ) -> Response:
+        """Responds whether a model serves requests, and if not, why."""
+        target = self._target(request, model, version)
+        with self._engine.lease(target) as served:
+            name = served.model
+        self._check_ready()
+        return JSONResponse({"name": name, "ready": True})
+
+    async def index(self, request: Request) -> Response:
+        """Lists all versions of all models."""
+        context: RequestContext = request.state.context
+        context.call = "models"
+        authorize_all(context.principal)
+        only_ready = False
+        try:
+            body = await self._bodies.read(context, request.state.headers, request.receive)
+            if body:
+                value = json.parse(body, self._dataplane.settings)
+                options = fields(value, ("ready", "repository_name"), "body")
+                only_ready = typed_parameter(options, "ready", False, "body")
+        finally:
+            self._dataplane.budget.release(context)
+        return JSONResponse(repository_index(self._engine, only_ready))
+
+    async def change_repository(self) -> Response:
+        """Rejects to load or unload a model."""
+        raise Unimplemented("loading and unloading are not provided; `rowcast-serve ctl` does both")
+
+    def _check_ready(self) -> None:
+        if problem := self._engine.problem:
+            raise NotReady(problem)
+
+    def _target(self, request: Request, model: str, version: str | None) -> Target:
+        context: RequestContext = request.state.context
+        context.call = "model"
+        context.model = model
+        authorize(context.principal, model)
+        return target_of(model, version)
+
+
+def _add_pages(app: FastAPI, dataplane: Dataplane) -> None:
+    pages = _Pages(dataplane)
+    read_only: dict[str, Callable[..., Any]] = {
+        "/v2": pages.describe_server,
+        "/v2/": pages.describe_server,
+        LIVE: pages.live,
+        READY: pages.ready,
+        _MODEL: pages.describe_model,
+        _VERSION: pages.describe_model,
+        f"{_MODEL}/ready": pages.model_ready,
+        f"{_VERSION}/ready": pages.model_ready,
+    }
+    for path, endpoint in read_only.items():
+        app.add_api_route(path, endpoint, methods=["GET", "HEAD"], include_in_schema=False)
+    app.add_api_route(
+        "/v2/repository/index", pages.index, methods=["POST"], include_in_schema=False
+    )
+    for action in ("load", "unload"):
+        app.add_api_route(
+            f"/v2/repository/models/{{model}}/{action}",
+            pages.change_repository,
+            methods=["POST"],
+            include_in_schema=False,
+        )
+
+
+HTTP = OtherProtocol(
+    calls=re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/infer"),
+    pages=re.compile(r"/v2(?:/.*)?"),
+    start=_start,
+    error=_error,
+    add_pages=_add_pages,
+    call_name=INFER,
+    probes=frozenset({LIVE, READY}),
+)
+
+
+class Servicer:
+    """The methods over gRPC: serialized messages in and out.
+
+    `CallInterceptor` has authenticated the client, and admitted and read the message.
+    """
+
+    def __init__(self, dataplane: Dataplane) -> None:
+        self._dataplane = dataplane
+        self._engine = dataplane.engine
+
+    async def infer(self, request: bytes, context: RequestContext) -> bytes:
+        """Computes the outputs of a signature."""
+        inference = _GrpcInference()
+        exchange = TensorExchange(
+            INFER, self._engine, context.principal, inference.read, inference.write, model_name_of
+        )
+        (response,) = await self._dataplane.call(exchange, request, True, None, context)
+        return response
+
+    async def server_live(self, _: bytes, __: RequestContext) -> bytes:
+        """Responds while the process should be left running."""
+        return _bytes_of(pb.ServerLiveResponse(live=True))
+
+    async def server_ready(self, _: bytes, __: RequestContext) -> bytes:
+        """Responds whether requests should be sent here."""
+        return _bytes_of(pb.ServerReadyResponse(ready=not self._engine.problem))
+
+    async def model_ready(self, request: bytes, context: RequestContext) -> bytes:
+        """Responds whether a model serves requests."""
+        target = self._target(pb.ModelReadyRequest, request, context)
+        return _bytes_of(pb.ModelReadyResponse(ready=is_model_ready(self._engine, target)))
+
+    async def describe_server(self, _: bytes, __: RequestContext) -> bytes:
+        """Describes the service."""
+        return _filled(pb.ServerMetadataResponse(), server_metadata())
+
+    async def describe_model(self, request: bytes, context: RequestContext) -> bytes:
+        """Describes the default signature of a model."""
+        target = self._target(pb.ModelMetadataRequest, request, context)
+        return _filled(pb.ModelMetadataResponse(), model_metadata(self._engine, target))
+
+    async def index(self, request: bytes, context: RequestContext) -> bytes:
+        """Lists all versions of all models."""
+        message = protobuf.parse_small(pb.RepositoryIndexRequest, request)
+        authorize_all(context.principal)
+        models = repository_index(self._engine, message.ready)
+        return _filled(pb.RepositoryIndexResponse(), {"models": models})
+
+    def _target(self, message_class: type[Any], request: bytes, context: RequestContext) -> Target:
+        message = protobuf.parse_small(message_class, request)
+        context.model = message.name
+        authorize(context.principal, message.name)
+        return target_of(message.name, message.version or None)
+
+
+class _GrpcInference:
+    """One inference over gRPC."""
+
+    def __init__(self) -> None:
+        self._inference: Inference
+
+    def read(self, body: bytes, _: Target | None, settings: ServiceSettings) -> SentTensors:
+        """Reads the message of the request."""
+        protobuf.check_size(pb.ModelInferRequest, body, settings)
+        message = protobuf.parse(pb.ModelInferRequest, body)
+        self._inference = read_message(message, settings)
+        return _sent(target_of(message.model_name, message.model_version or None), self._inference)
+
+    def write(self, returned: ReturnedTensors) -> bytes:
+        """Writes the message of the response."""
+        return _bytes_of(response_message(self._inference, returned))
+
+
+def _bytes_of(message: Message) -> bytes:
+    return bytes(message.SerializeToString())
+
+
+def _filled(message: Message, value: dict[str, Any]) -> bytes:
+    fill(message, value)
+    return _bytes_of(message)
+
+
+_METHODS = {
+    "ModelInfer": (INFER, Servicer.infer),
+    "ServerLive": ("other", Servicer.server_live),
+    "ServerReady": ("other", Servicer.server_ready),
+    "ServerMetadata": ("other", Servicer.describe_server),
+    "ModelReady": ("model", Servicer.model_ready),
+    "ModelMetadata": ("model", Servicer.describe_model),
+    "RepositoryIndex": ("models", Servicer.index),
+}
+"""The name of the call, as in metrics, and what responds to it, by method. The other methods of the
+protocol are not provided.
+"""
+
+
+def _register(dataplane: Dataplane, server: Any) -> None:
+    servicer = Servicer(dataplane)
+    handlers = {
+        name: grpc.unary_unary_rpc_method_handler(partial(respond, servicer))
+        for name, (_, respond) in _METHODS.items()
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+
+GRPC = (GrpcService(SERVICE, {name: call for name, (call, _) in _METHODS.items()}, _register),)

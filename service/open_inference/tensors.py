@@ -1,0 +1,324 @@
+"""The tensors of the protocol in its three forms: JSON, bytes, and the fields of a message.
+
+What a request says about a tensor is compared with what it sends before anything is allocated.
+
+Sources: specification/protocol/inference_rest.md of
+https://github.com/kserve/open-inference-protocol; for bytes, docs/protocol/extension_binary_data.md
+of https://github.com/triton-inference-server/server.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.codec.columns import SHOWN_MAX, shown
+from service.codec.stubs import open_inference_pb2 as pb
+from service.errors import InvalidArgument
+
+AXES_MAX = 8
+"""Maximum number of axes of a tensor, as of a value in JSON."""
+BYTES = "BYTES"
+_OBJECT = np.dtype(object)
+_LENGTH = struct.Struct("<I")
+"""In front of each element of a BYTES tensor."""
+_DTYPES = {
+    "BOOL": np.dtype(np.bool_),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+    BYTES: _OBJECT,
+}
+_DATATYPES = {dtype: name for name, dtype in _DTYPES.items()}
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    BYTES: "bytes_contents",
+}
+"""The field of a message that holds the elements of a datatype. FP16 has none."""
+_KINDS: dict[str, tuple[set[type], str]] = {
+    "b": ({bool}, "true or false"),
+    "i": ({int}, "an integer"),
+    "u": ({int}, "an integer"),
+    "f": ({int, float}, "a number"),
+    "O": ({str}, "a string"),
+}
+"""The Python types that JSON elements may have, by the kind of a dtype."""
+
+
+@dataclass(frozen=True)
+class InputTensor:
+    """What a request says about one of its tensors.
+
+    Attributes:
+      name: The name, as the client sent it.
+      datatype: A key of `_DTYPES`.
+      shape: The size of each axis.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    @property
+    def where(self) -> str:
+        """Returns what errors call the tensor."""
+        return _where(self.name)
+
+    @property
+    def size(self) -> int:
+        """Returns the number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Returns the dtype of its array; object, for strings."""
+        return _DTYPES[self.datatype]
+
+
+def input_tensor(name: str, datatype: str, shape: Sequence[Any]) -> InputTensor:
+    """Checks what a request says about a tensor.
+
+    Args:
+      name: The name of the tensor.
+      datatype: The datatype as sent.
+      shape: The sizes of the axes as sent.
+
+    Raises:
+      InvalidArgument: The datatype is unknown, or the shape has too many axes or a size that is no
+        size.
+    """
+    where = _where(name)
+    if datatype not in _DTYPES:
+        expected = f"one of {', '.join(_DTYPES)}"
+        raise InvalidArgument.of_field(f"{where}.datatype", shown(datatype), expected)
+    if len(shape) > AXES_MAX:
+        axes = f"{len(shape)} axes"
+        raise InvalidArgument.of_field(f"{where}.shape", axes, f"at most {AXES_MAX}", "has")
+    for size in shape:
+        if type(size) is not int or size < 0:
+            expected = "an integer of at least 0"
+            raise InvalidArgument.of_field(f"{where}.shape", shown(size), expected, "holds")
+    return InputTensor(name, datatype, tuple(shape))
+
+
+def read_bytes(tensor: InputTensor, data: bytes | memoryview) -> NDArray[Any]:
+    """Returns a tensor whose elements were sent as bytes.
+
+    Args:
+      tensor: What the request says about it.
+      data: The elements, little-endian and in row-major order. Each element of a BYTES tensor
+        follows its length.
+
+    Returns:
+      [shape] of the tensor's dtype. Numbers are not copied.
+
+    Raises:
+      InvalidArgument: There are fewer or more bytes than the shape needs, or a string is not
+        UTF-8.
+    """
+    if tensor.dtype == _OBJECT:
+        return _array(tensor, _strings(tensor, memoryview(data)))
+    expected = tensor.size * tensor.dtype.itemsize
+    if len(data) != expected:
+        raise _misfit(tensor, f"{len(data)} bytes", f"{expected} for {_shown(tensor)}")
+    array = np.frombuffer(data, tensor.dtype)
+    if tensor.dtype == np.bool_ and np.count_nonzero(array.view(np.uint8) > 1):
+        raise _misfit(tensor, "a byte other than 0 and 1", "one of them for BOOL", "holds")
+    return array.reshape(tensor.shape)
+
+
+def read_json(tensor: InputTensor, data: Any) -> NDArray[Any]:
+    """Returns a tensor whose elements were sent as JSON.
+
+    Args:
+      tensor: What the request says about it.
+      data: A list of all elements in row-major order, or lists nested as the shape says.
+
+    Returns:
+      [shape] of the tensor's dtype.
+
+    Raises:
+      InvalidArgument: The lists do not have the shape, or an element is not of the datatype.
+    """
+    values = _flat(tensor, data)
+    kinds, expected = _KINDS[tensor.dtype.kind]
+    if not set(map(type, values)) <= kinds:
+        odd = next(value for value in values if type(value) not in kinds)
+        raise _misfit(tensor, shown(odd), f"{expected} for {tensor.datatype}", "holds")
+    return _array(tensor, values)
+
+
+def read_contents(tensor: InputTensor, contents: pb.InferTensorContents) -> NDArray[Any]:
+    """Returns a tensor whose elements were sent as a field of a message.
+
+    Args:
+      tensor: What the request says about it.
+      contents: The message with the elements.
+
+    Returns:
+      [shape] of the tensor's dtype.
+
+    Raises:
+      InvalidArgument: The elements are in the field of another datatype, are fewer or more than
+        the shape needs, or do not fit the datatype.
+    """
+    expected = _CONTENTS.get(tensor.datatype)
+    where = f"{tensor.where}.contents"
+    if expected is None:
+        raise InvalidArgument.of_field(where, tensor.datatype, "raw_input_contents", "holds")
+    for field, _ in contents.ListFields():
+        if field.name != expected:
+            name = f"{expected} for {tensor.datatype}"
+            raise InvalidArgument.of_field(where, field.name, name, "has")
+    values = list(getattr(contents, expected))
+    _check_count(tensor, len(values))
+    if tensor.dtype == _OBJECT:
+        values = [_text(tensor, value) for value in values]
+    return _array(tensor, values)
+
+
+def datatype_of(dtype: np.dtype[Any]) -> str:
+    """Returns the protocol's name of a dtype."""
+    return _DATATYPES[dtype]
+
+
+def bytes_of(array: NDArray[Any]) -> bytes:
+    """Returns the elements of an output as bytes: strings, each after its length, or numbers."""
+    if array.dtype != _OBJECT:
+        return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    encoded = [text.encode() for text in array.reshape(-1).tolist()]
+    parts = chain.from_iterable((_LENGTH.pack(len(text)), text) for text in encoded)
+    return b"".join(parts)
+
+
+def json_of(array: NDArray[Any]) -> Any:
+    """Returns the elements of an output as a value that `codec.json` writes, in row-major order."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.dtype == _OBJECT:
+        return flat.tolist()
+    return flat
+
+
+def _strings(tensor: InputTensor, data: memoryview) -> list[str]:
+    """Returns the elements of a BYTES tensor, each of which follows its length."""
+    shortest = tensor.size * _LENGTH.size
+    if len(data) < shortest:
+        expected = f"{shortest} or more for {_shown(tensor)}"
+        raise _misfit(tensor, f"{len(data)} bytes", expected)
+    texts = []
+    start = 0
+    for number in range(tensor.size):
+        end = start + _LENGTH.size
+        if end > len(data):
+            raise _misfit(tensor, f"the length of element {number}", "the element", "ends in")
+        (length,) = _LENGTH.unpack_from(data, start)
+        start = end
+        end += length
+        if end > len(data):
+            rest = len(data) - start
+            value = f"{length} bytes for element {number}"
+            raise _misfit(tensor, value, f"at most {rest}", "declares")
+        texts.append(_text(tensor, bytes(data[start:end])))
+        start = end
+    if start < len(data):
+        raise _misfit(tensor, f"{len(data) - start} bytes after its last element", "none")
+    return texts
+
+
+def _text(tensor: InputTensor, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise _misfit(tensor, "bytes that are not UTF-8", "UTF-8", "holds") from None
+
+
+def _flat(tensor: InputTensor, data: Any) -> list[Any]:
+    """Returns the elements in lists that are flat, or nested as the shape says."""
+    if not isinstance(data, list):
+        raise InvalidArgument.of_field(f"{tensor.where}.data", shown(data), "a list")
+    if len(tensor.shape) < 2 or not (data and isinstance(data[0], list)):
+        _check_count(tensor, len(data))
+        return data
+    level = [data]
+    for size in tensor.shape:
+        for entries in level:
+            if not isinstance(entries, list) or len(entries) != size:
+                expected = f"the shape {list(tensor.shape)}"
+                hint = "flat lists are accepted, too"
+                raise InvalidArgument.of_field(
+                    tensor.where, "nested lists of another shape", expected, "has", hint
+                )
+        level = list(chain.from_iterable(level))
+    return level
+
+
+def _check_count(tensor: InputTensor, count: int) -> None:
+    if count != tensor.size:
+        raise _misfit(tensor, f"{count} elements", f"{tensor.size} for {_shown(tensor)}")
+
+
+def _array(tensor: InputTensor, values: list[Any]) -> NDArray[Any]:
+    """Packs elements of the Python type that the datatype takes.
+
+    Raises:
+      InvalidArgument: A number is beyond the datatype.
+    """
+    dtype = tensor.dtype
+    if dtype.kind == "f":
+        return _floats(tensor, np.array(values, np.float64)).reshape(tensor.shape)
+    try:
+        return np.array(values, dtype).reshape(tensor.shape)
+    except OverflowError:
+        limits = np.iinfo(dtype)
+        odd = next(value for value in values if not limits.min <= value <= limits.max)
+        raise _does_not_fit(tensor, odd) from None
+
+
+def _floats(tensor: InputTensor, values: NDArray[np.float64]) -> NDArray[Any]:
+    largest = np.finfo(tensor.dtype).max
+    too_large = np.isfinite(values) & (np.abs(values) > largest)
+    if np.count_nonzero(too_large):
+        raise _does_not_fit(tensor, values[too_large][0].item())
+    return values.astype(tensor.dtype)
+
+
+def _does_not_fit(tensor: InputTensor, value: float) -> InvalidArgument:
+    return _misfit(tensor, shown(value), f"a number that fits {tensor.datatype}", "holds")
+
+
+def _misfit(tensor: InputTensor, value: str, expected: str, verb: str = "has") -> InvalidArgument:
+    return InvalidArgument.of_field(tensor.where, value, expected, verb)
+
+
+def _where(name: str) -> str:
+    """Returns the field of a tensor, as errors name it."""
+    return f"inputs.{name[:SHOWN_MAX]}"
+
+
+def _shown(tensor: InputTensor) -> str:
+    return f"{tensor.datatype} of shape {list(tensor.shape)}"

@@ -1,0 +1,34 @@
+"""The protocols of other servers that the settings name."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from service.config import Protocol, ServiceSettings
+from service.grpc_api.servicer import GrpcService
+from service.http.other_protocols import OtherProtocol
+from service.open_inference import protocol as open_inference
+from service.tensorflow_serving import protocol as tensorflow_serving
+
+
+class _Transports(NamedTuple):
+    """A protocol over both transports."""
+
+    http: OtherProtocol
+    services: tuple[GrpcService, ...]
+
+
+_PROTOCOLS: dict[Protocol, _Transports] = {
+    "tensorflow-serving": _Transports(tensorflow_serving.HTTP, tensorflow_serving.GRPC),
+    "open-inference": _Transports(open_inference.HTTP, open_inference.GRPC),
+}
+
+
+def http_protocols(settings: ServiceSettings) -> tuple[OtherProtocol, ...]:
+    """Returns the protocols over HTTP."""
+    return tuple([_PROTOCOLS[name].http for name in settings.protocols])
+
+
+def grpc_services(settings: ServiceSettings) -> tuple[GrpcService, ...]:
+    """Returns the services of the protocols over gRPC."""
+    return tuple([service for name in settings.protocols for service in _PROTOCOLS[name].services])

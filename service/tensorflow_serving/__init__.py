@@ -1,0 +1,1 @@
+"""The APIs of TensorFlow Serving, over HTTP and gRPC."""

@@ -1,0 +1,253 @@
+"""The JSON bodies of TensorFlow Serving's REST API.
+
+Source: tensorflow_serving/util/json_tensor.cc and
+https://www.tensorflow.org/tfx/serving/api_rest.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json as standard_json
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import orjson
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import Message
+from numpy.typing import NDArray
+
+from bundle.tables.offsets import offsets_of
+from service.codec import json
+from service.codec.columns import NESTING_MAX, shown
+from service.codec.failures import Failure
+from service.codec.metadata import JSON
+from service.codec.tensor_columns import Ragged
+from service.codec.tensors import ReturnedTensors, SentTensors
+from service.config import ServiceSettings
+from service.engine.calls import Target
+from service.engine.limits import at_most
+from service.engine.names import SHOWN_CHARS
+from service.errors import TRANSPORT_STATUS, InvalidArgument
+from service.http.other_protocols import ErrorResponse
+from service.tensorflow_serving.messages import (
+    Example,
+    arrays_of_examples,
+    classes_of,
+    regressions_of,
+    typed_array,
+)
+
+_BASE64 = "b64"
+_NOT_FINITE = (b"NaN", b"Infinity")
+"""The tokens of numbers that JSON does not have, and TensorFlow Serving does."""
+
+
+class PredictBody:
+    """The body of one `:predict`, whose response has the form of the request: rows, or columns."""
+
+    def __init__(self) -> None:
+        self._has_rows = False
+
+    def read(self, body: bytes, url: Target | None, settings: ServiceSettings) -> SentTensors:
+        """Reads the body of a request.
+
+        Raises:
+          InvalidArgument: It has another form; names the field.
+        """
+        assert url is not None  # noqa: S101 - the path names the model
+        value = _parsed(body, settings)
+        signature = _signature_of(value)
+        self._has_rows = "instances" in value
+        if self._has_rows == ("inputs" in value):
+            raise InvalidArgument("the body must have either 'instances' or 'inputs'")
+        columns: Mapping[str, Any]
+        if self._has_rows:
+            columns = _columns_of_rows(value["instances"])
+        else:
+            columns = _named(value["inputs"])
+        at_most(settings, "max_features", len(columns), "body")
+        arrays = {name: _tensor(column, name) for name, column in columns.items()}
+        return SentTensors(url, signature, arrays)
+
+    def write(self, returned: ReturnedTensors) -> bytes:
+        """Writes the body of the response. A single output has no name."""
+        arrays = {name: _written(array) for name, array in returned.arrays.items()}
+        key = "outputs"
+        if self._has_rows:
+            key = "predictions"
+        if len(arrays) == 1:
+            (values,) = arrays.values()
+            return json.dump({key: values})
+        if not self._has_rows:
+            return json.dump({key: arrays})
+        rows = zip(*arrays.values(), strict=True)
+        return json.dump({key: [dict(zip(arrays, row, strict=True)) for row in rows]})
+
+
+def _written(array: NDArray[Any]) -> Any:
+    if array.dtype.hasobject:
+        return array.tolist()
+    return np.ascontiguousarray(array)
+
+
+def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) -> SentTensors:
+    """Reads the body of `:classify` or `:regress`.
+
+    Raises:
+      InvalidArgument: It has another form; names the field.
+    """
+    assert url is not None  # noqa: S101 - the path names the model
+    value = _parsed(body, settings)
+    signature = _signature_of(value)
+    if not isinstance(value.get("examples"), list):
+        raise InvalidArgument(
+            f"'examples' is {shown(value.get('examples'))}; a list of objects was expected"
+        )
+    examples = []
+    for number, example in enumerate(value["examples"]):
+        examples.append(_example(example, f"examples[{number}]"))
+    context = _example(value.get("context", {}), "context")
+    arrays = arrays_of_examples(examples, context, settings)
+    return SentTensors(url, signature, arrays, are_features=True)
+
+
+def write_classification(returned: ReturnedTensors) -> bytes:
+    """Writes the body of the response to `:classify`."""
+    return json.dump({"results": classes_of(returned)})
+
+
+def write_regression(returned: ReturnedTensors) -> bytes:
+    """Writes the body of the response to `:regress`."""
+    return json.dump({"results": regressions_of(returned)})
+
+
+def error_response(failure: Failure) -> ErrorResponse:
+    """Returns a failure in TensorFlow Serving's form."""
+    body = orjson.dumps({"error": failure.message})
+    return ErrorResponse(TRANSPORT_STATUS[failure.code].http, JSON, body)
+
+
+def message_value(message: Message) -> dict[str, Any]:
+    """Returns a message as a JSON value with all of its fields, under the names of the proto."""
+    value: dict[str, Any] = MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    return value
+
+
+def _parsed(body: bytes, settings: ServiceSettings) -> dict[str, Any]:
+    if any(token in body for token in _NOT_FINITE):
+        json.check_separators(body, settings)
+        try:
+            value = standard_json.loads(body)
+        except (ValueError, RecursionError) as problem:
+            raise InvalidArgument(f"the body is not valid JSON: {problem}") from None
+    else:
+        value = json.parse(body, settings)
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"the body is {shown(value)}; a JSON object was expected")
+    return value
+
+
+def _signature_of(value: Mapping[str, Any]) -> str:
+    signature = value.get("signature_name", "")
+    if not isinstance(signature, str):
+        raise InvalidArgument(f"'signature_name' is {shown(signature)}; a string was expected")
+    return signature
+
+
+def _columns_of_rows(rows: Any) -> dict[str, list[Any]]:
+    """Returns the values of each input, by row; of the only input under the name ""."""
+    if not isinstance(rows, list) or not rows:
+        raise InvalidArgument(f"'instances' is {shown(rows)}; a list of rows was expected")
+    are_named = _is_object(rows[0])
+    if not are_named:
+        if any(map(_is_object, rows)):
+            raise InvalidArgument("'instances' mixes values with objects")
+        return {"": rows}
+    names = rows[0].keys()
+    for number, row in enumerate(rows):
+        if not _is_object(row) or row.keys() != names:
+            raise InvalidArgument(
+                f"instances[{number}] has other inputs than instances[0], which has "
+                f"{', '.join(names)[:SHOWN_CHARS]}"
+            )
+    return {name: [row[name] for row in rows] for name in names}
+
+
+def _named(inputs: Any) -> Mapping[str, Any]:
+    """Returns the value of each input; of the only input under the name ""."""
+    if _is_object(inputs):
+        return dict(inputs)
+    return {"": inputs}
+
+
+def _is_object(value: Any) -> bool:
+    """Returns whether a value is an object, and does not stand for bytes."""
+    return isinstance(value, dict) and not _is_bytes(value)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _is_bytes(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {_BASE64}
+
+
+def _tensor(value: Any, name: str) -> NDArray[Any] | Ragged:
+    """Returns a scalar, lists of equal lengths, or lists of scalars of different lengths."""
+    where = f"input {name[:SHOWN_CHARS]!r}"
+    shape: list[int] = []
+    values = [value]
+    while values and isinstance(values[0], list):
+        if len(shape) == NESTING_MAX or not all(map(_is_list, values)):
+            raise InvalidArgument(f"{where} mixes lists with values, or nests lists too deep")
+        lengths = list(map(len, values))
+        values = list(chain.from_iterable(values))
+        if len(set(lengths)) > 1:
+            if len(shape) != 1 or any(map(_is_list, values)):
+                raise InvalidArgument(
+                    f"{where} has lists of different lengths; a tensor has one shape"
+                )
+            return Ragged(_scalars(values, where), offsets_of(lengths))
+        shape.append(lengths[0])
+    return _scalars(values, where).reshape(shape)
+
+
+def _scalars(values: list[Any], where: str) -> NDArray[Any]:
+    return typed_array([_scalar(value, where) for value in values], where)
+
+
+def _scalar(value: Any, where: str) -> Any:
+    if isinstance(value, str | int | float):
+        return value
+    if not isinstance(value, dict) or not _is_bytes(value):
+        raise InvalidArgument(f"{where} holds {shown(value)}; a value was expected")
+    try:
+        return base64.b64decode(value[_BASE64], validate=True)
+    except (binascii.Error, ValueError, TypeError):
+        raise InvalidArgument(f"{where} holds {shown(value)}, which is not base64") from None
+
+
+def _example(value: Any, where: str) -> Example:
+    """Returns the features of an example, as TensorFlow Serving writes them in `tf.Example`."""
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"'{where}' is {shown(value)}; an object was expected")
+    example = {}
+    for name, feature in value.items():
+        values: list[Any] = [feature]
+        if isinstance(feature, list):
+            values = feature
+        example[name] = [_feature_value(value, f"{where}.{name[:SHOWN_CHARS]}") for value in values]
+    return example
+
+
+def _feature_value(value: Any, where: str) -> Any:
+    scalar = _scalar(value, where)
+    if isinstance(scalar, bool):
+        return int(scalar)
+    return scalar

@@ -1,0 +1,402 @@
+"""Messages of TensorFlow Serving: tensors, examples, results, and descriptions of models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.wrappers_pb2 import Int64Value
+from numpy.typing import NDArray
+
+from bundle.tables.offsets import lengths_of, offsets_of
+from service.codec import protobuf
+from service.codec.stubs import tensorflow_serving_pb2 as pb
+from service.codec.tensor_columns import Arrays, Ragged, SentArrays
+from service.codec.tensor_signatures import Tensor, find_signature, signature_names
+from service.codec.tensors import ReturnedTensors, SentTensors
+from service.config import ServiceSettings
+from service.engine.calls import Target
+from service.engine.limits import at_most
+from service.engine.names import SHOWN_CHARS
+from service.errors import InvalidArgument, NotFound
+from service.versions.lifecycle import VersionState
+from service.versions.version import ModelVersion
+
+Example = Mapping[str, Sequence[Any]]
+"""The values of each feature."""
+SIGNATURE_DEF = "signature_def"
+_PREDICT = "tensorflow/serving/predict"
+"""The method of every signature."""
+_SIGNATURE_MAP_URL = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
+_AXES_MAX = 8
+
+
+class _Values(NamedTuple):
+    """Where a tensor has its values: all in `tensor_content`, or in a field, whose last value then
+    stands for all that are missing.
+
+    Source: tensorflow/core/framework/tensor.cc, Tensor::FromProto.
+
+    Attributes:
+      dtype: Of the numbers there.
+      field: The name of the field.
+    """
+
+    dtype: np.dtype[Any]
+    field: str
+
+
+_VALUES: Mapping[int, _Values] = {
+    pb.DT_FLOAT: _Values(np.dtype("<f4"), "float_val"),
+    pb.DT_DOUBLE: _Values(np.dtype("<f8"), "double_val"),
+    pb.DT_INT32: _Values(np.dtype("<i4"), "int_val"),
+    pb.DT_UINT8: _Values(np.dtype("u1"), "int_val"),
+    pb.DT_INT16: _Values(np.dtype("<i2"), "int_val"),
+    pb.DT_INT8: _Values(np.dtype("i1"), "int_val"),
+    pb.DT_STRING: _Values(np.dtype(object), "string_val"),
+    pb.DT_INT64: _Values(np.dtype("<i8"), "int64_val"),
+    pb.DT_BOOL: _Values(np.dtype(bool), "bool_val"),
+    # The bits of the numbers, which numpy does not have.
+    pb.DT_BFLOAT16: _Values(np.dtype("<u2"), "half_val"),
+    pb.DT_UINT16: _Values(np.dtype("<u2"), "int_val"),
+    pb.DT_HALF: _Values(np.dtype("<f2"), "half_val"),
+    pb.DT_UINT32: _Values(np.dtype("<u4"), "uint32_val"),
+    pb.DT_UINT64: _Values(np.dtype("<u8"), "uint64_val"),
+}
+_DTYPES: Mapping[str, pb.DataType] = {
+    "float32": pb.DT_FLOAT,
+    "int32": pb.DT_INT32,
+    "int64": pb.DT_INT64,
+    "string": pb.DT_STRING,
+}
+"""The dtypes of the tensors of a signature."""
+_STATES: Mapping[str, int] = {
+    "loading": pb.ModelVersionStatus.LOADING,
+    "available": pb.ModelVersionStatus.AVAILABLE,
+    "kept": pb.ModelVersionStatus.AVAILABLE,
+    "retiring": pb.ModelVersionStatus.UNLOADING,
+    "failed": pb.ModelVersionStatus.END,
+}
+
+
+def target_of(spec: pb.ModelSpec) -> Target:
+    """Returns the model that a message names.
+
+    Raises:
+      InvalidArgument: It names none, or a negative version.
+    """
+    if not spec.name:
+        raise InvalidArgument("model_spec.name is empty; the name of a model was expected")
+    if not spec.HasField("version"):
+        return Target(spec.name, label=spec.version_label)
+    if spec.version.value < 0:
+        raise InvalidArgument(
+            f"model_spec.version is {spec.version.value}; a positive integer was expected"
+        )
+    return Target(spec.name, spec.version.value)
+
+
+def read_predict(body: bytes, url: Target | None, settings: ServiceSettings) -> SentTensors:
+    """Reads a PredictRequest.
+
+    Raises:
+      InvalidArgument: A tensor has an unknown dtype, or other values than its shape; names it.
+      TooLarge: The tensors have more values than the limit; nothing was allocated.
+    """
+    del url  # there is none
+    message = _parsed(pb.PredictRequest, body, settings)
+    outputs = tuple(message.output_filter)
+    if len(set(outputs)) < len(outputs):
+        raise InvalidArgument("output_filter names an output twice")
+    arrays = _arrays(message.inputs, settings)
+    signature = message.model_spec.signature_name
+    return SentTensors(target_of(message.model_spec), signature, arrays, outputs)
+
+
+def _arrays(tensors: Mapping[str, pb.TensorProto], settings: ServiceSettings) -> Arrays:
+    """Returns the arrays of tensors; strings are bytes."""
+    at_most(settings, "max_features", len(tensors), "inputs")
+    shapes = {}
+    count = 0
+    for name, tensor in tensors.items():
+        shape = [dim.size for dim in tensor.tensor_shape.dim]
+        if tensor.tensor_shape.unknown_rank or min(shape, default=0) < 0 or len(shape) > _AXES_MAX:
+            raise InvalidArgument(
+                f"input {name[:SHOWN_CHARS]!r} has the shape {shape[: _AXES_MAX + 1]}; at most "
+                f"{_AXES_MAX} known sizes were expected"
+            )
+        shapes[name] = shape
+        count += math.prod(shape)
+        at_most(settings, "max_values", count, "inputs")
+    return {name: _array(tensor, shapes[name], name) for name, tensor in tensors.items()}
+
+
+def _array(tensor: pb.TensorProto, shape: Sequence[int], name: str) -> NDArray[Any]:
+    where = f"input {name[:SHOWN_CHARS]!r}"
+    values = _VALUES.get(tensor.dtype)
+    if values is None:
+        names = ", ".join([pb.DataType.Name(dtype) for dtype in _VALUES])
+        raise InvalidArgument(f"{where} has dtype {tensor.dtype}; one of {names} was expected")
+    count = math.prod(shape)
+    if tensor.tensor_content:
+        flat = _content(tensor, values.dtype, count, where)
+    else:
+        flat = _listed(tensor, values, count, where)
+    if tensor.dtype == pb.DT_BFLOAT16:  # the upper half of a float32
+        flat = (flat.astype(np.uint32) << 16).view(np.float32)
+    return flat.reshape(shape)
+
+
+def _content(tensor: pb.TensorProto, dtype: np.dtype[Any], count: int, where: str) -> NDArray[Any]:
+    if dtype.hasobject:
+        raise InvalidArgument(
+            f"{where} has strings in tensor_content; they were expected in string_val"
+        )
+    size = len(tensor.tensor_content)
+    if size != count * dtype.itemsize:
+        raise InvalidArgument(
+            f"{where} has {size} bytes in tensor_content; {count * dtype.itemsize} were expected "
+            f"for {count} values"
+        )
+    return np.frombuffer(tensor.tensor_content, dtype)
+
+
+def _listed(tensor: pb.TensorProto, values: _Values, count: int, where: str) -> NDArray[Any]:
+    field_values = getattr(tensor, values.field)
+    if len(field_values) > count:
+        raise InvalidArgument(
+            f"{where} has {len(field_values)} values in {values.field}; at most {count}, as in "
+            "its shape, were expected"
+        )
+    array = np.zeros(count, values.dtype)
+    if values.dtype.hasobject:
+        array[:] = b""
+    if not field_values:
+        return array
+    if values.field == "half_val":
+        listed = np.array(field_values, np.uint16).view(values.dtype)
+    elif values.dtype.hasobject:
+        listed = np.array([*field_values, None], object)[:-1]
+    else:
+        listed = np.array(field_values).astype(values.dtype)
+    array[: len(field_values)] = listed
+    array[len(field_values) :] = listed[-1]
+    return array
+
+
+def write_predict(returned: ReturnedTensors) -> bytes:
+    """Writes a PredictResponse."""
+    response = pb.PredictResponse(model_spec=_spec_of(returned))
+    for name, array in returned.arrays.items():
+        _fill_tensor(response.outputs[name], array)
+    return bytes(response.SerializeToString())
+
+
+def _fill_tensor(tensor: pb.TensorProto, array: NDArray[Any]) -> None:
+    tensor.dtype = pb.DT_STRING
+    if not array.dtype.hasobject:
+        tensor.dtype = _DTYPES[array.dtype.name]
+    for size in array.shape:
+        tensor.tensor_shape.dim.add(size=size)
+    flat = array.reshape(-1).tolist()
+    if array.dtype.hasobject:
+        flat = [text.encode() for text in flat]
+    # Clients read these fields, rather than tensor_content, of the responses of TensorFlow Serving.
+    getattr(tensor, _VALUES[tensor.dtype].field).extend(flat)
+
+
+def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) -> SentTensors:
+    """Reads a ClassificationRequest or a RegressionRequest.
+
+    Raises:
+      InvalidArgument: It has no examples, or a feature has values of two kinds.
+      TooLarge: It has more features than the limit.
+    """
+    del url  # there is none
+    message = _parsed(pb.ExamplesRequest, body, settings)
+    context: Example = {}
+    if message.input.WhichOneof("kind") == "example_list_with_context":
+        examples = message.input.example_list_with_context.examples
+        context = _example(message.input.example_list_with_context.context)
+    else:
+        examples = message.input.example_list.examples
+    arrays = arrays_of_examples([*map(_example, examples)], context, settings)
+    signature = message.model_spec.signature_name
+    return SentTensors(target_of(message.model_spec), signature, arrays, are_features=True)
+
+
+def _example(message: pb.Example) -> Example:
+    example = {}
+    for name, feature in message.features.feature.items():
+        kind = feature.WhichOneof("kind")
+        if kind is not None:
+            example[name] = list(getattr(feature, kind).value)
+    return example
+
+
+def arrays_of_examples(
+    examples: Sequence[Example], context: Example, settings: ServiceSettings
+) -> SentArrays:
+    """Returns the features of examples; what an example does not have is that of the context.
+
+    Raises:
+      InvalidArgument: There are no examples, or a feature has values of two kinds.
+      TooLarge: There are more features than the limit.
+    """
+    if not examples:
+        raise InvalidArgument("the request has no examples")
+    names = dict.fromkeys(chain(context, chain.from_iterable(examples)))
+    at_most(settings, "max_features", len(names), "examples")
+    return {
+        name: _lists([example.get(name, context.get(name, ())) for example in examples], name)
+        for name in names
+    }
+
+
+def _lists(lists: Sequence[Sequence[Any]], name: str) -> NDArray[Any] | Ragged:
+    """Returns the values of a feature of n examples: [n, k] if all have k of them."""
+    offsets = offsets_of(list(map(len, lists)))
+    values = typed_array(list(chain.from_iterable(lists)), f"feature {name[:SHOWN_CHARS]!r}")
+    lengths = lengths_of(offsets)
+    if (lengths == lengths[0]).all():
+        return values.reshape(len(lists), int(lengths[0]))
+    return Ragged(values, offsets)
+
+
+def typed_array(values: list[Any], where: str) -> NDArray[Any]:
+    """Returns scalars of one kind as an array: int64, float64, or objects that are str or bytes.
+
+    Raises:
+      InvalidArgument: They are of several kinds, or of another one, or an integer does not fit.
+    """
+    kinds = set(map(type, values))
+    if kinds <= {int}:
+        try:
+            return np.array(values, np.int64)
+        except OverflowError:
+            raise InvalidArgument(f"{where} holds an integer that does not fit int64") from None
+    if kinds <= {int, float}:
+        return np.array(values, np.float64)
+    if kinds <= {str, bytes}:
+        array = np.empty(len(values), object)
+        array[:] = values
+        return array
+    if kinds == {bool}:
+        return np.array(values)
+    names = ", ".join(sorted(kind.__name__ for kind in kinds))
+    raise InvalidArgument(
+        f"{where} holds values of {names}; integers, numbers or strings were expected"
+    )
+
+
+def write_classification(returned: ReturnedTensors) -> bytes:
+    """Writes a ClassificationResponse."""
+    response = pb.ClassificationResponse(model_spec=_spec_of(returned))
+    for classes in classes_of(returned):
+        messages = [pb.Class(label=label, score=score) for label, score in classes]
+        response.result.classifications.add(classes=messages)
+    return bytes(response.SerializeToString())
+
+
+def write_regression(returned: ReturnedTensors) -> bytes:
+    """Writes a RegressionResponse."""
+    response = pb.RegressionResponse(model_spec=_spec_of(returned))
+    for value in regressions_of(returned):
+        response.result.regressions.add(value=value)
+    return bytes(response.SerializeToString())
+
+
+def classes_of(returned: ReturnedTensors) -> list[list[tuple[str, Any]]]:
+    """Returns label and score of each class, by row: the outputs of a ranking tower with their
+    names, or the neighbors of a query with their ids.
+    """
+    arrays = returned.arrays
+    if returned.signature.call == "retrieve":
+        ids, scores, counts = arrays.values()
+        return [
+            [(str(label), score) for label, score in zip(row[:count], row_scores, strict=False)]
+            for row, row_scores, count in zip(ids.tolist(), scores, counts.tolist(), strict=True)
+        ]
+    names = list(arrays)
+    rows = zip(*[array.reshape(-1) for array in arrays.values()], strict=True)
+    return [list(zip(names, row, strict=True)) for row in rows]
+
+
+def regressions_of(returned: ReturnedTensors) -> NDArray[np.float32]:
+    """Returns the score of each row."""
+    return returned.arrays[returned.signature.result].reshape(-1)
+
+
+def status_message(
+    model: str, states: Sequence[VersionState], target: Target
+) -> pb.GetModelStatusResponse:
+    """Returns the states of the versions of a model, or of the one that a target names.
+
+    Raises:
+      NotFound: There is none.
+    """
+    response = pb.GetModelStatusResponse()
+    for state in states:
+        if target.version not in {None, state.version}:
+            continue
+        if target.label and target.label not in state.labels:
+            continue
+        status = response.model_version_status.add(
+            version=state.version, state=_STATES[state.state]
+        )
+        status.status.SetInParent()
+        if state.state == "failed":
+            status.status.error_code = pb.UNKNOWN
+            status.status.error_message = state.problem
+    if not response.model_version_status:
+        raise NotFound(f"no version of model {model[:SHOWN_CHARS]!r} is as requested")
+    return response
+
+
+def signature_map(version: ModelVersion) -> pb.SignatureDefMap:
+    """Returns all signatures of a version."""
+    signatures = pb.SignatureDefMap()
+    for name in signature_names(version):
+        signature = find_signature(version, name)
+        message = signatures.signature_def[name]
+        message.method_name = _PREDICT
+        _fill_tensors(message.inputs, signature.tensors)
+        _fill_tensors(message.outputs, signature.outputs)
+    return signatures
+
+
+def metadata_message(version: ModelVersion) -> pb.GetModelMetadataResponse:
+    """Returns what `GetModelMetadata` returns."""
+    signatures = signature_map(version).SerializeToString()
+    packed = AnyMessage(type_url=_SIGNATURE_MAP_URL, value=signatures)
+    return pb.GetModelMetadataResponse(
+        model_spec=pb.ModelSpec(name=version.model, version=Int64Value(value=version.version)),
+        metadata={SIGNATURE_DEF: packed},
+    )
+
+
+def _fill_tensors(infos: Any, tensors: Iterable[Tensor]) -> None:
+    for tensor in tensors:
+        info = infos[tensor.name]
+        info.name = tensor.name
+        info.dtype = _DTYPES[tensor.dtype]
+        info.tensor_shape.SetInParent()
+        for size in tensor.shape:
+            info.tensor_shape.dim.add(size=size)
+
+
+def _spec_of(returned: ReturnedTensors) -> pb.ModelSpec:
+    return pb.ModelSpec(
+        name=returned.model,
+        version=Int64Value(value=returned.version),
+        signature_name=returned.signature.name,
+    )
+
+
+def _parsed(message_class: type[Any], body: bytes, settings: ServiceSettings) -> Any:
+    protobuf.check_size(message_class, body, settings)
+    return protobuf.parse(message_class, body)

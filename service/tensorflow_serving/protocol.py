@@ -1,0 +1,252 @@
+"""TensorFlow Serving's REST API and gRPC services, on the paths and under the names that its
+clients send.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from service.codec import json, message_fields, protobuf, signatures
+from service.codec.metadata import JSON, Headers, media_type_of
+from service.codec.stubs import tensorflow_serving_pb2 as pb
+from service.codec.tensors import TensorExchange
+from service.dataplane import Dataplane
+from service.engine.calls import Target
+from service.engine.context import RequestContext
+from service.errors import InvalidArgument, Unimplemented
+from service.grpc_api.servicer import GrpcService
+from service.http.calls import target_of
+from service.http.middleware import response_of
+from service.http.other_protocols import HttpCall, OtherProtocol
+from service.http.routes import MODEL_PATHS
+from service.security.principal import authorize
+from service.tensorflow_serving import json_forms, messages
+
+_MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[^/:]+)|/labels/(?P<label>[^/:]+))?"
+_COMPUTED = {
+    "predict": ("embed", "rank", "retrieve"),
+    "classify": ("rank", "retrieve"),
+    "regress": ("rank",),
+}
+"""The calls of the engine whose results a call can return."""
+
+
+def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
+    """Accepts a call over HTTP."""
+    _check_content_type(scope["state"]["headers"])
+    context: RequestContext = scope["state"]["context"]
+    body = json_forms.PredictBody()
+    read, write = {
+        "predict": (body.read, body.write),
+        "classify": (json_forms.read_examples, json_forms.write_classification),
+        "regress": (json_forms.read_examples, json_forms.write_regression),
+    }[context.call]
+    exchange = TensorExchange(
+        context.call,
+        dataplane.engine,
+        context.principal,
+        read,
+        write,
+        lambda _: "",  # the path names the model
+        _COMPUTED[context.call],
+    )
+    return HttpCall(exchange, lambda: [(b"content-type", JSON.encode())])
+
+
+def _check_content_type(headers: Headers) -> None:
+    """Rejects what browsers let a web page send to any address. Other clients may send any
+    content type: those of TensorFlow Serving send that of a form, or none.
+    """
+    content_type = headers.get("content-type", "")
+    if "origin" in headers and media_type_of(content_type) != JSON:
+        raise InvalidArgument(f"content-type is {content_type[:80]!r}; {JSON} was expected")
+
+
+def _add_pages(app: FastAPI, dataplane: Dataplane) -> None:
+    engine = dataplane.engine
+
+    def begin(request: Request, call: str, target: Target) -> None:
+        context: RequestContext = request.state.context
+        context.call = call
+        context.model = target.model
+        authorize(context.principal, target.model)
+
+    async def status(
+        request: Request, model: str, version: str | None = None, label: str | None = None
+    ) -> Response:
+        target = target_of(model, version, label)
+        begin(request, "model", target)
+        details = engine.model(target)
+        states = messages.status_message(model, engine.models().get(model, ()), target)
+        return response_of(
+            request.state.headers,
+            lambda: signatures.details_message(details),
+            lambda: {**details, **json_forms.message_value(states)},
+        )
+
+    async def metadata(
+        request: Request, model: str, version: str | None = None, label: str | None = None
+    ) -> Response:
+        target = target_of(model, version, label)
+        begin(request, "model", target)
+        with engine.lease(target) as leased:
+            spec = messages.metadata_message(leased).model_spec
+            signature_map = messages.signature_map(leased)
+        value = {
+            "model_spec": json_forms.message_value(spec),
+            "metadata": {messages.SIGNATURE_DEF: json_forms.message_value(signature_map)},
+        }
+        return Response(json.dump(value), media_type=JSON)
+
+    for path in MODEL_PATHS:
+        # With the state of each version beside what rowcast's own page has.
+        app.add_api_route(path, status, methods=["GET"], include_in_schema=False)
+        page = f"{path}/metadata"
+        app.add_api_route(page, metadata, methods=["GET"], include_in_schema=False)
+
+
+HTTP = OtherProtocol(
+    calls=re.compile(rf"{_MODEL}:(?P<call>predict|classify|regress)"),
+    pages=re.compile(rf"{_MODEL}/metadata"),
+    start=_start,
+    error=json_forms.error_response,
+    add_pages=_add_pages,
+)
+
+
+class _Servicer:
+    """The methods of both services: serialized messages in and out."""
+
+    def __init__(self, dataplane: Dataplane) -> None:
+        self._dataplane = dataplane
+        self._engine = dataplane.engine
+
+    async def predict(self, message: bytes, context: RequestContext) -> bytes:
+        """Returns the outputs of a signature for named tensors."""
+        return await self._call(
+            message, context, pb.PredictRequest, messages.read_predict, messages.write_predict
+        )
+
+    async def classify(self, message: bytes, context: RequestContext) -> bytes:
+        """Returns the outputs of a signature as classes, for examples."""
+        return await self._call(
+            message,
+            context,
+            pb.ExamplesRequest,
+            messages.read_examples,
+            messages.write_classification,
+        )
+
+    async def regress(self, message: bytes, context: RequestContext) -> bytes:
+        """Returns the score of each example."""
+        return await self._call(
+            message,
+            context,
+            pb.ExamplesRequest,
+            messages.read_examples,
+            messages.write_regression,
+        )
+
+    async def metadata(self, message: bytes, context: RequestContext) -> bytes:
+        """Describes the signatures of a version."""
+        request = protobuf.parse_small(pb.GetModelMetadataRequest, message)
+        target = messages.target_of(request.model_spec)
+        context.model = target.model
+        authorize(context.principal, target.model)
+        if list(request.metadata_field) != [messages.SIGNATURE_DEF]:
+            raise InvalidArgument(
+                f"metadata_field must be one value, {messages.SIGNATURE_DEF!r}, and nothing else"
+            )
+        with self._engine.lease(target) as version:
+            return bytes(messages.metadata_message(version).SerializeToString())
+
+    async def status(self, message: bytes, context: RequestContext) -> bytes:
+        """Describes the states of the versions of a model."""
+        request = protobuf.parse_small(pb.GetModelStatusRequest, message)
+        target = messages.target_of(request.model_spec)
+        context.model = target.model
+        authorize(context.principal, target.model)
+        states = self._engine.models().get(target.model, ())
+        return bytes(messages.status_message(target.model, states, target).SerializeToString())
+
+    async def _call(
+        self, message: bytes, context: RequestContext, request_class: Any, read: Any, write: Any
+    ) -> bytes:
+        exchange = TensorExchange(
+            context.call,
+            self._engine,
+            context.principal,
+            read,
+            write,
+            lambda body: message_fields.model_of(request_class.DESCRIPTOR, body),
+            _COMPUTED[context.call],
+        )
+        (response,) = await self._dataplane.call(exchange, message, True, None, context)
+        return response
+
+
+def _unimplemented(remedy: str) -> Any:
+    """Returns a method that rejects every call."""
+
+    async def reject(_message: bytes, _context: RequestContext) -> bytes:
+        raise Unimplemented(f"the service does not have this method; {remedy}")
+
+    return reject
+
+
+def _add_prediction_service(dataplane: Dataplane, server: Any) -> None:
+    servicer = _Servicer(dataplane)
+    methods = {
+        "Predict": servicer.predict,
+        "Classify": servicer.classify,
+        "Regress": servicer.regress,
+        "GetModelMetadata": servicer.metadata,
+        "MultiInference": _unimplemented("send its tasks as Classify and Regress"),
+    }
+    _add_methods(server, PREDICTION_SERVICE, methods)
+
+
+def _add_model_service(dataplane: Dataplane, server: Any) -> None:
+    remedy = "models are found under --root, and `rowcast-serve ctl` pins and labels versions"
+    methods = {
+        "GetModelStatus": _Servicer(dataplane).status,
+        "HandleReloadConfigRequest": _unimplemented(remedy),
+    }
+    _add_methods(server, MODEL_SERVICE, methods)
+
+
+def _add_methods(server: Any, service: str, methods: Mapping[str, Any]) -> None:
+    """Registers methods that take and return serialized messages."""
+    handlers = {
+        name: grpc.unary_unary_rpc_method_handler(method) for name, method in methods.items()
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+
+PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
+MODEL_SERVICE = "tensorflow.serving.ModelService"
+GRPC = (
+    GrpcService(
+        PREDICTION_SERVICE,
+        {
+            "Predict": "predict",
+            "Classify": "classify",
+            "Regress": "regress",
+            "GetModelMetadata": "model",
+            "MultiInference": "other",
+        },
+        _add_prediction_service,
+    ),
+    GrpcService(
+        MODEL_SERVICE,
+        {"GetModelStatus": "model", "HandleReloadConfigRequest": "other"},
+        _add_model_service,
+    ),
+)
