@@ -51,6 +51,9 @@ _FIELD_NAMES = frozenset(
     ]
     + ["body", "call", "content-encoding", "content-type", "corpus", "host", "items", "message"]
     + ["method", "path", "request", "requests", "response", "store", "table", TIMEOUT_MS]
+    # Of the protocols of other servers:
+    + ["examples", "instances", "metadata_field", "model_spec", "output_filter", "parameters"]
+    + ["raw_input_contents", "signature_name"]
 )
 """The names of fields that the log shows; others may be names that a client chose."""
 

@@ -23,7 +23,7 @@ from service.config import ServiceSettings
 from service.engine.calls import check_offsets
 from service.engine.limits import check_queries
 from service.engine.names import SHOWN_CHARS, name_hint
-from service.errors import InvalidArgument
+from service.errors import FieldViolation, InvalidArgument
 
 Arrays = Mapping[str, NDArray[Any]]
 """Arrays of numbers, and of objects that are str or bytes, by the names of their tensors."""
@@ -82,9 +82,11 @@ class ColumnReader:
             check_queries(rows, self._settings)
             self.rows = rows
         elif rows != self.rows:
+            value = f"{rows} rows"
             raise InvalidArgument(
-                f"input {tensor_input.tensor!r} has {rows} rows and {self._first!r} has "
-                f"{self.rows}; all inputs must have the same number of rows"
+                f"input {tensor_input.tensor!r} has {value} and {self._first!r} has "
+                f"{self.rows}; all inputs must have the same number of rows",
+                FieldViolation(f"inputs.{tensor_input.tensor}", value, "that of the other inputs"),
             )
         if offsets is None:
             offsets = self._dense_offsets(tensor_input, values, rows)
@@ -94,10 +96,9 @@ class ColumnReader:
             weight_values, _, _ = self._values(name)
             weights = _converted(weight_values.reshape(-1), "float32", name)
             if weights.size != values.size:
-                raise InvalidArgument(
-                    f"input {name!r} has {weights.size} weights for the {values.size} values of "
-                    f"{tensor_input.tensor!r}; one weight for each value was expected"
-                )
+                value = f"{weights.size} weights for the {values.size} values of "
+                value += repr(tensor_input.tensor)
+                raise input_error(name, value, "one weight for each value", "has")
         return Column(
             _converted(values.reshape(-1), tensor_input.dtype, tensor_input.tensor),
             offsets,
@@ -108,13 +109,10 @@ class ColumnReader:
         """Returns the number of neighbors: a number, or the same for each row."""
         array = self._take(K)
         if array.dtype.kind not in "iu" or not array.size or (array != array.flat[0]).any():
-            raise InvalidArgument(
-                f"input {K!r} is {_described(array)}; one integer, or the same for each row, was "
-                "expected"
-            )
+            raise input_error(K, _described(array), "one integer, or the same for each row,")
         k = int(array.flat[0])
         if k < 1:
-            raise InvalidArgument(f"input {K!r} is {k}; 1 or more was expected")
+            raise input_error(K, k, "1 or more")
         return k
 
     def check_unread(self, unread_inputs: tuple[str, ...]) -> None:
@@ -127,15 +125,20 @@ class ColumnReader:
         for name in self._arrays:
             if name not in self._read and name not in ignored:
                 names = [tensor.name for tensor in self._signature.tensors]
+                shown_name = name[:SHOWN_CHARS]
                 raise InvalidArgument(
-                    f"input {name[:SHOWN_CHARS]!r} is unknown to signature "
-                    f"{self._signature.name!r}; {name_hint(name, names, 'takes')}"
+                    f"input {shown_name!r} is unknown to signature "
+                    f"{self._signature.name!r}; {name_hint(name, names, 'takes')}",
+                    FieldViolation("inputs", shown_name, "an input of the signature"),
                 )
 
     def _take(self, name: str) -> NDArray[Any]:
         array = self._arrays[name]
         if isinstance(array, Ragged):
-            raise InvalidArgument(f"input {name!r} holds lists of different lengths")
+            raise InvalidArgument(
+                f"input {name!r} holds lists of different lengths",
+                FieldViolation(f"inputs.{name}", "lists of different lengths", "a tensor"),
+            )
         self._read.add(name)
         return array
 
@@ -150,7 +153,8 @@ class ColumnReader:
         if self._has(f"{name}_2"):
             if not self._has(f"{name}_1"):
                 raise InvalidArgument(
-                    f"input {name!r} is sparse, and its values {name + '_1'!r} are missing"
+                    f"input {name!r} is sparse, and its values {name + '_1'!r} are missing",
+                    FieldViolation(f"inputs.{name}_1", "missing", "the values of a sparse input"),
                 )
             values = self._take(f"{name}_1")
             offsets = self._sparse_offsets(name, values)
@@ -164,34 +168,42 @@ class ColumnReader:
             splits = self._take(f"{name}_1")
             offsets = _whole_numbers(splits, f"{name}_1", 1)
             if values.ndim != 1:
+                value = _described(values)
                 raise InvalidArgument(
-                    f"input {name!r} is {_described(values)}; flat values were expected beside the "
-                    f"row splits {name + '_1'!r}"
+                    f"input {name!r} is {value}; flat values were expected beside the "
+                    f"row splits {name + '_1'!r}",
+                    FieldViolation(f"inputs.{name}", value, "a flat tensor beside row splits"),
                 )
             check_offsets(offsets, max(0, offsets.size - 1), values.size, f"{name}_1")
             return values, offsets, offsets.size - 1
         if values.ndim == 0:
-            raise InvalidArgument(
-                f"input {name!r} is {_described(values)}; a tensor whose first axis counts the "
-                "rows was expected"
-            )
+            expected = "a tensor whose first axis counts the rows"
+            raise input_error(name, _described(values), expected)
         return values, None, len(values)
 
     def _sparse_offsets(self, name: str, values: NDArray[Any]) -> NDArray[np.int64]:
         indices = _whole_numbers(self._take(name), name, 2)
         shape = _whole_numbers(self._take(f"{name}_2"), f"{name}_2", 1)
         if values.ndim != 1 or indices.shape != (values.size, 2) or shape.size != 2:
+            value = f"indices are {_described(indices)}, values {_described(values)} and the "
+            value += f"dense shape {_described(shape)}"
             raise InvalidArgument(
-                f"input {name!r}: indices are {_described(indices)}, values {_described(values)} "
-                f"and the dense shape {_described(shape)}; [m, 2], [m] and [2] were expected"
+                f"input {name!r}: {value}; [m, 2], [m] and [2] were expected",
+                FieldViolation(f"inputs.{name}", value, "a sparse tensor of [m, 2], [m] and [2]"),
             )
         rows = int(shape[0])
         check_queries(rows, self._settings)
         owners = indices[:, 0]
         if owners.size and (owners.min() < 0 or owners.max() >= rows):
-            raise InvalidArgument(f"input {name!r} has an index outside of its {rows} rows")
+            raise InvalidArgument(
+                f"input {name!r} has an index outside of its {rows} rows",
+                FieldViolation(f"inputs.{name}", f"{rows} rows", "an index of a row"),
+            )
         if (owners[1:] < owners[:-1]).any():
-            raise InvalidArgument(f"input {name!r}: the indices must be in the order of the rows")
+            raise InvalidArgument(
+                f"input {name!r}: the indices must be in the order of the rows",
+                FieldViolation(f"inputs.{name}", "indices", "the order of the rows"),
+            )
         return owners.searchsorted(np.arange(rows + 1)).astype(np.int64)
 
     def _dense_offsets(
@@ -205,10 +217,8 @@ class ColumnReader:
         width = math.prod(values.shape[1:])
         is_other_width = tensor_input.shape is not None and math.prod(tensor_input.shape) != width
         if is_other_width and not tensor_input.adjusted:
-            raise InvalidArgument(
-                f"input {tensor_input.tensor!r} is {_described(values)}; "
-                f"{shown_tensor(tensor_input.tensors[0])} was expected"
-            )
+            expected = shown_tensor(tensor_input.tensors[0])
+            raise input_error(tensor_input.tensor, _described(values), expected)
         if tensor_input.shape == ():
             return None
         # Of a list, the number of rows is known by the offsets.
@@ -218,8 +228,10 @@ class ColumnReader:
 def _whole_numbers(array: NDArray[Any], name: str, axes: int) -> NDArray[np.int64]:
     """Returns the integers of a tensor with this number of axes."""
     if array.dtype.kind not in "iu" or array.ndim != axes:
+        value = _described(array)
         raise InvalidArgument(
-            f"input {name!r} is {_described(array)}; integers with {axes} axes were expected"
+            f"input {name!r} is {value}; integers with {axes} axes were expected",
+            FieldViolation(f"inputs.{name}", value, f"a tensor of integers with {axes} axes"),
         )
     return array.astype(np.int64, copy=False)
 
@@ -237,7 +249,11 @@ def _converted(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
         return _texts(values, name)
     if dtype in ("int32", "int64", EITHER) and kind in "iu":
         if values.dtype == np.uint64 and values.size and values.max() > np.iinfo(np.int64).max:
-            raise InvalidArgument(f"input {name!r} holds {values.max()}, which does not fit int64")
+            largest = values.max()
+            raise InvalidArgument(
+                f"input {name!r} holds {largest}, which does not fit int64",
+                FieldViolation(f"inputs.{name}", str(largest), "an int64"),
+            )
         return values.astype(np.int64, copy=False)
     if dtype == "float32" and kind in "fiu":
         with np.errstate(over="ignore"):
@@ -245,18 +261,23 @@ def _converted(values: NDArray[Any], dtype: str, name: str) -> NDArray[Any]:
         if kind == "f" and values.itemsize > numbers.itemsize:
             lost = np.isinf(numbers) & np.isfinite(values)
             if lost.any():
+                number = values[lost][0]
                 raise InvalidArgument(
-                    f"input {name!r} holds {values[lost][0]}, which exceeds float32"
+                    f"input {name!r} holds {number}, which exceeds float32",
+                    FieldViolation(f"inputs.{name}", str(number), "a float32"),
                 )
         return numbers
-    raise InvalidArgument(f"input {name!r} is {_dtype_name(values)}; {dtype} was expected")
+    raise input_error(name, _dtype_name(values), dtype)
 
 
 def _texts(values: NDArray[Any], name: str) -> NDArray[Any]:
     try:
         texts = [_text(value) for value in values.tolist()]
     except UnicodeDecodeError:
-        raise InvalidArgument(f"input {name!r} holds bytes that are not UTF-8") from None
+        raise InvalidArgument(
+            f"input {name!r} holds bytes that are not UTF-8",
+            FieldViolation(f"inputs.{name}", "bytes", "UTF-8"),
+        ) from None
     return np.array(texts, dtype=object)
 
 
@@ -274,6 +295,19 @@ def _dtype_name(array: NDArray[Any]) -> str:
 
 def _described(array: NDArray[Any]) -> str:
     return f"{_dtype_name(array)} of shape {list(array.shape)}"
+
+
+def input_error(name: str, value: object, expected: str, verb: str = "is") -> InvalidArgument:
+    """Returns the error of an input: "input 'user' is float32; int64 was expected".
+
+    Args:
+      name: The name of its tensor.
+      value, expected, verb: As in `ServiceError.of_field`.
+    """
+    return InvalidArgument(
+        f"input {name!r} {verb} {value}; {expected} was expected",
+        FieldViolation(f"inputs.{name}", str(value), expected.removesuffix(",")),
+    )
 
 
 def shown_tensor(tensor: Tensor) -> str:

@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 
 from bundle.format.identifiers import distinct_identifiers
 from bundle.format.manifest import DenseFeature, Manifest, Role
-from service.engine.names import name_hint, show_version
+from service.engine.names import SHOWN_CHARS, name_hint, show_version
 from service.engine.signatures import type_of
-from service.errors import InvalidArgument
+from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedTower, ModelVersion
 
 DEFAULT = "serving_default"
@@ -140,7 +140,11 @@ def find_signature(version: ModelVersion, name: str) -> Signature:
     if wanted.startswith(RETRIEVE) and index in version.manifest.indexes:
         return _of_index(version, index, wanted)
     hint = name_hint(wanted, signature_names(version), "has")
-    raise InvalidArgument(f"{show_version(version)} has no signature {wanted[:128]!r}; {hint}")
+    shown_name = wanted[:SHOWN_CHARS]
+    raise InvalidArgument(
+        f"{show_version(version)} has no signature {shown_name!r}; {hint}",
+        FieldViolation("signature_name", shown_name, "a signature of the model"),
+    )
 
 
 def _default_tower(version: ModelVersion) -> str:

@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 from bundle.features.columns import Column
 from bundle.tables.offsets import lengths_of
 from service.codec.request_messages import request_message
-from service.codec.tensor_columns import Arrays, ColumnReader, SentArrays, shown_tensor
+from service.codec.tensor_columns import (
+    Arrays,
+    ColumnReader,
+    SentArrays,
+    shown_tensor,
+)
 from service.codec.tensor_signatures import (
     K,
     Signature,
@@ -25,7 +30,7 @@ from service.engine import calls
 from service.engine.engine import Engine
 from service.engine.limits import at_most
 from service.engine.names import SHOWN_CHARS, name_hint
-from service.errors import InvalidArgument, ServiceError
+from service.errors import FieldViolation, InvalidArgument, ServiceError
 from service.security.principal import Principal, authorize
 from service.versions.version import ModelVersion
 
@@ -115,9 +120,11 @@ class TensorExchange:
         with self._engine.lease(tensors.target) as version:
             self._signature = find_signature(version, tensors.signature)
             if self._signature.call not in self._computed:
+                expected = f"a signature that computes {' or '.join(self._computed)}"
                 raise InvalidArgument(
                     f"{self.name} cannot return what signature {self._signature.name!r} computes; "
-                    f"a signature that computes {' or '.join(self._computed)} was expected"
+                    f"{expected} was expected",
+                    FieldViolation("signature_name", self._signature.name, expected),
                 )
             self._outputs = _requested_outputs(self._signature, tensors.outputs)
             self._request = request_of(version, self._signature, tensors, settings)
@@ -152,9 +159,11 @@ def _requested_outputs(signature: Signature, names: tuple[str, ...]) -> tuple[st
     returned = tuple([output.name for output in signature.outputs])
     for name in names:
         if name not in returned:
+            shown_name = name[:SHOWN_CHARS]
             raise InvalidArgument(
-                f"output {name[:SHOWN_CHARS]!r} is unknown to signature {signature.name!r}; "
-                f"{name_hint(name, returned, 'returns')}"
+                f"output {shown_name!r} is unknown to signature {signature.name!r}; "
+                f"{name_hint(name, returned, 'returns')}",
+                FieldViolation("outputs", shown_name, "an output of the signature"),
             )
     return names or returned
 
@@ -176,9 +185,11 @@ def request_of(
         if tensor_input.tensor in arrays:
             columns[tensor_input.name] = reader.column(tensor_input)
         elif tensor_input.required:
+            expected = shown_tensor(tensor_input.tensors[0])
             raise InvalidArgument(
                 f"input {tensor_input.tensor!r} of signature {signature.name!r} is missing; "
-                f"{shown_tensor(tensor_input.tensors[0])} was expected"
+                f"{expected} was expected",
+                FieldViolation(f"inputs.{tensor_input.tensor}", "missing", expected),
             )
     k = calls.K_DEFAULT
     if signature.takes_k and K in arrays:
@@ -203,7 +214,8 @@ def _by_tensor(signature: Signature, request: SentTensors) -> SentArrays:
     names = [tensor_input.tensor for tensor_input in signature.inputs]
     if len(names) > 1:
         raise InvalidArgument(
-            f"the values have no name; signature {signature.name!r} takes {', '.join(names)}"
+            f"the values have no name; signature {signature.name!r} takes {', '.join(names)}",
+            FieldViolation("inputs", "values without a name", "a value for each input"),
         )
     return {names[0]: request.arrays[""]}
 

@@ -30,7 +30,7 @@ from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.engine.limits import at_most
 from service.engine.names import SHOWN_CHARS
-from service.errors import TRANSPORT_STATUS, InvalidArgument
+from service.errors import TRANSPORT_STATUS, FieldViolation, InvalidArgument
 from service.http.other_protocols import ErrorResponse
 from service.tensorflow_serving.messages import (
     Example,
@@ -62,7 +62,13 @@ class PredictBody:
         signature = _signature_of(value)
         self._has_rows = "instances" in value
         if self._has_rows == ("inputs" in value):
-            raise InvalidArgument("the body must have either 'instances' or 'inputs'")
+            forms = "neither of them"
+            if self._has_rows:
+                forms = "both of them"
+            raise InvalidArgument(
+                "the body must have either 'instances' or 'inputs'",
+                FieldViolation("body", forms, "instances or inputs"),
+            )
         columns: Mapping[str, Any]
         if self._has_rows:
             columns = _columns_of_rows(value["instances"])
@@ -103,9 +109,7 @@ def read_examples(body: bytes, url: Target | None, settings: ServiceSettings) ->
     value = _parsed(body, settings)
     signature = _signature_of(value)
     if not isinstance(value.get("examples"), list):
-        raise InvalidArgument(
-            f"'examples' is {shown(value.get('examples'))}; a list of objects was expected"
-        )
+        raise _field_error("examples", value.get("examples"), "a list of objects")
     examples = []
     for number, example in enumerate(value["examples"]):
         examples.append(_example(example, f"examples[{number}]"))
@@ -144,36 +148,49 @@ def _parsed(body: bytes, settings: ServiceSettings) -> dict[str, Any]:
         try:
             value = standard_json.loads(body)
         except (ValueError, RecursionError) as problem:
-            raise InvalidArgument(f"the body is not valid JSON: {problem}") from None
+            raise InvalidArgument(
+                f"the body is not valid JSON: {problem}", FieldViolation("body", "text", "JSON")
+            ) from None
     else:
         value = json.parse(body, settings)
     if not isinstance(value, dict):
-        raise InvalidArgument(f"the body is {shown(value)}; a JSON object was expected")
+        raise InvalidArgument.of_field("body", shown(value), "a JSON object")
     return value
 
 
 def _signature_of(value: Mapping[str, Any]) -> str:
     signature = value.get("signature_name", "")
     if not isinstance(signature, str):
-        raise InvalidArgument(f"'signature_name' is {shown(signature)}; a string was expected")
+        raise _field_error("signature_name", signature, "a string")
     return signature
+
+
+def _field_error(field: str, value: Any, expected: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"'{field}' is {shown(value)}; {expected} was expected",
+        FieldViolation(field, shown(value), expected),
+    )
 
 
 def _columns_of_rows(rows: Any) -> dict[str, list[Any]]:
     """Returns the values of each input, by row; of the only input under the name ""."""
     if not isinstance(rows, list) or not rows:
-        raise InvalidArgument(f"'instances' is {shown(rows)}; a list of rows was expected")
+        raise _field_error("instances", rows, "a list of rows")
     are_named = _is_object(rows[0])
     if not are_named:
         if any(map(_is_object, rows)):
-            raise InvalidArgument("'instances' mixes values with objects")
+            raise InvalidArgument(
+                "'instances' mixes values with objects",
+                FieldViolation("instances", "values and objects", "one of them"),
+            )
         return {"": rows}
     names = rows[0].keys()
     for number, row in enumerate(rows):
         if not _is_object(row) or row.keys() != names:
+            shown_names = ", ".join(names)[:SHOWN_CHARS]
             raise InvalidArgument(
-                f"instances[{number}] has other inputs than instances[0], which has "
-                f"{', '.join(names)[:SHOWN_CHARS]}"
+                f"instances[{number}] has other inputs than instances[0], which has {shown_names}",
+                FieldViolation(f"instances[{number}]", "other inputs", "those of instances[0]"),
             )
     return {name: [row[name] for row in rows] for name in names}
 
@@ -201,42 +218,53 @@ def _is_bytes(value: Any) -> bool:
 def _tensor(value: Any, name: str) -> NDArray[Any] | Ragged:
     """Returns a scalar, lists of equal lengths, or lists of scalars of different lengths."""
     where = f"input {name[:SHOWN_CHARS]!r}"
+    field = f"inputs.{name}"
     shape: list[int] = []
     values = [value]
     while values and isinstance(values[0], list):
         if len(shape) == NESTING_MAX or not all(map(_is_list, values)):
-            raise InvalidArgument(f"{where} mixes lists with values, or nests lists too deep")
+            raise InvalidArgument(
+                f"{where} mixes lists with values, or nests lists too deep",
+                FieldViolation(field, "lists and values", "lists of lists, or of values"),
+            )
         lengths = list(map(len, values))
         values = list(chain.from_iterable(values))
         if len(set(lengths)) > 1:
             if len(shape) != 1 or any(map(_is_list, values)):
                 raise InvalidArgument(
-                    f"{where} has lists of different lengths; a tensor has one shape"
+                    f"{where} has lists of different lengths; a tensor has one shape",
+                    FieldViolation(field, "lists of different lengths", "lists of one length"),
                 )
-            return Ragged(_scalars(values, where), offsets_of(lengths))
+            return Ragged(_scalars(values, where, field), offsets_of(lengths))
         shape.append(lengths[0])
-    return _scalars(values, where).reshape(shape)
+    return _scalars(values, where, field).reshape(shape)
 
 
-def _scalars(values: list[Any], where: str) -> NDArray[Any]:
-    return typed_array([_scalar(value, where) for value in values], where)
+def _scalars(values: list[Any], where: str, field: str) -> NDArray[Any]:
+    return typed_array([_scalar(value, where, field) for value in values], where, field)
 
 
-def _scalar(value: Any, where: str) -> Any:
+def _scalar(value: Any, where: str, field: str) -> Any:
     if isinstance(value, str | int | float):
         return value
     if not isinstance(value, dict) or not _is_bytes(value):
-        raise InvalidArgument(f"{where} holds {shown(value)}; a value was expected")
+        raise InvalidArgument(
+            f"{where} holds {shown(value)}; a value was expected",
+            FieldViolation(field, shown(value), "a value"),
+        )
     try:
         return base64.b64decode(value[_BASE64], validate=True)
     except (binascii.Error, ValueError, TypeError):
-        raise InvalidArgument(f"{where} holds {shown(value)}, which is not base64") from None
+        raise InvalidArgument(
+            f"{where} holds {shown(value)}, which is not base64",
+            FieldViolation(field, shown(value), "base64"),
+        ) from None
 
 
 def _example(value: Any, where: str) -> Example:
     """Returns the features of an example, as TensorFlow Serving writes them in `tf.Example`."""
     if not isinstance(value, dict):
-        raise InvalidArgument(f"'{where}' is {shown(value)}; an object was expected")
+        raise _field_error(where, value, "an object")
     example = {}
     for name, feature in value.items():
         values: list[Any] = [feature]
@@ -247,7 +275,7 @@ def _example(value: Any, where: str) -> Example:
 
 
 def _feature_value(value: Any, where: str) -> Any:
-    scalar = _scalar(value, where)
+    scalar = _scalar(value, where, where)
     if isinstance(scalar, bool):
         return int(scalar)
     return scalar

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from bundle.tables.offsets import lengths_of, offsets_of
 from service.codec import protobuf
 from service.codec.stubs import tensorflow_serving_pb2 as pb
-from service.codec.tensor_columns import Arrays, Ragged, SentArrays
+from service.codec.tensor_columns import Arrays, Ragged, SentArrays, input_error
 from service.codec.tensor_signatures import Tensor, find_signature, signature_names
 from service.codec.tensors import ReturnedTensors, SentTensors
 from service.config import ServiceSettings
 from service.engine.calls import Target
 from service.engine.limits import at_most
 from service.engine.names import SHOWN_CHARS
-from service.errors import InvalidArgument, NotFound
+from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.versions.lifecycle import VersionState
 from service.versions.version import ModelVersion
 
@@ -90,13 +90,12 @@ def target_of(spec: pb.ModelSpec) -> Target:
       InvalidArgument: It names none, or a negative version.
     """
     if not spec.name:
-        raise InvalidArgument("model_spec.name is empty; the name of a model was expected")
+        raise InvalidArgument.of_field("model_spec.name", "empty", "the name of a model")
     if not spec.HasField("version"):
         return Target(spec.name, label=spec.version_label)
     if spec.version.value < 0:
-        raise InvalidArgument(
-            f"model_spec.version is {spec.version.value}; a positive integer was expected"
-        )
+        version = spec.version.value
+        raise InvalidArgument.of_field("model_spec.version", version, "a positive integer")
     return Target(spec.name, spec.version.value)
 
 
@@ -111,7 +110,10 @@ def read_predict(body: bytes, url: Target | None, settings: ServiceSettings) -> 
     message = _parsed(pb.PredictRequest, body, settings)
     outputs = tuple(message.output_filter)
     if len(set(outputs)) < len(outputs):
-        raise InvalidArgument("output_filter names an output twice")
+        raise InvalidArgument(
+            "output_filter names an output twice",
+            FieldViolation("output_filter", "an output twice", "each output once"),
+        )
     arrays = _arrays(message.inputs, settings)
     signature = message.model_spec.signature_name
     return SentTensors(target_of(message.model_spec), signature, arrays, outputs)
@@ -125,9 +127,11 @@ def _arrays(tensors: Mapping[str, pb.TensorProto], settings: ServiceSettings) ->
     for name, tensor in tensors.items():
         shape = [dim.size for dim in tensor.tensor_shape.dim]
         if tensor.tensor_shape.unknown_rank or min(shape, default=0) < 0 or len(shape) > _AXES_MAX:
+            value = f"the shape {shape[: _AXES_MAX + 1]}"
+            expected = f"at most {_AXES_MAX} known sizes"
             raise InvalidArgument(
-                f"input {name[:SHOWN_CHARS]!r} has the shape {shape[: _AXES_MAX + 1]}; at most "
-                f"{_AXES_MAX} known sizes were expected"
+                f"input {name[:SHOWN_CHARS]!r} has {value}; {expected} were expected",
+                FieldViolation(f"inputs.{name}", value, expected),
             )
         shapes[name] = shape
         count += math.prod(shape)
@@ -136,41 +140,45 @@ def _arrays(tensors: Mapping[str, pb.TensorProto], settings: ServiceSettings) ->
 
 
 def _array(tensor: pb.TensorProto, shape: Sequence[int], name: str) -> NDArray[Any]:
-    where = f"input {name[:SHOWN_CHARS]!r}"
     values = _VALUES.get(tensor.dtype)
     if values is None:
         names = ", ".join([pb.DataType.Name(dtype) for dtype in _VALUES])
-        raise InvalidArgument(f"{where} has dtype {tensor.dtype}; one of {names} was expected")
+        dtype = f"dtype {tensor.dtype}"
+        raise input_error(name[:SHOWN_CHARS], dtype, f"one of {names}", "has")
     count = math.prod(shape)
     if tensor.tensor_content:
-        flat = _content(tensor, values.dtype, count, where)
+        flat = _content(tensor, values.dtype, count, name[:SHOWN_CHARS])
     else:
-        flat = _listed(tensor, values, count, where)
+        flat = _listed(tensor, values, count, name[:SHOWN_CHARS])
     if tensor.dtype == pb.DT_BFLOAT16:  # the upper half of a float32
         flat = (flat.astype(np.uint32) << 16).view(np.float32)
     return flat.reshape(shape)
 
 
-def _content(tensor: pb.TensorProto, dtype: np.dtype[Any], count: int, where: str) -> NDArray[Any]:
+def _content(tensor: pb.TensorProto, dtype: np.dtype[Any], count: int, name: str) -> NDArray[Any]:
     if dtype.hasobject:
         raise InvalidArgument(
-            f"{where} has strings in tensor_content; they were expected in string_val"
+            f"input {name!r} has strings in tensor_content; they were expected in string_val",
+            FieldViolation(f"inputs.{name}", "strings in tensor_content", "string_val"),
         )
     size = len(tensor.tensor_content)
     if size != count * dtype.itemsize:
+        value = f"{size} bytes in tensor_content"
         raise InvalidArgument(
-            f"{where} has {size} bytes in tensor_content; {count * dtype.itemsize} were expected "
-            f"for {count} values"
+            f"input {name!r} has {value}; {count * dtype.itemsize} were expected for {count} "
+            "values",
+            FieldViolation(f"inputs.{name}", value, f"{count * dtype.itemsize} bytes"),
         )
     return np.frombuffer(tensor.tensor_content, dtype)
 
 
-def _listed(tensor: pb.TensorProto, values: _Values, count: int, where: str) -> NDArray[Any]:
+def _listed(tensor: pb.TensorProto, values: _Values, count: int, name: str) -> NDArray[Any]:
     field_values = getattr(tensor, values.field)
     if len(field_values) > count:
+        value = f"{len(field_values)} values in {values.field}"
         raise InvalidArgument(
-            f"{where} has {len(field_values)} values in {values.field}; at most {count}, as in "
-            "its shape, were expected"
+            f"input {name!r} has {value}; at most {count}, as in its shape, were expected",
+            FieldViolation(f"inputs.{name}", value, f"at most {count}, as in its shape"),
         )
     array = np.zeros(count, values.dtype)
     if values.dtype.hasobject:
@@ -248,7 +256,10 @@ def arrays_of_examples(
       TooLarge: There are more features than the limit.
     """
     if not examples:
-        raise InvalidArgument("the request has no examples")
+        raise InvalidArgument(
+            "the request has no examples",
+            FieldViolation("examples", "empty", "at least one example"),
+        )
     names = dict.fromkeys(chain(context, chain.from_iterable(examples)))
     at_most(settings, "max_features", len(names), "examples")
     return {
@@ -260,15 +271,22 @@ def arrays_of_examples(
 def _lists(lists: Sequence[Sequence[Any]], name: str) -> NDArray[Any] | Ragged:
     """Returns the values of a feature of n examples: [n, k] if all have k of them."""
     offsets = offsets_of(list(map(len, lists)))
-    values = typed_array(list(chain.from_iterable(lists)), f"feature {name[:SHOWN_CHARS]!r}")
+    values = typed_array(
+        list(chain.from_iterable(lists)), f"feature {name[:SHOWN_CHARS]!r}", f"examples.{name}"
+    )
     lengths = lengths_of(offsets)
     if (lengths == lengths[0]).all():
         return values.reshape(len(lists), int(lengths[0]))
     return Ragged(values, offsets)
 
 
-def typed_array(values: list[Any], where: str) -> NDArray[Any]:
+def typed_array(values: list[Any], where: str, field: str) -> NDArray[Any]:
     """Returns scalars of one kind as an array: int64, float64, or objects that are str or bytes.
+
+    Args:
+      values: The scalars.
+      where: Their place in the request, as the subject of a sentence.
+      field: The path of the field that has them, for errors.
 
     Raises:
       InvalidArgument: They are of several kinds, or of another one, or an integer does not fit.
@@ -278,7 +296,10 @@ def typed_array(values: list[Any], where: str) -> NDArray[Any]:
         try:
             return np.array(values, np.int64)
         except OverflowError:
-            raise InvalidArgument(f"{where} holds an integer that does not fit int64") from None
+            raise InvalidArgument(
+                f"{where} holds an integer that does not fit int64",
+                FieldViolation(field, "a larger integer", "an int64"),
+            ) from None
     if kinds <= {int, float}:
         return np.array(values, np.float64)
     if kinds <= {str, bytes}:
@@ -288,8 +309,10 @@ def typed_array(values: list[Any], where: str) -> NDArray[Any]:
     if kinds == {bool}:
         return np.array(values)
     names = ", ".join(sorted(kind.__name__ for kind in kinds))
+    value = f"values of {names}"
     raise InvalidArgument(
-        f"{where} holds values of {names}; integers, numbers or strings were expected"
+        f"{where} holds {value}; integers, numbers or strings were expected",
+        FieldViolation(field, value, "integers, numbers or strings"),
     )
 
 
@@ -353,7 +376,10 @@ def status_message(
             status.status.error_code = pb.UNKNOWN
             status.status.error_message = state.problem
     if not response.model_version_status:
-        raise NotFound(f"no version of model {model[:SHOWN_CHARS]!r} is as requested")
+        raise NotFound(
+            f"no version of model {model[:SHOWN_CHARS]!r} is as requested",
+            FieldViolation("model_spec", model[:SHOWN_CHARS], "a version of the model"),
+        )
     return response
 
 

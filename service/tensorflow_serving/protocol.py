@@ -20,7 +20,8 @@ from service.codec.tensors import TensorExchange
 from service.dataplane import Dataplane
 from service.engine.calls import Target
 from service.engine.context import RequestContext
-from service.errors import InvalidArgument, Unimplemented
+from service.engine.names import SHOWN_CHARS
+from service.errors import FieldViolation, InvalidArgument, Unimplemented
 from service.grpc_api.servicer import GrpcService
 from service.http.calls import target_of
 from service.http.middleware import response_of
@@ -66,7 +67,7 @@ def _check_content_type(headers: Headers) -> None:
     """
     content_type = headers.get("content-type", "")
     if "origin" in headers and media_type_of(content_type) != JSON:
-        raise InvalidArgument(f"content-type is {content_type[:80]!r}; {JSON} was expected")
+        raise InvalidArgument.of_field("content-type", repr(content_type[:80]), JSON)
 
 
 def _add_pages(app: FastAPI, dataplane: Dataplane) -> None:
@@ -161,8 +162,10 @@ class _Servicer:
         context.model = target.model
         authorize(context.principal, target.model)
         if list(request.metadata_field) != [messages.SIGNATURE_DEF]:
+            names = [name[:SHOWN_CHARS] for name in request.metadata_field[:2]]
             raise InvalidArgument(
-                f"metadata_field must be one value, {messages.SIGNATURE_DEF!r}, and nothing else"
+                f"metadata_field must be one value, {messages.SIGNATURE_DEF!r}, and nothing else",
+                FieldViolation("metadata_field", str(names), repr([messages.SIGNATURE_DEF])),
             )
         with self._engine.lease(target) as version:
             return bytes(messages.metadata_message(version).SerializeToString())

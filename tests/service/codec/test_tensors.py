@@ -236,11 +236,15 @@ def test_bad_tensors_are_rejected_by_name(service: RunningService) -> None:
     send = Tensors(service)
     for case, (signature, arrays, text) in BAD.items():
         problem = ""
+        fields = []
         try:
             send(signature, arrays)
         except ServiceError as raised:
             problem = str(raised)
+            fields = [violation.field.removeprefix("inputs.") for violation in raised.violations]
         assert text in problem, case
+        assert len(fields) == 1, case
+        assert fields[0] in problem or fields[0] in {"inputs", "signature_name"}, case
 
 
 def test_candidate_that_cannot_be_ranked_fails_its_request(

@@ -11,10 +11,12 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf.wrappers_pb2 import Int64Value
+from google.rpc.error_details_pb2 import BadRequest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
+from grpc_status import rpc_status
 from numpy.typing import NDArray
 
 from service.codec.stubs import tensorflow_serving_pb2 as pb
@@ -252,6 +254,10 @@ def assert_rejected(
         call(method, message)
     assert raised.value.code() is code, raised.value.details()
     assert text in raised.value.details()
+    if code is not UNIMPLEMENTED:
+        details = rpc_status.from_call(raised.value).details
+        requests = [detail for detail in details if detail.Is(BadRequest.DESCRIPTOR)]
+        assert len(requests) == 1, raised.value.details()
 
 
 NOT_FOUND = grpc.StatusCode.NOT_FOUND
