@@ -30,6 +30,7 @@ WITHOUT_PLAN: Mapping[str, str] = {
     "tests/models/fixed_batch_ranker.py": "is exported whole in tests/export/jax_models",
     "tests/models/published_calls.py": "is exported whole in tests/golden/test_published_calls.py",
     "examples/zoo": "builds models of other repositories",
+    "examples/clients": "sends requests to the bundle of the quick start",
     "examples/stream": "sends changes to a served model",
     "examples/quickstart": "has a bundle of the model of examples/movielens",
     "examples/torch_dlrm": "PyTorch writes its tower, and is not installed where tests run; "
