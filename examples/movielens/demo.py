@@ -44,7 +44,7 @@ SHORT_VIEWERS = 100
 TIMED = 30
 """Requests of each kind that are timed."""
 NUMBERS = ("score", "seconds", "ms", "as first", "seen", "distinct genres", "hit-rate")
-WIDEST = {"title": 26, "genres": 18}
+WIDEST = {"title": 25, "genres": 16}
 """Columns of the tables, in letters: all of them fit a terminal of 80."""
 
 
@@ -214,11 +214,15 @@ def _movies(
     scored: Sequence[tuple[int, float]],
     sources: Sequence[str] = (),
 ) -> Table:
-    """Returns a table of movies; with sources, that of each."""
-    columns = ["title", "year", "genres", "score", "then seen"]
+    """Returns a table of movies, and which of them the viewer watched next; with sources, that of
+    each.
+    """
+    columns = ["title", "year", "genres", "score", "hit"]
     if sources:
         columns.append("source")
     table = _table(title, *columns)
+    table.caption = "hit: the viewer watched it next"
+    table.caption_justify = "left"
     for row, (movie, score) in enumerate(scored):
         was_seen = "✓" if movie in question.wanted else ""
         table.add_row(*titles.row(movie), f"{score:.3f}", was_seen, *sources[row : row + 1])
