@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from typer.testing import CliRunner
 
@@ -46,12 +47,40 @@ def settings(container: dict[str, Any], tmp_path: Path) -> dict[str, Any]:
     return dict(json.loads(outcome.output))
 
 
+PROTOCOLS = {"v1", "v2", "grpc-v1", "grpc-v2"}
+"""The constants of KServe, which its schema does not state."""
+
+
 @pytest.mark.parametrize("name", ["serving-runtime", "inference-service"])
-def test_manifest_has_fields_of_the_types_of_kserve(name: str) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads((Path(__file__).parent / "kserve.schema.json").read_text())
+def test_manifest_fits_the_schema_of_kserve(name: str) -> None:
     (manifest,) = documents(f"kserve/{name}.yaml")
-    jsonschema.validate(manifest, schema["$defs"][manifest["kind"]] | {"$defs": schema["$defs"]})
+    _validate(manifest)
+
+
+def test_schema_of_kserve_rejects_other_fields_and_types(
+    runtime: dict[str, Any], inference_service: dict[str, Any]
+) -> None:
+    format_of_runtime = {"name": "rowcast", "autoselect": True}
+    spec = {**runtime["spec"], "supportedModelFormats": [format_of_runtime]}
+    with pytest.raises(jsonschema.ValidationError, match="autoselect"):
+        _validate({**runtime, "spec": spec})
+    predictor = {**inference_service["spec"]["predictor"], "minReplicas": "2"}
+    with pytest.raises(jsonschema.ValidationError, match="'2' is not of type 'integer'"):
+        _validate({**inference_service, "spec": {"predictor": predictor}})
+
+
+def _validate(manifest: dict[str, Any]) -> None:
+    """Raises ValidationError if a manifest does not fit the definitions of KServe."""
+    schema = json.loads((Path(__file__).parent / "kserve.schema.json").read_text())
+    jsonschema.validate(manifest, schema["$defs"][manifest["kind"]])
+
+
+def test_protocols_are_those_of_kserve(
+    runtime: dict[str, Any], inference_service: dict[str, Any]
+) -> None:
+    protocols = {*runtime["spec"]["protocolVersions"]}
+    assert protocols <= PROTOCOLS
+    assert inference_service["spec"]["predictor"]["model"]["protocolVersion"] in protocols
 
 
 def test_pod_of_the_runtime_and_the_service_fits_the_schema_of_kubernetes(
