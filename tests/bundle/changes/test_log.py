@@ -189,9 +189,13 @@ def test_nothing_acknowledged_is_lost_or_twice_when_writers_are_killed(tmp_path:
         other = context.Process(
             target=writers.append_until_killed, args=(path, acknowledged, -number - 1)
         )
+        bytes_before = _size(acknowledged)
         writer.start()
         other.start()
-        threading.Event().wait(0.05 + 0.005 * (number % 5))
+        while _size(acknowledged) == bytes_before:
+            assert writer.is_alive()
+            threading.Event().wait(0.001)
+        threading.Event().wait(0.005 * (number % 5))
         os.kill(writer.pid or 0, signal.SIGKILL)
         os.kill(other.pid or 0, signal.SIGKILL)
         writer.join()
@@ -201,6 +205,13 @@ def test_nothing_acknowledged_is_lost_or_twice_when_writers_are_killed(tmp_path:
     assert len(set(kept)) == len(kept)
     assert lines
     assert set(lines) <= set(kept)
+
+
+def _size(path: Path) -> int:
+    """Returns the size of a file; 0 if there is none yet."""
+    if not path.exists():
+        return 0
+    return path.stat().st_size
 
 
 def _in_child(function: Any, path: Path) -> str:
