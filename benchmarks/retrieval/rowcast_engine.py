@@ -90,7 +90,9 @@ def main() -> None:
     )
     served = load_index(base, entry, approximate, mapped, ["a"], int(sys.argv[2]))
     assert served.here is not None
-    entry.costs = measure_costs(approximate, mapped, served.here.codes, queries, _PARAMETERS)
+    entry.costs = measure_costs(
+        approximate, mapped, served.here.codes, queries, _PARAMETERS["num_leaves"]
+    )
     version: Any = SimpleNamespace(model="bench", version=1, indexes={NAME: served}, shards=None)
     settings = ServiceSettings(root=directory)
 

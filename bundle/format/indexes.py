@@ -7,7 +7,8 @@ from typing import Any, Literal, Self
 from pydantic import model_validator
 
 from bundle.format import paths
-from bundle.format.fields import Cost, Count, Length, Name, Path, Positive, StrictModel
+from bundle.format.fields import Count, Length, Name, Path, Positive, StrictModel
+from bundle.format.search_costs import SearchCosts
 
 CANDIDATES_MAX = 1 << 32
 """The maximum number of candidates in a corpus: their positions have 32 bits, in ScaNN and in the
@@ -72,42 +73,6 @@ class Codes(StrictModel):
         return cls(file=f"{directory}/codes.bin", codebook=f"{directory}/codebook.bin")
 
 
-class SearchCosts(StrictModel):
-    """What the parts of a search of a tree cost, measured when it was exported.
-
-    A service chooses how to search by these numbers, so that every worker and replica chooses
-    alike. They are ratios, which differ less between machines than seconds do: the unit is the time
-    that the exact score of one vector takes, where the vectors lie side by side.
-    """
-
-    exact_start: Cost
-    """The cost of each exact search of some vectors, whatever their number."""
-    cached: Count
-    """The number of vectors that cost one unit each: most of them are in the processor's cache."""
-    uncached: Cost
-    """The cost of each further vector."""
-    gathered: Cost
-    """The cost of each vector that is copied, so that it lies beside the others."""
-    reordered: Cost
-    """The cost of each candidate that is scored exactly, where its vector lies."""
-    tree_start: Cost
-    """The cost of each search of the tree, all partitions together, whatever it fetches."""
-    leaf_vector: Cost
-    """The cost of each vector in a leaf that is searched."""
-    fetched: Cost
-    """The cost of each candidate that the tree returns."""
-    scan_start: Cost = 0.0
-    """The cost of each scan of codes, whatever their number. This and the following costs are 0
-    without codes.
-    """
-    scanned: Cost = 0.0
-    """The cost of each code that is compared."""
-    found: Cost = 0.0
-    """The cost of each candidate that a scan returns."""
-    code_gathered: Cost = 0.0
-    """The cost of each code that is copied, so that it lies beside the others."""
-
-
 class Index(StrictModel):
     """Nearest-candidate search over one corpus."""
 
@@ -149,6 +114,16 @@ class Index(StrictModel):
         if self.kind == "tree_ah" and self.costs is None:
             raise ValueError("a tree_ah index has no costs; export the bundle again")
         return self
+
+    def implausible_cost(self, size: int) -> str:
+        """Returns which of the costs cannot be true, and what is possible; empty: all of them can.
+
+        Args:
+          size: The number of candidates of the corpus.
+        """
+        if self.costs is None:
+            return ""
+        return self.costs.implausible_part(size, self.dim, coded=self.codes is not None)
 
     @property
     def directories(self) -> tuple[str, ...]:

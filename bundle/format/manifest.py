@@ -44,7 +44,7 @@ from bundle.format.ids import (
     TextIds,
     graphs_of,
 )
-from bundle.format.indexes import CostPoint, Distance, Index, Recall, SearchCosts
+from bundle.format.indexes import CostPoint, Distance, Index, Recall
 from bundle.format.input_lengths import InputLength
 from bundle.format.tables import (
     NonFiniteRows,
@@ -89,7 +89,6 @@ __all__ = [
     "Recall",
     "Role",
     "ScoreDistribution",
-    "SearchCosts",
     "Segment",
     "Table",
     "TableDtype",

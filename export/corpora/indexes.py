@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format import paths
-from bundle.format.indexes import Codes, DepthPoint, SearchCosts
+from bundle.format.indexes import Codes, DepthPoint
 from bundle.format.manifest import Corpus, CostPoint, Distance, Index
+from bundle.format.search_costs import SearchCosts
 from bundle.tables.segments import RowRange
+from export.corpora.cost_process import CostTask, measure_in_process
 from export.corpora.recall import (
     ExactNeighbors,
     Measured,
@@ -28,7 +30,7 @@ from export.corpora.recall import (
     recall_entry,
     sample_rows,
 )
-from export.corpora.search_costs import measure_costs
+from export.corpora.search_costs import COST_QUERIES_MAX
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
 from export.recipe.schema import IndexPart
 from runtime.errors import InvalidIndex, InvalidInput
@@ -144,6 +146,20 @@ def build_index(
     search_s = exact.search_s()
     points = [trial.point(search_s) for trial in tried]
     parameters |= best.setting
+    depths = _measure_depths(index, exact, part, parameters, deeper)
+    del index  # two would be in memory
+    costs = None
+    if kind == "tree_ah":
+        costs = _costs(
+            base,
+            name,
+            part.distance,
+            directories,
+            vectors,
+            exact.queries,
+            parameters["num_leaves"],
+            coded,
+        )
     return Index(
         corpus=part.corpus,
         query_tower=part.query_tower,
@@ -159,9 +175,26 @@ def build_index(
             judging, part.recall.k, part.recall.value, split.chosen_on, representative
         ),
         curve=tuple(sorted(points, key=lambda point: point.relative_cost)),
-        depths=_measure_depths(index, exact, part, parameters, deeper),
+        depths=depths,
         codes=Codes.of(name) if coded else None,
-        costs=_measure_costs(base, name, index, vectors, exact.queries, parameters, coded),
+        costs=costs,
+    )
+
+
+def note_of_costs(name: str, written: Index, size: int) -> str:
+    """Returns what an operator must know of the search costs of an index; empty: nothing.
+
+    Args:
+      name: The name of the index.
+      written: The index's entry in the manifest.
+      size: The number of candidates.
+    """
+    if written.costs is None or written.costs.measured or size < BRUTE_FORCE_BELOW:
+        return ""
+    return (
+        f"index {name!r}: this machine was too busy to measure what searches cost, so services "
+        "choose by typical costs; filtered searches may take longer until the model is exported on "
+        "a machine that is less busy"
     )
 
 
@@ -328,28 +361,36 @@ def _measure_depths(
     return tuple(depths)
 
 
-def _measure_costs(
+def _costs(
     base: Path,
     name: str,
-    index: ScannIndex,
+    distance: Distance,
+    directories: Sequence[Path],
     vectors: VectorFile,
     queries: Vectors,
-    parameters: Mapping[str, Any],
+    leaves: int,
     coded: bool,
-) -> SearchCosts | None:
-    """Measures what the parts of searches cost, of a tree."""
-    if not parameters:
-        return None
+) -> SearchCosts:
+    """Returns what the parts of searches of a tree cost."""
+    size, dim = vectors.shape
+    if size < BRUTE_FORCE_BELOW:  # every search is so short that the costs are lost in noise
+        return SearchCosts.typical(dim, coded=coded)
     codes = None
     if coded:
-        # faiss is loaded where an index has codes.
-        from runtime.codes import VectorCodes
-
-        files = Codes.of(name)
-        codes = VectorCodes.load(
-            base / files.file, base / files.codebook, *vectors.shape, index.distance
-        )
-    return measure_costs(index, vectors.mapped, codes, queries, parameters)
+        written = Codes.of(name)
+        codes = base / written.file, base / written.codebook
+    task = CostTask(
+        name=name,
+        distance=distance,
+        directories=tuple(directories),
+        vectors=vectors.path,
+        size=size,
+        dim=dim,
+        codes=codes,
+        queries=queries[:COST_QUERIES_MAX].tolist(),
+        leaves=leaves,
+    )
+    return measure_in_process(task)
 
 
 def _check_recall(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.format.indexes import SearchCosts
+from bundle.format.search_costs import SearchCosts, cached_vectors
 from runtime.exact import VectorBlock, exact_scores, rank_exactly
 from runtime.scann import ScannIndex
 
@@ -21,12 +22,8 @@ Positions = NDArray[np.uint32]
 Search = Callable[[Vectors], Any]
 """A part of the search for one query, [dim]."""
 
-_CACHED_BYTES = 4 << 20
-"""Vectors of a filter that a processor's cache holds: about as many as where exact scores begin to
-cost more than a scan.
-"""
 _UNCACHED_BYTES = 32 << 20
-"""Vectors of a filter that it does not hold."""
+"""Vectors of a filter that a processor's cache does not hold."""
 _POOL = 1600
 """Candidates of the larger pool that is fetched and reordered."""
 _SMALLER = 4
@@ -34,8 +31,14 @@ _SMALLER = 4
 _LEAF_SHARES = (0.02, 0.1)
 """The shares of all leaves that the timed searches cover."""
 _NEIGHBORS = 100
+COST_QUERIES_MAX = 40
+"""Queries that are searched for."""
 _ROUNDS = 40
-"""Searches of each kind, in turns, so that a busy moment of the machine meets all kinds."""
+"""Searches of each kind in a series, in turns, so that a busy moment of the machine meets all
+kinds.
+"""
+_SERIES_MAX = 3
+"""Series that are timed, as long as what they give cannot be true."""
 _SEED = 1
 _UNIT_MIN_S = 1e-10
 """The minimum time of one exact score in seconds: faster is noise."""
@@ -46,26 +49,28 @@ def measure_costs(
     vectors: Vectors,
     codes: VectorCodes | None,
     queries: Vectors,
-    parameters: Mapping[str, Any],
+    leaves: int,
 ) -> SearchCosts:
     """Times the parts of searches, and returns them as ratios to the exact score of one vector.
+
+    OpenBLAS must use one thread, as it does in a service.
 
     Args:
       index: The tree, loaded as a service loads it.
       vectors: [size, dim] float32, mapped from their file.
       codes: The codes of all vectors; None if the index has none.
       queries: [q, dim] float32, of which some are searched for.
-      parameters: The parameters of the tree.
+      leaves: The number of leaves of the tree.
+
+    Returns:
+      The costs; typical ones, if the machine is so busy that those measured cannot be true.
     """
-    queries = np.ascontiguousarray(queries[:_ROUNDS], np.float32)
-    parts = SearchParts(index, vectors, parameters["num_leaves"])
+    queries = np.ascontiguousarray(queries[:COST_QUERIES_MAX], np.float32)
+    parts = SearchParts(index, vectors, leaves)
     searches = parts.searches()
     if codes is not None:
         searches |= parts.scans(codes)
-    seconds = parts.seconds(_timed(searches, queries))
-    unit_s = max(seconds.pop("unit"), _UNIT_MIN_S)
-    costs = {name: part_s / unit_s for name, part_s in seconds.items()}
-    return SearchCosts(cached=parts.cached, **costs)
+    return parts.costs(_timed(searches, queries) for _ in range(_SERIES_MAX))
 
 
 class SearchParts:
@@ -86,7 +91,7 @@ class SearchParts:
         self._index = index
         self._vectors = vectors
         size, dim = vectors.shape
-        self.cached = min(size, _CACHED_BYTES // (4 * dim))
+        self.cached = min(size, cached_vectors(dim))
         uncached = min(size, _UNCACHED_BYTES // (4 * dim))
         self._few = _spread(size, max(1, self.cached // _SMALLER))
         self._some = _spread(size, max(1, self.cached))
@@ -143,6 +148,27 @@ class SearchParts:
             "pack many": lambda _: codes.pack(self._many),
         }
 
+    def costs(self, series: Iterable[Mapping[str, Sequence[float]]]) -> SearchCosts:
+        """Returns the costs by the shortest times, as soon as they can be true; typical costs, if
+        they cannot after all series.
+
+        Args:
+          series: The seconds of each search, by its name, several times.
+        """
+        size, dim = self._vectors.shape
+        shortest: dict[str, float] = {}
+        for samples in series:
+            # Other work on the machine only adds to a time.
+            for name, seconds in samples.items():
+                shortest[name] = min([shortest.get(name, math.inf), *seconds])
+            parts = self.seconds(shortest)
+            unit_s = max(parts.pop("unit"), _UNIT_MIN_S)
+            ratios = {name: part_s / unit_s for name, part_s in parts.items()}
+            costs = SearchCosts(cached=self.cached, **ratios)
+            if not costs.implausible_part(size, dim, coded="scanned" in ratios):
+                return costs
+        return SearchCosts.typical(dim, coded="scan few" in shortest)
+
     def seconds(self, timed: Mapping[str, float]) -> dict[str, float]:
         """Returns the seconds of each part, and of the unit.
 
@@ -177,7 +203,8 @@ class SearchParts:
         if "scan few" in timed:
             scanned = each("scan few", "scan many", many - few)
             found = each("find few", "find many", pools)
-            pool_s = (found + reordered) * self._small
+            # A scan of few codes finds no more candidates than these.
+            pool_s = (found + reordered) * min(self._small, few)
             parts |= {
                 "scan_start": timed["scan few"] - scanned * few - pool_s,
                 "scanned": scanned,
@@ -187,19 +214,19 @@ class SearchParts:
         return {name: max(0.0, part_s) for name, part_s in parts.items()}
 
 
-def _timed(searches: Mapping[str, Search], queries: Vectors) -> dict[str, float]:
-    """Returns the seconds that each of the searches takes: the minimum that was measured, since
-    other work on the machine only adds to them.
+def _timed(searches: Mapping[str, Search], queries: Vectors) -> dict[str, list[float]]:
+    """Returns the seconds of processor time that each of the searches takes, several times. They
+    leave out the time for which other work on the machine keeps a search from running.
     """
     seconds: dict[str, list[float]] = {name: [] for name in searches}
     for number in range(_ROUNDS):
         query = queries[number % len(queries)]
         for name, search in searches.items():
             search(query)  # brings what it reads into the cache
-            began = time.perf_counter()
+            began = time.thread_time()
             search(query)
-            seconds[name].append(time.perf_counter() - began)
-    return {name: min(each) for name, each in seconds.items()}
+            seconds[name].append(time.thread_time() - began)
+    return seconds
 
 
 def _spread(size: int, count: int) -> Positions:

@@ -538,6 +538,8 @@ class _Bundle:
         # Of an index that an earlier run wrote, too.
         if cold_queries is not None and (note := note_of_cold_users(name, entry)):
             self.notes.append(note)
+        if note := indexes.note_of_costs(name, entry, corpus.size):
+            self.notes.append(note)
         return entry
 
     def _write_codes(

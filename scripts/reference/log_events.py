@@ -232,6 +232,12 @@ EVENTS = {
         "Changed candidates of a model were absorbed into a segment with an index.",
         "",
     ),
+    "search_costs_implausible": (
+        "The bundle says that parts of a search cost what they cannot, as measured on a machine "
+        "that was busy when the model was exported. The service chooses how to search by typical "
+        "costs. `problem` names the cost, and what is possible.",
+        "Filtered searches may take longer. Export the bundle again.",
+    ),
     "changes_not_absorbed": (
         "No segment could be made of changed candidates, such as on a full disk. They are searched "
         "exactly. Tried again twice a second, and logged once per reason.",

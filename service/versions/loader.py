@@ -35,6 +35,7 @@ from runtime.partitions import load_index, partition_rows
 from runtime.tower import Device
 from runtime.towers import open_form
 from service.config import ServiceSettings
+from service.observability.logging import fields, logger
 from service.resources import free_bytes
 from service.versions.filter_cache import FilterCache
 from service.versions.throttle import LoadThrottle
@@ -51,6 +52,8 @@ from service.versions.version import (
     ServedIndex,
     stamp_of,
 )
+
+log = logger(__name__)
 
 _TENSORFLOW_BYTES = 600 << 20
 """What a process grows by when a SavedModel makes it import TensorFlow (measured: 510 MB)."""
@@ -325,6 +328,9 @@ class Loader:
             )
             codes = opened_codes.part(first, end)
             self.throttle()
+        if problem := entry.implausible_cost(size):
+            # The service chooses by typical costs, until the bundle is exported again.
+            log.warning("search_costs_implausible", extra=fields(index=name, problem=problem))
         exact = ExactIndex(vectors, entry.distance)
         index = LoadedIndex(
             entry, approximate, exact, vectors, corpus, self._compiled, first, codes

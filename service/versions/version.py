@@ -28,6 +28,7 @@ from bundle.format.manifest import (
     TowerForm,
     TowerPart,
 )
+from bundle.format.search_costs import SearchCosts
 from bundle.format.towers import SCORE_BINS_MAX
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.changed import ChangedAttributeIndex, ChangedStore
@@ -403,6 +404,16 @@ class LoadedIndex:
     first: int = 0
     codes: VectorCodes | None = None
     plans: dict[Hashable, Any] = field(default_factory=dict)
+
+    @cached_property
+    def costs(self) -> SearchCosts | None:
+        """What the parts of a search of a tree cost: typical costs, if those of the manifest cannot
+        be true.
+        """
+        costs = self.entry.costs
+        if costs is not None and self.entry.implausible_cost(self.corpus.entry.size):
+            return SearchCosts.typical(self.entry.dim, coded=self.entry.codes is not None)
+        return costs
 
     @cached_property
     def block(self) -> VectorBlock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bundle.format.indexes import SearchCosts
+from bundle.format.search_costs import SearchCosts
 
 COSTS = SearchCosts(
     exact_start=9000,

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.format.indexes import SearchCosts
 from bundle.format.manifest import Index
+from bundle.format.search_costs import SearchCosts
 from service.versions.version import LoadedIndex
 
 if TYPE_CHECKING:  # faiss is loaded where an index has codes
@@ -97,7 +97,7 @@ class SearchDepth:
           matching: candidates that match the filter.
           otherwise: what a search of these without the tree costs.
         """
-        self._costs = index.entry.costs
+        self._costs = index.costs
         self._size = len(index.vectors)
         self._otherwise = otherwise
         slack = math.ceil(1.2 * (k + 10))
@@ -268,7 +268,7 @@ def scores_live_alone(index: LoadedIndex, plan: Plan, live_share: float, matchin
         planned_cost = scan.cost(min(matching, math.ceil(scan.pool / live_share)))
     else:
         return False
-    costs = index.entry.costs
+    costs = index.costs
     if costs is None:
         return False
     return costs.exact_start + costs.reordered * live_share * matching < planned_cost
@@ -276,7 +276,7 @@ def scores_live_alone(index: LoadedIndex, plan: Plan, live_share: float, matchin
 
 def _plan(index: LoadedIndex, recall: float, k: int, matching: int | None) -> Plan:
     """Plans a search; as of `plan_search`."""
-    costs = index.entry.costs
+    costs = index.costs
     filtered = matching is not None
     count = len(index.vectors) if matching is None else matching
     target = recall or index.entry.recall.target

@@ -131,3 +131,19 @@ def test_codes_of_an_index_are_loaded_and_refused_where_their_number_is_another(
         file.write(bytes(1))
     with pytest.raises(IndexUnreadable, match=r"codes.bin has \d+ bytes; \d+ were expected"):
         loader(root).load("movies", 1)
+
+
+def test_search_costs_that_cannot_be_true_are_logged(
+    write: Write, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    parameters = {"num_leaves": 4, "leaves_to_search": 2, "dimensions_per_block": 2, "reorder": 20}
+    small = write(index_kind="tree_ah", parameters=parameters)
+    version = loader(root).load("movies", 1)
+    version.close()
+    assert not caplog.records
+    rewrite(small.directory, setting("indexes.movies.costs.exact_start", 0.0))
+    version = loader(root).load("movies", 1)
+    version.close()
+    (record,) = caplog.records
+    assert record.msg == "search_costs_implausible"
+    assert "exact_start is 0; for vectors of dim" in str(record.__dict__)

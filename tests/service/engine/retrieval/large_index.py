@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from bundle.features.columns import Column
 from bundle.format import manifest
-from bundle.format.indexes import Codes, SearchCosts
+from bundle.format.indexes import Codes
+from bundle.format.search_costs import SearchCosts
 from bundle.stores.attribute_index import AttributeIndex
 from bundle.stores.reader import CandidateStore
 from runtime import partitions

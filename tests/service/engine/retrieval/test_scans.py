@@ -205,15 +205,15 @@ def test_scan_is_not_used_where_exact_scores_cost_less(index: LoadedIndex) -> No
 
 def test_costs_in_the_manifest_choose_whether_codes_are_scanned(index: LoadedIndex) -> None:
     def scans(**costs: float) -> bool:
-        changed = COSTS.model_copy(update={"fetched": 1e9, **costs})
+        changed = COSTS.model_copy(update={"fetched": 3e4, **costs})
         entry = index.entry.model_copy(update={"costs": changed})
         return scanned(replace(index, entry=entry, plans={}), 12_000, 10)
 
-    assert scans(exact_start=1e9)
-    assert not scans(scan_start=1e9)
-    assert not scans(scanned=1e9)
-    assert not scans(found=1e9)
-    assert not scans(code_gathered=1e9)
+    assert scans(exact_start=1e6)
+    assert not scans(scan_start=1e6)
+    assert not scans(scanned=20)
+    assert not scans(found=3e4)
+    assert not scans(code_gathered=200)
 
 
 def test_more_is_reordered_for_a_higher_recall(index: LoadedIndex) -> None:

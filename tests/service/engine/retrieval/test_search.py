@@ -171,7 +171,7 @@ def test_tree_that_reorders_few_for_each_neighbor_has_the_recall_with_a_filter(
     changes = {
         "curve": (CostPoint(parameters=setting, recall=0.95, relative_cost=0.1),),
         "recall": index.entry.recall.model_copy(update={"k": k}),
-        "costs": COSTS.model_copy(update={"exact_start": 1e9}),
+        "costs": COSTS.model_copy(update={"exact_start": 1e6}),
     }
     few = replace(index, entry=index.entry.model_copy(update=changes), plans={})
     everything = np.ones(SIZE, bool)
@@ -391,12 +391,25 @@ def test_costs_in_the_manifest_choose_the_way(
         priced = replace(index, entry=entry, plans={})
         return find(priced, queries[:1], K, filter=tenth).explanations[0].path
 
-    assert path(exact_start=1e9) == "index"
-    assert path(gathered=1e9) == "index"
-    assert path(uncached=1e9, cached=100) == "index"
-    assert path(fetched=1e9) == "exact"
-    assert path(leaf_vector=1e9) == "exact"
-    assert path(tree_start=1e9) == "exact"
+    assert path(exact_start=1e6) == "index"
+    assert path(gathered=200) == "index"
+    assert path(uncached=50, cached=100) == "index"
+    assert path(fetched=3e4) == "exact"
+    assert path(leaf_vector=20) == "exact"
+    assert path(tree_start=1e7) == "exact"
+
+
+def test_costs_that_cannot_be_true_choose_no_way(
+    index: LoadedIndex, queries: NDArray[np.float32]
+) -> None:
+    # As on a busy machine: beside the exact score of one vector, all else seemed to cost nothing.
+    nothing = dict.fromkeys(COSTS.model_dump(exclude={"measured", "cached"}), 0.0)
+    entry = index.entry.model_copy(update={"costs": COSTS.model_copy(update=nothing)})
+    believed = replace(index, entry=entry, plans={})
+    narrow = find(believed, queries[:1], K, filter=allow(thousandth=1))
+    assert narrow.explanations[0].path == "exact"
+    broad = find(believed, queries[:1], K, filter=allow(half=1))
+    assert broad.explanations[0].path == "index"
 
 
 def test_search_explains_matches_path_and_shortfall(
