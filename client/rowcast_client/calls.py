@@ -182,18 +182,17 @@ def retrieve(
         raise InvalidArgument(
             "queries must be given as exactly one of context (or context_ids), vectors, and ids"
         )
-    packed, counts = pack_vectors(vectors) if vectors is not None else (b"", None)
-    packed_ids, counts = pack_queries_by_id(ids) if ids is not None else (None, counts)
-    selection, others = _selection(options)
-    request = pb.RetrieveRequest(
-        context=pack_requests(context) if context is not None else None,
-        vectors=packed,
-        ids=packed_ids,
-        query_offsets=offsets_of("queries", counts),
-        exact=bool(exact),
-        not_found=_not_found_rule(not_found),
-        **selection,
-    )
+    fields, others = _selection(options)
+    counts = None
+    if context is not None:
+        fields["context"] = pack_requests(context)
+    if vectors is not None:
+        fields["vectors"], counts = pack_vectors(vectors)
+    if ids is not None:
+        fields["ids"], counts = pack_queries_by_id(ids)
+    if counts is not None:
+        fields["query_offsets"] = offsets_of("queries", counts)
+    request = pb.RetrieveRequest(exact=bool(exact), not_found=_not_found_rule(not_found), **fields)
     return versioned_call("Retrieve", request, pb.RetrieveResponse, unpack_retrieved, **others)
 
 
@@ -366,13 +365,16 @@ def _unpack_models(message: pb.ListModelsResponse) -> list[ModelState]:
 
 def _selection(options: SelectOptions) -> tuple[dict[str, Any], CallOptions]:
     """Packs what is given of SELECTION as fields of a request; returns the other options too."""
-    given: dict[str, Any] = {**options}
-    fields = {
-        name: pack(name, given.pop(name)) for name, pack in SELECTION.items() if name in given
-    }
-    others: Any = given
-    for name, offsets_name in _ID_LISTS.items():
-        fields |= pack_id_lists(name, offsets_name, others.pop(name, None))
+    fields: dict[str, Any] = {}
+    others: Any = {}
+    values: Mapping[str, Any] = {**options}
+    for name, value in values.items():
+        if name in SELECTION:
+            fields[name] = SELECTION[name](name, value)
+        elif name in _ID_LISTS:
+            fields |= pack_id_lists(name, _ID_LISTS[name], value)
+        else:
+            others[name] = value
     return fields, others
 
 
@@ -400,8 +402,10 @@ def versioned_call(
     spec = request.model
     spec.SetInParent()
     spec.name = text("model", model)
-    spec.version = version
-    spec.label = text("label", label)
+    if version:
+        spec.version = version
+    if label != "":
+        spec.label = text("label", label)
     return Call(method, request, response, unpack, timeout_s, request_id)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import reprlib
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -58,9 +59,10 @@ def pack_requests(requests: Features | Sequence[Features]) -> dict[str, pb.Colum
         have.
     """
     if isinstance(requests, Mapping):
-        if any(isinstance(value, Column) for value in requests.values()):
-            return pack_features(requests)
-        return pack_features({name: [value] for name, value in requests.items()})
+        for value in requests.values():
+            if isinstance(value, Column):
+                return pack_features(requests)
+        return {name: pack_column(name, [value]) for name, value in requests.items()}
     if not is_list(requests) or not all(isinstance(one, Mapping) for one in requests):
         raise InvalidArgument(
             "features must be a dict of feature -> value, or a list of such dicts, one per request"
@@ -217,7 +219,7 @@ def _plain_column(what: str, values: list[Any]) -> pb.Column | None:
     offsets = b""
     if kinds and kinds <= _PLAIN_LISTS:
         ends = itertools.accumulate(map(len, values), initial=0)
-        offsets = np.fromiter(ends, "<i4", len(values) + 1).tobytes()
+        offsets = struct.pack(f"<{len(values) + 1}i", *ends)
         values = list(itertools.chain.from_iterable(values))
         kinds = set(map(type, values))
     if kinds <= _PLAIN_INTEGERS:
@@ -230,8 +232,8 @@ def _plain_column(what: str, values: list[Any]) -> pb.Column | None:
 
 def _integers(what: str, values: Sequence[int]) -> bytes:
     try:
-        return np.array(values, "<i8").tobytes()
-    except OverflowError as error:
+        return struct.pack(f"<{len(values)}q", *values)  # for few values faster than an array
+    except struct.error as error:
         raise InvalidArgument(f"{what} holds an integer beyond 64 bits") from error
 
 

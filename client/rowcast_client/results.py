@@ -19,6 +19,7 @@ from rowcast_client.stubs import embedding_service_pb2 as pb
 
 Ids = NDArray[Any]
 """[m] int64, or [m] object holding str."""
+_NO_IDS = np.empty(0, np.int64)
 Record = TypeVar("Record")
 OfRequest = TypeVar("OfRequest", bound="Records[Any]")
 
@@ -359,6 +360,8 @@ def _not_found(
     """Returns the ids of each of n queries or contexts that do not exist."""
     if isinstance(message, pb.RecommendResponse):
         return ()
+    if not message.HasField("not_found"):
+        return (_NO_IDS,) * n
     ids = unpack_ids(message.not_found)
     if not message.not_found_offsets:
         return (ids,) * n

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from types import TracebackType
 from typing import Any, ClassVar
 
 from rowcast_client.addresses import Address, parse_addresses
@@ -144,31 +144,9 @@ class ServiceConnection:
 
         return HttpTransport(address, self._tls, self._headers, self.asynchronous)
 
-    @contextmanager
-    def _failures(
-        self, transport: Transport, deadline: Deadline, request_id: str
-    ) -> Iterator[None]:
-        """Raises what an attempt at one address fails with as an error of this client that names
-        the service and the request. Calls avoid an address that fails.
-        """
-        try:
-            try:
-                yield
-            except TimeoutError as error:
-                raise transport.out_of_time(deadline) from error
-            except transport.errors as error:
-                raise transport.failure(error, deadline) from error
-        except RowcastError as error:
-            error.address = transport.address.url
-            # A service that reports an exceeded deadline itself has sent its request id.
-            has_no_response = isinstance(error, DeadlineExceeded) and not error.request_id
-            if has_no_response or isinstance(error, ELSEWHERE):
-                self._rotation.failed(transport)
-            if not isinstance(error, Unreachable):
-                error.request_id = error.request_id or request_id
-            deadline.earlier_failure = error.message
-            raise
-        self._rotation.responded(transport)
+    def _failures(self, transport: Transport, deadline: Deadline, request_id: str) -> _Attempt:
+        """Returns the context of an attempt at one address, whose failures it translates."""
+        return _Attempt(self._rotation, transport, deadline, request_id)
 
     def _probes(self, timeout_s: float | None) -> Iterator[tuple[Transport, Deadline, str]]:
         """Yields the transports, each with its part of the time and the request id of a probe."""
@@ -178,6 +156,53 @@ class ServiceConnection:
         for remaining, transport in zip(range(len(transports), 0, -1), transports, strict=True):
             deadline = Deadline(whole.remaining_s() / remaining)
             yield transport, deadline, _new_request_id()
+
+
+class _Attempt:
+    """An attempt at one address: raises what it fails with as an error of this client that names
+    the service and the request. Calls avoid an address that fails.
+    """
+
+    def __init__(
+        self, rotation: Rotation, transport: Transport, deadline: Deadline, request_id: str
+    ) -> None:
+        self._rotation = rotation
+        self._transport = transport
+        self._deadline = deadline
+        self._request_id = request_id
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if problem is None:
+            self._rotation.responded(self._transport)
+        elif isinstance(problem, RowcastError):
+            self._note(problem)
+        elif isinstance(problem, TimeoutError):
+            failure: RowcastError = self._transport.out_of_time(self._deadline)
+            self._note(failure)
+            raise failure from problem
+        elif isinstance(problem, self._transport.errors):
+            failure = self._transport.failure(problem, self._deadline)
+            self._note(failure)
+            raise failure from problem
+
+    def _note(self, failure: RowcastError) -> None:
+        """Completes an error, and has the next calls avoid the address if it may be at fault."""
+        failure.address = self._transport.address.url
+        # A service that reports an exceeded deadline itself has sent its request id.
+        has_no_response = isinstance(failure, DeadlineExceeded) and not failure.request_id
+        if has_no_response or isinstance(failure, ELSEWHERE):
+            self._rotation.failed(self._transport)
+        if not isinstance(failure, Unreachable):
+            failure.request_id = failure.request_id or self._request_id
+        self._deadline.earlier_failure = failure.message
 
 
 def _new_request_id() -> str:
