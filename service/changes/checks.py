@@ -105,7 +105,8 @@ def _rows_change(
     except VectorRefused as problem:
         id_text = show_id(ids.tolist()[problem.position])
         value = f"{problem.value} of the vector of id {id_text}"
-        raise InvalidArgument.of_field("vectors", value, problem.expected, "has") from problem
+        field = f"vectors[{problem.position}]"
+        raise InvalidArgument.of_field(field, value, problem.expected, "has") from problem
     keys = np.empty(0, np.int64)
     if takes_keys:
         _check_new_keys(version, request.feature, ids[rows < 0])
@@ -145,14 +146,16 @@ def _check_rows(version: ChangedVersion, table: str, ids: Ids, rows: NDArray[np.
     is_unknown = (rows < 0) | (rows >= size)
     if not is_unknown.any():
         return
-    id_text = show_id(ids[is_unknown].tolist()[0])
+    position = int(is_unknown.argmax())
+    id_text = show_id(ids.tolist()[position])
     remedy = "its number of rows is fixed: export it with more"
     keyed = version.tables.key_feature(table)
     if keyed:
         remedy = f"to give a new key a row, name a feature whose ids are keys, such as {keyed!r}"
     table_text = f"table {table!r} of {size} rows"
-    message = f"ids: id {id_text} has no row in {table_text}; {remedy}"
-    raise InvalidArgument(message, FieldViolation("ids", id_text, f"a row of {table_text}"))
+    field = f"ids[{position}]"
+    message = f"{field}: id {id_text} has no row in {table_text}; {remedy}"
+    raise InvalidArgument(message, FieldViolation(field, id_text, f"a row of {table_text}"))
 
 
 def _check_new_keys(version: ChangedVersion, feature: str, keys: NDArray[np.int64]) -> None:
@@ -253,9 +256,11 @@ def _check_distinct(ids: Ids) -> None:
         if key in positions:
             id_text = show_id(key)
             positions_text = f"at {positions[key]} and {position}"
-            message = f"ids: id {id_text} comes twice, {positions_text}; send each id once"
+            message = (
+                f"ids[{position}]: id {id_text} comes twice, {positions_text}; send each id once"
+            )
             violation = FieldViolation(
-                "ids", f"{id_text} {positions_text}", "an id that comes once"
+                f"ids[{position}]", f"{id_text} {positions_text}", "an id that comes once"
             )
             raise InvalidArgument(message, violation)
         positions[key] = position
@@ -428,8 +433,8 @@ def _checked_vectors(vectors: Vectors | None, count: int, dim: int, where: str) 
     is_finite = np.isfinite(vectors)
     if not is_finite.all():
         position = int(np.argmin(is_finite.all(axis=1)))
-        value = f"NaN or an infinity in vector {position}"
-        raise InvalidArgument.of_field(where, value, "a finite number", "has")
+        field = f"{where}[{position}]"
+        raise InvalidArgument.of_field(field, "NaN or an infinity", "a finite number", "has")
     return vectors
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,11 +31,16 @@ Document = dict[str, Any]
 
 
 class CtlError(Exception):
-    """An error, as one line, with its exit code."""
+    """An error, as one line, with its exit code.
 
-    def __init__(self, message: str, exit_code: int) -> None:
+    Attributes:
+      fields: The paths of the fields of the command that are at fault, as the service names them.
+    """
+
+    def __init__(self, message: str, exit_code: int, fields: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.fields = tuple(fields)
 
 
 def scope(model: str) -> str:
@@ -99,10 +104,12 @@ class Admin:
                 return status
             code = status["error"]["code"]
             message = status["error"]["message"]
+            fields = [violation["field"] for violation in status["error"].get("violations", ())]
         except (orjson.JSONDecodeError, KeyError, TypeError):
             what = f"{url.geturl()} is not an admin API of rowcast: status {response.status}"
             raise CtlError(what, EXIT_UNREACHABLE) from None
-        raise CtlError(f"{code}: {message}", EXIT_USAGE if code in _USAGE_CODES else EXIT_REJECTED)
+        exit_code = EXIT_USAGE if code in _USAGE_CODES else EXIT_REJECTED
+        raise CtlError(f"{code}: {message}", exit_code, fields)
 
     @cached_property
     def _found(self) -> str:

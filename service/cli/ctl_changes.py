@@ -18,7 +18,8 @@ from service.exit_codes import EXIT_USAGE
 
 _SHOWN_MAX = 10
 """Ids of each kind that are printed."""
-_ITEM = re.compile(r"items\[(\d+)\]")
+_ITEM = re.compile(r"(?:items|ids|vectors(?:\.[^\[]+)?)\[(\d+)\]")
+"""What the paths of fields begin with that belong to one item."""
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of a model.")]
 File = Annotated[
@@ -378,17 +379,18 @@ def _send(admin: Admin, change: _Change, file: Path, batch: Batch, totals: _Tota
     except CtlError as problem:
         if problem.exit_code != EXIT_USAGE:
             raise
-        raise CtlError(f"{file}:{_line(str(problem), batch)}: {problem}", EXIT_USAGE) from None
+        raise CtlError(f"{file}:{_line(problem, batch)}: {problem}", EXIT_USAGE) from None
     totals.add(result, len(batch.items))
 
 
-def _line(message: str, batch: Batch) -> str:
-    """Returns the line that a message is about; the first and the last of the batch if it does not
-    say.
+def _line(problem: CtlError, batch: Batch) -> str:
+    """Returns the line of the item that is at fault; the first and the last of the batch if the
+    service does not say which one is.
     """
-    item = _ITEM.search(message)
-    if item is not None:
-        return str(batch.lines[int(item[1])])
+    for field_path in problem.fields:
+        item = _ITEM.match(field_path)
+        if item is not None:
+            return str(batch.lines[int(item[1])])
     first = batch.lines[0]
     last = batch.lines[-1]
     if first == last:

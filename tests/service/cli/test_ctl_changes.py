@@ -221,7 +221,7 @@ def test_rejected_item_is_named_by_its_line(service: ChangingService, tmp_path: 
     )
     lines(tmp_path / "rows", {"id": 1000, "vector": [1.0] * 8}, {"id": 2, "vector": [1.0] * 8})
     failed = service.ctl(*command)
-    assert f"{file}:1-2: INVALID_ARGUMENT: ids: id 1000 has no row" in failed.stderr
+    assert f"{file}:1: INVALID_ARGUMENT: ids[0]: id 1000 has no row" in failed.stderr
 
 
 @pytest.mark.parametrize(
