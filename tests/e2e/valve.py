@@ -19,11 +19,13 @@ class Valve:
     """Relays connections to a port of this machine.
 
     Attributes:
+      connections: The number of connections that were opened.
       sent, returned: bytes that passed to the port, and back.
       reached: set when the mark is reached.
     """
 
     def __init__(self, port: int) -> None:
+        self.connections = 0
         self.sent = self.returned = 0
         self.reached = threading.Event()
         self._open = threading.Event()
@@ -81,6 +83,7 @@ class Valve:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            self.connections += 1
             if self._refusals:
                 self._refusals -= 1
                 threading.Thread(target=_refuse, args=(client,), daemon=True).start()
