@@ -28,7 +28,7 @@ from runtime.exact import best_of, exact_scores, normalised, rank_exactly
 from service.engine.calls import Explanation, Filter, Offsets, Selecting, Vectors
 from service.engine.execution import Execution
 from service.engine.limits import check_finite
-from service.engine.retrieval.filters import Compiled, Mask, Matches, is_among
+from service.engine.retrieval.filters import Compiled, Mask, Matches, is_among, not_among
 from service.engine.retrieval.search_depth import (
     FETCHED_PER_POOL,
     Plan,
@@ -624,12 +624,9 @@ class _Search:
 
     def _live(self) -> NDArray[np.uint32]:
         """Returns the positions that are not denied."""
-        if self._denied_mask is not None:
-            is_live = ~self._denied_mask
-        else:
-            is_live = np.ones(self._size, bool)
-            is_live[self._denied] = False
-        return is_live.nonzero()[0].astype(np.uint32)
+        if self._denied_mask is None:
+            return not_among(self._denied, self._size)
+        return (~self._denied_mask).nonzero()[0].astype(np.uint32)
 
     def _row(self, at: int, positions: Positions, scores: Vectors, scored: int) -> Found:
         """Returns the first k that are not excluded."""

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from service.engine.calls import Condition, Filter, IdLists
+from service.engine.retrieval.filters import not_among
 from service.errors import InvalidArgument, TooLarge
 from tests.bundles.small import GENRE_NAMES
 from tests.service import reference
@@ -260,3 +261,12 @@ def test_explanation_counts_what_is_allowed(load: Load) -> None:
             (explanation,) = found.explanations
             assert explanation.matches == found.ids.size, (denied, excluded, year, exact)
             assert explanation.selectivity == found.ids.size / 40
+
+
+@pytest.mark.parametrize("left", [0, 1, 7, 99, 100, 101, 500, 999, 1000])
+def test_positions_that_are_not_among_others_are_all_the_rest(left: int) -> None:
+    shuffled = np.random.default_rng(left).permutation(1000).astype(np.uint32)
+    expected = np.sort(shuffled[:left])
+    rest = not_among(np.sort(shuffled[left:]), 1000)
+    assert rest.dtype == np.uint32
+    assert rest.tolist() == expected.tolist()
