@@ -20,6 +20,11 @@ class Cluster:
         self._services = ExitStack()
         self._shards: dict[str, RunningService] = {}
 
+    @property
+    def addresses(self) -> list[str]:
+        """The gRPC addresses of the shards, in the order in which they were added."""
+        return [shard.grpc for shard in self._shards.values()]
+
     def add(self, *numbers: str, shard_min_bytes: int = 1) -> None:
         """Starts shards, and names them to the router."""
         for number in numbers:
@@ -44,7 +49,7 @@ class Cluster:
         self.drop(*list(self._shards))
 
     def _write(self) -> None:
-        self._file.write_text("".join(f"{each.grpc}\n" for each in self._shards.values()))
+        self._file.write_text("".join(f"{address}\n" for address in self.addresses))
 
 
 def response(client: httpx.Client, call: str, body: dict[str, Any]) -> tuple[int, Any]:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.bundles.small import SmallBundle
+from tests.e2e.valve import Valve
 from tests.service.shards.cluster import Cluster, response
 
 Write = Callable[..., SmallBundle]
@@ -63,6 +64,32 @@ def test_index_whose_shard_is_lost_degrades_the_response_and_other_sources_are_s
         assert "shard 2/2" in content["error"]["message"]
     labels = {"model": "movies", "outcome": "failed"}
     assert router.value("rowcast_sources_left_out_total", **labels) == 2
+
+
+def test_shard_that_does_not_respond_leaves_time_for_the_other_sources(
+    cluster: Cluster, small: SmallBundle
+) -> None:
+    cluster.add("1/2", "2/2", **TABLES_STAY)
+    first, second = cluster.addresses
+    body: dict[str, Any] = {"k": 3, "context": {"user": 1}}
+    listed = {"name": "listed", "ids": small.ids.tolist()[:5]}
+    body["sources"] = [{"index": "movies", "pool_size": 6}, listed]
+    with Valve(int(second.rpartition(":")[2])) as valve:
+        valve.open()
+        relayed = valve.url.removeprefix("http://")
+        router = cluster.start_router(shard_addresses=(first, relayed), **TABLES_STAY)
+        headers = {"x-request-timeout-ms": "4000"}
+        with httpx.Client(base_url=router.http, timeout=60, headers=headers) as client:
+            code, content = response(client, "recommend", body)
+            assert (code, content["degraded"]) == (200, False), content
+            valve.stop_at(sent=1)
+            code, content = response(client, "recommend", body)
+    # If the search could wait until the deadline, nothing could be ranked after it.
+    assert code == 200, content
+    assert content["degraded_reason"].startswith("source 'movies' is left out: ")
+    assert content["sources"] == ["listed"] * 3
+    labels = {"model": "movies", "outcome": "late"}
+    assert router.value("rowcast_sources_left_out_total", **labels) == 1
 
 
 def test_fallback_is_used_where_the_index_is_lost(cluster: Cluster, small: SmallBundle) -> None:
