@@ -49,14 +49,15 @@ An error of a request says which field is at fault, if one is:
 
 | field | contents |
 |---|---|
-| `field` | the path of the field: `k`, `context.user`, `candidate_features.genres`, `filter.year.ge`, `requests[2]`. The name of a header, such as `content-type`, or of a part of the URL: `model`, `version`, `label`, `call`, `path`. `body`, `message` and `request` stand for all that was sent, `response` for a response that would be too large |
+| `field` | the path of the field: `k`, `context.user`, `candidate_features.genres`, `filter.year.ge`, `candidate_ids[3]`, `requests[2]`. The name of a header, such as `content-type`, or of a part of the URL: `model`, `version`, `label`, `call`, `path`. `body`, `message` and `request` stand for all that was sent, `response` for a response that would be too large |
 | `value` | what was sent, as a text of at most 128 bytes |
 | `expected` | what was expected, as a phrase: `1 to 1000 (max_k)`. Limits end with the setting that they come from |
 
 For example, `{"field": "k", "value": "5000", "expected": "1 to 1000 (max_k), or 0 for 10"}`. Names of features, indexes
 and the like that do not exist are values of the field that names them: `{"field": "context", "value": "'usr'", ...}`.
-In messages of several requests, a path has no position: the columns of protobuf hold the values of all requests. The
-log has the field and what was expected, but never the value nor a name that the client chose.
+In messages of several requests, a path has no position: the columns of protobuf hold the values of all requests. In
+changes, `ids[3]` and `vectors[3]` are those of the item at position 3. The log has the field and what was expected,
+but never the value nor a name that the client chose.
 """
 
 EXIT_CODES = """## Exit codes

@@ -38,7 +38,7 @@ class NoSuchCandidate(InvalidArgument):
 
 
 def candidate_positions(
-    corpus: LoadedStore, ids: Ids, not_found: NotFoundRule, field: str
+    corpus: LoadedStore, ids: Ids, not_found: NotFoundRule, field: str, offsets: Offsets | None
 ) -> NDArray[np.int64]:
     """Returns the positions of candidates; -1 for one that is not in the corpus, if such ids are
     skipped.
@@ -48,13 +48,18 @@ def candidate_positions(
       ids: The ids of those that are wanted.
       not_found: What becomes of ids that are not in the corpus.
       field: The field of the request that holds the ids.
+      offsets: Query or context i has ids[offsets[i]:offsets[i + 1]]; None: each id is a query.
 
     Raises:
       NoSuchCandidate: A candidate is not in the corpus, and that is an error; names both.
     """
     positions = corpus.store.positions(ids, field)
     if not_found is NotFoundRule.ERROR and (positions < 0).any():
-        id_text = show_id(ids[positions < 0][0])
+        position = int((positions < 0).argmax())
+        id_text = show_id(ids[position])
+        if offsets is not None and offsets.size == 2:
+            # The ids of several are sent one after the other, or in lists of their own.
+            field = f"{field}[{position}]"
         corpus_text = f"corpus {corpus.name!r} of {corpus.entry.size} candidates"
         message = (
             f"{field}: candidate {id_text} is not in {corpus_text}; set not_found to skip to leave "

@@ -95,10 +95,15 @@ def test_candidate_that_does_not_exist_is_an_error_unless_it_is_skipped(clients:
     for call, field, body in [
         (
             "rank",
-            "candidate_ids",
-            {"requests": [{"context": {"user": 1}, "candidate_ids": [1000, 1]}]},
+            "candidate_ids[1]",
+            {"context": {"user": 1}, "candidate_ids": [1000, 1]},
         ),
-        ("retrieve", "ids", {"not_found": "error", "requests": [{"ids": [1]}]}),
+        ("retrieve", "ids[1]", {"not_found": "error", "ids": [1000, 1]}),
+        (
+            "retrieve",
+            "ids",
+            {"not_found": "error", "requests": [{"ids": [1000]}, {"ids": [1, 1000]}]},
+        ),
     ]:
         outcomes = clients.all(Case(call, "error", body))
         assert [code for code, _ in outcomes] == ["INVALID_ARGUMENT"] * 3

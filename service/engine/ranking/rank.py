@@ -353,7 +353,7 @@ def _candidates(
     corpus = choose_corpus(model_version, missing)
     if corpus is None:
         return Candidates(offsets, request.candidate_features)
-    positions = lookup.candidate_positions(corpus, ids, request.not_found, "candidate_ids")
+    positions = lookup.candidate_positions(corpus, ids, request.not_found, "candidate_ids", offsets)
     return Candidates(offsets, request.candidate_features, corpus, positions)
 
 

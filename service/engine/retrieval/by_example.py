@@ -55,7 +55,9 @@ def examples_of(request: Retrieval, ids: Ids, corpus: LoadedStore) -> Examples:
     Raises:
       NoSuchCandidate: An id is not in the corpus, and the request does not skip it.
     """
-    positions = lookup.candidate_positions(corpus, ids, request.not_found, "ids")
+    positions = lookup.candidate_positions(
+        corpus, ids, request.not_found, "ids", request.query_offsets
+    )
     if request.not_found is NotFoundRule.ERROR:
         return Examples(positions, request.query_offsets)
     offsets = request.query_offsets
