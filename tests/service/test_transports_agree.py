@@ -272,12 +272,16 @@ def test_transports_of_a_draining_service_are_not_ready(fresh: Clients) -> None:
     fresh.expect("NOT_READY")
 
 
-def test_transports_with_a_damaged_version_report_data_loss(fresh: Clients) -> None:
-    versions = fresh.service.worker.versions
-    versions.damage(
-        fresh.service.current(MODEL), "tables/users: block 0 does not match its checksum"
-    )
-    fresh.expect("DATA_LOSS")
+def test_transports_with_a_damaged_version_report_data_loss(
+    write: Callable[..., Any], serve: Callable[..., RunningService]
+) -> None:
+    write()
+    service = serve(poll_interval_s=3600)  # the next scan would load the version again
+    clients = Clients(service)
+    problem = "tables/users: block 0 does not match its checksum"
+    assert service.worker.versions.damage(service.current(MODEL), problem)
+    clients.expect("DATA_LOSS")
+    clients.close()
 
 
 def test_transports_of_a_full_service_reject_with_when_to_retry(fresh: Clients) -> None:

@@ -157,4 +157,6 @@ def test_request_that_reads_no_lost_row_succeeds_though_unknown_ids_would_read_o
         assert response(client, "embed", body)[0] == 200
         body = {"tower": "candidate", "features": {**features, "genres": ["unheard of"]}}
         code, content = response(client, "embed", body)
-    assert (code, content["error"]["message"]) == (503, "shard 2/2 is not available")
+    assert code == 503
+    # The message depends on whether the router has noticed the loss before the request.
+    assert "shard 2/2" in content["error"]["message"]
