@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from service.config import ServiceSettings
 from service.dataplane import Dataplane
+from service.grpc_api.descriptions import Methods, pool_of
 from service.grpc_api.interceptors import CallInterceptor
 from service.grpc_api.probes import MAX_STREAMS, ProbeInterceptor
 from service.grpc_api.servicer import GrpcService
@@ -76,7 +77,10 @@ class GrpcServer:
             service.register(self._dataplane, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         server.add_generic_rpc_handlers(
-            reflection_handlers((*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME))
+            reflection_handlers(
+                {service.name: service.messages for service in self._services},
+                (health.SERVICE_NAME, reflection.SERVICE_NAME),
+            )
         )
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
@@ -117,12 +121,22 @@ class GrpcServer:
             await self._health.set(service, status)
 
 
-def reflection_handlers(services: tuple[str, ...]) -> list[grpc.GenericRpcHandler]:
+def reflection_handlers(
+    services: Mapping[str, Methods], others: Sequence[str]
+) -> list[grpc.GenericRpcHandler]:
     """Returns handlers that describe services. Version 1 renamed v1alpha, which is all that the
     library has.
+
+    Args:
+      services: The messages of services, by their full names; none if a proto file describes them.
+      others: The full names of further services, which proto files describe.
     """
+    described = [name for name, messages in services.items() if not messages]
+    undescribed = {name: messages for name, messages in services.items() if messages}
+    pool = pool_of(undescribed, [*described, *others])
+    servicer = reflection.aio.ReflectionServicer((*services, *others), pool)
     method = grpc.stream_stream_rpc_method_handler(
-        reflection.aio.ReflectionServicer(services).ServerReflectionInfo,
+        servicer.ServerReflectionInfo,
         reflection_pb2.ServerReflectionRequest.FromString,
         reflection_pb2.ServerReflectionResponse.SerializeToString,
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from service.changes.follower import Changes
@@ -22,6 +22,7 @@ from service.codec.stubs.embedding_service_pb2_grpc import (
 )
 from service.dataplane import Dataplane
 from service.engine.context import RequestContext
+from service.grpc_api.descriptions import Methods
 from service.security.principal import authorize, authorize_all, authorize_change
 
 SERVICE = pb.DESCRIPTOR.services_by_name["EmbeddingService"].full_name
@@ -35,11 +36,14 @@ class GrpcService:
       name: The full name, as in the contract.
       calls: The names of the calls, as in metrics, by method.
       register: Adds the servicer of a data plane to a server of `grpc.aio`.
+      messages: The messages of the methods, for reflection; empty: a proto file describes the
+        service.
     """
 
     name: str
     calls: Mapping[str, str]
     register: Callable[[Dataplane, Any], None]
+    messages: Methods = field(default_factory=dict)
 
 
 class OperationServicer:

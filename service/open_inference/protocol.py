@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import numpy as np
 from fastapi import FastAPI, Request
+from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
@@ -33,6 +34,7 @@ from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
 from service.errors import TRANSPORT_STATUS, InvalidArgument, NotReady, ServiceError, Unimplemented
+from service.grpc_api.descriptions import MethodMessages
 from service.grpc_api.servicer import GrpcService
 from service.http.calls import BodyReader, target_of
 from service.http.other_protocols import ErrorResponse, HttpCall, OtherProtocol
@@ -417,4 +419,17 @@ def _register(dataplane: Dataplane, server: Any) -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
 
 
-GRPC = (GrpcService(SERVICE, {name: call for name, (call, _) in _METHODS.items()}, _register),)
+_MESSAGES = {
+    "ModelInfer": MethodMessages.of(pb.ModelInferRequest, pb.ModelInferResponse),
+    "ServerLive": MethodMessages.of(Empty, pb.ServerLiveResponse),
+    "ServerReady": MethodMessages.of(Empty, pb.ServerReadyResponse),
+    "ServerMetadata": MethodMessages.of(Empty, pb.ServerMetadataResponse),
+    "ModelReady": MethodMessages.of(pb.ModelReadyRequest, pb.ModelReadyResponse),
+    "ModelMetadata": MethodMessages.of(pb.ModelMetadataRequest, pb.ModelMetadataResponse),
+    "RepositoryIndex": MethodMessages.of(pb.RepositoryIndexRequest, pb.RepositoryIndexResponse),
+}
+GRPC = (
+    GrpcService(
+        SERVICE, {name: call for name, (call, _) in _METHODS.items()}, _register, _MESSAGES
+    ),
+)

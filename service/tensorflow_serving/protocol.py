@@ -22,6 +22,7 @@ from service.engine.calls import Target
 from service.engine.context import RequestContext
 from service.engine.names import SHOWN_CHARS
 from service.errors import FieldViolation, InvalidArgument, Unimplemented
+from service.grpc_api.descriptions import MethodMessages
 from service.grpc_api.servicer import GrpcService
 from service.http.calls import target_of
 from service.http.middleware import response_of
@@ -246,10 +247,19 @@ GRPC = (
             "MultiInference": "other",
         },
         _add_prediction_service,
+        {
+            "Predict": MethodMessages.of(pb.PredictRequest, pb.PredictResponse),
+            "Classify": MethodMessages.of(pb.ExamplesRequest, pb.ClassificationResponse),
+            "Regress": MethodMessages.of(pb.ExamplesRequest, pb.RegressionResponse),
+            "GetModelMetadata": MethodMessages.of(
+                pb.GetModelMetadataRequest, pb.GetModelMetadataResponse
+            ),
+        },
     ),
     GrpcService(
         MODEL_SERVICE,
         {"GetModelStatus": "model", "HandleReloadConfigRequest": "other"},
         _add_model_service,
+        {"GetModelStatus": MethodMessages.of(pb.GetModelStatusRequest, pb.GetModelStatusResponse)},
     ),
 )

@@ -16,7 +16,7 @@ import pytest
 
 from service.codec.stubs import open_inference_pb2 as pb
 from tests.bundles.small import SmallBundle
-from tests.service import reference
+from tests.service import reference, reflected
 from tests.service.cases import LIMITS, MODEL
 from tests.service.clients import SIMPLE, Clients
 from tests.service.open_inference import forms
@@ -365,3 +365,20 @@ def test_requests_are_counted_and_limited_as_all_others(
     labels = {"transport": "http", "call": "infer", "model": MODEL}
     assert service.value("rowcast_requests_total", code="OK", **labels) == 1
     assert service.value("rowcast_requests_total", code="TOO_LARGE", **labels) == 1
+
+
+def test_reflection_describes_the_methods_so_that_they_can_be_called(channel: grpc.Channel) -> None:
+    names = reflected.method_names(channel, forms.SERVICE)
+    assert names == {
+        "ModelInfer",
+        "ServerLive",
+        "ServerReady",
+        "ServerMetadata",
+        "ModelReady",
+        "ModelMetadata",
+        "RepositoryIndex",
+    }
+    assert reflected.json_response(channel, forms.SERVICE, "ServerLive", {}) == {"live": True}
+    described = reflected.json_response(channel, forms.SERVICE, "ModelMetadata", {"name": MODEL})
+    assert described["name"] == MODEL
+    assert described["inputs"]

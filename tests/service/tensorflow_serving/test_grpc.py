@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from service.codec.stubs import tensorflow_serving_pb2 as pb
 from service.engine.calls import Embedding, Target
 from service.tensorflow_serving.protocol import MODEL_SERVICE, PREDICTION_SERVICE
+from tests.service import reflected
 from tests.service.running import RunningService, WaitingTower, column
 from tests.service.tensorflow_serving.conftest import PROTOCOLS
 
@@ -241,6 +242,25 @@ def test_health_and_reflection_list_the_services(channel: grpc.Channel) -> None:
         assert response.status == health_pb2.HealthCheckResponse.SERVING
     listed = ProtoReflectionDescriptorDatabase(channel).get_services()
     assert {PREDICTION_SERVICE, MODEL_SERVICE} <= set(listed)
+
+
+def test_reflection_describes_the_methods_so_that_they_can_be_called(channel: grpc.Channel) -> None:
+    assert reflected.method_names(channel, PREDICTION_SERVICE) == {
+        "Predict",
+        "Classify",
+        "Regress",
+        "GetModelMetadata",
+    }
+    status = {"model_spec": {"name": "movies"}}
+    response = reflected.json_response(channel, MODEL_SERVICE, "GetModelStatus", status)
+    (version,) = response["model_version_status"]
+    assert (version["version"], version["state"]) == ("1", "AVAILABLE")
+    shape = {"dim": [{"size": 2}]}
+    users = {"dtype": "DT_INT64", "tensor_shape": shape, "int64_val": [5, 7]}
+    model_spec = {"name": "movies", "signature_name": "retrieve"}
+    request = {"model_spec": model_spec, "inputs": {"user": users}}
+    response = reflected.json_response(channel, PREDICTION_SERVICE, "Predict", request)
+    assert response["outputs"]["ids"]["tensor_shape"]["dim"][0]["size"] == "2"
 
 
 def assert_rejected(

@@ -1,0 +1,85 @@
+"""What server reflection says of services: their methods and messages.
+
+The services of other protocols are registered under their original names, with messages of
+rowcast's own packages, which are the same on the wire. No proto file describes such services, so
+that a process can load the original ones, too. Their descriptions are made here, in a pool of their
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from google.protobuf import descriptor_pool
+from google.protobuf.descriptor import Descriptor, FileDescriptor
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
+
+
+class MethodMessages(NamedTuple):
+    """The messages of a method.
+
+    Attributes:
+      request: The request.
+      response: The response.
+    """
+
+    request: Descriptor
+    response: Descriptor
+
+    @classmethod
+    def of(cls, request: type[Message], response: type[Message]) -> Self:
+        """Returns the messages of a method by their classes."""
+        return cls(request.DESCRIPTOR, response.DESCRIPTOR)
+
+
+Methods = Mapping[str, MethodMessages]
+"""The messages of the methods of a service, by name."""
+
+
+def pool_of(services: Mapping[str, Methods], described: Sequence[str]) -> DescriptorPool:
+    """Returns the descriptions of services, with all messages.
+
+    Args:
+      services: Those that no proto file describes, by their full names.
+      described: The full names of those that proto files describe.
+    """
+    pool = DescriptorPool()
+    files: dict[str, FileDescriptor] = {}
+    generated: Any = descriptor_pool.Default()
+    for name in described:
+        _add(generated.FindFileContainingSymbol(name), pool, files)
+    for name, methods in services.items():
+        messages = [message for method in methods.values() for message in method]
+        for message in messages:
+            _add(message.file, pool, files)
+        pool.AddSerializedFile(_file_of(name, methods).SerializeToString())
+    return pool
+
+
+def _file_of(name: str, methods: Methods) -> FileDescriptorProto:
+    """Returns a file that describes one service."""
+    package, _, own_name = name.rpartition(".")
+    file = FileDescriptorProto(name=f"{name}.proto", package=package, syntax="proto3")
+    used = {message.file.name for method in methods.values() for message in method}
+    file.dependency.extend(sorted(used))
+    service = file.service.add(name=own_name)
+    for method_name, method in methods.items():
+        service.method.add(
+            name=method_name,
+            input_type=f".{method.request.full_name}",
+            output_type=f".{method.response.full_name}",
+        )
+    return file
+
+
+def _add(file: FileDescriptor, pool: DescriptorPool, files: dict[str, FileDescriptor]) -> None:
+    """Adds a file, after those that it imports."""
+    if file.name in files:
+        return
+    files[file.name] = file
+    for dependency in file.dependencies:
+        _add(dependency, pool, files)
+    pool.AddSerializedFile(file.serialized_pb)
