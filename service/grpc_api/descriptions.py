@@ -63,8 +63,8 @@ def _file_of(name: str, methods: Methods) -> FileDescriptorProto:
     """Returns a file that describes one service."""
     package, _, own_name = name.rpartition(".")
     file = FileDescriptorProto(name=f"{name}.proto", package=package, syntax="proto3")
-    used = {message.file.name for method in methods.values() for message in method}
-    file.dependency.extend(sorted(used))
+    file_names = {message.file.name for method in methods.values() for message in method}
+    file.dependency.extend(sorted(file_names))
     service = file.service.add(name=own_name)
     for method_name, method in methods.items():
         service.method.add(

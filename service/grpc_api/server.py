@@ -122,19 +122,19 @@ class GrpcServer:
 
 
 def reflection_handlers(
-    services: Mapping[str, Methods], others: Sequence[str]
+    services: Mapping[str, Methods], further_names: Sequence[str]
 ) -> list[grpc.GenericRpcHandler]:
     """Returns handlers that describe services. Version 1 renamed v1alpha, which is all that the
     library has.
 
     Args:
       services: The messages of services, by their full names; none if a proto file describes them.
-      others: The full names of further services, which proto files describe.
+      further_names: The full names of further services, which proto files describe.
     """
     described = [name for name, messages in services.items() if not messages]
     undescribed = {name: messages for name, messages in services.items() if messages}
-    pool = pool_of(undescribed, [*described, *others])
-    servicer = reflection.aio.ReflectionServicer((*services, *others), pool)
+    pool = pool_of(undescribed, [*described, *further_names])
+    servicer = reflection.aio.ReflectionServicer((*services, *further_names), pool)
     method = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,
         reflection_pb2.ServerReflectionRequest.FromString,
