@@ -27,6 +27,7 @@ from service.engine import examples, lookup, signatures, towers, warmup
 from service.engine.calls import (
     Embedding,
     Lookup,
+    Offsets,
     Ranking,
     Recommendation,
     Retrieval,
@@ -34,12 +35,14 @@ from service.engine.calls import (
 )
 from service.engine.computation import Computation
 from service.engine.context import RequestContext
-from service.engine.execution import Execution, RowsLost
+from service.engine.execution import Execution, NotTogether
 from service.engine.faults import error_of, numbers_at_fault
 from service.engine.live_recall import LiveRecall
+from service.engine.merging.responses import split
+from service.engine.merging.keys import batch_key
+from service.engine.merging.requests import merge
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
-from service.engine.scheduling import batching
 from service.engine.scheduling.batching import Job
 from service.engine.scheduling.compute_pool import ComputePool
 from service.engine.scheduling.scheduler import Scheduler
@@ -215,7 +218,7 @@ class Engine:
         context.version = version.version
         if version.manifest.unread_inputs:
             request = request.without(version.manifest.unread_inputs)
-        key = batching.batch_key(request)
+        key = batch_key(request, version)
         job = Job(
             request=request,
             context=context,
@@ -369,11 +372,11 @@ class Engine:
         """
         fetched = None
         if len(batch) > 1:
-            request = batching.merge([job.request for job in batch])
             try:
-                answer = await self._execute(batch, request, pool)
-                return batching.split(answer, len(batch))
-            except RowsLost as problem:
+                merged = merge([job.request for job in batch], batch[0].lease.version)
+                answer = await self._execute(batch, merged.request, pool, ends=merged.ends)
+                return split(answer, merged.ends)
+            except NotTogether as problem:
                 fetched = problem.fetched
             except Exception as problem:  # noqa: BLE001 - the jobs that fail alone report it
                 call = batch[0].context.call
@@ -412,6 +415,7 @@ class Engine:
         request: Any,
         pool: ComputePool | None,
         fetched_before: Fetched | None = None,
+        ends: Offsets | None = None,
     ) -> Any:
         call = batch[0].context.call
         execution = Execution(
@@ -423,6 +427,7 @@ class Engine:
             fetched_before,
             self._live_recall,
             self._score_drift,
+            ends,
         )
         version = batch[0].lease.version
         try:

@@ -8,11 +8,13 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bundle.features.sources import Fetched
+from bundle.tables.offsets import Offsets, lengths_of
 from service.engine.context import RequestContext
 from service.engine.live_recall import LiveRecall
 from service.engine.scheduling.compute_pool import ComputePool
@@ -22,7 +24,13 @@ from service.observability.metrics import Metrics
 from service.versions.version import LoadedTower
 
 
-class RowsLost(Exception):
+class NotTogether(Exception):
+    """Requests of a batch may get something else than they would alone: each is computed alone."""
+
+    fetched: Fetched | None = None
+
+
+class RowsLost(NotTogether):
     """A batch of several requests reads rows that no shard could give: each is computed alone, to
     know its own.
 
@@ -60,6 +68,7 @@ class Execution:
         fetched_before: Fetched | None = None,
         live_recall: LiveRecall | None = None,
         score_drift: ScoreDrift | None = None,
+        ends: Offsets | None = None,
     ) -> None:
         """Creates the execution of a batch; with a call alone, of a warm-up or a replay.
 
@@ -70,6 +79,7 @@ class Execution:
           estimates: None: nothing is known yet.
           fetched_before, live_recall: See above.
           score_drift: counts scores; None: they are not counted.
+          ends: [r + 1], request i has the examples ends[i]:ends[i + 1]; None: there is one request.
         """
         self.call = call
         self.phases = defaultdict[str, float](float)
@@ -82,6 +92,7 @@ class Execution:
         self.fetched_before = fetched_before
         self.live_recall = live_recall
         self._score_drift = score_drift
+        self._ends = ends
         self.rows_fetched = 0
         self.rows_lost = 0
         self.searched_share = 1.0
@@ -136,6 +147,28 @@ class Execution:
     def request_count(self) -> int:
         """How many requests the batch has."""
         return max(1, len(self._contexts))
+
+    def parts(self, n: int) -> list[tuple[int, int]]:
+        """Returns the range of n examples, first and end, that belongs to each request: limits
+        are those of a request, not of a batch.
+        """
+        if self._ends is None:
+            return [(0, n)]
+        return list(pairwise(self._ends.tolist()))
+
+    def largest(self, count: int, offsets: Offsets | None = None) -> int:
+        """Returns the maximum number of examples, or of values of these, of one request.
+
+        Args:
+          count: The examples, or values, of all requests.
+          offsets: [n + 1], which values belong to each example; None: examples are counted.
+        """
+        if self._ends is None:
+            return count
+        ends = self._ends
+        if offsets is not None:
+            ends = offsets[ends]
+        return int(lengths_of(ends).max())
 
     @property
     def idle_threads(self) -> int:

@@ -76,7 +76,7 @@ def check_terms(sent: Filter, settings: ServiceSettings) -> None:
         raise TooLarge.of_limit("filter", size, limit, "max_filter_terms")
 
 
-def check_rows(n: int, dim: int, where: str, settings: ServiceSettings, requests: int) -> None:
+def check_rows(n: int, dim: int, where: str, settings: ServiceSettings) -> None:
     """Rejects a request whose response would have too many vectors.
 
     Args:
@@ -84,18 +84,15 @@ def check_rows(n: int, dim: int, where: str, settings: ServiceSettings, requests
       dim: The number of values of each.
       where: The field of the request that has one element per vector.
       settings: The limit.
-      requests: As of `check_bytes`.
 
     Raises:
       TooLarge: The vectors exceed `max_response_bytes`.
     """
     what = f"{n} vectors of {dim} numbers"
-    check_bytes(n * dim * NUMBER_BYTES, what, settings, requests, f"send fewer {where} at a time")
+    check_bytes(n * dim * NUMBER_BYTES, what, settings, f"send fewer {where} at a time")
 
 
-def check_scores(
-    count: int, ids: Ids | None, heads: int, settings: ServiceSettings, requests: int
-) -> None:
+def check_scores(count: int, ids: Ids | None, heads: int, settings: ServiceSettings) -> None:
     """Rejects a ranking whose response would have too many scores.
 
     Args:
@@ -103,7 +100,6 @@ def check_scores(
       ids: The ids of all candidates, which are returned too.
       heads: The number of heads that are returned beside each score.
       settings: The limit.
-      requests: As of `check_bytes`.
 
     Raises:
       TooLarge: The scores exceed `max_response_bytes`.
@@ -115,25 +111,22 @@ def check_scores(
     candidate_bytes = id_bytes + _POSITION_BYTES + (1 + heads) * NUMBER_BYTES
     what = f"{count} candidates with {heads} heads"
     remedy = "lower k, or send fewer candidates or heads at a time"
-    check_bytes(count * candidate_bytes, what, settings, requests, remedy)
+    check_bytes(count * candidate_bytes, what, settings, remedy)
 
 
-def check_bytes(
-    size: int, what: str, settings: ServiceSettings, requests: int = 1, remedy: str = ""
-) -> None:
+def check_bytes(size: int, what: str, settings: ServiceSettings, remedy: str = "") -> None:
     """Rejects a response by its size.
 
     Args:
       size: The number of bytes.
       what: The content of the response.
       settings: The limit.
-      requests: The number of requests that were merged into one; each has a response of its own.
       remedy: What the client can do.
 
     Raises:
       TooLarge: The size exceeds `max_response_bytes`.
     """
-    limit = settings.max_response_bytes * requests
+    limit = settings.max_response_bytes
     if size > limit:
         value = f"{what}, about {size} bytes"
         message = f"the response would have {value}; at most {limit} are sent (max_response_bytes)"

@@ -109,13 +109,17 @@ def count_examples(manifest: Manifest, columns: Columns) -> int:
 
 
 def count_queries(
-    model_version: ModelVersion, columns: Columns, ids: Ids | None, settings: ServiceSettings
+    model_version: ModelVersion,
+    columns: Columns,
+    ids: Ids | None,
+    settings: ServiceSettings,
+    execution: Execution,
 ) -> int:
-    """Returns how many queries or contexts a request has, at most `max_queries`: by ids, else by
-    its columns.
+    """Returns how many queries or contexts a batch has, at most `max_queries` of each request: by
+    ids, else by its columns.
     """
     n = count_examples(model_version.manifest, columns) if ids is None else int(ids.size)
-    check_queries(n, settings)
+    check_queries(execution.largest(n), settings)
     return n
 
 
@@ -353,9 +357,9 @@ async def look_up(
     name, feature = embedded_feature(model_version, request.feature)
     (read,) = inputs_of(name, feature)
     n = int(request.ids.values.size)
-    at_most(settings, "max_values", n, "request")
+    at_most(settings, "max_values", execution.largest(n), "request")
     table = model_version.manifest.tables[feature.table]
-    check_rows(n, table.dim, "ids", settings, execution.request_count)
+    check_rows(execution.largest(n), table.dim, "ids", settings)
     execution.begin("lookup")
     rows, _ = model_version.reader.rows(name, {read: Column(request.ids.values)}, n)
     found = rows >= 0

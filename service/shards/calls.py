@@ -143,7 +143,7 @@ async def read_rows(
     """
     _check(model_version, request, settings)
     size = sum([_stored_bytes(model_version, each) for each in request.rows])
-    check_bytes(size, "the rows", settings, execution.request_count)
+    check_bytes(size, "the rows", settings)
     execution.begin("lookup")
     rows = [
         _vectors(model_version, each) if each.index else _table_rows(model_version, each)
@@ -218,9 +218,7 @@ async def search_part(
     index = _index(model_version, wanted.index)
     # A router requests as many as the whole index may have to give.
     k = min(wanted.k, len(index.vectors))
-    check_bytes(
-        n * query_bytes(k), f"{n} queries of {k} candidates", settings, execution.request_count
-    )
+    check_bytes(n * query_bytes(k), f"{n} queries of {k} candidates", settings)
     _check_vectors(wanted.vectors, index)
     compiled = None
     if wanted.filter:

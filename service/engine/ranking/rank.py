@@ -137,7 +137,7 @@ async def rank(
       FeatureError: A column does not fit its feature.
     """
     plan = _plan(model_version, request, settings)
-    candidates = _candidates(model_version, request, plan.outputs, settings)
+    candidates = _candidates(model_version, request, plan.outputs, settings, execution)
     counts = lengths_of(candidates.offsets)
     context_count = int(counts.size)
     m = int(candidates.offsets[-1])
@@ -147,12 +147,8 @@ async def rank(
         if candidates.positions is not None:
             scorable = np.flatnonzero(candidates.positions >= 0)
         not_found = lookup.not_found_ids(request.candidate_ids, scorable, candidates.offsets)
-    returned = m
-    if plan.k:  # ids that do not exist are in the response, whatever k is
-        returned = int(np.minimum(counts, plan.k).sum()) + m - scorable.size
-    check_scores(
-        returned, request.candidate_ids, len(request.heads), settings, execution.request_count
-    )
+    for first, end in execution.parts(context_count):
+        _check_response(request, plan, candidates.offsets[first : end + 1], scorable, settings)
     execution.computed(context_count, scorable.size)
     candidates = replace(candidates, sent=lookup.fit(model_version, candidates.sent, m, execution))
 
@@ -325,8 +321,39 @@ def _plan(model_version: ModelVersion, request: Ranking, settings: ServiceSettin
     return _Plan(tower, outputs, ordering, k)
 
 
+def _check_response(
+    request: Ranking,
+    plan: _Plan,
+    offsets: Offsets,
+    scorable: NDArray[np.int64],
+    settings: ServiceSettings,
+) -> None:
+    """Rejects a request whose response would have too many scores.
+
+    Args:
+      request: The request, or several that were merged.
+      plan: The plan.
+      offsets: The offsets of the candidates of one request.
+      scorable: The positions of the candidates that can be scored, of all requests, ascending.
+      settings: The limit.
+    """
+    first, end = offsets[[0, -1]].tolist()
+    returned = end - first
+    if plan.k:  # ids that do not exist are in the response, whatever k is
+        scorable_count = np.diff(scorable.searchsorted([first, end])).item()
+        returned = int(np.minimum(lengths_of(offsets), plan.k).sum()) + end - first - scorable_count
+    ids = request.candidate_ids
+    if ids is not None:
+        ids = ids[first:end]
+    check_scores(returned, ids, len(request.heads), settings)
+
+
 def _candidates(
-    model_version: ModelVersion, request: Ranking, plan: TowerPlan, settings: ServiceSettings
+    model_version: ModelVersion,
+    request: Ranking,
+    plan: TowerPlan,
+    settings: ServiceSettings,
+    execution: Execution,
 ) -> Candidates:
     """Returns the candidates of a request, with their corpus if it has to supply features."""
     ids = request.candidate_ids
@@ -337,14 +364,14 @@ def _candidates(
         count = lookup.count_examples(model_version.manifest, request.candidate_features)
     else:
         count = int(ids.size)
-    at_most(settings, "max_candidates", count, "request")
-
     offsets = request.offsets
+    at_most(settings, "max_candidates", execution.largest(count, offsets), "request")
+
     if offsets is None:
         offsets = np.array([0, count], np.int64)
     else:
         context_count = max(0, int(offsets.size) - 1)
-        check_queries(context_count, settings)
+        check_queries(execution.largest(context_count), settings)
         check_offsets(offsets, context_count, count, "offsets")
 
     missing = set(plan.inputs["candidate"]) - request.candidate_features.keys()

@@ -66,7 +66,9 @@ async def recommend(
     check_names(request.context, inputs, "context", "a feature", owner)
     listed = [source.ids.ids for source in request.sources if source.ids is not None]
     retrieve.check_selection(corpus, request, settings, listed, *request.context.values())
-    n = lookup.count_queries(model_version, request.context, request.context_ids, settings)
+    n = lookup.count_queries(
+        model_version, request.context, request.context_ids, settings, execution
+    )
     retrieve.check_response(corpus, request, n, k, settings, execution)
     reordering.check(request, corpus, k)
     planned.check_count(request, n, settings)

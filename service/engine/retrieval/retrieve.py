@@ -162,7 +162,7 @@ async def pool(
     """
     n = len(queries.allowed.excluded)
     fetched = min(request.retrieved_count, index.corpus.entry.size)
-    at_most(settings, "max_candidates", n * fetched, "request")
+    at_most(settings, "max_candidates", execution.largest(n) * fetched, "request")
     found = await _find(index, queries, request, fetched, execution)
     if not request.crowding or request.offset is not None:
         return found
@@ -242,12 +242,11 @@ def check_response(
     neighbor_bytes = 2 * NUMBER_BYTES + corpus.store.text_bytes("id")
     for name in request.attributes:
         neighbor_bytes += corpus.store.text_bytes(f"attribute:{name}")
-    count = n * min(k, corpus.entry.size)
+    count = execution.largest(n) * min(k, corpus.entry.size)
     check_bytes(
         count * neighbor_bytes,
         f"{count} neighbors with {len(request.attributes)} attributes",
         settings,
-        execution.request_count,
         "lower k, request fewer attributes, or send fewer queries at a time",
     )
 
@@ -460,13 +459,16 @@ async def _queries(
         raise InvalidArgument.of_field("request", value, expected, "has")
 
     if request.ids is not None:
-        check_queries(int(request.ids.size), settings)
-        n = _count_queries(request, request.query_offsets, int(request.ids.size))
+        count = int(request.ids.size)
+        check_queries(execution.largest(count, request.query_offsets), settings)
+        n = _count_queries(request, request.query_offsets, count)
         check_response(index.corpus, request, n, k, settings, execution)
         examples = by_example.examples_of(request, request.ids, index.corpus)
         return await sharded_search.vectors_at(index, examples.positions, execution), examples, n
     if request.vectors is not None:
-        vectors = _sent_vectors(index.entry.dim, request.vectors, settings)
+        vectors = _sent_vectors(index.entry.dim, request.vectors)
+        check_queries(execution.largest(len(vectors), request.query_offsets), settings)
+        _check_numbers(vectors)
         n = _count_queries(request, request.query_offsets, len(vectors))
         check_response(index.corpus, request, n, k, settings, execution)
         return vectors, None, n
@@ -475,14 +477,15 @@ async def _queries(
     sent = request.context or {}
     tower = model_version.towers[name]
     check_names(sent, tower.inputs, "context", "a feature", f"query tower {name!r}")
-    n = lookup.count_queries(model_version, sent, request.context_ids, settings)
+    n = lookup.count_queries(model_version, sent, request.context_ids, settings, execution)
     _count_queries(request, request.query_offsets, n)
     check_response(index.corpus, request, n, k, settings, execution)
     features = lookup.complete(model_version, tower.inputs, sent, request.context_ids, n, execution)
     return await towers.result(model_version, tower, features, n, execution), None, n
 
 
-def _sent_vectors(dim: int, vectors: Vectors, settings: ServiceSettings) -> Vectors:
+def _sent_vectors(dim: int, vectors: Vectors) -> Vectors:
+    """Returns the vectors of a request, [n, dim] float32."""
     array = vectors
     if array.dtype != np.float32:
         # What float32 cannot hold becomes an infinity, which is rejected below.
@@ -493,10 +496,12 @@ def _sent_vectors(dim: int, vectors: Vectors, settings: ServiceSettings) -> Vect
         raise InvalidArgument.of_field(
             "vectors", list(array.shape), f"[n, {dim}] float32", "has shape"
         )
-    array = array.reshape(-1, dim)
-    check_queries(array.shape[0], settings)
-    finite = np.isfinite(array)
+    return array.reshape(-1, dim)
+
+
+def _check_numbers(vectors: Vectors) -> None:
+    """Rejects vectors with numbers that are not finite."""
+    finite = np.isfinite(vectors)
     if np.count_nonzero(finite) < finite.size:  # counting is much cheaper than all()
         value = f"NaN or an infinity in vector {int(np.argmin(finite.all(axis=1)))}"
         raise InvalidArgument.of_field("vectors", value, "a finite number", "holds")
-    return array

@@ -601,25 +601,23 @@ class _Search:
 
     def _in_blocks(self, some: list[int], positions: NDArray[np.uint32] | None) -> list[Found]:
         """Scores vectors where they lie, all or those at some positions, in blocks of bounded
-        memory.
+        memory, for one vector after the other.
         """
         index = self._index
         count = self._size if positions is None else positions.size
-        fetch = [min(count, self._k + self._excluded_count(at)) for at in some]
-        together = len(some) if len(some) * max(fetch) <= CELLS_MAX else 1
         rows: list[Found] = []
-        for first in range(0, len(some), together):
-            block = some[first : first + together]
-            most = max(1, *fetch[first : first + together])
-            found, _ = index.exact.search(
-                self._sent[block], most, positions, run_each=self._execution.parallel
+        for at in some:
+            # By itself: products of several vectors round otherwise, which may leave out another
+            # one of candidates that score equally.
+            wanted = min(count, self._k + self._excluded_count(at))
+            nearest, _ = index.exact.search(
+                self._sent[at : at + 1], max(1, wanted), positions, self._execution.parallel
             )
-            for at, each in zip(block, found, strict=True):
-                there = each[each >= 0]
-                best = rank_exactly(
-                    index.vectors, self._vectors[at], there, there.size, self._distance
-                )
-                rows.append(self._row(at, *best, count))
+            fetched = nearest[0][nearest[0] >= 0]
+            best = rank_exactly(
+                index.vectors, self._vectors[at], fetched, fetched.size, self._distance
+            )
+            rows.append(self._row(at, *best, count))
         return rows
 
     def _live(self) -> NDArray[np.uint32]:

@@ -56,6 +56,12 @@ _COMPUTE_SHARE_MIN = 0.2
 """Share of the time that batches get at least while gRPC accepts and rejects one call after the
 other.
 """
+_LONG_BATCH_S = 0.005
+"""Maximum expected time of a batch of several requests in a compute thread. Requests share about
+0.15 ms of work each, so that longer ones gain little, and the first would wait for the last.
+"""
+_BATCH_COST_MAX = 4096
+"""Maximum cost of a batch of several requests, of a kind whose time is not known yet."""
 _ESTIMATE_EWMA = 0.1
 _KINDS_MAX = 4096
 """Kinds whose estimates are kept."""
@@ -129,8 +135,8 @@ class Scheduler:
         self._inline_max_s = inline_max_s
         self._max_cost = max_queued_candidates
         self._retry_after_s = retry_after_s
-        self._inline = BatchQueue(batch_max, inline_max_s)
-        self._long = BatchQueue(batch_max)
+        self._inline = BatchQueue(batch_max, inline_max_s, _BATCH_COST_MAX)
+        self._long = BatchQueue(batch_max, _LONG_BATCH_S, _BATCH_COST_MAX)
         self.estimates = LatencyEstimates()
         self._cost = LatencyEstimates()
         self._resumed = deque[Batch]()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -34,8 +34,17 @@ Services = tuple[RunningService, RunningService]
 
 
 @contextmanager
-def serving(root: Path, towers: Path, **index: Any) -> Iterator[Services]:
-    """Starts services over a bundle with an index in four partitions."""
+def serving(
+    root: Path, towers: Path, settings: Mapping[str, Any] | None = None, **index: Any
+) -> Iterator[Services]:
+    """Starts services over a bundle with an index in four partitions.
+
+    Args:
+      root: The root of the bundle.
+      towers: The directory of the compiled towers.
+      settings: Further settings of the router, and of the process that holds everything.
+      index: The options of the bundle.
+    """
     write_small_bundle(
         root, towers, users=True, parts=True, lists=True, size=SIZE, partitions=4, **index
     )
@@ -48,7 +57,9 @@ def serving(root: Path, towers: Path, **index: Any) -> Iterator[Services]:
 
         shards = [start(shard=f"{number}/3", shard_min_bytes=1) for number in (1, 2, 3)]
         addresses = tuple([shard.grpc for shard in shards])
-        yield start(shard_addresses=addresses, shard_min_bytes=1), start()
+        further = settings or {}
+        router = start(shard_addresses=addresses, shard_min_bytes=1, **further)
+        yield router, start(**further)
 
 
 class RandomRequests:

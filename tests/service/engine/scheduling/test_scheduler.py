@@ -174,6 +174,27 @@ async def test_scheduler_batch_on_the_loop_is_as_short_as_its_limit(bench: Make)
     assert [len(batch) for batch in one.batches] == [2, 2, 2]
 
 
+async def test_scheduler_batch_of_long_jobs_is_as_short_as_its_limit(bench: Make) -> None:
+    one = bench(inline_max_s=0.0)
+    one.scheduler.estimates.observe("slow", 0.002)
+    first = await one.hold()
+    jobs = [one.run(number, key="same", kind="slow") for number in range(5)]
+    await asyncio.sleep(0)
+    one.release.set()
+    await asyncio.gather(first, *jobs)
+    assert [len(batch) for batch in one.batches] == [1, 2, 2, 1]
+
+
+async def test_scheduler_batch_of_a_kind_of_unknown_time_is_limited_by_cost(bench: Make) -> None:
+    one = bench(max_queued=100_000)
+    first = await one.hold()
+    jobs = [one.run(cost, key="same", cost=cost) for cost in (3000, 1000, 1000, 9000)]
+    await asyncio.sleep(0)
+    one.release.set()
+    await asyncio.gather(first, *jobs)
+    assert one.batches == [["first"], [3000, 1000], [1000], [9000]]
+
+
 async def test_scheduler_kind_that_fails_slowly_does_not_stay_short(bench: Make) -> None:
     one = bench()
     await one.learn()

@@ -1,0 +1,1 @@
+"""Merges requests into one, and splits its response."""

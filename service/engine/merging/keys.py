@@ -1,0 +1,286 @@
+"""Which requests can be computed as one.
+
+A request of n examples and one of m examples are one of n + m if they differ in nothing else: rows
+are read and combined, towers run and indexes are searched for each example by itself. The key of a
+request holds everything else: its options, and the form of what it sends for each example.
+
+A request that may be wrong has no key if the fault could be hidden by others, such as weights that
+are too few. Any other fault is still there in the merged request, which fails; each of its requests
+is then computed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+from bundle.features.columns import Column
+from service.engine import lookup
+from service.engine.calls import (
+    Condition,
+    Embedding,
+    Filter,
+    IdLists,
+    Ids,
+    Lookup,
+    Offsets,
+    Ranking,
+    Retrieval,
+)
+from service.versions.version import ModelVersion
+
+FILTER_SIZE_MAX = 1024
+"""Terms and values of a filter that is compared with those of other requests. To compare more takes
+the event loop longer, and large filters are seldom equal.
+"""
+_ABSENT: Hashable = ""
+"""What the key holds for a field that is not sent."""
+
+
+class NotAlike(Exception):
+    """A request has a form in which it cannot be merged."""
+
+
+def batch_key(request: Any, version: ModelVersion) -> Hashable | None:
+    """Returns what is equal for requests that can be merged; None: this one is computed alone.
+
+    Args:
+      request: A request of any call.
+      version: The model version that answers it.
+    """
+    key_of = _KEYS.get(type(request))
+    if key_of is None:
+        return None
+    try:
+        return key_of(request, version)
+    except NotAlike:
+        return None
+
+
+def query_count(request: Retrieval, version: ModelVersion) -> int:
+    """Returns the number of queries of a retrieval.
+
+    Raises:
+      NotAlike: It is not known before the retrieval is checked.
+    """
+    if request.query_offsets is not None:
+        return request.query_offsets.size - 1
+    if request.ids is not None:
+        return request.ids.size
+    if request.vectors is not None:
+        return request.vectors.size // _dim(request, version)
+    return example_count(request.context or {}, request.context_ids, version)
+
+
+def example_count(columns: Mapping[str, Column], ids: Ids | None, version: ModelVersion) -> int:
+    """Returns the number of examples of a request, by its ids, else by its columns.
+
+    Raises:
+      NotAlike: It sends neither, or columns that the model does not have.
+    """
+    if ids is not None:
+        return ids.size
+    if not columns or not columns.keys() <= version.manifest.inputs.keys():
+        raise NotAlike
+    return lookup.count_examples(version.manifest, columns)
+
+
+def candidate_count(request: Ranking, version: ModelVersion) -> int:
+    """Returns the number of candidates of a ranking.
+
+    Raises:
+      NotAlike: It sends none, or features that the model does not have.
+    """
+    return example_count(request.candidate_features, request.candidate_ids, version)
+
+
+def context_count(request: Ranking) -> int:
+    """Returns the number of contexts of a ranking."""
+    if request.offsets is None:
+        return 1
+    return request.offsets.size - 1
+
+
+def _retrieval_key(request: Retrieval, version: ModelVersion) -> Hashable:
+    n = query_count(request, version)
+    if n < 1:
+        raise NotAlike
+    form: Hashable = _ABSENT
+    if request.context is not None:
+        form = _columns_key(request.context, n)
+    if request.vectors is not None:
+        form = form, _vectors_key(request, version, n)
+    if request.ids is not None:
+        form = form, request.not_found, _queries_key(request.ids, request.query_offsets, n)
+    return ("retrieve", form, request.exact, *_selection_key(request, n))
+
+
+def _selection_key(request: Retrieval, n: int) -> tuple[Hashable, ...]:
+    """Returns what is equal for retrievals of the same options."""
+    sent_filter: Hashable = _ABSENT
+    if request.filter is not None:
+        sent_filter = _filter_key(request.filter)
+    crowding: Hashable = _ABSENT
+    if request.crowding is not None:
+        crowding = tuple(request.crowding.items())
+    return (
+        request.index,
+        request.k,
+        request.attributes,
+        request.pool_size,
+        request.offset,
+        request.diversity,
+        request.min_score,
+        request.formula,
+        request.recall,
+        request.explain,
+        sent_filter,
+        crowding,
+        request.exclude_ids and _lists_key(request.exclude_ids, n),
+        request.negative_ids and _lists_key(request.negative_ids, n),
+        _ids_key(request.context_ids, n),
+    )
+
+
+def _ranking_key(request: Ranking, version: ModelVersion) -> Hashable:
+    n = context_count(request)
+    m = candidate_count(request, version)
+    if n < 1 or m < 1:
+        raise NotAlike
+    if request.offsets is not None:
+        _check_offsets(request.offsets, n, m)
+    return (
+        "rank",
+        request.tower,
+        request.formula,
+        request.heads,
+        request.k,
+        request.not_found,
+        _ids_key(request.context_ids, n),
+        _ids_key(request.candidate_ids, m),
+        _columns_key(request.context, n),
+        _columns_key(request.candidate_features, m),
+    )
+
+
+def _embedding_key(request: Embedding, version: ModelVersion) -> Hashable:
+    n = example_count(request.features, None, version)
+    if n < 1:
+        raise NotAlike
+    return "embed", request.tower, _columns_key(request.features, n)
+
+
+def _lookup_key(request: Lookup, version: ModelVersion) -> Hashable:  # noqa: ARG001 - as all
+    values, offsets, weights = request.ids
+    if offsets is not None or weights is not None or values.ndim != 1:
+        raise NotAlike
+    return "lookup", request.feature, request.not_found, values.dtype.char
+
+
+_KEYS: Mapping[type, Callable[[Any, ModelVersion], Hashable]] = {
+    Retrieval: _retrieval_key,
+    Ranking: _ranking_key,
+    Embedding: _embedding_key,
+    Lookup: _lookup_key,
+}
+
+
+def _columns_key(columns: Mapping[str, Column], n: int) -> Hashable:
+    """Returns what is equal for columns of the same names, types and values per example."""
+    forms: dict[str, Hashable] = {}
+    for name, (values, offsets, weights) in columns.items():
+        size = values.size
+        if values.ndim != 1:
+            raise NotAlike
+        per_example = -1
+        if offsets is None:
+            per_example = size // n
+            if per_example * n != size:
+                raise NotAlike
+        elif offsets.size != n + 1 or offsets[0] != 0 or offsets[-1] != size:
+            raise NotAlike
+        if weights is None:
+            forms[name] = values.dtype.char, per_example
+        elif weights.shape == values.shape:
+            forms[name] = values.dtype.char, per_example, weights.dtype.char
+        else:
+            raise NotAlike
+    return frozenset(forms.items())
+
+
+def _ids_key(ids: Ids | None, n: int) -> Hashable:
+    """Returns what is equal for ids of one type, or for none."""
+    if ids is None:
+        return _ABSENT
+    if ids.shape != (n,):
+        raise NotAlike
+    return ids.dtype.char
+
+
+def _vectors_key(request: Retrieval, version: ModelVersion, n: int) -> Hashable:
+    vectors = request.vectors
+    assert vectors is not None  # noqa: S101 - the caller has looked
+    dim = _dim(request, version)
+    if request.query_offsets is not None:
+        _check_offsets(request.query_offsets, n, vectors.size // dim)
+    if vectors.size % dim or vectors.ndim > 2 or (vectors.ndim == 2 and vectors.shape[1] != dim):
+        raise NotAlike
+    return vectors.dtype.char, request.query_offsets is None
+
+
+def _queries_key(ids: Ids, query_offsets: Offsets | None, n: int) -> Hashable:
+    if query_offsets is not None:
+        _check_offsets(query_offsets, n, ids.size)
+    return ids.dtype.char, query_offsets is None
+
+
+def _lists_key(lists: IdLists, n: int) -> Hashable:
+    """Returns what is equal for lists of ids of one type, one of each query."""
+    if lists.offsets is not None:
+        _check_offsets(lists.offsets, n, lists.ids.size)
+    elif n > 1:  # all queries share one list, which is not copied for each
+        raise NotAlike
+    return lists.ids.dtype.char
+
+
+def _check_offsets(offsets: Offsets, n: int, size: int) -> None:
+    """Raises NotAlike if offsets do not begin and end as those of n lists of `size` values."""
+    if offsets.shape != (n + 1,) or offsets[0] != 0 or offsets[-1] != size:
+        raise NotAlike
+
+
+def _filter_key(wanted: Filter) -> Hashable:
+    """Returns what is equal for filters of the same parts, in the same order."""
+    if wanted.size > FILTER_SIZE_MAX:
+        raise NotAlike
+    return _parts_of(wanted)
+
+
+def _parts_of(wanted: Filter) -> Hashable:
+    conditions = [(name, _condition_key(part)) for name, part in wanted.conditions.items()]
+    groups = [tuple(map(_parts_of, group)) for group in (wanted.all, wanted.any, wanted.none)]
+    return tuple(conditions), *groups, wanted.near
+
+
+def _condition_key(condition: Condition) -> Hashable:
+    numbers = condition.ge, condition.gt, condition.le, condition.lt, condition.is_null
+    return _tokens_key(condition.allow), _tokens_key(condition.deny), numbers
+
+
+def _tokens_key(tokens: Ids | None) -> Hashable:
+    if tokens is None:
+        return _ABSENT
+    if tokens.dtype == object:
+        values = tokens.tolist()
+        return tuple(values), tuple(map(type, values))
+    return tokens.dtype.char, tokens.tobytes()
+
+
+def _dim(request: Retrieval, version: ModelVersion) -> int:
+    """Returns the dim of the vectors of the index that a retrieval names."""
+    index = version.indexes.get(request.index)
+    if index is None and not request.index and len(version.indexes) == 1:
+        (index,) = version.indexes.values()
+    if index is None:
+        raise NotAlike
+    return int(index.entry.dim)

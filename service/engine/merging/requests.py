@@ -1,0 +1,195 @@
+"""Merges requests with equal keys into one, whose examples are theirs, one request after the
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bundle.features.columns import Column
+from bundle.tables.offsets import lengths_of, offsets_of
+from service.engine.calls import (
+    Columns,
+    Embedding,
+    IdLists,
+    Ids,
+    Lookup,
+    Offsets,
+    Ranking,
+    Retrieval,
+)
+from service.engine.merging.keys import (
+    candidate_count,
+    context_count,
+    example_count,
+    query_count,
+)
+from service.versions.version import ModelVersion
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Several requests as one.
+
+    Attributes:
+      request: The one.
+      ends: [r + 1]; request i has the examples ends[i]:ends[i + 1]: queries, contexts, examples
+        or, of a lookup, ids.
+    """
+
+    request: Any
+    ends: Offsets
+
+
+def merge(requests: Sequence[Any], version: ModelVersion) -> Merged:
+    """Returns one request for several whose keys are equal.
+
+    Args:
+      requests: The requests.
+      version: The model version that answers them.
+    """
+    return _MERGES[type(requests[0])](requests, version)
+
+
+def _merged_retrievals(requests: Sequence[Retrieval], version: ModelVersion) -> Merged:
+    counts = [query_count(request, version) for request in requests]
+    first = requests[0]
+    changes: dict[str, Any] = {}
+    if first.context is not None:
+        contexts = [request.context or {} for request in requests]
+        if first.context_ids is None:
+            changes["context"] = _counted_columns(contexts, sum(counts))
+        else:
+            changes["context"] = _merged_columns(contexts)
+    if first.vectors is not None:
+        vectors = [request.vectors.ravel() for request in requests if request.vectors is not None]
+        changes["vectors"] = np.concatenate(vectors)
+    if first.ids is not None:
+        changes["ids"] = _merged_ids([request.ids for request in requests])
+    if first.query_offsets is not None:
+        changes["query_offsets"] = _merged_offsets([request.query_offsets for request in requests])
+    if first.context_ids is not None:
+        changes["context_ids"] = _merged_ids([request.context_ids for request in requests])
+    if first.exclude_ids is not None:
+        changes["exclude_ids"] = _merged_lists([request.exclude_ids for request in requests])
+    if first.negative_ids is not None:
+        changes["negative_ids"] = _merged_lists([request.negative_ids for request in requests])
+    return Merged(replace(first, **changes), offsets_of(counts))
+
+
+def _merged_rankings(requests: Sequence[Ranking], version: ModelVersion) -> Merged:
+    counts = [context_count(request) for request in requests]
+    candidate_counts = [candidate_count(request, version) for request in requests]
+    offsets = []
+    for request, count in zip(requests, candidate_counts, strict=True):
+        if request.offsets is None:
+            offsets.append(np.array([0, count], np.int64))
+        else:
+            offsets.append(request.offsets)
+    sent_features = [request.candidate_features for request in requests]
+    if requests[0].candidate_ids is None:
+        candidate_features = _counted_columns(sent_features, sum(candidate_counts))
+    else:
+        candidate_features = _merged_columns(sent_features)
+    merged = replace(
+        requests[0],
+        context=_merged_columns([request.context for request in requests]),
+        context_ids=_merged_ids([request.context_ids for request in requests]),
+        candidate_ids=_merged_ids([request.candidate_ids for request in requests]),
+        candidate_features=candidate_features,
+        offsets=_merged_offsets(offsets),
+    )
+    return Merged(merged, offsets_of(counts))
+
+
+def _merged_embeddings(requests: Sequence[Embedding], version: ModelVersion) -> Merged:
+    counts = [example_count(request.features, None, version) for request in requests]
+    features = _counted_columns([request.features for request in requests], sum(counts))
+    return Merged(replace(requests[0], features=features), offsets_of(counts))
+
+
+def _merged_lookups(
+    requests: Sequence[Lookup],
+    version: ModelVersion,  # noqa: ARG001 - as all
+) -> Merged:
+    values = [request.ids.values for request in requests]
+    merged = replace(requests[0], ids=Column(np.concatenate(values)))
+    return Merged(merged, offsets_of([ids.size for ids in values]))
+
+
+_MERGES: Mapping[type, Callable[[Any, ModelVersion], Merged]] = {
+    Retrieval: _merged_retrievals,
+    Ranking: _merged_rankings,
+    Embedding: _merged_embeddings,
+    Lookup: _merged_lookups,
+}
+
+
+def _counted_columns(requests: Sequence[Columns], n: int) -> dict[str, Column]:
+    """Returns the columns of all requests, one of which shows that they have n examples: not all
+    columns without offsets do.
+    """
+    merged = _merged_columns(requests)
+    for column in merged.values():
+        if column.offsets is not None:
+            return merged
+    name, column = next(iter(merged.items()))
+    offsets = np.arange(n + 1) * (column.values.size // n)
+    merged[name] = column._replace(offsets=offsets)
+    return merged
+
+
+def _merged_columns(requests: Sequence[Columns]) -> dict[str, Column]:
+    """Returns the columns of all requests."""
+    merged = {}
+    for name in requests[0]:
+        merged[name] = _merged_column([columns[name] for columns in requests])
+    return merged
+
+
+def _merged_column(columns: Sequence[Column]) -> Column:
+    values: NDArray[Any] = np.concatenate([column.values for column in columns])
+    offsets = None
+    if columns[0].offsets is not None:
+        offsets = _merged_offsets([column.offsets for column in columns])
+    weights = None
+    if columns[0].weights is not None:
+        parts = [column.weights for column in columns if column.weights is not None]
+        weights = np.concatenate(parts)
+    return Column(values, offsets, weights)
+
+
+def _merged_offsets(requests: Sequence[Offsets | None]) -> Offsets:
+    """Returns the offsets of all requests, each of which has some from 0 on."""
+    parts = [offsets for offsets in requests if offsets is not None]
+    ends = offsets_of([int(offsets[-1]) for offsets in parts])
+    firsts = ends[:-1].repeat([offsets.size - 1 for offsets in parts])
+    merged = np.concatenate([offsets[:-1] for offsets in parts]) + firsts
+    return np.append(merged, ends[-1])
+
+
+def _merged_ids(requests: Sequence[Ids | None]) -> Ids | None:
+    parts = [ids for ids in requests if ids is not None]
+    if not parts:
+        return None
+    merged: Ids = np.concatenate(parts)
+    return merged
+
+
+def _merged_lists(requests: Sequence[IdLists | None]) -> IdLists:
+    """Returns the lists of all requests; those without offsets have one query."""
+    ids = []
+    lengths = []
+    for lists in requests:
+        assert lists is not None  # noqa: S101 - their keys are equal
+        ids.append(lists.ids)
+        if lists.offsets is None:
+            lengths.append(np.array([lists.ids.size]))
+        else:
+            lengths.append(lengths_of(lists.offsets))
+    return IdLists(np.concatenate(ids), offsets_of(np.concatenate(lengths)))
