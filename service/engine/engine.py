@@ -38,9 +38,9 @@ from service.engine.context import RequestContext
 from service.engine.execution import Execution, NotTogether
 from service.engine.faults import error_of, numbers_at_fault
 from service.engine.live_recall import LiveRecall
-from service.engine.merging.responses import split
 from service.engine.merging.keys import batch_key
 from service.engine.merging.requests import merge
+from service.engine.merging.responses import split
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
 from service.engine.scheduling.batching import Job

@@ -25,7 +25,11 @@ from service.versions.version import LoadedTower
 
 
 class NotTogether(Exception):
-    """Requests of a batch may get something else than they would alone: each is computed alone."""
+    """Requests of a batch may get something else than they would alone: each is computed alone.
+
+    Attributes:
+      fetched: What shards gave, for the computations that follow; None: nothing to keep.
+    """
 
     fetched: Fetched | None = None
 
@@ -110,6 +114,13 @@ class Execution:
             context.check()
         return now
 
+    def check_alone(self) -> None:
+        """Raises NotTogether if the batch has several requests; to be called before something is
+        left out, which may be due to another one.
+        """
+        if self.request_count > 1:
+            raise NotTogether
+
     def begin(self, phase: str) -> None:
         """Checks, and ends the phase before this one.
 
@@ -137,6 +148,15 @@ class Execution:
         """
         deadline = max([context.deadline for context in self._contexts], default=math.inf)
         return deadline - self.reserved_s - time.monotonic()
+
+    @property
+    def least_left_s(self) -> float:
+        """How long it is to the first deadline of the batch; infinite without one.
+
+        What a request does without for want of time depends on its own deadline.
+        """
+        deadline = min([context.deadline for context in self._contexts], default=math.inf)
+        return deadline - time.monotonic()
 
     @property
     def row_coverage(self) -> float:

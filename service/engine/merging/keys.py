@@ -25,7 +25,10 @@ from service.engine.calls import (
     Lookup,
     Offsets,
     Ranking,
+    Recommendation,
     Retrieval,
+    Selecting,
+    Source,
 )
 from service.versions.version import ModelVersion
 
@@ -115,8 +118,24 @@ def _retrieval_key(request: Retrieval, version: ModelVersion) -> Hashable:
     return ("retrieve", form, request.exact, *_selection_key(request, n))
 
 
-def _selection_key(request: Retrieval, n: int) -> tuple[Hashable, ...]:
-    """Returns what is equal for retrievals of the same options."""
+def _recommendation_key(request: Recommendation, version: ModelVersion) -> Hashable:
+    n = example_count(request.context, request.context_ids, version)
+    if n < 1:
+        raise NotAlike
+    columns = _columns_key(request.context, n)
+    sources = tuple([_source_key(source, n) for source in request.sources])
+    return ("recommend", request.tower, columns, sources, *_selection_key(request, n))
+
+
+def _source_key(source: Source, n: int) -> Hashable:
+    """Returns what is equal for sources that differ in the ids of their lists alone."""
+    options = source.name, source.index, source.list, source.pool_size, source.fallback
+    counts = source.min_count, source.max_count
+    return options, counts, source.ids and _lists_key(source.ids, n)
+
+
+def _selection_key(request: Selecting, n: int) -> tuple[Hashable, ...]:
+    """Returns what is equal for requests that select candidates by the same options."""
     sent_filter: Hashable = _ABSENT
     if request.filter is not None:
         sent_filter = _filter_key(request.filter)
@@ -180,6 +199,7 @@ def _lookup_key(request: Lookup, version: ModelVersion) -> Hashable:  # noqa: AR
 _KEYS: Mapping[type, Callable[[Any, ModelVersion], Hashable]] = {
     Retrieval: _retrieval_key,
     Ranking: _ranking_key,
+    Recommendation: _recommendation_key,
     Embedding: _embedding_key,
     Lookup: _lookup_key,
 }

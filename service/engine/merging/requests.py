@@ -21,7 +21,10 @@ from service.engine.calls import (
     Lookup,
     Offsets,
     Ranking,
+    Recommendation,
     Retrieval,
+    Selecting,
+    Source,
 )
 from service.engine.merging.keys import (
     candidate_count,
@@ -73,13 +76,41 @@ def _merged_retrievals(requests: Sequence[Retrieval], version: ModelVersion) -> 
         changes["ids"] = _merged_ids([request.ids for request in requests])
     if first.query_offsets is not None:
         changes["query_offsets"] = _merged_offsets([request.query_offsets for request in requests])
-    if first.context_ids is not None:
-        changes["context_ids"] = _merged_ids([request.context_ids for request in requests])
-    if first.exclude_ids is not None:
-        changes["exclude_ids"] = _merged_lists([request.exclude_ids for request in requests])
-    if first.negative_ids is not None:
-        changes["negative_ids"] = _merged_lists([request.negative_ids for request in requests])
+    changes |= _merged_selections(requests)
     return Merged(replace(first, **changes), offsets_of(counts))
+
+
+def _merged_recommendations(requests: Sequence[Recommendation], version: ModelVersion) -> Merged:
+    counts = [example_count(request.context, request.context_ids, version) for request in requests]
+    contexts = [request.context for request in requests]
+    if requests[0].context_ids is None:
+        context = _counted_columns(contexts, sum(counts))
+    else:
+        context = _merged_columns(contexts)
+    by_number = zip(*[request.sources for request in requests], strict=True)
+    sources = tuple(map(_merged_source, by_number))
+    changes = _merged_selections(requests)
+    merged = replace(requests[0], context=context, sources=sources, **changes)
+    return Merged(merged, offsets_of(counts))
+
+
+def _merged_source(sources: Sequence[Source]) -> Source:
+    """Returns the source of all requests, each of which has one that is alike."""
+    if sources[0].ids is None:
+        return sources[0]
+    return replace(sources[0], ids=_merged_lists([source.ids for source in sources]))
+
+
+def _merged_selections(requests: Sequence[Selecting]) -> dict[str, Any]:
+    """Returns the fields of all requests that hold context ids, and lists of ids."""
+    changes: dict[str, Any] = {}
+    if requests[0].context_ids is not None:
+        changes["context_ids"] = _merged_ids([request.context_ids for request in requests])
+    if requests[0].exclude_ids is not None:
+        changes["exclude_ids"] = _merged_lists([request.exclude_ids for request in requests])
+    if requests[0].negative_ids is not None:
+        changes["negative_ids"] = _merged_lists([request.negative_ids for request in requests])
+    return changes
 
 
 def _merged_rankings(requests: Sequence[Ranking], version: ModelVersion) -> Merged:
@@ -125,6 +156,7 @@ def _merged_lookups(
 _MERGES: Mapping[type, Callable[[Any, ModelVersion], Merged]] = {
     Retrieval: _merged_retrievals,
     Ranking: _merged_rankings,
+    Recommendation: _merged_recommendations,
     Embedding: _merged_embeddings,
     Lookup: _merged_lookups,
 }

@@ -36,6 +36,12 @@ def _retrieved_part(answer: Retrieved, first: int, end: int) -> Retrieved:
     attributes = {}
     for name, values in answer.attributes.items():
         attributes[name] = values[begin:stop]
+    retrieval_scores = None
+    if answer.retrieval_scores is not None:
+        retrieval_scores = answer.retrieval_scores[begin:stop]
+    sources = None
+    if answer.sources is not None:
+        sources = answer.sources[begin:stop]
     # `replace` takes three times as many calls.
     return Retrieved(
         model=answer.model,
@@ -47,6 +53,9 @@ def _retrieved_part(answer: Retrieved, first: int, end: int) -> Retrieved:
         attributes=attributes,
         explanations=answer.explanations[first:end],
         searched=answer.searched,
+        retrieval_scores=retrieval_scores,
+        source_names=answer.source_names,
+        sources=sources,
         not_found=_lists_part(answer.not_found, first, end),
     )
 

@@ -167,8 +167,7 @@ async def rank(
     try:
         outputs = await score(model_version, plan.tower, plan.outputs, context, scored, execution)
     except CandidatesNotFinite as problem:
-        if execution.request_count > 1:  # each request is computed alone
-            raise
+        execution.check_alone()
         failed = _failed(problem.among(scorable), candidates.offsets)
         scorable = scorable[problem.kept(scorable.size)]
         scored = candidates.only(scorable)

@@ -161,7 +161,7 @@ class Retriever:
         version = self.model_version
         kind = ("source", version.model, version.version, source.entry.magnitude)
         pace = Pace(self.execution, kind, int(numbers.size))
-        left_s = self.execution.left_s
+        left_s = self.execution.least_left_s
         expected_s = pace.expected_s
         if MARGIN * expected_s > left_s:
             pace.dropped()
@@ -171,7 +171,7 @@ class Retriever:
             return empty
         if math.isfinite(left_s):
             # The others are to be retrieved and ranked, however late shards are.
-            self.execution.reserved_s = left_s / MARGIN
+            self.execution.reserved_s = self.execution.left_s - left_s / MARGIN
         try:
             with pace.measured():
                 return await self._candidates(source, numbers)
@@ -182,6 +182,7 @@ class Retriever:
             self.execution.reserved_s = 0.0
 
     def _leave_out(self, source: PlannedSource, problem: Exception) -> None:
+        self.execution.check_alone()
         self._problems.append(problem)
         self._reasons.append(f"source {source.name!r} is left out: {problem}")
         reason = "late" if isinstance(problem, DeadlineExceeded) else "failed"
@@ -325,6 +326,7 @@ class Retriever:
             vectors = await sharded_search.vectors_at(index, positions[unknown], self.execution)
             queries, _ = await self._searched(index)
         except _FAILURES as problem:
+            self.execution.check_alone()
             scores[unknown] = 0
             self._reasons.append(
                 f"{unknown.size} of {scores.size} candidates have the retrieval score 0: {problem}"

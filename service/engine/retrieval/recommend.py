@@ -86,10 +86,12 @@ async def recommend(
     steps = _plan_steps(ranker, request, pool, k, execution)
     reasons = [reason for reason in (*pool.reasons, steps.reason) if reason]
     if reasons:
+        execution.check_alone()
         execution.count("degraded", 1, model_version.model)
     try:
         scores, ranked = await ranker.score(pool.neighbors, steps.ranked_max, execution)
     except CandidatesNotFinite as problem:
+        execution.check_alone()
         reasons.append(_left_out(problem, pool.neighbors))
         pool = pool.only(problem.kept(pool.sources.size))
         scores, ranked = await ranker.score(pool.neighbors, steps.ranked_max, execution)
@@ -221,7 +223,7 @@ def _plan_steps(
     diversifying = Pace(execution, kind, m * picked if request.diversity else 0)
     diversity_s = diversifying.expected_s
     ranking_s = ranker.pace(m, execution).expected_s
-    left_s = execution.left_s
+    left_s = execution.least_left_s
     if (ranking_s + diversity_s) * MARGIN <= left_s:
         return _Steps(None, request.diversity, diversifying)
 

@@ -4,13 +4,27 @@ process, from one whose candidates were changed and withdrawn, and from a router
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from tests.bundles.small import write_small_bundle
+from service.engine.calls import (
+    Condition,
+    Filter,
+    IdLists,
+    Recommendation,
+    Retrieval,
+    Retrieved,
+    Target,
+)
+from service.engine.context import RequestContext
+from tests.bundles.small import SmallBundle, write_small_bundle
 from tests.random_cases import seeds
 from tests.service.changes.making import absorb, candidate, change, deletion
 from tests.service.engine.merging.together import (
@@ -21,18 +35,30 @@ from tests.service.engine.merging.together import (
     read,
     together,
 )
+from tests.service.engine.served import CountingTower, column
 from tests.service.running import RunningService
 from tests.service.shards.comparing import IDS, LIMITS, Services, serving
 
 ROUNDS = 12
 FAMILIES = 5
 FAMILY = 6
-CALLS = ("retrieve", "rank", "embed", "lookup")
+CALLS = ("retrieve", "rank", "recommend", "embed", "lookup")
 LOST_ROWS = {"users": 3, "movies": 900}
 """They hold NaN, which fails the requests and candidates that read them."""
 TREE = {"num_leaves": 16, "leaves_to_search": 4, "dimensions_per_block": 2, "reorder": 40}
+POOL = 20
+TARGET = Target("movies")
+NOT_OLD = Filter({"year": Condition(ge=1992)})
 LOOP: dict[str, Any] = {"inline_max_us": 1_000_000, "live_recall_share": 0}
 """Settings that have all batches computed on the event loop, so that they have many requests."""
+
+
+class SlowTower(CountingTower):
+    """Takes 15 ms for each candidate."""
+
+    def run(self, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        time.sleep(0.015 * len(next(iter(inputs.values()))))
+        return super().run(inputs)
 
 
 def assert_equal_together(service: RunningService, seed: int) -> None:
@@ -92,6 +118,53 @@ def test_requests_to_changed_candidates_get_what_they_get_alone(
 ) -> None:
     for seed in seeds(request, 1, 72):
         assert_equal_together(changed, seed)
+
+
+@pytest.mark.parametrize("options", [{}, {"exact": True}, {"filter": NOT_OLD}])
+def test_depth_of_a_search_depends_on_what_its_own_request_excludes(
+    changed: RunningService, options: dict[str, Any]
+) -> None:
+    index = changed.current().indexes["movies"].here
+    assert index is not None
+    random = np.random.default_rng(5)
+    drawn = []
+    for count in (0, 5, 40, 100, 400, 1000, 1900, 1999):
+        vector = random.normal(size=(1, 8)).astype(np.float32)
+        nearest = np.argsort(-(index.vectors @ vector[0]))[:count]
+        # What a user has seen is often what is nearest.
+        excluded = IdLists(np.array(IDS)[nearest])
+        drawn.append(Retrieval(TARGET, vectors=vector, k=50, exclude_ids=excluded, **options))
+    requests = [("retrieve", request) for request in drawn]
+    batches = changed.value("rowcast_batch_requests_count", call="retrieve")
+    assert together(changed, requests) == alone(changed, requests)
+    batches = changed.value("rowcast_batch_requests_count", call="retrieve") - batches
+    assert batches == 1 + len(requests)
+
+
+def test_batch_is_not_degraded_for_want_of_time_of_one_of_its_requests(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    write()
+    service = serve(**LOOP)
+    tower = SlowTower(service.current().towers["ranking"].parts[0].network)
+    service.with_network("ranking", tower)
+    wanted = Recommendation(TARGET, context={"user": column(1)}, pool_size=POOL, k=5)
+    service.execute(wanted, "recommend")
+
+    async def execute(timeout_s: float) -> Retrieved:
+        context = RequestContext("recommend", "test-request", time.monotonic() + timeout_s)
+        response: Retrieved = await service.dataplane.engine.execute(wanted, context)
+        return response
+
+    async def execute_both() -> tuple[Retrieved, Retrieved]:
+        # Ranking takes 0.3 s, and twice as much must be left.
+        return await asyncio.gather(execute(0.5), execute(25))
+
+    tower.examples.clear()
+    hasty, patient = service.call(execute_both())
+    assert "candidates are ranked" in hasty.degraded_reason
+    assert patient.degraded_reason == ""
+    assert tower.examples[-1] == POOL
 
 
 def test_requests_to_a_router_get_what_they_get_alone(

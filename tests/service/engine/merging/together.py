@@ -42,12 +42,22 @@ class AlikeRequests(RandomRequests):
             context = self._context()["context"]
             return "embed", {"tower": "query", "features": context}
         call, body = self.draw()
-        body.pop("sources", None)
-        if call == "retrieve" and self._chance(0.2):
-            body["explain"] = True
+        if call in ("retrieve", "recommend"):
+            body |= self._options()
         if call == "rank":
             body |= self._ranking()
         return call, body
+
+    def _options(self) -> dict[str, Any]:
+        """Returns options that responses of services at different places cannot agree on, and
+        exclusions that make searches go deeper.
+        """
+        options: dict[str, Any] = {}
+        if self._chance(0.2):
+            options["explain"] = True
+        if self._chance(0.1):
+            options["exclude_ids"] = self._ids(200, 900)
+        return options
 
     def _ranking(self) -> dict[str, Any]:
         options: dict[str, Any] = {}
@@ -69,10 +79,10 @@ class AlikeRequests(RandomRequests):
                 return vectors.tolist()
             case "context" | "features":
                 return {part: self._feature(part, content) for part, content in value.items()}
-            case "requests":
+            case "requests" | "sources":
                 return [
-                    {part: self._redrawn(part, content) for part, content in request.items()}
-                    for request in value
+                    {part: self._redrawn(part, content) for part, content in entry.items()}
+                    for entry in value
                 ]
             case _:
                 return value
