@@ -393,15 +393,17 @@ def test_ragged_rows_of_several_requests_are_computed_as_a_batch(
     spec = pb.ModelSpec(name="movies", signature_name="ranking")
     requests = []
     for number in range(12):
-        genres = [b"comedy", b"drama"][: number % 3]
+        rows = 1 + number % 4
+        splits = np.cumsum([0, *[(number + row) % 3 for row in range(rows)]]).tolist()
+        genres = [b"comedy", b"drama", b"action"] * splits[-1]
         requests.append(
             predict(
                 spec,
-                user=tensor(pb.DT_INT64, 1, int64_val=[number]),
-                movie=tensor(pb.DT_INT64, 1, int64_val=[1000 + 7 * number]),
-                genres=tensor(pb.DT_STRING, len(genres), string_val=genres),
-                genres_1=tensor(pb.DT_INT64, 2, int64_val=[0, len(genres)]),
-                year=tensor(pb.DT_FLOAT, 1, float_val=[number / 10]),
+                user=tensor(pb.DT_INT64, rows, int64_val=range(number, number + rows)),
+                movie=tensor(pb.DT_INT64, rows, int64_val=[1000 + 7 * number] * rows),
+                genres=tensor(pb.DT_STRING, splits[-1], string_val=genres[: splits[-1]]),
+                genres_1=tensor(pb.DT_INT64, rows + 1, int64_val=splits),
+                year=tensor(pb.DT_FLOAT, rows, float_val=[number / 10] * rows),
             )
         )
     query = pb.ModelSpec(name="movies", signature_name="query")
@@ -422,8 +424,9 @@ def test_ragged_rows_of_several_requests_are_computed_as_a_batch(
                 queued.set()
         tower.release.set()
         first.result()
-        batched = [future.result().outputs["score"].float_val[0] for future in together]
+        batched = [array(future.result().outputs["score"]).tolist() for future in together]
         batches = service.value("rowcast_batch_requests_count", call="predict") - before
-        alone = [send(request, timeout=30).outputs["score"].float_val[0] for request in requests]
-    assert batched == alone
-    assert batches < len(requests)
+        responses = [send(request, timeout=30) for request in requests]
+    assert batched == [array(response.outputs["score"]).tolist() for response in responses]
+    assert [len(scores) for scores in batched] == [1 + number % 4 for number in range(12)]
+    assert batches == 2  # that of the first, and of all others
