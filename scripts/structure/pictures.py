@@ -91,7 +91,7 @@ SERVICE = Picture(
         Box("admin", 4, (8, 12)),
         Box("change_routes change_schemas codec", 5, (0, 10)),
         Box("changes", 6, (0, 10)),
-        Box("engine", 7, (0, 10), parts="scheduling retrieval ranking"),
+        Box("engine", 7, (0, 10), parts="scheduling merging retrieval ranking"),
         Box("workers", 8, (10, 12)),
         Box("versions", 9, (0, 6)),
         Box("security", 9, (6, 12)),

@@ -32,7 +32,8 @@ def split(answer: Any, ends: Offsets) -> list[Any]:
 def _retrieved_part(answer: Retrieved, first: int, end: int) -> Retrieved:
     """Returns what was retrieved for the queries from `first` to `end`."""
     offsets = answer.offsets[first : end + 1]
-    begin, stop = offsets[0], offsets[-1]
+    begin = offsets[0]
+    stop = offsets[-1]
     attributes = {}
     for name, values in answer.attributes.items():
         attributes[name] = values[begin:stop]
