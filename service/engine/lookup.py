@@ -328,7 +328,7 @@ async def _fetched(
     if model_version.shards is None or not wanted:
         return {}
     fetched = execution.fetched_before
-    if fetched is None:
+    if fetched is None or not _holds(fetched, wanted):
         fetched = await model_version.shards.rows(wanted, execution.left_s)
         for layout in fetched.values():
             for table, lost in layout.lost_by_table.items():
@@ -339,6 +339,14 @@ async def _fetched(
     if execution.rows_lost and execution.request_count > 1:
         raise RowsLost(fetched)
     return fetched
+
+
+def _holds(fetched: Fetched, wanted: Mapping[str, Rows]) -> bool:
+    """Returns whether all wanted rows were fetched, or are known to be lost."""
+    for name, rows in wanted.items():
+        if name not in fetched or not np.isin(rows, fetched[name].rows).all():
+            return False
+    return True
 
 
 async def look_up(

@@ -14,9 +14,11 @@ from rowcast_client import Client
 
 from bundle.format.manifest import dump
 from bundle.format.paths import MANIFEST
+from service.engine.calls import Recommendation, Target
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
-from tests.service.running import RunningService
+from tests.service.engine.merging.together import alone, together
+from tests.service.running import RunningService, column
 from tests.service.shards.cluster import Cluster, response
 
 IDS = [1, 2, 26, 27, 1_000_000]
@@ -68,6 +70,21 @@ def test_lookup_tells_lost_ids_from_unknown_ones_over_both_transports(
         assert looked_up.lost is not None
         assert looked_up.lost.tolist() == content["lost"]
         assert looked_up.coverage == pytest.approx(0.6)
+
+
+def test_recommendations_of_a_batch_are_degraded_by_their_own_lost_rows(
+    cluster: Cluster, small: SmallBundle
+) -> None:
+    router = start_and_lose(cluster, shard_min_searched=0.1, inline_max_us=1_000_000)
+    features = [{"user": column(user), "history": column(*small.ids[:3])} for user in IDS]
+    requests = [
+        ("recommend", Recommendation(Target("movies"), context=context, k=5))
+        for context in features
+    ]
+    expected = alone(router, requests)
+    batches = router.value("rowcast_batch_requests_count", call="recommend")
+    assert together(router, requests) == expected
+    assert router.value("rowcast_batch_requests_count", call="recommend") == batches + 1
 
 
 @pytest.mark.parametrize(("minimum", "status"), [(0.6, 200), (0.7, 503)])
