@@ -12,6 +12,8 @@ is then computed alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from bundle.features.columns import Column
@@ -38,6 +40,24 @@ the event loop longer, and large filters are seldom equal.
 """
 _ABSENT: Hashable = ""
 """What the key holds for a field that is not sent."""
+
+
+def _options_of(sent: type, *apart: str) -> Callable[[Any], Hashable]:
+    """Returns what gets the options of a request, or of a part of one: all fields but the target
+    and those named, so that a field that is added later keeps requests apart.
+    """
+    return attrgetter(*[part.name for part in fields(sent) if part.name not in {"target", *apart}])
+
+
+_SELECTION = ("filter", "crowding", "exclude_ids", "negative_ids", "context_ids")
+_QUERIES = ("context", "vectors", "ids", "query_offsets", "not_found")
+_CANDIDATES = ("context", "context_ids", "candidate_ids", "candidate_features", "offsets")
+_RETRIEVAL_OPTIONS = _options_of(Retrieval, *_QUERIES, *_SELECTION)
+_RECOMMENDATION_OPTIONS = _options_of(Recommendation, "context", "sources", *_SELECTION)
+_SOURCE_OPTIONS = _options_of(Source, "ids")
+_RANKING_OPTIONS = _options_of(Ranking, *_CANDIDATES)
+_EMBEDDING_OPTIONS = _options_of(Embedding, "features")
+_LOOKUP_OPTIONS = _options_of(Lookup, "ids")
 
 
 class NotAlike(Exception):
@@ -115,7 +135,7 @@ def _retrieval_key(request: Retrieval, version: ModelVersion) -> Hashable:
         form = form, _vectors_key(request, version, n)
     if request.ids is not None:
         form = form, request.not_found, _queries_key(request.ids, request.query_offsets, n)
-    return ("retrieve", form, request.exact, *_selection_key(request, n))
+    return "retrieve", form, _RETRIEVAL_OPTIONS(request), _selection_key(request, n)
 
 
 def _recommendation_key(request: Recommendation, version: ModelVersion) -> Hashable:
@@ -124,18 +144,19 @@ def _recommendation_key(request: Recommendation, version: ModelVersion) -> Hasha
         raise NotAlike
     columns = _columns_key(request.context, n)
     sources = tuple([_source_key(source, n) for source in request.sources])
-    return ("recommend", request.tower, columns, sources, *_selection_key(request, n))
+    options = _RECOMMENDATION_OPTIONS(request)
+    return "recommend", columns, sources, options, _selection_key(request, n)
 
 
 def _source_key(source: Source, n: int) -> Hashable:
     """Returns what is equal for sources that differ in the ids of their lists alone."""
-    options = source.name, source.index, source.list, source.pool_size, source.fallback
-    counts = source.min_count, source.max_count
-    return options, counts, source.ids and _lists_key(source.ids, n)
+    return _SOURCE_OPTIONS(source), source.ids and _lists_key(source.ids, n)
 
 
-def _selection_key(request: Selecting, n: int) -> tuple[Hashable, ...]:
-    """Returns what is equal for requests that select candidates by the same options."""
+def _selection_key(request: Selecting, n: int) -> Hashable:
+    """Returns what is equal for requests of the same filter and crowding, and of lists of the same
+    form.
+    """
     sent_filter: Hashable = _ABSENT
     if request.filter is not None:
         sent_filter = _filter_key(request.filter)
@@ -143,16 +164,6 @@ def _selection_key(request: Selecting, n: int) -> tuple[Hashable, ...]:
     if request.crowding is not None:
         crowding = tuple(request.crowding.items())
     return (
-        request.index,
-        request.k,
-        request.attributes,
-        request.pool_size,
-        request.offset,
-        request.diversity,
-        request.min_score,
-        request.formula,
-        request.recall,
-        request.explain,
         sent_filter,
         crowding,
         request.exclude_ids and _lists_key(request.exclude_ids, n),
@@ -170,11 +181,7 @@ def _ranking_key(request: Ranking, version: ModelVersion) -> Hashable:
         _check_offsets(request.offsets, n, m)
     return (
         "rank",
-        request.tower,
-        request.formula,
-        request.heads,
-        request.k,
-        request.not_found,
+        _RANKING_OPTIONS(request),
         _ids_key(request.context_ids, n),
         _ids_key(request.candidate_ids, m),
         _columns_key(request.context, n),
@@ -186,14 +193,14 @@ def _embedding_key(request: Embedding, version: ModelVersion) -> Hashable:
     n = example_count(request.features, None, version)
     if n < 1:
         raise NotAlike
-    return "embed", request.tower, _columns_key(request.features, n)
+    return "embed", _EMBEDDING_OPTIONS(request), _columns_key(request.features, n)
 
 
 def _lookup_key(request: Lookup, version: ModelVersion) -> Hashable:  # noqa: ARG001 - as all
     values, offsets, weights = request.ids
     if offsets is not None or weights is not None or values.ndim != 1:
         raise NotAlike
-    return "lookup", request.feature, request.not_found, values.dtype.char
+    return "lookup", _LOOKUP_OPTIONS(request), values.dtype.char
 
 
 _KEYS: Mapping[type, Callable[[Any, ModelVersion], Hashable]] = {

@@ -43,22 +43,18 @@ def _retrieved_part(answer: Retrieved, first: int, end: int) -> Retrieved:
     sources = None
     if answer.sources is not None:
         sources = answer.sources[begin:stop]
+    part = {
+        "ids": answer.ids[begin:stop],
+        "scores": answer.scores[begin:stop],
+        "offsets": offsets - begin,
+        "attributes": attributes,
+        "explanations": answer.explanations[first:end],
+        "retrieval_scores": retrieval_scores,
+        "sources": sources,
+        "not_found": _lists_part(answer.not_found, first, end),
+    }
     # `replace` takes three times as many calls.
-    return Retrieved(
-        model=answer.model,
-        version=answer.version,
-        coverage=answer.coverage,
-        ids=answer.ids[begin:stop],
-        scores=answer.scores[begin:stop],
-        offsets=offsets - begin,
-        attributes=attributes,
-        explanations=answer.explanations[first:end],
-        searched=answer.searched,
-        retrieval_scores=retrieval_scores,
-        source_names=answer.source_names,
-        sources=sources,
-        not_found=_lists_part(answer.not_found, first, end),
-    )
+    return Retrieved(**{**vars(answer), **part})
 
 
 def _ranked_part(answer: Ranked, first: int, end: int) -> Ranked:
