@@ -42,11 +42,11 @@ _ABSENT: Hashable = ""
 """What the key holds for a field that is not sent."""
 
 
-def _options_of(sent: type, *apart: str) -> Callable[[Any], Hashable]:
+def _options_of(cls: type, *apart: str) -> Callable[[Any], Hashable]:
     """Returns what gets the options of a request, or of a part of one: all fields but the target
     and those named, so that a field that is added later keeps requests apart.
     """
-    return attrgetter(*[part.name for part in fields(sent) if part.name not in {"target", *apart}])
+    return attrgetter(*[part.name for part in fields(cls) if part.name not in {"target", *apart}])
 
 
 _SELECTION = ("filter", "crowding", "exclude_ids", "negative_ids", "context_ids")
