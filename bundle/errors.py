@@ -17,6 +17,7 @@ BundleError
 │   ├── UnknownCandidate   a value that is not an id of the candidate store
 │   └── VectorRefused      a new vector of a row that the table's dtype cannot hold
 ├── RowUnavailable         a row that could not be fetched, where unknown ids are refused
+├── RecordDamaged          a TFRecord file with a record that is damaged
 ├── LogDamaged             a change log with a record that is damaged
 ├── LogUnwritable          a change log that cannot be written now
 ├── FormulaError           an invalid formula, or one that names an unknown output
@@ -172,6 +173,22 @@ class VectorRefused(Misfit):
     def __init__(self, position: int, value: str, expected: str) -> None:
         super().__init__(f"vector {position}", value, expected)
         self.position = position
+
+
+class RecordDamaged(BundleError):
+    """A record of a TFRecord file is damaged, or the file is none.
+
+    Attributes:
+      number: Of the record, from 1.
+      problem: What is wrong with it, as a clause.
+      is_gzip: Whether the file looks compressed with GZIP.
+    """
+
+    def __init__(self, number: int, problem: str, *, is_gzip: bool = False) -> None:
+        super().__init__(f"record {number} {problem}")
+        self.number = number
+        self.problem = problem
+        self.is_gzip = is_gzip
 
 
 class LogDamaged(BundleError):

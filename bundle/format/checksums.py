@@ -28,6 +28,7 @@ mapped first.
 _APART_MAX = 4096
 """Sums kept apart before they are joined, which is fast only for many at once."""
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, bits reversed
+_MASK_DELTA = 0xA282EAD8
 
 
 def crc32c(data: Bytes) -> int:
@@ -39,6 +40,20 @@ def crc32c(data: Bytes) -> int:
     if type(data) is bytes:  # a view would take longer than the digest of a few hundred bytes
         return int(google_crc32c.value(data))
     return int(google_crc32c.value(contiguous(data)))
+
+
+def mask(crc: int) -> int:
+    """Returns a crc32c in the form in which LevelDB and TensorFlow store it.
+
+    Source: TensorFlow 2.20, core/lib/hash/crc32c.h (Mask).
+    """
+    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
+
+
+def unmask(masked: int) -> int:
+    """Returns the crc32c that is stored in this masked form."""
+    rotated = (masked - _MASK_DELTA) & 0xFFFFFFFF
+    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
 
 
 def extend(crc: int, data: Bytes) -> int:

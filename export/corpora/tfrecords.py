@@ -1,38 +1,27 @@
 """TFRecord files of tf.train.Example, read without TensorFlow: every checksum is verified, a batch
 is in memory.
-
-A record is its length (uint64), the masked crc32c of the length, its bytes, and their masked
-crc32c, little-endian.
-Source: TensorFlow 2.20, core/lib/io/record_reader.cc, core/lib/hash/crc32c.h (Mask).
 """
 
 from __future__ import annotations
 
-import gzip
-import struct
-import zlib
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import google_crc32c
 import numpy as np
 
-from export.checkpoint.formats.coding import Malformed, mask
+from bundle.errors import RecordDamaged
+from bundle.storage.tfrecords import READ_ERRORS, read_records
+from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.formats.protos import decode
 from export.errors import NotConvertible, UsageError
 
-RECORD_BYTES_MAX = 256 << 20
 BATCH_BYTES = 2 << 20
 """Bytes of records whose values are in memory at a time, unless one record is larger."""
 BATCH_CANDIDATES = 8_192
 LISTS = {"int64": "q", "float": "f", "bytes": ""}
 """What values of each kind are gathered in: an `array` of this type, or a list of strings."""
-
-_HEADER = struct.Struct("<QI")
-_CRC = struct.Struct("<I")
-_READ_BYTES = 1 << 20
 
 
 class Examples:
@@ -139,7 +128,7 @@ def read_examples(
       NotConvertible: A record is no Example or its features do not fit; names record and column.
     """
     examples = Examples(names, batched_by, where)
-    for number, record in enumerate(_records(path, compressed, where)):
+    for number, record in enumerate(read_file(path, compressed, where)):
         examples.append(number, record)
         if examples.bytes >= BATCH_BYTES or len(examples.records) >= BATCH_CANDIDATES:
             yield examples
@@ -155,39 +144,24 @@ def _values(feature: Any) -> tuple[str, Sequence[Any]]:
     return "", ()
 
 
-def _records(path: Path, compressed: bool, where: str) -> Iterator[bytes]:
+def read_file(path: Path, compressed: bool, where: str) -> Iterator[bytes]:
+    """Yields the records of a file.
+
+    Args:
+      path: The path of the file.
+      compressed: Whether the whole file is compressed with GZIP.
+      where: names the file in messages.
+
+    Raises:
+      UsageError: The file cannot be read, is cut short, or a record differs from its checksum.
+    """
     try:
-        with (
-            gzip.open(path, "rb") if compressed else path.open("rb", buffering=_READ_BYTES) as file
-        ):
-            number = 0
-            while header := file.read(_HEADER.size):
-                number += 1
-                yield _record(file, header, f"{where}, record {number}")
+        yield from read_records(path, compressed=compressed)
+    except RecordDamaged as problem:
+        cure = "; if the file is compressed, say compression = 'gzip'" if problem.is_gzip else ""
+        raise UsageError(f"{where}, {problem}{cure}") from problem
     except FileNotFoundError as problem:
         raise UsageError(f"{where} does not exist") from problem
-    except (OSError, EOFError, zlib.error) as problem:
+    except READ_ERRORS as problem:
         cure = "; is it compressed at all?" if compressed else ""
         raise UsageError(f"{where} cannot be read: {problem}{cure}") from problem
-
-
-def _record(file: BinaryIO | gzip.GzipFile, header: bytes, where: str) -> bytes:
-    if len(header) < _HEADER.size:
-        raise UsageError(f"{where} is cut short in its length; copy the file again")
-    length, crc = _HEADER.unpack(header)
-    if mask(google_crc32c.value(header[:8])) != crc:
-        cure = (
-            "; if the file is compressed, say compression = 'gzip'"
-            if header[:2] == b"\x1f\x8b"
-            else ""
-        )
-        raise UsageError(f"{where} is no TFRecord: its length differs from its checksum{cure}")
-    if length > RECORD_BYTES_MAX:
-        raise UsageError(f"{where} claims {length} bytes; at most {RECORD_BYTES_MAX} are taken")
-    data = file.read(length)
-    tail = file.read(_CRC.size)
-    if len(data) < length or len(tail) < _CRC.size:
-        raise UsageError(f"{where} is cut short; copy the file again")
-    if mask(google_crc32c.value(data)) != _CRC.unpack(tail)[0]:
-        raise UsageError(f"{where} differs from its checksum; copy the file again")
-    return data

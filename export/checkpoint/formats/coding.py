@@ -1,12 +1,10 @@
-"""How LevelDB and TensorFlow write integers and checksums, and the error of bytes that no writer
-would leave.
+"""How LevelDB and TensorFlow write integers, and the error of bytes that no writer would leave.
 
-Source: TensorFlow 2.20, tensorflow/core/lib/core/coding.cc and core/lib/hash/crc32c.h.
+Source: TensorFlow 2.20, tensorflow/core/lib/core/coding.cc.
 """
 
 from __future__ import annotations
 
-_MASK_DELTA = 0xA282EAD8
 _VARINT_BYTES_MAX = 10
 
 
@@ -39,14 +37,3 @@ def varint(value: int) -> bytes:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes(out + bytes([value]))
-
-
-def unmask(masked: int) -> int:
-    """Returns the crc32c that is stored in this masked form."""
-    rotated = (masked - _MASK_DELTA) & 0xFFFFFFFF
-    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
-
-
-def mask(crc: int) -> int:
-    """Returns a crc32c in its stored form: the inverse of `unmask`."""
-    return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF

@@ -21,7 +21,8 @@ from collections.abc import Iterable, Sequence
 
 import google_crc32c
 
-from export.checkpoint.formats.coding import Malformed, mask, read_varint, unmask, varint
+from bundle.format.checksums import mask, unmask
+from export.checkpoint.formats.coding import Malformed, read_varint, varint
 
 MAGIC = bytes.fromhex("57fb808b247547db")  # 0xdb4775248b80fb57, little-endian
 FOOTER_BYTES = 48

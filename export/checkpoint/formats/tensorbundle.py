@@ -22,7 +22,8 @@ from typing import Any
 
 import google_crc32c
 
-from export.checkpoint.formats.coding import Malformed, mask, read_varint, unmask, varint
+from bundle.format.checksums import mask, unmask
+from export.checkpoint.formats.coding import Malformed, read_varint, varint
 from export.checkpoint.formats.orderedcode import WHOLE_AXIS, slice_key
 from export.checkpoint.formats.protos import decode, message
 from export.checkpoint.formats.sstable import read_table, write_table

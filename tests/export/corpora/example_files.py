@@ -12,7 +12,7 @@ from typing import Any
 
 import google_crc32c
 
-from export.checkpoint.formats.coding import mask
+from bundle.format.checksums import mask
 from export.checkpoint.formats.protos import message
 
 

@@ -96,9 +96,9 @@ def test_read_examples_takes_a_record_of_the_largest_size(
 ) -> None:
     path = write_examples(tmp_path / "a.tfrecord", [{"id": [1]}])
     size = len(example({"id": [1]}))
-    monkeypatch.setattr(tfrecords, "RECORD_BYTES_MAX", size)
+    monkeypatch.setattr("bundle.storage.tfrecords.RECORD_BYTES_MAX", size)
     assert _batches(path) == [[0]]
-    monkeypatch.setattr(tfrecords, "RECORD_BYTES_MAX", size - 1)
+    monkeypatch.setattr("bundle.storage.tfrecords.RECORD_BYTES_MAX", size - 1)
     with pytest.raises(UsageError) as refusal:
         _batches(path)
     assert str(refusal.value) == (

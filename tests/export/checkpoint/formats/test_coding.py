@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from export.checkpoint.formats.coding import Malformed, mask, read_varint, unmask, varint
+from bundle.format.checksums import mask, unmask
+from export.checkpoint.formats.coding import Malformed, read_varint, varint
 from tests.export.checkpoint import tensor_bundles
 
 LARGEST = (1 << 64) - 1
