@@ -45,6 +45,8 @@ from service.resources import compute_threads, resident_bytes
 from service.security.tls import Certificates
 from service.shards import servicer
 from service.shards.router import Shards
+from service.tensorflow_serving.recordings import read_recordings
+from service.tensorflow_serving.warm_up import compute_requests
 from service.versions.lifecycle import VersionManager
 from service.versions.loader import Loader
 from service.versions.poller import Poller
@@ -118,7 +120,7 @@ class Worker:
             self.shards = Shards(settings, self.metrics, self._shards_changed)
         reach = None if self.shards is None else self.shards.reach
         self._request_log = RequestLog(settings, self.metrics) if settings.record_rate else None
-        self._replay = Replay(settings, self.versions)
+        self._replay = Replay(settings, self.versions, functools.partial(read_recordings, settings))
         self.changes = Changes(settings, self.versions, self.metrics, self._changes_copied)
         self.poller = Poller(
             settings,
@@ -154,6 +156,7 @@ class Worker:
 
     def _warm_up(self, version: ModelVersion, throttle: LoadThrottle) -> None:
         self.engine.warm_up(version, throttle)
+        compute_requests(version, self._settings, throttle)
         self._replay.check(version, throttle)
 
     def _report_expiry(self, certificate: str, unix_seconds: float) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import Field, ValidationError, model_validator
@@ -113,6 +113,11 @@ MANIFEST_BYTES_MAX = 256 << 20
 """The maximum size of a manifest; readers refuse larger ones. It suffices for about 44 TiB of
 copied rows.
 """
+WARM_UP_REQUESTS_MAX = 1_000
+"""The maximum number of recorded requests for the warm-up, as of TensorFlow Serving.
+
+Source: tensorflow_serving/servables/tensorflow/saved_model_warmup_util.h, kMaxNumRecords.
+"""
 _BLOCK_LINE_BYTES = 24
 """The bytes of a block's checksum: an indent, up to ten digits, a comma and the end of the line."""
 _SEGMENT_LINES_BYTES = 1 << 10
@@ -190,6 +195,16 @@ class CandidateList(StrictModel):
     """The input of contexts whose value is the segment; null: All contexts have the default."""
     default: str = ""
     """The segment of contexts whose value has none."""
+
+
+class WarmUpRequests(StrictModel):
+    """Requests that a service computes before it serves the version: a TFRecord file of
+    `tensorflow.serving.PredictionLog` records, as SavedModels have it for TensorFlow Serving.
+    """
+
+    file: Path
+    size: Annotated[int, Field(ge=1, le=WARM_UP_REQUESTS_MAX, strict=True)]
+    """The number of records."""
 
 
 class Provenance(StrictModel):
@@ -296,6 +311,8 @@ class Manifest(StrictModel):
     indexes: dict[Name, Index] = Field(default_factory=dict)
     lists: dict[Name, CandidateList] = Field(default_factory=dict)
     """Lists of candidates that recommendations can draw from, such as popular ones."""
+    warm_up: WarmUpRequests | None = None
+    """Requests that a service computes before it serves the version; null: The export had none."""
     changes_included: Count | None = None
     """Sequence of the last change in the model's log that corpora and contexts contain, but for
     what expires; null: the log was not read."""

@@ -8,6 +8,8 @@ import re
 from bundle.errors import UnsafePath
 
 MANIFEST = "manifest.json"
+WARM_UP_REQUESTS = "warm_up/requests.tfrecord"
+"""The file of the requests for the warm-up."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")
 

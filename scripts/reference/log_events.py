@@ -179,6 +179,16 @@ EVENTS = {
         "If `failed` is above 0, the version is rejected: compare its features with the features "
         "that clients send.",
     ),
+    "warm_up_requests_computed": (
+        "The requests of the bundle for the warm-up were computed before the version serves. "
+        "`records` have been read; `requests` is lower if the time was up.",
+        "None.",
+    ),
+    "recording_unreadable": (
+        "A file of replay_dir has a record without a request that the service computes, which is "
+        "left out, or a damaged one, which ends the file.",
+        "If it is complete, compare replay_format with what was recorded.",
+    ),
     "request_log_unwritable": (
         "Requests cannot be recorded. Logged once per reason.",
         "Free space, or correct the permissions.",

@@ -122,11 +122,13 @@ def _check(settings: ServiceSettings) -> None:
     from service.request_log.record import check_writable
     from service.security.tls import Certificates
     from service.security.tokens import TokenStore
+    from service.tensorflow_serving.recordings import check_readable
 
     TokenStore.of(settings.tokens)
     TokenStore.of(settings.admin_tokens, "admin_tokens")
     Certificates.of(settings)
     check_writable(settings)
+    check_readable(settings)
     _check_output_file("ports_file", settings.ports_file)
     _check_output_file("state_file", settings.state_file)
     if settings.admin and settings.admin_tokens is None and not on_loopback(settings.admin_host):

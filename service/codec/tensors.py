@@ -69,6 +69,20 @@ class ReturnedTensors(NamedTuple):
     arrays: Arrays
 
 
+class BoundRequest(NamedTuple):
+    """What a client sent, as the request of a version.
+
+    Attributes:
+      signature: The signature that the client named.
+      request: What computes it.
+      outputs: The outputs that are returned, in this order.
+    """
+
+    signature: Signature
+    request: calls.Request
+    outputs: tuple[str, ...]
+
+
 class TensorExchange:
     """One request of a protocol and the response to it: what `Dataplane.call` reads and writes.
 
@@ -105,9 +119,7 @@ class TensorExchange:
         self._read_message = read_message
         self._write_message = write_message
         self._computed = computed
-        self._signature: Signature
-        self._request: calls.Request
-        self._outputs: tuple[str, ...]
+        self._bound: BoundRequest
 
     def read(
         self, body: bytes, is_protobuf: bool, url: calls.Target | None, settings: ServiceSettings
@@ -118,17 +130,8 @@ class TensorExchange:
         # Its model may not have been known before it was parsed.
         authorize(self._principal, tensors.target.model)
         with self._engine.lease(tensors.target) as version:
-            self._signature = find_signature(version, tensors.signature)
-            if self._signature.call not in self._computed:
-                expected = f"a signature that computes {' or '.join(self._computed)}"
-                raise InvalidArgument(
-                    f"{self.name} cannot return what signature {self._signature.name!r} computes; "
-                    f"{expected} was expected",
-                    FieldViolation("signature_name", self._signature.name, expected),
-                )
-            self._outputs = _requested_outputs(self._signature, tensors.outputs)
-            self._request = request_of(version, self._signature, tensors, settings)
-        return self._request, False
+            self._bound = bind(version, tensors, self.name, self._computed, settings)
+        return self._bound.request, False
 
     def write(self, answer: calls.Answer) -> bytes:
         """Returns the body of the response.
@@ -136,18 +139,50 @@ class TensorExchange:
         Raises:
           ServiceError: A row of the request has no result.
         """
-        every = tensors_of(self._signature, self._request, answer)
-        arrays = {name: every[name] for name in self._outputs}
-        return self._write_message(
-            ReturnedTensors(answer.model, answer.version, self._signature, arrays)
-        )
+        signature = self._bound.signature
+        every = tensors_of(signature, self._bound.request, answer)
+        arrays = {name: every[name] for name in self._bound.outputs}
+        return self._write_message(ReturnedTensors(answer.model, answer.version, signature, arrays))
 
     def recorded(
         self, request: calls.Request, is_protobuf: bool, body: bytes
     ) -> tuple[str, bool, bytes]:
         """Returns what the request log keeps; see `Operation.recorded`."""
         del is_protobuf, body
-        return self._signature.call, True, request_message(request).SerializeToString()
+        return self._bound.signature.call, True, request_message(request).SerializeToString()
+
+
+def bind(
+    version: ModelVersion,
+    tensors: SentTensors,
+    call: str,
+    computed: Collection[str],
+    settings: ServiceSettings,
+) -> BoundRequest:
+    """Returns what a client sent as the request of a version.
+
+    Args:
+      version: The version that has the signature.
+      tensors: What was sent.
+      call: The name of the call of the protocol.
+      computed: The calls of the engine whose results that call can return.
+      settings: The limits.
+
+    Raises:
+      InvalidArgument: The version has no such signature, or another call computes it, or a tensor
+        does not fit it.
+      TooLarge: As `request_of`.
+    """
+    signature = find_signature(version, tensors.signature)
+    if signature.call not in computed:
+        expected = f"a signature that computes {' or '.join(computed)}"
+        raise InvalidArgument(
+            f"{call} cannot return what signature {signature.name!r} computes; {expected} was "
+            "expected",
+            FieldViolation("signature_name", signature.name, expected),
+        )
+    outputs = _requested_outputs(signature, tensors.outputs)
+    return BoundRequest(signature, request_of(version, signature, tensors, settings), outputs)
 
 
 def _requested_outputs(signature: Signature, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -9,8 +9,11 @@ are data, as they are to clients.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
 
 from bundle.errors import UnknownRefused
 from service.codec.operations import OPERATIONS
@@ -27,24 +30,75 @@ from service.versions.loader import LoadRejected, ShardsMissing
 from service.versions.version import ModelVersion
 
 REQUESTS_MAX = 256
+"""Of what the service recorded, and as many of other recordings."""
 SECONDS_MAX = 30.0
-"""Pauses of the load throttle included."""
+"""Pauses of the load throttle included; for the other recordings, as many again."""
 
 _log = logging.logger(__name__)
+
+
+class ReplayedRequest(Protocol):
+    """A recorded request, whoever recorded it."""
+
+    @property
+    def call(self) -> str:
+        """The name of the call."""
+
+    def compute(self, version: ModelVersion, settings: ServiceSettings) -> None:
+        """Computes the request with a version; raises what a client would receive as an error."""
+
+
+Recordings = Callable[[str], Iterator[ReplayedRequest]]
+"""The recorded requests of a model, those first that are replayed first."""
+
+
+def _no_recordings(_: str) -> Iterator[ReplayedRequest]:
+    return iter(())
+
+
+@dataclass(frozen=True)
+class _OwnRequest:
+    """A request that the service recorded."""
+
+    recorded: RecordedRequest
+
+    @property
+    def call(self) -> str:
+        return self.recorded.call
+
+    def compute(self, version: ModelVersion, settings: ServiceSettings) -> None:
+        body = self.recorded.body
+        request, _ = OPERATIONS[self.call].read(body, self.recorded.protobuf, None, settings)
+        compute = COMPUTE[type(request)]
+        completed(compute(version, request, settings, Execution(self.call)))
 
 
 class Replay:
     """Tests new versions with what clients sent to the current one."""
 
-    def __init__(self, settings: ServiceSettings, versions: VersionManager) -> None:
-        self._settings = settings
-        self._versions = versions
-
-    def check(self, model_version: ModelVersion, throttle: Callable[[], object]) -> None:
-        """Replays the newest recorded requests of the model, for a bounded time; nothing if nothing
-        is recorded.
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        versions: VersionManager,
+        recordings: Recordings = _no_recordings,
+    ) -> None:
+        """Creates the test.
 
         Args:
+          settings: Say what is recorded, and where.
+          versions: Have the current version of a model.
+          recordings: Requests that another server recorded.
+        """
+        self._settings = settings
+        self._versions = versions
+        self._recordings = recordings
+
+    def check(self, model_version: ModelVersion, throttle: Callable[[], object]) -> None:
+        """Replays recorded requests of the model, for a bounded time: the newest that the service
+        recorded, then those of other recordings. Nothing if nothing is recorded.
+
+        Args:
+          model_version: The version that is loaded.
           throttle: called after each request.
         Raises:
           LoadRejected: the version fails a request that the current one answers.
@@ -52,8 +106,16 @@ class Replay:
         """
         directory = record_directory(self._settings) / model_version.model
         recorded = read_newest(directory, REQUESTS_MAX) if self._settings.record_rate else []
-        if not recorded:
-            return
+        self._check_requests(model_version, map(_OwnRequest, recorded), throttle)
+        others = islice(self._recordings(model_version.model), REQUESTS_MAX)
+        self._check_requests(model_version, others, throttle)
+
+    def _check_requests(
+        self,
+        model_version: ModelVersion,
+        requests: Iterable[ReplayedRequest],
+        throttle: Callable[[], object],
+    ) -> None:
         until = time.monotonic() + SECONDS_MAX
         replayed = 0
         failed = list[str]()
@@ -61,7 +123,7 @@ class Replay:
             current = None
             with suppress(ServiceError):  # there is nothing to compare with
                 current = leases.enter_context(self._versions.acquire(model_version.model))
-            for request in recorded:
+            for request in requests:
                 if time.monotonic() > until:
                     break
                 replayed += 1
@@ -75,6 +137,8 @@ class Replay:
                 ):
                     failed.append(f"a {request.call}: {type(problem).__name__}: {problem}")
                 throttle()
+        if not replayed:
+            return
         facts = {"model": model_version.model, "version": model_version.version}
         _log.info(
             "requests_replayed",
@@ -85,18 +149,14 @@ class Replay:
                 f"{len(failed)} of {replayed} recorded requests that version {current.version} "
                 "served fail"
             )
-            raise LoadRejected(f"{what}; the newest failure is of {failed[0]}")
+            raise LoadRejected(f"{what}; the first to fail is {failed[0]}")
 
-    def _problem(self, model_version: ModelVersion, recorded: RecordedRequest) -> Exception | None:
+    def _problem(self, model_version: ModelVersion, request: ReplayedRequest) -> Exception | None:
         """Returns what keeps a version from answering a request; None: nothing, or ids that it does
         not know.
         """
         try:
-            request, _ = OPERATIONS[recorded.call].read(
-                recorded.body, recorded.protobuf, None, self._settings
-            )
-            compute = COMPUTE[type(request)]
-            completed(compute(model_version, request, self._settings, Execution(recorded.call)))
+            request.compute(model_version, self._settings)
         except (NoSuchCandidate, UnknownRefused):
             return None
         except Exception as problem:  # noqa: BLE001 - a client would get it, whatever it is

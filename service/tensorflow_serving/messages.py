@@ -28,6 +28,12 @@ from service.versions.version import ModelVersion
 
 Example = Mapping[str, Sequence[Any]]
 """The values of each feature."""
+COMPUTED = {
+    "predict": ("embed", "rank", "retrieve"),
+    "classify": ("rank", "retrieve"),
+    "regress": ("rank",),
+}
+"""The calls of the engine whose results a call of TensorFlow Serving can return."""
 SIGNATURE_DEF = "signature_def"
 _PREDICT = "tensorflow/serving/predict"
 """The method of every signature."""

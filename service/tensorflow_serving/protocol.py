@@ -32,12 +32,6 @@ from service.security.principal import authorize
 from service.tensorflow_serving import json_forms, messages
 
 _MODEL = r"/v1/models/(?P<model>[^/:]+)(?:/versions/(?P<version>[^/:]+)|/labels/(?P<label>[^/:]+))?"
-_COMPUTED = {
-    "predict": ("embed", "rank", "retrieve"),
-    "classify": ("rank", "retrieve"),
-    "regress": ("rank",),
-}
-"""The calls of the engine whose results a call can return."""
 
 
 def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
@@ -57,7 +51,7 @@ def _start(dataplane: Dataplane, scope: Scope) -> HttpCall:
         read,
         write,
         lambda _: "",  # the path names the model
-        _COMPUTED[context.call],
+        messages.COMPUTED[context.call],
     )
     return HttpCall(exchange, lambda: [(b"content-type", JSON.encode())])
 
@@ -190,7 +184,7 @@ class _Servicer:
             read,
             write,
             lambda body: message_fields.model_of(request_class.DESCRIPTOR, body),
-            _COMPUTED[context.call],
+            messages.COMPUTED[context.call],
         )
         (response,) = await self._dataplane.call(exchange, message, True, None, context)
         return response

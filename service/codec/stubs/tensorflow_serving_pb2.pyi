@@ -374,3 +374,35 @@ class GetModelStatusResponse(_message.Message):
     MODEL_VERSION_STATUS_FIELD_NUMBER: _ClassVar[int]
     model_version_status: _containers.RepeatedCompositeFieldContainer[ModelVersionStatus]
     def __init__(self, model_version_status: _Optional[_Iterable[_Union[ModelVersionStatus, _Mapping]]] = ...) -> None: ...
+
+class PredictLog(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: PredictRequest
+    def __init__(self, request: _Optional[_Union[PredictRequest, _Mapping]] = ...) -> None: ...
+
+class ExamplesLog(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: ExamplesRequest
+    def __init__(self, request: _Optional[_Union[ExamplesRequest, _Mapping]] = ...) -> None: ...
+
+class OtherLog(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PredictionLog(_message.Message):
+    __slots__ = ("classify_log", "regress_log", "multi_inference_log", "session_run_log", "predict_log", "predict_streamed_log")
+    CLASSIFY_LOG_FIELD_NUMBER: _ClassVar[int]
+    REGRESS_LOG_FIELD_NUMBER: _ClassVar[int]
+    MULTI_INFERENCE_LOG_FIELD_NUMBER: _ClassVar[int]
+    SESSION_RUN_LOG_FIELD_NUMBER: _ClassVar[int]
+    PREDICT_LOG_FIELD_NUMBER: _ClassVar[int]
+    PREDICT_STREAMED_LOG_FIELD_NUMBER: _ClassVar[int]
+    classify_log: ExamplesLog
+    regress_log: ExamplesLog
+    multi_inference_log: OtherLog
+    session_run_log: OtherLog
+    predict_log: PredictLog
+    predict_streamed_log: OtherLog
+    def __init__(self, classify_log: _Optional[_Union[ExamplesLog, _Mapping]] = ..., regress_log: _Optional[_Union[ExamplesLog, _Mapping]] = ..., multi_inference_log: _Optional[_Union[OtherLog, _Mapping]] = ..., session_run_log: _Optional[_Union[OtherLog, _Mapping]] = ..., predict_log: _Optional[_Union[PredictLog, _Mapping]] = ..., predict_streamed_log: _Optional[_Union[OtherLog, _Mapping]] = ...) -> None: ...

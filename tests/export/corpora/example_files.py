@@ -5,21 +5,12 @@ TensorFlow.
 from __future__ import annotations
 
 import gzip
-import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
-
-from bundle.format.checksums import mask
 from export.checkpoint.formats.protos import message
-
-
-def record(data: bytes) -> bytes:
-    """Frames the bytes of a record."""
-    length = struct.pack("<Q", len(data))
-    return length + masked(length) + data + masked(data)
+from tests.bundles.tfrecords import record
 
 
 def example(features: Mapping[str, Any]) -> bytes:
@@ -50,8 +41,3 @@ def write_examples(
     data = b"".join(record(each if isinstance(each, bytes) else example(each)) for each in examples)
     path.write_bytes(gzip.compress(data) if zipped else data)
     return path
-
-
-def masked(data: bytes) -> bytes:
-    """Returns the masked crc32c of some bytes, as it is stored."""
-    return struct.pack("<I", mask(google_crc32c.value(data)))

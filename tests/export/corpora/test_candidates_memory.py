@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tests.export.corpora.example_files import example, record
+from tests.bundles.tfrecords import record
+from tests.export.corpora.example_files import example
 from tests.runtime.tower_files import write_tower_files
 
 pytestmark = pytest.mark.slow

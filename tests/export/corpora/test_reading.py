@@ -21,7 +21,8 @@ from export.corpora import files
 from export.corpora.candidates import notes_of_lengths
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusPart
-from tests.export.corpora.example_files import masked, record, write_examples
+from tests.bundles.tfrecords import masked, record
+from tests.export.corpora.example_files import write_examples
 from tests.export.corpora.written import held, write
 from tests.id_graphs import bucket_ids, cast_ids, hash_ids
 

@@ -1,0 +1,98 @@
+"""The requests that a bundle has for the warm-up: computed before its version is served, as
+TensorFlow Serving computes those of a SavedModel.
+
+A record that cannot be read, or whose request fails, rejects the version. Every record is read and
+compared with its signature; computations end after a time, as pauses for other requests may be
+long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from bundle.errors import RecordDamaged
+from bundle.storage import files
+from bundle.storage.tfrecords import READ_ERRORS, read_records
+from service.config import ServiceSettings
+from service.errors import SHARD_FAILURES
+from service.observability import logging
+from service.tensorflow_serving.logged_requests import (
+    NoRequest,
+    compute_bound,
+    read_prediction_log,
+)
+from service.versions.loader import LoadRejected, ShardsMissing
+from service.versions.version import ModelVersion
+
+SECONDS_MAX = 30.0
+"""Pauses of the load throttle included."""
+
+_log = logging.logger(__name__)
+
+
+def compute_requests(
+    version: ModelVersion, settings: ServiceSettings, throttle: Callable[[], object]
+) -> None:
+    """Computes the requests of a version's bundle; nothing if it has none.
+
+    Args:
+      version: The version that is loaded.
+      settings: The limits of requests.
+      throttle: Called after each request.
+
+    Raises:
+      LoadRejected: A record cannot be read, or its request fails; names file and record.
+      ShardsMissing: A shard failed.
+    """
+    entry = version.files.warm_up
+    if entry is None:
+        return
+    path = files.locate(version.directory, entry.file)
+    until = time.monotonic() + SECONDS_MAX
+    computed = 0
+    count = 0
+    try:
+        for count, record in enumerate(read_records(path), 1):
+            where = f"record {count} of {entry.file}"
+            if count > entry.size:
+                raise LoadRejected(f"{where}: the manifest has {entry.size} records")
+            is_computed = time.monotonic() < until
+            _check(version, settings, record, where, is_computed)
+            computed += is_computed
+            throttle()
+    except RecordDamaged as problem:
+        raise LoadRejected(f"{entry.file}: {problem}") from problem
+    except READ_ERRORS as problem:
+        raise LoadRejected(f"{entry.file} cannot be read: {problem}") from problem
+    if count < entry.size:
+        raise LoadRejected(f"{entry.file} has {count} records; the manifest has {entry.size}")
+    facts = {"model": version.model, "version": version.version}
+    _log.info(
+        "warm_up_requests_computed",
+        extra=logging.fields(**facts, requests=computed, records=count),
+    )
+
+
+def _check(
+    version: ModelVersion,
+    settings: ServiceSettings,
+    record: bytes,
+    where: str,
+    is_computed: bool,
+) -> None:
+    """Reads a record, and computes its request unless time is up."""
+    try:
+        request = read_prediction_log(record, version.model)
+    except NoRequest as problem:
+        raise LoadRejected(f"{where} {problem}") from problem
+    try:
+        bound = request.bind(version, settings)
+        if is_computed:
+            compute_bound(request.call, bound, version, settings)
+    except Exception as problem:
+        # A client would receive it, whatever it is.
+        message = f"{where}: the {request.call} request fails: {problem}"
+        if version.shards is not None and isinstance(problem, SHARD_FAILURES):
+            raise ShardsMissing(message) from problem
+        raise LoadRejected(message) from problem
