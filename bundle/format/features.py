@@ -319,6 +319,20 @@ def input_facts(name: str, feature: EmbeddedFeature | DenseFeature) -> InputFact
     return InputFacts(feature.role, feature.default, feature.input_length)
 
 
+def sent_dtype(feature: EmbeddedFeature | DenseFeature, name: str) -> str:
+    """Returns the type of the values that a feature takes of an input, such as int64_or_string."""
+    if isinstance(feature, DenseFeature):
+        return feature.dtype
+    match feature.ids:
+        case GraphIds() as graph:
+            return graph.dtype
+        case MultiInputIds() as several:
+            return several.keys[feature.inputs.index(name)].dtype
+        case TextIds():
+            return "string"
+    return "int64"
+
+
 def inputs_of(name: str, feature: EmbeddedFeature | DenseFeature) -> tuple[str, ...]:
     """Returns the names of what callers send for a feature."""
     return feature.inputs or (name,)

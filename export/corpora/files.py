@@ -93,11 +93,36 @@ def locate_corpus(
     """
     key = f"{section}.{name}"
     named = (part.file,) if isinstance(part.file, str) else part.file
-    paths = [path for each in named for path in _matching(folder, each, f"{key}.file")]
+    paths = [path for each in named for path in matching_files(folder, each, f"{key}.file")]
     if len(set(paths)) < len(paths):
         twice = next(path for place, path in enumerate(paths) if path in paths[:place])
         raise UsageError(f"{key}.file names {twice} twice")
     return [_known(path, part, key) for path in paths]
+
+
+def matching_files(folder: Path, named: str, key: str) -> list[Path]:
+    """Returns the files that a path names: one file, those of a directory, or those that match a
+    pattern, in the order of their names.
+
+    Args:
+      folder: The folder that the path is relative to.
+      named: The path.
+      key: The key of the recipe, for messages.
+
+    Raises:
+      UsageError: There is none.
+    """
+    path = folder / named
+    if path.is_file():
+        return [path]
+    inside = [each for each in path.iterdir() if each.name[0] not in "._"] if path.is_dir() else []
+    matching = (folder / each for each in glob.glob(named, root_dir=folder, recursive=True))
+    found = sorted(each for each in (inside if path.is_dir() else matching) if each.is_file())
+    if not found:
+        raise UsageError(
+            f"{key}: {path} does not exist, or is a directory or pattern without files"
+        )
+    return found
 
 
 def read_batches(
@@ -154,20 +179,6 @@ def read_rows(
                 dict(zip(rows.columns, each, strict=True)) for each in zip(*cells, strict=True)
             ]
             first += len(rows)
-    return found
-
-
-def _matching(folder: Path, named: str, key: str) -> list[Path]:
-    path = folder / named
-    if path.is_file():
-        return [path]
-    inside = [each for each in path.iterdir() if each.name[0] not in "._"] if path.is_dir() else []
-    matching = (folder / each for each in glob.glob(named, root_dir=folder, recursive=True))
-    found = sorted(each for each in (inside if path.is_dir() else matching) if each.is_file())
-    if not found:
-        raise UsageError(
-            f"{key}: {path} does not exist, or is a directory or pattern without files"
-        )
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from bundle.format import manifest
 from export.checkpoint.inventory.specs import Inventory
 from export.checkpoint.reader import SMALL_BYTES_MAX, Checkpoint
-from export.corpora.files import locate_corpus
+from export.corpora.files import locate_corpus, matching_files
 from export.corpora.lists import columns_of
 from export.corpora.size_estimates import IndexForecast, forecast_index
 from export.errors import NotConvertible, UsageError
@@ -321,7 +321,9 @@ def _writing(part: TablePart, link: bool) -> Writing:
 def _check_files(job: ExportJob, base: Path) -> None:
     """Finds files that the recipe names and that are not there, before anything is written."""
     named = {f"vocabularies.{name}.file": part.file for name, part in job.vocabularies.items()}
-    if job.verify.examples is not None:
+    if job.verify.examples is not None and job.verify.examples_format is not None:
+        matching_files(base, job.verify.examples, "verify.examples")
+    elif job.verify.examples is not None:
         named["verify.examples"] = job.verify.examples
     for name, trained in job.verify.trained_ids.items():
         if trained.file is not None:

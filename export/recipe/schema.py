@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -511,13 +512,23 @@ class TrainedIdsPart(Part):
         return {"file": given} if isinstance(given, str) else given
 
 
+RecordFormat = Literal["tf-example", "prediction-log", "elwc"]
+
+
 class VerifyPart(Part):
     """What to verify before the bundle is published."""
 
     examples: str | None = None
-    """Parquet or JSON-lines file of raw examples, with a column for each input. Default: synthetic
-    examples, with known ids, some that no table has, and numbers in the range of the Normalization
-    layers of the model, or else around 0.
+    """Parquet or JSON-lines file of raw examples, with a column for each input; or TFRecord files,
+    with the format of their records in `examples_format`. Default: synthetic examples, with known
+    ids, some that no table has, and numbers in the range of the Normalization layers of the model,
+    or else around 0.
+    """
+    examples_format: RecordFormat | None = None
+    """Records of the TFRecord files in `examples`: tf-example (`tf.train.Example`), prediction-log
+    (the requests of `tensorflow.serving.PredictionLog`) or elwc
+    (`tensorflow.serving.ExampleListWithContext`). `examples` is then a file, a directory or a
+    pattern, and files that end in `.gz` are compressed. Default: the file is Parquet or JSON lines.
     """
     count: PositiveInt = 256
     """Number of examples on which towers are compared."""
@@ -527,7 +538,8 @@ class VerifyPart(Part):
     """
     expected: dict[str, str] = {}
     """Name of an output (`tower.output` if several towers have it) and the column of `examples`
-    with the value that training recorded. This is the only check that detects ids that read other
+    with the value that training recorded. Of PredictionLog records, `response.NAME` is an output of
+    the recorded responses. This is the only check that detects ids that read other
     rows than in training. The root mean square of the differences can be a twentieth of the
     standard deviation of the recorded values.
     """
@@ -545,6 +557,18 @@ class VerifyPart(Part):
     outputs in `expected`. accept: publish it without, and record in the manifest that nothing
     verifies its layout. A layout that the data contradicts is never published.
     """
+
+    @model_validator(mode="after")
+    def _format_of_records(self) -> VerifyPart:
+        if self.examples is None and self.examples_format is not None:
+            raise ValueError("'examples_format' requires 'examples'")
+        is_records = re.search(r"\.tfrecords?(\.gz)?$", self.examples or "") is not None
+        if is_records and self.examples_format is None:
+            raise ValueError(
+                "'examples' are TFRecord files: state what their records are as "
+                "'examples_format', tf-example, prediction-log or elwc"
+            )
+        return self
 
 
 class OutputPart(Part):

@@ -58,7 +58,30 @@ def read_examples(
     Raises:
       UsageError: no such file, not of that kind, or without an input; names it.
     """
-    table = read_table(path, count)
+    return examples_of_table(read_table(path, count), path, model, entries, labels, recorded)
+
+
+def examples_of_table(
+    table: Mapping[str, list[Any]],
+    path: Path,
+    model: ModelSpec,
+    entries: Mapping[str, manifest.Feature],
+    labels: Mapping[str, str],
+    recorded: Mapping[str, str],
+) -> Examples:
+    """Returns the examples in the columns of a file.
+
+    Args:
+      table: The values of each example, by column.
+      path: The file, for messages.
+      model: The traced features.
+      entries: The features of the manifest.
+      labels: The column of the truth of an output.
+      recorded: The column of what training recorded of an output.
+
+    Raises:
+      UsageError: A column is missing or does not fit its input; names it.
+    """
     n = max((len(values) for values in table.values()), default=0)
     if n == 0:
         raise UsageError(f"verify.examples: {path} holds no example")

@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from bundle.format.manifest import Feature
+from export.corpora.files import matching_files
 from export.front_end.specs import ModelSpec
 from export.recipe.schema import ExportJob
 from export.tables.dumped import KeyFile, open_dumps
 from export.tables.vocabularies import as_array, read_keys
-from export.verify.examples import Examples, read_examples
+from export.verify.examples import Examples, examples_of_table, read_examples
 from export.verify.made_examples import Keys, make_examples
+from export.verify.recorded_examples import ignored_tensors, read_record_table, taken_inputs
 
 
 def examples_of(
@@ -22,6 +24,18 @@ def examples_of(
     every run.
     """
     part = job.verify
+    if part.examples is not None and part.examples_format is not None:
+        path = base / part.examples
+        files = matching_files(base, part.examples, "verify.examples")
+        table = read_record_table(
+            files,
+            part.examples_format,
+            taken_inputs(model, entries, model.inputs),
+            list(dict.fromkeys([*part.labels.values(), *part.expected.values()])),
+            part.count,
+            ignored_tensors(job.inputs),
+        )
+        return examples_of_table(table, path, model, entries, part.labels, part.expected)
     if part.examples is not None:
         return read_examples(
             base / part.examples, model, entries, part.count, part.labels, part.expected

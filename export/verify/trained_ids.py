@@ -136,6 +136,11 @@ def _read_part(key: str, name: str, part: TrainedIdsPart, job: ExportJob, base: 
                 f"{key} names no file, and there is no verify.examples to take ids from; name a "
                 "file of ids"
             )
+        if job.verify.examples_format is not None:
+            raise UsageError(
+                f"{key} names no file, and ids are not taken from TFRecord files, as "
+                "verify.examples are; name a file of ids"
+            )
     return _read_ids(key, name, base / file, part)
 
 

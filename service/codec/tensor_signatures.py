@@ -14,10 +14,10 @@ from itertools import chain
 from typing import Literal
 from weakref import WeakKeyDictionary
 
+from bundle.format.features import sent_dtype
 from bundle.format.identifiers import distinct_identifiers
 from bundle.format.manifest import DenseFeature, Manifest, Role
 from service.engine.names import SHOWN_CHARS, name_hint, show_version
-from service.engine.signatures import type_of
 from service.errors import FieldViolation, InvalidArgument
 from service.versions.version import LoadedTower, ModelVersion
 
@@ -226,7 +226,7 @@ def _input(manifest: Manifest, name: str, tensors: Mapping[str, str], role: Role
         name=name,
         tensor=tensors[name],
         role=role,
-        dtype=type_of(feature, name),
+        dtype=sent_dtype(feature, name),
         shape=shape,
         adjusted=length is not None and (length.pad is not None or length.keep is not None),
         weighted=any(reader.weighted for reader in readers) and weights not in tensors.values(),

@@ -14,10 +14,9 @@ import numpy as np
 
 from bundle.errors import BundleError
 from bundle.features.columns import Column
-from bundle.format.features import lookup_tables_of
+from bundle.format.features import lookup_tables_of, sent_dtype
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature, MultiInputIds
 from bundle.storage import arrow, files
-from service.engine.signatures import type_of
 from service.versions.version import LoadedTower, ModelVersion
 
 Json = dict[str, Any]
@@ -166,7 +165,7 @@ def _possible_values(model_version: ModelVersion, name: str) -> Iterator[Any]:
         if isinstance(feature, EmbeddedFeature):
             for table in lookup_tables_of(feature.ids):
                 yield from _first_keys(model_version, table.vocabulary)
-    dtypes = {type_of(feature, name) for feature in features}
+    dtypes = {sent_dtype(feature, name) for feature in features}
     if "string" in dtypes:
         yield from _TEXTS
     elif "float32" in dtypes:

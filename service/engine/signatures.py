@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bundle.features.ids.expressions import expression
+from bundle.format.features import sent_dtype
 from bundle.format.manifest import (
     Corpus,
     DenseFeature,
     EmbeddedFeature,
-    Feature,
     GraphIds,
     IdRule,
     JoinedIds,
@@ -160,7 +160,7 @@ def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
     head = {
         "name": name,
         "kind": "",
-        "type": type_of(feature, name),
+        "type": sent_dtype(feature, name),
         "role": role,
         "required": required,
     }
@@ -172,20 +172,6 @@ def _feature(manifest: Manifest, name: str, stores: bool) -> Json:
         "input_length": None if length is None else length.model_dump(mode="json"),
     }
     return head | _FEATURE | fields | tail
-
-
-def type_of(feature: Feature, name: str) -> str:
-    """Returns the type of the values that a feature takes of an input."""
-    if isinstance(feature, DenseFeature):
-        return feature.dtype
-    match feature.ids:
-        case GraphIds() as graph:
-            return graph.dtype
-        case MultiInputIds() as several:
-            return several.keys[feature.inputs.index(name)].dtype
-        case TextIds():
-            return "string"
-    return "int64"
 
 
 def _unknown(feature: EmbeddedFeature) -> str:

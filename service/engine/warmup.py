@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import RowUnavailable, UnknownRefused
 from bundle.features.columns import Column
+from bundle.format.features import sent_dtype
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest
 from runtime.errors import ComputationFailed
 from service.config import ServiceSettings
@@ -24,7 +25,6 @@ from service.engine.execution import Execution
 from service.engine.limits import NotFinite
 from service.engine.ranking import rank
 from service.engine.retrieval import recommend, retrieve
-from service.engine.signatures import type_of
 from service.errors import RowNotFinite
 from service.versions.version import ModelVersion
 
@@ -139,7 +139,7 @@ def _columns(manifest: Manifest, names: Iterable[str]) -> dict[str, Column]:
         if length is not None:
             sizes.append(length.values)
         size = sizes[0] if sizes else 1
-        texts = any(type_of(each, name) == "string" for each in readers)
+        texts = any(sent_dtype(each, name) == "string" for each in readers)
         values: NDArray[Any] = np.full(size, "0", object) if texts else np.zeros(size, np.int64)
         columns[name] = Column(values, np.array([0, size], np.int64))
     return columns

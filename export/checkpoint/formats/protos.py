@@ -7,7 +7,8 @@ there already.
 Source: TensorFlow 2.20, tensorflow/core/protobuf/{tensor_bundle,trackable_object_graph}.proto,
 core/framework/ {tensor_shape,tensor_slice,versions}.proto,
 core/tpu/kernels/sparse_core_layout.proto, python/training/ checkpoint_state.proto,
-core/example/{example,feature}.proto; jax-tpu-embedding 0.1.0,
+core/example/{example,feature}.proto; TensorFlow Serving, tensorflow_serving/apis/{classification,
+inference,input,predict,prediction_log,regression}.proto; jax-tpu-embedding 0.1.0,
 sparsecore/lib/proto/embedding_spec.proto; tf-keras 2.20, protobuf/saved_metadata.proto.
 """
 
@@ -74,12 +75,34 @@ _MESSAGES = {
     "BytesList": "repeated bytes value = 1",
     "FloatList": "repeated float value = 1",
     "Int64List": "repeated int64 value = 1",
+    "ExampleList": "repeated Example examples = 1",
+    "ExampleListWithContext": "repeated Example examples = 1; Example context = 2",
+    "Input": "ExampleList example_list = 1; ExampleListWithContext example_list_with_context = 2",
+    "ModelSpec": "string name = 1; string signature_name = 3",
+    # The value is a serialized tensorflow.TensorProto.
+    "TensorEntry": "string key = 1; bytes value = 2",
+    "PredictRequest": "ModelSpec model_spec = 1; repeated TensorEntry inputs = 2",
+    "PredictResponse": "repeated TensorEntry outputs = 1",
+    "ExamplesRequest": "ModelSpec model_spec = 1; Input input = 2",
+    "Class": "string label = 1; float score = 2",
+    "Classifications": "repeated Class classes = 1",
+    "ClassificationResult": "repeated Classifications classifications = 1",
+    "ClassificationResponse": "ClassificationResult result = 1",
+    "Regression": "float value = 1",
+    "RegressionResult": "repeated Regression regressions = 1",
+    "RegressionResponse": "RegressionResult result = 1",
+    "PredictLog": "PredictRequest request = 1; PredictResponse response = 2",
+    "ClassifyLog": "ExamplesRequest request = 1; ClassificationResponse response = 2",
+    "RegressLog": "ExamplesRequest request = 1; RegressionResponse response = 2",
+    "PredictionLog": "ClassifyLog classify_log = 2; RegressLog regress_log = 3; "
+    "optional bytes multi_inference_log = 4; optional bytes session_run_log = 5; "
+    "PredictLog predict_log = 6; optional bytes predict_streamed_log = 7",
 }
 """All fields of each message, in the language of .proto files, whether they are read or change
-nothing here.
+nothing here; those that are read of a message that may have others.
 """
-_MAY_HAVE_OTHERS = frozenset({"CheckpointState", "Example"})
-"""No row order depends on them: which checkpoint is the newest, and records of a corpus."""
+_MAY_HAVE_OTHERS = frozenset({"CheckpointState", "Example", "PredictionLog"})
+"""No row order depends on them: which checkpoint is the newest, and records of examples."""
 
 
 def _pool() -> DescriptorPool:
@@ -99,7 +122,7 @@ def _pool() -> DescriptorPool:
                 field.type = getattr(field, f"TYPE_{kind.upper()}")
             if "optional" in label:
                 message.oneof_decl.add(name=f"_{field_name}")
-                field.oneof_index = 0
+                field.oneof_index = len(message.oneof_decl) - 1
                 field.proto3_optional = True
     pool = DescriptorPool()
     pool.Add(file)

@@ -1,0 +1,363 @@
+"""Examples in TFRecord files, as a table that `export.verify.examples` takes.
+
+What a record lacks is never made up: an input that it does not have takes the default of the
+recipe, or is an error that names file, record and input. A list that training reads as a VarLen
+feature is empty where a `tf.train.Example` lacks it, as it was in training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bundle.format import manifest
+from bundle.format.features import DenseFeature, Feature, input_facts, readers_of, sent_dtype
+from bundle.format.identifiers import distinct_identifiers, identifier
+from export.corpora.tfrecords import read_file
+from export.errors import UsageError
+from export.front_end.specs import ModelSpec
+from export.recipe.schema import RecordFormat
+from export.verify.serving_records import (
+    Rows,
+    ServedRequest,
+    read_elwc,
+    read_example,
+    read_prediction_log,
+)
+
+RESPONSE = "response."
+"""What the name of a recorded output begins with, as a column of the examples."""
+NEIGHBORS = "k"
+"""The tensor of a retrieval that is no input of its tower."""
+_WEIGHTS = "_weights"
+_KINDS = {int: "an integer", bool: "an integer", float: "a float", str: "a string"}
+_TAKEN: Mapping[str, tuple[type[Any], ...]] = {
+    "float32": (float, int, bool),
+    "int32": (int, bool),
+    "int64": (int, bool),
+    "string": (str,),
+    "int64_or_string": (int, bool, str),
+}
+"""What values an input takes, by its type."""
+
+
+class Default(NamedTuple):
+    """What stands for an input that is not sent."""
+
+    values: list[Any]
+    weights: list[float]
+
+
+@dataclass(frozen=True)
+class TakenInput:
+    """An input as a request sends it.
+
+    Attributes:
+      name: Its name in the recipe, and as a feature of `tf.Example`.
+      tensor: Its name as a tensor.
+      dtype: Of its values.
+      size: The number of values of each example; None: any number.
+      is_single: Whether it is one value, not a list of one.
+      default: What stands for it; None: it must be sent.
+      weights: The input of its weights; "": it has none.
+    """
+
+    name: str
+    tensor: str
+    dtype: str
+    size: int | None
+    is_single: bool
+    default: Default | None
+    weights: str = ""
+
+    @property
+    def weight_names(self) -> tuple[str, ...]:
+        """The names under which its weights may be sent."""
+        if not self.weights:
+            return ()
+        return self.weights, f"{self.tensor}{_WEIGHTS}"
+
+
+def taken_inputs(
+    model: ModelSpec, entries: Mapping[str, Feature], names: Collection[str]
+) -> dict[str, TakenInput]:
+    """Returns the inputs of a model, or of a tower.
+
+    Args:
+      model: The traced features.
+      entries: The features of the manifest.
+      names: The inputs that are wanted, in the order of the tower or model.
+    """
+    tensors = distinct_identifiers(names)
+    readers = readers_of(entries)
+    inputs = {}
+    for name in names:
+        feature = entries[readers[name][0]]
+        weights = next((spec.weights for spec in model.inputs[name] if spec.weights), "")
+        facts = input_facts(name, feature)
+        size = _size_of(feature, facts.length)
+        is_single = size == 1 and (not isinstance(feature, DenseFeature) or feature.shape == ())
+        inputs[name] = TakenInput(
+            name,
+            tensors[name],
+            sent_dtype(feature, name),
+            size,
+            is_single,
+            _default_of(facts.default),
+            weights,
+        )
+    return inputs
+
+
+def _size_of(feature: Feature, length: manifest.InputLength | None) -> int | None:
+    """Returns the number of values of each example; None: any, or other numbers are fitted."""
+    if length is not None:
+        is_fitted = length.pad is not None or length.keep is not None
+        return None if is_fitted else length.values
+    if isinstance(feature, DenseFeature):
+        return math.prod(feature.shape) if feature.take == "values" else None
+    if feature.places is not None:
+        return feature.places
+    return 1 if feature.one_each else None
+
+
+def _default_of(default: Any) -> Default | None:
+    if default is None:
+        return None
+    weights = []
+    if isinstance(default, dict):
+        weights = list(default.get("weights", []))
+        default = default["ids"]
+    values = _flat(default)
+    return Default(values, weights or [1.0] * len(values))
+
+
+def _flat(value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        return [value]
+    return [inner for part in value for inner in _flat(part)]
+
+
+def ignored_tensors(declared: Iterable[str]) -> list[str]:
+    """Returns tensors that a request may have beside the inputs of towers: the number of neighbors,
+    and what the recipe declares and no tower reads.
+
+    Args:
+      declared: The inputs of the recipe.
+    """
+    names = [identifier(name) for name in declared]
+    return [NEIGHBORS, *(f"{name}{part}" for name in names for part in ("", "_1", "_2"))]
+
+
+class RecordTable:
+    """Gathers the examples of records by input."""
+
+    def __init__(
+        self, record_format: RecordFormat, inputs: Mapping[str, TakenInput], others: Sequence[str]
+    ) -> None:
+        """Begins without examples.
+
+        Args:
+          record_format: What the records are.
+          inputs: The inputs of the model.
+          others: Columns beside the inputs: labels, and `response.NAME` of recorded outputs.
+        """
+        self.rows = 0
+        self._format = record_format
+        self._inputs = inputs
+        self._others = others
+        self._tensors = {taken.tensor for taken in inputs.values()}
+        for taken in inputs.values():
+            self._tensors.update(taken.weight_names)
+        self._requests: list[tuple[str, ServedRequest]] = []
+
+    def append(self, record: bytes, where: str, ignored: Collection[str] = ()) -> ServedRequest:
+        """Adds the examples of a record.
+
+        Args:
+          record: Its bytes.
+          where: names file and record in messages.
+          ignored: Tensors that no input takes and that may be sent.
+
+        Raises:
+          UsageError: It holds no examples, or a tensor is no input; names it.
+        """
+        request = self._read(record, where)
+        if not request.are_features:
+            known = self._tensors | {*ignored, *self._others}
+            for name in request.columns:
+                if name not in known:
+                    raise UsageError(
+                        f"{where}: no input of the model is called {name!r}; it takes "
+                        f"{', '.join(sorted(self._tensors))}"
+                    )
+        self._requests.append((where, request))
+        self.rows += request.rows
+        return request
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Returns the values of each example by input, and the other columns.
+
+        An input that no record has is left out.
+
+        Raises:
+          UsageError: A record lacks an input that has no default, or has values that it does not
+            take, or not as many of them; names file, record and input.
+        """
+        columns: dict[str, list[Any]] = {}
+        for taken in self._inputs.values():
+            if any(self._sent(taken, request) is not None for _, request in self._requests):
+                self._add_input(taken, columns)
+        for name in self._others:
+            columns[name] = []
+            for where, request in self._requests:
+                columns[name] += self._other(name, where, request)
+        return columns
+
+    def _read(self, record: bytes, where: str) -> ServedRequest:
+        if self._format == "tf-example":
+            return read_example(record, where)
+        if self._format == "elwc":
+            return read_elwc(record, where)
+        return read_prediction_log(record, where, self._tensors)
+
+    def _sent(self, taken: TakenInput, request: ServedRequest) -> Rows | None:
+        name = taken.tensor
+        if request.are_features:
+            name = taken.name
+        return request.columns.get(name)
+
+    def _add_input(self, taken: TakenInput, columns: dict[str, list[Any]]) -> None:
+        """Adds the column of an input, and of its weights if any record has some."""
+        values: list[Any] = []
+        weights: list[list[float]] = []
+        has_weights = False
+        for where, request in self._requests:
+            rows = self._sent(taken, request)
+            sent_weights = next(
+                (request.columns[name] for name in taken.weight_names if name in request.columns),
+                None,
+            )
+            has_weights |= sent_weights is not None
+            if rows is None:
+                rows = self._missing(taken, where, request)
+                sent_weights = None
+            for position, row in enumerate(rows):
+                fitted = self._fitted(taken, row, where)
+                values.append(fitted[0] if taken.is_single else fitted)
+                row_weights = _default_weights(taken, fitted, is_sent=fitted is row)
+                if sent_weights is not None and fitted is row:
+                    row_weights = sent_weights[position]
+                    _check_weights(taken, fitted, row_weights, where)
+                weights.append(row_weights)
+        columns[taken.name] = values
+        if has_weights:
+            columns[taken.weights] = weights
+
+    def _missing(self, taken: TakenInput, where: str, request: ServedRequest) -> Rows:
+        """Returns what stands for an input that a record does not have."""
+        if taken.size is None and not request.needs_all:
+            return [[]] * request.rows
+        if taken.default is None:
+            raise UsageError(
+                f"{where} has no {taken.name!r}, which has no default; it has "
+                f"{', '.join(sorted(request.columns))}"
+            )
+        return [taken.default.values] * request.rows
+
+    def _fitted(self, taken: TakenInput, row: list[Any], where: str) -> list[Any]:
+        """Returns the values of an example, or the default of an input that it lacks."""
+        if taken.size is not None and len(row) != taken.size:
+            if not row and taken.default is not None:
+                return taken.default.values
+            raise UsageError(
+                f"{where}, {taken.name!r} has {len(row)} values in an example; {taken.size} were "
+                "expected"
+            )
+        for value in row:
+            if type(value) not in _TAKEN[taken.dtype]:
+                raise UsageError(
+                    f"{where}, {taken.name!r} is {_KINDS[type(value)]}; {taken.dtype} was expected"
+                )
+        return row
+
+    def _other(self, name: str, where: str, request: ServedRequest) -> list[Any]:
+        if name.startswith(RESPONSE):
+            output = name.removeprefix(RESPONSE)
+            if output not in request.responses:
+                recorded = ", ".join(request.responses) or "none"
+                raise UsageError(
+                    f"{where} has no response with output {output!r}; its outputs: {recorded}"
+                )
+            return request.responses[output]
+        if name not in request.columns:
+            raise UsageError(
+                f"{where} has no {name!r}, which the recipe names under verify; it has "
+                f"{', '.join(sorted(request.columns))}"
+            )
+        return [row[0] if len(row) == 1 else row for row in request.columns[name]]
+
+
+def _default_weights(taken: TakenInput, values: list[Any], *, is_sent: bool) -> list[float]:
+    if taken.default is not None and not is_sent:
+        return taken.default.weights
+    return [1.0] * len(values)
+
+
+def _check_weights(taken: TakenInput, values: list[Any], weights: list[Any], where: str) -> None:
+    if len(weights) != len(values):
+        raise UsageError(
+            f"{where}, {taken.name!r} has {len(values)} values and {len(weights)} weights in an "
+            "example; one weight for each value was expected"
+        )
+
+
+def numbered_records(files: Sequence[Path], key: str) -> Iterator[tuple[str, bytes]]:
+    """Yields the records of files, each with the words that name it in messages.
+
+    Args:
+      files: The paths; a file whose name ends in `.gz` is compressed.
+      key: The key of the recipe that names them.
+
+    Raises:
+      UsageError: A file cannot be read, or a record is damaged; names it.
+    """
+    for path in files:
+        records = read_file(path, path.suffix == ".gz", f"{key}: {path.name}")
+        for number, record in enumerate(records, 1):
+            yield f"{key}: {path.name}, record {number}", record
+
+
+def read_record_table(
+    files: Sequence[Path],
+    record_format: RecordFormat,
+    inputs: Mapping[str, TakenInput],
+    others: Sequence[str],
+    count: int,
+    ignored: Collection[str],
+) -> dict[str, list[Any]]:
+    """Reads the first examples of TFRecord files.
+
+    Args:
+      files: The paths.
+      record_format: What their records are.
+      inputs: The inputs of the model.
+      others: Columns beside the inputs: labels, and `response.NAME` of recorded outputs.
+      count: The number of examples.
+      ignored: Tensors that no input takes and that may be sent.
+
+    Returns:
+      The values of each example, by column.
+
+    Raises:
+      UsageError: A file or a record cannot be read, or does not fit; names both.
+    """
+    table = RecordTable(record_format, inputs, others)
+    for where, record in numbered_records(files, "verify.examples"):
+        table.append(record, where, ignored)
+        if table.rows >= count:
+            break
+    return {name: values[:count] for name, values in table.columns().items()}

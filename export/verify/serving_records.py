@@ -1,0 +1,330 @@
+"""Records of TensorFlow Serving and of training: `tf.train.Example`, `PredictionLog` and ELWC
+(`ExampleListWithContext`), as the values of named inputs.
+
+    PredictionLog   a request for one signature, and its response where it was recorded
+    ELWC            a context, and examples that are ranked for it
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from export.checkpoint.formats.coding import Malformed
+from export.checkpoint.formats.protos import decode
+from export.corpora.tfrecords import LISTS
+from export.errors import UsageError
+from export.graphs.loading import load_tensorflow
+
+Rows = list[list[Any]]
+"""The values of each row: integers, floats or texts."""
+_REQUEST_LOGS = ("predict_log", "classify_log", "regress_log")
+_OTHER_LOGS = ("multi_inference_log", "session_run_log", "predict_streamed_log")
+REGRESSION = "value"
+"""The name of the output of a RegressionResponse, as of its field."""
+
+
+@dataclass(frozen=True)
+class ServedRequest:
+    """The inputs of one record.
+
+    Attributes:
+      rows: The number of its examples.
+      columns: The values of each row, by the name of a feature or tensor.
+      are_features: Whether the names are those of features in `tf.Example`, of which others than
+        the inputs are ignored.
+      call: predict, classify or regress; "" for a record that is no PredictionLog.
+      signature: The name of its signature; "": the default.
+      responses: What was returned of each row, by the name of the output; {}: none was recorded.
+      needs_all: Whether each row needs all inputs without a default, as a request does.
+    """
+
+    rows: int
+    columns: Mapping[str, Rows]
+    are_features: bool
+    call: str = ""
+    signature: str = ""
+    responses: Mapping[str, list[Any]] = field(default_factory=dict)
+    needs_all: bool = False
+
+
+def read_example(record: bytes, where: str) -> ServedRequest:
+    """Reads a record that is a `tf.train.Example`.
+
+    Args:
+      record: Its bytes.
+      where: names file and record in messages.
+
+    Raises:
+      UsageError: It is none.
+    """
+    example = _decoded("Example", record, where)
+    known_and_unknown = example.ByteSize()
+    example.DiscardUnknownFields()
+    if example.ByteSize() != known_and_unknown:
+        raise UsageError(f"{where} is no tf.train.Example: it has other fields")
+    return ServedRequest(1, _columns([_features(example, where)], {}), are_features=True)
+
+
+def read_elwc(record: bytes, where: str) -> ServedRequest:
+    """Reads a record that is an `ExampleListWithContext`: each example is a row, with the features
+    of the context. Arguments as of `read_example`.
+
+    Raises:
+      UsageError: It is none, or the context and an example have the same feature.
+    """
+    elwc = _decoded("ExampleListWithContext", record, where)
+    if not elwc.examples:
+        raise UsageError(f"{where} has no examples")
+    examples = [_features(example, where) for example in elwc.examples]
+    context = _features(elwc.context, where)
+    for example in examples:
+        for name in context:
+            if name in example:
+                raise UsageError(
+                    f"{where}: the context and an example have feature {name!r}; one of them was "
+                    "expected"
+                )
+    return ServedRequest(len(examples), _columns(examples, context), are_features=True)
+
+
+def read_prediction_log(record: bytes, where: str, inputs: Collection[str]) -> ServedRequest:
+    """Reads a record that is a PredictionLog of Predict, Classify or Regress.
+
+    Args:
+      record: Its bytes.
+      where: names file and record in messages.
+      inputs: The names of the tensors that are inputs. A tensor of strings that is none, alone in a
+        request, holds serialized Examples.
+
+    Raises:
+      UsageError: It is none, or a tensor or feature cannot be read; names it.
+    """
+    log = _decoded("PredictionLog", record, where)
+    kind = next((name for name in _REQUEST_LOGS if log.HasField(name)), None)
+    if kind is None:
+        other = next((name for name in _OTHER_LOGS if log.HasField(name)), "no request")
+        raise UsageError(f"{where} holds {other}; {', '.join(_REQUEST_LOGS)} are read")
+    sent = getattr(log, kind).request
+    response = getattr(log, kind).response
+    call = kind.removesuffix("_log")
+    signature = sent.model_spec.signature_name
+    if call == "predict":
+        request = _of_tensors(sent.inputs, signature, where, inputs)
+        return _with_responses(request, _tensor_outputs(response.outputs, where), where)
+    request = _of_input(sent.input, call, signature, where)
+    if call == "regress":
+        outputs = {REGRESSION: [result.value for result in response.result.regressions]}
+    else:
+        outputs = _class_scores(response.result.classifications)
+    return _with_responses(request, outputs, where)
+
+
+def _decoded(kind: str, data: bytes, where: str) -> Any:
+    try:
+        return decode(kind, data)
+    except Malformed as problem:
+        raise UsageError(f"{where} is no {kind}: {problem}") from problem
+
+
+def _features(example: Any, where: str) -> dict[str, list[Any]]:
+    """Returns the values of each feature of an Example."""
+    features: dict[str, list[Any]] = {}
+    for entry in example.features.feature:
+        for kind in LISTS:
+            if entry.value.HasField(f"{kind}_list"):
+                values = list(getattr(entry.value, f"{kind}_list").value)
+                features[entry.key] = _texts(values, entry.key, where)
+    return features
+
+
+def _texts(values: list[Any], name: str, where: str) -> list[Any]:
+    """Returns values with bytes as texts."""
+    try:
+        return [value.decode() if isinstance(value, bytes) else value for value in values]
+    except UnicodeDecodeError as problem:
+        raise UsageError(f"{where}, {name!r}: {problem.object[:40]!r} is no UTF-8") from problem
+
+
+def _columns(
+    examples: Sequence[Mapping[str, list[Any]]], context: Mapping[str, list[Any]]
+) -> dict[str, Rows]:
+    """Returns the features of examples; what an example does not have is that of the context."""
+    names = dict.fromkeys([*context, *(name for example in examples for name in example)])
+    return {
+        name: [example.get(name, context.get(name, [])) for example in examples] for name in names
+    }
+
+
+def _of_input(sent: Any, call: str, signature: str, where: str) -> ServedRequest:
+    """Returns the examples of a ClassificationRequest or RegressionRequest."""
+    context: dict[str, list[Any]] = {}
+    examples = sent.example_list.examples
+    if sent.HasField("example_list_with_context"):
+        examples = sent.example_list_with_context.examples
+        context = _features(sent.example_list_with_context.context, where)
+    if not examples:
+        raise UsageError(f"{where} holds a {call} request without examples")
+    columns = _columns([_features(example, where) for example in examples], context)
+    return ServedRequest(len(examples), columns, True, call, signature, needs_all=True)
+
+
+def _of_tensors(
+    tensors: Sequence[Any], signature: str, where: str, inputs: Collection[str]
+) -> ServedRequest:
+    """Returns the tensors of a PredictRequest."""
+    # A map has no order in a message, and errors name the same input each time.
+    entries = sorted(tensors, key=lambda entry: str(entry.key))
+    arrays = {entry.key: _array(entry, where) for entry in entries}
+    if not arrays:
+        raise UsageError(f"{where} holds a predict request without inputs")
+    first = next(iter(arrays))
+    if len(arrays) == 1 and first not in inputs and arrays[first].dtype == object:
+        examples = []
+        for data in arrays[first].reshape(-1):
+            example = _decoded("Example", data, f"{where}, a string of {first!r}")
+            examples.append(_features(example, where))
+        if examples:
+            columns = _columns(examples, {})
+            return ServedRequest(len(examples), columns, True, "predict", signature, needs_all=True)
+    columns = {}
+    rows_of = {}
+    parts = set[str]()
+    for name in arrays:
+        if name in inputs and name not in parts:
+            columns[name] = _tensor_rows(name, arrays, inputs, where, parts)
+            rows_of[name] = len(columns[name])
+    for name, array in arrays.items():
+        if name not in columns and name not in parts:
+            columns[name] = [_texts(row, name, where) for row in _dense_rows(array)]
+    counts = set(rows_of.values())
+    if len(counts) > 1:
+        shown = ", ".join(f"{name!r} {rows}" for name, rows in rows_of.items())
+        raise UsageError(f"{where}: inputs have different numbers of rows: {shown}")
+    rows = next(iter(counts), 1)
+    return ServedRequest(rows, columns, False, "predict", signature, needs_all=True)
+
+
+def _array(entry: Any, where: str) -> NDArray[Any]:
+    """Returns a tensor; strings are bytes, and bfloat16 is float32."""
+    tf = load_tensorflow()
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.framework import tensor_pb2
+
+    try:
+        array: NDArray[Any] = tf.make_ndarray(tensor_pb2.TensorProto.FromString(entry.value))
+    except (DecodeError, TypeError, ValueError) as problem:
+        raise UsageError(f"{where}, input {entry.key!r} is no tensor: {problem}") from problem
+    if array.dtype.kind == "V":
+        return array.astype(np.float32)
+    return array
+
+
+def _tensor_rows(
+    name: str,
+    arrays: Mapping[str, NDArray[Any]],
+    inputs: Collection[str],
+    where: str,
+    parts: set[str],
+) -> Rows:
+    """Returns the rows of an input in one of the three forms in which it may be sent, and adds the
+    tensors beside its first to `parts`.
+
+    The forms are those that the service takes (service/codec/tensor_columns.py).
+    """
+    values_name = f"{name}_1"
+    shape_name = f"{name}_2"
+    has_second = values_name in arrays and values_name not in inputs
+    if shape_name in arrays and shape_name not in inputs and has_second:
+        parts |= {values_name, shape_name}
+        rows = _sparse_rows(name, arrays[name], arrays[values_name], arrays[shape_name], where)
+    elif has_second:
+        parts.add(values_name)
+        rows = _ragged_rows(name, arrays[name], arrays[values_name], where)
+    else:
+        if arrays[name].ndim == 0:
+            raise UsageError(
+                f"{where}, input {name!r} is a scalar; a tensor whose first axis counts the rows "
+                "was expected"
+            )
+        rows = _dense_rows(arrays[name])
+    return [_texts(row, name, where) for row in rows]
+
+
+def _dense_rows(array: NDArray[Any]) -> Rows:
+    if array.ndim == 0:
+        return [[array.item()]]
+    rows: Rows = array.reshape(len(array), math.prod(array.shape[1:])).tolist()
+    return rows
+
+
+def _ragged_rows(name: str, values: NDArray[Any], splits: NDArray[Any], where: str) -> Rows:
+    is_ragged = values.ndim == 1 and splits.ndim == 1 and splits.dtype.kind in "iu" and splits.size
+    if (
+        not is_ragged
+        or splits[0] != 0
+        or splits[-1] != values.size
+        or (np.diff(splits.astype(np.int64)) < 0).any()
+    ):
+        raise UsageError(
+            f"{where}, input {name!r}: flat values and row splits from 0 to their number were "
+            f"expected; it has {list(values.shape)} values and {list(splits.shape)} splits"
+        )
+    return [values[first:end].tolist() for first, end in pairwise(splits)]
+
+
+def _sparse_rows(
+    name: str,
+    indices: NDArray[Any],
+    values: NDArray[Any],
+    shape: NDArray[Any],
+    where: str,
+) -> Rows:
+    fits = values.ndim == 1 and indices.shape == (values.size, 2) and shape.shape == (2,)
+    if not fits or indices.dtype.kind not in "iu" or shape.dtype.kind not in "iu":
+        raise UsageError(
+            f"{where}, input {name!r}: indices [m, 2], values [m] and a dense shape [2] were "
+            f"expected; it has {list(indices.shape)}, {list(values.shape)} and {list(shape.shape)}"
+        )
+    owners = indices[:, 0].astype(np.int64)
+    if (np.diff(owners) < 0).any() or (owners.size and not 0 <= owners[0] <= owners[-1] < shape[0]):
+        raise UsageError(
+            f"{where}, input {name!r}: indices of its {shape[0]} rows in their order were expected"
+        )
+    ends = owners.searchsorted(np.arange(int(shape[0]) + 1))
+    return [values[first:end].tolist() for first, end in pairwise(ends)]
+
+
+def _tensor_outputs(outputs: Sequence[Any], where: str) -> dict[str, list[Any]]:
+    """Returns what a PredictResponse has of each row."""
+    arrays = {entry.key: _array(entry, where) for entry in outputs}
+    return {name: array.tolist() for name, array in arrays.items() if array.ndim}
+
+
+def _class_scores(classifications: Sequence[Any]) -> dict[str, list[Any]]:
+    """Returns the score of each class, by its label."""
+    outputs: dict[str, list[Any]] = {}
+    for row in classifications:
+        for result in row.classes:
+            outputs.setdefault(result.label, []).append(result.score)
+    return outputs
+
+
+def _with_responses(
+    request: ServedRequest, outputs: Mapping[str, list[Any]], where: str
+) -> ServedRequest:
+    """Returns a request with its response, of which outputs without values were not recorded."""
+    recorded = {name: values for name, values in outputs.items() if values}
+    for name, values in recorded.items():
+        if len(values) != request.rows:
+            raise UsageError(
+                f"{where}: the response has {len(values)} values of {name!r} for {request.rows} "
+                "rows"
+            )
+    return ServedRequest(**{**vars(request), "responses": recorded})
