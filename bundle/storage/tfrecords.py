@@ -45,6 +45,13 @@ def read_records(path: Path, *, compressed: bool = False) -> Iterator[bytes]:
             yield _read_record(file, header, number)
 
 
+def framed(data: bytes) -> bytes:
+    """Returns the bytes of a record as they lie in a file."""
+    length = len(data).to_bytes(8, "little")
+    header = _HEADER.pack(len(data), mask(crc32c(length)))
+    return header + data + _CRC.pack(mask(crc32c(data)))
+
+
 def _opened(path: Path, compressed: bool) -> BinaryIO | gzip.GzipFile:
     if compressed:
         return gzip.open(path, "rb")

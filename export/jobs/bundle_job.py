@@ -39,6 +39,7 @@ from export.jobs.preparation import Prepared, prepare
 from export.jobs.progress import Progress
 from export.jobs.staged import Draft, Published, provenance, staged
 from export.jobs.table_steps import checked, copy_tables, staged_subject
+from export.jobs.warm_up import WarmUpWriter
 from export.model_code.values import named_vocabularies
 from export.recipe.schema import CorpusPart, IndexPart
 from export.recipe.settings import ExportSettings
@@ -120,7 +121,6 @@ class _Bundle:
     def publish(self) -> Published:
         """Does the steps in order and commits."""
         prepared = self.prepared
-        checkpoint = self.prepared.checkpoint
         progress = self.progress
         spec = prepared.traced.spec
         plan = prepared.plan
@@ -132,9 +132,12 @@ class _Bundle:
             contexts = self._write_stores("contexts", self.job.contexts, moved)
             lists = self._write_lists(corpora)
             examples = examples_of(self.job, prepared.base, spec, prepared.entries)
+            warm_up = self._write_warm_up()
         with progress.step("tables", plan.moved_bytes) as moved:
             tables, reused = copy_tables(plan, self.stage, self.settings, moved, self.draft.uploads)
-            keys = write_key_indexes(checkpoint, [table.spec for table in plan.tables], self.stage)
+            keys = write_key_indexes(
+                prepared.checkpoint, [table.spec for table in plan.tables], self.stage
+            )
         readers = {name: self.draft.open_table(table) for name, table in tables.items()}
         opened = {
             name: Vocabulary.open(self.directory / entry.file)
@@ -147,7 +150,7 @@ class _Bundle:
         with progress.step("towers"):
             towers = self._write_towers()
         read_rows = checkpoint_rows(
-            checkpoint, {name: table.source for name, table in tables.items()}
+            prepared.checkpoint, {name: table.source for name, table in tables.items()}
         )
         own = readers | table_effects.trained_tables(tables, read_rows)
         trained = FeatureReader(prepared.entries, own, opened, indexed)
@@ -214,6 +217,7 @@ class _Bundle:
             contexts=contexts,
             indexes=found_indexes,
             lists=lists,
+            warm_up=warm_up,
             changes_included=None if self.changes is None else self.changes.sequence,
             verification=manifest.Verification(
                 tables={},
@@ -231,7 +235,7 @@ class _Bundle:
                 *(paths.index_codes(name) for name, each in found_indexes.items() if each.codes),
             ]
             subject = staged_subject(
-                checkpoint, plan, self.draft, complete, rows, self.judged, made_of_rows
+                prepared.checkpoint, plan, self.draft, complete, rows, self.judged, made_of_rows
             )
             recorded = features_behind(self.job.verify.expected, spec.towers)
             complete = checked(
@@ -361,6 +365,21 @@ class _Bundle:
             self.notes += written.notes(name)
             entries[name] = written.entry
         return entries
+
+    def _write_warm_up(self) -> manifest.WarmUpRequests | None:
+        """Writes the requests for the warm-up, if there are any."""
+        prepared = self.prepared
+        source = prepared.warm_up_requests
+        if source is None:
+            return None
+        file = paths.WARM_UP_REQUESTS
+        unread = prepared.unread_inputs
+        writer = WarmUpWriter(self.job, prepared.traced.spec, prepared.entries, unread)
+        read = {"part": self.job.warm_up, "features": prepared.entries, "unread": unread}
+        towers = {"towers": self.job.towers, "indexes": self.job.indexes}
+        key = StepKey(file, read | towers, files=[source])
+        size = self.draft.do(Step(key, int, partial(writer.write, source, self.directory / file)))
+        return manifest.WarmUpRequests(file=file, size=size)
 
     def _write_store(
         self,

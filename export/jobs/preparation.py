@@ -30,6 +30,7 @@ from export.jobs.destinations import Destination, open_destination
 from export.jobs.executors import encoder_count
 from export.jobs.likely_mistakes import likely_mistakes
 from export.jobs.table_steps import plan_copy
+from export.jobs.warm_up import locate_requests
 from export.model_code.factories import code_notes
 from export.recipe.references import check_references
 from export.recipe.schema import ExportJob, FeaturePart, IndexPart, TablePart
@@ -90,11 +91,13 @@ class Prepared(TracedJob):
 
     Attributes:
       forecasts: by index.
+      warm_up_requests: the file of requests for the warm-up; None: there is none.
     """
 
     splits: Mapping[str, Split]
     plan: ExportPlan
     forecasts: Mapping[str, IndexForecast]
+    warm_up_requests: Path | None
 
     @property
     def stays(self) -> tuple[str, ...]:
@@ -256,6 +259,7 @@ def prepare(
     _check_files(job, base)
     opened = trace_job(job, base, settings, version)
     job = opened.job
+    requests = locate_requests(job, base, opened.checkpoint)
     traced = opened.traced
     check_rankings(traced.spec, job)
     check_vectors(traced.spec, job)
@@ -286,7 +290,11 @@ def prepare(
         name: _forecast(name, part, opened, settings) for name, part in job.indexes.items()
     }
     return Prepared(
-        **vars(opened) | {"traced": traced}, splits=splits, plan=plan, forecasts=forecasts
+        **vars(opened) | {"traced": traced},
+        splits=splits,
+        plan=plan,
+        forecasts=forecasts,
+        warm_up_requests=requests,
     )
 
 

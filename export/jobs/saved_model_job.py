@@ -244,6 +244,11 @@ def _left_out(job: ExportJob) -> Iterator[str]:
     beyond = [what for what in ("corpora", "indexes", "lists") if getattr(job, what)]
     if beyond:
         yield f"{' and '.join(beyond)} of the recipe are not part of a SavedModel"
+    if job.warm_up.requests is not None:
+        yield (
+            "warm_up.requests are not part of a SavedModel: copy the file to its "
+            "assets.extra/tf_serving_warmup_requests"
+        )
     fitted = [name for name, part in job.inputs.items() if part.pad is not None or part.keep]
     if fitted:
         yield (

@@ -571,6 +571,36 @@ class VerifyPart(Part):
         return self
 
 
+class WarmUpPart(Part):
+    """Requests that a service computes before it serves the bundle, as TensorFlow Serving computes
+    those of a SavedModel. A request that fails keeps the version from being served.
+    """
+
+    requests: str | None = None
+    """TFRecord file of at most 1,000 requests. A file that ends in `.gz` is compressed. Default:
+    `assets.extra/tf_serving_warmup_requests` of the SavedModel that `checkpoint.path` names, if it
+    has one.
+    """
+    format: Literal["prediction-log", "elwc"] = "prediction-log"
+    """Records of the file: prediction-log (`tensorflow.serving.PredictionLog`) or elwc
+    (`tensorflow.serving.ExampleListWithContext`, each a ranking of its examples).
+    """
+    signature: str = ""
+    """Signature that ranks the examples of ELWC records. Default: `serving_default`."""
+    from_saved_model: bool = True
+    """Whether to take the requests of the SavedModel, if `requests` names no file."""
+
+    @model_validator(mode="after")
+    def _of_elwc(self) -> WarmUpPart:
+        if self.signature and self.format != "elwc":
+            raise ValueError(
+                "'signature' belongs to format 'elwc'; a PredictionLog names its signature itself"
+            )
+        if self.requests is None and self.format != "prediction-log":
+            raise ValueError("'format' belongs to 'requests', which is missing")
+        return self
+
+
 class OutputPart(Part):
     """Where to write the bundle: `<root>/<model>/<version>/`."""
 
@@ -620,6 +650,8 @@ class ExportJob(Part):
     """Lists of candidates that recommendations can draw from."""
     verify: VerifyPart = VerifyPart()
     """What to verify before the bundle is published."""
+    warm_up: WarmUpPart = WarmUpPart()
+    """Requests that a service computes before it serves the bundle."""
 
     @field_validator("inputs")
     @classmethod

@@ -14,7 +14,12 @@ from export.tables.dumped import KeyFile, open_dumps
 from export.tables.vocabularies import as_array, read_keys
 from export.verify.examples import Examples, examples_of_table, read_examples
 from export.verify.made_examples import Keys, make_examples
-from export.verify.recorded_examples import ignored_tensors, read_record_table, taken_inputs
+from export.verify.recorded_examples import (
+    NEIGHBORS,
+    read_record_table,
+    taken_inputs,
+    unread_tensors,
+)
 
 
 def examples_of(
@@ -33,7 +38,7 @@ def examples_of(
             taken_inputs(model, entries, model.inputs),
             list(dict.fromkeys([*part.labels.values(), *part.expected.values()])),
             part.count,
-            ignored_tensors(job.inputs),
+            [NEIGHBORS, *unread_tensors(job.inputs)],
         )
         return examples_of_table(table, path, model, entries, part.labels, part.expected)
     if part.examples is not None:

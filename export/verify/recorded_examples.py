@@ -141,15 +141,10 @@ def _flat(value: Any) -> list[Any]:
     return [inner for part in value for inner in _flat(part)]
 
 
-def ignored_tensors(declared: Iterable[str]) -> list[str]:
-    """Returns tensors that a request may have beside the inputs of towers: the number of neighbors,
-    and what the recipe declares and no tower reads.
-
-    Args:
-      declared: The inputs of the recipe.
-    """
-    names = [identifier(name) for name in declared]
-    return [NEIGHBORS, *(f"{name}{part}" for name in names for part in ("", "_1", "_2"))]
+def unread_tensors(unread: Iterable[str]) -> list[str]:
+    """Returns the tensors of inputs that a recipe declares and no tower reads."""
+    names = [identifier(name) for name in unread]
+    return [f"{name}{part}" for name in names for part in ("", "_1", "_2")]
 
 
 class RecordTable:
@@ -201,7 +196,7 @@ class RecordTable:
     def columns(self) -> dict[str, list[Any]]:
         """Returns the values of each example by input, and the other columns.
 
-        An input that no record has is left out.
+        An input that no record has, and that has a default, is left out.
 
         Raises:
           UsageError: A record lacks an input that has no default, or has values that it does not
@@ -211,6 +206,9 @@ class RecordTable:
         for taken in self._inputs.values():
             if any(self._sent(taken, request) is not None for _, request in self._requests):
                 self._add_input(taken, columns)
+            elif taken.default is None:
+                where, request = self._requests[0]
+                raise _lacks(taken, where, request)
         for name in self._others:
             columns[name] = []
             for where, request in self._requests:
@@ -262,10 +260,7 @@ class RecordTable:
         if taken.size is None and not request.needs_all:
             return [[]] * request.rows
         if taken.default is None:
-            raise UsageError(
-                f"{where} has no {taken.name!r}, which has no default; it has "
-                f"{', '.join(sorted(request.columns))}"
-            )
+            raise _lacks(taken, where, request)
         return [taken.default.values] * request.rows
 
     def _fitted(self, taken: TakenInput, row: list[Any], where: str) -> list[Any]:
@@ -299,6 +294,13 @@ class RecordTable:
                 f"{', '.join(sorted(request.columns))}"
             )
         return [row[0] if len(row) == 1 else row for row in request.columns[name]]
+
+
+def _lacks(taken: TakenInput, where: str, request: ServedRequest) -> UsageError:
+    return UsageError(
+        f"{where} has no {taken.name!r}, which has no default; it has "
+        f"{', '.join(sorted(request.columns))}"
+    )
 
 
 def _default_weights(taken: TakenInput, values: list[Any], *, is_sent: bool) -> list[float]:
@@ -360,4 +362,6 @@ def read_record_table(
         table.append(record, where, ignored)
         if table.rows >= count:
             break
+    if not table.rows:
+        raise UsageError(f"verify.examples: {', '.join(path.name for path in files)}: no records")
     return {name: values[:count] for name, values in table.columns().items()}

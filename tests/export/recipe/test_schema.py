@@ -61,8 +61,8 @@ def test_recipe_of_the_docs_is_a_valid_one(tmp_path: Path) -> None:
         ),
         (
             "verify.zzz = 1",
-            "unknown key 'verify.zzz'; known here: count, examples, examples_format, expected, labels, rows, "
-            "stated_layouts, trained_ids",
+            "unknown key 'verify.zzz'; known here: count, examples, examples_format, expected, "
+            "labels, rows, stated_layouts, trained_ids",
         ),
         (
             "verify.trained_ids.user_id = { files = 'f' }",

@@ -16,9 +16,10 @@ from export.graphs.loading import load_tensorflow
 from export.recipe.schema import VerifyPart
 from export.verify.examples import Examples, examples_of_table
 from export.verify.recorded_examples import (
-    ignored_tensors,
+    NEIGHBORS,
     read_record_table,
     taken_inputs,
+    unread_tensors,
 )
 from tests.export.verify.test_examples import MODEL, PAGES
 
@@ -141,7 +142,7 @@ def read(
         taken_inputs(MODEL, PAGES, MODEL.inputs),
         [*labels.values(), *recorded.values()],
         count,
-        ignored_tensors(["unread"]),
+        [NEIGHBORS, *unread_tensors(["unread"])],
     )
     return examples_of_table(table, path, MODEL, PAGES, labels, recorded)
 
@@ -339,6 +340,8 @@ def test_damaged_files_are_refused_with_the_record(write: Write) -> None:
     path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
     with pytest.raises(UsageError, match="record 2 differs from its checksum"):
         read(path, "tf-example")
+    with pytest.raises(UsageError, match="no records"):
+        read(write(), "tf-example")
 
 
 def test_response_that_was_not_recorded_is_refused(write: Write) -> None:

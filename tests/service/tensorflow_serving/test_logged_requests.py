@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from bundle.format import paths
@@ -18,12 +19,16 @@ from bundle.format.manifest import File, WarmUpRequests, dump
 from service.codec.stubs import tensorflow_serving_pb2 as pb
 from service.config import ServiceSettings, SettingsError
 from service.engine.calls import Ranking
+from service.request_log.record import read_newest, record_directory
 from service.request_log.replay import Replay
 from service.tensorflow_serving import recordings, warm_up
+from service.tensorflow_serving.protocol import PREDICTION_SERVICE
 from service.tensorflow_serving.recordings import check_readable, read_recordings
 from tests.bundles.small import SmallBundle
 from tests.bundles.tfrecords import record, write_records
+from tests.e2e.process import until
 from tests.service.running import RunningService
+from tests.service.tensorflow_serving.conftest import PROTOCOLS
 from tests.service.versions.driven import Driven
 
 Write = Callable[..., SmallBundle]
@@ -239,6 +244,27 @@ def test_recordings_reject_a_version_that_fails_what_the_current_one_serves(
     problem = service.driven.problem(3)
     assert problem.startswith("2 of 5 recorded requests that version 2 served fail")
     assert "input 'city' of signature 'query' is missing" in problem
+
+
+def test_requests_of_the_protocol_are_recorded_and_replayed(
+    write: Write, serve: Callable[..., RunningService]
+) -> None:
+    write()
+    service = serve(protocols=PROTOCOLS, record_rate=1.0)
+    predict = pb.PredictionLog.FromString(QUERY).predict_log.request
+    predict.model_spec.name = "movies"
+    regress = pb.ExamplesRequest(model_spec=pb.ModelSpec(name="movies"), input=EXAMPLES.input)
+    with grpc.insecure_channel(service.grpc) as channel:
+        for method, message in (("Predict", predict), ("Regress", regress)):
+            send = channel.unary_unary(f"/{PREDICTION_SERVICE}/{method}")
+            send(message.SerializeToString(), timeout=30)
+    directory = record_directory(service.settings) / "movies"
+    until(lambda: len(read_newest(directory, 9)) == 2)
+    without_default(write(version=2))
+    service.scan()
+    assert service.problem(2).startswith(
+        "1 of 2 recorded requests that version 1 served fail; the first to fail is a embed"
+    )
 
 
 def test_elwc_recordings_are_rankings_by_the_signature(

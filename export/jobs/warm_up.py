@@ -1,0 +1,233 @@
+"""The requests that a service computes before it serves a bundle: found, compared with the towers,
+and copied into the bundle.
+
+A service rejects a version whose requests it cannot compute. So whatever is known of a request
+before is compared here: its signature, and its inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from bundle.format.features import input_facts, readers_of
+from bundle.format.manifest import WARM_UP_REQUESTS_MAX, Feature
+from bundle.storage.tfrecords import framed
+from export.checkpoint.formats.protos import decode, message
+from export.checkpoint.reader import Checkpoint
+from export.errors import UsageError
+from export.front_end.specs import SIGNATURE, ModelSpec, TowerSpec
+from export.recipe.schema import ExportJob, WarmUpPart
+from export.verify.recorded_examples import (
+    NEIGHBORS,
+    RecordTable,
+    TakenInput,
+    numbered_records,
+    taken_inputs,
+    unread_tensors,
+)
+from export.verify.serving_records import ServedRequest, read_elwc, read_prediction_log
+from object_store.locations import Location
+from object_store.remote_path import RemotePath
+
+KEY = "warm_up.requests"
+_IN_SAVED_MODEL = ("assets.extra", "tf_serving_warmup_requests")
+"""Source: tensorflow_serving/servables/tensorflow/saved_model_warmup_util.h."""
+_RETRIEVE = "retrieve"
+_LEAVE_OUT = "; correct it, or leave the file out with warm_up.from_saved_model = false"
+
+
+def locate_requests(job: ExportJob, base: Path, checkpoint: Checkpoint) -> Path | None:
+    """Returns the file of requests that the recipe names, or that of the SavedModel whose variables
+    are the checkpoint; None: there is none.
+
+    Args:
+      job: The recipe.
+      base: Its folder.
+      checkpoint: The checkpoint.
+
+    Raises:
+      UsageError: The file does not exist, or the SavedModel is in a store.
+    """
+    part = job.warm_up
+    if part.requests is not None:
+        path = base / part.requests
+        if not path.is_file():
+            raise UsageError(f"{KEY}: file {path} does not exist")
+        return path
+    file = _file_of_saved_model(checkpoint.prefix)
+    if file is None or not part.from_saved_model:
+        return None
+    if isinstance(file, RemotePath):
+        raise UsageError(
+            f"{file} has requests for the warm-up, which are read from this machine's disks only: "
+            f"copy the file and name it as {KEY}, or set warm_up.from_saved_model = false"
+        )
+    return file
+
+
+def _file_of_saved_model(prefix: Location) -> Location | None:
+    directory = prefix.parent.parent
+    if prefix.parent.name != "variables" or not (directory / "saved_model.pb").is_file():
+        return None
+    file: Location = directory / _IN_SAVED_MODEL[0] / _IN_SAVED_MODEL[1]
+    return file if file.is_file() else None
+
+
+class WarmUpWriter:
+    """Writes the requests of a bundle."""
+
+    def __init__(
+        self,
+        job: ExportJob,
+        model: ModelSpec,
+        entries: Mapping[str, Feature],
+        unread: Collection[str],
+    ) -> None:
+        """Creates the writer.
+
+        Args:
+          job: The recipe.
+          model: The towers.
+          entries: The features of the manifest.
+          unread: Inputs that no tower reads, and that a request may have.
+        """
+        self._job = job
+        self._model = model
+        self._entries = entries
+        self._unread = unread
+        self._inputs: dict[str, dict[str, TakenInput]] = {}
+
+    def write(self, source: Path, target: Path) -> int:
+        """Writes the requests of a file, each once it was compared with its signature.
+
+        Args:
+          source: The file that the recipe or the SavedModel has.
+          target: The file in the bundle.
+
+        Returns:
+          The number of requests.
+
+        Raises:
+          UsageError: The file cannot be read, or holds none or too many, or a request does not fit
+            the model; names file, record and input.
+        """
+        part = self._job.warm_up
+        count = 0
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("wb") as file:
+            for where, record in numbered_records([source], KEY):
+                count += 1
+                if count > WARM_UP_REQUESTS_MAX:
+                    raise UsageError(
+                        f"{KEY}: {source.name} has more than {WARM_UP_REQUESTS_MAX} records, which "
+                        "is the maximum of TensorFlow Serving, too"
+                    )
+                log = record
+                if part.format == "elwc":
+                    log = _as_log(record, where, part)
+                try:
+                    self._check(log, where)
+                except UsageError as problem:
+                    remedy = _LEAVE_OUT if part.requests is None else ""
+                    raise UsageError(f"{problem}{remedy}") from problem
+                file.write(framed(log))
+        if not count:
+            raise UsageError(f"{KEY}: {source.name} has no records")
+        return count
+
+    def _check(self, record: bytes, where: str) -> None:
+        names = {taken.tensor for taken in self._every_input().values()}
+        request = read_prediction_log(record, where, names)
+        tower, is_retrieval = self._tower_of(request.signature, where)
+        self._check_call(request, tower, where, is_retrieval=is_retrieval)
+        ignored = unread_tensors(self._unread)
+        if is_retrieval:
+            ignored.append(NEIGHBORS)
+        table = RecordTable("prediction-log", self._inputs_of(tower), ())
+        table.append(record, where, ignored)
+        table.columns()
+
+    def _check_call(
+        self, request: ServedRequest, tower: TowerSpec, where: str, *, is_retrieval: bool
+    ) -> None:
+        """Rejects what the service does not compute for a call."""
+        if request.call == "predict" and request.are_features:
+            raise UsageError(
+                f"{where} holds serialized Examples in a predict request; a service takes a tensor "
+                "for each input, and Examples in classify and regress requests"
+            )
+        is_ranking = not is_retrieval and tower.role == "ranking" and self._has_candidate(tower)
+        is_computed = {
+            "predict": True,
+            "classify": is_ranking or is_retrieval,
+            "regress": is_ranking,
+        }
+        if not is_computed[request.call]:
+            raise UsageError(
+                f"{where} holds a {request.call} request for signature "
+                f"{request.signature or SIGNATURE!r}; a ranking tower computes it"
+            )
+
+    def _has_candidate(self, tower: TowerSpec) -> bool:
+        readers = readers_of(self._entries)
+        return any(
+            input_facts(name, self._entries[readers[name][0]]).role == "candidate"
+            for name in self._model.read_by(tower)
+        )
+
+    def _tower_of(self, signature: str, where: str) -> tuple[TowerSpec, bool]:
+        """Returns the tower that a signature runs, and whether it searches an index."""
+        towers = self._model.towers
+        name = signature or SIGNATURE
+        if name == SIGNATURE and name not in towers:
+            name = self._default_tower()
+        if name in towers:
+            return towers[name], False
+        indexes = {f"{_RETRIEVE}:{index}": part for index, part in self._job.indexes.items()}
+        if len(indexes) == 1:
+            indexes[_RETRIEVE] = next(iter(indexes.values()))
+        if name in indexes:
+            return towers[indexes[name].query_tower], True
+        raise UsageError(
+            f"{where} is for signature {name!r}; the bundle has "
+            f"{', '.join([SIGNATURE, *towers, *indexes])}: name the towers as clients do"
+        )
+
+    def _default_tower(self) -> str:
+        """Returns the tower of `serving_default`, as the service chooses it."""
+        towers = self._model.towers
+        for role in ("ranking", "query"):
+            names = [name for name, tower in towers.items() if tower.role == role]
+            if len(names) == 1:
+                return names[0]
+        return next(iter(towers))
+
+    def _every_input(self) -> dict[str, TakenInput]:
+        return self._as_served("", self._model.inputs)
+
+    def _inputs_of(self, tower: TowerSpec) -> dict[str, TakenInput]:
+        return self._as_served(tower.name, self._model.read_by(tower))
+
+    def _as_served(self, key: str, names: Collection[str]) -> dict[str, TakenInput]:
+        """Returns inputs with their weights under the name that a service takes."""
+        if key not in self._inputs:
+            inputs = taken_inputs(self._model, self._entries, names)
+            self._inputs[key] = {
+                name: replace(taken, weights=taken.weights and taken.weight_names[1])
+                for name, taken in inputs.items()
+            }
+        return self._inputs[key]
+
+
+def _as_log(record: bytes, where: str, part: WarmUpPart) -> bytes:
+    """Returns an ELWC record as the PredictionLog of a request to classify its examples."""
+    read_elwc(record, where)
+    request = message(
+        "ExamplesRequest",
+        model_spec=message("ModelSpec", signature_name=part.signature),
+        input=message("Input", example_list_with_context=decode("ExampleListWithContext", record)),
+    )
+    log = message("PredictionLog", classify_log=message("ClassifyLog", request=request))
+    return bytes(log.SerializeToString())
