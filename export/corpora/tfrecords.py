@@ -158,10 +158,14 @@ def read_file(path: Path, compressed: bool, where: str) -> Iterator[bytes]:
     try:
         yield from read_records(path, compressed=compressed)
     except RecordDamaged as problem:
-        cure = "; if the file is compressed, say compression = 'gzip'" if problem.is_gzip else ""
+        cure = ""
+        if problem.is_gzip:
+            cure = "; if the file is compressed, say compression = 'gzip'"
         raise UsageError(f"{where}, {problem}{cure}") from problem
     except FileNotFoundError as problem:
         raise UsageError(f"{where} does not exist") from problem
     except READ_ERRORS as problem:
-        cure = "; is it compressed at all?" if compressed else ""
+        cure = ""
+        if compressed:
+            cure = "; is it compressed at all?"
         raise UsageError(f"{where} cannot be read: {problem}{cure}") from problem

@@ -22,9 +22,9 @@ from export.recipe.schema import ExportJob, WarmUpPart
 from export.verify.recorded_examples import (
     NEIGHBORS,
     RecordTable,
-    TakenInput,
+    SentInput,
     numbered_records,
-    taken_inputs,
+    sent_inputs,
     unread_tensors,
 )
 from export.verify.serving_records import ServedRequest, read_elwc, read_prediction_log
@@ -72,7 +72,9 @@ def _file_of_saved_model(prefix: Location) -> Location | None:
     if prefix.parent.name != "variables" or not (directory / "saved_model.pb").is_file():
         return None
     file: Location = directory / _IN_SAVED_MODEL[0] / _IN_SAVED_MODEL[1]
-    return file if file.is_file() else None
+    if not file.is_file():
+        return None
+    return file
 
 
 class WarmUpWriter:
@@ -97,7 +99,7 @@ class WarmUpWriter:
         self._model = model
         self._entries = entries
         self._unread = unread
-        self._inputs: dict[str, dict[str, TakenInput]] = {}
+        self._inputs: dict[str, dict[str, SentInput]] = {}
 
     def write(self, source: Path, target: Path) -> int:
         """Writes the requests of a file, each once it was compared with its signature.
@@ -130,15 +132,16 @@ class WarmUpWriter:
                 try:
                     self._check(log, where)
                 except UsageError as problem:
-                    remedy = _LEAVE_OUT if part.requests is None else ""
-                    raise UsageError(f"{problem}{remedy}") from problem
+                    if part.requests is not None:
+                        raise
+                    raise UsageError(f"{problem}{_LEAVE_OUT}") from problem
                 file.write(framed(log))
         if not count:
             raise UsageError(f"{KEY}: {source.name} has no records")
         return count
 
     def _check(self, record: bytes, where: str) -> None:
-        names = {taken.tensor for taken in self._every_input().values()}
+        names = {model_input.tensor for model_input in self._every_input().values()}
         request = read_prediction_log(record, where, names)
         tower, is_retrieval = self._tower_of(request.signature, where)
         self._check_call(request, tower, where, is_retrieval=is_retrieval)
@@ -204,19 +207,21 @@ class WarmUpWriter:
                 return names[0]
         return next(iter(towers))
 
-    def _every_input(self) -> dict[str, TakenInput]:
+    def _every_input(self) -> dict[str, SentInput]:
         return self._as_served("", self._model.inputs)
 
-    def _inputs_of(self, tower: TowerSpec) -> dict[str, TakenInput]:
+    def _inputs_of(self, tower: TowerSpec) -> dict[str, SentInput]:
         return self._as_served(tower.name, self._model.read_by(tower))
 
-    def _as_served(self, key: str, names: Collection[str]) -> dict[str, TakenInput]:
+    def _as_served(self, key: str, names: Collection[str]) -> dict[str, SentInput]:
         """Returns inputs with their weights under the name that a service takes."""
         if key not in self._inputs:
-            inputs = taken_inputs(self._model, self._entries, names)
+            inputs = sent_inputs(self._model, self._entries, names)
             self._inputs[key] = {
-                name: replace(taken, weights=taken.weights and taken.weight_names[1])
-                for name, taken in inputs.items()
+                name: replace(
+                    model_input, weights=model_input.weights and model_input.weight_names[1]
+                )
+                for name, model_input in inputs.items()
             }
         return self._inputs[key]
 

@@ -17,7 +17,7 @@ from export.verify.made_examples import Keys, make_examples
 from export.verify.recorded_examples import (
     NEIGHBORS,
     read_record_table,
-    taken_inputs,
+    sent_inputs,
     unread_tensors,
 )
 
@@ -35,7 +35,7 @@ def examples_of(
         table = read_record_table(
             files,
             part.examples_format,
-            taken_inputs(model, entries, model.inputs),
+            sent_inputs(model, entries, model.inputs),
             list(dict.fromkeys([*part.labels.values(), *part.expected.values()])),
             part.count,
             [NEIGHBORS, *unread_tensors(job.inputs)],

@@ -52,7 +52,7 @@ class Default(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TakenInput:
+class SentInput:
     """An input as a request sends it.
 
     Attributes:
@@ -81,9 +81,9 @@ class TakenInput:
         return self.weights, f"{self.tensor}{_WEIGHTS}"
 
 
-def taken_inputs(
+def sent_inputs(
     model: ModelSpec, entries: Mapping[str, Feature], names: Collection[str]
-) -> dict[str, TakenInput]:
+) -> dict[str, SentInput]:
     """Returns the inputs of a model, or of a tower.
 
     Args:
@@ -100,7 +100,7 @@ def taken_inputs(
         facts = input_facts(name, feature)
         size = _size_of(feature, facts.length)
         is_single = size == 1 and (not isinstance(feature, DenseFeature) or feature.shape == ())
-        inputs[name] = TakenInput(
+        inputs[name] = SentInput(
             name,
             tensors[name],
             sent_dtype(feature, name),
@@ -115,13 +115,16 @@ def taken_inputs(
 def _size_of(feature: Feature, length: manifest.InputLength | None) -> int | None:
     """Returns the number of values of each example; None: any, or other numbers are fitted."""
     if length is not None:
-        is_fitted = length.pad is not None or length.keep is not None
-        return None if is_fitted else length.values
+        if length.pad is not None or length.keep is not None:
+            return None
+        return length.values
     if isinstance(feature, DenseFeature):
-        return math.prod(feature.shape) if feature.take == "values" else None
-    if feature.places is not None:
-        return feature.places
-    return 1 if feature.one_each else None
+        if feature.take == "values":
+            return math.prod(feature.shape)
+        return None
+    if feature.one_each and feature.places is None:
+        return 1
+    return feature.places
 
 
 def _default_of(default: Any) -> Default | None:
@@ -151,22 +154,25 @@ class RecordTable:
     """Gathers the examples of records by input."""
 
     def __init__(
-        self, record_format: RecordFormat, inputs: Mapping[str, TakenInput], others: Sequence[str]
+        self,
+        record_format: RecordFormat,
+        inputs: Mapping[str, SentInput],
+        more_columns: Sequence[str],
     ) -> None:
         """Begins without examples.
 
         Args:
           record_format: What the records are.
           inputs: The inputs of the model.
-          others: Columns beside the inputs: labels, and `response.NAME` of recorded outputs.
+          more_columns: Columns beside the inputs: labels, and `response.NAME` of recorded outputs.
         """
         self.rows = 0
         self._format = record_format
         self._inputs = inputs
-        self._others = others
-        self._tensors = {taken.tensor for taken in inputs.values()}
-        for taken in inputs.values():
-            self._tensors.update(taken.weight_names)
+        self._more_columns = more_columns
+        self._tensors = {source.tensor for source in inputs.values()}
+        for source in inputs.values():
+            self._tensors.update(source.weight_names)
         self._requests: list[tuple[str, ServedRequest]] = []
 
     def append(self, record: bytes, where: str, ignored: Collection[str] = ()) -> ServedRequest:
@@ -182,9 +188,9 @@ class RecordTable:
         """
         request = self._read(record, where)
         if not request.are_features:
-            known = self._tensors | {*ignored, *self._others}
+            allowed = self._tensors | {*ignored, *self._more_columns}
             for name in request.columns:
-                if name not in known:
+                if name not in allowed:
                     raise UsageError(
                         f"{where}: no input of the model is called {name!r}; it takes "
                         f"{', '.join(sorted(self._tensors))}"
@@ -203,13 +209,13 @@ class RecordTable:
             take, or not as many of them; names file, record and input.
         """
         columns: dict[str, list[Any]] = {}
-        for taken in self._inputs.values():
-            if any(self._sent(taken, request) is not None for _, request in self._requests):
-                self._add_input(taken, columns)
-            elif taken.default is None:
+        for source in self._inputs.values():
+            if any(self._sent(source, request) is not None for _, request in self._requests):
+                self._add_input(source, columns)
+            elif source.default is None:
                 where, request = self._requests[0]
-                raise _lacks(taken, where, request)
-        for name in self._others:
+                raise _lacks(source, where, request)
+        for name in self._more_columns:
             columns[name] = []
             for where, request in self._requests:
                 columns[name] += self._other(name, where, request)
@@ -222,61 +228,63 @@ class RecordTable:
             return read_elwc(record, where)
         return read_prediction_log(record, where, self._tensors)
 
-    def _sent(self, taken: TakenInput, request: ServedRequest) -> Rows | None:
-        name = taken.tensor
+    def _sent(self, source: SentInput, request: ServedRequest) -> Rows | None:
+        name = source.tensor
         if request.are_features:
-            name = taken.name
+            name = source.name
         return request.columns.get(name)
 
-    def _add_input(self, taken: TakenInput, columns: dict[str, list[Any]]) -> None:
+    def _add_input(self, source: SentInput, columns: dict[str, list[Any]]) -> None:
         """Adds the column of an input, and of its weights if any record has some."""
         values: list[Any] = []
         weights: list[list[float]] = []
         has_weights = False
         for where, request in self._requests:
-            rows = self._sent(taken, request)
+            rows = self._sent(source, request)
             sent_weights = next(
-                (request.columns[name] for name in taken.weight_names if name in request.columns),
+                (request.columns[name] for name in source.weight_names if name in request.columns),
                 None,
             )
             has_weights |= sent_weights is not None
             if rows is None:
-                rows = self._missing(taken, where, request)
+                rows = self._missing(source, where, request)
                 sent_weights = None
             for position, row in enumerate(rows):
-                fitted = self._fitted(taken, row, where)
-                values.append(fitted[0] if taken.is_single else fitted)
-                row_weights = _default_weights(taken, fitted, is_sent=fitted is row)
+                fitted = self._fitted(source, row, where)
+                value: Any = fitted
+                if source.is_single:
+                    (value,) = fitted
+                values.append(value)
+                row_weights = _default_weights(source, fitted, is_sent=fitted is row)
                 if sent_weights is not None and fitted is row:
                     row_weights = sent_weights[position]
-                    _check_weights(taken, fitted, row_weights, where)
+                    _check_weights(source, fitted, row_weights, where)
                 weights.append(row_weights)
-        columns[taken.name] = values
+        columns[source.name] = values
         if has_weights:
-            columns[taken.weights] = weights
+            columns[source.weights] = weights
 
-    def _missing(self, taken: TakenInput, where: str, request: ServedRequest) -> Rows:
+    def _missing(self, source: SentInput, where: str, request: ServedRequest) -> Rows:
         """Returns what stands for an input that a record does not have."""
-        if taken.size is None and not request.needs_all:
+        if source.size is None and not request.needs_all:
             return [[]] * request.rows
-        if taken.default is None:
-            raise _lacks(taken, where, request)
-        return [taken.default.values] * request.rows
+        if source.default is None:
+            raise _lacks(source, where, request)
+        return [source.default.values] * request.rows
 
-    def _fitted(self, taken: TakenInput, row: list[Any], where: str) -> list[Any]:
+    def _fitted(self, source: SentInput, row: list[Any], where: str) -> list[Any]:
         """Returns the values of an example, or the default of an input that it lacks."""
-        if taken.size is not None and len(row) != taken.size:
-            if not row and taken.default is not None:
-                return taken.default.values
+        if source.size is not None and len(row) != source.size:
+            if not row and source.default is not None:
+                return source.default.values
             raise UsageError(
-                f"{where}, {taken.name!r} has {len(row)} values in an example; {taken.size} were "
+                f"{where}, {source.name!r} has {len(row)} values in an example; {source.size} were "
                 "expected"
             )
         for value in row:
-            if type(value) not in _TAKEN[taken.dtype]:
-                raise UsageError(
-                    f"{where}, {taken.name!r} is {_KINDS[type(value)]}; {taken.dtype} was expected"
-                )
+            if type(value) not in _TAKEN[source.dtype]:
+                kind = _KINDS[type(value)]
+                raise UsageError(f"{where}, {source.name!r} is {kind}; {source.dtype} was expected")
         return row
 
     def _other(self, name: str, where: str, request: ServedRequest) -> list[Any]:
@@ -293,26 +301,29 @@ class RecordTable:
                 f"{where} has no {name!r}, which the recipe names under verify; it has "
                 f"{', '.join(sorted(request.columns))}"
             )
-        return [row[0] if len(row) == 1 else row for row in request.columns[name]]
+        rows: list[Any] = list(request.columns[name])
+        if all(len(row) == 1 for row in rows):
+            rows = [row[0] for row in rows]
+        return rows
 
 
-def _lacks(taken: TakenInput, where: str, request: ServedRequest) -> UsageError:
+def _lacks(source: SentInput, where: str, request: ServedRequest) -> UsageError:
     return UsageError(
-        f"{where} has no {taken.name!r}, which has no default; it has "
+        f"{where} has no {source.name!r}, which has no default; it has "
         f"{', '.join(sorted(request.columns))}"
     )
 
 
-def _default_weights(taken: TakenInput, values: list[Any], *, is_sent: bool) -> list[float]:
-    if taken.default is not None and not is_sent:
-        return taken.default.weights
+def _default_weights(source: SentInput, values: list[Any], *, is_sent: bool) -> list[float]:
+    if source.default is not None and not is_sent:
+        return source.default.weights
     return [1.0] * len(values)
 
 
-def _check_weights(taken: TakenInput, values: list[Any], weights: list[Any], where: str) -> None:
+def _check_weights(source: SentInput, values: list[Any], weights: list[Any], where: str) -> None:
     if len(weights) != len(values):
         raise UsageError(
-            f"{where}, {taken.name!r} has {len(values)} values and {len(weights)} weights in an "
+            f"{where}, {source.name!r} has {len(values)} values and {len(weights)} weights in an "
             "example; one weight for each value was expected"
         )
 
@@ -336,8 +347,8 @@ def numbered_records(files: Sequence[Path], key: str) -> Iterator[tuple[str, byt
 def read_record_table(
     files: Sequence[Path],
     record_format: RecordFormat,
-    inputs: Mapping[str, TakenInput],
-    others: Sequence[str],
+    inputs: Mapping[str, SentInput],
+    more_columns: Sequence[str],
     count: int,
     ignored: Collection[str],
 ) -> dict[str, list[Any]]:
@@ -347,7 +358,7 @@ def read_record_table(
       files: The paths.
       record_format: What their records are.
       inputs: The inputs of the model.
-      others: Columns beside the inputs: labels, and `response.NAME` of recorded outputs.
+      more_columns: Columns beside the inputs: labels, and `response.NAME` of recorded outputs.
       count: The number of examples.
       ignored: Tensors that no input takes and that may be sent.
 
@@ -357,7 +368,7 @@ def read_record_table(
     Raises:
       UsageError: A file or a record cannot be read, or does not fit; names both.
     """
-    table = RecordTable(record_format, inputs, others)
+    table = RecordTable(record_format, inputs, more_columns)
     for where, record in numbered_records(files, "verify.examples"):
         table.append(record, where, ignored)
         if table.rows >= count:

@@ -109,16 +109,16 @@ def read_prediction_log(record: bytes, where: str, inputs: Collection[str]) -> S
     log = _decoded("PredictionLog", record, where)
     kind = next((name for name in _REQUEST_LOGS if log.HasField(name)), None)
     if kind is None:
-        other = next((name for name in _OTHER_LOGS if log.HasField(name)), "no request")
-        raise UsageError(f"{where} holds {other}; {', '.join(_REQUEST_LOGS)} are read")
-    sent = getattr(log, kind).request
+        content = next((name for name in _OTHER_LOGS if log.HasField(name)), "no request")
+        raise UsageError(f"{where} holds {content}; {', '.join(_REQUEST_LOGS)} are read")
+    message = getattr(log, kind).request
     response = getattr(log, kind).response
     call = kind.removesuffix("_log")
-    signature = sent.model_spec.signature_name
+    signature = message.model_spec.signature_name
     if call == "predict":
-        request = _of_tensors(sent.inputs, signature, where, inputs)
+        request = _of_tensors(message.inputs, signature, where, inputs)
         return _with_responses(request, _tensor_outputs(response.outputs, where), where)
-    request = _of_input(sent.input, call, signature, where)
+    request = _of_input(message.input, call, signature, where)
     if call == "regress":
         outputs = {REGRESSION: [result.value for result in response.result.regressions]}
     else:
@@ -162,13 +162,13 @@ def _columns(
     }
 
 
-def _of_input(sent: Any, call: str, signature: str, where: str) -> ServedRequest:
+def _of_input(source: Any, call: str, signature: str, where: str) -> ServedRequest:
     """Returns the examples of a ClassificationRequest or RegressionRequest."""
     context: dict[str, list[Any]] = {}
-    examples = sent.example_list.examples
-    if sent.HasField("example_list_with_context"):
-        examples = sent.example_list_with_context.examples
-        context = _features(sent.example_list_with_context.context, where)
+    examples = source.example_list.examples
+    if source.HasField("example_list_with_context"):
+        examples = source.example_list_with_context.examples
+        context = _features(source.example_list_with_context.context, where)
     if not examples:
         raise UsageError(f"{where} holds a {call} request without examples")
     columns = _columns([_features(example, where) for example in examples], context)
@@ -205,8 +205,8 @@ def _of_tensors(
             columns[name] = [_texts(row, name, where) for row in _dense_rows(array)]
     counts = set(rows_of.values())
     if len(counts) > 1:
-        shown = ", ".join(f"{name!r} {rows}" for name, rows in rows_of.items())
-        raise UsageError(f"{where}: inputs have different numbers of rows: {shown}")
+        row_counts = ", ".join(f"{name!r} {rows}" for name, rows in rows_of.items())
+        raise UsageError(f"{where}: inputs have different numbers of rows: {row_counts}")
     rows = next(iter(counts), 1)
     return ServedRequest(rows, columns, False, "predict", signature, needs_all=True)
 

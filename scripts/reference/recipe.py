@@ -41,6 +41,7 @@ SECTIONS: list[tuple[str, type[BaseModel] | str]] = [
     ("[lists.NAME]", schema.ListPart),
     ("recall = { ... }", schema.RecallPart),
     ("[verify]", schema.VerifyPart),
+    ("[warm_up]", schema.WarmUpPart),
     ("[output]", schema.OutputPart),
 ]
 MANIFEST_KEYS = {

@@ -107,8 +107,8 @@ class Replay:
         directory = record_directory(self._settings) / model_version.model
         recorded = read_newest(directory, REQUESTS_MAX) if self._settings.record_rate else []
         self._check_requests(model_version, map(_OwnRequest, recorded), throttle)
-        others = islice(self._recordings(model_version.model), REQUESTS_MAX)
-        self._check_requests(model_version, others, throttle)
+        recordings = islice(self._recordings(model_version.model), REQUESTS_MAX)
+        self._check_requests(model_version, recordings, throttle)
 
     def _check_requests(
         self,

@@ -107,14 +107,15 @@ def read_prediction_log(record: bytes, model: str) -> LoggedRequest:
     if kind not in _CALLS:
         raise NoRequest(f"holds a {kind}; {_shown_logs()} are computed")
     request = getattr(logged, kind).request
-    sent = "inputs"
-    has_sent = kind == "predict_log" and bool(request.inputs)
-    if kind != "predict_log":
+    if kind == "predict_log":
+        is_empty = not request.inputs
+        missing = "inputs"
+    else:
         # Bytes of an ELWC record, too, decode as a log of examples, without any.
-        sent = "examples"
-        has_sent = request.input.WhichOneof("kind") is not None
-    if not has_sent:
-        raise NoRequest(f"holds a {kind} without {sent}")
+        is_empty = request.input.WhichOneof("kind") is None
+        missing = "examples"
+    if is_empty:
+        raise NoRequest(f"holds a {kind} without {missing}")
     request.model_spec.name = model
     request.model_spec.ClearField("version_choice")
     return LoggedRequest(_CALLS[kind], request.SerializeToString())

@@ -102,8 +102,14 @@ def write_logs(path: Path, logs: list[Any]) -> Path:
     path.parent.mkdir(exist_ok=True)
     with tf.io.TFRecordWriter(str(path)) as writer:
         for log in logs:
-            writer.write(log if isinstance(log, bytes) else log.SerializeToString())
+            writer.write(serialized(log))
     return path
+
+
+def serialized(log: Any) -> bytes:
+    if isinstance(log, bytes):
+        return log
+    return bytes(log.SerializeToString())
 
 
 class Team:
@@ -216,10 +222,11 @@ def test_logged_requests_have_the_logged_responses(team: Team, service: RunningS
 def test_other_responses_are_no_bundle(team: Team, tmp_path: Path) -> None:
     logs = []
     for log in team.logs:
-        other = PredictionLog.FromString(log.SerializeToString())
-        score = tf.make_ndarray(other.predict_log.response.outputs["score"])
-        other.predict_log.response.outputs["score"].CopyFrom(tf.make_tensor_proto(score[::-1]))
-        logs.append(other)
+        changed_log = PredictionLog.FromString(log.SerializeToString())
+        outputs = changed_log.predict_log.response.outputs
+        score = tf.make_ndarray(outputs["score"])
+        outputs["score"].CopyFrom(tf.make_tensor_proto(score[::-1]))
+        logs.append(changed_log)
     write_logs(team.directory / "other.tfrecord", logs)
     project = write_project(tmp_path / "project", team.recipe("other.tfrecord"))
     with pytest.raises(VerificationFailed, match=r"output 'score'.* differs from verify\.expected"):

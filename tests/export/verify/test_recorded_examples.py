@@ -18,7 +18,7 @@ from export.verify.examples import Examples, examples_of_table
 from export.verify.recorded_examples import (
     NEIGHBORS,
     read_record_table,
-    taken_inputs,
+    sent_inputs,
     unread_tensors,
 )
 from tests.export.verify.test_examples import MODEL, PAGES
@@ -100,12 +100,18 @@ SERIALIZED = {"examples": [example(values).SerializeToString() for values in ROW
 
 def logged_examples(*rows: Values, method: str = "classify", context: Values | None = None) -> Any:
     log = PredictionLog()
-    sent = getattr(log, f"{method}_log").request.input
+    message = getattr(log, f"{method}_log").request.input
     if context is None:
-        sent.example_list.examples.extend([example(values) for values in rows])
+        message.example_list.examples.extend([example(values) for values in rows])
     else:
-        sent.example_list_with_context.CopyFrom(elwc(context, *rows))
+        message.example_list_with_context.CopyFrom(elwc(context, *rows))
     return log
+
+
+def serialized(record: Any) -> bytes:
+    if isinstance(record, bytes):
+        return record
+    return bytes(record.SerializeToString())
 
 
 Write = Callable[..., Path]
@@ -117,11 +123,11 @@ def write(tmp_path: Path) -> Write:
 
     def write(*records: Any, name: str = "a.tfrecord") -> Path:
         path = tmp_path / name
-        options = tf.io.TFRecordOptions("GZIP" if path.suffix == ".gz" else "")
+        compression = {".gz": "GZIP"}.get(path.suffix, "")
+        options = tf.io.TFRecordOptions(compression)
         with tf.io.TFRecordWriter(str(path), options) as writer:
             for record in records:
-                is_bytes = isinstance(record, bytes)
-                writer.write(record if is_bytes else record.SerializeToString())
+                writer.write(serialized(record))
         return path
 
     return write
@@ -139,7 +145,7 @@ def read(
     table = read_record_table(
         [path],
         record_format,
-        taken_inputs(MODEL, PAGES, MODEL.inputs),
+        sent_inputs(MODEL, PAGES, MODEL.inputs),
         [*labels.values(), *recorded.values()],
         count,
         [NEIGHBORS, *unread_tensors(["unread"])],

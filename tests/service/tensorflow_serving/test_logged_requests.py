@@ -100,7 +100,7 @@ def test_requests_of_the_bundle_are_computed_before_a_version_is_served(
     with caplog.at_level("INFO", "rowcast"):
         service = serve()
     assert service.states() == {1: "available"}, service.problem(1)
-    (line,) = [each for each in caplog.records if each.message == "warm_up_requests_computed"]
+    (line,) = [line for line in caplog.records if line.message == "warm_up_requests_computed"]
     assert (line.rowcast_fields["requests"], line.rowcast_fields["records"]) == (4, 4)
 
 
@@ -178,7 +178,7 @@ def test_computations_end_when_time_is_up_and_all_records_are_read(
     with caplog.at_level("INFO", "rowcast"):
         service = serve()
     assert service.states() == {1: "available"}
-    (line,) = [each for each in caplog.records if each.message == "warm_up_requests_computed"]
+    (line,) = [line for line in caplog.records if line.message == "warm_up_requests_computed"]
     assert (line.rowcast_fields["requests"], line.rowcast_fields["records"]) == (0, 3)
     assert "input 'usr' is unknown" in problem_of(service, write, wrong(user=USERS, usr=USERS), 1)
 
@@ -197,9 +197,9 @@ class Replaying:
 
         self.driven.warm_up = Replay(self.settings, self.driven.manager, read).check
 
-    def write(self, name: str, records: list[bytes], at: int = 0) -> Path:
+    def write(self, name: str, records: list[bytes], changed_s: int = 0) -> Path:
         path = write_records(self.directory / "movies" / name, records)
-        os.utime(path, (at, at))
+        os.utime(path, (changed_s, changed_s))
         return path
 
 
@@ -213,8 +213,8 @@ def replaying(write: Write, root: Path) -> Iterator[Callable[..., Replaying]]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.driven.manager.close()
+    for service in started:
+        service.driven.manager.close()
 
 
 def without_default(small: SmallBundle) -> None:
@@ -236,7 +236,7 @@ def test_recordings_reject_a_version_that_fails_what_the_current_one_serves(
     with caplog.at_level("INFO", "rowcast"):
         service.driven.scan()
     assert service.driven.serving() == 2, service.driven.problem(2)
-    (line,) = [each for each in caplog.records if each.message == "requests_replayed"]
+    (line,) = [line for line in caplog.records if line.message == "requests_replayed"]
     assert (line.rowcast_fields["requests"], line.rowcast_fields["failed"]) == (5, 0)
     without_default(write(version=3))
     service.driven.scan()
@@ -288,21 +288,21 @@ def test_newest_files_are_read_first_and_damaged_ones_as_far_as_they_are_sound(
     replaying: Callable[..., Replaying], caplog: Any
 ) -> None:
     service = replaying()
-    zipped = service.write("old.gz", [], at=10)
+    zipped = service.write("old.gz", [], changed_s=10)
     zipped.write_bytes(gzip.compress(record(QUERY)))
     os.utime(zipped, (10, 10))
-    cut = service.write("new", [RETRIEVE, REGRESS], at=20)
+    cut = service.write("new", [RETRIEVE, REGRESS], changed_s=20)
     cut.write_bytes(cut.read_bytes()[:-3])
     os.utime(cut, (20, 20))
-    service.write("elwc", [ELWC.SerializeToString(), QUERY], at=5)
-    service.write("_hidden", [QUERY], at=30)
+    service.write("elwc", [ELWC.SerializeToString(), QUERY], changed_s=5)
+    service.write("_hidden", [QUERY], changed_s=30)
     with caplog.at_level("WARNING", "rowcast"):
         read = list(read_recordings(service.settings, "movies"))
     assert [request.call for request in read] == ["predict"] * 3
     assert b"retrieve" in read[0].body
     assert b"query" in read[1].body
-    lines = [each for each in caplog.records if each.message == "recording_unreadable"]
-    problems = {each.rowcast_fields["file"]: each.rowcast_fields["problem"] for each in lines}
+    lines = [line for line in caplog.records if line.message == "recording_unreadable"]
+    problems = {line.rowcast_fields["file"]: line.rowcast_fields["problem"] for line in lines}
     assert problems["new"] == "record 2 is cut short; copy the file again"
     assert problems["elwc"].startswith("record 1 holds a classify_log without examples")
     assert list(read_recordings(service.settings, "another")) == []
@@ -314,7 +314,9 @@ def test_records_beyond_the_size_of_recorded_requests_are_left_out(
     service = replaying()
     service.write("a", [RETRIEVE, QUERY])
     monkeypatch.setattr(recordings, "BODY_BYTES_MAX", len(QUERY))
-    assert [b"query" in one.body for one in read_recordings(service.settings, "movies")] == [True]
+    assert [
+        b"query" in request.body for request in read_recordings(service.settings, "movies")
+    ] == [True]
 
 
 def test_directory_of_recordings_must_exist(root: Path) -> None:
