@@ -28,6 +28,7 @@ from export.jobs.progress import Progress
 from export.jobs.space import check_space
 from export.jobs.staged import provenance, staged
 from export.jobs.table_steps import Work
+from export.jobs.warm_up import locate_requests
 from export.locations import location_of
 from export.recipe.schema import ExportJob
 from export.recipe.settings import ExportSettings
@@ -150,6 +151,12 @@ def prepare_inline(
     )
     unread = note_unread_inputs(opened.unread_inputs, "the signatures leave them out")
     left_out = tuple(_left_out(job))
+    requests = locate_requests(job, base, checkpoint)
+    if requests is not None:
+        left_out += (
+            f"the requests for the warm-up in {requests.name} are not copied: copy the file to "
+            "assets.extra/tf_serving_warmup_requests of the SavedModel",
+        )
     layouts = (
         f"table {name}: {spec.note}"
         for name, spec in tables.items()
@@ -244,11 +251,6 @@ def _left_out(job: ExportJob) -> Iterator[str]:
     beyond = [what for what in ("corpora", "indexes", "lists") if getattr(job, what)]
     if beyond:
         yield f"{' and '.join(beyond)} of the recipe are not part of a SavedModel"
-    if job.warm_up.requests is not None:
-        yield (
-            "warm_up.requests are not part of a SavedModel: copy the file to its "
-            "assets.extra/tf_serving_warmup_requests"
-        )
     fitted = [name for name, part in job.inputs.items() if part.pad is not None or part.keep]
     if fitted:
         yield (

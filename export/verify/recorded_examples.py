@@ -33,15 +33,15 @@ RESPONSE = "response."
 NEIGHBORS = "k"
 """The tensor of a retrieval that is no input of its tower."""
 _WEIGHTS = "_weights"
-_KINDS = {int: "an integer", bool: "an integer", float: "a float", str: "a string"}
+_KINDS = {int: "an integer", bool: "a boolean", float: "a float", str: "a string"}
 _TAKEN: Mapping[str, tuple[type[Any], ...]] = {
-    "float32": (float, int, bool),
-    "int32": (int, bool),
-    "int64": (int, bool),
+    "float32": (float, int),
+    "int32": (int,),
+    "int64": (int,),
     "string": (str,),
-    "int64_or_string": (int, bool, str),
+    "int64_or_string": (int, str),
 }
-"""What values an input takes, by its type."""
+"""What values an input takes, by its type: as the service does, booleans as 0 or 1."""
 
 
 class Default(NamedTuple):

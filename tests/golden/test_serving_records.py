@@ -18,8 +18,9 @@ from export.errors import UsageError, VerificationFailed
 from export.graphs.loading import load_tensorflow
 from export.jobs.bundle_job import prepare
 from export.jobs.preparation import Prepared
-from export.jobs.warm_up import WarmUpWriter
-from export.recipe.schema import WarmUpPart, read_recipe
+from export.jobs.saved_model_job import prepare_inline
+from export.jobs.warm_up import WarmUpWriter, locate_requests
+from export.recipe.schema import OutputPart, WarmUpPart, read_recipe
 from export.recipe.settings import ExportSettings
 from service.tensorflow_serving.logged_requests import read_prediction_log
 from tests.export.movies_job import MOVIE_IDS, Recipe, changed, export, recipe_of, write_project
@@ -325,11 +326,14 @@ def test_requests_of_all_kinds_are_taken(write: Writing, team: Team) -> None:
 
 
 def test_requests_of_the_saved_model_can_be_left_out(project: Path, prepared: Prepared) -> None:
-    from export.jobs.warm_up import locate_requests
-
     located = locate_requests(prepared.job, project.parent, prepared.checkpoint)
     assert located is not None
     assert located.name == "tf_serving_warmup_requests"
+    inline = read_recipe(project).model_copy(
+        update={"output": OutputPart(root="models", tables="inline")}
+    )
+    notes = prepare_inline(inline, project.parent, ExportSettings()).notes
+    assert any("tf_serving_warmup_requests are not copied" in note for note in notes)
     part = WarmUpPart(from_saved_model=False)
     job = prepared.job.model_copy(update={"warm_up": part})
     assert locate_requests(job, project.parent, prepared.checkpoint) is None

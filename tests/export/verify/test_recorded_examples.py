@@ -308,6 +308,11 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
         predict({**RAGGED, "user": np.array([1, 2], np.int64)}),
         "record 2, 'user' is an integer; string was expected",
     ),
+    "booleans": (
+        "prediction-log",
+        predict({**RAGGED, "age": [True, False]}),
+        "record 2, 'age' is a boolean; float32 was expected",
+    ),
     "dtype of a feature": (
         "tf-example",
         example({**ROW, "seen": [0.5, 1.5]}),
