@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bundle.format import paths
 from bundle.format.indexes import Codes
-from bundle.format.manifest import Manifest
+from bundle.format.manifest import File, Manifest, WarmUpRequests
 from bundle.storage.catalog import read_manifest
 from bundle.storage.integrity import check_files
 from bundle.tables.reader import TableReader
@@ -147,3 +148,15 @@ def test_check_files_of_a_shard_reads_only_the_files_that_it_holds(committed_bun
         check_files(committed_bundle, shard, "full")
     assert set(sharded_tables(manifest, 1 << 40)) == set()
     assert held_by_router(manifest, 1 << 40).tables == manifest.tables
+
+
+def test_requests_for_the_warm_up_are_computed_by_routers() -> None:
+    manifest = read_manifest(GOLDEN)
+    file = File(path=paths.WARM_UP_REQUESTS, bytes=1, crc32c=0)
+    entry = WarmUpRequests(file=file.path, size=1)
+    manifest = manifest.model_copy(update={"warm_up": entry, "files": (*manifest.files, file)})
+    router = held_by_router(manifest, 1)
+    shard = held_by_shard(manifest, ShardNumber(1, 2), 1)
+    assert (router.warm_up, shard.warm_up) == (entry, None)
+    assert file in router.files
+    assert file not in shard.files
