@@ -207,6 +207,36 @@ class WarmUpRequests(StrictModel):
     """The number of records."""
 
 
+class StageRecall(StrictModel):
+    """How much of what a tower ranks best a stage before it keeps, measured at export on the
+    nearest candidates of an index.
+    """
+
+    k: Positive
+    """The number of best candidates of the tower that are looked for among those that are kept."""
+    value: float
+    """The mean share of these over all contexts."""
+    low: float
+    """The lower end of the 95 % Wilson interval of `value`, where each context counts as one."""
+    contexts: Positive
+    """The number of contexts."""
+    pool_size: Positive
+    """The number of candidates of each context from which the stage kept some."""
+    representative: bool = True
+    """Whether the contexts are examples of the recipe, not synthetic ones."""
+
+
+class Stage(StrictModel):
+    """A cheaper ranking tower, which chooses the candidates that another one ranks."""
+
+    tower: Name
+    """The cheaper ranking tower; its formula, or else its result, orders the candidates."""
+    keep: Positive
+    """The number of candidates of each context that it keeps, by default."""
+    recall: dict[Name, StageRecall] = Field(default_factory=dict)
+    """What was measured, by index."""
+
+
 class Provenance(StrictModel):
     """What was exported, by what."""
 
@@ -311,6 +341,9 @@ class Manifest(StrictModel):
     indexes: dict[Name, Index] = Field(default_factory=dict)
     lists: dict[Name, CandidateList] = Field(default_factory=dict)
     """Lists of candidates that recommendations can draw from, such as popular ones."""
+    stages: dict[Name, Stage] = Field(default_factory=dict)
+    """Cheaper ranking towers that come before others in a recommendation, by the name of the tower
+    that they come before."""
     warm_up: WarmUpRequests | None = None
     """Requests that a service computes before it serves the version; null: The export had none."""
     changes_included: Count | None = None
@@ -325,6 +358,11 @@ class Manifest(StrictModel):
         values are written.
         """
         return readers_of(self.features)
+
+    @cached_property
+    def towers_of_stages(self) -> frozenset[str]:
+        """The towers that come before others; a request means one of them only by its name."""
+        return frozenset([stage.tower for stage in self.stages.values()])
 
     def role_of(self, name: str) -> Role:
         """Returns whether an input is sent once for a context or for each candidate."""
@@ -427,6 +465,21 @@ class Manifest(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _stages_closed(self) -> Manifest:
+        for name, stage in self.stages.items():
+            for where, tower in ((f"stages.{name}", name), (f"stages.{name}.tower", stage.tower)):
+                _known(tower, self.towers, where)
+                if self.towers[tower].role != "ranking":
+                    raise ValueError(f"{where} names {tower!r}, which is no ranking tower")
+            if stage.tower in self.stages or stage.tower == name:
+                raise ValueError(
+                    f"stages.{name}.tower names {stage.tower!r}, which a stage comes before"
+                )
+            for index in stage.recall:
+                _known(index, self.indexes, f"stages.{name}.recall")
+        return self
+
+    @model_validator(mode="after")
     def _parts_fit(self) -> Manifest:
         for name, tower in self.towers.items():
             taken = {source for each in tower.inputs for source in each.sources}
@@ -523,8 +576,9 @@ def dump(manifest: Manifest) -> bytes:
     """
     head = {"format_version": FORMAT_VERSION, "digest": 0}
     left_out = set(head)
-    if not manifest.lists:  # readers that do not know lists yet take all other bundles
-        left_out.add("lists")
+    for field in ("lists", "stages"):  # readers that do not know them take all other bundles
+        if not getattr(manifest, field):
+            left_out.add(field)
     written = manifest.model_dump(mode="json", exclude=left_out, exclude_none=True)
     data = orjson.dumps(head | written, option=orjson.OPT_INDENT_2) + b"\n"
     if len(data) > MANIFEST_BYTES_MAX:

@@ -125,7 +125,8 @@ def held_by_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Man
     # All indexes stay: their vectors are large, and checked later than other files.
     held: dict[str, object] = {"tables": tables, "indexes": indexes, "files": files}
     held["warm_up"] = None
-    for kind in ("vocabularies", "keys", "features", "towers", "corpora", "contexts", "lists"):
+    elsewhere = ("vocabularies", "keys", "features", "towers", "corpora", "contexts", "lists")
+    for kind in (*elsewhere, "stages"):
         held[kind] = {}
     return manifest.model_copy(update=held)
 

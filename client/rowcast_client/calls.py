@@ -254,6 +254,8 @@ def recommend(
     *,
     tower: str = "",
     sources: Sequence[Source] = (),
+    keep: int = 0,
+    skip_stage: bool = False,
     **options: Unpack[SelectOptions],
 ) -> Call[Retrieved]:
     """Retrieves candidates, ranks them and returns the k best, all with one version of the model.
@@ -264,6 +266,9 @@ def recommend(
       tower: empty: the only ranking tower.
       sources: Where candidates come from, such as `[{"index": "movies"}, {"ids": [1, 260]}]`: see
         Source; left out: from `index`.
+      keep: How many candidates of each request the stage before the ranking tower keeps; 0: as
+        exported.
+      skip_stage: Whether all candidates are ranked, without the stage before the ranking tower.
       options: k, filter, exclude_ids and more: see SelectOptions; model, version, timeout_s and
         more: see CallOptions.
 
@@ -277,7 +282,12 @@ def recommend(
     packed = None if context is None else pack_requests(context)
     selection, others = _selection(options)
     request = pb.RecommendRequest(
-        context=packed, tower=text("tower", tower), sources=pack_sources(sources), **selection
+        context=packed,
+        tower=text("tower", tower),
+        sources=pack_sources(sources),
+        keep=_count("keep", keep),
+        skip_stage=bool(skip_stage),
+        **selection,
     )
     return versioned_call("Recommend", request, pb.RecommendResponse, unpack_retrieved, **others)
 

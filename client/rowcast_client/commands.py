@@ -291,6 +291,10 @@ def _options() -> dict[Callable[..., Received], list[ArgumentParser]]:
         metavar="JSON",
         help='Where candidates come from: [{"index": "movies"}, {"ids": [1, 260]}].',
     )
+    stage = [
+        _option("--keep", type=int, help="Candidates that the stage before the ranking keeps."),
+        _option("--skip-stage", action="store_true", help="Rank all candidates, without a stage."),
+    ]
     ids = _option(
         "--ids",
         type=_ids,
@@ -328,7 +332,7 @@ def _options() -> dict[Callable[..., Received], list[ArgumentParser]]:
             *(candidates, features, k_of_rank, heads, formula, context_id, tower, not_found),
             *shared,
         ],
-        recommend: [features, sources, *selection, tower, *shared],
+        recommend: [features, sources, *stage, *selection, tower, *shared],
         embed: [features, tower, *shared],
         lookup: [
             _option(

@@ -135,6 +135,7 @@ RECORDS: dict[str, Callable[..., Any]] = {
     pb.ModelState.DESCRIPTOR.full_name: model_details.ModelState,
     pb.PartDetails.DESCRIPTOR.full_name: model_details.PartDetails,
     pb.ReaderDetails.DESCRIPTOR.full_name: model_details.ReaderDetails,
+    pb.StageDetails.DESCRIPTOR.full_name: model_details.StageDetails,
     pb.TableDetails.DESCRIPTOR.full_name: model_details.TableDetails,
     pb.TensorDetails.DESCRIPTOR.full_name: model_details.TensorDetails,
     pb.TowerDetails.DESCRIPTOR.full_name: model_details.TowerDetails,

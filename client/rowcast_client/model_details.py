@@ -303,6 +303,26 @@ class ListDetails:
 
 
 @dataclass(frozen=True)
+class StageDetails:
+    """A cheaper ranking tower, which chooses the candidates that another one ranks.
+
+    Attributes:
+      before: The ranking tower that it comes before.
+      tower: The cheaper ranking tower.
+      keep: The number of candidates of each context that it keeps, by default.
+      recall_k: How many of the best candidates of the ranking tower were looked for at export; 0:
+        It was not measured.
+      recall: Their share that it kept, the lowest of all indexes.
+    """
+
+    before: str
+    tower: str
+    keep: int
+    recall_k: int
+    recall: float
+
+
+@dataclass(frozen=True)
 class ModelDetails:
     """All that a client needs to write a request for a version, and how the version uses it.
 
@@ -320,6 +340,7 @@ class ModelDetails:
       current: Whether it serves requests that name no version.
       labels: The labels that stand for it.
       lists: Its lists of candidates.
+      stages: Its cheaper ranking towers that come before others in recommendations.
     """
 
     model: str
@@ -335,3 +356,4 @@ class ModelDetails:
     current: bool
     labels: Sequence[str]
     lists: Sequence[ListDetails]
+    stages: Sequence[StageDetails]

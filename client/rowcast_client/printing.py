@@ -127,7 +127,7 @@ def details_tables(model: ModelDetails) -> Iterable[Table | str]:
         yield _table(
             title, ["part", "runs", "gives", "error"], [_network("whole", "", tower), *parts]
         )
-    for stored in ("tables", "indexes", "corpora", "contexts", "lists"):
+    for stored in ("tables", "indexes", "corpora", "contexts", "lists", "stages"):
         entries = details[stored]
         fields = list(entries[0]) if entries else []
         yield _table(stored, fields, [_values(one, fields) for one in entries])

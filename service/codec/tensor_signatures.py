@@ -148,9 +148,13 @@ def find_signature(version: ModelVersion, name: str) -> Signature:
 
 
 def _default_tower(version: ModelVersion) -> str:
-    """Returns the only ranking tower, else the only query tower, else the first."""
+    """Returns the only ranking tower that is no stage before another, else the only query tower,
+    else the first.
+    """
+    of_stages = version.manifest.towers_of_stages
+    towers = {name: tower for name, tower in version.towers.items() if name not in of_stages}
     for role in ("ranking", "query"):
-        names = [name for name, tower in version.towers.items() if tower.entry.role == role]
+        names = [name for name, tower in towers.items() if tower.entry.role == role]
         if len(names) == 1:
             return names[0]
     return next(iter(version.towers))

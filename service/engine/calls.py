@@ -490,6 +490,10 @@ class Recommendation(Selecting):
     tower: str = ""
     sources: tuple[Source, ...] = ()
     """(): the candidates come from `index`."""
+    keep: int = 0
+    """How many candidates of each context the stage before the tower keeps; 0: as exported."""
+    skip_stage: bool = False
+    """Whether all candidates are ranked by the tower, without the stage before it."""
 
     @property
     def kind(self) -> Hashable:

@@ -37,6 +37,7 @@ def example_bodies(model_version: ModelVersion) -> dict[str, Json]:
     bodies: dict[str, Json] = {}
     towers = model_version.towers
     ranking = [name for name, tower in towers.items() if tower.entry.role == "ranking"]
+    ranking.sort(key=model_version.manifest.towers_of_stages.__contains__)
     index = next(iter(model_version.indexes.values()), None)
     if index is not None:
         query = towers[index.entry.query_tower]
@@ -48,8 +49,10 @@ def example_bodies(model_version: ModelVersion) -> dict[str, Json]:
         chosen_tower = {"tower": tower.name} if len(ranking) > 1 else {}
         context = _values(model_version, tower.by_role["context"])
         bodies["rank"] = {"context": context} | _candidates(model_version, tower) | chosen_tower
-        if index is not None and not _inputs_to_send(model_version, tower, index.corpus.name):
-            context = _values(model_version, [*query.inputs, *tower.by_role["context"]])
+        scored = model_version.ranking_inputs(tower.name, "candidate")
+        if index is not None and not _inputs_to_send(model_version, scored, index.corpus.name):
+            ranked_by = model_version.ranking_inputs(tower.name, "context")
+            context = _values(model_version, [*query.inputs, *ranked_by])
             chosen = chosen_index | chosen_tower
             bodies["recommend"] = {"k": _K, "context": context} | chosen
     if towers:
@@ -65,15 +68,11 @@ def example_bodies(model_version: ModelVersion) -> dict[str, Json]:
     return bodies
 
 
-def _inputs_to_send(model_version: ModelVersion, tower: LoadedTower, corpus: str) -> list[str]:
-    """Returns the inputs of candidates that a corpus does not hold and that have no default."""
+def _inputs_to_send(model_version: ModelVersion, inputs: Iterable[str], corpus: str) -> list[str]:
+    """Returns which inputs of candidates a corpus does not hold and have no default."""
     manifest = model_version.manifest
     stored = manifest.corpora[corpus].features if corpus else ()
-    return [
-        name
-        for name in tower.by_role["candidate"]
-        if name not in stored and manifest.default_of(name) is None
-    ]
+    return [name for name in inputs if name not in stored and manifest.default_of(name) is None]
 
 
 def _candidates(model_version: ModelVersion, tower: LoadedTower) -> Json:
@@ -95,7 +94,7 @@ def _candidates(model_version: ModelVersion, tower: LoadedTower) -> Json:
         count = min(_K, corpus.entry.size)
         ids = corpus.store.ids(np.arange(count)).tolist()
         candidates["candidate_ids"] = [_json_value(one) for one in ids]
-    sent = _inputs_to_send(model_version, tower, corpus_name)
+    sent = _inputs_to_send(model_version, inputs, corpus_name)
     if sent or not corpus_name:
         values = _values(model_version, sent or inputs)
         candidates["candidate_features"] = {name: [value] * count for name, value in values.items()}

@@ -105,10 +105,13 @@ def choose_list(model_version: ModelVersion, name: str) -> LoadedList:
 
 
 def choose_ranking_tower(model_version: ModelVersion, name: str) -> tuple[str, LoadedTower]:
-    """Returns a ranking tower and its name; empty: the only one."""
+    """Returns a ranking tower and its name; empty: the only one that is no stage before another."""
     towers = {
         each: tower for each, tower in model_version.towers.items() if tower.entry.role == "ranking"
     }
+    if not name:
+        of_stages = model_version.manifest.towers_of_stages
+        towers = {tower.name: tower for tower in towers.values() if tower.name not in of_stages}
     return _choose(model_version, towers, name, "ranking tower", "tower")
 
 

@@ -21,6 +21,7 @@ from bundle.format.manifest import (
     JoinedIds,
     Manifest,
     MultiInputIds,
+    Stage,
     TextIds,
     Tower,
     TowerInput,
@@ -76,11 +77,23 @@ def describe(model_version: ModelVersion) -> Json:
             {"name": name, **_pick(entry, "corpus", "size"), "by": entry.by or ""}
             for name, entry in manifest.lists.items()
         ],
+        "stages": [
+            {"before": name, **_pick(entry, "tower", "keep"), **_stage_recall(entry)}
+            for name, entry in manifest.stages.items()
+        ],
         "readers": [_reader(manifest, name) for name in manifest.features],
         "towers": [_tower(tower) for tower in model_version.towers.values()],
         "current": False,
         "labels": (),
     }
+
+
+def _stage_recall(stage: Stage) -> Json:
+    """Returns the lowest recall of a stage over its indexes; 0 for both where none is measured."""
+    if not stage.recall:
+        return {"recall_k": 0, "recall": 0.0}
+    lowest = min(stage.recall.values(), key=lambda recall: recall.value)
+    return {"recall_k": lowest.k, "recall": lowest.value}
 
 
 def _pick(entry: object, *names: str) -> Json:
@@ -115,12 +128,10 @@ def _calls(model_version: ModelVersion) -> Iterator[Json]:
             "rank", name, tower.inputs, tuple(output.name for output in tower.entry.outputs)
         )
     for index in indexes.values():
-        for name, tower in ranking.items():
-            yield signature(
-                "recommend",
-                name,
-                dict.fromkeys((*towers[index.query_tower].inputs, *tower.by_role["context"])),
-            )
+        for name in ranking:
+            context = model_version.ranking_inputs(name, "context")
+            inputs = dict.fromkeys((*towers[index.query_tower].inputs, *context))
+            yield signature("recommend", name, inputs)
     for name, tower in towers.items():
         yield signature("embed", name, tower.inputs, stores=False)
 

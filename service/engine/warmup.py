@@ -109,11 +109,13 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
                 ),
             )
         for index_name, index in model_version.indexes.items():
-            not_stored = set(candidate) - set(index.corpus.entry.features)
+            scored = model_version.ranking_inputs(name, "candidate")
+            not_stored = set(scored) - set(index.corpus.entry.features)
             if any(manifest.default_of(each) is None for each in not_stored):
                 continue  # such candidates are ranked by features that clients send
             query = model_version.towers[index.entry.query_tower]
-            features = {**sent, **_columns(manifest, query.inputs)}
+            ranked_by = model_version.ranking_inputs(name, "context")
+            features = _columns(manifest, dict.fromkeys([*ranked_by, *query.inputs]))
             request = Recommendation(
                 Target(), context=features, k=1, pool_size=1, index=index_name, tower=name
             )

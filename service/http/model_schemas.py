@@ -147,6 +147,21 @@ class ListDetails(ResponseSchema):
     """The input of contexts whose value is their segment; empty: all have the same list."""
 
 
+class StageDetails(ResponseSchema):
+    """A cheaper ranking tower that comes before another one in recommendations."""
+
+    before: str
+    """The ranking tower that it comes before."""
+    tower: str
+    """The cheaper ranking tower."""
+    keep: int
+    """Candidates of each context that it keeps, by default."""
+    recall_k: int
+    """The best candidates of the ranking tower that were looked for at export; 0: not measured."""
+    recall: float
+    """Their share that it kept, the lowest of all indexes."""
+
+
 class CorpusDetails(ResponseSchema):
     """Candidates, or contexts, by id with their stored features."""
 
@@ -277,6 +292,7 @@ class ModelDetails(ResponseSchema):
     contexts: list[CorpusDetails]
     """Stores of context features by id."""
     lists: list[ListDetails]
+    stages: list[StageDetails]
     readers: list[ReaderDetails]
     towers: list[TowerDetails]
 

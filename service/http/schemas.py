@@ -231,6 +231,10 @@ class RecommendRequest(Query, Selection):
     """At most 16, whose candidates are merged and ranked together; absent: the candidates come
     from index.
     """
+    keep: int = ABSENT
+    """Candidates that the stage before the ranking tower keeps; absent, or 0: as exported."""
+    skip_stage: bool = ABSENT
+    """Whether all candidates are ranked, without the stage before the ranking tower."""
     requests: list[Query] = ABSENT
 
 

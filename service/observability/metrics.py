@@ -70,6 +70,7 @@ LOAD_OUTCOMES = ("available", "failed", "damaged")
 RECORD_OUTCOMES = ("written", "dropped", "failed")
 LIVE_RECALL_OUTCOMES = ("searched", "dropped")
 SOURCE_OUTCOMES = ("failed", "late")
+STAGE_OUTCOMES = ("kept", "dropped")
 SEARCH_PATHS = ("index", "exact", "none")
 RETRY_OUTCOMES = ("sent", "over_budget")
 FILTER_OUTCOMES = ("compiled", "cached")
@@ -107,6 +108,10 @@ COUNTERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "sources_left_out": (
         "Sources of recommendations that were left out because they failed or were late",
         ("model", "outcome"),
+    ),
+    "stage_candidates": (
+        "Candidates that the tower of a stage scored, by whether the stage kept them",
+        ("model", "tower", "outcome"),
     ),
     "filtered_searches": (
         "Queries with a filter, by the search that found their neighbors",

@@ -638,6 +638,20 @@ class ModelVersion:
             min([index.entry.dim for index in self.indexes.values()], default=1),
         )
 
+    def ranking_inputs(self, tower: str, role: Role) -> tuple[str, ...]:
+        """Returns what a ranking tower of recommendations, and the stage before it, take of
+        contexts or of candidates.
+
+        Args:
+          tower: The name of the ranking tower.
+          role: Whose inputs: those of contexts or of candidates.
+        """
+        inputs = dict.fromkeys(self.towers[tower].by_role[role])
+        stage = self.manifest.stages.get(tower)
+        if stage is not None:
+            inputs |= dict.fromkeys(self.towers[stage.tower].by_role[role])
+        return tuple(inputs)
+
     @property
     def files(self) -> Manifest:
         """What of the manifest is on this machine."""

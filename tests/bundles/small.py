@@ -29,6 +29,7 @@ from bundle.format.manifest import (
     Manifest,
     Recall,
     ScoreDistribution,
+    Stage,
     Table,
     Unknown,
 )
@@ -125,6 +126,7 @@ def write_small_bundle(
     scores: ScoreDistribution | None = None,
     more_indexes: tuple[str, ...] = (),
     lists: bool = False,
+    keep: int = 0,
 ) -> SmallBundle:
     """Writes and commits one version.
 
@@ -151,6 +153,8 @@ def write_small_bundle(
       more_indexes: Adds `opposite`, an index of the same candidates with their vectors negated, or
         `shorts`, an index of a corpus of that name, with the first five candidates.
       lists: Adds the lists `popular`, by the city of the context, and `new`, the same for all.
+      keep: Adds the ranking tower `quick`, whose score is the rating of `ranking`, as a stage
+        before it that keeps so many candidates.
     """
     random = np.random.default_rng([version, size])
     edition = linear.EDITIONS[(version - 1) % len(linear.EDITIONS)]
@@ -198,6 +202,12 @@ def write_small_bundle(
             writer.towers["ranking"] = writer.towers["ranking"].model_copy(
                 update={"scores": scores}
             )
+
+        if keep:
+            writer.towers["quick"] = writer.towers["ranking"].model_copy(
+                update={"result": "rating", "parts": (), "formula": None}
+            )
+            writer.stages["ranking"] = Stage(tower="quick", keep=keep)
 
         _add_corpus(writer, "movies", ids, genres, years, titles)
         if "shorts" in more_indexes:

@@ -21,6 +21,7 @@ from bundle.format.manifest import (
     KeyIndex,
     Manifest,
     Provenance,
+    Stage,
     Table,
     TableCheck,
     Tower,
@@ -65,6 +66,7 @@ class BundleWriter:
         self.towers: dict[str, Tower] = {}
         self.indexes: dict[str, Index] = {}
         self.lists: dict[str, CandidateList] = {}
+        self.stages: dict[str, Stage] = {}
         self.unread_inputs: tuple[str, ...] = ()
 
     def __enter__(self) -> BundleWriter:
@@ -152,6 +154,7 @@ class BundleWriter:
             contexts=self.contexts,
             indexes=self.indexes,
             lists=self.lists,
+            stages=self.stages,
             verification=Verification(tables=checks, examples=1, tolerance="1e-5 + 1e-5 |y|"),
             files=tuple(
                 file for directory in DIRECTORIES for file in self._staging.digests(directory)

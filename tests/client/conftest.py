@@ -39,7 +39,7 @@ def service(
     place = tmp_path_factory.mktemp("service")
     root = place / "bundles"
     root.mkdir()
-    movies = write_small_bundle(root, small_towers, "movies", 2, parts=True, users=True)
+    movies = write_small_bundle(root, small_towers, "movies", 2, parts=True, users=True, keep=60)
     named = write_small_bundle(root, small_towers, "named", 1, id_kind="string")
     process = Process(root, "--require", "movies", "--require", "named")
     try:

@@ -309,6 +309,22 @@ def test_recommend_tells_the_source_of_each_neighbor(service: RunningService) ->
         assert set(of_source) <= set(movies_of_request)
 
 
+def test_recommend_keeps_what_the_stage_finds_best(service: RunningService) -> None:
+    every = service.movies.ids
+    context = {"user": 7}
+    rated = same_by_all_ways(
+        service, calls.rank(context, every, k=6, tower="quick", model="movies")
+    )
+    ranked = same_by_all_ways(service, calls.rank(context, rated[0].ids, k=4, model="movies"))
+    staged = calls.recommend(context, k=4, keep=6, model="movies")
+    assert same_by_all_ways(service, staged)[0].ids.tolist() == ranked[0].ids.tolist()
+    ranked = same_by_all_ways(service, calls.rank(context, every, k=4, model="movies"))
+    whole = calls.recommend(context, k=4, skip_stage=True, model="movies")
+    assert same_by_all_ways(service, whole)[0].ids.tolist() == ranked[0].ids.tolist()
+    (stage,) = same_by_all_ways(service, calls.model("movies")).stages
+    assert (stage.before, stage.tower, stage.keep, stage.recall_k) == ("ranking", "quick", 60, 0)
+
+
 def test_embed_and_lookup_return_vectors_and_rows(service: RunningService) -> None:
     embedded = same_by_all_ways(
         service, calls.embed([FEATURES, OTHER], tower="query", model="movies")

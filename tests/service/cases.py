@@ -168,6 +168,8 @@ def message_of(call: str, body: Mapping[str, Any]) -> dict[str, Any]:
         options.add("feature")
     elif call != "rank":
         options |= {"pool_size", "diversity", "explain", "offset"}
+    if call == "recommend":
+        options |= {"keep", "skip_stage"}
     fields = {name: value for name, value in body.items() if name in options}
     if "not_found" in body:
         fields["not_found"] = f"NOT_FOUND_RULE_{body['not_found'].upper()}"

@@ -398,7 +398,36 @@ def _recommended(
         others = {"retrieval_score": found, **_numbers(small, each)}
         score = _outputs(small, each, features, body.get("formula", ""), **others)["score"]
         scored.append({"id": each, "score": score, "retrieval_score": found})
-    return _chosen(small, body, scored)
+    ratings = ratings_of(small, body, part, [candidate["id"] for candidate in scored])
+    staged = kept_by_stage(body, ratings)
+    in_order = [{"id": movie, "score": ratings[movie]} for movie in ratings]
+    staged += _chosen(small, listed_by_stage(body), in_order)["ids"]
+    return _chosen(small, body, [movie for movie in scored if movie["id"] in staged])
+
+
+def ratings_of(
+    small: SmallBundle, body: Mapping[str, Any], part: Mapping[str, Any], pool: Sequence[Any]
+) -> dict[Any, float]:
+    """What the stage `quick` orders a pool by, in its order: the ratings, best first; if it keeps
+    all of them, they are all equal.
+    """
+    if not 0 < body.get("keep", 0) < len(pool):
+        return dict.fromkeys(pool, 0.0)
+    features = _stored(part)
+    ratings = {movie: _outputs(small, movie, features, "")["rating"] for movie in pool}
+    return dict(sorted(ratings.items(), key=lambda pair: -pair[1]))
+
+
+def kept_by_stage(body: Mapping[str, Any], ratings: Mapping[Any, float]) -> list[Any]:
+    """The best candidates of a stage."""
+    return list(ratings)[: body.get("keep") or len(ratings)]
+
+
+def listed_by_stage(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The request whose list, in the order of the stage, the stage keeps besides."""
+    names = ("crowding", "sources")
+    limits = {name: body[name] for name in names if name in body}
+    return limits | {"k": (body.get("k") or 10) + body.get("offset", 0)}
 
 
 def _embedded(

@@ -42,6 +42,9 @@ def _recommended(
     if main and len(pool) < last:
         used = main + fallback
         pool = _in_turn({name: lists[name] for name in used})
+    having = [name_of(source) for source in sources if name_of(source) in used]
+    owners = {movie: next(name for name in having if movie in lists[name]) for movie in pool}
+    pool = _kept_by_stage(small, body, part, pool, owners)
     searched = next((source for source in sources if "index" in source), None)
     candidates = []
     for movie in pool:
@@ -51,17 +54,33 @@ def _recommended(
         values = {"retrieval_score": retrieval_score, **reference._numbers(small, movie)}
         features = reference._stored(part)
         outputs = reference._outputs(small, movie, features, body.get("formula", ""), **values)
-        having = [name_of(source) for source in sources if name_of(source) in used]
-        source = next(name for name in having if movie in lists[name])
         candidates.append(
             {
                 "id": movie,
                 "score": outputs["score"],
                 "retrieval_score": retrieval_score,
-                "source": source,
+                "source": owners[movie],
             }
         )
     return _picked(small, body, candidates)
+
+
+def _kept_by_stage(
+    small: SmallBundle,
+    body: Mapping[str, Any],
+    part: Mapping[str, Any],
+    pool: list[Any],
+    owners: Mapping[Any, str],
+) -> list[Any]:
+    """What the stage `quick` keeps: the best, and what a list by it has under the limits."""
+    ratings = reference.ratings_of(small, body, part, pool)
+    in_order = [
+        {"id": movie, "score": rating, "retrieval_score": 0.0, "source": owners[movie]}
+        for movie, rating in ratings.items()
+    ]
+    staged = reference.kept_by_stage(body, ratings)
+    staged += _picked(small, reference.listed_by_stage(body), in_order)["ids"]
+    return [movie for movie in ratings if movie in staged]
 
 
 def _candidates(

@@ -18,14 +18,14 @@ from rowcast_client.descriptions import plain_message
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from tests.bundles.small import SmallBundle, write_small_bundle
-from tests.service import cases, reference, reordering_cases, source_cases
+from tests.service import cases, reference, reordering_cases, source_cases, stage_cases
 from tests.service.cases import LIMITS, MODEL, Case, user
 from tests.service.clients import SIMPLE, Clients
 from tests.service.engine.served import SlowTower
 from tests.service.grpc_api.requests import call, code_of
 from tests.service.running import FailingTower, RunningService
 
-CASES = (*cases.CASES, *reordering_cases.CASES, *source_cases.CASES)
+CASES = (*cases.CASES, *reordering_cases.CASES, *source_cases.CASES, *stage_cases.CASES)
 RESPONSES: dict[str, Any] = {
     "retrieve": pb.RetrieveResponse,
     "rank": pb.RankResponse,
@@ -45,6 +45,7 @@ def small(tmp_path_factory: pytest.TempPathFactory, small_towers: Path) -> Small
         parts=True,
         users=True,
         lists=True,
+        keep=40,
     )
 
 

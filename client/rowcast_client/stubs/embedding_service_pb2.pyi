@@ -605,7 +605,7 @@ class FailedCandidate(_message.Message):
     def __init__(self, context: _Optional[int] = ..., position: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class RecommendRequest(_message.Message):
-    __slots__ = ("model", "context", "k", "pool_size", "exclude_ids", "exclude_offsets", "attributes", "index", "tower", "formula", "context_ids", "filter", "recall", "crowding", "diversity", "min_score", "explain", "negative_ids", "negative_offsets", "offset", "sources")
+    __slots__ = ("model", "context", "k", "pool_size", "exclude_ids", "exclude_offsets", "attributes", "index", "tower", "formula", "context_ids", "filter", "recall", "crowding", "diversity", "min_score", "explain", "negative_ids", "negative_offsets", "offset", "sources", "keep", "skip_stage")
     class ContextEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -641,6 +641,8 @@ class RecommendRequest(_message.Message):
     NEGATIVE_OFFSETS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    SKIP_STAGE_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     context: _containers.MessageMap[str, Column]
     k: int
@@ -662,7 +664,9 @@ class RecommendRequest(_message.Message):
     negative_offsets: bytes
     offset: int
     sources: _containers.RepeatedCompositeFieldContainer[Source]
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., context: _Optional[_Mapping[str, Column]] = ..., k: _Optional[int] = ..., pool_size: _Optional[int] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., index: _Optional[str] = ..., tower: _Optional[str] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., recall: _Optional[float] = ..., crowding: _Optional[_Mapping[str, int]] = ..., diversity: _Optional[float] = ..., min_score: _Optional[float] = ..., explain: _Optional[bool] = ..., negative_ids: _Optional[_Union[Ids, _Mapping]] = ..., negative_offsets: _Optional[bytes] = ..., offset: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ...) -> None: ...
+    keep: int
+    skip_stage: bool
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., context: _Optional[_Mapping[str, Column]] = ..., k: _Optional[int] = ..., pool_size: _Optional[int] = ..., exclude_ids: _Optional[_Union[Ids, _Mapping]] = ..., exclude_offsets: _Optional[bytes] = ..., attributes: _Optional[_Iterable[str]] = ..., index: _Optional[str] = ..., tower: _Optional[str] = ..., formula: _Optional[str] = ..., context_ids: _Optional[_Union[Ids, _Mapping]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., recall: _Optional[float] = ..., crowding: _Optional[_Mapping[str, int]] = ..., diversity: _Optional[float] = ..., min_score: _Optional[float] = ..., explain: _Optional[bool] = ..., negative_ids: _Optional[_Union[Ids, _Mapping]] = ..., negative_offsets: _Optional[bytes] = ..., offset: _Optional[int] = ..., sources: _Optional[_Iterable[_Union[Source, _Mapping]]] = ..., keep: _Optional[int] = ..., skip_stage: _Optional[bool] = ...) -> None: ...
 
 class Source(_message.Message):
     __slots__ = ("name", "index", "ids", "list", "offsets", "pool_size", "min_count", "max_count", "fallback")
@@ -921,7 +925,7 @@ class GetModelRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ...) -> None: ...
 
 class GetModelResponse(_message.Message):
-    __slots__ = ("model", "created", "calls", "tables", "indexes", "corpora", "contexts", "readers", "towers", "current", "labels", "lists")
+    __slots__ = ("model", "created", "calls", "tables", "indexes", "corpora", "contexts", "readers", "towers", "current", "labels", "lists", "stages")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
@@ -934,6 +938,7 @@ class GetModelResponse(_message.Message):
     CURRENT_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     LISTS_FIELD_NUMBER: _ClassVar[int]
+    STAGES_FIELD_NUMBER: _ClassVar[int]
     model: ModelSpec
     created: _timestamp_pb2.Timestamp
     calls: _containers.RepeatedCompositeFieldContainer[CallSignature]
@@ -946,7 +951,8 @@ class GetModelResponse(_message.Message):
     current: bool
     labels: _containers.RepeatedScalarFieldContainer[str]
     lists: _containers.RepeatedCompositeFieldContainer[ListDetails]
-    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., created: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., calls: _Optional[_Iterable[_Union[CallSignature, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[TableDetails, _Mapping]]] = ..., indexes: _Optional[_Iterable[_Union[IndexDetails, _Mapping]]] = ..., corpora: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., contexts: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., readers: _Optional[_Iterable[_Union[ReaderDetails, _Mapping]]] = ..., towers: _Optional[_Iterable[_Union[TowerDetails, _Mapping]]] = ..., current: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ..., lists: _Optional[_Iterable[_Union[ListDetails, _Mapping]]] = ...) -> None: ...
+    stages: _containers.RepeatedCompositeFieldContainer[StageDetails]
+    def __init__(self, model: _Optional[_Union[ModelSpec, _Mapping]] = ..., created: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., calls: _Optional[_Iterable[_Union[CallSignature, _Mapping]]] = ..., tables: _Optional[_Iterable[_Union[TableDetails, _Mapping]]] = ..., indexes: _Optional[_Iterable[_Union[IndexDetails, _Mapping]]] = ..., corpora: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., contexts: _Optional[_Iterable[_Union[CorpusDetails, _Mapping]]] = ..., readers: _Optional[_Iterable[_Union[ReaderDetails, _Mapping]]] = ..., towers: _Optional[_Iterable[_Union[TowerDetails, _Mapping]]] = ..., current: _Optional[bool] = ..., labels: _Optional[_Iterable[str]] = ..., lists: _Optional[_Iterable[_Union[ListDetails, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[StageDetails, _Mapping]]] = ...) -> None: ...
 
 class CallSignature(_message.Message):
     __slots__ = ("call", "tower", "features", "outputs")
@@ -1297,6 +1303,20 @@ class ListDetails(_message.Message):
     size: int
     by: str
     def __init__(self, name: _Optional[str] = ..., corpus: _Optional[str] = ..., size: _Optional[int] = ..., by: _Optional[str] = ...) -> None: ...
+
+class StageDetails(_message.Message):
+    __slots__ = ("before", "tower", "keep", "recall_k", "recall")
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    TOWER_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    RECALL_K_FIELD_NUMBER: _ClassVar[int]
+    RECALL_FIELD_NUMBER: _ClassVar[int]
+    before: str
+    tower: str
+    keep: int
+    recall_k: int
+    recall: float
+    def __init__(self, before: _Optional[str] = ..., tower: _Optional[str] = ..., keep: _Optional[int] = ..., recall_k: _Optional[int] = ..., recall: _Optional[float] = ...) -> None: ...
 
 class ErrorDetails(_message.Message):
     __slots__ = ("code", "message", "request_id", "violations")

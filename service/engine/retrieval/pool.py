@@ -60,10 +60,19 @@ class Pool(NamedTuple):
 
     def only(self, candidates: Positions) -> Pool:
         """Returns some of the candidates, by their ascending places."""
+        return self.taken(candidates, candidates.searchsorted(self.neighbors.offsets))
+
+    def taken(self, candidates: Positions, offsets: NDArray[np.int64]) -> Pool:
+        """Returns some of the candidates in another order.
+
+        Args:
+          candidates: [c] their places in the pool, those of one context after those of another.
+          offsets: [n + 1], which of these belong to each context.
+        """
         neighbors = self.neighbors._replace(
             positions=self.neighbors.positions[candidates],
             scores=self.neighbors.scores[candidates],
-            offsets=candidates.searchsorted(self.neighbors.offsets),
+            offsets=offsets,
         )
         return self._replace(neighbors=neighbors, sources=self.sources[candidates])
 

@@ -1,9 +1,14 @@
 """Retrieves candidates from one or several sources, then ranks them, with one model version and
 under one deadline.
 
-What ranking and diversity took before tells what they will take. If the deadline leaves too little
-time for both, diversity is dropped; if it leaves too little for the ranking, only the best
-retrieved candidates are ranked, and the others follow in the order of retrieval.
+A stage may come before the ranking: a cheaper ranking tower, which chooses the candidates that are
+ranked.
+
+What the stage, ranking and diversity took before tells what they will take. If the deadline leaves
+too little time for the stage, it is left out, and the first retrieved candidates are kept. If it
+leaves too little for ranking and diversity, diversity is dropped; if it leaves too little for the
+ranking, only the best candidates are ranked, and the others follow in the order of the stage, or of
+the retrieval.
 """
 
 from __future__ import annotations
@@ -32,10 +37,11 @@ from service.engine.pace import MARGIN, Pace
 from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Scores
 from service.engine.ranking.rank import Candidates, CandidatesNotFinite, score
-from service.engine.retrieval import reordering, retrieve, search, sources
+from service.engine.retrieval import reordering, retrieve, search, sources, stages
 from service.engine.retrieval.pool import Pool, Retriever
 from service.engine.retrieval.quotas import Quotas
 from service.engine.retrieval.sources import Sources
+from service.engine.retrieval.stages import Stage, Staged
 from service.versions.version import LoadedStore, ModelVersion, TowerPlan
 
 
@@ -59,7 +65,8 @@ async def recommend(
     query_towers = [
         model_version.towers[index.entry.query_tower] for index in planned.indexes.values()
     ]
-    inputs = {*tower.by_role["context"], *planned.list_inputs}
+    stage = stages.choose(model_version, request, name, k)
+    inputs = {*model_version.ranking_inputs(name, "context"), *planned.list_inputs}
     for query_tower in query_towers:
         inputs |= query_tower.inputs.keys()
     owner = f"{planned.owner} with tower {name!r}"
@@ -75,6 +82,8 @@ async def recommend(
 
     plan = tower.plan(frozenset(order.outputs))
     needed = dict.fromkeys([*plan.inputs["context"], *planned.list_inputs])
+    if stage is not None:
+        needed |= dict.fromkeys(stage.plan.inputs["context"])
     for query_tower in query_towers:
         needed |= dict.fromkeys(query_tower.inputs)
     features = lookup.complete(
@@ -82,19 +91,25 @@ async def recommend(
     )
     retriever = Retriever(model_version, planned, request, features, n, k, settings, execution)
     pool = await retriever.pool()
+    execution.computed(n)
+    staged = Staged.of_retrieval(pool)
+    if stage is not None:
+        chooser = _Ranker(model_version, stage.order, stage.plan, corpus, features)
+        staged = await _pass_stage(stage, chooser, request, pool, k, execution)
     ranker = _Ranker(model_version, order, plan, corpus, features)
-    steps = _plan_steps(ranker, request, pool, k, execution)
-    reasons = [reason for reason in (*pool.reasons, steps.reason) if reason]
+    steps = _plan_steps(ranker, request, staged, k, execution)
+    reasons = [reason for reason in (*pool.reasons, *staged.reasons, steps.reason) if reason]
     if reasons:
         execution.check_alone()
         execution.count("degraded", 1, model_version.model)
     try:
-        scores, ranked = await ranker.score(pool.neighbors, steps.ranked_max, execution)
+        scores, ranked = await ranker.score(staged, steps.ranked_max, execution)
     except CandidatesNotFinite as problem:
         execution.check_alone()
-        reasons.append(_left_out(problem, pool.neighbors))
-        pool = pool.only(problem.kept(pool.sources.size))
-        scores, ranked = await ranker.score(pool.neighbors, steps.ranked_max, execution)
+        reasons.append(_left_out(problem, staged.pool.neighbors))
+        staged = staged.only(problem.kept(staged.pool.sources.size))
+        scores, ranked = await ranker.score(staged, steps.ranked_max, execution)
+    pool = staged.pool
     if ranked is None and not request.formula:
         execution.scored(tower, scores, n)
     shaped = replace(request, diversity=steps.diversity)
@@ -106,7 +121,8 @@ async def recommend(
             corpus, planned.index, pool.neighbors, scores, k, shaped, execution, ranked, quotas
         )
     execution.begin("lookup")
-    return _answer(model_version, planned, pool, request, chosen, offsets, scores, k, reasons)
+    answer = _answer(model_version, planned, staged, request, chosen, offsets, scores, k, reasons)
+    return _explain_stage(answer, stage, staged, k)
 
 
 def _formula_names(planned: Sources) -> list[str]:
@@ -120,7 +136,7 @@ def _formula_names(planned: Sources) -> list[str]:
 def _answer(
     model_version: ModelVersion,
     planned: Sources,
-    pool: Pool,
+    staged: Staged,
     request: Recommendation,
     chosen: NDArray[np.int64],
     offsets: Offsets,
@@ -133,7 +149,7 @@ def _answer(
     Args:
       model_version: The model version.
       planned: The sources.
-      pool: The candidates that were ranked.
+      staged: The candidates that were ranked.
       request: The request.
       chosen: [m] where the recommendations are in the pool.
       offsets: [n + 1], which of these belong to each context.
@@ -141,6 +157,7 @@ def _answer(
       k: The number of recommendations that each context wants.
       reasons: Why the response is degraded; (): it is not.
     """
+    pool = staged.pool
     positions = pool.neighbors.positions[chosen]
     best = pool.neighbors._replace(positions=positions, scores=scores[chosen], offsets=offsets)
     unexplained = replace(request, explain=False)
@@ -149,7 +166,7 @@ def _answer(
     if request.explain and not planned.names:
         explanations = search.explained(best, request, k)
     elif request.explain:
-        explanations = _explained(pool, offsets, request, k)
+        explanations = _explained(staged, offsets, request, k)
     answer = replace(
         answer,
         explanations=explanations,
@@ -162,15 +179,16 @@ def _answer(
 
 
 def _explained(
-    pool: Pool, offsets: Offsets, request: Recommendation, k: int
+    staged: Staged, offsets: Offsets, request: Recommendation, k: int
 ) -> tuple[Explanation, ...]:
     """Returns how the first index was searched, and why contexts have fewer than k
     recommendations.
     """
     explanations = []
-    counts = lengths_of(pool.neighbors.offsets).tolist()
+    neighbors = staged.pool.neighbors
+    counts = (lengths_of(neighbors.offsets) + staged.dropped).tolist()
     sizes = lengths_of(offsets).tolist()
-    for explanation, count, size in zip(pool.neighbors.explanations, counts, sizes, strict=True):
+    for explanation, count, size in zip(neighbors.explanations, counts, sizes, strict=True):
         shortfall = ""
         if size < k and request.offset is not None:
             shortfall = f"the pool of {count} candidates has no more"
@@ -181,6 +199,121 @@ def _explained(
             )
         explanations.append(explanation._replace(shortfall=shortfall))
     return tuple(explanations)
+
+
+async def _pass_stage(
+    stage: Stage,
+    chooser: _Ranker,
+    request: Recommendation,
+    pool: Pool,
+    k: int,
+    execution: Execution,
+) -> Staged:
+    """Returns what a stage keeps of a pool; without the time for it, what was retrieved first.
+
+    Args:
+      stage: The stage.
+      chooser: Scores candidates by the tower of the stage.
+      request: The request.
+      pool: The candidates.
+      k: The number of recommendations.
+      execution: The batch of the request.
+    """
+    needed = stage.needed(pool)
+    if not needed.size:
+        return Staged.of_retrieval(pool)
+    pace = chooser.pace(int(needed.size), execution)
+    left_s = execution.left_s
+    expected_s = pace.expected_s
+    if expected_s * MARGIN > left_s:
+        pace.dropped()
+        reason = (
+            f"stage {stage.name!r} is left out: {left_s * 1000:.0f} ms remained, and it takes "
+            f"about {expected_s * 1000:.0f} ms; of each context, the first {stage.keep} candidates "
+            "are kept in the order of retrieval"
+        )
+        nothing = needed[:0]
+        no_scores = np.empty(0, np.float32)
+        required = await _required(
+            chooser.corpus, request, pool, (nothing, no_scores), k, execution
+        )
+        staged = stages.kept(stage, pool, nothing, no_scores, required)
+        return staged._replace(reasons=(reason,))
+
+    reasons: tuple[str, ...] = ()
+    candidates = Staged.of_retrieval(pool.only(needed))
+    try:
+        scores, _ = await chooser.score(candidates, None, execution)
+    except CandidatesNotFinite as problem:
+        reasons = (_left_out(problem, candidates.pool.neighbors),)
+        finite = problem.kept(needed.size)
+        lost = np.delete(needed, finite)
+        pool = pool.only(np.delete(np.arange(pool.sources.size), lost))
+        needed = needed[finite] - lost.searchsorted(needed[finite])
+        scores, _ = await chooser.score(candidates.only(finite), None, execution)
+    contexts = np.count_nonzero(lengths_of(candidates.pool.neighbors.offsets))
+    execution.scored(stage.order.tower, scores, int(contexts))
+    required = await _required(chooser.corpus, request, pool, (needed, scores), k, execution)
+    staged = stages.kept(stage, pool, needed, scores, required)
+    dropped = int(staged.dropped.sum())
+    model = chooser.model_version.model
+    for outcome, count in (("dropped", dropped), ("kept", int(needed.size) - dropped)):
+        execution.count("stage_candidates", count, model, stage.name, outcome)
+    return staged._replace(reasons=reasons)
+
+
+async def _required(
+    corpus: LoadedStore,
+    request: Recommendation,
+    pool: Pool,
+    scored: tuple[NDArray[np.int64], Scores],
+    k: int,
+    execution: Execution,
+) -> NDArray[np.int64]:
+    """Returns the places of the candidates that a list in the order of a stage would have, if
+    crowding or quotas leave out some that come before them.
+
+    Args:
+      corpus: The candidates.
+      request: The request.
+      pool: The candidates that were retrieved.
+      scored: Places of those that the stage has scored, and their scores.
+      k: The number of recommendations.
+      execution: The batch of the request.
+    """
+    has_quotas = any(source.min_count or source.max_count for source in request.sources)
+    if not request.crowding and not has_quotas:
+        return np.empty(0, np.int64)
+    quotas = None
+    if has_quotas:
+        quotas = Quotas(request.sources, pool.sources)
+    scores = stages.scores_by_stage(pool, *scored)
+    shaped = replace(request, min_score=None, diversity=0.0, offset=None)
+    last = k + (request.offset or 0)
+    required, _ = await reordering.best(
+        corpus, None, pool.neighbors, scores, last, shaped, execution, None, quotas
+    )
+    return required
+
+
+def _explain_stage(answer: Retrieved, stage: Stage | None, staged: Staged, k: int) -> Retrieved:
+    """Returns a response that says what the stage dropped where contexts have fewer than k
+    recommendations.
+    """
+    if stage is None or not answer.explanations:
+        return answer
+    explanations = []
+    sizes = lengths_of(answer.offsets).tolist()
+    for explanation, size, dropped in zip(
+        answer.explanations, sizes, staged.dropped.tolist(), strict=True
+    ):
+        if size < k and dropped:
+            lost = f"stage {stage.name!r} has dropped {dropped} candidates of the pool"
+            shortfall = "; ".join(filter(None, [explanation.shortfall, lost]))
+            explanations.append(explanation._replace(shortfall=shortfall))
+        else:
+            explanations.append(explanation)
+    return replace(answer, explanations=tuple(explanations))
 
 
 def _left_out(problem: CandidatesNotFinite, found: search.Found) -> str:
@@ -209,10 +342,11 @@ class _Steps:
 
 
 def _plan_steps(
-    ranker: _Ranker, request: Recommendation, pool: Pool, k: int, execution: Execution
+    ranker: _Ranker, request: Recommendation, staged: Staged, k: int, execution: Execution
 ) -> _Steps:
+    pool = staged.pool
     if request.diversity and not pool.has_vectors:
-        steps = _plan_steps(ranker, replace(request, diversity=0.0), pool, k, execution)
+        steps = _plan_steps(ranker, replace(request, diversity=0.0), staged, k, execution)
         unread = "the list is not made diverse: the vectors of some candidates cannot be read"
         return replace(steps, reason="; ".join(filter(None, [steps.reason, unread])))
 
@@ -244,14 +378,14 @@ def _plan_steps(
         ranker.pace(m, execution).dropped()
     reason = (
         f"{ranked} of {m} candidates are ranked: {remained}ranking all takes about "
-        f"{ranking_s * 1000:.0f} ms; the others follow in the order of retrieval"
+        f"{ranking_s * 1000:.0f} ms; the others follow in {staged.order}"
     )
     return _Steps(ranked_max, 0.0, diversifying, reason + without)
 
 
 @dataclass(frozen=True)
 class _Ranker:
-    """Ranks what was retrieved, or the best of it. `context`: features of the n contexts."""
+    """Scores candidates, or the best of them. `context`: features of the n contexts."""
 
     model_version: ModelVersion
     order: formulas.Ordering
@@ -260,23 +394,24 @@ class _Ranker:
     context: Columns
 
     async def score(
-        self, found: search.Found, ranked_max: int | None, execution: Execution
+        self, staged: Staged, ranked_max: int | None, execution: Execution
     ) -> tuple[Scores, NDArray[np.bool_] | None]:
-        """Scores the best retrieved candidates of each context; the others keep the score of their
-        retrieval.
+        """Scores the first candidates of each context; the others keep the score that they are
+        ordered by.
 
         Args:
-          found: what was retrieved.
+          staged: the candidates.
           ranked_max: candidates of each context to score; None: all.
         Returns:
           [m] scores; [m] whether they are of the ranking, None if all are.
         """
+        found = staged.pool.neighbors
         if ranked_max is None:
             return await self._rank(found, execution), None
         counts = np.diff(found.offsets)
         number = np.arange(found.positions.size) - np.repeat(found.offsets[:-1], counts)
         ranked = number < ranked_max
-        scores = found.scores.copy()
+        scores = staged.scores.copy()
         if ranked_max:
             best = found._replace(
                 positions=found.positions[ranked],
@@ -298,7 +433,7 @@ class _Ranker:
     async def _rank(self, found: search.Found, execution: Execution) -> Scores:
         """Returns [m] scores of candidates; measures what that took."""
         m = int(found.positions.size)
-        execution.computed(int(found.offsets.size) - 1, m)
+        execution.computed(0, m)
         values = {}
         formula = self.order.formula
         if self.plan.outputs:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from bundle.features.columns import Column
 from service.codec.json import read_recommendation
 from service.config import ServiceSettings
-from service.engine.calls import Retrieved
+from service.engine.calls import Ranking, Recommendation, Retrieved
 from tests.bundles.small import LISTS, SmallBundle
 from tests.service.changes.making import TARGET, absorb, candidate, change, deletion
 from tests.service.running import RunningService
@@ -57,6 +59,25 @@ def test_candidates_of_a_list_are_those_of_the_present_state(
     assert listed() == {replaced}
     change(service, "candidates/upsert", candidate(deleted))
     assert listed() == {replaced, deleted}
+
+
+def test_stage_scores_candidates_that_were_added_and_replaced(
+    write: Callable[..., SmallBundle], serve: Callable[..., RunningService]
+) -> None:
+    small = write(keep=3)
+    service = serve()
+    change(service, "candidates/upsert", candidate(ADDED), candidate(REPLACED, 1028))
+    ids = np.array([*small.ids, ADDED])
+    context = {"user": Column(np.array([1]))}
+
+    def best(tower: str, candidates: Any, k: int) -> Any:
+        ranking = Ranking(TARGET, context, candidate_ids=candidates, k=k, tower=tower)
+        return service.execute(ranking, "rank").ids
+
+    for keep in range(3, 42):
+        request = Recommendation(TARGET, context=context, k=3, keep=keep, pool_size=41)
+        answer: Retrieved = service.execute(request, "recommend")
+        assert [*answer.ids] == [*best("ranking", best("quick", ids, keep), 3)]
 
 
 @pytest.mark.parametrize("absorbed", [False, True])

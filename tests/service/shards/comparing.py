@@ -46,7 +46,7 @@ def serving(
       index: The options of the bundle.
     """
     write_small_bundle(
-        root, towers, users=True, parts=True, lists=True, size=SIZE, partitions=4, **index
+        root, towers, users=True, parts=True, lists=True, size=SIZE, partitions=4, keep=50, **index
     )
     with ExitStack() as started:
 
@@ -77,6 +77,10 @@ class RandomRequests:
             body = {**self._selection(), **self._contexts()}
             if self._chance(0.4):
                 body["sources"] = [self._source(number) for number in range(self._number(1, 4))]
+            if self._chance(0.3):
+                body["skip_stage"] = True
+            elif self._chance(0.3):
+                body["keep"] = self._number(0, 90)
             return "recommend", body
         if kind < 9:
             return "rank", {**self._context(), **self._examples("candidate_ids", 350)}

@@ -81,6 +81,8 @@ class RandomBodies:
             body["formula"] = "watch + rating / 10"
             if has_index:
                 body["formula"] += " + 0.1 * retrieval_score"
+        if self._chance(0.4):
+            body["keep"] = body["k"] + body.get("offset", 0) + self._number(0, 12)
         if len(parts) == 1:
             return body | parts[0]
         return body | {"requests": parts}
@@ -124,7 +126,7 @@ class RandomBodies:
 def test_sources_are_merged_ranked_and_picked_as_by_loops(
     load: Load, request: pytest.FixtureRequest
 ) -> None:
-    service = load(more_indexes=("opposite",), users=True, lists=True)
+    service = load(more_indexes=("opposite",), users=True, lists=True, keep=1000)
     for seed in seeds(request, 1, 51):
         bodies = RandomBodies(seed)
         for _ in range(REQUESTS):
