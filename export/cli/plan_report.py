@@ -56,6 +56,7 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
         "corpora": sorted(job.corpora),
         "contexts": sorted(job.contexts),
         "indexes": sorted(job.indexes),
+        "stages": {name: part.model_dump(mode="json") for name, part in job.stages.items()},
         "index_forecasts": {
             name: asdict(forecast) for name, forecast in prepared.forecasts.items()
         },

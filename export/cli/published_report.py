@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from bundle.format.indexes import Index, Recall
+from bundle.format.manifest import Manifest, StageRecall
 from export.jobs.staged import Published
 from export.report_text import (
     count_text,
@@ -49,6 +50,7 @@ def published_json(published: Published) -> dict[str, Any]:
         "recall": {name: index["recall"] for name, index in indexes.items()},
         "recall_of_tables": _measured(indexes, "recall_of_tables"),
         "recall_of_cold_users": _measured(indexes, "recall_of_cold_users"),
+        "stages": {name: stage.model_dump(mode="json") for name, stage in manifest.stages.items()},
         "max_abs_error": {
             name: {f"{form.kind} {form.precision}": form.max_abs_error for form in tower.forms}
             for name, tower in manifest.towers.items()
@@ -106,10 +108,10 @@ def published_report(published: Published) -> RenderableType:
             proofs.add_row(
                 f"tower {name}, {form.kind} {form.precision}", against, _largest(form.max_abs_error)
             )
-    for name, index in manifest.indexes.items():
-        what = f"index {name}, {index.kind}{partitions_text(index.partitions)}"
-        for against, result in _index_proofs(index):
-            proofs.add_row(what, against, result)
+    for row in _index_proofs(manifest):
+        proofs.add_row(*row)
+    for row in _stage_proofs(manifest):
+        proofs.add_row(*row)
     notes = [Text(f"note: {note}") for note in published.notes]
     return Group(
         proofs,
@@ -138,7 +140,15 @@ def _largest(errors: dict[str, float]) -> str:
     return f"largest difference {max(errors.values(), default=0.0):.2g}"
 
 
-def _index_proofs(index: Index) -> Iterator[tuple[str, str]]:
+def _index_proofs(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+    """Yields each index, what its recall was measured against, and the result."""
+    for name, index in manifest.indexes.items():
+        title = f"index {name}, {index.kind}{partitions_text(index.partitions)}"
+        for against, result in _recalls(index):
+            yield title, against, result
+
+
+def _recalls(index: Index) -> Iterator[tuple[str, str]]:
     """Yields what the recall of an index was measured against, and the result."""
     recall = index.recall
     kind = "queries" if recall.representative else "invented queries: not representative"
@@ -156,5 +166,17 @@ def _index_proofs(index: Index) -> Iterator[tuple[str, str]]:
         yield f"exact search, {cold.queries} queries of cold users", _recall(cold)
 
 
-def _recall(recall: Recall) -> str:
+def _stage_proofs(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+    """Yields each stage, what its recall was measured against, and the result."""
+    for name, stage in manifest.stages.items():
+        for index, recall in stage.recall.items():
+            kind = "contexts"
+            if not recall.representative:
+                kind = "invented contexts: not representative"
+            against = f"the best of {name}, index {index}, {recall.contexts} {kind}"
+            result = f"{_recall(recall)} in pools of {recall.pool_size}"
+            yield f"stage {stage.tower}, keeps {stage.keep}", against, result
+
+
+def _recall(recall: Recall | StageRecall) -> str:
     return f"recall@{recall.k} {recall.value:.4f} (at least {recall.low:.4f})"

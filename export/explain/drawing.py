@@ -162,7 +162,7 @@ class Drawing:
       model: its name, and the version of a bundle.
       source: what it was drawn from.
       stays: what stays inside towers and why.
-      stores: corpora, contexts and indexes, a line each.
+      stores: corpora, contexts, indexes and the stages that choose from them, a line each.
       curves: of trees, in a bundle.
     """
 
@@ -238,6 +238,10 @@ def draw_prepared(prepared: Prepared, source: str) -> Drawing:
         f"{_forecast_text(prepared.forecasts[name])}"
         for name, part in job.indexes.items()
     ]
+    stores += [
+        f"stage {part.tower}: keeps {part.keep} candidates of each context for {name}"
+        for name, part in job.stages.items()
+    ]
     model = f"{job.model} {prepared.version}"
     stays = (*_inside(prepared.entries), *prepared.stays)
     return Drawing(model, source, features, tuple(tables), tuple(towers), stays, tuple(stores))
@@ -293,6 +297,7 @@ def draw_bundle(bundle: manifest.Manifest, source: str) -> Drawing:
         f"recall@{index.recall.k} {index.recall.value:.4f}"
         for name, index in bundle.indexes.items()
     ]
+    stores += [_stage(name, stage) for name, stage in bundle.stages.items()]
     curves = tuple(
         _curve(name, index) for name, index in bundle.indexes.items() if len(index.curve) > 1
     )
@@ -379,6 +384,15 @@ def _part(name: str, per: str, part: manifest.TowerPart | TowerSpec | manifest.T
     features = tuple(source for tensor in part.inputs for source in tensor.sources)
     takes = tuple(tensor.tensor for tensor in part.inputs if tensor.tensor)
     return DrawnPart(name, per, features, takes, tuple(output.name for output in part.outputs))
+
+
+def _stage(name: str, stage: manifest.Stage) -> str:
+    recalls = [
+        f", recall@{recall.k} {recall.value:.4f} on index {index}"
+        for index, recall in stage.recall.items()
+    ]
+    text = f"stage {stage.tower}: keeps {stage.keep} candidates of each context for {name}"
+    return text + "".join(recalls)
 
 
 def _form(form: manifest.TowerForm) -> str:

@@ -31,6 +31,7 @@ from export.corpora.recall import (
     recall_of_tables,
     sample_rows,
 )
+from export.corpora.stages import StageJudge
 from export.errors import UsageError
 from export.front_end.specs import FeatureSpec
 from export.id_graphs.limits import limits_of
@@ -195,11 +196,13 @@ class _Bundle:
                 )
                 for name, part in self.job.indexes.items()
             }
-        forms = [form.path for tower in towers.values() for form in tower.forms]
-        forms += [
-            form.path for tower in towers.values() for part in tower.parts for form in part.forms
+        with progress.step("stages"):
+            stages = self._judge_stages(reference, towers, corpora, found_indexes)
+        written = [
+            *self.draft.steps,
+            *[entry.file for entry in keys.values()],
+            *_forms_of(towers),
         ]
-        written = [*self.draft.steps, *(entry.file for entry in keys.values()), *forms]
         complete = Manifest(
             model=self.job.model,
             version=prepared.version,
@@ -217,6 +220,7 @@ class _Bundle:
             contexts=contexts,
             indexes=found_indexes,
             lists=lists,
+            stages=stages,
             warm_up=warm_up,
             changes_included=None if self.changes is None else self.changes.sequence,
             verification=manifest.Verification(
@@ -561,6 +565,39 @@ class _Bundle:
             self.notes.append(note)
         return entry
 
+    def _judge_stages(
+        self,
+        reference: Reference,
+        towers: Mapping[str, manifest.Tower],
+        corpora: Mapping[str, manifest.Corpus],
+        found_indexes: Mapping[str, manifest.Index],
+    ) -> dict[str, manifest.Stage]:
+        """Returns the stages with what was measured of them."""
+        if not self.job.stages:
+            return {}
+        examples = reference.examples
+        judge = StageJudge(
+            base=self.directory,
+            features=self.prepared.entries,
+            reader=reference.features,
+            towers=towers,
+            corpora=corpora,
+            examples=examples.columns,
+            count=examples.n,
+            representative=self.job.verify.examples is not None,
+        )
+        queries = {
+            name: query_vectors(
+                reference, self.directory, towers[index.query_tower], reference.features
+            )
+            for name, index in found_indexes.items()
+        }
+        stages = {}
+        for name, part in self.job.stages.items():
+            stages[name], notes = judge.judge(name, part, found_indexes, queries)
+            self.notes += notes
+        return stages
+
     def _write_codes(
         self, name: str, part: IndexPart, corpus: manifest.Corpus, vectors_file: str, dim: int
     ) -> bool:
@@ -612,3 +649,10 @@ class _Bundle:
         built = (self.directory / config).read_bytes()
         files = [file for file in self.stage.digests(place) if file.path != config]
         self.stage.finish(step, key, built.hex(), files)
+
+
+def _forms_of(towers: Mapping[str, manifest.Tower]) -> list[str]:
+    """Returns the paths of the forms of towers, and of their parts."""
+    forms = [form.path for tower in towers.values() for form in tower.forms]
+    parts = [part for tower in towers.values() for part in tower.parts]
+    return [*forms, *[form.path for part in parts for form in part.forms]]

@@ -17,6 +17,7 @@ from export.checkpoint.reader import SMALL_BYTES_MAX, Checkpoint
 from export.corpora.files import locate_corpus, matching_files
 from export.corpora.lists import columns_of
 from export.corpora.size_estimates import IndexForecast, forecast_index
+from export.corpora.stages import check_stage, required_inputs
 from export.errors import NotConvertible, UsageError
 from export.front_end.finite_weights import check_finite_weights
 from export.front_end.interface import PartitionedModel, TracedTower
@@ -265,6 +266,7 @@ def prepare(
     check_vectors(traced.spec, job)
     check_candidate_inputs(traced.spec, opened.entries)
     _check_corpus_features(job, traced.spec)
+    _check_stages(job, traced.spec, opened.entries)
     check_formulas(job, traced.spec)
     writing = {
         table.name: _writing(job.tables.get(table.name, TablePart()), job.output.tables == "link")
@@ -403,3 +405,17 @@ def _check_corpus_features(job: ExportJob, model: ModelSpec) -> None:
                 f"tower {part.candidate_tower!r} of index {name!r} reads; add it, as in features = "
                 f'{{ {missing[0]} = "COLUMN" }}, or set features.{missing[0]}.default'
             )
+
+
+def _check_stages(
+    job: ExportJob, model: ModelSpec, features: Mapping[str, manifest.Feature]
+) -> None:
+    """Checks that corpora have all that stages need of candidates."""
+    required = {
+        name: required_inputs(
+            [source for tensor in tower.inputs for source in tensor.sources], features
+        )
+        for name, tower in model.towers.items()
+    }
+    for name, part in job.stages.items():
+        check_stage(name, part, required, job.corpora)

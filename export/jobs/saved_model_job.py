@@ -248,7 +248,7 @@ def run_inline(
 
 def _left_out(job: ExportJob) -> Iterator[str]:
     """Yields notes on what a recipe has and a SavedModel has not."""
-    beyond = [what for what in ("corpora", "indexes", "lists") if getattr(job, what)]
+    beyond = [what for what in ("corpora", "indexes", "lists", "stages") if getattr(job, what)]
     if beyond:
         yield f"{' and '.join(beyond)} of the recipe are not part of a SavedModel"
     fitted = [name for name, part in job.inputs.items() if part.pad is not None or part.keep]

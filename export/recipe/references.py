@@ -33,6 +33,39 @@ def check_references(job: ExportJob) -> None:
                 f"be one of its outputs: {', '.join(outputs)}"
             )
         formula_names(name, part, outputs)
+    _check_stages(job)
+
+
+def _check_stages(job: ExportJob) -> None:
+    """Checks the towers of stages."""
+    ranking = [name for name, part in job.towers.items() if part.role == "ranking"]
+    for name, part in job.stages.items():
+        for where, tower in ((f"stages.{name}", name), (f"stages.{name}.tower", part.tower)):
+            if tower not in ranking:
+                raise UsageError(
+                    f"{where} names {tower!r}{_nearest(tower, ranking)}; the recipe's towers with "
+                    f"role = 'ranking': {', '.join(ranking) or 'none'}"
+                )
+        if part.tower == name:
+            raise UsageError(
+                f"stages.{name}.tower names {name!r} itself; a cheaper ranking tower was expected"
+            )
+        if part.tower in job.stages:
+            raise UsageError(
+                f"stages.{name}.tower names {part.tower!r}, and stages.{part.tower} comes before "
+                "it; a tower without a stage of its own was expected, since one stage comes before "
+                "a ranking"
+            )
+        if not job.corpora:
+            raise UsageError(
+                f"stages.{name}: the recipe has no corpora, whose candidates the stage chooses; "
+                "leave it out, or add a corpus"
+            )
+        if part.recall.value is not None and job.verify.examples is None:
+            raise UsageError(
+                f"stages.{name}.recall.value is a limit, which needs real contexts: name a file of "
+                "raw examples as verify.examples, or leave the limit out"
+            )
 
 
 def formula_names(tower: str, part: TowerPart, outputs: Collection[str]) -> frozenset[str]:

@@ -484,6 +484,57 @@ class IndexPart(Part):
     """
 
 
+class StageRecallPart(Part):
+    """How much of what a ranking tower finds best the stage before it keeps. It is measured on the
+    examples of `verify`, and on the nearest candidates of each index whose corpus the tower can
+    rank.
+    """
+
+    k: PositiveInt | None = None
+    """Number of the best candidates of the ranking tower that are looked for among those that the
+    stage keeps. Default: 10, or `keep` if it is less.
+    """
+    value: float | None = Field(default=None, gt=0, le=1)
+    """Minimum share of these that the stage keeps. If it is not reached, nothing is published.
+    Requires `verify.examples`. Default: measured and reported, without a minimum.
+    """
+    pool_size: PositiveInt | None = None
+    """Number of candidates from which the stage keeps some: the `pool_size` that requests have.
+    Default: 10 times `keep`.
+    """
+    contexts: PositiveInt = 100
+    """Maximum number of examples whose contexts are taken."""
+
+
+class StagePart(Part):
+    """A stage before the ranking tower NAME in `recommend`: a cheaper ranking tower scores all
+    retrieved candidates, and the best go on to NAME.
+    """
+
+    tower: Name
+    """The cheaper ranking tower. Its `formula`, or else its `result`, orders the candidates."""
+    keep: PositiveInt
+    """Number of candidates of each context that go on. A request can have another number, or leave
+    the stage out.
+    """
+    recall: StageRecallPart = StageRecallPart()
+    """Recall that the stage must reach."""
+
+    @model_validator(mode="after")
+    def _measurable(self) -> StagePart:
+        if self.recall.k is not None and self.recall.k > self.keep:
+            raise ValueError(
+                f"'recall.k' is {self.recall.k}, more than 'keep', which is {self.keep}; the stage "
+                "cannot keep that many"
+            )
+        if self.recall.pool_size is not None and self.recall.pool_size <= self.keep:
+            raise ValueError(
+                f"'recall.pool_size' is {self.recall.pool_size}, at most 'keep', which is "
+                f"{self.keep}; a stage keeps all of such a pool"
+            )
+        return self
+
+
 class TrainedIdsPart(Part):
     """Ids that occur in training, of a feature; or rows of a table. A file name stands for `file`
     alone.
@@ -648,6 +699,10 @@ class ExportJob(Part):
     """Indexes for retrieval."""
     lists: dict[Name, ListPart] = {}
     """Lists of candidates that recommendations can draw from."""
+    stages: dict[Name, StagePart] = {}
+    """Cheaper ranking towers that come before others in recommendations, by the name of the ranking
+    tower that they come before.
+    """
     verify: VerifyPart = VerifyPart()
     """What to verify before the bundle is published."""
     warm_up: WarmUpPart = WarmUpPart()

@@ -64,6 +64,7 @@ def unverified(manifest: Manifest, recorded: Collection[str] = ()) -> tuple[str,
         *_rows(manifest),
         *_decoding(manifest),
         *_recall(manifest),
+        *_stages(manifest),
     )
 
 
@@ -117,6 +118,24 @@ def _recall(manifest: Manifest) -> Iterator[str]:
     if invented:
         reason = "no real examples (verify.examples)"
         yield f"the recall for real queries ({_names(invented)}): {reason}"
+
+
+def _stages(manifest: Manifest) -> Iterator[str]:
+    """Yields the stages of which nothing, or nothing about real contexts, was measured."""
+    unmeasured = [stage.tower for stage in manifest.stages.values() if not stage.recall]
+    if unmeasured:
+        yield (
+            f"what stages drop of the best candidates ({_names(unmeasured)}): no index has pools "
+            "of which they keep a part"
+        )
+    invented = [
+        stage.tower
+        for stage in manifest.stages.values()
+        if any(not recall.representative for recall in stage.recall.values())
+    ]
+    if invented:
+        reason = "no real examples (verify.examples)"
+        yield f"what stages keep for real contexts ({_names(invented)}): {reason}"
 
 
 def _names(names: Iterable[str]) -> str:

@@ -57,7 +57,8 @@ def test_recipe_of_the_docs_is_a_valid_one(tmp_path: Path) -> None:
         (
             "zzz = 1",
             "unknown key 'zzz'; known here: checkpoint, code, contexts, corpora, features, "
-            "indexes, inputs, lists, model, output, tables, towers, verify, vocabularies, warm_up",
+            "indexes, inputs, lists, model, output, stages, tables, towers, verify, "
+            "vocabularies, warm_up",
         ),
         (
             "verify.zzz = 1",
