@@ -18,7 +18,7 @@ from tests.service.running import RunningService
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("service/", "bundle/", "runtime/")
-MAX_MODULES = 15
+MAX_MODULES = 16
 BODIES: dict[str, Any] = {
     "rank": {"context": {"user": 5}, "candidate_ids": [1000, 1007]},
     "retrieve": {"k": 2, "context": {"user": 5}},
@@ -62,7 +62,7 @@ def trace() -> Iterator[Trace]:
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_request_passes_through_at_most_15_modules_of_the_service(
+def test_request_passes_through_at_most_16_modules_of_the_service(
     name: str,
     trace: Trace,
     write: Callable[..., Any],

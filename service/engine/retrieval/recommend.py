@@ -223,9 +223,10 @@ async def _pass_stage(
     if not needed.size:
         return Staged.of_retrieval(pool)
     pace = chooser.pace(int(needed.size), execution)
-    left_s = execution.left_s
+    left_s = execution.least_left_s
     expected_s = pace.expected_s
     if expected_s * MARGIN > left_s:
+        execution.check_alone()
         pace.dropped()
         reason = (
             f"stage {stage.name!r} is left out: {left_s * 1000:.0f} ms remained, and it takes "
@@ -245,6 +246,7 @@ async def _pass_stage(
     try:
         scores, _ = await chooser.score(candidates, None, execution)
     except CandidatesNotFinite as problem:
+        execution.check_alone()
         reasons = (_left_out(problem, candidates.pool.neighbors),)
         finite = problem.kept(needed.size)
         lost = np.delete(needed, finite)
