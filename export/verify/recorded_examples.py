@@ -235,48 +235,63 @@ class RecordTable:
         return request.columns.get(name)
 
     def _add_input(self, source: SentInput, columns: dict[str, list[Any]]) -> None:
-        """Adds the column of an input, and of its weights if any record has some."""
+        """Adds the column of an input, and of its weights if it has some."""
         values: list[Any] = []
         weights: list[list[float]] = []
-        has_weights = False
         for where, request in self._requests:
-            rows = self._sent(source, request)
-            sent_weights = next(
-                (request.columns[name] for name in source.weight_names if name in request.columns),
-                None,
-            )
-            has_weights |= sent_weights is not None
-            if rows is None:
-                rows = self._missing(source, where, request)
-                sent_weights = None
-            for position, row in enumerate(rows):
-                fitted = self._fitted(source, row, where)
-                value: Any = fitted
+            for row, row_weights in self._weighted_rows(source, where, request):
+                value: Any = row
                 if source.is_single:
-                    (value,) = fitted
+                    (value,) = row
                 values.append(value)
-                row_weights = _default_weights(source, fitted, is_sent=fitted is row)
-                if sent_weights is not None and fitted is row:
-                    row_weights = sent_weights[position]
-                    _check_weights(source, fitted, row_weights, where)
                 weights.append(row_weights)
         columns[source.name] = values
-        if has_weights:
+        if source.weights:
             columns[source.weights] = weights
 
+    def _weighted_rows(
+        self, source: SentInput, where: str, request: ServedRequest
+    ) -> Iterator[tuple[list[Any], list[float]]]:
+        """Yields the values of each example of a record, and their weights: 1 if none were sent."""
+        rows = self._sent(source, request)
+        weights_name = next((name for name in source.weight_names if name in request.columns), "")
+        if rows is None and weights_name:
+            raise UsageError(
+                f"{where} has {weights_name!r}, and no {source.name!r} that it weights"
+            )
+        if rows is None:
+            rows = self._missing(source, where, request)
+        for position, row in enumerate(rows):
+            if self._takes_default(source, row):
+                assert source.default is not None  # noqa: S101 - else it is no default
+                yield source.default
+                continue
+            self._check_row(source, row, where)
+            weights = [1.0] * len(row)
+            if weights_name:
+                weights = request.columns[weights_name][position]
+                _check_weights(source, row, weights, where)
+            yield row, weights
+
     def _missing(self, source: SentInput, where: str, request: ServedRequest) -> Rows:
-        """Returns what stands for an input that a record does not have."""
+        """Returns the rows of an input that a record does not have."""
         if source.size is None and not request.needs_all:
             return [[]] * request.rows
         if source.default is None:
             raise _lacks(source, where, request)
         return [source.default.values] * request.rows
 
-    def _fitted(self, source: SentInput, row: list[Any], where: str) -> list[Any]:
-        """Returns the values of an example, or the default of an input that it lacks."""
+    def _takes_default(self, source: SentInput, row: list[Any]) -> bool:
+        """Returns whether the default stands for an example: the whole input, or its values, are
+        missing.
+        """
+        if source.default is None:
+            return False
+        return row is source.default.values or (source.size is not None and not row)
+
+    def _check_row(self, source: SentInput, row: list[Any], where: str) -> None:
+        """Checks the number and the types of the values of an example."""
         if source.size is not None and len(row) != source.size:
-            if not row and source.default is not None:
-                return source.default.values
             raise UsageError(
                 f"{where}, {source.name!r} has {len(row)} values in an example; {source.size} were "
                 "expected"
@@ -285,7 +300,6 @@ class RecordTable:
             if type(value) not in _TAKEN[source.dtype]:
                 kind = _KINDS[type(value)]
                 raise UsageError(f"{where}, {source.name!r} is {kind}; {source.dtype} was expected")
-        return row
 
     def _other(self, name: str, where: str, request: ServedRequest) -> list[Any]:
         if name.startswith(RESPONSE):
@@ -312,12 +326,6 @@ def _lacks(source: SentInput, where: str, request: ServedRequest) -> UsageError:
         f"{where} has no {source.name!r}, which has no default; it has "
         f"{', '.join(sorted(request.columns))}"
     )
-
-
-def _default_weights(source: SentInput, values: list[Any], *, is_sent: bool) -> list[float]:
-    if source.default is not None and not is_sent:
-        return source.default.weights
-    return [1.0] * len(values)
 
 
 def _check_weights(source: SentInput, values: list[Any], weights: list[Any], where: str) -> None:

@@ -139,18 +139,19 @@ def read(
     count: int = 9,
     labels: Mapping[str, str] | None = None,
     recorded: Mapping[str, str] | None = None,
+    entries: Mapping[str, Any] = PAGES,
 ) -> Examples:
     labels = labels or {}
     recorded = recorded or {}
     table = read_record_table(
         [path],
         record_format,
-        sent_inputs(MODEL, PAGES, MODEL.inputs),
+        sent_inputs(MODEL, entries, MODEL.inputs),
         [*labels.values(), *recorded.values()],
         count,
         [NEIGHBORS, *unread_tensors(["unread"])],
     )
-    return examples_of_table(table, path, MODEL, PAGES, labels, recorded)
+    return examples_of_table(table, path, MODEL, entries, labels, recorded)
 
 
 def assert_rows(examples: Examples) -> None:
@@ -255,6 +256,21 @@ def test_input_with_a_default_takes_it_where_a_request_lacks_it(write: Write) ->
     assert examples.columns["age"].values.tolist() == [30, 1]
 
 
+def test_default_of_a_list_has_weights(write: Write) -> None:
+    default = {"ids": [7], "weights": [0.25]}
+    seen = PAGES["seen"].model_copy(update={"default": default})
+    lacking = without(RAGGED, *(name for name in RAGGED if name.startswith("seen")))
+    path = write(predict(RAGGED), predict(lacking))
+    column = read(path, "prediction-log", entries={**PAGES, "seen": seen}).columns["seen"]
+    assert column.weights is not None
+    assert column.values.tolist() == [5, 6, 7, 7]
+    assert column.weights.tolist() == [0.5, 2.0, 0.25, 0.25]
+    without_weights = without(RAGGED, "seen_weights", "seen_weights_1")
+    weights = read(write(predict(without_weights)), "prediction-log").columns["seen"].weights
+    assert weights is not None
+    assert weights.tolist() == [1.0, 1.0]
+
+
 def test_list_that_an_example_of_training_lacks_is_empty(write: Write) -> None:
     rows = [ROW, without(ROW, "seen", "seen_weights")]
     seen = read(write(*map(example, rows)), "tf-example").columns["seen"]
@@ -326,6 +342,11 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
         "record 2, input 'seen': flat values and row splits",
     ),
     "weights": ("tf-example", example({**ROW, "seen_weights": [1.0]}), "2 values and 1 weights"),
+    "weights alone": (
+        "tf-example",
+        example(without(ROW, "seen")),
+        "record 2 has 'seen_weights', and no 'seen' that it weights",
+    ),
     "scalar": ("prediction-log", predict({**RAGGED, "user": b"ann"}), "'user' is a scalar"),
     "not UTF-8": ("tf-example", example({**ROW, "user": [b"\xff"]}), "'user': b'\\xff' is no UTF"),
 }
