@@ -383,6 +383,10 @@ class _Bundle:
         towers = {"towers": self.job.towers, "indexes": self.job.indexes}
         key = StepKey(file, read | towers, files=[source])
         size = self.draft.do(Step(key, int, partial(writer.write, source, self.directory / file)))
+        self.notes.append(
+            f"a service computes {size} requests of {source.name} before it serves the bundle, "
+            "which contains them"
+        )
         return manifest.WarmUpRequests(file=file, size=size)
 
     def _write_store(

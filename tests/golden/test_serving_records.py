@@ -192,7 +192,8 @@ def project(team: Team) -> Path:
 
 @pytest.fixture(scope="module")
 def service(project: Path) -> Iterator[RunningService]:
-    export(project, 1)
+    published = export(project, 1)
+    assert any("7 requests of tf_serving_warmup_requests" in note for note in published.notes)
     running = RunningService(project.parent / "bundles", protocols=("tensorflow-serving",))
     yield running
     running.close()
