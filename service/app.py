@@ -43,10 +43,10 @@ from service.request_log.record import RequestLog
 from service.request_log.replay import Replay
 from service.resources import compute_threads, resident_bytes
 from service.security.tls import Certificates
+from service.serving_records.recordings import read_recordings
+from service.serving_records.warm_up import compute_requests
 from service.shards import servicer
 from service.shards.router import Shards
-from service.tensorflow_serving.recordings import read_recordings
-from service.tensorflow_serving.warm_up import compute_requests
 from service.versions.lifecycle import VersionManager
 from service.versions.loader import Loader
 from service.versions.poller import Poller

@@ -122,7 +122,7 @@ def _check(settings: ServiceSettings) -> None:
     from service.request_log.record import check_writable
     from service.security.tls import Certificates
     from service.security.tokens import TokenStore
-    from service.tensorflow_serving.recordings import check_readable
+    from service.serving_records.recordings import check_readable
 
     TokenStore.of(settings.tokens)
     TokenStore.of(settings.admin_tokens, "admin_tokens")

@@ -22,7 +22,7 @@ from export.jobs.saved_model_job import prepare_inline
 from export.jobs.warm_up import WarmUpWriter, locate_requests
 from export.recipe.schema import OutputPart, WarmUpPart, read_recipe
 from export.recipe.settings import ExportSettings
-from service.tensorflow_serving.logged_requests import read_prediction_log
+from service.serving_records.logged_requests import read_prediction_log
 from tests.export.movies_job import MOVIE_IDS, Recipe, changed, export, recipe_of, write_project
 from tests.service.running import RunningService
 

@@ -17,7 +17,7 @@ from bundle.storage.tfrecords import READ_ERRORS, read_records
 from service.config import ServiceSettings
 from service.errors import SHARD_FAILURES
 from service.observability import logging
-from service.tensorflow_serving.logged_requests import (
+from service.serving_records.logged_requests import (
     NoRequest,
     compute_bound,
     read_prediction_log,

@@ -21,9 +21,9 @@ from service.config import ServiceSettings, SettingsError
 from service.engine.calls import Ranking
 from service.request_log.record import read_newest, record_directory
 from service.request_log.replay import Replay
-from service.tensorflow_serving import recordings, warm_up
+from service.serving_records import recordings, warm_up
+from service.serving_records.recordings import check_readable, read_recordings
 from service.tensorflow_serving.protocol import PREDICTION_SERVICE
-from service.tensorflow_serving.recordings import check_readable, read_recordings
 from tests.bundles.small import SmallBundle
 from tests.bundles.tfrecords import record, write_records
 from tests.e2e.process import until

@@ -13,7 +13,7 @@ from bundle.storage.tfrecords import READ_ERRORS, read_records
 from service.config import ServiceSettings, SettingsError
 from service.observability import logging
 from service.request_log.record import BODY_BYTES_MAX
-from service.tensorflow_serving.logged_requests import (
+from service.serving_records.logged_requests import (
     LoggedRequest,
     NoRequest,
     read_elwc,
