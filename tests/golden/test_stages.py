@@ -138,7 +138,8 @@ class Project:
         return scores
 
     def nearest(self, user: int, count: int) -> NDArray[np.int64]:
-        users, films = self.model.users.embeddings, self.model.films.embeddings
+        users = self.model.users.embeddings
+        films = self.model.films.embeddings
         products = films.numpy() @ users.numpy()[user]
         return np.argsort(-products)[:count]
 
@@ -198,12 +199,12 @@ def test_manifest_and_reports_have_the_recall_of_the_stage(
     assert (recall.k, recall.contexts, recall.pool_size) == (5, USERS, 40)
     assert recall.representative
     assert published_json(published)["stages"]["deep"]["tower"] == "quick"
-    shown = f"recall@5 {recall.value:.4f}"
+    text = f"recall@5 {recall.value:.4f}"
     printed = io.StringIO()
     Console(file=printed, width=200).print(published_report(published))
-    assert shown in printed.getvalue()
+    assert text in printed.getvalue()
     drawn = draw_bundle(published.manifest, "bundle")
-    assert f"stage quick: keeps 12 candidates of each context for deep, {shown}" in "".join(
+    assert f"stage quick: keeps 12 candidates of each context for deep, {text}" in "".join(
         drawn.stores
     )
     (details,) = clients[0].model("films").stages
