@@ -25,9 +25,10 @@ from runtime.exact import normalised
 Vectors = NDArray[np.float32]
 Codes = NDArray[np.uint8]
 
-_DIMS_PER_CODE = 2
+# faiss compares codes of 4 bits in registers, and no others.
 _CODE_BITS = 4
 _CENTROIDS = 1 << _CODE_BITS
+_DIMS_PER_CODE = 2
 
 
 class CodeBook:
@@ -70,6 +71,7 @@ class CodeBook:
         pairs = _pairs(dim)
         if distance == "cosine":
             sample = normalised(sample)
+        # faiss finds no more centroids than vectors, so that a small sample is repeated.
         sample = np.resize(sample, (max(_CENTROIDS, len(sample)), dim))
         quantizer = faiss.ProductQuantizer(pairs * _DIMS_PER_CODE, pairs, _CODE_BITS)
         quantizer.cp.min_points_per_centroid = 1  # otherwise faiss warns of a small sample
@@ -111,12 +113,13 @@ class CodeBook:
     def pack(self, codes: Codes) -> PackedCodes:
         """Returns [n, code_bytes] uint8 codes in the order in which they are compared."""
         quantizer = self._quantizer
-        plain = faiss.IndexPQ(quantizer.d, quantizer.M, _CODE_BITS, self._metric)
-        plain.pq = quantizer
-        plain.is_trained = True
-        plain.ntotal = len(codes)
-        faiss.copy_array_to_vector(codes.ravel(), plain.codes)
-        return PackedCodes(faiss.IndexPQFastScan(plain), self._padding)
+        # faiss packs the codes of an index that it has not filled itself, if all members are set.
+        unpacked = faiss.IndexPQ(quantizer.d, quantizer.M, _CODE_BITS, self._metric)
+        unpacked.pq = quantizer
+        unpacked.is_trained = True
+        unpacked.ntotal = len(codes)
+        faiss.copy_array_to_vector(codes.ravel(), unpacked.codes)
+        return PackedCodes(faiss.IndexPQFastScan(unpacked), self._padding)
 
 
 class PackedCodes:
@@ -150,9 +153,10 @@ class PackedCodes:
           [m] int64 positions among the vectors, best first by their codes.
         """
         queries = _padded(query[np.newaxis], self._padding)
-        _, places = self._index.search(queries, min(count, self.size))
-        found: NDArray[np.int64] = places[0]
-        return found[found >= 0]
+        _, positions_by_query = self._index.search(queries, min(count, self.size))
+        positions: NDArray[np.int64] = positions_by_query[0]
+        # faiss fills the end of a short list with -1.
+        return positions[positions >= 0]
 
 
 class VectorCodes:
@@ -187,6 +191,7 @@ class VectorCodes:
 
 
 def _pairs(dim: int) -> int:
+    """Returns how many pairs of dims have a code; the last one may be half a pair."""
     return (dim + 1) // _DIMS_PER_CODE
 
 
@@ -199,8 +204,8 @@ def _padded(vectors: Vectors, padding: int) -> Vectors:
 
 def _check_size(path: Path, expected: int) -> None:
     try:
-        found = path.stat().st_size
+        size = path.stat().st_size
     except OSError as problem:
         raise IndexUnreadable(f"{path.name} cannot be read: {problem}") from problem
-    if found != expected:
-        raise IndexUnreadable(f"{path.name} has {found} bytes; {expected} were expected")
+    if size != expected:
+        raise IndexUnreadable(f"{path.name} has {size} bytes; {expected} were expected")

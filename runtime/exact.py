@@ -20,11 +20,12 @@ from runtime.vectors import VectorFile
 Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 Subset = NDArray[np.integer[Any]]
-Each = Callable[[int, Callable[[int], None]], None]
+RunEach = Callable[[int, Callable[[int], None]], None]
 """Calls a function with every number below another, in any order, from any threads; returns once
 all calls have.
 """
 _BLOCK_BYTES = 8 << 20
+"""Vectors scored at a time where all are."""
 _CACHED_BYTES = 1 << 20
 """Vectors scored at a time where few are: they stay in the processor's cache."""
 _SORTED_MAX = 512
@@ -51,7 +52,8 @@ class ExactIndex:
 
         Args:
           vectors: [size, dim] float32.
-          distance: cosine scales both sides to length 1; a vector of zeros scores 0.
+          distance: The distance; cosine scales both sides to length 1, and a vector of zeros has
+            the score 0.
         """
         self._vectors = vectors
         self._distance = distance
@@ -66,21 +68,23 @@ class ExactIndex:
         queries: Vectors,
         k: int,
         positions_allowed: NDArray[np.integer[Any]] | None = None,
-        run_each: Each | None = None,
+        run_each: RunEach | None = None,
     ) -> tuple[Positions, Vectors]:
         """Finds the k nearest of all vectors, or of some.
 
         Args:
           queries: [n, dim] float32.
-          k: neighbors wanted per query.
-          positions_allowed: [m], distinct; None: all.
+          k: The number of neighbors of each query.
+          positions_allowed: [m] positions of the vectors to score, distinct; None: all.
           run_each: Has every block scored, perhaps by several threads; None: one after the other.
             The result is the same.
+
         Returns:
-          positions [n, k] int64 and scores [n, k] float32, best first; past the end of what is
-          there -1 and -inf. Scores beyond float32 are infinities.
+          [n, k] int64 positions and [n, k] float32 scores, best first. If there are fewer vectors,
+          the end is filled with -1 and -inf. Scores beyond float32 are infinities.
+
         Raises:
-          InvalidInput: the queries have another shape or hold NaN or infinities, or k is below 1.
+          InvalidInput: The queries have another shape or hold NaN or infinities, or k is below 1.
         """
         check_queries(queries, self.dim, k)
         queries = self._prepared(queries)
@@ -101,16 +105,16 @@ class ExactIndex:
                 positions = positions_allowed[first : first + block_rows]
                 scores = self._scored(queries, positions)
             highest = scores.max(axis=1)
-            if np.isnan(
-                highest
-            ).any():  # infinities of both signs met: ranked first, so that the caller sees it
+            if np.isnan(highest).any():
+                # Infinities of both signs met. They are ranked first, so that the caller sees them.
                 scores[np.isnan(scores)] = np.inf
-            hopeless = highest < best_scores[:, -1]
-            for row in np.flatnonzero(~hopeless):
+            is_hopeless = highest < best_scores[:, -1]
+            for row in np.flatnonzero(~is_hopeless):
                 best = _largest(scores[row], positions, k)
                 with merging:
                     merged_scores = np.concatenate([best_scores[row], scores[row, best]])
                     merged = np.concatenate([best_positions[row], positions[best]])
+                    # Of equal scores, places that are still empty come last.
                     order = np.lexsort((merged, merged < 0, -merged_scores))[:k]
                     best_scores[row] = merged_scores[order]
                     best_positions[row] = merged[order]
@@ -127,6 +131,7 @@ class ExactIndex:
         return scores
 
     def _prepared(self, queries: Vectors) -> Vectors:
+        """Returns the queries as they are scored."""
         queries = np.ascontiguousarray(queries, np.float32)
         if self._distance == "cosine":
             return normalised(queries)
@@ -153,10 +158,10 @@ def _known_lengths(lengths: Vectors, rows: slice | Subset, vectors: Vectors) -> 
     """Returns the lengths of the vectors in some rows; those of zeros are 1.
 
     Args:
-      lengths: [size] of all vectors; those still unknown are 0, and are written. Threads that do
-        so at a time write the same.
-      rows: [m] of them.
-      vectors: [m, dim] that lie there.
+      lengths: [size] lengths of all vectors; those still unknown are 0, and are written. Threads
+        that do so at the same time write the same.
+      rows: The [m] rows.
+      vectors: [m, dim] float32, the vectors there.
     """
     row_lengths: Vectors = lengths[rows]
     if row_lengths.size and not row_lengths.all():
@@ -174,9 +179,11 @@ def rank_exactly(
     Args:
       vectors: [size, dim] float32, in one piece; may be mapped from a file.
       query: [dim] float32; for cosine, of length 1.
-      positions: [m] of the candidates, each below size.
-      k: at least 0.
-      distance: cosine divides by the vectors' lengths; a vector of zeros scores 0.
+      positions: [m] positions of the candidates, below size.
+      k: The number of candidates to pick, at least 0.
+      distance: The distance; cosine divides by the vectors' lengths, and a vector of zeros has the
+        score 0.
+
     Returns:
       [k] int64 positions and [k] float32 scores, larger is better, best first; of equals the
       smaller position first. A score depends on nothing but its vector and the query.
@@ -218,7 +225,7 @@ def scores_of_rows(rows: Vectors, queries: Vectors, distance: Distance) -> Vecto
     Args:
       rows: [m, dim] float32, which are overwritten.
       queries: [dim] float32, the query of all rows, or [m, dim] float32, that of each row.
-      distance: As of `rank_exactly`.
+      distance: The distance, see `rank_exactly`.
     """
     scores: Vectors
     if distance == "squared_l2":
@@ -368,7 +375,7 @@ def _products(vectors: Vectors, queries: Vectors) -> Vectors:
 
 
 def _not_below(keys: Vectors, k: int, floor: float) -> Positions | None:
-    """Returns the places of the keys that are not below a floor; None: they are many, or not all
+    """Returns the indices of the keys that are not below a floor; None: they are many, or not all
     keys are numbers.
     """
     if not math.isfinite(floor) or not math.isfinite(keys.sum()):
@@ -380,7 +387,7 @@ def _not_below(keys: Vectors, k: int, floor: float) -> Positions | None:
 
 
 def _contenders(keys: Vectors, k: int, margin: float) -> Positions:
-    """Returns the places of the k largest keys, and of those that may be as large but
+    """Returns the indices of the k largest keys, and of those that may be as large but
     for rounding.
     """
     if k >= keys.size:
@@ -402,6 +409,7 @@ def _reached(keys: Vectors, k: int) -> float:
 
 
 def _in_turn(count: int, call: Callable[[int], None]) -> None:
+    """Calls a function with every number below `count`."""
     for number in range(count):
         call(number)
 
@@ -418,7 +426,7 @@ def check_queries(queries: Vectors, dim: int, k: int) -> None:
     """Checks queries against an index.
 
     Raises:
-      InvalidInput: they are not [n, dim], hold NaN or infinities, or k is below 1.
+      InvalidInput: They are not [n, dim], hold NaN or infinities, or k is below 1.
     """
     if queries.ndim != 2 or queries.shape[1] != dim:
         raise InvalidInput(
@@ -426,16 +434,18 @@ def check_queries(queries: Vectors, dim: int, k: int) -> None:
         )
     if k < 1:
         raise InvalidInput(f"k is {k}; at least 1 was expected")
-    finite = np.isfinite(queries)
-    if np.count_nonzero(finite) < finite.size:  # counting is much cheaper than all()
-        row = int(np.argmin(finite.all(axis=1)))
+    is_finite = np.isfinite(queries)
+    if np.count_nonzero(is_finite) < is_finite.size:  # counting is much cheaper than all()
+        row = int(np.argmin(is_finite.all(axis=1)))
         raise InvalidInput(
             f"query vector {row} holds NaN or an infinity; finite numbers were expected"
         )
 
 
 def _largest(scores: Vectors, positions: Positions, k: int) -> Positions:
-    # Places of the k largest; where the k-th score is shared, those with the smallest positions.
+    """Returns the indices of the k largest scores. Of those that share the k-th score, it returns
+    the ones with the smallest positions.
+    """
     if scores.size <= k:
         return np.arange(scores.size)
     threshold = np.partition(scores, scores.size - k)[scores.size - k]

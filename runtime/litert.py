@@ -33,7 +33,7 @@ class CompiledTower:
         """Reads and checks a flatbuffer.
 
         Raises:
-          TowerUnreadable: the file is missing, is no flatbuffer, or has no signature of inputs and
+          TowerUnreadable: The file is missing, is no flatbuffer, or has no signature of inputs and
             outputs by name.
         """
         self._name = path.name
@@ -45,8 +45,8 @@ class CompiledTower:
             ) from problem
         self._local = threading.local()
         runner = _Runner(self._name, self._content)
-        self._spare = [runner]
-        """For threads that have none yet."""
+        self._spare_runners = [runner]
+        """The runners that no thread has taken yet."""
         self.inputs = runner.inputs
         self.outputs = runner.outputs
 
@@ -60,33 +60,36 @@ class CompiledTower:
 
     def prepare_thread(self) -> None:
         """See Tower.prepare_thread."""
-        runner = _Runner(self._name, self._content)
-        if (own := getattr(self._local, "runner", None)) is not None:
-            runner.warm_up(own.shapes)
-        self._spare.append(runner)
+        spare_runner = _Runner(self._name, self._content)
+        runner_of_thread = getattr(self._local, "runner", None)
+        if runner_of_thread is not None:
+            spare_runner.warm_up(runner_of_thread.shapes)
+        self._spare_runners.append(spare_runner)
 
     def release_thread(self) -> None:
         """See Tower.release_thread."""
-        if (own := self._local.__dict__.pop("runner", None)) is not None:
-            self._spare.append(own)
+        runner = self._local.__dict__.pop("runner", None)
+        if runner is not None:
+            self._spare_runners.append(runner)
 
     def _runner(self) -> _Runner:
+        """Returns the runner of the calling thread."""
         try:
-            found: _Runner = self._local.runner
+            runner: _Runner = self._local.runner
         except AttributeError:
             try:
-                found = self._spare.pop()
+                runner = self._spare_runners.pop()
             except IndexError:
-                found = _Runner(self._name, self._content)
-            self._local.runner = found
-        return found
+                runner = _Runner(self._name, self._content)
+            self._local.runner = runner
+        return runner
 
 
 class _Runner:
     """One interpreter: belongs to one thread."""
 
-    _first: ClassVar = threading.Lock()
-    _first_done: ClassVar[bool] = False
+    _first_allocation: ClassVar = threading.Lock()
+    _has_allocated: ClassVar[bool] = False
 
     def __init__(self, name: str, content: bytes) -> None:
         self._name = name
@@ -110,8 +113,8 @@ class _Runner:
             (tensor.name, int(outputs[tensor.name]["index"])) for tensor in self.outputs
         ]
         self.shapes: list[tuple[int, ...]] | None = None
-        """Of the inputs that memory is planned for."""
-        self._empty = False
+        """The shapes of inputs for which memory is allocated."""
+        self._has_no_rows = False
         self._buffers: dict[str, Array] = {}
         self._batched = bool(self.inputs) and all(
             tensor.shape[:1] == (None,) and None not in tensor.shape[1:] for tensor in self.inputs
@@ -126,7 +129,7 @@ class _Runner:
         shapes = [value.shape for value in values]
         if shapes != self.shapes:
             self._resize(shapes)
-        if self._empty:
+        if self._has_no_rows:
             return {
                 tensor.name: np.empty([size or 0 for size in tensor.shape], tensor.dtype)
                 for tensor in self.outputs
@@ -145,8 +148,8 @@ class _Runner:
         if shapes is None:
             return
         zeros = {
-            one.name: np.zeros(shape, one.dtype)
-            for shape, one in zip(shapes, self.inputs, strict=True)
+            tensor.name: np.zeros(shape, tensor.dtype)
+            for shape, tensor in zip(shapes, self.inputs, strict=True)
         }
         # A tower may reject zeros that no client sends, such as a history without an id.
         with contextlib.suppress(ComputationFailed):
@@ -158,13 +161,16 @@ class _Runner:
             return {}
         if not self._buffers or len(next(iter(self._buffers.values()))) < n:
             self._buffers = {
-                one.name: np.empty((n, *_sizes(one.shape[1:])), one.dtype) for one in self.inputs
+                tensor.name: np.empty((n, *_sizes(tensor.shape[1:])), tensor.dtype)
+                for tensor in self.inputs
             }
         return {name: array[:n] for name, array in self._buffers.items()}
 
     def _resize(self, shapes: list[tuple[int, ...]]) -> None:
-        # Costs about 4 us for a small tower and keeps no memory but the largest batch's
-        # activations.
+        """Allocates memory for inputs of other shapes, which takes about 4 us for a small tower.
+        What remains allocated are the activations of the largest batch.
+        """
+        # None until all is well: after an error, the next run must not compute with these.
         self.shapes = None
         for tensor, shape in zip(self.inputs, shapes, strict=True):
             if not tensor.fits(shape):
@@ -172,8 +178,8 @@ class _Runner:
                     f"input {tensor.name!r} has shape {shape}; {shape_text(tensor.shape)} was "
                     "expected"
                 )
-        self._empty = any(0 in shape for shape in shapes)
-        if not self._empty:
+        self._has_no_rows = any(0 in shape for shape in shapes)
+        if not self._has_no_rows:
             try:
                 for index, shape in zip(self._input_indices, shapes, strict=True):
                     self._interpreter.resize_tensor_input(index, shape)
@@ -185,16 +191,17 @@ class _Runner:
         self.shapes = shapes
 
     def _allocate(self) -> None:
-        if _Runner._first_done:
+        if _Runner._has_allocated:
             self._interpreter.allocate_tensors()
             return
-        # Once in a process LiteRT prints to stderr, with no setting against it, that it made its
-        # XNNPACK delegate. A service's log is JSON lines there.
-        with _Runner._first, silenced():
+        # Once in a process, LiteRT prints to stderr that it created its XNNPACK delegate, and has
+        # no setting against that. The log of a service there is JSON lines.
+        with _Runner._first_allocation, silenced():
             self._interpreter.allocate_tensors()
-            _Runner._first_done = True
+            _Runner._has_allocated = True
 
     def _failure(self, values: Sequence[Array], problem: Exception) -> InvalidInput:
+        """Returns the error for a run that failed."""
         for tensor, value in zip(self.inputs, values, strict=True):
             if value.dtype.name != tensor.dtype:
                 return InvalidInput(
@@ -206,14 +213,14 @@ class _Runner:
 
 
 def _tensor(name: str, details: Mapping[str, Any]) -> Tensor:
-    # LiteRT leaves the signature of a shape empty where every size is known.
-    sizes = details["shape_signature"] if len(details["shape_signature"]) else details["shape"]
-    return Tensor(
-        name,
-        np.dtype(details["dtype"]).name,
-        tuple(None if size < 0 else int(size) for size in sizes),
-    )
+    sizes = details["shape_signature"]
+    if not len(sizes):
+        # LiteRT leaves it empty where every size is known.
+        sizes = details["shape"]
+    shape = tuple(int(size) if size >= 0 else None for size in sizes)
+    return Tensor(name, np.dtype(details["dtype"]).name, shape)
 
 
 def _sizes(shape: Sequence[int | None]) -> list[int]:
+    """Returns a shape whose sizes are all known, for mypy."""
     return [size or 0 for size in shape]

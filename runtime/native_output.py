@@ -28,15 +28,15 @@ def silenced() -> Iterator[None]:
     Streams of `own_stderr` are not affected.
     """
     try:
-        kept = os.dup(STDERR)
+        stderr_copy = os.dup(STDERR)
     except OSError:  # closed: nothing can be written to it
         yield
         return
-    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    os.dup2(nowhere, STDERR)
-    os.close(nowhere)
+    devnull = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(devnull, STDERR)
+    os.close(devnull)
     try:
         yield
     finally:
-        os.dup2(kept, STDERR)
-        os.close(kept)
+        os.dup2(stderr_copy, STDERR)
+        os.close(stderr_copy)

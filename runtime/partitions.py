@@ -55,22 +55,20 @@ def load_index(
         )
     if len(directories) == 1:
         return ScannIndex.load(directories[0], distance, vectors)
-    rows = rows or [each.rows for each in partition_rows(len(vectors), len(directories))]
+    if not rows:
+        rows = [partition.rows for partition in partition_rows(len(vectors), len(directories))]
     where = f"index {directories[0].parents[1].name!r}"
-    ends = list(accumulate(rows))
     if len(rows) != len(directories):
         raise IndexUnreadable(
             f"{where} has {len(directories)} partitions; {len(vectors)} vectors have {len(rows)}"
         )
-    return PartitionedIndex(
-        [
-            ScannIndex.load(
-                directory, distance, vectors[end - count : end], f"{where}, {directory.name}"
-            )
-            for directory, count, end in zip(directories, rows, ends, strict=True)
-        ],
-        vectors,
-    )
+
+    partitions = []
+    for directory, count, end in zip(directories, rows, accumulate(rows), strict=True):
+        own_vectors = vectors[end - count : end]
+        partition = ScannIndex.load(directory, distance, own_vectors, f"{where}, {directory.name}")
+        partitions.append(partition)
+    return PartitionedIndex(partitions, vectors)
 
 
 class PartitionedIndex(ScannIndex):
@@ -83,8 +81,8 @@ class PartitionedIndex(ScannIndex):
 
     def __init__(self, partitions: Sequence[ScannIndex], vectors: Vectors) -> None:
         """Takes indexes over ranges of rows that follow one another, and the vectors of all."""
-        one = partitions[0]
-        super().__init__(None, one.distance, len(vectors), one.dim, one.reorder, vectors)
+        first = partitions[0]
+        super().__init__(None, first.distance, len(vectors), first.dim, first.reorder, vectors)
         self.partitions = partitions
 
     def scored_candidates(
@@ -93,15 +91,18 @@ class PartitionedIndex(ScannIndex):
         """Finds `pool` candidates in every partition, and merges them by their scores; of equal
         scores, the smaller position comes first.
         """
-        positions = []
-        scores = []
-        first = 0
-        for each in self.partitions:
-            found, scored = each.scored_candidates(query, min(pool, each.size), leaves_to_search)
-            positions.append(found + np.uint32(first))
-            scores.append(scored)
-            first += each.size
-        merged = np.concatenate(positions)
-        keys = -np.concatenate(scores)
-        best = np.lexsort((merged, keys))[:pool]
-        return merged[best], -keys[best]
+        position_parts = []
+        score_parts = []
+        first_row = 0
+        for partition in self.partitions:
+            # A partition cannot know how many of the best are its own, so that each has them all.
+            count = min(pool, partition.size)
+            positions, scores = partition.scored_candidates(query, count, leaves_to_search)
+            position_parts.append(positions + np.uint32(first_row))
+            score_parts.append(scores)
+            first_row += partition.size
+
+        merged_positions = np.concatenate(position_parts)
+        merged_scores = np.concatenate(score_parts)
+        best = np.lexsort((merged_positions, -merged_scores))[:pool]
+        return merged_positions[best], merged_scores[best]

@@ -23,7 +23,7 @@ from runtime.errors import (
 from runtime.tower import SIGNATURE, Array, Device, Tensor, missing_input
 
 DEVICES: dict[Device, str] = {"cpu": "/device:CPU:0", "gpu": "/device:GPU:0"}
-"""As TensorFlow names them."""
+"""The names of devices in TensorFlow."""
 
 
 class SavedModelTower:
@@ -36,23 +36,23 @@ class SavedModelTower:
         takes seconds.
 
         Args:
-          path: its directory.
-          device: where its variables lie and its operations run, as TensorFlow names it.
+          path: The directory of the SavedModel.
+          device: TensorFlow's name of the device on which its variables lie and its operations run.
+
         Raises:
-          TowerUnreadable: the directory is missing, damaged, or has no signature `serving_default`.
+          TowerUnreadable: The directory is missing, damaged, or has no signature `serving_default`.
           LibraryMissing: TensorFlow is not installed.
         """
         missing = (
             f"tower {path.parent.name!r} has no compiled form, and TensorFlow, which runs its "
-            "SavedModel, is not "
-            "installed; run `pip install '.[savedmodel]'` in a checkout of rowcast, or export the "
-            "tower again with a compiled form"
+            "SavedModel, is not installed; run `pip install '.[savedmodel]'` in a checkout of "
+            "rowcast, or export the tower again with a compiled form"
         )
         self._tensorflow = tensorflow = _imported(missing)
         self._device = device
         try:
-            # The signature is of use only while the object that owns its variables lives. These lie
-            # on the device, and so does what is computed with them.
+            # The attribute keeps the variables alive: the signature alone does not. They lie on the
+            # device, and so does what is computed with them.
             with tensorflow.device(self._device):
                 self._loaded = tensorflow.saved_model.load(str(path))
         except (OSError, ValueError, tensorflow.errors.OpError) as problem:
@@ -67,9 +67,9 @@ class SavedModelTower:
         self._name = path.parent.name
         self._function = self._loaded.signatures[SIGNATURE]
         declared = self._function.structured_input_signature[1]
-        made = self._function.structured_outputs
+        outputs = self._function.structured_outputs
         self.inputs = tuple(_tensor(name, declared[name]) for name in sorted(declared))
-        self.outputs = tuple(_tensor(name, made[name]) for name in sorted(made))
+        self.outputs = tuple(_tensor(name, outputs[name]) for name in sorted(outputs))
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """See Tower.run."""
@@ -83,22 +83,21 @@ class SavedModelTower:
                 tensors = {name: tensorflow.constant(value) for name, value in values.items()}
                 results = self._function(**tensors)
         except (ValueError, TypeError, tensorflow.errors.OpError) as problem:
-            shapes = {name: f"{value.dtype}{list(value.shape)}" for name, value in values.items()}
-            declared = {
-                tensor.name: f"{tensor.dtype}{list(tensor.shape)}" for tensor in self.inputs
-            }
-            fit = all(_fits(values[tensor.name], tensor) for tensor in self.inputs)
-            kind = (
-                ComputationFailed
-                if fit and isinstance(problem, tensorflow.errors.OpError)
-                else InvalidInput
-            )
-            raise kind(
-                f"tower {self._name!r} failed on {shapes}; {declared} was expected"
-            ) from problem
+            raise self._failure(values, problem) from problem
         return {name: np.array(result.numpy()) for name, result in results.items()}
 
-    def buffers(self, n: int) -> Mapping[str, Array]:  # noqa: ARG002 - as of every tower
+    def _failure(self, values: Mapping[str, Array], problem: Exception) -> InvalidInput:
+        """Returns the error for a run that failed."""
+        shapes = {name: f"{value.dtype}{list(value.shape)}" for name, value in values.items()}
+        declared = {tensor.name: f"{tensor.dtype}{list(tensor.shape)}" for tensor in self.inputs}
+        message = f"tower {self._name!r} failed on {shapes}; {declared} was expected"
+        # If the shapes and dtypes are right, the values are at fault.
+        fits = all(_fits(values[tensor.name], tensor) for tensor in self.inputs)
+        if fits and isinstance(problem, self._tensorflow.errors.OpError):
+            return ComputationFailed(message)
+        return InvalidInput(message)
+
+    def buffers(self, n: int) -> Mapping[str, Array]:  # noqa: ARG002 - the argument of every tower
         """Returns none."""
         return {}
 
@@ -109,16 +108,17 @@ class SavedModelTower:
         """Does nothing: threads share it."""
 
 
-def require_library(why: str) -> None:
+def require_library(option: str) -> None:
     """Finds TensorFlow, which is loaded when the first tower needs it.
 
     Args:
-      why: what needs it, as a subject: `--precision bf16`.
+      option: What needs TensorFlow, the subject of a sentence: `--precision bf16`.
+
     Raises:
-      LibraryMissing: it is not installed.
+      LibraryMissing: TensorFlow is not installed.
     """
     if find_spec("tensorflow") is None:
-        raise LibraryMissing(_needs(why))
+        raise LibraryMissing(_needs_tensorflow(option))
 
 
 def require_gpu() -> None:
@@ -126,50 +126,56 @@ def require_gpu() -> None:
 
     Raises:
       LibraryMissing: TensorFlow is not installed.
-      DeviceMissing: it sees no GPU.
+      DeviceMissing: TensorFlow finds no GPU.
     """
-    tensorflow = _imported(_needs("--device gpu", "gpu"))
-    found = tensorflow.config.list_physical_devices("GPU")
-    if not found:
-        built = "" if tensorflow.test.is_built_with_cuda() else " (it is built without CUDA)"
+    tensorflow = _imported(_needs_tensorflow("--device gpu", "gpu"))
+    gpus = tensorflow.config.list_physical_devices("GPU")
+    if not gpus:
+        version = tensorflow.__version__
+        if not tensorflow.test.is_built_with_cuda():
+            version += " (it is built without CUDA)"
         raise DeviceMissing(
-            f"TensorFlow {tensorflow.__version__}{built} sees no GPU here; install CUDA's "
-            "libraries (the extra `gpu`) and a driver, or leave --device out"
+            f"TensorFlow {version} sees no GPU here; install CUDA's libraries (the extra `gpu`) "
+            "and a driver, or leave --device out"
         )
     # What has no kernel for a GPU runs on the CPU.
     tensorflow.config.set_soft_device_placement(True)
-    for gpu in found:
+    for gpu in gpus:
         with contextlib.suppress(RuntimeError):  # it has run something there already
             tensorflow.config.experimental.set_memory_growth(gpu, True)
 
 
-def _needs(what: str, extra: str = "savedmodel") -> str:
+def _needs_tensorflow(option: str, extra: str = "savedmodel") -> str:
+    """Returns the message for an option that needs TensorFlow, and the extra that installs it."""
     return (
-        f"{what} needs TensorFlow, which is not installed; in a checkout of rowcast, run "
+        f"{option} needs TensorFlow, which is not installed; in a checkout of rowcast, run "
         f"`pip install '.[{extra}]'`"
     )
 
 
 def _imported(missing: str) -> Any:
-    # What matters is raised; the log holds JSON lines only.
+    """Imports TensorFlow; `missing` is the message of the error if it is not installed."""
+    # Its failures are raised. What it logs beside them is no JSON, which the log of a service is.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         import tensorflow
     except ImportError as problem:
         raise LibraryMissing(missing) from problem
-    # One thread for each call, as many calls as callers. TensorFlow rejects a change once it has
-    # run something.
+    # Callers run in parallel, not the operations of a call. TensorFlow rejects the change once it
+    # has run something.
     with contextlib.suppress(RuntimeError):
         tensorflow.config.threading.set_intra_op_parallelism_threads(1)
-    # Else GPUs round the factors of products to 10 bits, and a tower in f32 breaks the parity rule
-    # there.
+    # Otherwise, GPUs round the factors of products to 10 bits, and a tower in float32 differs from
+    # the original model by more than the tolerance.
     tensorflow.config.experimental.enable_tensor_float_32_execution(False)
     return tensorflow
 
 
 def _tensor(name: str, spec: Any) -> Tensor:
+    """Returns the tensor that TensorFlow's specification describes."""
     return Tensor(name, spec.dtype.name, tuple(spec.shape))
 
 
 def _fits(value: Array, tensor: Tensor) -> bool:
+    """Returns whether an array has the dtype and the shape of a tensor."""
     return tensor.dtype in ("string", value.dtype.name) and tensor.fits(value.shape)

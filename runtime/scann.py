@@ -1,7 +1,7 @@
-"""ScaNN: build, write, load and search. The one import of ScaNN, with TensorFlow hidden meanwhile.
+"""ScaNN: build, write, load and search. The only import of ScaNN, while TensorFlow is hidden.
 
-With TensorFlow installed a plain `import scann` loads it for an operation that is not used here
-(3.6 s and 0.5 GB against 0.1 s and 30 MB). Of ScaNN only `builder` and `load_searcher` of
+If TensorFlow is installed, a plain `import scann` loads it for an operation that is not used here:
+3.6 s and 0.5 GB instead of 0.1 s and 30 MB. Of ScaNN, only `builder` and `load_searcher` of
 `scann_ops_pybind` are used, the `ScannSearcher` that both return, and the protos of the files that
 they read and write.
 
@@ -11,6 +11,7 @@ Source: scann 1.4.2, `scann_ops/py/scann_ops_pybind.py` (load_searcher) and `sca
 
 from __future__ import annotations
 
+import math
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -42,22 +43,27 @@ TREE_PARAMETERS = ("num_leaves", "leaves_to_search", "dimensions_per_block", "re
 CONFIG = "scann_config.pb"
 """File with the parameters of an index, those of its searches included."""
 _ASSETS = "scann_assets.pbtxt"
+"""File that lists the other files of an index."""
 _HIDDEN = "tensorflow"
+_ANISOTROPIC_THRESHOLD = 0.2
+"""The value that the examples of ScaNN use for dot products."""
 
 
 def _import_scann() -> tuple[Any, Any, Any]:
+    """Imports ScaNN without TensorFlow; returns its bindings and two modules of protos."""
     absent = object()
-    shown: Any = sys.modules.get(_HIDDEN, absent)
-    sys.modules[_HIDDEN] = None  # type: ignore[assignment]  # what Python takes for "not installed"
+    tensorflow: Any = sys.modules.get(_HIDDEN, absent)
+    # To Python, a module that is None is not installed.
+    sys.modules[_HIDDEN] = None  # type: ignore[assignment]
     try:
         from scann.proto import scann_pb2
         from scann.scann_ops import scann_assets_pb2
         from scann.scann_ops.py import scann_ops_pybind
     finally:
-        if shown is absent:
+        if tensorflow is absent:
             del sys.modules[_HIDDEN]
         else:
-            sys.modules[_HIDDEN] = shown
+            sys.modules[_HIDDEN] = tensorflow
     return scann_ops_pybind, scann_pb2, scann_assets_pb2
 
 
@@ -68,12 +74,12 @@ class ScannIndex:
     """Nearest candidates by ScaNN. A search releases the GIL and changes nothing: any number of
     threads may search.
 
-    What was built in memory scores by itself; of what was loaded the scores are those of
-    `rank_exactly`, by the vectors in their file.
+    The scores of an index that was built in memory are ScaNN's. Those of an index that was loaded
+    are computed by `rank_exactly`, from the vectors in their file.
 
     Attributes:
-      reorder: candidates of a tree whose exact score is computed; 0: of a brute force index, as
-        many as are wanted.
+      reorder: The number of a tree's candidates whose exact score is computed; 0: the index is
+        searched by brute force, and its scores are exact.
     """
 
     def __init__(
@@ -106,28 +112,30 @@ class ScannIndex:
 
         Args:
           vectors: [size, dim] float32, finite.
-          distance: cosine is built as the dot product of vectors of length 1.
+          distance: The distance; cosine is built as the dot product of vectors of length 1.
           kind: brute_force scores every vector; tree_ah scores quantised vectors in the nearest
             leaves of a tree, then reorders the best by their exact scores.
-          parameters: of tree_ah, all of TREE_PARAMETERS; of brute_force, none.
-          threads: that train; 0: ScaNN's choice.
+          parameters: All of TREE_PARAMETERS for tree_ah; none for brute_force.
+          threads: The number of threads that train; 0: ScaNN's choice.
+
         Raises:
-          InvalidIndex: a parameter is unknown, missing or no positive integer, or ScaNN cannot
-            build from these.
+          InvalidIndex: A parameter is unknown, missing or no positive integer, or ScaNN cannot
+            build an index with them.
         """
         size, dim = vectors.shape
         check_parameters(kind, parameters, size)
-        prepared = (
-            normalised(vectors)
-            if distance == "cosine"
-            else np.ascontiguousarray(vectors, np.float32)
-        )
-        measure = "squared_l2" if distance == "squared_l2" else "dot_product"
-        builder = _scann.builder(prepared, 10, measure)
+        measure = "dot_product"
+        threshold = _ANISOTROPIC_THRESHOLD
+        if distance == "cosine":
+            vectors = normalised(vectors)
+        elif distance == "squared_l2":
+            measure = "squared_l2"
+            threshold = math.nan  # anisotropic quantization is for products
+        # Each search states how many neighbors it wants, whatever is stated here.
+        builder = _scann.builder(np.ascontiguousarray(vectors, np.float32), 10, measure)
         if kind == "brute_force":
             builder = builder.score_brute_force()
         else:
-            threshold = float("nan") if measure == "squared_l2" else 0.2
             builder = (
                 builder.tree(
                     num_leaves=parameters["num_leaves"],
@@ -155,18 +163,18 @@ class ScannIndex:
         """Loads an index that `write` wrote. Searches use the settings written with it. Holds the
         GIL meanwhile.
 
-        ScaNN is given a list of the files, in a directory of its own beside nothing else: it would
-        follow a path out of the bundle, and unpickle a file of ids that it finds there. A tree is
-        given no vectors.
+        ScaNN gets a list of the files in an otherwise empty directory: it would follow a path out
+        of the bundle, and unpickle a file of ids that it finds. A tree gets no vectors.
 
         Args:
-          directory: of ScaNN's files; may have moved since they were written.
-          distance: the one it was built with.
-          vectors: [size, dim] float32 that it was built from, mapped from their file: a tree reads
-            those that it reorders there.
-          where: what errors call it.
+          directory: The directory of ScaNN's files; it may have moved since they were written.
+          distance: The distance that the index was built with.
+          vectors: [size, dim] float32, the vectors that the index was built from, mapped from their
+            file: a tree reads there those that it reorders.
+          where: What errors call the index.
+
         Raises:
-          IndexUnreadable: a file is missing, truncated or lies outside the directory, or the index
+          IndexUnreadable: A file is missing, truncated or lies outside the directory, or the index
             holds another number of vectors or measures another distance. Bytes that were changed
             within a file's bounds are found by the digests, not here.
         """
@@ -174,7 +182,9 @@ class ScannIndex:
         where = where or f"index {directory.parent.name!r}"
         assets = _read_assets(directory, where)
         config = _read_config(directory, where)
-        measure = "SquaredL2Distance" if distance == "squared_l2" else "DotProductDistance"
+        measure = "DotProductDistance"
+        if distance == "squared_l2":
+            measure = "SquaredL2Distance"
         if config.distance_measure.distance_measure != measure:
             raise IndexUnreadable(
                 f"{where} measures {config.distance_measure.distance_measure}; {distance} was "
@@ -187,28 +197,31 @@ class ScannIndex:
             _remove_vectors(assets)
         try:
             searcher = _load(directory, config, assets)
-            held = searcher.size()
-            # Some damage shows only when it is searched.
+            loaded_size = searcher.size()
+            # Some damage shows only in a search.
             searcher.search(np.zeros(dim, np.float32), 1)
         except (RuntimeError, ValueError, IndexError, OSError) as problem:
             reason = str(problem).replace(str(directory), directory.name)
             raise IndexUnreadable(f"{where} cannot be loaded by ScaNN: {reason}") from problem
-        if held != size:
-            raise IndexUnreadable(f"{where} holds {held} vectors; {size} were expected")
+        if loaded_size != size:
+            raise IndexUnreadable(f"{where} holds {loaded_size} vectors; {size} were expected")
         return cls(searcher, distance, size, dim, reorder, np.asarray(vectors))
 
     def write(
         self, directory: Path, leaves_to_search: int | None = None, reorder: int | None = None
     ) -> None:
-        """Writes the index' files, with paths relative to the directory, no ids, and of a tree no
-        vectors.
+        """Writes the files of the index, with paths relative to the directory, without ids, and
+        without the vectors of a tree.
 
         Args:
-          directory: made if it is not there.
-          leaves_to_search: what searches of the loaded index use; None: what it was built with.
-          reorder: likewise.
+          directory: The directory for the files; it is created if it does not exist.
+          leaves_to_search: The leaves that searches of the loaded index visit; None: as many as it
+            was built with.
+          reorder: The candidates whose exact score they compute; None: as many as it was built
+            with.
+
         Raises:
-          OSError: they cannot be written.
+          OSError: They cannot be written.
         """
         directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -233,48 +246,52 @@ class ScannIndex:
 
         Args:
           queries: [n, dim] float32.
-          k: neighbors wanted per query.
-          leaves_to_search: of this search only; None: as written.
-          reorder: candidates whose exact score is computed; raised to k where k is larger; None: as
-            written.
+          k: The number of neighbors of each query.
+          leaves_to_search: The leaves that this search visits; None: as written.
+          reorder: The candidates whose exact score is computed, at least k; None: as written.
+
         Returns:
-          positions [n, k] int64 and scores [n, k] float32, larger is better, best first; where
-          fewer were found (k beyond the index, or few candidates in the leaves searched) the end is
-          filled with -1 and -inf.
+          [n, k] int64 positions and [n, k] float32 scores, larger is better, best first. If fewer
+          are found, because k exceeds the index or the leaves searched have few candidates, the end
+          is filled with -1 and -inf.
+
         Raises:
-          InvalidInput: the queries have another shape or hold NaN or infinities, or k is below 1.
+          InvalidInput: The queries have another shape or hold NaN or infinities, or k is below 1.
         """
         check_queries(queries, self.dim, k)
         queries = np.ascontiguousarray(queries, np.float32)
         if self.distance == "cosine":
             queries = normalised(queries)
-        wanted = min(k, self.size)
-        pool = min(max(reorder or self.reorder, wanted), self.size)
+        count = min(k, self.size)
+        pool = min(max(reorder or self.reorder, count), self.size)
+        reordered = -1
+        if self.reorder:
+            reordered = pool
         positions = np.full((len(queries), k), -1, np.int64)
         scores = np.full((len(queries), k), -np.inf, np.float32)
-        for row, query in enumerate(
-            queries
-        ):  # not as a batch, in which ScaNN sums in another order
+        # One by one: in a batch, ScaNN adds up in another order.
+        for row, query in enumerate(queries):
             if self._vectors is None:
-                found, best = self._found(
-                    query, wanted, pool if self.reorder else -1, leaves_to_search
-                )
+                nearest, best_scores = self._search(query, count, reordered, leaves_to_search)
             else:
                 candidates = self.candidates(query, pool, leaves_to_search)
-                found, best = rank_exactly(self._vectors, query, candidates, wanted, self.distance)
-            positions[row, : found.size] = found
-            scores[row, : found.size] = best
+                nearest, best_scores = rank_exactly(
+                    self._vectors, query, candidates, count, self.distance
+                )
+            positions[row, : nearest.size] = nearest
+            scores[row, : nearest.size] = best_scores
         return positions, scores
 
     def candidates(
         self, query: Vectors, pool: int, leaves_to_search: int | None = None
     ) -> NDArray[np.uint32]:
-        """Finds the candidates of one query that seem nearest, of an index that was loaded.
+        """Finds the candidates of one query that seem nearest in an index that was loaded.
 
         Args:
           query: [dim] float32, finite; for cosine, of length 1.
-          pool: how many; fewer are found where the leaves searched hold fewer.
-          leaves_to_search: None: as written.
+          pool: The number of candidates; fewer are found if the leaves searched have fewer.
+          leaves_to_search: The leaves that this search visits; None: as written.
+
         Returns:
           [m] uint32 positions, best first by quantised vectors.
         """
@@ -286,14 +303,17 @@ class ScannIndex:
         """Finds the `candidates`; returns them with [m] float32, their scores by
         quantised vectors.
         """
-        return self._found(query, pool, -1, leaves_to_search)
+        return self._search(query, pool, -1, leaves_to_search)
 
-    def _found(
+    def _search(
         self, query: Vectors, count: int, reorder: int, leaves_to_search: int | None
     ) -> tuple[NDArray[Any], Vectors]:
-        found, distances = self._searcher.search(query, count, reorder, leaves_to_search or -1)
-        # Dot products are larger for nearer vectors, squared distances smaller.
-        return found, np.float32(0) - distances if self.distance == "squared_l2" else distances
+        """Returns the positions and scores that ScaNN finds, best first; -1: as it was written."""
+        positions, scores = self._searcher.search(query, count, reorder, leaves_to_search or -1)
+        # ScaNN returns dot products, which are larger for nearer vectors, or squared distances.
+        if self.distance == "squared_l2":
+            scores = np.float32(0) - scores
+        return positions, scores
 
 
 def settle(
@@ -314,23 +334,25 @@ def encode(trained: Path, directory: Path) -> None:
     index.
 
     Args:
-      trained: directory of that index.
-      directory: holds the vectors, as `dataset.npy`; the files of an index over them are written
-        beside it.
+      trained: The directory of that index.
+      directory: The directory of the vectors, `dataset.npy`, in which the other files of an index
+        over them are written.
+
     Raises:
-      InvalidIndex: ScaNN cannot.
+      InvalidIndex: ScaNN cannot encode them.
     """
     kinds = _assets.ScannAsset
-    listed = _assets.ScannAssets()
+    assets = _assets.ScannAssets()
     for kind, path in (
         (kinds.AH_CENTERS, trained / CODE_BOOK),
         (kinds.PARTITIONER, trained / PARTITIONER),
         (kinds.DATASET_NPY, directory / DATASET),
     ):
-        listed.assets.add(asset_type=kind, asset_path=str(path.resolve()))
+        assets.assets.add(asset_type=kind, asset_path=str(path.resolve()))
     try:
-        # ScaNN computes what is not listed.
-        _load(trained, _read_config(trained, trained.name), listed).serialize(str(directory), True)
+        # ScaNN computes the leaves and codes, because none are listed.
+        searcher = _load(trained, _read_config(trained, trained.name), assets)
+        searcher.serialize(str(directory), True)
     except (RuntimeError, ValueError) as problem:
         raise InvalidIndex(f"ScaNN finds no codes of {directory.name}: {problem}") from problem
 
@@ -348,9 +370,11 @@ def check_parameters(kind: Kind, parameters: Mapping[str, Any], size: int) -> No
     """Checks what an index over `size` vectors is built and searched with.
 
     Raises:
-      InvalidIndex: a parameter is unknown, missing or no positive integer, or too large.
+      InvalidIndex: A parameter is unknown, missing or no positive integer, or too large.
     """
-    expected = TREE_PARAMETERS if kind == "tree_ah" else ()
+    expected: tuple[str, ...] = ()
+    if kind == "tree_ah":
+        expected = TREE_PARAMETERS
     if set(parameters) != set(expected):
         raise InvalidIndex(
             f"a {kind} index takes parameters {list(expected)}; {sorted(parameters)} were given"
@@ -370,21 +394,21 @@ def check_parameters(kind: Kind, parameters: Mapping[str, Any], size: int) -> No
 
 
 def _load(directory: Path, config: Any, assets: Any) -> Any:
-    """Has ScaNN load an index from a directory that holds a config and a list of files in
-    `directory`, nothing else.
+    """Has ScaNN load an index from a temporary directory with two files: its configuration, and the
+    list of its other files in `directory`.
     """
-    listed = _assets.ScannAssets()
-    for each in assets.assets:
-        listed.assets.add(
-            asset_type=each.asset_type, asset_path=str(directory.resolve() / each.asset_path)
-        )
-    with tempfile.TemporaryDirectory(prefix="scann-") as beside:
-        (Path(beside) / CONFIG).write_bytes(config.SerializeToString())
-        _write_assets(Path(beside), listed)
-        return _scann.load_searcher(beside)
+    located = _assets.ScannAssets()
+    for asset in assets.assets:
+        path = directory.resolve() / asset.asset_path
+        located.assets.add(asset_type=asset.asset_type, asset_path=str(path))
+    with tempfile.TemporaryDirectory(prefix="scann-") as temporary:
+        (Path(temporary) / CONFIG).write_bytes(config.SerializeToString())
+        _write_assets(Path(temporary), located)
+        return _scann.load_searcher(temporary)
 
 
 def _read_assets(directory: Path, where: str) -> Any:
+    """Reads the list of an index's files, all of which must be in its directory."""
     from google.protobuf import text_format
 
     try:
@@ -396,10 +420,11 @@ def _read_assets(directory: Path, where: str) -> Any:
         raise IndexUnreadable(
             f"{where} has an {_ASSETS} that cannot be read: {problem}"
         ) from problem
-    for each in assets.assets:
-        if "/" in each.asset_path or not (directory / each.asset_path).is_file():
+    for asset in assets.assets:
+        # ScaNN would read any file that a path names.
+        if "/" in asset.asset_path or not (directory / asset.asset_path).is_file():
             raise IndexUnreadable(
-                f"{where} lists file {each.asset_path!r}, which is not in its directory"
+                f"{where} lists file {asset.asset_path!r}, which is not in its directory"
             )
     return assets
 
@@ -411,13 +436,14 @@ def _write_assets(directory: Path, assets: Any) -> None:
 
 
 def _remove_vectors(assets: Any) -> None:
-    for each in [
-        each for each in assets.assets if each.asset_type == _assets.ScannAsset.DATASET_NPY
-    ]:
-        assets.assets.remove(each)
+    """Removes the vectors from the list of an index's files."""
+    for asset in list(assets.assets):
+        if asset.asset_type == _assets.ScannAsset.DATASET_NPY:
+            assets.assets.remove(asset)
 
 
 def _read_config(directory: Path, where: str) -> Any:
+    """Reads the parameters of an index."""
     from google.protobuf.message import DecodeError
 
     try:

@@ -1,10 +1,10 @@
 """Candidate vectors in a file -> ScaNN's files, in memory that does not depend on how many there
 are.
 
-ScaNN builds over vectors in memory and holds them up to three times meanwhile: as they are given,
-its own copy, and their residuals, of which it then trains on a sample. Here it gets only that
-sample. A vector's leaf and code depend on no other vector, so they are computed block by block and
-joined: one build over all vectors gives the same with the same centroids and code book.
+ScaNN builds over vectors in memory and holds them up to three times meanwhile: as it gets them, its
+own copy, and their residuals, of which it then trains on a sample. Here it gets only that sample. A
+vector's leaf and code depend on no other vector, so they are computed block by block and joined:
+one build over all vectors gives the same with the same centroids and code book.
 
 Source: scann 1.4.2, `scann/scann_ops/cc/scann.cc` (Initialize, LoadArtifacts, Serialize).
 """
@@ -32,6 +32,7 @@ Positions = NDArray[np.int64]
 SAMPLE_ROWS = 100_000
 """Vectors that code books are trained on."""
 SAMPLE_ROWS_PER_LEAF = 100
+"""Vectors that centroids are trained on, if these are more."""
 _ENCODED_BLOCKS = 4
 """Blocks of a file that are encoded at a time: writing an index costs ScaNN seconds and 0.3 GB,
 however small it is.
@@ -43,14 +44,15 @@ _ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class EncodeTask:
-    """Some vectors whose leaves and codes are wanted.
+    """Some vectors whose leaves and codes are to be computed.
 
     Attributes:
-      trained: directory of the index over the sample.
-      vectors: their file.
-      first, count: rows.
-      distance: of the index.
-      directory: where leaves and codes go.
+      trained: The directory of the index over the sample.
+      vectors: The file of all vectors.
+      first: The row of the first vector.
+      count: The number of vectors.
+      distance: The distance of the index.
+      directory: The directory for leaves and codes.
     """
 
     trained: str
@@ -83,51 +85,62 @@ def build_files(
     """Trains an index and writes its files; the same vectors give the same sample.
 
     Args:
-      vectors: finite.
-      distance, kind, parameters: as `ScannIndex.build` takes them.
-      directory: is made.
-      run: what encodes blocks of vectors, perhaps several at a time.
-      threads: that train; 0: ScaNN's choice.
+      vectors: The vectors, finite.
+      distance: The distance, see `ScannIndex.build`.
+      kind: The kind of the index, see `ScannIndex.build`.
+      parameters: The parameters of the index, see `ScannIndex.build`.
+      directory: The directory for the files, which is created.
+      run: Runs the encoding of blocks of vectors, perhaps several at a time.
+      threads: The number of threads that train; 0: ScaNN's choice.
+
     Raises:
-      InvalidIndex: ScaNN cannot build from these vectors and parameters.
-      OSError: they cannot be written.
+      InvalidIndex: ScaNN cannot build an index from these vectors and parameters.
+      OSError: The files cannot be written.
     """
     size = len(vectors)
-    sample = max(SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF * parameters.get("num_leaves", 0))
-    if size <= sample:
+    sample_size = max(SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF * parameters.get("num_leaves", 0))
+    if size <= sample_size:
         ScannIndex.build(vectors[:], distance, kind, parameters, threads).write(directory)
         return
-    trained_on = vectors[:1] if kind == "brute_force" else sampled(vectors, sample)
-    ScannIndex.build(trained_on, distance, kind, parameters, threads).write(directory)
-    del trained_on
-    _give_back()
+
+    sample = vectors[:1]  # an exact index trains nothing: this writes its other files
     if kind != "brute_force":
-        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".codes-") as beside:
-            tasks = [
-                EncodeTask(str(directory), vectors, first, count, distance, f"{beside}/{first}")
-                for first, count in _blocks(vectors, _ENCODED_BLOCKS)
-            ]
-            run(encode_block, tasks)
-            for name in (CODES, TOKENS):
-                parts = (
-                    np.load(Path(task.directory) / name, mmap_mode="r", allow_pickle=False)
-                    for task in tasks
-                )
-                _write_array(Path(beside) / name, parts, size)
-            for name in (CODES, TOKENS):
-                (Path(beside) / name).replace(directory / name)
-        return
-    blocks = (
-        _prepared(vectors[first : first + count], distance) for first, count in _blocks(vectors)
-    )
-    _write_array(directory / DATASET, blocks, size)
+        sample = sampled(vectors, sample_size)
+    ScannIndex.build(sample, distance, kind, parameters, threads).write(directory)
+    del sample
+    _return_freed_memory()
+    if kind == "brute_force":
+        blocks = (
+            _prepared(vectors[first : first + count], distance) for first, count in _blocks(vectors)
+        )
+        _write_array(directory / DATASET, blocks, size)
+    else:
+        _encode_all(vectors, distance, directory, run)
+
+
+def _encode_all(vectors: VectorFile, distance: Distance, directory: Path, run: Run) -> None:
+    """Replaces the leaves and codes of the sample in an index by those of all vectors."""
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".codes-") as temporary:
+        tasks = [
+            EncodeTask(str(directory), vectors, first, count, distance, f"{temporary}/{first}")
+            for first, count in _blocks(vectors, _ENCODED_BLOCKS)
+        ]
+        run(encode_block, tasks)
+        for name in (CODES, TOKENS):
+            parts = (
+                np.load(Path(task.directory) / name, mmap_mode="r", allow_pickle=False)
+                for task in tasks
+            )
+            _write_array(Path(temporary) / name, parts, len(vectors))
+        for name in (CODES, TOKENS):
+            (Path(temporary) / name).replace(directory / name)
 
 
 def encode_block(task: EncodeTask) -> None:
     """Writes the leaves and codes of some vectors.
 
     Raises:
-      InvalidIndex: ScaNN cannot.
+      InvalidIndex: ScaNN cannot encode them.
     """
     block = _prepared(task.vectors[task.first : task.first + task.count], task.distance)
     directory = Path(task.directory)
@@ -136,48 +149,52 @@ def encode_block(task: EncodeTask) -> None:
     del block
     encode(Path(task.trained), directory)
     (directory / DATASET).unlink()
-    _give_back()
+    _return_freed_memory()
 
 
 def match_stored(
     directory: Path, vectors: VectorFile, rows: Positions, distance: Distance, kind: Kind
 ) -> NDArray[np.bool_]:
-    """Tells which vectors an index's files hold at their own positions.
+    """Returns which vectors the files of an index hold at their own positions.
 
     A brute force index stores the vectors themselves. A tree stores the leaf and the code of each,
-    which depend on no other vector: both are computed again, by the tree's own centroids and code
-    book. Unlike the recall of a search, this tells a right index from a wrong one whatever the
-    vectors are, and however few of them.
+    which depend on no other vector: both are computed again, with the tree's own centroids and code
+    book. Unlike the recall of a search, this distinguishes a right index from a wrong one whatever
+    the vectors are, and however few of them.
 
     Args:
-      directory: of the index's files.
-      vectors: those that the index was built from.
+      directory: The directory of the index's files.
+      vectors: The vectors that the index was built from.
       rows: [n] positions of the vectors that are compared.
-      distance, kind: of the index.
+      distance: The distance of the index.
+      kind: The kind of the index.
+
     Returns:
       [n] whether the index holds the vector of `rows`.
+
     Raises:
-      IndexUnreadable: a file is damaged.
-      InvalidIndex: ScaNN cannot encode vectors by it.
+      IndexUnreadable: A file is damaged.
+      InvalidIndex: ScaNN cannot encode vectors with it.
     """
     block = _prepared(vectors[rows], distance)
     if kind == "brute_force":
         stored = _stored_rows(directory / DATASET, rows)
-        near: NDArray[np.bool_] = np.isclose(stored, block, rtol=_ROUNDING, atol=0).all(axis=1)
-        return near
+        is_near: NDArray[np.bool_] = np.isclose(stored, block, rtol=_ROUNDING, atol=0).all(axis=1)
+        return is_near
 
-    same = np.ones(rows.size, bool)
-    with tempfile.TemporaryDirectory(prefix="codes-") as beside:
-        np.save(Path(beside) / DATASET, block)
-        encode(directory, Path(beside))
+    is_same = np.ones(rows.size, bool)
+    with tempfile.TemporaryDirectory(prefix="codes-") as temporary:
+        np.save(Path(temporary) / DATASET, block)
+        encode(directory, Path(temporary))
         for name in (TOKENS, CODES):
             stored = _stored_rows(directory / name, rows)
-            encoded = np.load(Path(beside) / name, allow_pickle=False)
-            same &= (stored == encoded).reshape(rows.size, -1).all(axis=1)
-    return same
+            encoded = np.load(Path(temporary) / name, allow_pickle=False)
+            is_same &= (stored == encoded).reshape(rows.size, -1).all(axis=1)
+    return is_same
 
 
 def _stored_rows(path: Path, rows: Positions) -> NDArray[Any]:
+    """Reads some rows of an array in a file of ScaNN."""
     try:
         stored = np.load(path, mmap_mode="r", allow_pickle=False)
         return np.asarray(stored[rows])
@@ -185,7 +202,7 @@ def _stored_rows(path: Path, rows: Positions) -> NDArray[Any]:
         raise IndexUnreadable(f"{path.name} cannot be read: {problem}") from problem
 
 
-def _give_back() -> None:
+def _return_freed_memory() -> None:
     """Returns memory that ScaNN freed to the system: the C library keeps it in its heaps."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -195,24 +212,29 @@ def _give_back() -> None:
 def sampled(vectors: VectorFile, sample: int) -> Vectors:
     """Reads some vectors, the same ones in every run, in the order of their rows."""
     rows = np.sort(np.random.default_rng(0).choice(len(vectors), sample, replace=False))
-    found = np.empty((sample, vectors.shape[1]), np.float32)
+    chosen = np.empty((sample, vectors.shape[1]), np.float32)
     for first, count in _blocks(vectors):
         start, stop = np.searchsorted(rows, [first, first + count])
-        found[start:stop] = vectors[first : first + count][rows[start:stop] - first]
-    return found
+        chosen[start:stop] = vectors[first : first + count][rows[start:stop] - first]
+    return chosen
 
 
 def _blocks(vectors: VectorFile, joined: int = 1) -> Iterator[tuple[int, int]]:
+    """Yields the first row and the number of rows of each block, several of a file's as one."""
     rows = vectors.block_rows * joined
     for first in range(0, len(vectors), rows):
         yield first, min(rows, len(vectors) - first)
 
 
 def _prepared(block: Vectors, distance: Distance) -> Vectors:
-    return normalised(block) if distance == "cosine" else block
+    """Returns vectors as ScaNN gets them, of length 1 for cosine."""
+    if distance == "cosine":
+        return normalised(block)
+    return block
 
 
 def _write_array(path: Path, parts: Iterator[NDArray[Any]], size: int) -> None:
+    """Writes one array of `size` rows from its parts, as `numpy.save` would."""
     with path.open("wb") as file:
         for number, part in enumerate(parts):
             if not number:

@@ -27,9 +27,10 @@ class Tensor:
 
     def fits(self, shape: Sequence[int]) -> bool:
         """Returns whether an array of this shape can be the tensor."""
-        return len(shape) == len(self.shape) and all(
-            size is None or given == size for given, size in zip(shape, self.shape, strict=True)
-        )
+        if len(shape) != len(self.shape):
+            return False
+        sizes = zip(shape, self.shape, strict=True)
+        return all(declared in (None, size) for size, declared in sizes)
 
 
 class Tower(Protocol):
@@ -49,13 +50,15 @@ class Tower(Protocol):
         """Runs the tower once.
 
         Args:
-          inputs: an array for each input by name, dtype and shape as declared; further names are
-            ignored.
+          inputs: An array for each input by name, with the declared dtype and shape; further names
+            are ignored.
+
         Returns:
           An array for each output by name, owned by the caller.
+
         Raises:
-          InvalidInput: an input is missing or has another dtype or shape.
-          ComputationFailed: the tower cannot compute with the values of one.
+          InvalidInput: An input is missing or has another dtype or shape.
+          ComputationFailed: The tower cannot compute with the values of an input.
         """
 
     def buffers(self, n: int) -> Mapping[str, Array]:
@@ -67,22 +70,23 @@ class Tower(Protocol):
         """
 
     def prepare_thread(self) -> None:
-        """Makes what one further thread needs for its first call, for examples like those of the
-        last run. Slow.
+        """Allocates what a further thread needs for its first call, with inputs of the shapes of
+        the last run. Slow.
         """
 
     def release_thread(self) -> None:
-        """Leaves what the calling thread has of its own to the next thread that has nothing yet."""
+        """Leaves what the calling thread has allocated to the next thread that has nothing yet."""
 
 
 def missing_input(
-    name: str, given: Mapping[str, Array], expected: Sequence[Tensor]
+    name: str, inputs: Mapping[str, Array], expected: Sequence[Tensor]
 ) -> InvalidInput:
-    """Returns the error that names the inputs which were not given."""
-    absent = [tensor.name for tensor in expected if tensor.name not in given]
-    return InvalidInput(f"tower {name!r} lacks inputs {absent}; given: {sorted(given)}")
+    """Returns the error that names the inputs that a call lacks."""
+    missing = [tensor.name for tensor in expected if tensor.name not in inputs]
+    return InvalidInput(f"tower {name!r} lacks inputs {missing}; given: {sorted(inputs)}")
 
 
 def shape_text(shape: Sequence[int | None]) -> str:
     """Returns a declared shape for messages: `[any, 32]`."""
-    return "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"
+    sizes = ["any" if size is None else str(size) for size in shape]
+    return f"[{', '.join(sizes)}]"

@@ -21,25 +21,26 @@ def tower_inputs(
     """Lays out the inputs of a tower, or of a part of one.
 
     Args:
-      inputs: the manifest's.
-      values: [n, ...] by the name of the feature, or of the earlier part's output, that an input is
-        made of.
-      n: examples.
+      inputs: The inputs in the manifest.
+      values: [n, ...] arrays, by the name of the feature, or of the earlier part's output, that an
+        input consists of.
+      n: The number of examples.
+
     Returns:
-      By input, C-ordered, of its dtype; what is so already is not copied.
+      The array of each input by name, C-ordered, of its dtype. Arrays that are so already are not
+      copied.
     """
-    return {each.name: _laid_out(each, values, n) for each in inputs}
+    return {tower_input.name: _array_of(tower_input, values, n) for tower_input in inputs}
 
 
-def _laid_out(one: TowerInput, values: Mapping[str, Array], n: int) -> Array:
-    if one.features:
-        blocks = [values[name] for name in one.features]
-        flat = [
-            block if block.ndim == 2 else block.reshape(n, math.prod(block.shape[1:]))
-            for block in blocks
-        ]
-        return np.concatenate(flat, axis=1, dtype=array_dtype(one.dtype), casting="unsafe")
-    shape = [-1 if size is None else size for size in one.shape[1:]]
-    return np.ascontiguousarray(
-        values[one.feature or one.tensor].reshape(n, *shape), array_dtype(one.dtype)
-    )
+def _array_of(tower_input: TowerInput, values: Mapping[str, Array], n: int) -> Array:
+    """Returns the array of one input; that of several features has them side by side."""
+    dtype = array_dtype(tower_input.dtype)
+    if tower_input.features:
+        blocks = [values[name] for name in tower_input.features]
+        # Not -1: without examples, NumPy could not infer the width.
+        flat = [block.reshape(n, math.prod(block.shape[1:])) for block in blocks]
+        return np.concatenate(flat, axis=1, dtype=dtype, casting="unsafe")
+    block = values[tower_input.feature or tower_input.tensor]
+    shape = [-1 if size is None else size for size in tower_input.shape[1:]]
+    return np.ascontiguousarray(block.reshape(n, *shape), dtype)

@@ -20,28 +20,34 @@ def open_tower(
     SavedModel.
 
     Args:
-      root: directory of the bundle.
-      tower: its entry in the manifest.
-      precision: None takes the one that the manifest serves.
+      root: The directory of the bundle.
+      tower: The entry of the tower in the manifest.
+      precision: The precision of the form; None: the one that the manifest serves.
+
     Raises:
-      TowerUnreadable: there is no such form; otherwise as `open_form`.
+      TowerUnreadable: There is no such form, or a reason of `open_form`.
+      DigestMismatch, UnsafePath, LibraryMissing: See `open_form`.
     """
-    wanted = precision or tower.serve
-    form = find_form(tower.forms, ("litert", wanted), ("saved_model", wanted))
+    precision = precision or tower.serve
+    form = find_form(tower.forms, ("litert", precision), ("saved_model", precision))
     if form is None:
-        known = ", ".join(sorted(f"{form.kind} {form.precision}" for form in tower.forms)) or "none"
+        exported = sorted(f"{form.kind} {form.precision}" for form in tower.forms) or ["none"]
         raise TowerUnreadable(
-            f"no form of precision {wanted!r} was exported for this tower; forms: {known}"
+            f"no form of precision {precision!r} was exported for this tower; forms: "
+            f"{', '.join(exported)}"
         )
     return open_form(root, tower, form)
 
 
 def find_form(
-    forms: Sequence[manifest.TowerForm], *wanted: tuple[str, manifest.Precision]
+    forms: Sequence[manifest.TowerForm], *choices: tuple[str, manifest.Precision]
 ) -> manifest.TowerForm | None:
-    """Returns the first of the wanted kinds and precisions that exists; None: none of them does."""
-    found = {(form.kind, form.precision): form for form in forms}
-    return next((found[each] for each in wanted if each in found), None)
+    """Returns the form of the first kind and precision that exists; None: none of them does."""
+    form_by_choice = {(form.kind, form.precision): form for form in forms}
+    for choice in choices:
+        if choice in form_by_choice:
+            return form_by_choice[choice]
+    return None
 
 
 def open_form(
@@ -53,14 +59,15 @@ def open_form(
     """Opens one form of a tower, or of a part of one.
 
     Args:
-      root: directory of the bundle.
-      entry: the tower's or part's in the manifest.
-      form: which of its forms.
-      device: where a SavedModel runs; compiled forms run on the CPU.
+      root: The directory of the bundle.
+      entry: The entry of the tower, or of the part, in the manifest.
+      form: The form of it to open.
+      device: The device of a SavedModel; compiled forms run on the CPU.
+
     Raises:
-      TowerUnreadable: it is damaged, or its inputs and outputs are not the manifest's.
-      DigestMismatch, UnsafePath: its file is missing, or lies outside the bundle.
-      LibraryMissing: it is a SavedModel, and TensorFlow is not installed.
+      TowerUnreadable: The form is damaged, or its inputs and outputs differ from the manifest.
+      DigestMismatch, UnsafePath: Its file is missing, or lies outside the bundle.
+      LibraryMissing: It is a SavedModel, and TensorFlow is not installed.
     """
     opened: Tower
     if form.kind == "litert":
@@ -73,24 +80,35 @@ def open_form(
 
 
 def _check_tensors(
-    kind: str, found: Sequence[Tensor], listed: Sequence[manifest.TowerInput | manifest.TowerOutput]
+    kind: str,
+    tensors: Sequence[Tensor],
+    entries: Sequence[manifest.TowerInput | manifest.TowerOutput],
 ) -> None:
-    expected = {tensor.name: tensor for tensor in listed}
-    if {tensor.name for tensor in found} != set(expected):
+    """Compares the inputs or outputs of a file with those in the manifest.
+
+    Raises:
+      TowerUnreadable: They differ.
+    """
+    entry_by_name = {entry.name: entry for entry in entries}
+    names = sorted(tensor.name for tensor in tensors)
+    if names != sorted(entry_by_name):
         raise TowerUnreadable(
-            f"the tower has {kind}s {sorted(tensor.name for tensor in found)}, the manifest says "
-            f"{sorted(expected)}"
+            f"the tower has {kind}s {names}, the manifest says {sorted(entry_by_name)}"
         )
-    for tensor in found:
-        entry = expected[tensor.name]
-        # A compiled output may know less of its shape than the manifest; a size that is known must
-        # be the same one.
-        same = len(tensor.shape) == len(entry.shape) and all(
-            have in (None, size) or size is None
-            for have, size in zip(tensor.shape, entry.shape, strict=True)
-        )
-        if tensor.dtype != entry.dtype or not same:
+    for tensor in tensors:
+        entry = entry_by_name[tensor.name]
+        if tensor.dtype != entry.dtype or not _agree(tensor.shape, entry.shape):
             raise TowerUnreadable(
                 f"{kind} {tensor.name!r} is {tensor.dtype} {shape_text(tensor.shape)}, "
                 f"the manifest says {entry.dtype} {shape_text(entry.shape)}"
             )
+
+
+def _agree(shape: Sequence[int | None], other_shape: Sequence[int | None]) -> bool:
+    """Returns whether two shapes can be those of one tensor. A compiled output may know less of its
+    shape than the manifest: sizes that both know must be equal.
+    """
+    if len(shape) != len(other_shape):
+        return False
+    sizes = zip(shape, other_shape, strict=True)
+    return all(None in pair or pair[0] == pair[1] for pair in sizes)

@@ -15,25 +15,25 @@ Vectors = NDArray[np.float32]
 Positions = NDArray[np.int64]
 
 BLOCK_BYTES = 16 << 20
-"""Read at a time where all vectors are needed."""
+"""Bytes that are read at a time where all vectors are needed."""
 
 
 class VectorFile:
     """Raw little-endian float32 rows. Safe for any thread.
 
     Attributes:
-      shape: rows and dim.
+      shape: The numbers of rows and dims.
     """
 
     def __init__(self, path: Path, dim: int, rows: RowRange | None = None) -> None:
         """Creates the reader of a file, or of some rows of it, which count from 0.
 
         Raises:
-          OSError: there is none.
-          InvalidInput: its size is no multiple of a row's.
+          OSError: The file does not exist.
+          InvalidInput: Its size is no multiple of a row's.
         """
-        values, left = divmod(path.stat().st_size, 4)
-        if left or values % dim:
+        values, rest_bytes = divmod(path.stat().st_size, 4)
+        if rest_bytes or values % dim:
             raise InvalidInput(f"{values} values of candidates are no vectors of dim {dim}")
         self.path = path
         self._first, count = rows or (0, values // dim)
@@ -47,20 +47,20 @@ class VectorFile:
         own.
         """
         size, dim = self.shape
-        if isinstance(rows, slice):
-            first, stop, _ = rows.indices(size)
-            count = max(0, stop - first)
-            read: Vectors = np.fromfile(
-                self.path, "<f4", count * dim, offset=(self._first + first) * dim * 4
-            )
-            return read.reshape(count, dim)
-        taken: Vectors = np.array(self.mapped[rows])
-        return taken
+        if not isinstance(rows, slice):
+            chosen: Vectors = np.array(self.mapped[rows])
+            return chosen
+        first, stop, _ = rows.indices(size)
+        count = max(0, stop - first)
+        # Read, not mapped: a pass over a large file would fill the memory of the process with it.
+        offset = (self._first + first) * dim * 4
+        block: Vectors = np.fromfile(self.path, "<f4", count * dim, offset=offset)
+        return block.reshape(count, dim)
 
     @property
     def mapped(self) -> Vectors:
         """All vectors, [size, dim] float32: pages of the file."""
-        if not len(self):
+        if not len(self):  # NumPy maps no empty array
             return np.empty(self.shape, np.float32)
         offset = self._first * self.shape[1] * 4
         mapped = np.memmap(self.path, "<f4", "r", offset=offset, shape=self.shape)
