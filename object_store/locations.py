@@ -29,16 +29,17 @@ def located(text: str | Path, base: Path = Path()) -> Location:
       ValueError: a URL that holds credentials or is chained, names no bucket, or has a scheme that
         no store has.
     """
-    found = _URL.fullmatch(str(text))
-    if found is None:
+    url = _URL.fullmatch(str(text))
+    if url is None:
         return base / text
-    protocol = found[1].lower()
-    path = found[2]
+    protocol = url[1].lower()
+    path = url[2]
+    # Messages do not repeat the URL: they are logged, and it may contain a password.
     if "@" in path.partition("/")[0] or "?" in path:
         raise ValueError(
             f"a URL {protocol}://... holds credentials or a query; give only the place, and "
-            "credentials in the "
-            "environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, FSSPEC_...)"
+            "credentials in the environment (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, "
+            "FSSPEC_...)"
         )
     if "::" in path:
         raise ValueError(
@@ -46,7 +47,7 @@ def located(text: str | Path, base: Path = Path()) -> Location:
         )
     if protocol == "file":
         return Path(path)
-    from fsspec.registry import known_implementations, registry
+    from fsspec.registry import known_implementations, registry  # tens of milliseconds
 
     if protocol not in known_implementations and protocol not in registry:
         raise ValueError(

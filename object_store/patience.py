@@ -50,7 +50,9 @@ def patiently(url: str, request: Callable[[], Result]) -> Result:
             waited_s = time.monotonic() - began
             if problem.responded:
                 _responding.add(store)
-            patience_s = PATIENCE_S if store in _responding else FIRST_PATIENCE_S
+            patience_s = FIRST_PATIENCE_S
+            if store in _responding:
+                patience_s = PATIENCE_S
             if waited_s + pause_s > patience_s:
                 text = f"{problem.strerror} ({tries} tries in {waited_s:.0f} s)"
                 raise StoreUnavailable(problem.errno, text, url) from problem

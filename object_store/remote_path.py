@@ -92,8 +92,10 @@ class RemotePath:
 
     def crc32c(self) -> int | None:
         """Returns the crc32c that the store has computed of a file; None: It reports none."""
-        told = self._call(lambda store, path: store.info(path)).get("crc32c")
-        return int.from_bytes(base64.b64decode(told)) if isinstance(told, str) else None
+        checksum = self._call(lambda store, path: store.info(path)).get("crc32c")
+        if not isinstance(checksum, str):
+            return None
+        return int.from_bytes(base64.b64decode(checksum))
 
     @property
     def verifies_uploads(self) -> bool:
@@ -131,13 +133,16 @@ class RemotePath:
 
         def put(store: Any, path: str) -> None:
             self._make_parent(store, path)
-            if new or self._protocol in FLAT_STORES:
-                store.pipe_file(path, data, mode="create" if new else "overwrite")
+            if new:
+                store.pipe_file(path, data, mode="create")
+                return
+            if self._protocol in FLAT_STORES:
+                store.pipe_file(path, data, mode="overwrite")
                 return
             # A directory shows a file while it is written, and may show the one before it.
-            aside = f"{path}.part-{secrets.token_hex(8)}"
-            store.pipe_file(aside, data)
-            store.mv(aside, path)
+            temporary = f"{path}.part-{secrets.token_hex(8)}"
+            store.pipe_file(temporary, data)
+            store.mv(temporary, path)
 
         self._call(put)
 
@@ -149,11 +154,15 @@ class RemotePath:
     def _infos(self) -> dict[str, Any]:
         """Returns what the store reports of each file and directory in a directory, by name."""
         try:
-            found = self._call(lambda store, path: store.ls(path, detail=True))
+            infos = self._call(lambda store, path: store.ls(path, detail=True))
         except (FileNotFoundError, NotADirectoryError):
             return {}
-        named = {str(info["name"]).rstrip("/").rpartition("/")[2]: info for info in found}
-        return {name: info for name, info in named.items() if name}
+        info_by_name = {}
+        for info in infos:
+            _, _, name = str(info["name"]).rstrip("/").rpartition("/")
+            if name:
+                info_by_name[name] = info
+        return info_by_name
 
     def _make_parent(self, store: Any, path: str) -> None:
         if self._protocol not in FLAT_STORES:

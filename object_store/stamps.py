@@ -29,9 +29,14 @@ def local_stamp(status: os.stat_result) -> Stamp:
 
 def remote_stamp(info: Mapping[str, Any]) -> Stamp:
     """Returns the stamp of a file, from what its store reports of it."""
-    tags = [f"{name}={_plain(info[name])}" for name in _TAGS if info.get(name) is not None]
-    inode = f" ino={info['ino']}" if "ino" in info else ""
-    return Stamp(int(info.get("size") or 0), (tags[0] if tags else "") + inode)
+    tag = ""
+    for name in _TAGS:
+        if info.get(name) is not None:
+            tag = f"{name}={_plain(info[name])}"
+            break
+    if "ino" in info:  # a directory of this machine
+        tag += f" ino={info['ino']}"
+    return Stamp(int(info.get("size") or 0), tag)
 
 
 def modified_s(info: Mapping[str, Any]) -> float | None:
@@ -50,5 +55,8 @@ def modified_s(info: Mapping[str, Any]) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    # A store may report a time in both ways.
-    return value.timestamp() if isinstance(value, datetime) else value
+    """Returns a tag whose text does not depend on how the store's library represents it."""
+    # A library may report one and the same time as a datetime and as a number.
+    if isinstance(value, datetime):
+        return value.timestamp()
+    return value

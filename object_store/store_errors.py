@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from typing import Any
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+"""The extra of rowcast that installs the library of a scheme."""
+_TEXT_MAX = 300
+"""Characters of a library's message that are repeated: some contain whole responses."""
 
 _NUMBERS: dict[type[OSError], int] = {
     FileNotFoundError: errno.ENOENT,
@@ -87,11 +90,11 @@ def as_os_errors(url: str) -> Iterator[None]:
     try:
         yield
     except ImportError as problem:
+        text = str(problem).splitlines()[0]
         extra = _EXTRAS.get(url.partition("://")[0])
-        cure = f"; in a checkout of rowcast, run `pip install '.[{extra}]'`" if extra else ""
-        raise OSError(
-            errno.EPROTONOSUPPORT, f"{str(problem).splitlines()[0]}{cure}", url
-        ) from problem
+        if extra:
+            text += f"; in a checkout of rowcast, run `pip install '.[{extra}]'`"
+        raise OSError(errno.EPROTONOSUPPORT, text, url) from problem
     except Exception as problem:  # libraries of stores raise what they like
         if _may_pass(problem):
             unavailable = StoreUnavailable(errno.EBUSY, _described(problem), url)
@@ -99,21 +102,28 @@ def as_os_errors(url: str) -> Iterator[None]:
             raise unavailable from problem
         if isinstance(problem, OSError):
             number = problem.errno or _NUMBERS.get(type(problem), errno.EIO)
-            text = problem.strerror or (
-                os.strerror(number) if number != errno.EIO else str(problem) or "it failed"
-            )
-            raise OSError(number, text, url) from problem  # of the class that the number means
-        cure = "; the environment gives them (AWS_PROFILE, GOOGLE_APPLICATION_CREDENTIALS, ...)"
+            text = problem.strerror or ""
+            if not text and number == errno.EIO:
+                text = str(problem) or "it failed"
+            # OSError becomes an instance of the class that the number means.
+            raise OSError(number, text or os.strerror(number), url) from problem
         text = _described(problem)
-        raise OSError(
-            errno.EIO, f"{text}{cure if 'Credentials' in type(problem).__name__ else ''}", url
-        ) from problem
+        if "Credentials" in type(problem).__name__:
+            text += (
+                "; the environment gives them (AWS_PROFILE, GOOGLE_APPLICATION_CREDENTIALS, ...)"
+            )
+        raise OSError(errno.EIO, text, url) from problem
 
 
 def _described(problem: BaseException) -> str:
-    text = problem.strerror if isinstance(problem, OSError) else None
-    told = " ".join((text or str(problem)).split())[:300]
-    return told if text else f"{type(problem).__name__}: {told}".rstrip(": ")
+    """Returns a failure in a line of at most 300 characters and the name of its class."""
+    if isinstance(problem, OSError) and problem.strerror:
+        return _line(problem.strerror)
+    return f"{type(problem).__name__}: {_line(str(problem))}".rstrip(": ")
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:_TEXT_MAX]
 
 
 def _may_pass(problem: BaseException) -> bool:
@@ -136,5 +146,5 @@ def _codes(problem: BaseException | None) -> set[str]:
     """Returns the codes that a library's exception carries: botocore's, gcsfs's, aiohttp's."""
     response: Any = getattr(problem, "response", None)
     error = response.get("Error", {}) if isinstance(response, dict) else {}
-    found = (error.get("Code"), getattr(problem, "code", None), getattr(problem, "status", None))
-    return {str(code) for code in found if code is not None}
+    codes = (error.get("Code"), getattr(problem, "code", None), getattr(problem, "status", None))
+    return {str(code) for code in codes if code is not None}
