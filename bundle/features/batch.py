@@ -34,9 +34,9 @@ from bundle.tables.offsets import Offsets, lengths_of, offsets_of
 from bundle.tables.reader import TableReader
 
 _UNKNOWN = -1
-"""In place of a row: the table does not know the id."""
+"""Stands for a row: the table does not know the id."""
 _LEFT_OUT = -2
-"""In place of a row: the value is padding and no id at all."""
+"""Stands for a row: the value is padding and no id at all."""
 
 
 class Batch:
@@ -53,11 +53,13 @@ class Batch:
             sources[name] = source
             names_by_kind = names_by_source.setdefault(source.rows, {})
             names_by_kind.setdefault(feature.alike, []).append(name)
-        runs = [names for each in names_by_source.values() for names in each.values()]
+        runs = [names for kinds in names_by_source.values() for names in kinds.values()]
         run_ends = offsets_of([len(names) for names in runs]).tolist()
 
         self.runs = list(pairwise(run_ends))
-        """Of features that are alike and read one source, the first, and the first after them."""
+        """Features that are alike and read one source: the first one, and the one after the
+        last.
+        """
         self.names = [name for names in runs for name in names]
         self.features = [features[name] for name in self.names]
         self.inputs = [feature.name for feature in self.features]
@@ -74,15 +76,20 @@ class Batch:
         self.cut: list[tuple[int, int]] = []
         """Sequences and their lengths."""
         self.padded: list[tuple[int, int | str]] = []
-        """Features whose values may be there to fill up, and which value that is."""
+        """Features some of whose values are padding, and the value that is."""
         self.from_end: list[int] = []
+        """Features whose negative ids count from the end of the table."""
         self.refusing: list[int] = []
+        """Features that refuse unknown ids."""
         self.keyed: list[int] = []
+        """Features whose ids are keys that their table may get."""
         unknown_rows = []
         for index, feature in enumerate(self.features):
             self._add_kinds(index, feature.entry)
             row = feature.entry.unknown.row
-            unknown_rows.append(_UNKNOWN if row is None else row)
+            if row is None:
+                row = _UNKNOWN
+            unknown_rows.append(row)
         self.listed_inputs = [self.inputs[index] for index in self.listed]
         self.unknown_rows = np.array(unknown_rows)
 
@@ -102,28 +109,28 @@ class Batch:
             self.keyed.append(index)
 
     def _remote_rows(self) -> list[tuple[RemoteRows, range, Rows]]:
-        found = []
+        """Returns what `remote` describes."""
+        remote = []
         for rows, group in groupby(range(len(self.names)), self.sources.__getitem__):
             if isinstance(rows, RemoteRows):
                 indices = list(group)
-                reading = range(indices[0], indices[-1] + 1)
-                found.append((rows, reading, self._always_read(reading)))
-        return found
+                readers = range(indices[0], indices[-1] + 1)
+                remote.append((rows, readers, self._always_read(readers)))
+        return remote
 
     def _always_read(self, indices: range) -> Rows:
         """Returns the rows that features read whatever the ids are: those of empty bags, behind the
         end of sequences, and, where they replace lost rows, of unknown ids.
         """
-        found = list[int]()
+        always_read = list[int]()
         for index in indices:
             entry = self.features[index].entry
+            rows = [entry.empty_row, entry.filler_row]
             table = self.features[index].table
-            replaces_lost = isinstance(table, RemoteTable) and table.replaces_lost
-            unknown_row = entry.unknown.row if replaces_lost else None
-            for row in (unknown_row, entry.empty_row, entry.filler_row):
-                if row is not None:
-                    found.append(self.firsts[index] + row)
-        return np.array(found, np.int64)
+            if isinstance(table, RemoteTable) and table.replaces_lost:
+                rows.append(entry.unknown.row)
+            always_read += [self.firsts[index] + row for row in rows if row is not None]
+        return np.array(always_read, np.int64)
 
     def activations(
         self,
@@ -144,13 +151,13 @@ class Batch:
         if changes is not None:
             ids.use_changes(changes)
         vectors = ids.vectors()
-        found = {}
+        activations = {}
         for index, (name, feature) in enumerate(zip(self.names, self.features, strict=True)):
-            # A default that the table does not know is not the caller's mistake.
             count = unknown[index]
-            counted = count if count and feature.is_sent(columns) else 0
-            found[name] = Activation(vectors[index], counted)
-        return found
+            if count and not feature.is_sent(columns):
+                count = 0  # a default that the table does not know is not the caller's mistake
+            activations[name] = Activation(vectors[index], count)
+        return activations
 
     def wanted(
         self, columns: Mapping[str, Column], n: int, changes: Changes | None = None
@@ -177,6 +184,7 @@ class Batch:
         return np.maximum(ids.rows, _UNKNOWN), offsets
 
     def _ids(self, columns: Mapping[str, Column], n: int, whole: bool = False) -> _Ids:
+        """Returns the ids of all features, with sequences of any length if they stay whole."""
         ids = [feature.ids(columns, n) for feature in self.features]
         return _Ids(self, ids, n, whole)
 
@@ -193,15 +201,15 @@ class _Ids:
         """Resolves ids.
 
         Args:
-          batch: the features.
-          columns: the ids of each feature.
-          n: number of examples.
-          whole: leave sequences as long as they are.
+          batch: The features.
+          columns: The ids of each feature.
+          n: The number of examples.
+          whole: Whether sequences stay as long as they are.
         """
         self._batch = batch
         self._n = n
-        # use_fetched() puts fetched rows in the place of remote ones, use_changes() changed rows in
-        # the place of those of the tables.
+        # use_fetched() replaces remote rows by fetched ones, use_changes() the rows of tables by
+        # changed ones.
         self._sources: list[Any] = list(batch.sources)
         self._weights = {
             index: column.weights
@@ -229,16 +237,18 @@ class _Ids:
             self._leave_padding_out()
 
     def _cut_sequences(self) -> None:
+        """Cuts sequences that are longer than what the model takes."""
         for index, length in self._batch.cut:
             values, offsets = _cut(self.values[index], self.offsets[index], length)
             self.values[index] = values
             self.offsets[index] = offsets
 
     def _leave_padding_out(self) -> None:
+        """Marks values that are padding, in place of their rows."""
         for index, padding in self._batch.padded:
-            found = is_padding(padding, self.values[index])
-            if found is not None:
-                self._of(index)[found] = _LEFT_OUT
+            is_left_out = is_padding(padding, self.values[index])
+            if is_left_out is not None:
+                self._of(index)[is_left_out] = _LEFT_OUT
 
     def use_new_keys(self, changes: Changes) -> None:
         """Gives ids that are keys of a table in one state of the changes the rows of these keys."""
@@ -254,10 +264,10 @@ class _Ids:
                 rows[unknown] = new_keys.find(keys)
 
     def apply_unknown_rules(self) -> list[int]:
-        """Puts the row of its rule in place of each unknown id; returns how many each feature has.
+        """Replaces each unknown id by the row of its rule; returns how many each feature has.
 
         Raises:
-          UnknownRefused: a feature has unknown ids and refuses them.
+          UnknownRefused: A feature has unknown ids and refuses them.
         """
         (unknown,) = (self.rows == _UNKNOWN).nonzero()
         if not unknown.size:
@@ -274,18 +284,18 @@ class _Ids:
 
     def wanted(self) -> dict[str, Rows]:
         """Returns the distinct remote rows that are read, ascending, by layout."""
-        found = {}
-        for rows, indices, always in self._batch.remote:
-            read = np.concatenate([self._in_source(indices), always])
-            found[rows.name] = distinct(read[read >= 0])
-        return found
+        rows_by_layout = {}
+        for remote_rows, indices, always_read in self._batch.remote:
+            rows = np.concatenate([self._in_source(indices), always_read])
+            rows_by_layout[remote_rows.name] = distinct(rows[rows >= 0])
+        return rows_by_layout
 
     def use_fetched(self, fetched: Fetched) -> None:
         """Reads remote rows from where they were fetched to. Lost rows follow the unknown rule of
         their feature.
 
         Raises:
-          RowUnavailable: a feature refuses unknown ids, and one of its rows is lost.
+          RowUnavailable: A feature refuses unknown ids, and one of its rows is lost.
         """
         for rows, indices, _ in self._batch.remote:
             source = fetched[rows.name]
@@ -301,26 +311,27 @@ class _Ids:
         for first, _ in self._batch.runs:
             self._sources[first] = changes.reader(self._sources[first])
 
-    def _replace_lost(self, index: int, lost: NDArray[np.bool_]) -> None:
-        if not lost.any():
+    def _replace_lost(self, index: int, is_lost: NDArray[np.bool_]) -> None:
+        """Replaces the lost rows of a feature as its unknown rule says."""
+        if not is_lost.any():
             return
         if index in self._batch.refusing:
-            lost_ids = self.values[index][lost]
+            lost_ids = self.values[index][is_lost]
             raise RowUnavailable(self._batch.features[index].name, lost_ids[0])
-        self._of(index)[lost] = self._batch.unknown_rows[index]
+        self._of(index)[is_lost] = self._batch.unknown_rows[index]
 
     def vectors(self) -> list[NDArray[Any]]:
-        """Reads and combines what is alike of a table at once; returns [n, dim] or [n, length, dim]
-        of each feature.
+        """Reads and combines features of a table that are alike at once; returns [n, dim] or [n,
+        length, dim] for each feature.
         """
         for index, weights in self._weights.items():
             entry = self._batch.features[index].entry
             if entry.encoding == "sparse" and entry.combiner != "sum":
                 self._of(index)[weights <= 0] = _UNKNOWN
-        found: list[NDArray[Any]] = []
+        vectors: list[NDArray[Any]] = []
         for first, end in self._batch.runs:
-            found.extend(self._read(range(first, end)))
-        return found
+            vectors.extend(self._read(range(first, end)))
+        return vectors
 
     def _of(self, index: int) -> Rows:
         """Returns the rows of a feature, to be changed in place."""
@@ -345,18 +356,21 @@ class _Ids:
         source: RowReader = self._sources[indices[0]]
         rows = self._in_source(indices)
         if feature.entry.kind == "single":
-            found = source.take(rows)
+            vectors = source.take(rows)
         elif feature.entry.kind == "bag":
-            found = self._read_bags(source, rows, indices)
+            vectors = self._read_bags(source, rows, indices)
         else:
-            found = self._read_sequences(source, rows, indices)
-        return found.reshape(len(indices), self._n, *found.shape[1:])
+            vectors = self._read_sequences(source, rows, indices)
+        return vectors.reshape(len(indices), self._n, *vectors.shape[1:])
 
     def _read_bags(self, source: RowReader, rows: Rows, indices: range) -> NDArray[Any]:
+        """Returns [features * n, dim] vectors of bags that are alike."""
         feature = self._batch.features[indices[0]]
         entry = feature.entry
         offsets = self._joined_offsets(indices)
-        weights = self._joined_weights(indices) if self._weights else None
+        weights = None
+        if self._weights:
+            weights = self._joined_weights(indices)
         if entry.empty_row is not None:
             empty_rows = self._rows_of(indices, "empty_row")
             rows, offsets, weights = with_empty_row(rows, offsets, weights, empty_rows)
@@ -367,20 +381,21 @@ class _Ids:
         )
 
     def _read_sequences(self, source: RowReader, rows: Rows, indices: range) -> NDArray[Any]:
+        """Returns [features * n, length, dim] vectors of sequences that are alike."""
         feature = self._batch.features[indices[0]]
         entry = feature.entry
         offsets = self._joined_offsets(indices)
         lengths = lengths_of(offsets)
         length_max = entry.length or 0
         shape = (lengths.size, length_max, feature.table.dim)
-        found = np.zeros(shape, np.float32)
+        vectors = np.zeros(shape, np.float32)
         if entry.filler_row is not None:
             filler_rows = self._rows_of(indices, "filler_row")
-            found[...] = source.take(filler_rows)[:, np.newaxis]
-        example = np.arange(lengths.size).repeat(lengths)
-        step = np.arange(example.size) - offsets[example]
-        found[example, step] = source.take(rows)
-        return found
+            vectors[...] = source.take(filler_rows)[:, np.newaxis]
+        examples = np.arange(lengths.size).repeat(lengths)
+        steps = np.arange(examples.size) - offsets[examples]
+        vectors[examples, steps] = source.take(rows)
+        return vectors
 
     def _joined_offsets(self, indices: range) -> Offsets:
         """Returns the offsets of features, end to end."""
@@ -401,15 +416,16 @@ class _Ids:
             parts.append(weights)
         return np.concatenate(parts)
 
-    def _rows_of(self, indices: range, which: Literal["empty_row", "filler_row"]) -> Rows:
+    def _rows_of(self, indices: range, field: Literal["empty_row", "filler_row"]) -> Rows:
         """Returns the row that each bag or sequence of features reads where it has no ids."""
         entries = [self._batch.features[index].entry for index in indices]
-        rows = np.array([getattr(entry, which) for entry in entries])
+        rows = np.array([getattr(entry, field) for entry in entries])
         firsts = self._batch.firsts[indices.start : indices.stop]
         return (rows + firsts).repeat(self._n)
 
 
 def _source(table: TableReader | RemoteTable | Indicator) -> Source:
+    """Returns where the rows of a table are read that has no neighbors."""
     if isinstance(table, RemoteTable):
         return Source(table.among, table.first)
     return Source(table)
@@ -420,6 +436,6 @@ def _cut(values: Values, offsets: Offsets, length: int) -> tuple[Values, Offsets
     lengths = lengths_of(offsets)
     if int(lengths.max(initial=0)) <= length:
         return values, offsets
-    step = np.arange(values.size) - offsets[:-1].repeat(lengths)
-    kept_lengths = np.minimum(lengths, length)
-    return values[step < length], offsets_of(kept_lengths)
+    steps = np.arange(values.size) - offsets[:-1].repeat(lengths)
+    cut_lengths = np.minimum(lengths, length)
+    return values[steps < length], offsets_of(cut_lengths)

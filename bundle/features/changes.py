@@ -26,8 +26,8 @@ class OverlaidRows:
         """Lays changed rows over stored ones.
 
         Args:
-          stored: Reads the rows as the files hold them.
-          changed: Their changed rows.
+          stored: The reader of the rows in the files.
+          changed: The changed rows.
         """
         self._stored = stored
         self._changed = changed
@@ -140,16 +140,17 @@ def _merged(by_first: Mapping[int, ChangedRows], before: MergedRows | None, dim:
     Args:
       by_first: The changed rows of each table, by where its row 0 is.
       before: Another state; None: there is none.
-      dim: Number of values of a row.
+      dim: The number of values of a row.
     """
-    known: Mapping[int, ChangedRows] = {}
+    merged_before: Mapping[int, ChangedRows] = {}
     rows = ChangedRows.none(dim)
     if before is not None and _replaces_all(by_first, before.by_first):
-        known = before.by_first
+        merged_before = before.by_first
         rows = before.rows
-    added = [
-        (first, changed) for first, changed in by_first.items() if changed is not known.get(first)
-    ]
+    added = []
+    for first, changed in by_first.items():
+        if changed is not merged_before.get(first):
+            added.append((first, changed))
     if added:
         rows = rows.with_rows(
             np.concatenate([changed.rows + first for first, changed in added]),

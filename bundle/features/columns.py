@@ -97,11 +97,13 @@ def checked_offsets(name: str, column: Column, n: int) -> Offsets:
     if column.values.ndim != 1:
         raise FeatureError(name, f"values of shape {column.values.shape}", "a flat array")
     if column.offsets is None:
-        each = size // n if n else 0
-        if each * n != size:
+        per_example = 0
+        if n:
+            per_example = size // n
+        if per_example * n != size:
             value = f"{size} values for {n} examples without offsets"
             raise FeatureError(name, value, "the same number of values for each example")
-        return np.arange(n + 1, dtype=np.int64) * each
+        return np.arange(n + 1, dtype=np.int64) * per_example
     offsets = column.offsets
     if offsets.shape != (n + 1,) or offsets.dtype.kind not in "iu":
         expected = f"a list of {n + 1} integers for {n} examples"
@@ -125,34 +127,37 @@ def checked_together(names: Sequence[str], columns: Sequence[Column], n: int) ->
     """
     if len(columns) == 1:
         return [checked_offsets(names[0], columns[0], n)]
-    plain = _plain_offsets(columns, n)
-    if plain is not None:
+    stacked = _stacked_offsets(columns, n)
+    if stacked is not None:
         sizes = [column.values.size for column in columns]
-        sound = (plain[:, 0] == 0) & (plain[:, -1] == sizes)
-        falls = plain[:, 1:] < plain[:, :-1]
-        if sound.all() and not np.count_nonzero(falls):
-            return list(plain)
+        is_sound = (stacked[:, 0] == 0) & (stacked[:, -1] == sizes)
+        falls = stacked[:, 1:] < stacked[:, :-1]
+        if is_sound.all() and not np.count_nonzero(falls):
+            return list(stacked)
+    # One by one, the error names the column at fault.
     return [checked_offsets(name, column, n) for name, column in zip(names, columns, strict=True)]
 
 
-def _plain_offsets(columns: Sequence[Column], n: int) -> NDArray[np.int64] | None:
+def _stacked_offsets(columns: Sequence[Column], n: int) -> NDArray[np.int64] | None:
     """Returns the offsets of several columns, [columns, n + 1], unchecked. None: Some are not
     int64, or have another shape.
     """
-    counting = np.arange(n + 1, dtype=np.int64)
-    found = []
+    offsets_of_singles = np.arange(n + 1, dtype=np.int64)
+    rows = []
     for values, offsets, _ in columns:
         if values.ndim != 1:
             return None
         if offsets is not None:
-            if offsets.dtype != np.int64 or offsets.shape != counting.shape:
+            if offsets.dtype != np.int64 or offsets.shape != offsets_of_singles.shape:
                 return None
-            found.append(offsets)
+            rows.append(offsets)
         elif values.size == n:
-            found.append(counting)
+            rows.append(offsets_of_singles)
         else:
             return None
-    return np.concatenate(found).reshape(-1, n + 1) if found else None
+    if not rows:
+        return None
+    return np.concatenate(rows).reshape(-1, n + 1)
 
 
 def one_each(name: str, column: Column, default: Column | None, n: int) -> Column:
@@ -183,17 +188,19 @@ def one_each(name: str, column: Column, default: Column | None, n: int) -> Colum
         filling = filling.astype(np.result_type(values, filling))
     filled = np.repeat(filling, n)
     filled[lengths == 1] = values
-    weights = None if column.weights is None else np.ones(n, np.float32)
+    weights = None
+    if column.weights is not None:
+        weights = np.ones(n, np.float32)
     return Column(filled, None, weights)
 
 
-def place_of(name: str, place: int) -> str:
+def place_of(name: str, position: int) -> str:
     """Returns the name of the column of one place of an input; no input can have such a name."""
-    return f"{name}\0{place}"
+    return f"{name}\0{position}"
 
 
-def spread(name: str, column: Column, places: int, n: int) -> dict[str, Column]:
-    """Returns the columns of the places of an input that holds `places` values for each of n
+def spread(name: str, column: Column, count: int, n: int) -> dict[str, Column]:
+    """Returns the columns of the places of an input that holds `count` values for each of n
     examples, keyed by `place_of`.
 
     Raises:
@@ -201,15 +208,15 @@ def spread(name: str, column: Column, places: int, n: int) -> dict[str, Column]:
     """
     if column.weights is not None:
         raise weights_refused(name)
-    if column.offsets is not None or column.values.shape != (n * places,):
+    if column.offsets is not None or column.values.shape != (n * count,):
         lengths = lengths_of(checked_offsets(name, column, n))
-        wrong = np.flatnonzero(lengths != places)
+        wrong = np.flatnonzero(lengths != count)
         if wrong.size:
             example = int(wrong[0])
             value = f"{lengths[example]} values in example {example}"
-            raise FeatureError(name, value, f"a list of {places}")
-    by_place = np.ascontiguousarray(column.values.reshape(n, places).T)
-    return {place_of(name, place): Column(values) for place, values in enumerate(by_place)}
+            raise FeatureError(name, value, f"a list of {count}")
+    by_place = np.ascontiguousarray(column.values.reshape(n, count).T)
+    return {place_of(name, position): Column(values) for position, values in enumerate(by_place)}
 
 
 def repeated(name: str, column: Column, counts: NDArray[np.int64]) -> Column:
@@ -223,6 +230,8 @@ def repeated(name: str, column: Column, counts: NDArray[np.int64]) -> Column:
     ends = offsets_of(lengths)
     # The distance of each copy from its original.
     distances = offsets[:-1].repeat(counts) - ends[:-1]
-    places = np.arange(ends[-1]) + distances.repeat(lengths)
-    weights = None if column.weights is None else column.weights[places]
-    return Column(column.values[places], ends, weights)
+    indices = np.arange(ends[-1]) + distances.repeat(lengths)
+    weights = None
+    if column.weights is not None:
+        weights = column.weights[indices]
+    return Column(column.values[indices], ends, weights)

@@ -4,6 +4,7 @@ row, or their number.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,7 +47,8 @@ class Dense:
         self.shape = feature.shape
         self._spec = feature
         self._drop_weights = drop_weights
-        self._size = int(np.prod(feature.shape, dtype=object)) if feature.shape else 1
+        # Python's integers do not overflow, as those of NumPy would for a nonsensical shape.
+        self._size = math.prod(feature.shape)
         self._default: NDArray[Any] | None = None
         if feature.default is not None:
             self._default = self._stated(feature.default)
@@ -56,8 +58,9 @@ class Dense:
         """The number of float32 values that it takes of each example as they are sent. None: It
         takes something else.
         """
-        as_sent = self._spec.take == "values" and self._spec.dtype == "float32"
-        return self._size if as_sent else None
+        if self._spec.take != "values" or self._spec.dtype != "float32":
+            return None
+        return self._size
 
     @property
     def has_default(self) -> bool:
@@ -84,19 +87,19 @@ class Dense:
             return Activation(self._numbers(column.values).reshape(n, *self.shape))
 
         lengths = lengths_of(checked_offsets(self.read, column, n))
-        absent = lengths == 0
-        wrong = (lengths != self._size) & ~absent
-        if wrong.any():
-            example = int(np.argmax(wrong))
+        is_absent = lengths == 0
+        is_wrong = (lengths != self._size) & ~is_absent
+        if is_wrong.any():
+            example = int(np.argmax(is_wrong))
             value = f"{lengths[example]} numbers in example {example}"
             expected = f"a list of {self._size} numbers of shape {self.shape}"
             raise FeatureError(self.read, value, expected)
         values = self._numbers(column.values).reshape(-1, *self.shape)
-        if not absent.any():
+        if not is_absent.any():
             return Activation(values)
-        result = np.repeat(self._needed_default(), n, axis=0)
-        result[~absent] = values
-        return Activation(result)
+        filled = np.repeat(self._needed_default(), n, axis=0)
+        filled[~is_absent] = values
+        return Activation(filled)
 
     def _lengths(self, column: Column, n: int) -> NDArray[np.int64]:
         """Returns the number of ids of each example, [n]. In a list of a fixed length that feature
@@ -107,7 +110,9 @@ class Dense:
         if length is None or length.pad not in (-1, ""):
             return lengths_of(checked_offsets(self.read, column, n))
         values = column.values.reshape(n, length.values)
-        padding = str(length.pad) if values.dtype == object else length.pad
+        padding = length.pad
+        if values.dtype == object:
+            padding = str(padding)
         counts = np.where(values != padding, np.arange(1, length.values + 1), 0)
         longest: NDArray[np.int64] = counts.max(axis=1, initial=0)
         return longest
@@ -136,9 +141,13 @@ class Dense:
             example = int(np.argmax(lengths > self._size))
             value = f"{lengths[example]} values in example {example}"
             raise FeatureError(self.read, value, f"a list of at most {self._size}")
-        sent = self._weights(column) if self._spec.take == "weights" else column.values
-        values = self._numbers(sent)
-        filler = "" if values.dtype == object else 0
+        values = column.values
+        if self._spec.take == "weights":
+            values = self._weights(column)
+        values = self._numbers(values)
+        filler: int | str = 0
+        if values.dtype == object:
+            filler = ""
         padded = np.full((n, self._size), filler, values.dtype)
         is_sent = np.arange(self._size) < lengths[:, np.newaxis]
         padded[is_sent] = values
@@ -151,6 +160,7 @@ class Dense:
         return checked_weights(self.read, column)
 
     def _numbers(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Returns values with the dtype of the feature."""
         if self._spec.dtype == "float32":
             return id_values.numbers(self.read, values)
         if self._spec.dtype == "string":
@@ -158,32 +168,37 @@ class Dense:
         return self._integers(values)
 
     def _integers(self, values: NDArray[Any]) -> NDArray[Any]:
-        result = id_values.integers(self.read, values)
+        """Returns values as integers of the dtype of the feature."""
+        integers = id_values.integers(self.read, values)
         if self._spec.dtype == "int32":
-            beyond = (result < _INT32.min) | (result > _INT32.max)
-            if beyond.any():
-                raise FeatureError(
-                    self.read, result[beyond][0], "an integer in [-2^31, 2^31)", "is beyond int32"
-                )
-            result = result.astype(np.int32)
+            is_beyond = (integers < _INT32.min) | (integers > _INT32.max)
+            if is_beyond.any():
+                value = integers[is_beyond][0]
+                expected = "an integer in [-2^31, 2^31)"
+                raise FeatureError(self.read, value, expected, "is beyond int32")
+            integers = integers.astype(np.int32)
         if self._spec.outside == "refuse":
-            self._refuse_outside(result)
-        return result
+            self._refuse_outside(integers)
+        return integers
 
     def _refuse_outside(self, ids: NDArray[Any]) -> None:
         """Raises FeatureError if an id is not a row of the table inside the towers."""
         rows = self._spec.below
         if rows is None:
             return
-        first = -rows if self._spec.from_end else 0
-        outside = (ids < first) | (ids >= rows)
-        if outside.any():
+        first = 0
+        if self._spec.from_end:
+            first = -rows
+        is_outside = (ids < first) | (ids >= rows)
+        if is_outside.any():
+            value = f"id {ids[is_outside][0]}"
             predicate = (
                 f"is not in its table, which has {rows} rows, and the feature refuses unknown ids"
             )
-            raise FeatureError(self.read, f"id {ids[outside][0]}", "an id in the table", predicate)
+            raise FeatureError(self.read, value, "an id in the table", predicate)
 
     def _needed_default(self) -> NDArray[Any]:
+        """Returns the default; raises FeatureError if there is none."""
         if self._default is None:
             raise not_sent(self.read)
         return self._default

@@ -75,9 +75,18 @@ class Embedded:
         self.inputs = inputs_of(name, entry)
         self._drop_weights = drop_weights
         self.name = self.inputs[0]
-        self.read = self.name if entry.place is None else place_of(self.name, entry.place)
-        filled = entry.empty_row is not None or entry.filler_row is not None
-        self.alike = (table.dim, entry.kind, entry.combiner, entry.length, entry.max_norm, filled)
+        self.read = self.name
+        if entry.place is not None:
+            self.read = place_of(self.name, entry.place)
+        is_filled = entry.empty_row is not None or entry.filler_row is not None
+        self.alike = (
+            table.dim,
+            entry.kind,
+            entry.combiner,
+            entry.length,
+            entry.max_norm,
+            is_filled,
+        )
         self._cross: Crossed | Joined | None = None
         self._words: Text | None = None
         match entry.ids:
@@ -92,22 +101,23 @@ class Embedded:
                 self._words = Text(entry.ids, vocabularies)
             case _:
                 self.rule = rule_of(entry.ids, vocabularies, keys)
-        self._one = entry.one_each
+        self._has_one_id = entry.one_each
         self._defaults = _defaults(self.inputs, self.read, entry)
 
     @property
     def reads_rows(self) -> bool:
         """Whether its ids are rows, all of which are read as they are."""
         entry = self.entry
-        changed = (
-            entry.padding is not None or entry.max_norm is not None or entry.empty_row is not None
-        )
-        return isinstance(entry.ids, IdentityIds) and not changed and entry.kind != "sequence"
+        if not isinstance(entry.ids, IdentityIds) or entry.kind == "sequence":
+            return False
+        return entry.padding is None and entry.max_norm is None and entry.empty_row is None
 
     @property
     def has_default(self) -> bool:
         """Whether its inputs may be left out."""
-        return len(self._defaults) == (len(set(self.inputs)) if self._cross else 1)
+        if self._cross is None:
+            return bool(self._defaults)
+        return len(self._defaults) == len(set(self.inputs))
 
     @property
     def combiner(self) -> Combiner:
@@ -140,23 +150,37 @@ class Embedded:
         return UnknownRefused(self.name, f"id {value!s:.80}", "an id in the table", predicate)
 
     def _sent(self, read: str, columns: Mapping[str, Column], n: int) -> Column:
-        name = self.name if read == self.read else read
+        """Returns the column that was sent, or the default of each example.
+
+        Args:
+          read: The name of the column.
+          columns: What was sent, by name.
+          n: The number of examples.
+        """
+        name = read
+        if read == self.read:
+            name = self.name  # errors name the input, and not a place of it
         column = columns.get(read)
         default = self._defaults.get(read)
-        if column is None and default is None:
+        if column is not None:
+            if self._has_one_id:
+                return one_each(name, column, default, n)
+            return column
+        if default is None:
             raise not_sent(name)
-        if column is None and default is not None:
-            values = default.values
-            weights = default.weights
-            if n != 1:
-                values = np.tile(values, n)
-                weights = None if weights is None else np.tile(weights, n)
-            offsets = None if self._one else np.arange(n + 1, dtype=np.int64) * default.values.size
-            return Column(values, offsets, weights)
-        assert column is not None  # noqa: S101 - one of them is there
-        return one_each(name, column, default, n) if self._one else column
+        values = default.values
+        weights = default.weights
+        offsets = None
+        if not self._has_one_id:
+            offsets = np.arange(n + 1, dtype=np.int64) * values.size
+        if n != 1:
+            values = np.tile(values, n)
+            if weights is not None:
+                weights = np.tile(weights, n)
+        return Column(values, offsets, weights)
 
     def _weights(self, column: Column) -> Weights | None:
+        """Returns the weights of a column; None: it has none, or another feature takes them."""
         if column.weights is None or self._drop_weights:
             return None
         if not (self.entry.weighted and self.entry.kind == "bag"):
@@ -171,15 +195,14 @@ def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[
       FeatureError: A default is not written as a request would write it.
     """
     if isinstance(entry.ids, MultiInputIds):
-        given = {
-            name: key.default
-            for name, key in zip(inputs, entry.ids.keys, strict=True)
-            if key.default is not None
-        }
-        for name, default in given.items():
-            if entry.kind == "single" and isinstance(default, list):
-                raise FeatureError(name, repr(default), "a value", "was given")
-        return {name: _column_of(default) for name, default in given.items()}
+        columns = {}
+        for name, key in zip(inputs, entry.ids.keys, strict=True):
+            if key.default is None:
+                continue
+            if entry.kind == "single" and isinstance(key.default, list):
+                raise FeatureError(name, repr(key.default), "a value", "was given")
+            columns[name] = _column_of(key.default)
+        return columns
     if entry.default is None:
         return {}
     default = entry.default
@@ -190,20 +213,35 @@ def _defaults(inputs: Sequence[str], read: str, entry: EmbeddedFeature) -> dict[
             raise FeatureError(inputs[0], value, "an object of 'ids' and 'weights'", "was given")
         weights = np.asarray(default["weights"])
         default = default["ids"]
-    one = entry.one_each and entry.places is None
-    if one == isinstance(default, list) or len(default if entry.places else ()) != (
-        entry.places or 0
-    ):
-        kind = "value" if one else "list"
-        if entry.places is not None:
-            kind = f"list of {entry.places}"
-        raise FeatureError(inputs[0], repr(default), f"a {kind}", "was given")
+    _check_default(inputs[0], default, entry)
     if entry.place is not None:
         default = default[entry.place]
     return {read: Column(_column_of(default).values, None, weights)}
 
 
+def _check_default(name: str, default: Any, entry: EmbeddedFeature) -> None:
+    """Raises FeatureError if the default of an input is no value, or no list of the right
+    length.
+    """
+    is_list = isinstance(default, list)
+    if entry.places is not None:
+        expected = f"a list of {entry.places}"
+        fits = is_list and len(default) == entry.places
+    elif entry.one_each:
+        expected = "a value"
+        fits = not is_list
+    else:
+        expected = "a list"
+        fits = is_list
+    if not fits:
+        raise FeatureError(name, repr(default), expected, "was given")
+
+
 def _column_of(default: Any) -> Column:
-    values = default if isinstance(default, list) else [default]
-    texts = any(isinstance(value, str) for value in values)
-    return Column(np.array(values, object) if texts else np.asarray(values))
+    """Returns the column of one example with the value, or the values, of a default."""
+    values = default
+    if not isinstance(default, list):
+        values = [default]
+    if any(isinstance(value, str) for value in values):
+        return Column(np.array(values, object))
+    return Column(np.asarray(values))

@@ -45,7 +45,7 @@ class FittedColumns(NamedTuple):
     """Columns by input, each as long as its input takes.
 
     Attributes:
-      columns: By input.
+      columns: The columns, by input.
       cut: How many examples had more values, by input, where there are any.
       padded: How many examples had fewer values, by input, where there are any.
     """
@@ -102,7 +102,7 @@ def with_fitted_defaults(
     """Returns a feature whose defaults have as many values as its inputs take.
 
     Raises:
-      FeatureError: As `fitted_default`.
+      FeatureError: See `fitted_default`.
     """
     if isinstance(feature, EmbeddedFeature) and isinstance(feature.ids, MultiInputIds):
         keys = []
@@ -123,9 +123,9 @@ def fitted_default(name: str, entry: InputLength | None, default: Any) -> Any:
     """
     if entry is None or default is None:
         return default
-    given = _stated_column(default)
-    fitted = fit_length(name, entry, given, 1).column
-    if fitted is given:
+    stated = _stated_column(default)
+    fitted = fit_length(name, entry, stated, 1).column
+    if fitted is stated:
         return default
     values = fitted.values.tolist()
     if fitted.weights is None:
@@ -138,13 +138,16 @@ def default_column(name: str, entry: InputLength | None, default: Any) -> Column
     takes; None: it has no default.
 
     Raises:
-      FeatureError: As `fitted_default`.
+      FeatureError: See `fitted_default`.
     """
     fitted = fitted_default(name, entry, default)
-    return None if fitted is None else _stated_column(fitted)
+    if fitted is None:
+        return None
+    return _stated_column(fitted)
 
 
 def _stated_column(default: Any) -> Column:
+    """Returns the column of one example with the values and weights of a default."""
     weights = None
     if isinstance(default, dict):
         if "weights" in default:
@@ -192,18 +195,18 @@ def fit_length(
     values = _placed(entry, column.values, offsets, entry.pad)
     weights = column.weights
     if weights is not None:
-        # What fills a list up counts for nothing in a weighted sum or mean.
+        # With the weight 0, padding counts for nothing in a weighted sum or mean.
         weights = _placed(entry, checked_weights(name, column), offsets, 0.0)
     if default is not None and takes_default.any():
         values, default_values = _alike(values, default.values)
         values[takes_default] = default_values
         if weights is not None:
-            weights[takes_default] = 1.0 if default.weights is None else default.weights
-    fitted = Column(
-        values.reshape(-1),
-        None,
-        None if weights is None else weights.reshape(-1),
-    )
+            weights[takes_default] = 1.0
+            if default.weights is not None:
+                weights[takes_default] = default.weights
+    if weights is not None:
+        weights = weights.reshape(-1)
+    fitted = Column(values.reshape(-1), None, weights)
     cut = int(np.count_nonzero(lengths > expected))
     return FittedColumn(fitted, cut, int(np.count_nonzero(is_short)))
 
@@ -214,6 +217,7 @@ def _check(
     lengths: NDArray[np.int64],
     takes_default: NDArray[np.bool_],
 ) -> None:
+    """Raises WrongLength if an example is neither padded, nor cut, nor takes the default."""
     is_wrong = np.zeros(lengths.size, bool)
     if entry.pad is None:
         is_wrong |= (lengths < entry.values) & ~takes_default
@@ -235,35 +239,41 @@ def _placed(
 ) -> NDArray[Any]:
     """Returns [n, expected]: the values of each example that stay, and `pad` beside them."""
     lengths = lengths_of(offsets)
-    kept = np.minimum(lengths, entry.values)
+    counts = np.minimum(lengths, entry.values)
     sources = offsets[:-1]
     if entry.keep == "last":
-        sources = offsets[1:] - kept
+        sources = offsets[1:] - counts
     targets = np.zeros(lengths.size, np.int64)
     if entry.pad_side == "start":
-        targets = entry.values - kept
+        targets = entry.values - counts
 
-    steps = np.arange(kept.sum()) - offsets_of(kept)[:-1].repeat(kept)
-    values, filler = _alike(values, _array_of(0 if pad is None else pad))
+    steps = np.arange(counts.sum()) - offsets_of(counts)[:-1].repeat(counts)
+    if pad is None:
+        pad = 0  # nothing is padded, or the default replaces it
+    values, filler = _alike(values, _array_of(pad))
     placed = np.full((lengths.size, entry.values), filler[0], values.dtype)
-    rows = np.arange(lengths.size).repeat(kept)
-    placed[rows, targets.repeat(kept) + steps] = values[sources.repeat(kept) + steps]
+    rows = np.arange(lengths.size).repeat(counts)
+    placed[rows, targets.repeat(counts) + steps] = values[sources.repeat(counts) + steps]
     return placed
 
 
 def _array_of(value: object) -> NDArray[Any]:
-    return np.array([value], object if isinstance(value, str) else None)
+    """Returns an array of one value; that of a string holds objects."""
+    if isinstance(value, str):
+        return np.array([value], object)
+    return np.array([value])
 
 
-def _alike(values: NDArray[Any], others: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Returns both arrays with one dtype: strings of digits are integers, too."""
+def _alike(values: NDArray[Any], fillers: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Returns values and what fills them up with one dtype: strings of digits are integers, too."""
     if not values.size:
-        return values.astype(others.dtype), others
-    if (values.dtype == object) != (others.dtype == object):
-        return values.astype(str).astype(object), others.astype(str).astype(object)
+        return values.astype(fillers.dtype), fillers
+    if (values.dtype == object) != (fillers.dtype == object):
+        return values.astype(str).astype(object), fillers.astype(str).astype(object)
     if values.dtype == object:
-        return values, others
-    dtype = np.result_type(values, others)
+        return values, fillers
+    dtype = np.result_type(values, fillers)
     if np.issubdtype(dtype, np.float64) and values.dtype != np.float64:
+        # A float in the recipe does not make the numbers of a request more precise.
         dtype = np.dtype(np.float32)
-    return values.astype(dtype), others.astype(dtype)
+    return values.astype(dtype), fillers.astype(dtype)

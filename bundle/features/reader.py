@@ -1,5 +1,4 @@
-"""The features of a bundle: what callers send -> what towers take. Used by both programs, never
-written twice.
+"""The features of a bundle: what callers send -> what towers take, in both programs.
 
 Callers send inputs; features read them. Several features may read one input, so columns are keyed
 by input, and what is looked up by feature.
@@ -67,7 +66,7 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 _COMBINERS = ("sum", "mean", "sqrtn")
-"""As compiled code numbers them."""
+"""In the order in which compiled code numbers them."""
 _BATCHES_MAX = 256
 """Sets of names that are kept; those of a model's towers and their parts are few."""
 _CHANGED_SETS_MAX = 4
@@ -80,8 +79,8 @@ class _Bound(NamedTuple):
     """What looks the same features up, request after request.
 
     Attributes:
-      batch: Of those that have ids.
-      dense: The others, by name.
+      batch: The features that have ids.
+      dense: The other features, by name.
     """
 
     batch: Batch
@@ -89,25 +88,25 @@ class _Bound(NamedTuple):
 
 
 class _Divided(NamedTuple):
-    """The features of a place, where some inputs were not sent.
+    """The features of an array, if some inputs were not sent.
 
     Attributes:
-      defaults: First column, the column after the last, and what stands there.
-      sent: First column, the column after the last, names and ends of what is looked up.
+      defaults: First column, the column after the last, and the values there.
+      looked_up: First column, the column after the last, and names and ends of the features there.
     """
 
     defaults: Sequence[tuple[int, int, NDArray[Any]]]
-    sent: Sequence[tuple[int, int, tuple[str, ...], tuple[int, ...]]]
+    looked_up: Sequence[tuple[int, int, tuple[str, ...], tuple[int, ...]]]
 
 
 class LostRow(NamedTuple):
     """A row with NaN or an infinity that an example reads.
 
     Attributes:
-      feature: Reads the row.
-      table: Holds the row.
-      id: Leads to the row; as the feature's rule takes it.
-      example: Its position.
+      feature: The name of the feature that reads the row.
+      table: The name of the table that holds the row.
+      id: The id whose row it is, before the rule of the feature is applied.
+      example: The position of the example.
     """
 
     feature: str
@@ -120,8 +119,8 @@ class _RowCaches(NamedTuple):
     """What is kept of readers in which the same tables are changed.
 
     Attributes:
-      native_by_names: What reads features by compiled code.
-      divided: Places of which some inputs were not sent, by names and missing inputs.
+      native_by_names: What reads features by compiled code, by the names of the features.
+      divided: The features of arrays, by their names and by the inputs that were not sent.
     """
 
     native_by_names: dict[tuple[str, ...], _NativeReaders | None]
@@ -132,9 +131,9 @@ class _Batches(NamedTuple):
     """What looks features up in readers in which the same tables have new keys.
 
     Attributes:
-      small: Where the rows of small tables are read.
-      by_names: The batch of some features that have ids.
-      bound: What looks some features up.
+      small: Where the rows of small tables are read, by table.
+      by_names: Batches of features that have ids, by their names.
+      bound: What looks features up, by their names.
     """
 
     small: Mapping[object, Source]
@@ -158,12 +157,11 @@ class FeatureReader:
         """Joins the features of a manifest with the tables, vocabularies and key indexes that they
         read.
 
-        `inputs` lists of each input the features that read it, `tables` are those given that are
-        here.
+        `inputs` lists the features that read each input, `tables` the tables that are not remote.
 
         Raises:
-          FormatError: a default does not fit its feature, or a table, vocabulary or key index is
-            not among those given.
+          FormatError: A default does not fit its feature, or a table, vocabulary or key index is
+            missing.
         """
         self.tables = {
             name: table for name, table in tables.items() if isinstance(table, TableReader)
@@ -175,7 +173,7 @@ class FeatureReader:
         self._weighted: set[str] = set()
         """Inputs that are sent with weights."""
         self._places: dict[str, int] = {}
-        """How many values an input has, each of which is a feature."""
+        """The numbers of values of inputs each of whose values is a feature, by input."""
         for name, feature in features.items():
             if feature.weighted:
                 self._weighted.update(inputs_of(name, feature))
@@ -205,8 +203,8 @@ class FeatureReader:
             try:
                 feature = with_fitted_defaults(feature, inputs)  # noqa: PLW2901 - the same feature
                 if isinstance(feature, DenseFeature):
-                    read = inputs[0]
-                    self._features[name] = Dense(read, feature, read in self._weighted)
+                    (input_name,) = inputs
+                    self._features[name] = Dense(input_name, feature, input_name in self._weighted)
                 else:
                     self._features[name] = self._open_embedded(
                         name, feature, tables, vocabularies, keys or {}
@@ -255,7 +253,11 @@ class FeatureReader:
         keys: Mapping[str, KeyIndex],
     ) -> Embedded:
         """Joins a feature with what it reads, and checks its default."""
-        table = self._indicator(feature) if feature.indicator else tables[feature.table]
+        table: TableReader | RemoteTable | Indicator
+        if feature.indicator:
+            table = self._indicator(feature)
+        else:
+            table = tables[feature.table]
         input_is_weighted = inputs_of(name, feature)[0] in self._weighted
         drops_weights = input_is_weighted and not feature.weighted
         embedded = Embedded(name, feature, table, vocabularies, keys, drops_weights)
@@ -267,9 +269,13 @@ class FeatureReader:
         """Returns the table of an indicator; those alike share one."""
         width = feature.indicator or 0
         kind = (width, feature.ordinal)
-        if kind not in self._indicators:
-            self._indicators[kind] = Ordinal(width) if feature.ordinal else Indicator(width)
-        return self._indicators[kind]
+        if kind in self._indicators:
+            return self._indicators[kind]
+        table = Indicator(width)
+        if feature.ordinal:
+            table = Ordinal(width)
+        self._indicators[kind] = table
+        return table
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._features)
@@ -383,14 +389,14 @@ class FeatureReader:
         return table
 
     def take(self, table: str, rows: Rows) -> Vectors:
-        """Reads rows of a table that is here, in the order asked.
+        """Reads rows of a table that is not remote, in the order of the request.
 
         Args:
-          table: Its name.
-          rows: [n] int64, each less than the rows of the table and its new keys.
+          table: The name of the table.
+          rows: [n] int64, less than the rows of the table and its new keys.
 
         Returns:
-          [n, dim] float32, owned by the caller; of a negative row, zeros.
+          [n, dim] float32, owned by the caller; zeros for a negative row.
         """
         stored = self.tables[table]
         if self._changes is None:
@@ -411,15 +417,16 @@ class FeatureReader:
         """Looks up and combines features of n examples.
 
         Args:
-          names: of the features.
-          columns: what the caller sent, by input; one that is not there takes its default.
-          n: examples in the call.
-          fetched: what `wanted` returned, if anything, fetched.
+          names: The names of the features.
+          columns: What the caller sent, by input; an input that is missing has its default.
+          n: The number of examples.
+          fetched: The rows that `wanted` returned, fetched; None: it returned none.
+
         Raises:
-          FeatureError: there is no such feature, or an input must be sent, or its values do not
+          FeatureError: There is no such feature, or an input must be sent, or its values do not
             fit; names the input.
-          UnknownRefused: an id is unknown and the feature refuses those.
-          RowUnavailable: a fetched row is lost and the feature refuses unknown ids.
+          UnknownRefused: An id is unknown, and the feature refuses unknown ids.
+          RowUnavailable: A fetched row is lost, and the feature refuses unknown ids.
         """
         columns = self._fitted(columns, n)
         names = tuple(names)
@@ -427,144 +434,157 @@ class FeatureReader:
         if bound is None:
             bound = self._bind(names)
             _keep(self._batches.bound, names, bound)
-        found = bound.batch.activations(columns, n, fetched, self._changes)
+        activations = bound.batch.activations(columns, n, fetched, self._changes)
         for name, dense in bound.dense:
-            found[name] = dense.activation(columns, n)
-        return found
+            activations[name] = dense.activation(columns, n)
+        return activations
 
     def write(
         self,
-        places: Sequence[Place],
+        blocks: Sequence[Place],
         columns: Mapping[str, Column],
         n: int,
         fetched: Fetched | None = None,
     ) -> dict[str, int]:
-        """Looks features up into arrays that are there already, as those that a tower takes.
+        """Looks features up into arrays that exist already, such as those that a tower takes.
 
         Args:
-          places: where they go; their values lie there as `activation` gives them, flat for each
-            example.
-          columns, n, fetched: as of `activations`.
+          blocks: The arrays and their features, whose values are those of `activation`, flat for
+            each example.
+          columns: What the caller sent, see `activations`.
+          n: The number of examples.
+          fetched: The rows that `wanted` returned, see `activations`.
+
         Returns:
-          How many ids are unknown, by feature, where there are any.
+          The number of unknown ids of each feature that has some.
+
         Raises:
-          FeatureError, UnknownRefused: as `activations`; something may have been written.
+          FeatureError, UnknownRefused: See `activations`; something may have been written.
         """
         columns = self._fitted(columns, n)
-        left: list[Place] = []
-        for place in places:
-            for part in self._after_defaults(place, columns):
-                left += self._after_native(part, columns)
-        if not left:
+        # Three ways, the cheapest first: each leaves what it cannot do to the next.
+        unwritten: list[Place] = []
+        for block in blocks:
+            for without_defaults in self._after_defaults(block, columns):
+                unwritten += self._after_native(without_defaults, columns)
+        if not unwritten:
             return {}
-        wanted = [name for place in left for name in place.names]
-        found = self.activations(wanted, columns, n, fetched)
-        for array, names, _ in left:
+        unwritten_names = [name for block in unwritten for name in block.names]
+        activations = self.activations(unwritten_names, columns, n, fetched)
+        for array, names, _ in unwritten:
             flat = []
             for name in names:
-                values = found[name].values
+                values = activations[name].values
                 if values.ndim != 2:
                     values = values.reshape(n, math.prod(values.shape[1:]))
                 flat.append(values)
             np.concatenate(flat, axis=1, out=array, casting="unsafe")
-        return {name: each.unknown for name, each in found.items() if each.unknown}
+        return {
+            name: activation.unknown
+            for name, activation in activations.items()
+            if activation.unknown
+        }
 
     def wanted(
         self, names: Iterable[str], columns: Mapping[str, Column], n: int
     ) -> dict[str, Rows]:
-        """Returns the distinct remote rows, ascending, that features read, by layout; arguments as
-        of `activations`.
+        """Returns the distinct remote rows, ascending, that features read, by layout. The arguments
+        are those of `activations`.
         """
         remote = tuple([name for name in names if self._is_remote(name)])
         return self._batch(remote).wanted(self._fitted(columns, n), n, self._changes)
 
-    def _after_defaults(self, place: Place, columns: Mapping[str, Column]) -> Sequence[Place]:
-        """Writes the features of which nothing was sent, where their default is known; returns all
+    def _after_defaults(self, block: Place, columns: Mapping[str, Column]) -> Sequence[Place]:
+        """Writes the features of which nothing was sent, if their default is known; returns all
         others, those that are neighbors together.
         """
-        names = place.names
+        names = block.names
         if names in self._inputs_by_names:
             inputs = self._inputs_by_names[names]
         else:
-            inputs = frozenset([one for name in names for one in self._inputs_of(name)])
+            inputs = frozenset(
+                [input_name for name in names for input_name in self._inputs_of(name)]
+            )
             _keep(self._inputs_by_names, names, inputs)
         if inputs.issubset(columns):
-            return (place,)
+            return (block,)
         missing = inputs.difference(columns)
         key = (names, missing)
         cache = self._row_caches.divided
         if key in cache:
             divided = cache[key]
         else:
-            divided = self._divide(place, missing)
+            divided = self._divide(block, missing)
             _keep(cache, key, divided)
         for start, stop, default in divided.defaults:
-            place.array[:, start:stop] = default
+            block.array[:, start:stop] = default
         return [
-            Place(place.array[:, start:stop], part, ends)
-            for start, stop, part, ends in divided.sent
+            Place(block.array[:, start:stop], neighbors, ends)
+            for start, stop, neighbors, ends in divided.looked_up
         ]
 
-    def _divide(self, place: Place, missing: frozenset[str]) -> _Divided:
+    def _divide(self, block: Place, missing: frozenset[str]) -> _Divided:
         """Divides features into those whose default is written and those that are looked up.
 
         Args:
-          place: Where the features go.
+          block: The array and its features.
           missing: The inputs that were not sent.
         """
         defaults: list[tuple[int, int, NDArray[Any]]] = []
-        sent: list[tuple[int, int, tuple[str, ...], tuple[int, ...]]] = []
+        looked_up: list[tuple[int, int, tuple[str, ...], tuple[int, ...]]] = []
         start = 0
-        for name, stop in zip(place.names, place.ends, strict=True):
+        for name, stop in zip(block.names, block.ends, strict=True):
             default = None
             if missing.issuperset(self._inputs_of(name)):
                 default = self._default_of(name)
             if default is not None:
                 defaults.append((start, stop, default))
-            elif sent and sent[-1][1] == start:
-                first, _, names, ends = sent[-1]
-                sent[-1] = (first, stop, (*names, name), (*ends, stop - first))
+            elif looked_up and looked_up[-1][1] == start:
+                # A neighbor of the feature before.
+                first, _, names, ends = looked_up[-1]
+                looked_up[-1] = (first, stop, (*names, name), (*ends, stop - first))
             else:
-                sent.append((start, stop, (name,), (stop - start,)))
+                looked_up.append((start, stop, (name,), (stop - start,)))
             start = stop
-        return _Divided(defaults, sent)
+        return _Divided(defaults, looked_up)
 
     def _inputs_of(self, name: str) -> Sequence[str]:
-        found = self._found(name)
-        return (found.read,) if isinstance(found, Dense) else found.inputs
+        """Returns the inputs that a feature reads."""
+        feature = self._feature(name)
+        if isinstance(feature, Dense):
+            return (feature.read,)
+        return feature.inputs
 
     def _default_of(self, name: str) -> NDArray[Any] | None:
-        """Returns what a feature gives of which nothing was sent, flat; None: it has no default, or
-        its row is elsewhere or may have changed.
+        """Returns the values of a feature of which nothing was sent, flat; None: it has no default,
+        or its row is remote or may have changed.
         """
         if self._reads_changed(name):
             return None
         if name not in self._defaults:
             self._defaults[name] = None
-            if self._found(name).has_default and not self._is_remote(name):
+            if self._feature(name).has_default and not self._is_remote(name):
                 values = self.activations([name], {}, 1)[name].values
                 self._defaults[name] = values.reshape(-1)
         return self._defaults[name]
 
     def _is_remote(self, name: str) -> bool:
-        """Returns whether the rows of a feature are elsewhere."""
-        found = self._found(name)
-        return isinstance(found, Embedded) and isinstance(found.table, RemoteTable)
+        """Returns whether the rows of a feature are remote."""
+        feature = self._feature(name)
+        return isinstance(feature, Embedded) and isinstance(feature.table, RemoteTable)
 
     def _reads_changed(self, name: str) -> bool:
         """Returns whether a feature reads a table of which rows are changed."""
         if self._changes is None:
             return False
-        feature = self._found(name)
+        feature = self._feature(name)
         return isinstance(feature, Embedded) and feature.table in self._changes.by_table
 
-    def _after_native(self, place: Place, columns: Mapping[str, Column]) -> list[Place]:
-        """Writes the features whose columns are rows, bags of rows or numbers, as they are; returns
-        all others.
-
-        Compiled code does, those that are neighbors in one go.
+    def _after_native(self, block: Place, columns: Mapping[str, Column]) -> list[Place]:
+        """Writes the features whose columns are rows, bags of rows or numbers, with compiled code;
+        returns all others, those that are neighbors together.
         """
-        array, names, ends = place
+        array, names, ends = block
         cache = self._row_caches.native_by_names
         if names in cache:
             native = cache[names]
@@ -572,56 +592,65 @@ class FeatureReader:
             native = self._native_readers(names)
             _keep(cache, names, native)
         if read_tables is None or native is None or array.dtype != np.float32:
-            return [place]
+            return [block]
         readers, reads = native
-        sent = columns if isinstance(columns, dict) else dict(columns)
+        if not isinstance(columns, dict):
+            columns = dict(columns)
         count = len(names)
-        left = []
-        position = read_tables(readers, reads, sent, 0, array, 0)
+        unwritten = []
+        # Compiled code returns the position of the first feature that it cannot read.
+        position = read_tables(readers, reads, columns, 0, array, 0)
         while position < count:
             first = position
-            start = ends[position - 1] if position else 0
+            start = 0
+            if first:
+                start = ends[first - 1]
             position += 1
             while position < count and readers[position] is None:
                 position += 1
             stop = ends[position - 1]
-            rest_ends = tuple([end - start for end in ends[first:position]])
-            left.append(Place(array[:, start:stop], names[first:position], rest_ends))
-            position = read_tables(readers, reads, sent, position, array, stop)
-        return left
+            unwritten_ends = tuple([end - start for end in ends[first:position]])
+            unwritten.append(Place(array[:, start:stop], names[first:position], unwritten_ends))
+            position = read_tables(readers, reads, columns, position, array, stop)
+        return unwritten
 
     def _bind(self, names: tuple[str, ...]) -> _Bound:
         """Returns what looks some features up."""
-        wanted = {name: self._found(name) for name in names}
-        embedded = [name for name, each in wanted.items() if isinstance(each, Embedded)]
-        dense = [(name, each) for name, each in wanted.items() if isinstance(each, Dense)]
+        embedded = []
+        dense = []
+        for name in names:
+            feature = self._feature(name)
+            if isinstance(feature, Dense):
+                dense.append((name, feature))
+            else:
+                embedded.append(name)
         return _Bound(self._batch(tuple(embedded)), dense)
 
     def _batch(self, names: tuple[str, ...]) -> Batch:
         """Returns the batch of some features."""
-        found = self._batches.by_names.get(names)
-        if found is None:
+        batch = self._batches.by_names.get(names)
+        if batch is None:
             features = {}
             for name in names:
                 feature = self._features[name]
                 if isinstance(feature, Embedded):
                     features[name] = feature
-            found = Batch(features, self._batches.small)
-            _keep(self._batches.by_names, names, found)
-        return found
+            batch = Batch(features, self._batches.small)
+            _keep(self._batches.by_names, names, batch)
+        return batch
 
     def _native_readers(self, names: tuple[str, ...]) -> _NativeReaders | None:
         """Returns what reads each feature by compiled code, None if nothing does, and the inputs
         that it reads; None: compiled code reads none of them.
         """
         readers = [self._native_reader(name) for name in names]
-        if all(each is None for each in readers):
+        if all(reader is None for reader in readers):
             return None
-        return tuple(readers), tuple(self._found(name).read for name in names)
+        return tuple(readers), tuple(self._feature(name).read for name in names)
 
     def _native_reader(self, name: str) -> _Reader:
         """Returns what reads a feature by compiled code; None: nothing does."""
-        feature = self._found(name)
+        feature = self._feature(name)
         if isinstance(feature, Dense):
             return feature.floats
         native = feature.table.native
@@ -636,16 +665,19 @@ class FeatureReader:
         combining.
 
         Returns:
-          [m] int64 rows, -1 where the table does not know the id, and [n + 1] int64 offsets: the
-          rows of each example.
+          [m] int64 rows, -1 for an id that the table does not know, and [n + 1] int64 offsets of
+          the rows of each example.
+
         Raises:
-          FeatureError: as `activations`, but for any number of ids; also for a dense feature, which
-            has no ids.
+          FeatureError: See `activations`, but an example may have any number of ids; or the feature
+            is dense, and has no ids.
         """
-        if isinstance(self._found(name), Dense):
+        if isinstance(self._feature(name), Dense):
             raise FeatureError(name, "a dense feature", "one that reads a table", "has no rows")
         rows, offsets = self._batch((name,)).rows(self._spread(columns, n), n, self._changes)
-        return rows, offsets[0] if offsets else np.arange(n + 1, dtype=np.int64)
+        if offsets:
+            return rows, offsets[0]
+        return rows, np.arange(n + 1, dtype=np.int64)
 
     def new_keys(self, name: str, columns: Mapping[str, Column], n: int) -> Rows | None:
         """Returns the ids of a feature as the keys that its table may get.
@@ -655,7 +687,7 @@ class FeatureReader:
         Returns:
           [m] int64, -1 for what cannot be a new key; None: the table takes none by this feature.
         """
-        feature = self._found(name)
+        feature = self._feature(name)
         if isinstance(feature, Dense) or not isinstance(feature.entry.ids, KeyedIds):
             return None
         if self.growing.get(feature.entry.table) != feature.entry.ids.keys:
@@ -681,18 +713,18 @@ class FeatureReader:
         Arguments and errors are those of `activations`.
         """
         columns = self._fitted(columns, n)
-        found = []
+        lost_rows = []
         for name in names:
-            feature = self._found(name)
+            feature = self._feature(name)
             if isinstance(feature, Dense) or isinstance(feature.table, Indicator):
                 continue
             vectors = self.activations([name], columns, n, fetched)[name].values
             is_lost = ~np.isfinite(vectors.reshape(n, -1)).all(axis=1)
             for example in np.flatnonzero(is_lost).tolist():
-                lost = self._first_not_finite(name, feature, columns, n, example, fetched)
-                if lost is not None:
-                    found.append(LostRow(name, feature.entry.table, lost, example))
-        return found
+                lost_id = self._first_not_finite(name, feature, columns, n, example, fetched)
+                if lost_id is not None:
+                    lost_rows.append(LostRow(name, feature.entry.table, lost_id, example))
+        return lost_rows
 
     def _first_not_finite(
         self,
@@ -706,36 +738,41 @@ class FeatureReader:
         """Returns the first id of an example whose row is not finite; None: there is none."""
         rows, offsets = self._batch((name,)).rows(columns, n, self._changes)
         ids = feature.ids(columns, n).values
-        part = slice(example, example + 1)
+        of_example = slice(example, example + 1)
         if offsets:
-            part = slice(*offsets[0][example : example + 2].tolist())
-        read = rows[part]
+            of_example = slice(*offsets[0][example : example + 2].tolist())
+        rows = rows[of_example]
         if feature.entry.unknown.row is not None:
-            read = np.where(read < 0, feature.entry.unknown.row, read)
+            rows = np.where(rows < 0, feature.entry.unknown.row, rows)
         table = feature.table
         if isinstance(table, RemoteTable):
-            shifted = np.where(read < 0, read, read + table.first)
+            shifted = np.where(rows < 0, rows, rows + table.first)
             vectors = (fetched or {})[table.among.name].take(shifted)
         elif self._changes is not None:
-            vectors = self._changes.reader(table).take(read)
+            vectors = self._changes.reader(table).take(rows)
         else:
-            vectors = table.take(read)
+            vectors = table.take(rows)
         is_lost = ~np.isfinite(vectors).all(axis=1)
-        return ids[part][is_lost][0] if is_lost.any() else None
+        if not is_lost.any():
+            return None
+        return ids[of_example][is_lost][0]
 
     def _fitted(self, columns: Mapping[str, Column], n: int) -> Mapping[str, Column]:
         """Returns columns of the right lengths, with those of each place of inputs."""
         if self._lengths.entries:
             columns = self._lengths.fit(columns, n).columns
-        return self._spread(columns, n) if self._places else columns
+        if self._places:
+            columns = self._spread(columns, n)
+        return columns
 
     def _spread(self, columns: Mapping[str, Column], n: int) -> Mapping[str, Column]:
         """Returns columns with those of each place of inputs whose places are features."""
-        found = dict(columns)
-        for name, places in self._places.items():
-            if name in columns and place_of(name, 0) not in columns:  # else they were before
-                found |= spread(name, columns[name], places, n)
-        return found
+        all_columns = dict(columns)
+        for name, count in self._places.items():
+            # One method calls another with columns that have been spread already.
+            if name in columns and place_of(name, 0) not in columns:
+                all_columns |= spread(name, columns[name], count, n)
+        return all_columns
 
     def close(self) -> None:
         """Closes the tables."""
@@ -751,12 +788,13 @@ class FeatureReader:
         for table in self.tables.values():
             table.close()
 
-    def _found(self, name: str) -> Dense | Embedded:
-        found = self._features.get(name)
-        if found is None:
+    def _feature(self, name: str) -> Dense | Embedded:
+        """Returns a feature by its name; raises FeatureError if there is none."""
+        feature = self._features.get(name)
+        if feature is None:
             expected = f"one of {', '.join(self._features)}"
             raise FeatureError(name, "no such feature", expected, "is in the model")
-        return found
+        return feature
 
 
 def open_features(
@@ -768,10 +806,13 @@ def open_features(
     """Opens every table, vocabulary and key index of a bundle.
 
     Args:
-      pause: called after each.
-      remote: instead of these tables.
+      root: The directory of the bundle.
+      manifest: The manifest of the bundle.
+      pause: Called after each table and vocabulary.
+      remote: Tables, by name, that are used instead of those of the bundle.
+
     Raises:
-      BundleError: a file is missing, cut short, outside the bundle, or not what the manifest says;
+      BundleError: A file is missing, truncated, outside the bundle, or not what the manifest says;
         nothing stays open.
     """
     tables: dict[str, TableReader | RemoteTable] = {}
@@ -815,11 +856,14 @@ def _growing(features: Mapping[str, Feature]) -> dict[str, str]:
         if isinstance(feature.ids, KeyedIds):
             indexes.setdefault(feature.table, set()).add(feature.ids.keys)
             tables.setdefault(feature.ids.keys, set()).add(feature.table)
-    return {
-        table: next(iter(names))
-        for table, names in indexes.items()
-        if len(names) == 1 and len(tables[next(iter(names))]) == 1
-    }
+    growing = {}
+    for table, names in indexes.items():
+        if len(names) != 1:
+            continue
+        (name,) = names
+        if len(tables[name]) == 1:
+            growing[table] = name
+    return growing
 
 
 def _keep(cache: dict[Key, Value], key: Key, value: Value, limit: int = _BATCHES_MAX) -> None:

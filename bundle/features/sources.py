@@ -51,10 +51,12 @@ class Indicator:
     ) -> Vectors:
         """See TableReader.bags; the combiner of an indicator is always `sum`."""
         del combiner
-        kept = rows >= 0
-        example = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))[kept]
+        examples = np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
+        if weights is None:
+            weights = np.ones(rows.size, np.float32)
+        exists = rows >= 0
         sums = np.zeros((offsets.size - 1, self.dim), np.float32)
-        np.add.at(sums, (example, rows[kept]), np.float32(1) if weights is None else weights[kept])
+        np.add.at(sums, (examples[exists], rows[exists]), weights[exists])
         return sums
 
 
@@ -125,16 +127,16 @@ class FetchedRows:
         """Returns which of some fetched rows are lost."""
         if self.lost is None or not self.rows.size:
             return np.zeros(rows.size, bool)
-        found: NDArray[np.bool_] = self.lost[self._places(rows)] & (rows >= 0)
-        return found
+        is_lost: NDArray[np.bool_] = self.lost[self._indices(rows)] & (rows >= 0)
+        return is_lost
 
     def take(self, rows: Rows) -> Vectors:
         """See TableReader.take."""
         if not self.rows.size:
             return np.zeros((rows.size, self.vectors.shape[1]), np.float32)
-        found: Vectors = self.vectors.take(self._places(rows), axis=0)
-        found[rows < 0] = 0
-        return found
+        vectors: Vectors = self.vectors.take(self._indices(rows), axis=0)
+        vectors[rows < 0] = 0
+        return vectors
 
     def bags(
         self, rows: Rows, offsets: Offsets, combiner: Combiner, weights: Weights | None = None
@@ -142,7 +144,8 @@ class FetchedRows:
         """See TableReader.bags."""
         return combine_rows(self.take, rows, offsets, combiner, weights)
 
-    def _places(self, rows: Rows) -> Rows:
+    def _indices(self, rows: Rows) -> Rows:
+        """Returns where rows are among those that were fetched."""
         return np.minimum(self.rows.searchsorted(rows), self.rows.size - 1)
 
 
@@ -154,19 +157,19 @@ def remote_tables(tables: Mapping[str, Table]) -> dict[str, RemoteTable]:
     """Returns the tables of a manifest as remote tables. Tables of one row layout lie one behind
     the other, in their order, with room for the rows of new keys.
     """
-    found = dict[str, RemoteTable]()
+    remote = dict[str, RemoteTable]()
     ends = dict[str, int]()
     for name, table in tables.items():
         layout = f"{table.dtype}[{table.dim}]"
         first = ends.get(layout, 0)
-        found[name] = RemoteTable(
+        remote[name] = RemoteTable(
             table.rows,
             RemoteRows(layout, table.dim),
             first,
             replaces_lost=table.unavailable == "unknown",
         )
         ends[layout] = first + table.rows + _NEW_ROWS
-    return found
+    return remote
 
 
 class SideBySide:
@@ -191,9 +194,9 @@ class SideBySide:
         """See TableReader.take."""
         if self._native is not None:
             return self._native.take(rows, None)
-        found: NDArray[np.float32] = self._values.take(rows, axis=0, mode="clip")
-        found[rows < 0] = 0
-        return found
+        vectors: NDArray[np.float32] = self._values.take(rows, axis=0, mode="clip")
+        vectors[rows < 0] = 0
+        return vectors
 
     def bags(
         self, rows: Rows, offsets: Offsets, combiner: Combiner, weights: Weights | None = None
@@ -217,19 +220,20 @@ class Source(NamedTuple):
 
 def small_tables(tables: Iterable[TableReader]) -> Mapping[object, Source]:
     """Lays small tables side by side; returns their sources by table."""
-    widths: dict[int, list[TableReader]] = {}
-    left = _ALL_BYTES
+    tables_by_width: dict[int, list[TableReader]] = {}
+    total_bytes = 0
     for table in sorted(dict.fromkeys(tables), key=_bytes):
-        left -= _bytes(table)
-        if _bytes(table) <= _TABLE_BYTES and left >= 0 and table.rows:
-            widths.setdefault(table.dim, []).append(table)
+        total_bytes += _bytes(table)
+        if _bytes(table) <= _TABLE_BYTES and total_bytes <= _ALL_BYTES and table.rows:
+            tables_by_width.setdefault(table.dim, []).append(table)
     sources: dict[object, Source] = {}
-    for dim, members in widths.items():
-        if len(members) >= _FEWEST:
-            together = SideBySide(members, dim)
-            sources |= {table: Source(together, first) for table, first in together.firsts.items()}
+    for dim, alike in tables_by_width.items():
+        if len(alike) >= _FEWEST:
+            rows = SideBySide(alike, dim)
+            sources |= {table: Source(rows, first) for table, first in rows.firsts.items()}
     return sources
 
 
 def _bytes(table: TableReader) -> int:
+    """Returns the size of a table in memory, as float32."""
     return 4 * table.rows * table.dim
