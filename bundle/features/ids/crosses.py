@@ -83,31 +83,31 @@ class Crossed:
         Source: TensorFlow 2.20, core/kernels/sparse_cross_op.cc, HashCrosser and ProductIterator
         (the rule).
         """
-        sent = [key.packed(column, n) for key, column in zip(self._keys, columns, strict=True)]
-        lengths = np.array([np.diff(offsets) for _, offsets in sent])
+        packed = [key.packed(column, n) for key, column in zip(self._keys, columns, strict=True)]
+        lengths = np.array([np.diff(offsets) for _, offsets in packed])
         # Computed in floats: the product of a few long bags' lengths may not fit an int64.
         if np.prod(lengths.astype(np.float64), axis=0).sum() > COMBINATIONS_MAX:
-            first, *others = (key.name for key in self._keys)
+            first, *further = (key.name for key in self._keys)
             raise FeatureError(
                 first,
-                f"more than {COMBINATIONS_MAX} combinations with {', '.join(others)}",
+                f"more than {COMBINATIONS_MAX} combinations with {', '.join(further)}",
                 "a request with fewer values",
             )
         counts = np.prod(lengths, axis=0, dtype=np.int64)
         offsets = offsets_of(counts)
         hashed = np.full(offsets[-1], self._entry.hash_key, np.uint64)
-        behind = (
-            counts  # for each example, the combinations of this input's values and later inputs'
-        )
-        example = np.repeat(np.arange(n), counts)
-        left = np.arange(offsets[-1]) - offsets[example]
-        for key, (values, starts), own in zip(self._keys, sent, lengths, strict=True):
+        examples = np.repeat(np.arange(n), counts)
+        # The number of a combination in its example has a digit for each input, the last of which
+        # varies fastest. Input by input, the digit is split off.
+        remainders = np.arange(offsets[-1]) - offsets[examples]
+        digit_values = counts
+        for key, (values, starts), input_lengths in zip(self._keys, packed, lengths, strict=True):
             numbers = key.numbers(values).view(np.uint64)
             if (lengths != 1).any():
-                behind = behind // np.maximum(own, 1)
-                place = left // behind[example]
-                left = left - place * behind[example]
-                numbers = numbers[starts[example] + place]
+                digit_values = digit_values // np.maximum(input_lengths, 1)
+                digits = remainders // digit_values[examples]
+                remainders = remainders - digits * digit_values[examples]
+                numbers = numbers[starts[examples] + digits]
             hashed = concatenated(hashed, numbers)
         return Column((hashed % np.uint64(self._entry.buckets)).astype(np.int64), offsets)
 
@@ -126,5 +126,5 @@ class Joined:
 
     def ids(self, columns: Sequence[Column], _n: int) -> Column:
         """Returns the row of each example; each column holds one value per example."""
-        sent = [(name, column.values) for name, column in zip(self._names, columns, strict=True)]
-        return Column(self._graph.results(sent).astype(np.int64, copy=False))
+        inputs = [(name, column.values) for name, column in zip(self._names, columns, strict=True)]
+        return Column(self._graph.results(inputs).astype(np.int64, copy=False))

@@ -45,37 +45,59 @@ def expression(graph: GraphIds, *names: str) -> str:
 
 
 def _bare(text: str) -> str:
-    return text[1:-1] if _is_enclosed(text) else text
+    """Returns an expression without the parentheses around it."""
+    if _is_enclosed(text):
+        return text[1:-1]
+    return text
 
 
 def _constant(node: ConstantNode) -> str:
-    return f"list of {len(node.values)}" if node.is_list else repr(node.values[0])
+    """Returns the text of a constant."""
+    if node.is_list:
+        return f"list of {len(node.values)}"
+    return repr(node.values[0])
 
 
 def _operation(graph: GraphIds, node: OperationNode, operands: list[str]) -> str:
+    """Returns the text of an operation on operands of these texts."""
+    words = ""
+    if node.op in OPERATIONS:
+        words = OPERATIONS[node.op].words
     if node.op == "LookupTableFindV2":
-        table = graph.tables[node.attributes["table"]]
-        position = f"position of {operands[0]} in {table.vocabulary}"
-        first = f" + {table.first_value}" if table.first_value else ""
-        others = "an error" if table.is_complete else operands[1]
-        text = f"({position}{first}, else {others})"
+        text = _lookup(graph, node, operands)
     elif node.op == "StringJoin":
-        separator = node.attributes["separator"]
-        between = f" + {separator!r} + " if separator else " + "
-        text = f"({between.join(operands)})"
+        plus = " + "
+        if node.attributes["separator"]:
+            plus = f" + {node.attributes['separator']!r} + "
+        text = f"({plus.join(operands)})"
     elif node.op == "Bucketize":
         boundaries = node.attributes["boundaries"]
-        listed = str(boundaries) if len(boundaries) <= _BOUNDARIES_MAX else len(boundaries)
-        text = f"bucket({_bare(operands[0])}, {listed})"
-    elif words := OPERATIONS[node.op].words:
-        bare = [
-            _bare(text) if re.search(_ARGUMENT % position, words) else text
-            for position, text in enumerate(operands)
-        ]
-        text = words.format(*bare, **node.attributes)
+        if len(boundaries) > _BOUNDARIES_MAX:
+            boundaries = len(boundaries)
+        text = f"bucket({_bare(operands[0])}, {boundaries})"
+    elif words:
+        arguments = []
+        for position, operand in enumerate(operands):
+            is_argument = re.search(_ARGUMENT % position, words) is not None
+            arguments.append(_bare(operand) if is_argument else operand)
+        text = words.format(*arguments, **node.attributes)
     else:
         text = f"{node.op}({', '.join(operands)})"
-    return text if len(text) <= _LENGTH_MAX else f"{node.op}(...)"
+    if len(text) > _LENGTH_MAX:
+        return f"{node.op}(...)"
+    return text
+
+
+def _lookup(graph: GraphIds, node: OperationNode, operands: list[str]) -> str:
+    """Returns the text of a lookup in a vocabulary."""
+    key, default = operands
+    table = graph.tables[node.attributes["table"]]
+    position = f"position of {key} in {table.vocabulary}"
+    if table.first_value:
+        position += f" + {table.first_value}"
+    if table.is_complete:
+        default = "an error"
+    return f"({position}, else {default})"
 
 
 def _is_enclosed(text: str) -> bool:

@@ -70,8 +70,9 @@ class Graph:
         for position, node in enumerate(entry.nodes):
             if isinstance(node, InputNode):
                 # Strings that are only looked up need not become bytes.
-                is_key = node.dtype == "string" and _is_key(entry, position)
-                read = strings if is_key else _READ_BY[node.dtype]
+                read = _READ_BY[node.dtype]
+                if node.dtype == "string" and _is_key(entry, position):
+                    read = strings
                 self._inputs.append(_Input(position, node.input, read))
             elif isinstance(node, OperationNode):
                 _check(position, node, entry)
@@ -79,14 +80,11 @@ class Graph:
                 if _SIZE in node.attributes:
                     size = len(parameters)
                     parameters.append(_size(position, node))
-                compute = (
-                    OPERATIONS[node.op].compute
-                    if node.op != _FIND
-                    else _search(
-                        entry.tables[node.attributes["table"]],
-                        vocabularies[node.attributes["table"]],
-                    )
-                )
+                if node.op == _FIND:
+                    table = node.attributes["table"]
+                    compute = _search(entry.tables[table], vocabularies[table])
+                else:
+                    compute = OPERATIONS[node.op].compute
                 done = tuple(finished.get(position, ()))
                 self._steps.append(_Step(position, node, compute, size, done))
             elif node.is_list:
@@ -98,7 +96,10 @@ class Graph:
         self._may_warn = any(step.node.op not in _QUIET for step in self._steps)
         self.parameters = tuple(parameters)
         self.form = _form(entry)
-        self._check_types("iuO" if gives_texts else "iu")
+        kinds = "iu"
+        if gives_texts:
+            kinds += "O"
+        self._check_types(kinds)
 
     def rows(self, feature: str, values: Values, parameters: Sequence[Array]) -> Rows:
         """Returns the rows of [m] ids: [m] int64.
@@ -112,18 +113,18 @@ class Graph:
           FeatureError: The model does not take a value; names `feature`.
         """
         rows = self._results([(feature, values)], parameters)
-        return rows if rows.dtype == np.int64 else rows.astype(np.int64)
+        return rows.astype(np.int64, copy=False)
 
-    def results(self, sent: Sequence[tuple[str, Values]]) -> Array:
+    def results(self, inputs: Sequence[tuple[str, Values]]) -> Array:
         """Returns [m] integers, or texts as bytes, each from one value of each input.
 
         Args:
-          sent: The name and the [m] values of each input.
+          inputs: The name and the [m] values of each input.
 
         Raises:
           FeatureError: The model does not take a value; names its input, or the first one.
         """
-        return self._results(sent, self.parameters)
+        return self._results(inputs, self.parameters)
 
     def _check_types(self, kinds: str) -> None:
         """Computes the row of one value of each input's type, and the rows of no values.
@@ -135,9 +136,9 @@ class Graph:
           FormatError: An operation does not take its operands, or the results are no rows.
         """
         for count in (1, 0):
-            sent = [("", _sample(node.dtype, count)) for node in self._entry.inputs]
+            samples = [("", _sample(node.dtype, count)) for node in self._entry.inputs]
             try:
-                results = self._results(sent, self.parameters)
+                results = self._results(samples, self.parameters)
             except FeatureError:
                 continue  # the model rejects this very value
             if results.dtype.kind not in kinds or results.shape != (count,):
@@ -146,17 +147,17 @@ class Graph:
                     f"{count} values; as many integers were expected"
                 )
 
-    def _results(self, sent: Sequence[tuple[str, Values]], parameters: Sequence[Array]) -> Array:
+    def _results(self, inputs: Sequence[tuple[str, Values]], parameters: Sequence[Array]) -> Array:
         """Returns the result of the last node."""
         results = dict(self._lists)
         for position, parameter in self._constants:
             results[position] = parameters[parameter]
         for node in self._inputs:
-            results[node.position] = node.read(*sent[node.number])
+            results[node.position] = node.read(*inputs[node.number])
         if self._may_warn:
             with np.errstate(all="ignore"):
-                return self._last_result(sent[0][0], results, parameters)
-        return self._last_result(sent[0][0], results, parameters)
+                return self._last_result(inputs[0][0], results, parameters)
+        return self._last_result(inputs[0][0], results, parameters)
 
     def _last_result(
         self, feature: str, results: dict[int, Array], parameters: Sequence[Array]
@@ -261,7 +262,7 @@ def _search(table: LookupTable, vocabulary: Vocabulary) -> Callable[..., Array]:
             key = keys[is_unknown.argmax()]
             raise UnknownKey(key, table.vocabulary)
         values = np.where(is_unknown, default, positions + table.first_value)
-        return values if values.dtype == default.dtype else values.astype(default.dtype)
+        return values.astype(default.dtype, copy=False)
 
     return search
 
@@ -287,7 +288,9 @@ def _is_key(entry: GraphIds, position: int) -> bool:
 
 def _sample(dtype: str, count: int) -> Values:
     """Returns sample values of an input's type."""
-    return np.full(count, "0", object) if dtype == "string" else np.zeros(count, np.int64)
+    if dtype == "string":
+        return np.full(count, "0", object)
+    return np.zeros(count, np.int64)
 
 
 def _form(entry: GraphIds) -> Hashable:
@@ -343,10 +346,10 @@ def _check(position: int, node: OperationNode, entry: GraphIds) -> None:
         operand_count: int | None = 2
         attributes: tuple[str, ...] = ("table",)
         lists: tuple[int, ...] = ()
-        which = node.attributes.get("table")
-        if type(which) is not int or not 0 <= which < len(entry.tables):
+        table = node.attributes.get("table")
+        if type(table) is not int or not 0 <= table < len(entry.tables):
             raise FormatError(
-                f"{what}: 'table' is {which!r}; the graph has {len(entry.tables)} lookup tables"
+                f"{what}: 'table' is {table!r}; the graph has {len(entry.tables)} lookup tables"
             )
     elif node.op in OPERATIONS:
         operation = OPERATIONS[node.op]
@@ -367,13 +370,18 @@ def _check(position: int, node: OperationNode, entry: GraphIds) -> None:
             _BOUNDARIES.validate_python(node.attributes["boundaries"])
         except ValidationError as problem:
             raise FormatError(f"{what}: {problem.errors()[0]['msg']}") from problem
-    for place, operand in enumerate(node.inputs):
+    _check_lists(what, node, entry, lists)
+
+
+def _check_lists(what: str, node: OperationNode, entry: GraphIds, lists: Sequence[int]) -> None:
+    """Raises FormatError unless the operands at these positions, and no others, are lists."""
+    for position, operand in enumerate(node.inputs):
         source = entry.nodes[operand]
         is_list = isinstance(source, ConstantNode) and source.is_list
-        if is_list != (place in lists):
-            raise FormatError(
-                f"{what}: operand {place} is {'a' if is_list else 'no'} list of constants"
-            )
+        if is_list and position not in lists:
+            raise FormatError(f"{what}: operand {position} is a list of constants")
+        if not is_list and position in lists:
+            raise FormatError(f"{what}: operand {position} is no list of constants")
 
 
 def _constant(node: ConstantNode) -> Array:
@@ -401,11 +409,16 @@ def _constant(node: ConstantNode) -> Array:
             f"values {node.values!r:.80} of a constant of a graph of ids are no {node.dtype}: "
             f"{problem}"
         ) from problem
-    return values if node.is_list else values[0:1].reshape(())
+    if node.is_list:
+        return values
+    return values[0:1].reshape(())
 
 
 def _number(value: int | float | str) -> int | float:
-    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value  # type: ignore[return-value]
+    """Returns a number of the manifest, which writes those that JSON does not have as strings."""
+    if value in ("NaN", "Infinity", "-Infinity"):
+        return float(value)
+    return value  # type: ignore[return-value]  # NumPy rejects other strings
 
 
 def _int32s(feature: str, values: Values) -> Array:

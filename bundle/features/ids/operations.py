@@ -28,9 +28,9 @@ Array = NDArray[Any]
 Attributes = Mapping[str, Any]
 
 TEXTS_MAX = 64 << 20
-"""Bytes of the texts that one operation makes."""
+"""The maximum size of the texts that one operation makes, in bytes."""
 WIDTH_MAX = 1000
-"""Characters that a number is filled up to."""
+"""The maximum width of a number that is filled up, in characters."""
 _WHITESPACE = b" \t\n\v\f\r"
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _FLOAT = re.compile(
@@ -39,7 +39,7 @@ _FLOAT = re.compile(
 )
 _PARSED = ("int32", "int64", "float32", "float64")
 _DIGITS_MAX = 1000
-"""Characters of the longest integer that is parsed."""
+"""The length of the longest integer that is parsed, in characters."""
 _SIMPLE_PATTERN = re.compile(
     r"(?:[^\\.^$*+?{}\[\]|()]|\\\W)+|\[(?!\^)(?:(?!\\\w|[\[\]])[\x00-\x7f]|\\\W)+\]", re.ASCII
 )
@@ -51,14 +51,15 @@ class Rejected(Exception):
 
 
 class Operation(NamedTuple):
-    """What computes one operation.
+    """One operation.
 
     Attributes:
-      compute: takes the attributes and the operands; returns [m] results, or one.
-      operands: how many it takes; None: one or more.
-      attributes: names of those that have an effect.
-      lists: positions of the operands that are lists of constants.
-      words: how it is written, of operands by position and attributes by name; "": as a call.
+      compute: Takes the attributes and the operands; returns [m] results, or one.
+      operands: The number of operands; None: one or more.
+      attributes: The names of the attributes that have an effect.
+      lists: The positions of the operands that are lists of constants.
+      words: The text of the operation, with operands by position and attributes by name; "": it is
+        written as a call.
     """
 
     compute: Callable[..., Array]
@@ -149,12 +150,15 @@ def _cast(attributes: Attributes, values: Array) -> Array:
         return is_true
     if values.dtype.kind != "f" or to.kind not in "iu":
         return values.astype(to)
-    # Of a number beyond the integers x86-64 makes the smallest one; narrow types are cut from it.
-    wide = np.int64 if to.itemsize == 8 or to == np.uint32 else np.int32
+    # x86-64 converts a number beyond the integers to the smallest one; narrow types are cut from
+    # it.
+    wide: type[np.signedinteger[Any]] = np.int32
+    if to.itemsize == 8 or to == np.uint32:
+        wide = np.int64
     smallest = np.iinfo(wide).min
-    inside = (values >= smallest) & (values < -float(smallest))
-    whole = np.where(inside, values, 0).astype(wide)
-    cut = np.where(inside, whole, np.array(smallest, wide)).astype(to)
+    is_inside = (values >= smallest) & (values < -float(smallest))
+    whole = np.where(is_inside, values, 0).astype(wide)
+    cut = np.where(is_inside, whole, np.array(smallest, wide)).astype(to)
     if to != np.uint64:
         return cut
     is_high = (values >= 2.0**63) & (values < 2.0**64)
@@ -163,9 +167,10 @@ def _cast(attributes: Attributes, values: Array) -> Array:
 
 def _bucketized(attributes: Attributes, numbers: Array) -> Array:
     boundaries = np.asarray(attributes["boundaries"], np.float32)
-    # C++ compares an integer with a float as floats.
-    compared = numbers if numbers.dtype.kind == "f" else numbers.astype(np.float32)
-    return np.searchsorted(boundaries, compared, side="right").astype(np.int32)
+    if numbers.dtype.kind != "f":
+        # C++ compares an integer with a float as floats.
+        numbers = numbers.astype(np.float32)
+    return np.searchsorted(boundaries, numbers, side="right").astype(np.int32)
 
 
 def _searched(side: Any) -> Callable[..., Array]:
@@ -212,18 +217,24 @@ def _as_string(attributes: Attributes, values: Array) -> Array:
         raise ValueError(f"'width' and 'precision' are at most {WIDTH_MAX}")
     if values.dtype.kind in "iu" and width < 0 and not attributes["fill"]:
         return _objects([b"%d" % value for value in values.ravel().tolist()], values.shape)
-    # C prints integers without a sign by %u, which knows no "+".
-    fill = attributes["fill"] if values.dtype.kind != "u" else attributes["fill"].strip("+ ")
-    pattern = "%" + fill + (str(width) if width > -1 else "")
-    if values.dtype.kind == "f":
+    fill = attributes["fill"]
+    if values.dtype.kind == "u":
+        # C prints integers without a sign by %u, which knows no "+".
+        fill = fill.strip("+ ")
+    pattern = f"%{fill}"
+    if width > -1:
+        pattern += str(width)
+    if values.dtype.kind != "f":
+        pattern += "d"
+    else:
         if attributes["precision"] > -1:
             pattern += f".{attributes['precision']}"
         if attributes["scientific"]:
             pattern += "e"
+        elif attributes["shortest"]:
+            pattern += "g"
         else:
-            pattern += "g" if attributes["shortest"] else "f"
-    else:
-        pattern += "d"
+            pattern += "f"
     return _texts([(pattern % value).encode() for value in values.ravel().tolist()], values.shape)
 
 
@@ -261,14 +272,20 @@ def _lengths(attributes: Attributes, texts: Array) -> Array:
 
 
 def _parts_of_texts(_attributes: Attributes, texts: Array, starts: Array, sizes: Array) -> Array:
-    rows = np.broadcast_arrays(texts, starts, sizes)
+    operands = np.broadcast_arrays(texts, starts, sizes)
     parts = []
-    for text, start, size in zip(*[each.ravel().tolist() for each in rows], strict=True):
+    rows = zip(*[operand.ravel().tolist() for operand in operands], strict=True)
+    for text, start, size in rows:
         if not -len(text) <= start <= len(text):
             raise Rejected(f"begins at byte {start} of a text of {len(text)} bytes")
-        first = start if start >= 0 else start + len(text)
-        parts.append(text[first : first + size] if size >= 0 else text[first:])
-    return _texts(parts, rows[0].shape)
+        first = start
+        if start < 0:
+            first += len(text)
+        end = first + size
+        if size < 0:
+            end = len(text)
+        parts.append(text[first:end])
+    return _texts(parts, operands[0].shape)
 
 
 def is_simple(pattern: str) -> bool:
@@ -283,7 +300,9 @@ def _replaced(attributes: Attributes, texts: Array) -> Array:
         raise ValueError(f"pattern {attributes['pattern']!r} is neither a text nor a set")
     pattern = re.compile(attributes["pattern"].encode(), re.ASCII)
     rewrite = attributes["rewrite"].encode()
-    count = 0 if attributes["replace_global"] else 1
+    count = 1
+    if attributes["replace_global"]:
+        count = 0  # all of them
     return _changed(lambda text: pattern.sub(lambda _: rewrite, text, count), texts)
 
 
@@ -294,17 +313,20 @@ def _parsed(attributes: Attributes, texts: Array) -> Array:
     if attributes["out_type"] not in _PARSED:
         raise ValueError(f"'out_type' is {attributes['out_type']!r}; {_PARSED} were expected")
     dtype = np.dtype(attributes["out_type"])
-    parse = _integer if dtype.kind == "i" else _float
+    parse: Callable[[bytes, np.dtype[Any]], Any] = _float
+    if dtype.kind == "i":
+        parse = _integer
     values = [parse(text.strip(_WHITESPACE), dtype) for text in texts.ravel().tolist()]
     return np.array(values, dtype).reshape(texts.shape)
 
 
 def _integer(text: bytes, dtype: np.dtype[Any]) -> int:
     limits = np.iinfo(dtype)
-    value = int(text) if _INTEGER.fullmatch(text) and len(text) <= _DIGITS_MAX else None
-    if value is None or not limits.min <= value <= limits.max:
-        raise Rejected(f"holds {text[:_DIGITS_MAX].decode(errors='replace')!r}, no {dtype}")
-    return value
+    if _INTEGER.fullmatch(text) and len(text) <= _DIGITS_MAX:
+        value = int(text)
+        if limits.min <= value <= limits.max:
+            return value
+    raise Rejected(f"holds {text[:_DIGITS_MAX].decode(errors='replace')!r}, no {dtype}")
 
 
 def _float(text: bytes, dtype: np.dtype[Any]) -> Any:
@@ -317,18 +339,23 @@ def _float(text: bytes, dtype: np.dtype[Any]) -> Any:
     rounded = dtype.type(value)
     if dtype == np.float32 and math.isfinite(value) and math.isfinite(rounded):
         # The nearest float64 may be half way between two of float32, which the text is not.
-        other = np.nextafter(rounded, np.float32(math.copysign(math.inf, value - float(rounded))))
-        if math.isfinite(other) and (float(rounded) + float(other)) / 2 == value:
-            beyond = Fraction(digits) - Fraction(value)
-            if beyond:
-                return max(rounded, other) if beyond > 0 else min(rounded, other)
+        neighbor = np.nextafter(
+            rounded, np.float32(math.copysign(math.inf, value - float(rounded)))
+        )
+        if math.isfinite(neighbor) and (float(rounded) + float(neighbor)) / 2 == value:
+            excess = Fraction(digits) - Fraction(value)
+            if excess > 0:
+                return max(rounded, neighbor)
+            if excess < 0:
+                return min(rounded, neighbor)
     return rounded
 
 
 def _filled(value: int) -> Callable[..., Array]:
     def fill(_attributes: Attributes, values: Array) -> Array:
-        filling: Any = value if values.dtype.kind != "O" else b""
-        return np.full(values.shape, filling, values.dtype)
+        if values.dtype.kind == "O":
+            return np.full(values.shape, b"", object)
+        return np.full(values.shape, value, values.dtype)
 
     return fill
 

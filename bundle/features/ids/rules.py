@@ -88,19 +88,23 @@ class RuleSet:
 
     def _evaluate(self, group: _Group, columns: Sequence[Values], rows: list[Rows]) -> None:
         """Evaluates the ids of rules of one form; writes the rows of each to `rows`."""
-        sent = [columns[member] for member in group.members]
+        group_columns = [columns[member] for member in group.members]
         first = group.members[0]
-        sizes = [values.size for values in sent]
-        parameters = [one if one.ndim == 0 else one.repeat(sizes) for one in group.parameters]
+        sizes = [values.size for values in group_columns]
+        parameters = []
+        for parameter in group.parameters:
+            if parameter.ndim:
+                parameter = parameter.repeat(sizes)  # noqa: PLW2901 - the same parameter
+            parameters.append(parameter)
         try:
-            whole = self._rules[first].evaluate(
-                self._features[first], np.concatenate(sent), parameters
+            all_rows = self._rules[first].evaluate(
+                self._features[first], np.concatenate(group_columns), parameters
             )
         except FeatureError:  # it names the first input: evaluate each rule by itself
-            for member, values in zip(group.members, sent, strict=True):
+            for member, values in zip(group.members, group_columns, strict=True):
                 rows[member] = self._rules[member].resolve(self._features[member], values)
             return
-        for member, part in zip(group.members, split(whole, sent), strict=True):
+        for member, part in zip(group.members, split(all_rows, group_columns), strict=True):
             rows[member] = part
 
 
@@ -123,10 +127,14 @@ class _Group:
         """Creates a group from the parameters of some rules."""
         parameters = []
         for values in zip(*[rules[member].parameters for member in members], strict=True):
-            each = np.array([value[()] for value in values], values[0].dtype)
-            is_one = all(value == values[0] for value in values)
-            parameters.append(values[0] if is_one else each)
-        return cls(members, members[0] if len(members) == 1 else None, parameters)
+            if all(value == values[0] for value in values):
+                parameters.append(values[0])
+            else:
+                parameters.append(np.array([value[()] for value in values], values[0].dtype))
+        only_member = None
+        if len(members) == 1:
+            only_member = members[0]
+        return cls(members, only_member, parameters)
 
 
 def split(whole: NDArray[Any], parts: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -139,14 +147,14 @@ def split(whole: NDArray[Any], parts: Sequence[NDArray[Any]]) -> list[NDArray[An
 
 
 def within(rows: Rows, limits: NDArray[np.uint64] | int) -> Rows:
-    """Returns rows with -1 in place of those outside [0, limit)."""
+    """Returns rows with -1 for those outside [0, limit)."""
     # As unsigned integers, negative rows are huge: one comparison covers both ends.
     (beyond,) = (rows.view(np.uint64) >= np.uint64(limits)).nonzero()
     if not beyond.size:
         return rows
-    kept = rows.copy()
-    kept[beyond] = -1
-    return kept
+    inside = rows.copy()
+    inside[beyond] = -1
+    return inside
 
 
 def rule_of(

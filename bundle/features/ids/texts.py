@@ -53,12 +53,16 @@ class Text:
 
 
 def _ngrams(words: Sequence[str], widths: Sequence[int]) -> list[str]:
-    return [
-        " ".join(words[at : at + width]) for width in widths for at in range(len(words) - width + 1)
-    ]
+    """Returns all runs of words of each width, those of the first width first."""
+    ngrams = []
+    for width in widths:
+        starts = range(len(words) - width + 1)
+        ngrams += [" ".join(words[start : start + width]) for start in starts]
+    return ngrams
 
 
 def _objects(texts: Sequence[str]) -> Values:
-    found = np.empty(len(texts), object)
-    found[:] = texts
-    return found
+    """Returns an array of strings. `np.array` would not take an empty list for one."""
+    array = np.empty(len(texts), object)
+    array[:] = texts
+    return array
