@@ -25,7 +25,7 @@ PIECE_BYTES = 256 << 10
 """Of a file read at once, each into the same memory, which stays in the core's cache: new memory is
 mapped first.
 """
-_APART_MAX = 4096
+_PIECES_MAX = 4096
 """Sums kept apart before they are joined, which is fast only for many at once."""
 _POLYNOMIAL = 0x82F63B78  # Castagnoli, bits reversed
 _MASK_DELTA = 0xA282EAD8
@@ -165,7 +165,9 @@ class Digest:
     @property
     def blocks(self) -> tuple[int, ...]:
         """The crc32c of each block of BLOCK_BYTES, in order; the last may be shorter."""
-        return (*self._done, self._open) if self._open_bytes else tuple(self._done)
+        if not self._open_bytes:
+            return tuple(self._done)
+        return (*self._done, self._open)
 
     @property
     def crc32c(self) -> int:
@@ -174,7 +176,7 @@ class Digest:
         return combine(crc, self._open, self._open_bytes)
 
 
-class PlacedDigest:
+class UnorderedDigest:
     """What the manifest says of a file whose bytes come in any order, each once."""
 
     def __init__(self, size: int) -> None:
@@ -182,33 +184,34 @@ class PlacedDigest:
         self._size = size
         self._bytes = 0
         self._blocks = np.zeros(ceil_div(size, BLOCK_BYTES), np.uint32)
-        self._apart: list[tuple[int, int, int]] = []  # block, crc32c, bytes behind it in the block
+        self._pieces: list[tuple[int, int, int]] = []
+        """The block of each piece, its crc32c, and the bytes of the block behind it."""
 
-    def place(self, at: int, data: Bytes) -> None:
-        """Takes bytes from byte `at` on.
+    def update_at(self, offset: int, data: Bytes) -> None:
+        """Takes the bytes of the file from `offset` on.
 
         Raises:
-          ValueError: they leave the file.
+          ValueError: They leave the file.
         """
         flat = contiguous(data)
-        if at + flat.size > self._size:
-            raise ValueError(f"bytes {at} to {at + flat.size} leave a file of {self._size}")
+        if offset + flat.size > self._size:
+            raise ValueError(f"bytes {offset} to {offset + flat.size} leave a file of {self._size}")
         self._bytes += flat.size
         while flat.size:
-            block = at // BLOCK_BYTES
+            block = offset // BLOCK_BYTES
             end = min((block + 1) * BLOCK_BYTES, self._size)
-            piece = flat[: end - at]
-            flat = flat[end - at :]
-            at += piece.size
-            self._apart.append((block, int(google_crc32c.value(piece)), end - at))
-        if len(self._apart) >= _APART_MAX:
+            piece = flat[: end - offset]
+            flat = flat[end - offset :]
+            offset += piece.size
+            self._pieces.append((block, int(google_crc32c.value(piece)), end - offset))
+        if len(self._pieces) >= _PIECES_MAX:
             self._join()
 
     def digest(self) -> Digest:
         """Returns the digest of the file.
 
         Raises:
-          ValueError: not as many bytes came as it has.
+          ValueError: Fewer or more bytes came than it has.
         """
         if self._bytes != self._size:
             raise ValueError(f"{self._bytes} bytes came of a file of {self._size}")
@@ -219,10 +222,13 @@ class PlacedDigest:
         return result
 
     def _join(self) -> None:
-        if self._apart:
-            blocks, crcs, behind = zip(*self._apart, strict=True)
+        """Adds the pieces to their blocks. A crc32c is linear: that of a block is the sum of those
+        of its pieces, each shifted by the bytes behind it.
+        """
+        if self._pieces:
+            blocks, crcs, behind = zip(*self._pieces, strict=True)
             np.bitwise_xor.at(self._blocks, np.array(blocks), shifted_each(crcs, behind))
-            self._apart.clear()
+            self._pieces.clear()
 
 
 def digest(
@@ -238,7 +244,9 @@ def digest(
     result = Digest()
     piece = np.empty(PIECE_BYTES, np.uint8)
     while size is None or result.bytes < size:
-        room = piece if size is None else piece[: size - result.bytes]
+        room = piece
+        if size is not None:
+            room = piece[: size - result.bytes]
         count = stream.readinto(room.data)
         if not count:
             break
@@ -261,7 +269,9 @@ def contiguous(data: Bytes) -> NDArray[np.uint8]:
             raise ValueError("bytes must be contiguous; pass np.ascontiguousarray of them")
         return data.reshape(-1).view(np.uint8)
     view = memoryview(data)
-    return np.frombuffer(view, np.uint8) if view.nbytes else np.empty(0, np.uint8)
+    if not view.nbytes:  # NumPy takes no empty buffer
+        return np.empty(0, np.uint8)
+    return np.frombuffer(view, np.uint8)
 
 
 def _apply(operator: tuple[int, ...], crc: int) -> int:

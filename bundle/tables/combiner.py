@@ -61,8 +61,10 @@ def combine(
     if weights is None:
         divisors = (offsets[1:] - offsets[:-1]).astype(np.float32)[:, np.newaxis]
     else:
-        parts = weights if combiner == "mean" else weights * weights
-        divisors = _segment_sums(parts[:, np.newaxis], offsets)
+        summands = weights
+        if combiner == "sqrtn":
+            summands = weights * weights
+        divisors = _segment_sums(summands[:, np.newaxis], offsets)
     if combiner == "sqrtn":
         divisors = np.sqrt(divisors)
     if divisors.all():
@@ -84,11 +86,12 @@ def combine_rows(
       rows: [m] int64.
       offsets, combiner, weights: The same as for `combine`.
     """
-    kept = rows >= 0
-    if np.count_nonzero(kept) < kept.size:
-        offsets = offsets_of(kept)[offsets]
-        rows = rows[kept]
-        weights = None if weights is None else weights[kept]
+    exists = rows >= 0
+    if np.count_nonzero(exists) < exists.size:
+        offsets = offsets_of(exists)[offsets]
+        rows = rows[exists]
+        if weights is not None:
+            weights = weights[exists]
     return combine(take(rows), offsets, combiner, weights)
 
 
@@ -136,13 +139,14 @@ def with_empty_row(
     Source: TensorFlow 2.20, python/ops/embedding_ops.py, safe_embedding_lookup_sparse with
     `default_id` (the rule).
     """
-    kept = rows >= 0
-    offsets = offsets_of(kept)[offsets]
-    empty = offsets[:-1] == offsets[1:]
-    starts = offsets[:-1][empty]
-    filled = np.insert(rows[kept], starts, row[empty])
-    beside = None if weights is None else np.insert(weights[kept], starts, np.float32(1))
-    return filled, offsets_of(np.maximum(np.diff(offsets), 1)), beside
+    exists = rows >= 0
+    offsets = offsets_of(exists)[offsets]
+    is_empty = offsets[:-1] == offsets[1:]
+    starts = offsets[:-1][is_empty]
+    filled_rows = np.insert(rows[exists], starts, row[is_empty])
+    if weights is not None:
+        weights = np.insert(weights[exists], starts, np.float32(1))
+    return filled_rows, offsets_of(np.maximum(np.diff(offsets), 1)), weights
 
 
 def _one_bag(vectors: Vectors, combiner: Combiner) -> Vectors:
@@ -151,8 +155,10 @@ def _one_bag(vectors: Vectors, combiner: Combiner) -> Vectors:
     sums: Vectors = np.add.reduce(vectors, axis=0, keepdims=True, initial=_NOTHING)
     if combiner == "sum":
         return sums
-    count = np.float32(vectors.shape[0])
-    return np.divide(sums, np.sqrt(count) if combiner == "sqrtn" else count, out=sums)
+    divisor = np.float32(vectors.shape[0])
+    if combiner == "sqrtn":
+        divisor = np.sqrt(divisor)
+    return np.divide(sums, divisor, out=sums)
 
 
 def _segment_sums(values: Vectors, offsets: Offsets) -> Vectors:
@@ -168,25 +174,30 @@ def _segment_sums(values: Vectors, offsets: Offsets) -> Vectors:
     sums = np.zeros((n, dim), np.float32)
     if longest > n:
         for bag in np.flatnonzero(lengths):
-            part = values[offsets[bag] : offsets[bag + 1]]
-            # One column would be added pairwise by reduce, so that its bits would depend on the way
-            # taken.
-            sums[bag] = (
-                np.add.accumulate(part, axis=0)[-1]
-                if dim == 1
-                else np.add.reduce(part, axis=0, initial=_NOTHING)
-            )
+            bag_values = values[offsets[bag] : offsets[bag + 1]]
+            if dim > 1:
+                sums[bag] = np.add.reduce(bag_values, axis=0, initial=_NOTHING)
+            else:
+                # One column would be added pairwise by reduce, so that its bits would depend on the
+                # way taken.
+                sums[bag] = np.add.accumulate(bag_values, axis=0)[-1]
     elif values.shape[0] == n * longest:
         blocks = values.reshape(n, longest, dim)
         for j in range(longest):
-            sums = blocks[:, j].copy() if j == 0 else np.add(sums, blocks[:, j], out=sums)
+            if j:
+                np.add(sums, blocks[:, j], out=sums)
+            else:
+                # Not added to zeros: the sum of 0.0 and -0.0 is 0.0.
+                sums = blocks[:, 0].copy()
     else:
         longest_first = np.argsort(-lengths, kind="stable")
         starts = offsets[:-1][longest_first]
         counts = n - np.cumsum(np.bincount(lengths))  # counts[j]: bags that have a j-th value
         ordered = np.zeros((n, dim), np.float32)
-        for j, left in enumerate(counts[:longest].tolist()):
-            taken = values.take(starts[:left] + j, axis=0)
-            ordered[:left] = taken if j == 0 else np.add(ordered[:left], taken, out=taken)
+        for j, count in enumerate(counts[:longest].tolist()):
+            jth_values = values.take(starts[:count] + j, axis=0)
+            if j:
+                np.add(ordered[:count], jth_values, out=jth_values)
+            ordered[:count] = jth_values
         sums[longest_first] = ordered
     return sums

@@ -32,7 +32,7 @@ def known_kind(feature: str, values: Values) -> Values:
     """
     kind = values.dtype.kind
     if kind == "i":
-        return values if values.dtype == np.int64 else values.astype(np.int64)
+        return values.astype(np.int64, copy=False)
     if kind == "u":
         if values.size and int(values.max()) > _INT64.max:
             raise FeatureError(feature, f"id {values.max()}", _ID_RANGE, "is beyond int64")
@@ -46,15 +46,22 @@ def known_kind(feature: str, values: Values) -> Values:
         return values
     if not values.size:
         return np.empty(0, np.int64)  # an empty list has no type of its own
-    # Where a fraction made all of them floats, the fraction is shown; unlike format(), str() is
-    # exact for float32.
-    odd = (
-        values if kind != "f" else values[~(np.abs(values) < 2**63) | (np.trunc(values) != values)]
-    )
-    wrong = (odd if odd.size else values).flat[0]
+    wrong = _first_wrong(values)
+    # Unlike format(), str() is exact for float32.
     if kind == "f" and 2**63 <= abs(wrong) < np.inf:
         raise FeatureError(feature, f"an id of about {wrong!s}", _ID_RANGE, "is beyond int64")
     raise FeatureError(feature, wrong, _ID_KINDS, "is no id")
+
+
+def _first_wrong(values: Values) -> Any:
+    """Returns the first value that is no id; of floats, the first that is no integer, since one
+    fraction makes all values floats.
+    """
+    if values.dtype.kind == "f":
+        is_integer = (np.abs(values) < 2**63) & (np.trunc(values) == values)
+        if not is_integer.all():
+            values = values[~is_integer]
+    return values.flat[0]
 
 
 def integers(feature: str, values: Values) -> NDArray[np.int64]:
@@ -64,18 +71,21 @@ def integers(feature: str, values: Values) -> NDArray[np.int64]:
     Raises:
       FeatureError: a value is no integer of 64 bits.
     """
-    ids: Values = values if values.dtype == np.int64 else known_kind(feature, values)
+    if values.dtype == np.int64:
+        return values
+    ids: Values = known_kind(feature, values)
     if ids.dtype == np.int64:
         return ids
-    result = np.empty(ids.size, np.int64)
-    for place, text in enumerate(ids.tolist()):
-        number = int(text) if DECIMAL.fullmatch(text) else _INT64.max + 1
-        if not _INT64.min <= number <= _INT64.max:
-            raise FeatureError(
-                feature, _shown(text), "an integer in [-2^63, 2^63)", "is no integer id"
-            )
-        result[place] = number
-    return result
+    numbers_of_texts = np.empty(ids.size, np.int64)
+    for position, text in enumerate(ids.tolist()):
+        number = None
+        if DECIMAL.fullmatch(text):
+            number = int(text)
+        if number is None or not _INT64.min <= number <= _INT64.max:
+            expected = "an integer in [-2^63, 2^63)"
+            raise FeatureError(feature, _shown(text), expected, "is no integer id")
+        numbers_of_texts[position] = number
+    return numbers_of_texts
 
 
 def strings(feature: str, values: Values) -> NDArray[Any]:
@@ -118,22 +128,21 @@ def distinct(ids: NDArray[Any]) -> NDArray[Any]:
     if (ids[1:] > ids[:-1]).all():
         return ids
     ordered = np.sort(ids)
-    found: NDArray[Any] = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
-    return found
+    is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    distinct_ids: NDArray[Any] = ordered[is_first]
+    return distinct_ids
 
 
 def is_padding(padding: int | str, values: Values) -> NDArray[np.bool_] | None:
-    """Returns which values are only there to fill up; None: none can be, they are of
-    another kind.
-    """
+    """Returns which values are padding; None: none can be, because they are of another kind."""
     if isinstance(padding, str) != (values.dtype.kind in "OU"):
         return None
-    found: NDArray[np.bool_] = values == padding
-    return found
+    equals_padding: NDArray[np.bool_] = values == padding
+    return equals_padding
 
 
 def without(padding: int | str, values: Values, offsets: Offsets) -> tuple[Values, Offsets]:
-    """Returns values and [n + 1] int64 offsets without those that only fill up."""
+    """Returns values and [n + 1] int64 offsets without padding."""
     none = is_padding(padding, values)
     if none is None or not np.count_nonzero(none):
         return values, offsets
@@ -141,5 +150,8 @@ def without(padding: int | str, values: Values, offsets: Offsets) -> tuple[Value
 
 
 def _shown(value: Any) -> str:
+    """Returns a value as an error shows it, in at most 80 characters."""
     text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    if len(text) > 80:
+        text = f"{text[:77]}..."
+    return text

@@ -47,14 +47,14 @@ class KeyIndex:
         buckets = 1 << self._bits
         expected = index_bytes(size)
         try:
-            found = path.stat().st_size
+            size_bytes = path.stat().st_size
         except OSError as problem:
             raise DigestMismatch(
                 f"key index {path.name!r} is missing ({problem.strerror})"
             ) from problem
-        if found != expected:
+        if size_bytes != expected:
             raise DigestMismatch(
-                f"key index {path.name!r} has {found} bytes; one of {size} keys has {expected}"
+                f"key index {path.name!r} has {size_bytes} bytes; one of {size} keys has {expected}"
             )
         whole: NDArray[np.int64] = np.memmap(path, np.dtype("<i8"), "r")
         self._entries = np.asarray(whole[: 2 * size]).reshape(size, 2)
@@ -77,12 +77,13 @@ class KeyIndex:
         longest = min(int(np.max(ends - starts, initial=0)), _WINDOW_MAX)
         if longest <= 0:
             return np.full(keys.size, -1, np.int64)
-        places = starts[:, np.newaxis] + np.arange(longest)
+        # [keys, longest]: all entries of the bucket of each key.
+        positions = starts[:, np.newaxis] + np.arange(longest)
         # A damaged start leads to another entry, not out.
-        entries = self._entries.take(places, axis=0, mode="clip")
-        held = (entries[:, :, 0] == keys[:, np.newaxis]) & (places < ends[:, np.newaxis])
-        rows = entries[np.arange(keys.size), held.argmax(axis=1), 1]
-        return np.where(held.any(axis=1), rows, -1)
+        entries = self._entries.take(positions, axis=0, mode="clip")
+        is_key = (entries[:, :, 0] == keys[:, np.newaxis]) & (positions < ends[:, np.newaxis])
+        rows = entries[np.arange(keys.size), is_key.argmax(axis=1), 1]
+        return np.where(is_key.any(axis=1), rows, -1)
 
 
 class KeyIndexWriter:
@@ -96,9 +97,10 @@ class KeyIndexWriter:
         """Begins an index.
 
         Args:
-          path: of its file; keys are sorted in a directory beside it.
+          path: The path of its file; keys are sorted in a directory beside it.
+
         Raises:
-          OSError: it cannot be written.
+          OSError: It cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
@@ -118,10 +120,11 @@ class KeyIndexWriter:
         order = np.argsort(partition, kind="stable")
         ends = np.cumsum(np.bincount(partition, minlength=_PARTITIONS))
         for number in np.unique(partition).tolist():
+            start = 0
+            if number:
+                start = ends[number - 1]
             with self._part(number).open("ab") as file:
-                file.write(
-                    entries[order[ends[number - 1] if number else 0 : ends[number]]].tobytes()
-                )
+                file.write(entries[order[start : ends[number]]].tobytes())
         self.size += keys.size
 
     def finish(self) -> int:
@@ -139,14 +142,13 @@ class KeyIndexWriter:
             for number in range(_PARTITIONS):
                 mixed, entries = self._sorted(number)
                 file.write(entries.tobytes())
-                first, end = (
-                    (each << bits) + _PARTITIONS - 1 >> 8 for each in (number, number + 1)
-                )
-                bounds = (
-                    np.arange(first, end, dtype=np.uint64) << np.uint64(64 - bits)
-                    if bits
-                    else _ZERO[first:end]
-                )
+                # The buckets that begin in this partition; with few buckets, there may be none.
+                first = (number << bits) + _PARTITIONS - 1 >> 8
+                end = (number + 1 << bits) + _PARTITIONS - 1 >> 8
+                if bits:
+                    bounds = np.arange(first, end, dtype=np.uint64) << np.uint64(64 - bits)
+                else:  # NumPy does not shift by 64
+                    bounds = _ZERO[first:end]
                 starts.write((written + np.searchsorted(mixed, bounds)).astype("<i8").tobytes())
                 written += len(entries)
             starts.write(np.array([written], "<i8").tobytes())
@@ -164,9 +166,10 @@ class KeyIndexWriter:
         entries = entries[order]
         twice = np.flatnonzero(mixed[1:] == mixed[:-1])
         if twice.size:
-            (key, first), (_, again) = entries[twice[0] : twice[0] + 2].tolist()
+            (key, first_row), (_, second_row) = entries[twice[0] : twice[0] + 2].tolist()
             raise FormatError(
-                f"key {key} comes twice, as row {first} and row {again}; keys must be distinct"
+                f"key {key} comes twice, as row {first_row} and row {second_row}; keys must be "
+                "distinct"
             )
         return mixed, entries
 
@@ -205,13 +208,14 @@ def _mixed(keys: NDArray[np.int64]) -> NDArray[np.uint64]:
     Source: Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014; splitmix64.c
     (the formula).
     """
-    mixed = keys.view(np.uint64) if keys.flags.c_contiguous else keys.copy().view(np.uint64)
+    mixed = np.ascontiguousarray(keys).view(np.uint64)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
 
 
 def _buckets(mixed: NDArray[np.uint64], bits: int) -> NDArray[np.int64]:
-    return (
-        (mixed >> np.uint64(64 - bits)).astype(np.int64) if bits else np.zeros(mixed.size, np.int64)
-    )
+    """Returns the bucket of each key: the leading bits of its mixed bits."""
+    if not bits:  # NumPy does not shift by 64
+        return np.zeros(mixed.size, np.int64)
+    return (mixed >> np.uint64(64 - bits)).astype(np.int64)

@@ -117,7 +117,9 @@ class OlderFile:
             if problem.errno not in _NO_COPY_IN_KERNEL:
                 raise
             stored = self._read(offset, min(count, _COMPARED_BYTES))
-            copied = os.pwrite(target, stored.data, offset) if stored.size else 0
+            copied = 0
+            if stored.size:
+                copied = os.pwrite(target, stored.data, offset)
         if not copied:
             raise self._unreadable("it was cut short while it was read")
         return copied

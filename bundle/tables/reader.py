@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bundle.errors import RowOutOfRange
 from bundle.format import manifest
-from bundle.format.checksums import Digest, PlacedDigest, contiguous
+from bundle.format.checksums import Digest, UnorderedDigest, contiguous
 from bundle.format.dtypes import SCALE_BYTES, STORED, widened
 from bundle.native import Rows as NativeRows
 from bundle.storage import files
@@ -98,10 +98,14 @@ class SegmentWriter:
             self._file = self._attempt.open("xb", buffering=0)
         else:
             self._file = path.open("r+b", buffering=0)
-        self._older = None if older is None else _opened(older)
+        self._older: OlderFile | None = None
+        if older is not None:
+            self._older = _opened(older)
         self._digest = Digest()
-        self._placed = None if size is None else PlacedDigest(size)
-        self._placed_bytes = 0
+        self._unordered: UnorderedDigest | None = None
+        if size is not None:
+            self._unordered = UnorderedDigest(size)
+        self._written_bytes = 0
 
     @property
     def room_bytes(self) -> int:
@@ -130,21 +134,22 @@ class SegmentWriter:
         if before // SYNC_BYTES != self._digest.bytes // SYNC_BYTES:
             files.begin_sync(self._file.fileno())
 
-    def place(self, at: int, data: Bytes) -> None:
-        """Puts bytes at their place in a file whose size was given; each byte once, in any order.
+    def write_at(self, offset: int, data: Bytes) -> None:
+        """Writes bytes from `offset` on, in a file whose size was given; each byte once, in any
+        order.
 
         Raises:
           OSError: The disk is full or broken; the file is unfinished.
           OlderVersionUnreadable: The older file cannot be read; this one is unfinished.
         """
         piece = contiguous(data)
-        if self._placed is None:
+        if self._unordered is None:
             raise ValueError("the size of the file was not given")
-        self._placed.place(at, piece)
-        before = self._placed_bytes
-        self._placed_bytes += piece.size
-        self._put(at, piece)
-        if before // SYNC_BYTES != self._placed_bytes // SYNC_BYTES:
+        self._unordered.update_at(offset, piece)
+        before = self._written_bytes
+        self._written_bytes += piece.size
+        self._put(offset, piece)
+        if before // SYNC_BYTES != self._written_bytes // SYNC_BYTES:
             files.begin_sync(self._file.fileno())
 
     def close(self) -> Digest:
@@ -152,8 +157,8 @@ class SegmentWriter:
         `bytes`.
         """
         if not self._file.closed:
-            if self._placed is not None:
-                self._digest = self._placed.digest()
+            if self._unordered is not None:
+                self._digest = self._unordered.digest()
             if self._older is not None:
                 self._reuse(self._older)
             os.fsync(self._file.fileno())
@@ -172,12 +177,13 @@ class SegmentWriter:
             if self._older.matches(offset, data):
                 return
             self._write_matched(self._older)
-        left = data.data
+        unwritten = data.data
         position = self._start + offset
-        while left:
-            count = os.pwrite(self._file.fileno(), left[:_WRITE_BYTES], position)
+        while unwritten:
+            # It may write less than it was given.
+            count = os.pwrite(self._file.fileno(), unwritten[:_WRITE_BYTES], position)
             position += count
-            left = left[count:]
+            unwritten = unwritten[count:]
 
     def _reuse(self, older: OlderFile) -> None:
         """Makes the file a link to the older one, all of whose bytes came; else writes it."""
@@ -260,9 +266,13 @@ class TableReader:
         self.dim = table.dim
         self.dtype = str(table.dtype)
         self._stored = MappedRows(root, table.segments, table.row_bytes)
-        self._scales = MappedRows(root, table.scales, SCALE_BYTES) if table.scales else None
+        self._scales: MappedRows | None = None
+        if table.scales:
+            self._scales = MappedRows(root, table.scales, SCALE_BYTES)
         if native and NativeRows is not None:
-            scales = None if self._scales is None else self._scales.segments()
+            scales = None
+            if self._scales is not None:
+                scales = self._scales.segments()
             self._native = NativeRows(self.dtype, self.dim, self._stored.segments(), scales)
 
     @property
@@ -303,7 +313,9 @@ class TableReader:
         if (native := self._native) is not None:
             return native.take(rows, out)
         stored = self._stored.take(rows).view(STORED[self.dtype])
-        scales = None if self._scales is None else self._scales.take(rows).view("<f4")[:, 0]
+        scales = None
+        if self._scales is not None:
+            scales = self._scales.take(rows).view("<f4")[:, 0]
         vectors = widened(stored, self.dtype, scales)
         absent = rows < 0
         if np.count_nonzero(absent):
@@ -354,9 +366,9 @@ class TableReader:
         """
         rows = np.ascontiguousarray(rows, np.int64)
         self._check(rows)
-        scales = (
-            np.empty((rows.size, 0), np.uint8) if self._scales is None else self._scales.take(rows)
-        )
+        scales = np.empty((rows.size, 0), np.uint8)
+        if self._scales is not None:
+            scales = self._scales.take(rows)
         if self.dtype == "float32" and self._native is not None:
             return self._native.take(rows, None).view(np.uint8), scales
         return self._stored.take(rows), scales

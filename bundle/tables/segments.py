@@ -41,10 +41,10 @@ def cut(rows: int, rows_max: int) -> tuple[RowRange, ...]:
     return tuple(RowRange(first, min(rows_max, rows - first)) for first in range(0, rows, rows_max))
 
 
-def overlap(one: RowRange, other: RowRange) -> RowRange:
+def overlap(a: RowRange, b: RowRange) -> RowRange:
     """Returns the rows that both ranges hold; 0 rows if none."""
-    first = max(one.first, other.first)
-    return RowRange(first, max(0, min(one.end, other.end) - first))
+    first = max(a.first, b.first)
+    return RowRange(first, max(0, min(a.end, b.end) - first))
 
 
 class RowMap:
@@ -70,10 +70,10 @@ class RowMap:
         within the segment.
         """
         first, last = np.searchsorted(self.starts, [wanted.first, wanted.end - 1], side="right") - 1
-        found = []
+        parts = []
         for segment in range(max(0, int(first)), min(len(self.starts) - 1, int(last) + 1)):
             start = int(self.starts[segment])
             part = overlap(wanted, RowRange(start, int(self.starts[segment + 1]) - start))
             if part.rows:
-                found.append((segment, RowRange(part.first - start, part.rows)))
-        return found
+                parts.append((segment, RowRange(part.first - start, part.rows)))
+        return parts

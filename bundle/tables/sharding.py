@@ -68,18 +68,18 @@ def of_rows(table: Table, wanted: RowRange) -> Table:
     """Returns a range of a table's rows as a table of its own; its checksums are of no use."""
 
     def trimmed(segments: tuple[Segment, ...], row_bytes: int) -> tuple[Segment, ...]:
-        found = []
+        parts = []
         for segment in _overlapping(segments, wanted):
             rows = RowRange(segment.first_row, segment.rows)
             part = overlap(rows, wanted)
             skipped_rows = part.first - segment.first_row
-            place = {
+            fields = {
                 "offset": segment.offset + skipped_rows * row_bytes,
                 "first_row": part.first - wanted.first,
                 "rows": part.rows,
             }
-            found.append(segment.model_copy(update=place))
-        return tuple(found)
+            parts.append(segment.model_copy(update=fields))
+        return tuple(parts)
 
     segments = trimmed(table.segments, table.row_bytes)
     scales = trimmed(table.scales, SCALE_BYTES)
@@ -94,7 +94,9 @@ def held_here(
     """
     if shard is not None:
         return held_by_shard(manifest, shard, min_bytes)
-    return held_by_router(manifest, min_bytes) if router else manifest
+    if router:
+        return held_by_router(manifest, min_bytes)
+    return manifest
 
 
 def held_by_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Manifest:
@@ -123,12 +125,12 @@ def held_by_shard(manifest: Manifest, shard: ShardNumber, min_bytes: int) -> Man
     files = tuple([file for file in manifest.files if file.path.startswith(tuple(read))])
 
     # All indexes stay: their vectors are large, and checked later than other files.
-    held: dict[str, object] = {"tables": tables, "indexes": indexes, "files": files}
-    held["warm_up"] = None
+    fields: dict[str, object] = {"tables": tables, "indexes": indexes, "files": files}
+    fields["warm_up"] = None
     elsewhere = ("vocabularies", "keys", "features", "towers", "corpora", "contexts", "lists")
     for kind in (*elsewhere, "stages"):
-        held[kind] = {}
-    return manifest.model_copy(update=held)
+        fields[kind] = {}
+    return manifest.model_copy(update=fields)
 
 
 def held_by_router(manifest: Manifest, min_bytes: int) -> Manifest:
@@ -151,13 +153,16 @@ def held_by_router(manifest: Manifest, min_bytes: int) -> Manifest:
 
 def _overlapping(segments: tuple[Segment, ...], wanted: RowRange) -> tuple[Segment, ...]:
     """Returns the segments that hold any of the wanted rows."""
-    kept = []
+    overlapping = []
     for segment in segments:
         rows = RowRange(segment.first_row, segment.rows)
         if overlap(rows, wanted).rows:
-            kept.append(segment)
-    return tuple(kept)
+            overlapping.append(segment)
+    return tuple(overlapping)
 
 
 def _codes_files(index: Index) -> set[str]:
-    return set() if index.codes is None else {index.codes.file, index.codes.codebook}
+    """Returns the files with the codes of an index, if it has some."""
+    if index.codes is None:
+        return set()
+    return {index.codes.file, index.codes.codebook}

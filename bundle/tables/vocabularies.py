@@ -48,21 +48,27 @@ class IntegerKeys:
           FormatError: a key comes twice; names it.
         """
         self.size = keys.size
-        self._first = int(keys[0]) if keys.size else 0
+        self._first = 0
+        if keys.size:
+            self._first = int(keys[0])
         self._consecutive = _are_consecutive(keys)
         if self._consecutive:
             return
 
-        # An order is kept only where the keys do not ascend already.
-        ascending = bool((keys[1:] > keys[:-1]).all())
-        self._order: Rows | None = None if ascending else np.argsort(keys, kind="stable")
-        self._sorted = keys if self._order is None else keys[self._order]
+        # The order takes memory: there is none if the keys ascend already.
+        self._order: Rows | None = None
+        self._sorted = keys
+        if not (keys[1:] > keys[:-1]).all():
+            self._order = np.argsort(keys, kind="stable")
+            self._sorted = keys[self._order]
         repeated = self._sorted[1:][self._sorted[1:] == self._sorted[:-1]]
         if repeated.size:
             raise FormatError(f"id {repeated[0]} comes twice; ids must be distinct")
 
         # The leading bits of a key's distance from the smallest one are its bucket.
-        span = int(self._sorted[-1]) - int(self._sorted[0]) if keys.size else 0
+        span = 0
+        if keys.size:
+            span = int(self._sorted[-1]) - int(self._sorted[0])
         self._shift = np.uint64(max(0, span.bit_length() - (keys.size // 8).bit_length()))
         buckets = np.arange((span >> int(self._shift)) + 1, dtype=np.uint64) << self._shift
         first_keys = buckets.view(np.int64) + self._sorted[:1]
@@ -80,9 +86,11 @@ class IntegerKeys:
             return np.where(inside, np.where(inside, wanted, self._first) - self._first, -1)
         if not self.size:
             return np.full(wanted.size, -1, np.int64)
-        found = self._search(wanted)
-        position = found if self._order is None else self._order.take(found, mode="clip")
-        return np.where(self._sorted.take(found, mode="clip") == wanted, position, -1)
+        indices = self._search(wanted)
+        positions = indices
+        if self._order is not None:
+            positions = self._order.take(indices, mode="clip")
+        return np.where(self._sorted.take(indices, mode="clip") == wanted, positions, -1)
 
     def _search(self, wanted: NDArray[np.int64]) -> Rows:
         """Returns where each key is in `_sorted`, or would be."""
@@ -91,10 +99,11 @@ class IntegerKeys:
         smallest = self._sorted[0]
         distance = np.clip(wanted, smallest, self._sorted[-1]) - smallest
         bucket = (distance.view(np.uint64) >> self._shift).view(np.int64)
-        found: Rows = self._starts.take(bucket)
+        indices: Rows = self._starts.take(bucket)
+        # A binary search in all buckets at once.
         for step in self._steps:
-            found += step * (self._sorted.take(found + (step - 1), mode="clip") < wanted)
-        return found
+            indices += step * (self._sorted.take(indices + (step - 1), mode="clip") < wanted)
+        return indices
 
 
 class StringKeys:
@@ -155,13 +164,13 @@ class MappedStringKeys:
         no string.
         """
         texts = strings(feature, values).tolist()
-        found = np.searchsorted(self._fingerprints, _fingerprints(texts))
-        positions = self._order.take(found, mode="clip")
+        indices = np.searchsorted(self._fingerprints, _fingerprints(texts))
+        positions = self._order.take(indices, mode="clip")
         pairs = zip(texts, self._texts_at(positions), strict=True)
-        equal = np.fromiter((text == held for text, held in pairs), np.bool_, len(texts))
-        positions[~equal] = -1
+        is_key = np.fromiter((text == key for text, key in pairs), np.bool_, len(texts))
+        positions[~is_key] = -1
         if self._ambiguous:
-            for number in np.flatnonzero(~equal).tolist():
+            for number in np.flatnonzero(~is_key).tolist():
                 positions[number] = self._ambiguous.get(texts[number], -1)
         return positions
 
@@ -247,7 +256,9 @@ def write_vocabulary(path: Path, keys: Values) -> None:
     import pyarrow as pa
 
     checked = known_kind("key", keys)
-    arrow_type = pa.int64() if checked.dtype == np.int64 else pa.large_string()
+    arrow_type = pa.large_string()
+    if checked.dtype == np.int64:
+        arrow_type = pa.int64()
     column = pa.chunked_array([pa.array(checked, arrow_type)])
     index_keys(column)
     arrow.write(path, pa.table({"key": column}))

@@ -128,7 +128,7 @@ def _copy(task: TableTask) -> Receipt:
                     at += piece.size
             else:
                 for first, rows in stripes_of(stored, task):
-                    writer.place((first - task.first_row) * rows.shape[1], rows)
+                    writer.write_at((first - task.first_row) * rows.shape[1], rows)
                     scan.scan(rows, first * rows.shape[1])
             _refuse_damaged(stored, f"table {task.table!r}", task)
             receipt = Receipt(
@@ -361,9 +361,9 @@ def _convert(
             rows = rows.copy()  # noqa: PLW2901 - the same rows
             rows[lost - first] = 0
         for piece in conversion.pieces(rows, first):
-            writer.place(at * row_bytes(task.written_dtype, task.dim), piece.stored)
+            writer.write_at(at * row_bytes(task.written_dtype, task.dim), piece.stored)
             if scales is not None and piece.scales is not None:
-                scales.place(at * SCALE_BYTES, piece.scales)
+                scales.write_at(at * SCALE_BYTES, piece.scales)
             at += len(piece.stored)
     return conversion.error
 

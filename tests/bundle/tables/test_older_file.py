@@ -41,7 +41,7 @@ def written(path: Path, content: Content, older: Path, placed: bool) -> SegmentW
     with SegmentWriter(path, size=content.size if placed else None, older=older) as writer:
         for offset, piece in reversed([*pieces(content)]) if placed else pieces(content):
             if placed:
-                writer.place(offset, piece)
+                writer.write_at(offset, piece)
             else:
                 writer.write(piece)
     digest = writer.close()

@@ -85,7 +85,7 @@ def test_segment_written_in_pieces_is_whole_and_so_is_its_digest(
     with SegmentWriter(tmp_path / "deep" / "t", size=data.size if placed else None) as writer:
         for at, piece in reversed(pieces) if placed else pieces:
             if placed:
-                writer.place(at, piece)
+                writer.write_at(at, piece)
             else:
                 writer.write(piece)
     assert (np.fromfile(tmp_path / "deep" / "t", np.uint8) == data).all()
@@ -105,8 +105,8 @@ def test_segment_writers_fill_their_ranges_of_one_file_and_leave_the_rest_alone(
         writer.write(b"ab")
         writer.write(b"c")
     with SegmentWriter(tmp_path / "t", size=4, offset=7) as placed:
-        placed.place(2, b"fg")
-        placed.place(0, b"de")
+        placed.write_at(2, b"fg")
+        placed.write_at(0, b"de")
     assert (tmp_path / "t").read_bytes() == b"--abc--defg-"
     assert (writer.close().crc32c, placed.close().crc32c) == (crc32c(b"abc"), crc32c(b"defg"))
 
@@ -130,7 +130,7 @@ def test_segment_is_written_in_requests_for_which_linux_takes_small_folios(
     before = requests_to_write()
     with SegmentWriter(tmp_path / "t", size=data.size if placed else None) as writer:
         if placed:
-            writer.place(0, data)
+            writer.write_at(0, data)
         else:
             writer.write(data)
     assert requests_to_write() - before >= data.size // (128 << 10)
