@@ -340,8 +340,8 @@ class Retrieved(Answer):
       searched: the number of candidates that were searched: those in the corpus, less those of
         lost shards.
       retrieval_scores: [m] of the search; None: the candidates were not ranked.
-      degraded_reason: why diversity was dropped, or some or all candidates are in the order of
-        retrieval, unranked; empty: nothing was left out.
+      degraded_reason: why diversity, a source or the stage was left out, or some or all candidates
+        are unranked, in the order of the stage or of retrieval; empty: nothing was left out.
       not_found: The ids of each query that do not exist; None: the request sent no ids, or does not
         skip those.
       source_names: The names of the sources of a recommendation; (): the request has none.

@@ -364,8 +364,8 @@ class RecommendResponse(RecommendResult, Response):
     """The result of one query, or the results of a list."""
 
     degraded: bool
-    """Whether diversity was dropped, or some or all candidates are in the order of retrieval,
-    unranked.
+    """Whether diversity, a source or the stage was left out, or some or all candidates are
+    unranked, in the order of the stage or of retrieval.
     """
     degraded_reason: str
     """A sentence with the numbers; empty: nothing was left out."""
