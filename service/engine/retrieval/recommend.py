@@ -78,7 +78,7 @@ async def recommend(
     )
     retrieve.check_response(corpus, request, n, k, settings, execution)
     reordering.check(request, corpus, k)
-    planned.check_count(request, n, settings)
+    planned.check_count(request, n, settings, execution)
 
     plan = tower.plan(frozenset(order.outputs))
     needed = dict.fromkeys([*plan.inputs["context"], *planned.list_inputs])

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from service.config import ServiceSettings
 from service.engine.calls import Recommendation, Source
+from service.engine.execution import Execution
 from service.engine.limits import at_most
 from service.engine.names import SHOWN_CHARS, choose_index, choose_list
 from service.errors import FieldViolation, InvalidArgument
@@ -84,12 +85,23 @@ class Sources:
         return f"index {self.planned[0].name!r}"
 
     def check_count(
-        self, request: Recommendation, contexts: int, settings: ServiceSettings
+        self,
+        request: Recommendation,
+        contexts: int,
+        settings: ServiceSettings,
+        execution: Execution,
     ) -> None:
         """Rejects a request whose sources may give too many candidates.
 
+        Args:
+          request: The request, or several that were merged.
+          contexts: The number of contexts.
+          settings: The limit.
+          execution: The batch of the request.
+
         Raises:
           TooLarge: More than `max_candidates`, each counted as often as sources may have it.
+          NotTogether: So many have the merged requests together.
         """
         if not self.names:
             return  # the pool of the index is checked where it is retrieved
@@ -99,7 +111,10 @@ class Sources:
             if source.candidates is not None:
                 size = source.candidates.size_max
             counts.append(source.entry.candidates(contexts, request.retrieved_count, size))
-        at_most(settings, "max_candidates", sum(counts), "sources")
+        count = sum(counts)
+        if count > settings.max_candidates:
+            execution.check_alone()
+        at_most(settings, "max_candidates", count, "sources")
 
 
 def plan(model_version: ModelVersion, request: Recommendation, k: int) -> Sources:

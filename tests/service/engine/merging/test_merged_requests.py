@@ -21,6 +21,7 @@ from service.engine.calls import (
     Recommendation,
     Retrieval,
     Retrieved,
+    Source,
     Target,
 )
 from service.engine.context import RequestContext
@@ -165,6 +166,18 @@ def test_batch_is_not_degraded_for_want_of_time_of_one_of_its_requests(
     assert "candidates are ranked" in hasty.degraded_reason
     assert patient.degraded_reason == ""
     assert tower.examples[-1] == POOL
+
+
+def test_limit_of_sources_is_that_of_each_request(services: Services) -> None:
+    pool_size = LIMITS["max_candidates"] // 2 + 1
+    source = Source(index="movies", pool_size=pool_size)
+    wanted = Recommendation(TARGET, context={"user": column(1)}, k=5, sources=(source,))
+    requests = [("recommend", wanted)] * 2
+    expected = alone(services[1], requests)
+    failures = services[1].value("rowcast_failed_batches_total", call="recommend")
+    assert together(services[1], requests) == expected
+    assert isinstance(expected[0], list)
+    assert services[1].value("rowcast_failed_batches_total", call="recommend") == failures
 
 
 def test_requests_to_a_router_get_what_they_get_alone(
