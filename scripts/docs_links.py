@@ -16,6 +16,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         r"\]\(((?:\.\./)+)(examples|deploy)/", lambda link: f"]({link[1][3:]}{link[2]}/", markdown
     )
     markdown = re.sub(r"\]\(\.\./docs/", "](../", markdown)
+    markdown = re.sub(r"\[([^\]]+)\]\((?:\.\./)+client/[^)]*\)", r"`\1`", markdown)
     # Results of benchmarks are records, not pages: the site names their files.
     markdown = re.sub(
         r"\[([^\]]+)\]\((?:\.\./)+(benchmarks/results/[^)#]+)[^)]*\)", r"\1, `\2`", markdown
