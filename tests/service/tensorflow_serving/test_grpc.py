@@ -386,8 +386,30 @@ def waiting(
     tower.release.set()
 
 
-def test_ragged_rows_of_several_requests_are_computed_as_a_batch(
-    waiting: tuple[RunningService, WaitingTower],
+def genres_of(form: str, splits: list[int]) -> dict[str, pb.TensorProto]:
+    """Returns the tensors of a ragged, or a sparse, feature of texts: row i has those from
+    splits[i] to splits[i + 1].
+    """
+    count = splits[-1]
+    texts = ([b"comedy", b"drama", b"action"] * count)[:count]
+    values = tensor(pb.DT_STRING, count, string_val=texts)
+    rows = len(splits) - 1
+    if form == "ragged":
+        return {"genres": values, "genres_1": tensor(pb.DT_INT64, rows + 1, int64_val=splits)}
+    lengths = np.diff(splits)
+    owners = np.arange(rows).repeat(lengths)
+    indices = np.stack([owners, np.arange(count) - np.array(splits)[owners]], axis=1)
+    shape = [rows, max(lengths)]
+    return {
+        "genres": tensor(pb.DT_INT64, count, 2, int64_val=indices.ravel().tolist()),
+        "genres_1": values,
+        "genres_2": tensor(pb.DT_INT64, 2, int64_val=shape),
+    }
+
+
+@pytest.mark.parametrize("form", ["ragged", "sparse"])
+def test_rows_of_lists_of_several_requests_are_computed_as_a_batch(
+    form: str, waiting: tuple[RunningService, WaitingTower]
 ) -> None:
     service, tower = waiting
     spec = pb.ModelSpec(name="movies", signature_name="ranking")
@@ -395,15 +417,13 @@ def test_ragged_rows_of_several_requests_are_computed_as_a_batch(
     for number in range(12):
         rows = 1 + number % 4
         splits = np.cumsum([0, *[(number + row) % 3 for row in range(rows)]]).tolist()
-        genres = [b"comedy", b"drama", b"action"] * splits[-1]
         requests.append(
             predict(
                 spec,
                 user=tensor(pb.DT_INT64, rows, int64_val=range(number, number + rows)),
                 movie=tensor(pb.DT_INT64, rows, int64_val=[1000 + 7 * number] * rows),
-                genres=tensor(pb.DT_STRING, splits[-1], string_val=genres[: splits[-1]]),
-                genres_1=tensor(pb.DT_INT64, rows + 1, int64_val=splits),
                 year=tensor(pb.DT_FLOAT, rows, float_val=[number / 10] * rows),
+                **genres_of(form, splits),
             )
         )
     query = pb.ModelSpec(name="movies", signature_name="query")
