@@ -26,8 +26,6 @@ from service.serving_records.logged_requests import read_prediction_log
 from tests.export.movies_job import MOVIE_IDS, Recipe, changed, export, recipe_of, write_project
 from tests.service.running import RunningService
 
-pytestmark = pytest.mark.slow  # an export
-
 tf = load_tensorflow()
 from tensorflow_serving.apis import (  # noqa: E402 - TensorFlow is loaded first
     input_pb2,

@@ -28,6 +28,7 @@ WITHOUT_PLAN: Mapping[str, str] = {
     "tests/models/tensorflow_process.py": "starts processes",
     "tests/models/train_keras_3.py": "trains the models of keras_3.py",
     "tests/models/fixed_batch_ranker.py": "is exported whole in tests/export/jax_models",
+    "tests/models/staged.py": "is exported whole in tests/golden/test_stages.py",
     "tests/models/published_calls.py": "is exported whole in tests/golden/test_published_calls.py",
     "examples/zoo": "builds models of other repositories",
     "examples/clients": "sends requests to the bundle of the quick start",
