@@ -83,6 +83,10 @@ def with_warm_up(small: SmallBundle, data: bytes, size: int) -> None:
     (small.directory / "manifest.json").write_bytes(dump(small.manifest.model_copy(update=update)))
 
 
+NEVER_S = 3600.0
+"""The interval of scans in tests that add requests to a bundle which a scan could load before."""
+
+
 def problem_of(service: RunningService, write: Write, data: bytes, size: int) -> str:
     """Returns why a version with these requests is not served."""
     version = max(service.states(), default=0) + 1
@@ -157,7 +161,7 @@ DAMAGED: dict[str, tuple[bytes, int, str]] = {
 def test_damaged_and_foreign_requests_reject_the_version(
     write: Write, serve: Callable[..., RunningService]
 ) -> None:
-    service = serve()
+    service = serve(poll_interval_s=NEVER_S)
     for name, (data, size, message) in DAMAGED.items():
         assert message in problem_of(service, write, data, size), name
 
@@ -176,7 +180,7 @@ def test_computations_end_when_time_is_up_and_all_records_are_read(
     monkeypatch.setattr(warm_up, "SECONDS_MAX", -1.0)
     with_warm_up(write(), record(QUERY) * 2 + record(REFUSING), 3)
     with caplog.at_level("INFO", "rowcast"):
-        service = serve()
+        service = serve(poll_interval_s=NEVER_S)
     assert service.states() == {1: "available"}
     (line,) = [line for line in caplog.records if line.message == "warm_up_requests_computed"]
     assert (line.rowcast_fields["requests"], line.rowcast_fields["records"]) == (0, 3)
