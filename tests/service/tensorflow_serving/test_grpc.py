@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -221,10 +222,12 @@ def test_status_and_metadata_describe_the_versions(call: Call) -> None:
 
 
 def test_failed_version_has_ended_with_its_problem(
-    write: Callable[..., Any], service: RunningService, call: Call
+    root: Path, service: RunningService, call: Call
 ) -> None:
-    bundle = write(version=2)
-    (bundle.directory / "manifest.json").write_text("{}")
+    # Not a bundle that is damaged afterwards: a scan could load it before.
+    directory = root / "movies" / "2"
+    directory.mkdir()
+    (directory / "manifest.json").write_text("{}")
     service.scan()
     request = pb.GetModelStatusRequest(
         model_spec=pb.ModelSpec(name="movies", version=Int64Value(value=2))
