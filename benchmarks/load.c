@@ -357,7 +357,7 @@ static void open_loop(struct connection *connections, size_t room, size_t opened
                 open_connection(&connections[opened]);
                 idle[(idle_first + idle_count++) % room] = &connections[opened++];
             }
-            /* The one that was idle for longest: one that was just refused would be refused again. */
+            /* The one that was idle for longest: one that was just rejected would be rejected again. */
             ask(idle[idle_first], sent, due[sent]);
             idle_first = (idle_first + 1) % room, idle_count--;
             sent++;

@@ -1,27 +1,27 @@
 """The errors of a bundle, in terms of its format, without the codes of any protocol.
 
 BundleError
-├── FormatError            a manifest or file that violates the format
-│   ├── UnknownFormat      a format version that this reader does not support
-│   └── UnsafePath         a path that leaves the bundle
-├── DigestMismatch         committed bytes that differ from their checksum, or are missing
-├── NotCommitted           a directory without a manifest: not a bundle, or an incomplete one
-├── DestinationExists      a version that exists already; bundles are never overwritten
-├── OlderVersionUnreadable a file of an older version that cannot be compared with a new one
-├── OutputRefused          a name under which no file can be published
-├── RowOutOfRange          a row that the table does not have
-├── Misfit                 values that a request sent do not fit
-│   ├── FeatureError       values that are not ids, or do not fit their feature
-│   │   ├── UnknownRefused an unknown id of a feature whose rule is `refuse`
-│   │   └── WrongLength    a list of another length than its input takes
-│   ├── UnknownCandidate   a value that is not an id of the candidate store
-│   └── VectorRefused      a new vector of a row that the table's dtype cannot hold
-├── RowUnavailable         a row that could not be fetched, where unknown ids are refused
-├── RecordDamaged          a TFRecord file with a record that is damaged
-├── LogDamaged             a change log with a record that is damaged
-├── LogUnwritable          a change log that cannot be written now
-├── FormulaError           an invalid formula, or one that names an unknown output
-└── FormulaUndefined       a formula without a finite value; also an ArithmeticError
+├── FormatError             a manifest or file that violates the format
+│   ├── UnknownFormat       a format version that this reader does not support
+│   └── UnsafePath          a path that leaves the bundle
+├── DigestMismatch          committed bytes that differ from their checksum, or are missing
+├── NotCommitted            a directory without a manifest: not a bundle, or an incomplete one
+├── DestinationExists       a version that exists already; bundles are never overwritten
+├── OlderVersionUnreadable  a file of an older version that cannot be compared with a new one
+├── OutputRejected          a name under which no file can be published
+├── RowOutOfRange           a row that the table does not have
+├── Misfit                  values that a request sent do not fit
+│   ├── FeatureError        values that are not ids, or do not fit their feature
+│   │   ├── UnknownRejected an unknown id of a feature whose rule is `refuse`
+│   │   └── WrongLength     a list of another length than its input takes
+│   ├── UnknownCandidate    a value that is not an id of the candidate store
+│   └── VectorRejected      a new vector of a row that the table's dtype cannot hold
+├── RowUnavailable          a row that could not be fetched, where unknown ids are rejected
+├── RecordDamaged           a TFRecord file with a record that is damaged
+├── LogDamaged              a change log with a record that is damaged
+├── LogUnwritable           a change log that cannot be written now
+├── FormulaError            an invalid formula, or one that names an unknown output
+└── FormulaUndefined        a formula without a finite value; also an ArithmeticError
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class OlderVersionUnreadable(BundleError):
     """A file of an older version, which a new file is compared with, cannot be read."""
 
 
-class OutputRefused(BundleError):
+class OutputRejected(BundleError):
     """No file can be published under a name: it is `-`, a directory, a device, a pipe or a
     socket.
     """
@@ -116,7 +116,7 @@ class FeatureError(Misfit):
         self.feature = feature
 
 
-class UnknownRefused(FeatureError):
+class UnknownRejected(FeatureError):
     """An id has no row in the table of a feature whose `unknown` rule is `refuse`."""
 
 
@@ -147,7 +147,7 @@ class UnknownCandidate(Misfit):
 
 
 class RowUnavailable(BundleError):
-    """The row of an id could not be fetched, and its feature refuses unknown ids.
+    """The row of an id could not be fetched, and its feature rejects unknown ids.
 
     Attributes:
       feature: The name of the feature.
@@ -158,12 +158,12 @@ class RowUnavailable(BundleError):
         self.feature = feature
         self.value = f"id {value!s:.80}"
         super().__init__(
-            f"feature {feature!r}: the row of {self.value} is unavailable, and the feature refuses "
+            f"feature {feature!r}: the row of {self.value} is unavailable, and the feature rejects "
             "unknown ids"
         )
 
 
-class VectorRefused(Misfit):
+class VectorRejected(Misfit):
     """A table's dtype cannot hold the new vector of a row.
 
     Attributes:

@@ -42,7 +42,7 @@ def one_line(problem: BaseException) -> str:
 
 
 def raised_on_examples(call: str, problem: BaseException, *, made: bool) -> NotConvertible:
-    """Returns the refusal of a model whose code raises when it is run on examples.
+    """Returns the rejection of a model whose code raises when it is run on examples.
 
     Args:
       call: the call, as messages name it.

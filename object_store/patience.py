@@ -1,4 +1,4 @@
-"""Repeats requests that a store refuses for now, with pauses that grow."""
+"""Repeats requests that a store rejects for now, with pauses that grow."""
 
 from __future__ import annotations
 

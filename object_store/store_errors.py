@@ -138,8 +138,8 @@ def _may_pass(problem: BaseException) -> bool:
 
 
 def _responded(problem: BaseException) -> bool:
-    refusal = isinstance(problem, OSError) and problem.errno in (errno.EBUSY, errno.EREMOTEIO)
-    return refusal or bool(_codes(problem) | _codes(problem.__cause__))
+    rejection = isinstance(problem, OSError) and problem.errno in (errno.EBUSY, errno.EREMOTEIO)
+    return rejection or bool(_codes(problem) | _codes(problem.__cause__))
 
 
 def _codes(problem: BaseException | None) -> set[str]:

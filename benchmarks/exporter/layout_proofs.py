@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the first stack (default 0)")
     given = parser.parse_args()
     drawn: Counter[tuple[str, str]] = Counter()
-    refused: Counter[tuple[str, str]] = Counter()
+    rejected: Counter[tuple[str, str]] = Counter()
     begun = time.perf_counter()
     proofs = 0
     seed = given.seed
@@ -60,17 +60,17 @@ def main() -> None:
                     continue
                 proofs += 1
                 drawn[kind, optimizer] += 1
-                refused[kind, optimizer] += _is_refused(checkpoint, stack, statement)
+                rejected[kind, optimizer] += _is_rejected(checkpoint, stack, statement)
     seconds = time.perf_counter() - begun
     rows = [
-        [kind, *(f"{refused[kind, name]} of {drawn[kind, name]}" for name in OPTIMIZERS)]
+        [kind, *(f"{rejected[kind, name]} of {drawn[kind, name]}" for name in OPTIMIZERS)]
         for kind in (DERIVED, RIGHT, *WRONG)
     ]
-    title = f"refused, of {seed - given.seed} stacks; {1000 * seconds / proofs:.0f} ms each"
+    title = f"rejected, of {seed - given.seed} stacks; {1000 * seconds / proofs:.0f} ms each"
     Sheet(title, ("statement", *OPTIMIZERS), rows).show(Console(width=120, highlight=False))
 
 
-def _is_refused(checkpoint: Path, stack: Stack, statement: Statement | None) -> bool:
+def _is_rejected(checkpoint: Path, stack: Stack, statement: Statement | None) -> bool:
     """Returns whether the data contradicts a statement; a derived layout must be the right one."""
     try:
         tables = recognised(checkpoint, stack, statement).tables

@@ -39,8 +39,8 @@ class Environment:
         """Why it cannot be used; empty: it can."""
         if (self.directory / "made").exists():
             return ""
-        refused = self.directory / "problem"
-        return refused.read_text() if refused.exists() else "not installed: make bench-peers"
+        rejected = self.directory / "problem"
+        return rejected.read_text() if rejected.exists() else "not installed: make bench-peers"
 
     def program(self, name: str) -> str:
         """Returns the path of one of its programs."""
@@ -51,7 +51,7 @@ class Environment:
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.parent.mkdir(parents=True, exist_ok=True)
         if shutil.which(self.python) is None:
-            self._refuse(f"{self.python} is not installed")
+            self._reject(f"{self.python} is not installed")
             return
         subprocess.run([self.python, "-m", "venv", str(self.directory)], check=True)
         pip = [
@@ -66,11 +66,11 @@ class Environment:
         ran = subprocess.run(pip, check=False, capture_output=True, text=True)
         if ran.returncode:
             errors = [line for line in ran.stderr.splitlines() if line.startswith("ERROR")]
-            self._refuse("; ".join(errors[:3]) or f"pip ended with {ran.returncode}")
+            self._reject("; ".join(errors[:3]) or f"pip ended with {ran.returncode}")
             return
         (self.directory / "made").touch()
 
-    def _refuse(self, reason: str) -> None:
+    def _reject(self, reason: str) -> None:
         self.directory.mkdir(exist_ok=True)
         (self.directory / "problem").write_text(reason)
 

@@ -1,8 +1,9 @@
 """`python -m benchmarks.soak.random_models [COUNT] [--first SEED]`: exports random models, serves
 them and compares what is served with what their frameworks give.
 
-Prints each model that fails, and how many were published and refused, by framework and reason. Some
-seeds share a child, so that a crash of a native library is told with the seeds that made it.
+Prints each model that fails, and how many were published and rejected, by framework and reason.
+Some seeds share a child, so that a crash of a native library is reported with the seeds that caused
+it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SEEDS_OF_A_CHILD = 100
 """Of which the first takes some seconds, in which TensorFlow and JAX are imported."""
 PUBLISHED_MIN = 0.95
 """Share of the models that are not known to differ. Most of what is drawn is what
-docs/reference/models.md lists, so that a refusal is an exception.
+docs/reference/models.md lists, so that a rejection is an exception.
 """
 SHOWN_SEEDS = 5
 SHOW = Console(highlight=False, soft_wrap=True, markup=False)
@@ -38,7 +39,7 @@ SHOW = Console(highlight=False, soft_wrap=True, markup=False)
 
 @dataclass(frozen=True)
 class Result:
-    """How the trial of a seed ended: published, refused, known or failed, and what was said."""
+    """How the trial of a seed ended: published, rejected, known or failed, and what was said."""
 
     seed: int
     library: str
@@ -67,10 +68,10 @@ def _result(seed: int, library: str) -> Result:
 
     with tempfile.TemporaryDirectory() as directory:
         try:
-            refusal = trial(seed, Path(directory)).refusal
+            rejection = trial(seed, Path(directory)).rejection
         except Exception:  # noqa: BLE001 - any is a failure of the export
             return Result(seed, library, "failed", traceback.format_exc())
-    return Result(seed, library, "refused" if refusal else "published", refusal)
+    return Result(seed, library, "rejected" if rejection else "published", rejection)
 
 
 def _silence() -> None:
@@ -99,7 +100,7 @@ def run(first: int, count: int) -> int:
                 SHOW.print(f"seed {result.seed}, {result.library}:\n{result.text}")
         SHOW.print(f"{len(results)} models of {count}")
     by_kind = _grouped({result.seed: result.kind for result in results})
-    for kind in ("refused", "known"):
+    for kind in ("rejected", "known"):
         _show_reasons(kind, [result for result in results if result.kind == kind])
     libraries = {result.seed: f"{result.kind} {result.library}" for result in results}
     for name, seeds in sorted(_grouped(libraries).items()):
@@ -110,7 +111,7 @@ def run(first: int, count: int) -> int:
     failed = counts.get("failed", 0) + crashes
     SHOW.print(
         f"{count} random models from seed {first}: {published} published, "
-        f"{counts.get('refused', 0)} refused, {counts.get('known', 0)} known to differ, "
+        f"{counts.get('rejected', 0)} rejected, {counts.get('known', 0)} known to differ, "
         f"{failed} failed; {share:.1%} of the others published, at least {PUBLISHED_MIN:.0%} "
         "expected"
     )

@@ -79,8 +79,8 @@ class Batch:
         """Features some of whose values are padding, and the value that is."""
         self.from_end: list[int] = []
         """Features whose negative ids count from the end of the table."""
-        self.refusing: list[int] = []
-        """Features that refuse unknown ids."""
+        self.rejecting: list[int] = []
+        """Features that reject unknown ids."""
         self.keyed: list[int] = []
         """Features whose ids are keys that their table may get."""
         unknown_rows = []
@@ -104,7 +104,7 @@ class Batch:
         if entry.from_end:
             self.from_end.append(index)
         if entry.unknown.rule == "refuse":
-            self.refusing.append(index)
+            self.rejecting.append(index)
         if isinstance(entry.ids, KeyedIds):
             self.keyed.append(index)
 
@@ -267,18 +267,18 @@ class _Ids:
         """Replaces each unknown id by the row of its rule; returns how many each feature has.
 
         Raises:
-          UnknownRefused: A feature has unknown ids and refuses them.
+          UnknownRejected: A feature has unknown ids and rejects them.
         """
         (unknown,) = (self.rows == _UNKNOWN).nonzero()
         if not unknown.size:
             return [0] * len(self.values)
         features = np.searchsorted(self._ends, unknown, side="right") - 1
         counts: list[int] = np.bincount(features, minlength=len(self.values)).tolist()
-        for index in self._batch.refusing:
+        for index in self._batch.rejecting:
             if counts[index]:
                 is_unknown = self._of(index) == _UNKNOWN
-                refused = self.values[index][is_unknown]
-                raise self._batch.features[index].refuse(refused[0])
+                rejected = self.values[index][is_unknown]
+                raise self._batch.features[index].reject(rejected[0])
         self.rows[unknown] = self._batch.unknown_rows[features]
         return counts
 
@@ -295,7 +295,7 @@ class _Ids:
         their feature.
 
         Raises:
-          RowUnavailable: A feature refuses unknown ids, and one of its rows is lost.
+          RowUnavailable: A feature rejects unknown ids, and one of its rows is lost.
         """
         for rows, indices, _ in self._batch.remote:
             source = fetched[rows.name]
@@ -315,7 +315,7 @@ class _Ids:
         """Replaces the lost rows of a feature as its unknown rule says."""
         if not is_lost.any():
             return
-        if index in self._batch.refusing:
+        if index in self._batch.rejecting:
             lost_ids = self.values[index][is_lost]
             raise RowUnavailable(self._batch.features[index].name, lost_ids[0])
         self._of(index)[is_lost] = self._batch.unknown_rows[index]

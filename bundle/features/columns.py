@@ -68,7 +68,7 @@ def not_sent(name: str) -> FeatureError:
     return FeatureError(name, "no value", "a value for each example", predicate)
 
 
-def weights_refused(name: str) -> FeatureError:
+def weights_rejected(name: str) -> FeatureError:
     """Returns the error for weights of a feature that takes none."""
     return FeatureError(name, "weights", "a list without them", "were sent")
 
@@ -207,7 +207,7 @@ def spread(name: str, column: Column, count: int, n: int) -> dict[str, Column]:
       FeatureError: An example has more or fewer values, or there are weights; names input `name`.
     """
     if column.weights is not None:
-        raise weights_refused(name)
+        raise weights_rejected(name)
     if column.offsets is not None or column.values.shape != (n * count,):
         lengths = lengths_of(checked_offsets(name, column, n))
         wrong = np.flatnonzero(lengths != count)

@@ -18,7 +18,7 @@ from bundle.features.columns import (
     checked_offsets,
     checked_weights,
     not_sent,
-    weights_refused,
+    weights_rejected,
 )
 from bundle.format.manifest import DenseFeature
 from bundle.tables import id_values
@@ -78,7 +78,7 @@ class Dense:
         if column is None:
             return Activation(np.repeat(self._needed_default(), n, axis=0))
         if column.weights is not None and not self._drop_weights:
-            raise weights_refused(self.read)
+            raise weights_rejected(self.read)
         if self._spec.take == "lengths":
             return Activation(self._numbers(self._lengths(column, n)).reshape(n, *self.shape))
         if self._spec.take in ("padded", "weights"):
@@ -178,10 +178,10 @@ class Dense:
                 raise FeatureError(self.read, value, expected, "is beyond int32")
             integers = integers.astype(np.int32)
         if self._spec.outside == "refuse":
-            self._refuse_outside(integers)
+            self._reject_outside(integers)
         return integers
 
-    def _refuse_outside(self, ids: NDArray[Any]) -> None:
+    def _reject_outside(self, ids: NDArray[Any]) -> None:
         """Raises FeatureError if an id is not a row of the table inside the towers."""
         rows = self._spec.below
         if rows is None:
@@ -193,7 +193,7 @@ class Dense:
         if is_outside.any():
             value = f"id {ids[is_outside][0]}"
             predicate = (
-                f"is not in its table, which has {rows} rows, and the feature refuses unknown ids"
+                f"is not in its table, which has {rows} rows, and the feature rejects unknown ids"
             )
             raise FeatureError(self.read, value, "an id in the table", predicate)
 

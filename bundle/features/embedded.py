@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import FeatureError, UnknownRefused
+from bundle.errors import FeatureError, UnknownRejected
 from bundle.features.columns import (
     Column,
     checked_weights,
     not_sent,
     one_each,
     place_of,
-    weights_refused,
+    weights_rejected,
 )
 from bundle.features.ids.crosses import Crossed, Joined
 from bundle.features.ids.rules import rule_of
@@ -144,10 +144,10 @@ class Embedded:
             return Column(*self._words.words(self.name, column.values))
         return Column(column.values, column.offsets, weights)
 
-    def refuse(self, value: Any) -> UnknownRefused:
+    def reject(self, value: Any) -> UnknownRejected:
         """Returns the error for an id that its table does not know."""
-        predicate = f"is not in table {self.entry.table!r}, and the feature refuses unknown ids"
-        return UnknownRefused(self.name, f"id {value!s:.80}", "an id in the table", predicate)
+        predicate = f"is not in table {self.entry.table!r}, and the feature rejects unknown ids"
+        return UnknownRejected(self.name, f"id {value!s:.80}", "an id in the table", predicate)
 
     def _sent(self, read: str, columns: Mapping[str, Column], n: int) -> Column:
         """Returns the column that was sent, or the default of each example.
@@ -184,7 +184,7 @@ class Embedded:
         if column.weights is None or self._drop_weights:
             return None
         if not (self.entry.weighted and self.entry.kind == "bag"):
-            raise weights_refused(self.name)
+            raise weights_rejected(self.name)
         return numbers(self.name, checked_weights(self.name, column))
 
 

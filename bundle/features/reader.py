@@ -425,8 +425,8 @@ class FeatureReader:
         Raises:
           FeatureError: There is no such feature, or an input must be sent, or its values do not
             fit; names the input.
-          UnknownRefused: An id is unknown, and the feature refuses unknown ids.
-          RowUnavailable: A fetched row is lost, and the feature refuses unknown ids.
+          UnknownRejected: An id is unknown, and the feature rejects unknown ids.
+          RowUnavailable: A fetched row is lost, and the feature rejects unknown ids.
         """
         columns = self._fitted(columns, n)
         names = tuple(names)
@@ -459,7 +459,7 @@ class FeatureReader:
           The number of unknown ids of each feature that has some.
 
         Raises:
-          FeatureError, UnknownRefused: See `activations`; something may have been written.
+          FeatureError, UnknownRejected: See `activations`; something may have been written.
         """
         columns = self._fitted(columns, n)
         # Three ways, the cheapest first: each leaves what it cannot do to the next.

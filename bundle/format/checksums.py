@@ -256,7 +256,7 @@ def digest(
 
 
 def contiguous(data: Bytes) -> NDArray[np.uint8]:
-    """Views contiguous bytes as a flat array, which google_crc32c takes where it refuses
+    """Views contiguous bytes as a flat array, which google_crc32c takes where it rejects
     memoryviews and bytearrays.
 
     Raises:

@@ -192,7 +192,7 @@ class DenseFeature(StrictModel):
     """
     take: Literal["values", "lengths", "padded", "weights"] = "values"
     """values: the input's numbers. lengths: the number of ids of each example in the input, uncut.
-    padded: the ids of an example, padded with zeros or "" up to `shape`; more ids are refused.
+    padded: the ids of an example, padded with zeros or "" up to `shape`; more ids are rejected.
     weights: their weights, padded likewise.
     """
     shape: tuple[Length, ...] = ()

@@ -64,7 +64,7 @@ def array_dtype(dtype: str) -> np.dtype[Any]:
 
 
 class StrictModel(BaseModel):
-    """Frozen; unknown fields are refused: the parts of the manifest, and the records that the
+    """Frozen; unknown fields are rejected: the parts of the manifest, and the records that the
     exporter keeps.
     """
 

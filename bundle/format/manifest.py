@@ -1,4 +1,4 @@
-"""The manifest of a bundle: docs/reference/format.md as frozen models. Readers refuse what it does
+"""The manifest of a bundle: docs/reference/format.md as frozen models. Readers reject what it does
 not allow.
 
 A reader needs only the manifest, never a directory listing. Table segments carry their own digests;
@@ -110,7 +110,7 @@ __all__ = [
 
 FORMAT_VERSION = 2
 MANIFEST_BYTES_MAX = 256 << 20
-"""The maximum size of a manifest; readers refuse larger ones. It suffices for about 44 TiB of
+"""The maximum size of a manifest; readers reject larger ones. It suffices for about 44 TiB of
 copied rows.
 """
 WARM_UP_REQUESTS_MAX = 1_000

@@ -1,4 +1,4 @@
-"""Where a bundle's files lie on disk; refuses what leaves the bundle by a path or a link."""
+"""Where a bundle's files lie on disk; rejects what leaves the bundle by a path or a link."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A rename replaces whatever has that name. So what is there is examined first, before anything is
 computed: a symbolic link is followed, as any other program would, and what is not a regular file is
-refused.
+rejected.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from bundle.errors import OutputRefused
+from bundle.errors import OutputRejected
 from bundle.storage import files
 
 _KINDS = {
@@ -40,11 +40,11 @@ class OutputFile:
           name: The file that a user names. It need not exist; its directory may appear later.
 
         Raises:
-          OutputRefused: The name is `-`, or that of a directory, device, pipe or socket.
+          OutputRejected: The name is `-`, or that of a directory, device, pipe or socket.
           OSError: The name cannot be examined: links in a circle, or no permission.
         """
         if str(name) == "-":
-            raise OutputRefused(
+            raise OutputRejected(
                 "'-' is not the name of a file, and nothing is written to standard output; name a "
                 "file"
             )
@@ -58,13 +58,13 @@ class OutputFile:
         # The kernel follows /dev/stdout to files that were removed, too. The check does not compare
         # the two files: another writer may just have replaced it.
         if not self.path.exists():
-            raise OutputRefused(f"{name} leads to a file that was removed; name a file")
+            raise OutputRejected(f"{name} leads to a file that was removed; name a file")
 
     def write(self, content: bytes) -> None:
         """Publishes a file with a content, which survives a loss of power.
 
         Raises:
-          OutputRefused: Meanwhile something else than a regular file has the name.
+          OutputRejected: Meanwhile something else than a regular file has the name.
           OSError: The file cannot be written; the previous one is unchanged.
         """
         # Each writer has a name of its own: another one may be writing the same file.
@@ -83,7 +83,7 @@ class OutputFile:
           staged: The file, which is renamed.
 
         Raises:
-          OutputRefused: Meanwhile something else than a regular file has the name.
+          OutputRejected: Meanwhile something else than a regular file has the name.
           OSError: The file cannot be renamed; the previous one is unchanged.
         """
         files.sync(staged)
@@ -95,6 +95,6 @@ class OutputFile:
     def _check_kind(self, status: os.stat_result) -> None:
         if not stat.S_ISREG(status.st_mode):
             kind = _KINDS.get(stat.S_IFMT(status.st_mode), "not a regular file")
-            raise OutputRefused(
+            raise OutputRejected(
                 f"{self._name} is {kind}, which a rename would replace; name a file"
             )

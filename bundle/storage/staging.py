@@ -69,7 +69,7 @@ class Staging:
         )
         try:
             if not adding:
-                self._refuse_existing()
+                self._reject_existing()
             self._steps = journal.read(self._aside(".journal"))
             self._trusted: set[str] = set()
             self.resumed: set[str] = set()
@@ -183,7 +183,7 @@ class Staging:
                 f"the manifest is of {manifest.model!r} version {manifest.version}; this is "
                 f"{self._final}"
             )
-        self._refuse_existing()
+        self._reject_existing()
         check_sizes(self.directory, manifest)
         _end_attempts(self.directory)
         _sweep_unlisted(self.directory, manifest)
@@ -208,7 +208,7 @@ class Staging:
           DestinationExists: The version appeared meanwhile.
           OSError: The disk is full or broken; nothing is visible.
         """
-        self._refuse_existing()
+        self._reject_existing()
         _end_attempts(self.directory)
         return self._publish()
 
@@ -287,7 +287,7 @@ class Staging:
                 if relative not in listed and path.lstat().st_nlink > 1:
                     path.unlink()
 
-    def _refuse_existing(self) -> None:
+    def _reject_existing(self) -> None:
         if os.path.lexists(self._final):
             if (
                 self._final / paths.MANIFEST

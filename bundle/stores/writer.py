@@ -133,7 +133,7 @@ class StoreWriter:
         Raises:
           FormatError: an id comes twice, an attribute is null everywhere, or a value to be cast is
             infinite.
-          OSError: the disk refuses.
+          OSError: the disk rejects.
         """
         import pyarrow as pa
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import RowOutOfRange, VectorRefused
+from bundle.errors import RowOutOfRange, VectorRejected
 from bundle.format.dtypes import narrowed, widened
 from bundle.tables.id_values import distinct
 from bundle.tables.row_file import RowFile
@@ -389,7 +389,7 @@ def rounded(vectors: Vectors, dtype: str) -> Vectors:
       [n, dim] float32.
 
     Raises:
-      VectorRefused: A value is NaN or infinite, or too large for the dtype; names the position of
+      VectorRejected: A value is NaN or infinite, or too large for the dtype; names the position of
         its vector.
     """
     vectors = np.asarray(vectors, np.float32)
@@ -405,14 +405,14 @@ def _check_finite(read: Vectors, vectors: Vectors, expected: str) -> None:
     """Checks that vectors are read as finite numbers.
 
     Raises:
-      VectorRefused: One is not; names the value.
+      VectorRejected: One is not; names the value.
     """
     is_finite = np.isfinite(read)
     if is_finite.all():
         return
     position, column = np.argwhere(~is_finite)[0].tolist()
     value = vectors[position, column]
-    raise VectorRefused(position, f"{value:g} in column {column}", expected)
+    raise VectorRejected(position, f"{value:g} in column {column}", expected)
 
 
 def _last_of_each(rows: Rows, vectors: Vectors) -> tuple[Rows, Vectors]:

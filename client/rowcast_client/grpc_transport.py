@@ -33,7 +33,7 @@ OPTIONS = (
     ("grpc.max_send_message_length", -1),  # the service rejects what is too large
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),  # as over HTTP: a token must not pass a proxy unnoticed
-    # After a failed connection gRPC refuses calls for this long; below the first wait of a retry,
+    # After a failed connection gRPC rejects calls for this long; below the first wait of a retry,
     # so that one connects.
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 1000),

@@ -66,14 +66,14 @@ class Zoo:
         if entry.wrapper_lines:
             result = f"wrapper {entry.wrapper_lines}"
         largest = None
-        as_stated = not entry.refused
+        as_stated = not entry.rejected
         try:
             folder = self._prepare(entry)
             self._train(entry, folder)
             message = self._export(entry, folder)
             if message:
-                result = f"refused: {shortened(message)}"
-                as_stated = bool(entry.refused) and entry.refused in message
+                result = f"rejected: {shortened(message)}"
+                as_stated = bool(entry.rejected) and entry.rejected in message
             else:
                 difference = compare(folder)
                 largest = difference.largest
@@ -115,7 +115,7 @@ class Zoo:
             )
 
     def _export(self, entry: Entry, folder: Path) -> str:
-        """Exports what was trained; returns the message of a refusal, "" if it was published."""
+        """Exports what was trained; returns the message of a rejection, "" if it was published."""
         log = folder / "export.log"
         command = [served.program("rowcast-export"), "run", str(folder / "recipe.toml")]
         code = self._run(command, entry, log, "tensorflow")

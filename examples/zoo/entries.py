@@ -51,7 +51,7 @@ class Entry:
       checkpoint: file of its source with the trained variables; "" for a model that the zoo trains.
       packages: what it imports beyond the packages of its source.
       backend: the backend of Keras that trains it.
-      refused: a part of the message with which the export must end; "" for a model that is served.
+      rejected: a part of the message with which the export must end; "" for a model that is served.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Entry:
     checkpoint: str = ""
     packages: tuple[str, ...] = ()
     backend: str = "tensorflow"
-    refused: str = ""
+    rejected: str = ""
 
     @property
     def source(self) -> Source:

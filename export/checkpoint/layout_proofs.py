@@ -407,7 +407,7 @@ class _Decision:
         return ids >= _CORRELATION_IDS_MIN and scored.correlation >= CORRELATION_MIN
 
     def _check_statement(self, best: Arrangement) -> None:
-        """Refuses a stated layout that the data contradicts."""
+        """Rejects a stated layout that the data contradicts."""
         stated = self._stated
         if stated is None:
             return
@@ -445,7 +445,7 @@ class _Decision:
         return text
 
     def _check_explained(self, best: Arrangement) -> None:
-        """Refuses trained ids that no layout explains."""
+        """Rejects trained ids that no layout explains."""
         chosen = self._stated or best
         for name, scored in chosen.items():
             scores = self._scores[name]

@@ -29,8 +29,8 @@ def left_out_siblings(
     return {key: key for key in sorted(unread) if object_of(key) in objects}
 
 
-def refuse_left_out(checkpoint: Checkpoint, keys: Mapping[str, str]) -> None:
-    """Refuses variables that the code of the model's objects lacks.
+def reject_left_out(checkpoint: Checkpoint, keys: Mapping[str, str]) -> None:
+    """Rejects variables that the code of the model's objects lacks.
 
     Args:
       checkpoint: The checkpoint that holds them.

@@ -65,7 +65,7 @@ def open_checkpoint(path: Location, complete: bool = True) -> Checkpoint:
         `torch.distributed.checkpoint` saved, or a file of safetensors or the index of several; on
         this machine also `.weights.h5`, `.keras` or `.h5`, and a directory that SOK or HugeCTR
         dumped tables to.
-      complete: Whether one whose data files are missing or cut short is refused.
+      complete: Whether one whose data files are missing or cut short is rejected.
     Raises:
       CheckpointError: Missing, unfinished, damaged, or of a kind that is not read; says which and
         what to do.

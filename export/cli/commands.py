@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from bundle.errors import OutputRefused
+from bundle.errors import OutputRejected
 from bundle.storage.output_file import OutputFile
 from export.cli import command_line as cl
 from export.cli import options
@@ -423,7 +423,7 @@ def _output_file(path: Path | None, option: str) -> OutputFile | None:
     """
     try:
         return None if path is None else OutputFile(path)
-    except OutputRefused as problem:
+    except OutputRejected as problem:
         raise UsageError(f"{option}: {problem}") from problem
     except OSError as problem:
         raise DestinationError(
@@ -439,7 +439,7 @@ def _write_output(content: str, file: OutputFile, option: str) -> None:
     """
     try:
         file.write(content.encode(errors="backslashreplace"))
-    except OutputRefused as problem:
+    except OutputRejected as problem:
         raise UsageError(f"{option}: {problem}") from problem
     except OSError as problem:
         raise DestinationError(

@@ -40,7 +40,7 @@ def inventory_json(inventory: Inventory, problems: Sequence[str] = ()) -> dict[s
         "complete": not problems,
         "problems": list(problems),
         "tables": {table.name: _table_json(table) for table in inventory.tables},
-        "refused": [asdict(each) for each in inventory.refused],
+        "rejected": [asdict(each) for each in inventory.rejected],
         "slots": [slot._asdict() | {"of": slot.of or None} for slot in inventory.slots],
         "slot_bytes": inventory.slot_bytes,
         "duplicates": [asdict(each) for each in inventory.duplicates],
@@ -103,7 +103,7 @@ def inventory_table(
         f"note: table {spec.name}: {spec.note}" for spec in inventory.tables if spec.note
     )
     parts += _lines(
-        f"not exported: {refused.name}: {refused.reason}" for refused in inventory.refused
+        f"not exported: {rejected.name}: {rejected.reason}" for rejected in inventory.rejected
     )
     if inventory.slots:
         count = count_text(len(inventory.slots), "optimizer variable")

@@ -43,7 +43,7 @@ class Cells:
         """Whether values are strings."""
         return bool(types.is_string(self.array.type) or types.is_large_string(self.array.type))
 
-    def refuse(self, wrong: Any, problem: str) -> None:
+    def reject(self, wrong: Any, problem: str) -> None:
         """Raises NotConvertible for the first value that is wrong, if one is."""
         place = pc.index(wrong, True).as_py()
         if place >= 0:
@@ -58,7 +58,7 @@ class Cells:
         """
         self._expect(self.is_text or types.is_integer(self.array.type), "an id, integer or string,")
         if self.is_text:
-            self.refuse(pc.equal(self.array, ""), "is an empty id")
+            self.reject(pc.equal(self.array, ""), "is an empty id")
         if (
             integers_only
             or not self.is_text
@@ -78,7 +78,7 @@ class Cells:
         """Returns int64."""
         self._expect(self.is_text or types.is_integer(self.array.type), "an integer")
         if self.is_text:
-            self.refuse(
+            self.reject(
                 pc.invert(pc.match_substring_regex(self.array, INTEGER)),
                 "is no integer, which was expected",
             )
@@ -86,7 +86,7 @@ class Cells:
             values: NDArray[np.int64] = self.array.cast(pa.int64()).to_numpy()
         except pa.ArrowInvalid:
             beyond = [not -(1 << 63) <= int(value) < 1 << 63 for value in self.array.to_pylist()]
-            self.refuse(pa.array(beyond), "is beyond int64")
+            self.reject(pa.array(beyond), "is beyond int64")
             raise
         return values
 
@@ -96,17 +96,17 @@ class Cells:
         self._expect(self.is_text or types.is_integer(kind) or types.is_floating(kind), "a number")
         if self.is_text:
             wrong = pc.invert(pc.match_substring_regex(self.array, NUMBER))
-            self.refuse(wrong, "is no finite number, which was expected")
+            self.reject(wrong, "is no finite number, which was expected")
         wide = self.array.cast(pa.float64(), safe=False).to_numpy()
         with np.errstate(over="ignore"):
             values: NDArray[np.float32] = wide.astype(np.float32)
-        self.refuse(pa.array(~np.isfinite(values)), "is no finite float32, which was expected")
+        self.reject(pa.array(~np.isfinite(values)), "is no finite float32, which was expected")
         return values
 
     def _expect(self, fits: bool, expected: str) -> None:
         if not fits:
-            self.refuse(self.array.is_valid(), f"is {self.array.type}; {expected} was expected")
-        self.refuse(self.array.is_null(), f"is null; {expected} was expected")
+            self.reject(self.array.is_valid(), f"is {self.array.type}; {expected} was expected")
+        self.reject(self.array.is_null(), f"is null; {expected} was expected")
 
 
 def cells_of(rows: Rows, column: str, separator: str | None = None) -> Cells:
@@ -132,7 +132,7 @@ def cells_of(rows: Rows, column: str, separator: str | None = None) -> Cells:
             else "; if records hold many candidates, say prebatched = true"
         )
         several = pc.greater(pc.list_value_length(array), 1)
-        Cells(array, rows, column).refuse(several, f"holds several values; one was expected{cure}")
+        Cells(array, rows, column).reject(several, f"holds several values; one was expected{cure}")
         array = pc.list_slice(array, 0, 1, return_fixed_size_list=True).flatten()
     return Cells(array, rows, column)
 
@@ -157,7 +157,7 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
             )
         lists = False  # one of each candidate, or none
     if not lists and feature.default is None and feature.kind != "bag":
-        cells.refuse(array.is_null(), "is empty, and its feature has no default")
+        cells.reject(array.is_null(), "is empty, and its feature has no default")
     counts = (
         pc.fill_null(pc.list_value_length(array), 0) if lists else array.is_valid().cast(pa.int64())
     )

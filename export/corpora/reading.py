@@ -182,14 +182,14 @@ class CorpusReader:
         array = cells.array
         kind = cells.array.type
         where = f"{rows.where}, column {self.part.id!r}"
-        cells.refuse(array.is_null(), "is null; every candidate needs an id")
+        cells.reject(array.is_null(), "is null; every candidate needs an id")
         if types.is_floating(kind):
-            cells.refuse(array.is_valid(), "is a float; ids are integers or strings")
+            cells.reject(array.is_valid(), "is a float; ids are integers or strings")
         if not (cells.is_text or types.is_integer(kind)):
             raise NotConvertible(f"{where} holds {kind}; ids are integers or strings")
         integral = types.is_integer(kind)
         if rows.format == "csv":
-            cells.refuse(
+            cells.reject(
                 pc.match_substring_regex(array, FRACTION), "is a float; ids are integers or strings"
             )
             whole = pc.match_substring_regex(array, INTEGER)
@@ -201,7 +201,7 @@ class CorpusReader:
                 f"{where} holds {kind}, the ids above are {above}; one type was expected"
             )
         if rows.format == "csv":
-            cells.refuse(
+            cells.reject(
                 pc.invert(whole) if integral else whole,
                 f"is {'text' if integral else 'an integer'}, the ids above are {above}; if all are "
                 "text, write the corpus as Parquet, where the column's type says so",

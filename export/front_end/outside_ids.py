@@ -8,11 +8,11 @@ from bundle.format import manifest
 from bundle.format.graph_builder import GraphBuilder
 from bundle.format.id_graphs import GraphIds
 
-Outside = Literal["rejected", "refused", "nearest", "zeros", "nan"]
+Outside = Literal["undefined", "rejected", "nearest", "zeros", "nan"]
 """What a lookup reads for an id that is no row.
 
-rejected: nothing that training can rely on, as in TensorFlow, which raises an error on CPUs.
-refused: nothing, since the layer checks its ids.
+undefined: nothing that training can rely on, as in TensorFlow, which raises an error on CPUs.
+rejected: nothing, since the layer checks its ids.
 nearest: the first or the last row. zeros, nan: a vector of these.
 """
 
@@ -26,12 +26,12 @@ class OutsideIds(NamedTuple):
     """
 
     from_end: bool = False
-    others: Outside = "rejected"
+    others: Outside = "undefined"
 
     @property
     def unknown(self) -> manifest.Unknown:
         """What the service does with such ids where the recipe states nothing."""
-        if self.others in ("refused", "nearest", "nan"):
+        if self.others in ("rejected", "nearest", "nan"):
             # No vector of the model stands for an unknown id.
             return manifest.Unknown(rule="refuse")
         return manifest.Unknown()
@@ -51,6 +51,6 @@ class OutsideIds(NamedTuple):
         return builder.graph()
 
 
-REFUSING = OutsideIds(others="refused")
-REJECTING = OutsideIds()
+REJECTING = OutsideIds(others="rejected")
+UNDEFINED = OutsideIds()
 """A lookup that defines nothing for ids that are no rows."""

@@ -40,7 +40,7 @@ def stack_key(found: Inventory, table: str) -> str | None:
     stack.
     """
     short = table.rpartition(".")[2]
-    stacks = [refused for refused in found.refused if refused.is_stack]
+    stacks = [rejected for rejected in found.rejected if rejected.is_stack]
     if len(stacks) > 1:
         stacks = [stack for stack in stacks if f"_{short}_" in f"_{stack.name}_"]
     return stacks[0].key if len(stacks) == 1 else None

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from bundle.format import manifest
 from export.front_end.calls import Call
-from export.front_end.outside_ids import REJECTING, OutsideIds
+from export.front_end.outside_ids import UNDEFINED, OutsideIds
 
 SIGNATURE = "serving_default"
 """The one signature of a tower's SavedModel and of its compiled forms."""
@@ -82,7 +82,7 @@ class FeatureSpec:
     ids_max: int | None = None
     has_rule: bool = False
     has_unknown: bool = False
-    outside: OutsideIds = REJECTING
+    outside: OutsideIds = UNDEFINED
     keys: tuple[Keys, ...] = ()
     config: Any = field(default=None, compare=False, repr=False)
 

@@ -75,7 +75,7 @@ class ExportedGraphTower:
             reason = str(problem).partition("\n")[0]
             if isinstance(problem, ValidationError):
                 reason = explain(problem, _Graph)
-            raise self._refused(f"cannot be read: {reason}; {_WRITE_AGAIN}") from problem
+            raise self._rejected(f"cannot be read: {reason}; {_WRITE_AGAIN}") from problem
 
         check_finite_weights(f"tower {path}", self._checked_weights(), not_finite)
         self.inputs = {
@@ -114,10 +114,10 @@ class ExportedGraphTower:
             options = {name: _value(value, results) for name, value in each.options.items()}
             return OPERATIONS[each.operation](*arguments, **options)
         except NotConvertible as problem:
-            raise self._refused(str(problem)) from problem
+            raise self._rejected(str(problem)) from problem
         except (ValueError, TypeError, KeyError, tf.errors.OpError) as problem:
             message = " ".join(str(problem).split())[:200]
-            raise self._refused(
+            raise self._rejected(
                 f"operation {each.name!r} ({each.operation}) of PyTorch has no counterpart with "
                 f"these arguments: {message}"
             ) from problem
@@ -125,7 +125,7 @@ class ExportedGraphTower:
     def _check_operations(self) -> None:
         unknown = {each.operation for each in self._graph.operations} - OPERATIONS.keys()
         if unknown:
-            raise self._refused(
+            raise self._rejected(
                 f"operations of PyTorch without a counterpart: {', '.join(sorted(unknown))}; "
                 "write it with other operations, or bring the tower as a SavedModel"
             )
@@ -134,19 +134,19 @@ class ExportedGraphTower:
         """Compares what is computed for the examples with what PyTorch computed."""
         what = f"output {output!r}" if output else "the result"
         if found.shape != wanted.shape:
-            raise self._refused(
+            raise self._rejected(
                 f"{what} has shape {list(found.shape)}, and PyTorch computed {list(wanted.shape)}"
             )
         largest = np.max(np.abs(found.astype(float) - wanted), initial=0)
         scale = np.max(np.abs(wanted.astype(float)), initial=0)
         if not largest <= TOLERANCE * max(scale, 1e-3):
-            raise self._refused(
+            raise self._rejected(
                 f"{what} differs from PyTorch's by {largest:.3g}, and PyTorch's largest value is "
                 f"{scale:.3g}; at most {TOLERANCE:g} of it was expected. Please report the "
                 "operations of this tower"
             )
 
-    def _refused(self, reason: str) -> NotConvertible:
+    def _rejected(self, reason: str) -> NotConvertible:
         return NotConvertible(f"tower {self._path}: {reason}")
 
 

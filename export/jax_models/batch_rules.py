@@ -100,7 +100,7 @@ class Step:
             raise self.joins()
         return operand, operand.axis
 
-    def refused(self, why: str) -> FixedBatch:
+    def rejected(self, why: str) -> FixedBatch:
         """Returns the error that the batch cannot be opened."""
         return FixedBatch(
             f"JAX operation {self.name}{at_line(self.line)}: {why}, and the model runs in no other "
@@ -110,11 +110,11 @@ class Step:
 
     def joins(self) -> FixedBatch:
         """Returns the error that what is computed for an example depends on others."""
-        return self.refused("it joins the examples of a batch")
+        return self.rejected("it joins the examples of a batch")
 
     def pairs(self) -> FixedBatch:
         """Returns the error that every example meets every other."""
-        return self.refused("it combines each example with every other")
+        return self.rejected("it combines each example with every other")
 
     def along(self, value: Followed, axis: int | None) -> Any:
         """Returns an argument whose examples must lie along an axis."""
@@ -125,7 +125,7 @@ class Step:
         if value.shape[axis] == 1:
             return repeated(value)
         if axis not in value.alike:
-            raise self.refused(
+            raise self.rejected(
                 f"it takes an array of {list(value.shape)} that holds something else for each "
                 f"place in the batch of {self.sizes.batch}"
             )
@@ -184,7 +184,7 @@ def rule_of(step: Step) -> Rule:
         return _APART.get(step.name, _apart)
     rule = _WITH_EXAMPLES.get(step.name)
     if rule is None:
-        raise step.refused("it is not known to compute each example from its own values")
+        raise step.rejected("it is not known to compute each example from its own values")
     return rule
 
 
@@ -342,7 +342,7 @@ def _reshape(step: Step) -> list[Followed]:
     batch = step.sizes.batch
     target = _reshaped_axis(value.shape, axis, shape, batch)
     if target is None or step.params["dimensions"] is not None:
-        raise step.refused(
+        raise step.rejected(
             f"it makes {list(shape)} of {list(value.shape)}, in which the {batch} examples of a "
             "batch do not lie along one axis, one after the other"
         )
@@ -357,7 +357,7 @@ def _broadcast_in_dim(step: Step) -> list[Followed]:
 
 def _tile(step: Step) -> list[Followed]:
     if step.params["reps"][step.axis] != 1:
-        raise step.refused("it repeats the batch")
+        raise step.rejected("it repeats the batch")
     return _example_by_example(step)
 
 
@@ -367,7 +367,7 @@ def _slice(step: Step) -> list[Followed]:
     strides = step.params["strides"] or (1,) * len(value.shape)
     taken = (step.params["start_indices"][axis], limits[axis], strides[axis])
     if taken != (0, value.shape[axis], 1):
-        raise step.refused("it takes some of the examples of a batch")
+        raise step.rejected("it takes some of the examples of a batch")
     return step.bind([value.array], limit_indices=step.sizes.opened(limits, axis))
 
 
@@ -375,7 +375,7 @@ def _dynamic_slice(step: Step) -> list[Followed]:
     value, axis = step.operand()
     taken = step.params["slice_sizes"]
     if taken[axis] != value.shape[axis]:
-        raise step.refused("it takes some of the examples of a batch")
+        raise step.rejected("it takes some of the examples of a batch")
     arrays = [argument.array for argument in step.arguments]
     return step.bind(arrays, slice_sizes=step.sizes.opened(taken, axis))
 
@@ -383,7 +383,7 @@ def _dynamic_slice(step: Step) -> list[Followed]:
 def _pad(step: Step) -> list[Followed]:
     _, axis = step.operand()
     if any(step.params["padding_config"][axis]):
-        raise step.refused("it adds examples to a batch, or leaves some out")
+        raise step.rejected("it adds examples to a batch, or leaves some out")
     return step.bind([argument.array for argument in step.arguments])
 
 
@@ -391,7 +391,7 @@ def _gather(step: Step) -> list[Followed]:
     operand, indices = step.arguments
     numbers = step.params["dimension_numbers"]
     taken = step.params["slice_sizes"]
-    by_place = step.refused(
+    by_place = step.rejected(
         "it finds entries by the places of examples in a batch; take one of each example by "
         "jnp.take_along_axis"
     )

@@ -48,7 +48,7 @@ class Equation:
         """The dtype of the first result."""
         return self.dtypes[0]
 
-    def refused(self, why: str) -> NotConvertible:
+    def rejected(self, why: str) -> NotConvertible:
         """Returns the error that this equation has no counterpart: `why` ends with a remedy."""
         return NotConvertible(f"JAX operation {self.primitive}{at_line(self.line)}: {why}")
 

@@ -1,7 +1,7 @@
 """Evaluates a computation in JAX (a jaxpr) as TensorFlow operations: a graph in, a graph out.
 
 What depends on constants alone, such as masks and positions, is computed by JAX at once. Nothing
-else is: every other primitive has a counterpart in `operations`, or is refused with the user's
+else is: every other primitive has a counterpart in `operations`, or is rejected with the user's
 line.
 """
 
@@ -84,7 +84,7 @@ _SHARDED = (
     "jax.sharding.Mesh(jax.devices()[:1], axis_names), or call the function without jax.shard_map"
 )
 
-REFUSED = {
+REJECTED = {
     "fft": _FREQUENCIES,
     "shard_map": _SHARDED,
     "all_gather": _SHARDED,
@@ -157,8 +157,8 @@ class Evaluator:
         inner = inner_call(name, equation.params)
         if inner is not None:
             return self._call(equation, inner, arguments)
-        if name in REFUSED:
-            raise equation.refused(REFUSED[name])
+        if name in REJECTED:
+            raise equation.rejected(REJECTED[name])
         constants = [value.known for value in arguments if value.known is not None]
         open_sizes = not all(is_static(size) for shape in equation.shapes for size in shape)
         foldable = name not in _NEVER_FOLDED and not open_sizes
@@ -167,7 +167,7 @@ class Evaluator:
 
         handler = OPERATIONS.get(name)
         if handler is None:
-            raise equation.refused("it has no counterpart; write it with other functions of JAX")
+            raise equation.rejected("it has no counterpart; write it with other functions of JAX")
         return self._handle(handler, equation, arguments)
 
     def _handle(
@@ -179,7 +179,7 @@ class Evaluator:
             raise
         except (ValueError, TypeError, NotImplementedError, tf.errors.OpError) as problem:
             message = " ".join(str(problem).split())
-            raise equation.refused(f"TensorFlow refuses it: {message[:200]}") from problem
+            raise equation.rejected(f"TensorFlow rejects it: {message[:200]}") from problem
         results = found if isinstance(found, list) else [found]
         return [
             result if isinstance(result, Value) else Value(shape, _sized(result, shape))
@@ -240,7 +240,7 @@ def _sized(tensor: Any, shape: Shape) -> Any:
 
 
 def _constant(value: Any) -> Value:
-    # Keys of random numbers have no NumPy dtype; only draws read them, which are refused.
+    # Keys of random numbers have no NumPy dtype; only draws read them, which are rejected.
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended):
         return Value(value.shape, known=value)
     return constant(value)

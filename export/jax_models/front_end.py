@@ -13,7 +13,7 @@ from typing import Any
 
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import Inventory, StatedTable, Statements
-from export.checkpoint.left_out import refuse_left_out
+from export.checkpoint.left_out import reject_left_out
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.trained_rows import NO_ROWS, TrainedRows
 from export.errors import CheckpointError, NotConvertible
@@ -125,7 +125,7 @@ class JaxModel:
 
     def note_unmatched_weights(self, dense: Collection[str]) -> tuple[str, ...]:
         """See OriginalModel.note_unmatched_weights."""
-        refuse_left_out(self.checkpoint, self._stored.left_out(dense))
+        reject_left_out(self.checkpoint, self._stored.left_out(dense))
         unread = self._stored.unread(dense)
         if not unread:
             return ()
@@ -166,7 +166,7 @@ class JaxModel:
         Raises:
           CheckpointError: one is.
         """
-        for stack in recognise(self.checkpoint, Statements()).refused:
+        for stack in recognise(self.checkpoint, Statements()).rejected:
             if stack.key in keys:
                 raise CheckpointError(
                     f"parameter {stack.key!r} cannot be read as it is: {stack.reason}"

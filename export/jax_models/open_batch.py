@@ -3,8 +3,9 @@ with `reshape(x, (global_batch_size, -1))`.
 
 The operations are traced again with open sizes. No size is taken for the batch because it is the
 same number: where the examples lie in a value is followed from the inputs on, operation by
-operation. One that joins examples, takes some of them, or reads numbers by their places is refused.
-So every example is computed from its own values, by the same operations in a batch of any size.
+operation. One that joins examples, takes some of them, or reads numbers by their positions is
+rejected. So every example is computed from its own values, by the same operations in a batch of any
+size.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from export.errors import ExportError, NotConvertible
 from export.jax_models.batch_rules import Followed, OpenSizes, Step, repeated, rule_of
 from export.jax_models.equations import line_of
-from export.jax_models.evaluation import REFUSED, inner_call, whole_call, without_unused
+from export.jax_models.evaluation import REJECTED, inner_call, whole_call, without_unused
 from export.jax_models.loading import jax
 from export.jax_models.tracing import BATCH, FixedBatch, TracedFunction
 from export.user_lines import at_line
@@ -112,8 +113,10 @@ def _apply(
             return _evaluate(sizes, inner.jaxpr, inner.consts, arguments, origin)
 
     step = Step(sizes, eqn, arguments, origin.line)
-    if step.name in REFUSED:
-        raise NotConvertible(f"JAX operation {step.name}{at_line(step.line)}: {REFUSED[step.name]}")
+    if step.name in REJECTED:
+        raise NotConvertible(
+            f"JAX operation {step.name}{at_line(step.line)}: {REJECTED[step.name]}"
+        )
     # What is traced here keeps the user's lines.
     with source_info_util.user_context(origin.traceback):
         try:
@@ -122,8 +125,8 @@ def _apply(
             raise
         except Exception as problem:
             message = " ".join(str(problem).split())
-            why = f"JAX refuses it in a batch of another size: {message[:200]}"
-            raise step.refused(why) from problem
+            why = f"JAX rejects it in a batch of another size: {message[:200]}"
+            raise step.rejected(why) from problem
 
 
 def _result(value: Followed, sizes: OpenSizes) -> Any:

@@ -102,7 +102,7 @@ class SpecifiedTables:
         return recognise(self.checkpoint, Statements(layouts=self.layouts))
 
     def _missing(self, table: SpecifiedTable) -> NotConvertible:
-        stacks = ", ".join(refused.key for refused in self._inventory.refused)
+        stacks = ", ".join(rejected.key for rejected in self._inventory.rejected)
         where = f"checkpoint {self.checkpoint.name}"
         if stacks:
             return NotConvertible(
@@ -115,8 +115,8 @@ class SpecifiedTables:
         )
 
     def _key_of(self, table: SpecifiedTable, place: PlaceInStack) -> str:
-        refused = self._inventory.refused
-        keys = [each.key for each in refused if each.name == place.stack]
+        rejected = self._inventory.rejected
+        keys = [each.key for each in rejected if each.name == place.stack]
         if len(keys) == 1:
             return keys[0]
         if keys:
@@ -125,7 +125,7 @@ class SpecifiedTables:
                 f"several times: {', '.join(keys)}; write a layout file with the key of one "
                 "(docs/reference/checkpoints.md)"
             )
-        held = ", ".join(repr(each.name) for each in refused) or "none"
+        held = ", ".join(repr(each.name) for each in rejected) or "none"
         raise NotConvertible(
             f"feature_specs place table {table.name!r} in stack {place.stack!r}, which is not in "
             f"checkpoint {self.checkpoint.name} (its stacks: {held}); {_PREPARE}"

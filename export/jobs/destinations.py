@@ -70,8 +70,8 @@ class Destination:
                 number for number in count(newest + 1) if not is_committed(versions / str(number))
             )
 
-    def refuse_links(self, plan: ExportPlan) -> None:
-        """Refuses hard links that cannot be made, or would be sent as the whole files that they
+    def reject_links(self, plan: ExportPlan) -> None:
+        """Rejects hard links that cannot be made, or would be sent as the whole files that they
         lead to.
 
         Raises:
@@ -97,8 +97,8 @@ class Destination:
                     'the tables instead (tables = "copy")'
                 )
 
-    def refuse_objects(self, plan: ExportPlan) -> None:
-        """Refuses tables of more objects than readers of a version in a store take.
+    def reject_objects(self, plan: ExportPlan) -> None:
+        """Rejects tables of more objects than readers of a version in a store take.
 
         Raises:
           NotConvertible: The plan goes to a store, and has more.
@@ -155,7 +155,7 @@ class Destination:
         Raises:
           BundleError: A staged file is not what the manifest says, or the version appeared.
           DestinationError: The store does not hold what was sent.
-          OSError: The store or the disk refuses; what was sent is not sent again by the next run.
+          OSError: The store or the disk rejects; what was sent is not sent again by the next run.
         """
         if uploads is None:
             return stage.commit(manifest)

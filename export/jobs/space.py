@@ -18,7 +18,7 @@ _BLOCK_BYTES = 512
 
 
 def check_plan_fits(plan: ExportPlan, directory: Path) -> None:
-    """Refuses a plan of tables that does not fit the disk of a directory: see `check_space`.
+    """Rejects a plan of tables that does not fit the disk of a directory: see `check_space`.
 
     What an earlier run left staged is counted as written: this run goes on with it, or removes it
     first. Segments that may be those of an older version are not counted, since it is not known yet
@@ -34,7 +34,7 @@ def check_plan_fits(plan: ExportPlan, directory: Path) -> None:
 
 
 def check_space(directory: Path, needed: int, cure: str = "") -> None:
-    """Refuses what does not fit the disk of a directory, or of the nearest one above it that
+    """Rejects what does not fit the disk of a directory, or of the nearest one above it that
     exists.
 
     Raises:

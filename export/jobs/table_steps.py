@@ -98,8 +98,8 @@ def plan_copy(
         budget_bytes=budget,
         workers=workers,
     )
-    destination.refuse_links(plan)
-    destination.refuse_objects(plan)
+    destination.reject_links(plan)
+    destination.reject_objects(plan)
     if settings.reuse and destination.store is None:
         plan = compare_with_newest(plan, staging.parent)
     check_plan_fits(plan, destination.root)

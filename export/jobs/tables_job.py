@@ -185,7 +185,7 @@ def _feature(table: str, *, keyed: bool) -> manifest.EmbeddedFeature:
 def _wanted(
     inventory: Inventory, notes: Mapping[str, str], names: Sequence[str]
 ) -> tuple[str, ...]:
-    """Returns the tables that are exported; refuses a checkpoint without any, and a name that it
+    """Returns the tables that are exported; rejects a checkpoint without any, and a name that it
     does not have.
     """
     if names:
@@ -228,11 +228,13 @@ def _how(job: TablesJob, name: str) -> Writing:
 
 
 def _left_out(inventory: Inventory, job: TablesJob) -> dict[str, str]:
-    """Returns why tables are not exported, by their names; one that the user named is refused later
-    instead.
+    """Returns why tables are not exported, by their names; without those that the user named, which
+    are rejected later.
     """
     asked = {*job.said.named, *job.said.mod, *job.said.layouts, *job.names}
-    why = {each.name: f"{each.name!r} is not exported: {each.reason}" for each in inventory.refused}
+    why = {
+        each.name: f"{each.name!r} is not exported: {each.reason}" for each in inventory.rejected
+    }
     for table in inventory.tables:
         try:
             check_exportable(table, _how(job, table.name))

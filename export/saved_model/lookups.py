@@ -199,7 +199,7 @@ class Lookups:
         if entry.unknown.rule == "refuse":
             message = (
                 f"feature {spec.name}: an id is not in table {spec.entry.table}, and the feature "
-                "refuses unknown ids"
+                "rejects unknown ids"
             )
             with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(known), [message])]):
                 return tf.identity(rows)
@@ -288,7 +288,7 @@ def _ragged(value: Any) -> Any:
 
 def _padded(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:
     """Returns [batch, most] of a bag that a tower takes itself, or of its weights; more are
-    refused.
+    rejected.
     """
     (name,) = spec.reads
     (most,) = spec.entry.shape

@@ -73,7 +73,7 @@ def prove(
     Returns:
       What was compared, as JSON values.
     Raises:
-      VerificationFailed: an answer differs, a loader refuses the SavedModel, or the original model
+      VerificationFailed: an answer differs, a loader rejects the SavedModel, or the original model
         does not fit into memory.
       UsageError: the examples cannot be meant.
     """
@@ -239,7 +239,7 @@ def _load_and_ask(directory: Path, inputs: Mapping[str, Tensors]) -> dict[str, R
     """Loads a SavedModel by each loader in turn, in a process of its own, and asks every signature.
 
     Raises:
-      VerificationFailed: a loader refuses it, or dies of it.
+      VerificationFailed: a loader rejects it, or dies of it.
     """
     answers: dict[str, Results] = {}
     context = multiprocessing.get_context("forkserver")

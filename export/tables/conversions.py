@@ -75,7 +75,7 @@ class ErrorLimits:
     cosine_min: float | None = None
 
     def check(self, name: str, error: TableError | None) -> None:
-        """Refuses a table that was converted at too high a cost.
+        """Rejects a table that was converted at too high a cost.
 
         Args:
           name: of the table.
@@ -94,7 +94,7 @@ class ErrorLimits:
                 raise VerificationFailed(
                     f"table {name!r}: {key} of its converted rows is {found:.6g}, "
                     f"tables.{name}.{key} = {limit:g} "
-                    f"refuses it; change the limit or tables.{name}.dtype"
+                    f"rejects it; change the limit or tables.{name}.dtype"
                 )
 
 
@@ -174,11 +174,11 @@ class Conversion:
                 read = read.astype(np.float64)
             error = _error(values, read)
         if not math.isfinite(error.squares) or self._source.kind == "i":
-            self._refuse_lost(values.astype(np.float64), read, first_row)
+            self._reject_lost(values.astype(np.float64), read, first_row)
         self._errors.append(error)
         return Piece(stored, scales)
 
-    def _refuse_lost(self, values: Values, read: Values, first_row: int) -> None:
+    def _reject_lost(self, values: Values, read: Values, first_row: int) -> None:
         exact = self._source.kind == "i"
         for lost, why in (
             (

@@ -336,9 +336,9 @@ def _wanted(inventory: Inventory, names: Sequence[str] | None) -> list[TableSpec
         return sorted(
             (inventory.table(name) for name in dict.fromkeys(names)), key=lambda table: table.name
         )
-    if inventory.refused:
+    if inventory.rejected:
         # Leaving it out without being asked to would be silence.
-        inventory.table(inventory.refused[0].name)
+        inventory.table(inventory.rejected[0].name)
     if not inventory.tables:
         raise NotConvertible(
             f"no table is recognized in checkpoint {inventory.checkpoint}; "
@@ -366,7 +366,7 @@ def check_exportable(spec: TableSpec, way: Writing = AS_STORED) -> None:
 
 
 def _check_manifest(plans: Sequence[TablePlan]) -> None:
-    """Refuses tables with more block checksums than readers of a manifest take."""
+    """Rejects tables with more block checksums than readers of a manifest take."""
     files = [
         size
         for table in plans

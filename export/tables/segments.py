@@ -130,7 +130,7 @@ def _copy(task: TableTask) -> Receipt:
                 for first, rows in stripes_of(stored, task):
                     writer.write_at((first - task.first_row) * rows.shape[1], rows)
                     scan.scan(rows, first * rows.shape[1])
-            _refuse_damaged(stored, f"table {task.table!r}", task)
+            _reject_damaged(stored, f"table {task.table!r}", task)
             receipt = Receipt(
                 table=task.table,
                 key=task.key,
@@ -168,7 +168,7 @@ def sum_rest(task: RestTask) -> Receipt:
         for low, high in task.ranges:
             for row in range(low, high, count):
                 stored.read_into(row, buffer[: min(count, high - row)])
-        _refuse_damaged(stored, f"variable {task.key!r}", task)
+        _reject_damaged(stored, f"variable {task.key!r}", task)
         return Receipt(table="", key=task.key, segment=None, sources=stored.sums())
 
 
@@ -368,7 +368,7 @@ def _convert(
     return conversion.error
 
 
-def _refuse_damaged(stored: StoredRows, what: str, task: TableTask | RestTask) -> None:
+def _reject_damaged(stored: StoredRows, what: str, task: TableTask | RestTask) -> None:
     part = stored.damaged()
     if part is not None:
         raise CheckpointError(_damaged(f"{what} ({task.key!r})", part))

@@ -125,7 +125,7 @@ def check_bundle(subject: Subject, names: Sequence[str]) -> Findings:
 
 @contextmanager
 def told_as_failures() -> Iterator[None]:
-    """Turns what a reader of the bundle refuses into a failed check."""
+    """Turns what a reader of the bundle rejects into a failed check."""
     try:
         yield
     except NotCommitted as problem:

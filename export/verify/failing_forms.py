@@ -140,12 +140,12 @@ def _batches(reference: Reference, name: str, values: Values) -> Iterator[tuple[
     for key, spec in tower.features.items():
         if not isinstance(spec, DenseSpec) or spec.entry.take != "values":
             continue
-        if spec.entry.dtype not in ("int32", "int64") or _refuses(spec):
+        if spec.entry.dtype not in ("int32", "int64") or _rejects(spec):
             continue
         for integer in (-1, np.iinfo(np.int32).max):
             (read,) = spec.reads
             yield f"{integer} in input {read!r}", {**first, key: np.full_like(first[key], integer)}
 
 
-def _refuses(spec: DenseSpec) -> bool:
+def _rejects(spec: DenseSpec) -> bool:
     return spec.entry.below is not None and spec.entry.outside == "refuse"

@@ -175,7 +175,7 @@ class _Maker:
         }
 
     def _takes_unknown_ids(self, name: str) -> bool:
-        """Returns whether no feature refuses unknown ids of an input, and none leaves them out
+        """Returns whether no feature rejects unknown ids of an input, and none leaves them out
         where the model is given them.
         """
         specs = self.model.inputs[name]

@@ -34,15 +34,15 @@ Rows = NDArray[np.int64]
 HOSTILE_VALUES = 10_000
 """Values of each input on which rows are compared, beside the keys of vocabularies."""
 _CALLS_MAX = 200
-"""Calls in search of values that the model, or the feature, refuses."""
+"""Calls in search of values that the model, or the feature, rejects."""
 _AT_STEPS_MAX = 64
 """Values that may lie at steps between buckets; more that differ are a mistake."""
 _NEIGHBORS = 64
 """Floats on either side of a step where the row of the other side is right, too."""
 _KEYS_MAX = 1000
 """Keys of each vocabulary that are compared, too."""
-_REFUSED = np.int64(-2)
-"""Stands for the id or row of a value that is refused."""
+_REJECTED = np.int64(-2)
+"""Stands for the id or row of a value that is rejected."""
 _WORDS = (
     "",
     " ",
@@ -212,13 +212,13 @@ def _is_compared(job: ExportJob, spec: FeatureSpec, own: OwnRows, features: Feat
     right = _computed(own.compute, columns, n)
     if right is None or rows is None or right.size != rows.size:
         return False
-    refused = (rows == _REFUSED) | (right == _REFUSED)
+    rejected = (rows == _REJECTED) | (right == _REJECTED)
     unknown = spec.unknown or manifest.Unknown()
     if unknown.rule == "refuse":
-        refused |= rows == -1
+        rejected |= rows == -1
     elif unknown.rule == "row":
         rows = np.where(rows == -1, np.int64(unknown.row or 0), rows)
-    different = (rows != right) & ~refused
+    different = (rows != right) & ~rejected
     if 0 < np.count_nonzero(different) <= _AT_STEPS_MAX:
         different &= ~_at_step(own.compute, columns, n, rows)
     wrong = np.flatnonzero(different)
@@ -317,11 +317,11 @@ def _rows(features: FeatureReader, name: str, columns: Mapping[str, Values], n: 
 
 
 def _computed(compute: ComputeRows, columns: Mapping[str, Values], n: int) -> Rows | None:
-    """Returns what is computed of n examples, `_REFUSED` where a value is refused or was not tried;
+    """Returns what is computed of n examples, `_REJECTED` where a value is rejected or not tried;
     None if all are, or not as many rows are computed of each example.
 
-    One value that is refused fails a whole call, so examples are divided until it is alone. Where
-    so many are refused that this takes too long, some examples are tried one by one.
+    One value that is rejected fails a whole call, so examples are divided until it is alone. Where
+    so many are rejected that this takes too long, some examples are tried one by one.
     """
     computed: dict[tuple[int, int], Rows] = {}
     pending = [(0, n)]
@@ -329,7 +329,7 @@ def _computed(compute: ComputeRows, columns: Mapping[str, Values], n: int) -> Ro
         if not pending:
             break
         first, last = pending.pop()
-        rows = _rows_or_refused(compute, columns, n, first, last)
+        rows = _rows_or_rejected(compute, columns, n, first, last)
         if rows is not None:
             computed[first, last] = rows
         elif last - first > 1:
@@ -337,22 +337,22 @@ def _computed(compute: ComputeRows, columns: Mapping[str, Values], n: int) -> Ro
             pending += [(middle, last), (first, middle)]
     if pending:
         for first in np.linspace(0, n - 1, min(n, _CALLS_MAX), dtype=int).tolist():
-            rows = _rows_or_refused(compute, columns, n, first, first + 1)
+            rows = _rows_or_rejected(compute, columns, n, first, first + 1)
             if rows is not None:
                 computed[first, first + 1] = rows
     sizes = {rows.size / (last - first) for (first, last), rows in computed.items()}
     if len(sizes) != 1 or not (size := sizes.pop()).is_integer():
         return None
-    result = np.full((n, int(size)), _REFUSED)
+    result = np.full((n, int(size)), _REJECTED)
     for (first, last), rows in computed.items():
         result[first:last] = rows.reshape(last - first, -1)
     return result.reshape(-1)
 
 
-def _rows_or_refused(
+def _rows_or_rejected(
     compute: ComputeRows, columns: Mapping[str, Values], n: int, first: int, last: int
 ) -> Rows | None:
-    """Returns the rows of the examples from `first` to `last`; None if one of them is refused."""
+    """Returns the rows of the examples from `first` to `last`; None if one of them is rejected."""
     part = {name: column.reshape(n, -1)[first:last].ravel() for name, column in columns.items()}
     try:
         return compute(part, last - first)

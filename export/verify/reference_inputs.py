@@ -148,7 +148,7 @@ class Reference:
         return self._by_unknown_rule(name, column, ids, is_unknown)
 
     def _check_inside(self, name: str, column: Column) -> None:
-        """Checks that ids have rows in the tables inside the towers, where others are refused.
+        """Checks that ids have rows in the tables inside the towers, where others are rejected.
 
         Raises:
           UsageError: One has none; names it.
@@ -161,7 +161,7 @@ class Reference:
             first = -entry.below if entry.from_end else 0
             is_unknown = (ids < first) | (ids >= entry.below)
             if entry.outside == "refuse" and is_unknown.any():
-                raise UsageError(_refused(name, ids[is_unknown][0], "its table"))
+                raise UsageError(_rejected(name, ids[is_unknown][0], "its table"))
 
     def _fitting(self, name: str, ids: Rows) -> Rows:
         """Returns ids that the dtype of an input can hold; others are no rows in any case."""
@@ -181,7 +181,7 @@ class Reference:
           is_unknown: [m] which of them no table has.
 
         Raises:
-          UsageError: An example holds an unknown id, which the feature refuses.
+          UsageError: An example holds an unknown id, which the feature rejects.
         """
         readers = self.model.inputs[name]
         spec = next(each for each in readers if isinstance(each, FeatureSpec) and not each.rule)
@@ -191,8 +191,8 @@ class Reference:
         sent = self.examples.columns[name].values if name in self.examples.columns else ids
         unknown = unknown_of(spec, self.job.features.get(name, FeaturePart()))
         if unknown.rule == "refuse" and spec.outside.others != "nearest":
-            refused = sent.tolist()[int(is_unknown.argmax())]
-            raise UsageError(_refused(name, refused, f"table {spec.entry.table!r}"))
+            rejected = sent.tolist()[int(is_unknown.argmax())]
+            raise UsageError(_rejected(name, rejected, f"table {spec.entry.table!r}"))
         if unknown.rule == "row":
             row = np.int64(unknown.row or 0)
             if spec.entry.table in self.dumped:
@@ -270,10 +270,10 @@ class Reference:
             )
 
 
-def _refused(name: str, value: Any, table: str) -> str:
+def _rejected(name: str, value: Any, table: str) -> str:
     return (
         f"verify.examples: id {value!s:.80} of input {name!r} is not in {table}, and the feature "
-        f"refuses unknown ids; leave the example out, or state features.{name}.unknown"
+        f"rejects unknown ids; leave the example out, or state features.{name}.unknown"
     )
 
 

@@ -51,7 +51,7 @@ def page() -> str:
         "|---|---|",
     ]
     reasons: dict[str, list[str]] = {}
-    for name, why in evaluation.REFUSED.items():
+    for name, why in evaluation.REJECTED.items():
         reasons.setdefault(why, []).append(f"`{name}`")
     lines += [f"| {', '.join(names)} | {why} |" for why, names in reasons.items()]
     return "\n".join(lines) + "\n"

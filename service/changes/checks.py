@@ -18,7 +18,7 @@ from bundle.changes.records import (
     vector_array,
     vector_column,
 )
-from bundle.errors import FeatureError, VectorRefused
+from bundle.errors import FeatureError, VectorRejected
 from bundle.features.columns import Column
 from bundle.stores.writer import feature_array
 from bundle.tables.changed_rows import rounded
@@ -102,7 +102,7 @@ def _rows_change(
     try:
         rounded(vectors, table.dtype)
         rows = version.tables.rows_of(ids, request.feature)
-    except VectorRefused as problem:
+    except VectorRejected as problem:
         id_text = show_id(ids.tolist()[problem.position])
         value = f"{problem.value} of the vector of id {id_text}"
         field = f"vectors[{problem.position}]"

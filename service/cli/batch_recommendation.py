@@ -34,7 +34,7 @@ from bundle.errors import (
     BundleError,
     DigestMismatch,
     FeatureError,
-    OutputRefused,
+    OutputRejected,
     UnknownCandidate,
 )
 from bundle.format import paths
@@ -120,7 +120,7 @@ def run(
     """
     try:
         output = OutputFile(out)
-    except OutputRefused as problem:
+    except OutputRejected as problem:
         raise BatchError(f"OUT: {problem}", EXIT_USAGE) from problem
     except OSError as problem:
         raise BatchError(f"{out} cannot be written: {problem}", EXIT_DESTINATION) from problem
@@ -148,7 +148,7 @@ def run(
                 shutil.rmtree(other, ignore_errors=True)
     except BlockingIOError:
         raise BatchError(f"another run is writing {out}", EXIT_DESTINATION) from None
-    except OutputRefused as problem:
+    except OutputRejected as problem:
         raise BatchError(f"OUT: {problem}; run again to continue", EXIT_DESTINATION) from problem
     except BundleError as problem:
         raise BatchError(f"the bundle cannot be read: {problem}", EXIT_DAMAGED) from problem

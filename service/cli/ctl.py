@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup, TyperOption
 
 from bundle.arithmetic import ceil_div
-from bundle.errors import OutputRefused
+from bundle.errors import OutputRejected
 from bundle.storage.output_file import OutputFile
 from service.cli.admin_client import Admin, CtlError, json_text, reported_errors
 from service.cli.ctl_changes import CANDIDATES, CHANGES, CONTEXTS, ROWS, Model
@@ -309,7 +309,7 @@ def _report(
                 sys.stdout.write(text)
             else:
                 file.write(text.encode())
-        except OutputRefused as problem:
+        except OutputRejected as problem:
             raise CtlError(f"--output: {problem}", EXIT_USAGE) from None
         except OSError as problem:
             raise CtlError(

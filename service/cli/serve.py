@@ -14,7 +14,7 @@ import orjson
 import typer
 from pydantic.fields import FieldInfo
 
-from bundle.errors import OutputRefused
+from bundle.errors import OutputRejected
 from bundle.storage.output_file import OutputFile
 from service.config import PREFIX, ServiceSettings, SettingsError, read_settings, service_links
 from service.exit_codes import EXIT_OK, EXIT_USAGE
@@ -169,7 +169,7 @@ def _check_output_file(name: str, path: Path | None) -> None:
         # What only cannot be read now is reported when it is needed: it may be there by then.
         with contextlib.suppress(OSError):
             OutputFile(path)
-    except OutputRefused as problem:
+    except OutputRejected as problem:
         option = f"--{name.replace('_', '-')} (or {PREFIX}{name.upper()})"
         raise SettingsError(f"{option}: {problem}") from problem
 

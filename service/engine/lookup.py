@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.arithmetic import ceil_div
-from bundle.errors import RowUnavailable, UnknownRefused
+from bundle.errors import RowUnavailable, UnknownRejected
 from bundle.features.columns import Column, Place, checked_offsets
 from bundle.features.reader import LostRow
 from bundle.features.sources import Fetched
@@ -376,7 +376,7 @@ async def look_up(
     skips_unknown = request.not_found is NotFoundRule.SKIP
     if feature.unknown.rule == "refuse" and not skips_unknown and not found.all():
         unknown = str(request.ids.values[~found][0])[:128]
-        raise UnknownRefused(
+        raise UnknownRejected(
             name,
             f"id {unknown!r}",
             "an id in the table, or not_found set to skip to get zeros",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bundle.errors import RowUnavailable, UnknownRefused
+from bundle.errors import RowUnavailable, UnknownRejected
 from bundle.features.columns import Column
 from bundle.format.features import sent_dtype
 from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest
@@ -34,7 +34,7 @@ _EXACT_BYTES_MAX = 4 << 20
 """Of vectors that are all searched exactly: more would have to be read before a version is served.
 """
 
-_NOT_COMPUTED = (ComputationFailed, NotFinite, RowNotFinite, RowUnavailable, UnknownRefused)
+_NOT_COMPUTED = (ComputationFailed, NotFinite, RowNotFinite, RowUnavailable, UnknownRejected)
 """What models may do with synthetic values, which callers would not send: the exporter has compared
 every tower on examples that the model takes.
 """

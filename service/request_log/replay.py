@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from bundle.errors import UnknownRefused
+from bundle.errors import UnknownRejected
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
 from service.engine.computation import completed
@@ -157,7 +157,7 @@ class Replay:
         """
         try:
             request.compute(model_version, self._settings)
-        except (NoSuchCandidate, UnknownRefused):
+        except (NoSuchCandidate, UnknownRejected):
             return None
         except Exception as problem:  # noqa: BLE001 - a client would get it, whatever it is
             return problem

@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 from pydantic import ValidationError
 
-from bundle.errors import OutputRefused
+from bundle.errors import OutputRejected
 from bundle.storage.output_file import OutputFile
 from service.config import ServiceSettings
 from service.errors import FieldViolation, NotReady, TooLarge
@@ -143,7 +143,7 @@ class StateFile:
                     raise TooLarge(message, violation)
                 output.write(content)
                 return desired
-        except (StateUnreadable, OutputRefused) as problem:
+        except (StateUnreadable, OutputRejected) as problem:
             raise NotReady(str(problem)) from problem
         except OSError as problem:
             reason = f"{problem.strerror or problem}; --state-file names another path"

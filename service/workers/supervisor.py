@@ -27,7 +27,7 @@ from typing import Any
 import orjson
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
-from bundle.errors import OutputRefused
+from bundle.errors import OutputRejected
 from bundle.storage.output_file import OutputFile
 from service import coordinator
 from service.coordinator import Coordinator
@@ -299,7 +299,7 @@ def _write_ports(path: Path, ports: dict[str, int]) -> None:
     """Writes the bound ports in one rename, so that a reader never sees half of them."""
     try:
         OutputFile(path).write(orjson.dumps(ports))
-    except (OutputRefused, OSError) as problem:
+    except (OutputRejected, OSError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
         log.error("ports_file_unwritable", extra=logging.fields(file=str(path), problem=reason))
 

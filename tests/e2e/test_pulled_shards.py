@@ -125,10 +125,10 @@ def test_shard_on_a_full_disk_serves_the_version_that_it_has_and_the_routers_wai
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(disk).free)
     for each in (other, routers):
         pull(root, *each)
-    refused = try_pull(root, *full)
-    assert refused.returncode == EXIT_DESTINATION
+    rejected = try_pull(root, *full)
+    assert rejected.returncode == EXIT_DESTINATION
     assert re.fullmatch(
-        rf"rowcast-serve pull: {disk}\S* has 0 MiB free, 1 MiB are needed; .*\n", refused.stderr
+        rf"rowcast-serve pull: {disk}\S* has 0 MiB free, 1 MiB are needed; .*\n", rejected.stderr
     )
     assert (
         "no address holds shard 1/2 of it" in service.event("version_failed", version=2)["problem"]

@@ -178,8 +178,8 @@ def test_rolling_update_fails_no_request(site: Site) -> None:
         until(lambda: not site.cluster.processes() & before)
         site.cluster.wait(2)
     with httpx.Client(base_url=f"http://127.0.0.1:{site.cluster.ports['http']}") as client:
-        refused = client.post(RETRIEVE, json={**BODY, "k": 6})
-    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "INVALID_ARGUMENT")
+        rejected = client.post(RETRIEVE, json={**BODY, "k": 6})
+    assert (rejected.status_code, rejected.json()["error"]["code"]) == (400, "INVALID_ARGUMENT")
 
 
 @pytest.mark.nightly

@@ -268,8 +268,8 @@ def test_lost_rows_count_as_unknown_if_the_table_allows_it(write: Write, launch:
         assert pb.LookupResponse.FromString(call(channel, "Lookup", sent).answer).coverage == 0.5
         lost_rows = 'rowcast_lost_rows_total{model="movies",table="users"}'
         until(lambda: count_of(service, lost_rows) == 3)
-        refused = {"context": {"user": 1}, "candidate_ids": [1000 + 7 * 39]}
-        code, content = answer(client, "rank", refused)
+        rejected = {"context": {"user": 1}, "candidate_ids": [1000 + 7 * 39]}
+        code, content = answer(client, "rank", rejected)
         assert (code, content["error"]["code"]) == (503, "NOT_READY")
         assert "feature 'movie': the row of id" in content["error"]["message"]
 
@@ -362,8 +362,8 @@ def test_shards_accept_only_calls_with_the_token(
     tokens.write_text("router 0123456789abcdef0123\n")
     token.write_text("0123456789abcdef0123\n")
     shards = [shard(launch, number, "--tokens", str(tokens)) for number in ("1/2", "2/2")]
-    refused = router(launch, shards)
-    assert "UNAUTHENTICATED" in refused.event("version_failed")["problem"]
+    rejected = router(launch, shards)
+    assert "UNAUTHENTICATED" in rejected.event("version_failed")["problem"]
     ready(router(launch, shards, "--shard-token", str(token)))
     with client_of(shards[0], "0123456789abcdef0123") as client:
         code, content = answer(client, "lookup", {"feature": "user", "ids": [1]})
@@ -410,8 +410,8 @@ def test_certificates_match_the_name_that_addresses_are_resolved_from(
         "grpc"
     ]
     trusting = (*ALL, "--shard-ca", str(authority.file), "--shard-addresses")
-    refused = launch(*trusting, f"127.0.0.1:{port}")
-    assert "Hostname Verification" in refused.event("version_failed")["problem"]
+    rejected = launch(*trusting, f"127.0.0.1:{port}")
+    assert "Hostname Verification" in rejected.event("version_failed")["problem"]
     ready(launch(*trusting, f"dns:localhost:{port}"))
 
 
@@ -461,7 +461,7 @@ def test_shard_names_the_problem_of_an_invalid_call(write: Write, launch: Launch
         (bundle,) = stub.Describe(shard_pb.DescribeRequest()).bundles
         bundle.number = bundle.total = 1
 
-        def refused(**rows: Any) -> tuple[grpc.StatusCode, str]:
+        def rejected(**rows: Any) -> tuple[grpc.StatusCode, str]:
             numbers: Any = {
                 name: np.array(rows.pop(name), "<u4").tobytes() for name in ("counts", "positions")
             }
@@ -472,22 +472,22 @@ def test_shard_names_the_problem_of_an_invalid_call(write: Write, launch: Launch
             return failed.value.code(), failed.value.details()
 
         invalid = grpc.StatusCode.INVALID_ARGUMENT
-        code, message = refused(tables=["users"], counts=[1], positions=[50])
+        code, message = rejected(tables=["users"], counts=[1], positions=[50])
         assert (code, message) == (
             invalid,
             "positions has 50 of 'users'; one below 50 was expected",
         )
-        code, message = refused(tables=["users"], counts=[3], positions=[1, 2])
+        code, message = rejected(tables=["users"], counts=[3], positions=[1, 2])
         assert code == invalid
         assert "counts has 1 values with the sum 3" in message
-        code, message = refused(tables=["users", "movies"], counts=[1, 1], positions=[1, 2])
+        code, message = rejected(tables=["users", "movies"], counts=[1, 1], positions=[1, 2])
         assert code == invalid
         assert "a list of one row layout was expected" in message
-        code, message = refused(tables=["colours"], counts=[1], positions=[1])
+        code, message = rejected(tables=["colours"], counts=[1], positions=[1])
         assert code == grpc.StatusCode.NOT_FOUND
         assert "no part of table 'colours' is held here" in message
 
-        def search_refused(k: int, vector: list[float]) -> tuple[grpc.StatusCode, str]:
+        def search_rejected(k: int, vector: list[float]) -> tuple[grpc.StatusCode, str]:
             request = shard_pb.SearchRequest(
                 bundle=bundle,
                 index="movies",
@@ -502,16 +502,16 @@ def test_shard_names_the_problem_of_an_invalid_call(write: Write, launch: Launch
         dim = len(reference.query_vector(small, 3))
         zeros = [0.0] * dim
         for k in (0, -1):
-            assert search_refused(k, zeros) == (invalid, f"k is {k}; at least 1 was expected")
-        assert search_refused(2, [0.0, *zeros]) == (
+            assert search_rejected(k, zeros) == (invalid, f"k is {k}; at least 1 was expected")
+        assert search_rejected(2, [0.0, *zeros]) == (
             invalid,
             f"vectors has dim {dim + 1}; {dim} was expected",
         )
-        assert search_refused(2, [float("nan"), *zeros[1:]]) == (
+        assert search_rejected(2, [float("nan"), *zeros[1:]]) == (
             invalid,
             "vectors has NaN or an infinity; a finite number was expected",
         )
         bundle.fingerprint ^= 1
-        code, message = refused(tables=["users"], counts=[1], positions=[1])
+        code, message = rejected(tables=["users"], counts=[1], positions=[1])
         assert code == grpc.StatusCode.NOT_FOUND
         assert "another bundle here" in message

@@ -31,7 +31,7 @@ class Valve:
         self._open = threading.Event()
         self._marks = math.inf, math.inf
         self._cuts: list[int] = []
-        self._refusals = 0
+        self._rejections = 0
         self._lock = threading.Lock()
         self._to = port
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -52,12 +52,12 @@ class Valve:
 
     def throttle(self, connections: int) -> None:
         """Responds to the next connections itself, with 503."""
-        self._refusals = connections
+        self._rejections = connections
 
     @property
     def undone(self) -> int:
         """How many cuts and responses of its own are still to come."""
-        return len(self._cuts) + self._refusals
+        return len(self._cuts) + self._rejections
 
     def open(self) -> None:
         """Counts anew, and lets everything pass."""
@@ -84,9 +84,9 @@ class Valve:
             except OSError:
                 return
             self.connections += 1
-            if self._refusals:
-                self._refusals -= 1
-                threading.Thread(target=_refuse, args=(client,), daemon=True).start()
+            if self._rejections:
+                self._rejections -= 1
+                threading.Thread(target=_reject, args=(client,), daemon=True).start()
                 continue
             server = socket.create_connection(("127.0.0.1", self._to))
             for source, target, back in ((client, server, False), (server, client, True)):
@@ -119,7 +119,7 @@ class Valve:
                 end.close()
 
 
-def _refuse(client: socket.socket) -> None:
+def _reject(client: socket.socket) -> None:
     """Reads a whole request, and responds that there were too many."""
     with client, suppress(OSError, ValueError):
         head, _, body = _read_head(client)

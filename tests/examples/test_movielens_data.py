@@ -169,7 +169,7 @@ def test_download_of_an_unusable_file_is_an_error_and_leaves_no_file(
     assert not (tmp_path / "build").exists()
 
 
-def test_download_of_a_foreign_archive_is_refused(tmp_path: Path) -> None:
+def test_download_of_a_foreign_archive_is_rejected(tmp_path: Path) -> None:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as pack:
         pack.writestr("other/movies.csv", "x")

@@ -36,7 +36,7 @@ def test_measure_of_a_perfect_list_is_one() -> None:
 
 
 @pytest.mark.parametrize("answer", [[1, 1], [100, 2]])
-def test_measure_refuses_repeated_and_seen_movies(answer: list[int]) -> None:
+def test_measure_rejects_repeated_and_seen_movies(answer: list[int]) -> None:
     with pytest.raises(ValueError, match="repeats a movie or holds one already seen"):
         evaluate.measure("x", [ask([100], [1])], [np.array(answer)])
 

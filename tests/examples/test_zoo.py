@@ -44,7 +44,7 @@ def test_every_recipe_and_source_has_an_entry() -> None:
     assert {entry.name.partition("/")[0] for entry in ENTRIES} == set(SOURCES)
 
 
-def test_missing_checkout_is_refused_with_the_command_that_gets_it(tmp_path: Path) -> None:
+def test_missing_checkout_is_rejected_with_the_command_that_gets_it(tmp_path: Path) -> None:
     (entry,) = entries_of(["keras_rs/basic_ranking"])
     with pytest.raises(NotHere, match=r"make zoo DIR=\.\./zoo"):
         Checkouts(None).require(entry)

@@ -36,7 +36,7 @@ class CommandResult:
 Command = Callable[..., CommandResult]
 
 
-def refused(
+def rejected(
     command: Command, project: Path, code: int, *expected: str, subcommand: str = "run"
 ) -> None:
     done = command(subcommand, project)

@@ -35,7 +35,7 @@ def copy_and_look(task: TableTask | RestTask) -> tuple[int, bool, int]:
     return os.getpid(), loaded, int(peak[1]) << 10
 
 
-def refuse_three(number: int) -> int:
+def reject_three(number: int) -> int:
     if number == 3:
         raise CheckpointError("three is not read")
     return number

@@ -71,6 +71,6 @@ def test_step_key_with_one_other_part_has_another_digest(other: StepKey) -> None
     assert key.digest() != other.digest()
 
 
-def test_step_key_with_an_input_that_has_no_digest_is_refused() -> None:
+def test_step_key_with_an_input_that_has_no_digest_is_rejected() -> None:
     with pytest.raises(TypeError, match="not JSON serializable: function"):
         StepKey("towers/a", {"function": overwrite}).digest()

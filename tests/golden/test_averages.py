@@ -145,7 +145,7 @@ def two_averages(prefix: Path) -> None:
         (two_averages, "has two moving averages, 'first/.*second/"),
     ],
 )
-def test_averages_that_are_not_one_of_each_variable_are_refused(
+def test_averages_that_are_not_one_of_each_variable_are_rejected(
     write: Callable[[Path], None], told: str, tmp_path: Path
 ) -> None:
     write(tmp_path / "ckpt" / "model")

@@ -136,7 +136,7 @@ def test_checkpoint_of_tensorflow_is_recognised_and_copied_bit_for_bit(
     kind = "mod" if "mod" in facts else facts.get("layout", "plain")
     assert {table.layout.kind for table in found.tables} == {kind}
     assert found.step == facts["step"]
-    assert len(found.refused) == facts.get("refused", 0)
+    assert len(found.rejected) == facts.get("rejected", 0)
     assert len(found.duplicates) == facts.get("duplicates", 0)
     assert "candidates" not in facts or len(found.candidates) == facts["candidates"]
     if name in NOT_COPIED:
@@ -152,11 +152,11 @@ def test_checkpoint_of_tensorflow_is_recognised_and_copied_bit_for_bit(
     assert copies == {name.replace("/", "_"): bits.tobytes() for name, bits in case.bits.items()}
 
 
-def test_table_with_lora_weights_beside_it_is_refused_with_the_cure(written: Path) -> None:
-    (refused,) = recognise(open_checkpoint(written / "keras_3_attributes")).refused
-    assert refused.name == "movies"
-    assert "LoRA" in refused.reason
-    assert "save_weights" in refused.reason
+def test_table_with_lora_weights_beside_it_is_rejected_with_the_cure(written: Path) -> None:
+    (rejected,) = recognise(open_checkpoint(written / "keras_3_attributes")).rejected
+    assert rejected.name == "movies"
+    assert "LoRA" in rejected.reason
+    assert "save_weights" in rejected.reason
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.errors import UnknownRefused
+from bundle.errors import UnknownRejected
 from bundle.features.ids.expressions import expression
 from bundle.features.ids.rules import rule_of
 from bundle.format.manifest import GraphIds
@@ -79,14 +79,14 @@ def tables(rule: GraphIds, found: ResolvedIds) -> dict[str, Any]:
     return named
 
 
-def test_keys_that_a_layer_rejects_are_refused() -> None:
+def test_keys_that_a_layer_rejects_are_rejected() -> None:
     layer = tf.keras.layers.StringLookup(vocabulary=["red", "blue"], num_oov_indices=0)
     found = computed_by(lambda texts: layer(texts) * 7, tf.string)
     assert isinstance(found, ResolvedIds)
     rule = named(found.rule)
     rows = rule_of(rule, opened(rule, found))
     assert rows.resolve("x", np.array(["blue", "red"], object)).tolist() == [7, 0]
-    with pytest.raises(UnknownRefused, match="id green is not in vocabulary"):
+    with pytest.raises(UnknownRejected, match="id green is not in vocabulary"):
         rows.resolve("x", np.array(["blue", "green"], object))
 
 

@@ -149,21 +149,21 @@ KNOWN = [0, ROWS - 1, -1, -ROWS]
 
 
 @pytest.mark.parametrize("threshold", THRESHOLDS)
-def test_ids_of_which_jax_makes_nan_are_refused(threshold: int, tmp_path: Path) -> None:
+def test_ids_of_which_jax_makes_nan_are_rejected(threshold: int, tmp_path: Path) -> None:
     project = jax_project(tmp_path, ["take"], threshold)
     project.export()
     np.testing.assert_array_equal(project.served({"take": KNOWN}), project.call({"take": KNOWN}))
     for unknown in set(IDS) - set(KNOWN):
-        with pytest.raises(InvalidArgument, match=rf"id {unknown} is not in .*refuses unknown"):
+        with pytest.raises(InvalidArgument, match=rf"id {unknown} is not in .*rejects unknown"):
             project.served({"take": [unknown]})
 
 
 @pytest.mark.parametrize("threshold", THRESHOLDS)
-def test_examples_with_ids_of_which_jax_makes_nan_are_refused(
+def test_examples_with_ids_of_which_jax_makes_nan_are_rejected(
     threshold: int, tmp_path: Path
 ) -> None:
     lines = with_examples(tmp_path, {"take": [0, ROWS]})
-    with pytest.raises(ExportError, match=rf"id {ROWS} .*is not in .*refuses unknown ids"):
+    with pytest.raises(ExportError, match=rf"id {ROWS} .*is not in .*rejects unknown ids"):
         jax_project(tmp_path, ["take"], threshold, lines).export()
 
 
@@ -194,7 +194,7 @@ def test_unknown_ids_of_which_jax_makes_nan_read_what_the_recipe_states(
         ),
     ],
 )
-def test_statements_about_unknown_ids_that_the_model_contradicts_are_refused(
+def test_statements_about_unknown_ids_that_the_model_contradicts_are_rejected(
     mode: str, stated: str, message: str, tmp_path: Path
 ) -> None:
     project = jax_project(tmp_path, [mode], INSIDE, f"[features.{mode}]\n{stated}")
@@ -402,7 +402,7 @@ def test_rows_that_a_recipe_makes_are_also_what_the_model_masks(tmp_path: Path) 
         ('unknown = { rule = "row", row = 2 }', "identity", "it counts ids below 0 from the end"),
     ],
 )
-def test_masks_whose_numbers_the_recipe_leaves_open_are_refused(
+def test_masks_whose_numbers_the_recipe_leaves_open_are_rejected(
     feature: str, kind: str, message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=message):

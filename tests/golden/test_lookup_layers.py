@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.errors import UnknownRefused
+from bundle.errors import UnknownRejected
 from bundle.features.columns import Column
 from bundle.format.manifest import GraphIds
 from export.front_end.specs import FeatureSpec
@@ -53,7 +53,7 @@ def test_lookup_layers_with_several_oov_rows_are_rules_with_the_layers_rows(
 
 
 @pytest.mark.parametrize("generation", [2, 3])
-def test_keys_that_a_layer_rejects_are_refused(generation: int, tmp_path: Path) -> None:
+def test_keys_that_a_layer_rejects_are_rejected(generation: int, tmp_path: Path) -> None:
     factory = f"lookup_layers.py:build_strict_{generation}"
     inputs: dict[str, Any] = {"text": {"dtype": "string"}, "number": IDS}
     load_tensorflow()
@@ -76,5 +76,5 @@ def test_keys_that_a_layer_rejects_are_refused(generation: int, tmp_path: Path) 
         with pytest.raises(tf.errors.InvalidArgumentError):
             layer([unknown[source]])
         sent = {source: Column(np.array([unknown[source]], kind))}
-        with pytest.raises(UnknownRefused):
+        with pytest.raises(UnknownRejected):
             made.reader.activations([name], sent, 1)

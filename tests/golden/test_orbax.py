@@ -91,12 +91,12 @@ def test_stack_with_a_recorded_layout_is_copied_and_without_one_is_rejected(
 ) -> None:
     checkpoint = open_checkpoint(written / name)
     found = recognise(checkpoint)
-    (refused,) = found.refused
-    assert "--layout" in refused.reason
-    assert refused.name.startswith("movies_users")
-    assert [slot.of for slot in found.slots if "slot" in slot.key] == [refused.key]
+    (rejected,) = found.rejected
+    assert "--layout" in rejected.reason
+    assert rejected.name.startswith("movies_users")
+    assert [slot.of for slot in found.slots if "slot" in slot.key] == [rejected.key]
     with pytest.raises(NotConvertible, match="--layout"):
-        found.table(refused.name)
+        found.table(rejected.name)
     stated = recognise(checkpoint, Statements(layouts=read_layouts(written / name / "layout.pb")))
     assert copied(checkpoint, stated, tmp_path) == as_bytes(values_of(written / name))
 

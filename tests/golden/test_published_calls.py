@@ -232,15 +232,15 @@ def test_list_of_results_by_name_and_position(tmp_path: Path, service: RankerSer
         ),
     ],
 )
-def test_call_that_the_recipe_states_wrongly_is_refused(
+def test_call_that_the_recipe_states_wrongly_is_rejected(
     factory: str, recipe: str, old: str, new: str, message: str, tmp_path: Path
 ) -> None:
     models.retrieval().save_weights(tmp_path / f"{factory}.weights.h5")
     text = RECIPE.format(factory=factory, rest=recipe.replace(old, new))
     (tmp_path / "recipe.toml").write_text(text)
-    with pytest.raises((UsageError, NotConvertible)) as refused:
+    with pytest.raises((UsageError, NotConvertible)) as rejected:
         export(tmp_path / "recipe.toml")
-    assert message in str(refused.value)
+    assert message in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -262,10 +262,10 @@ def test_call_that_the_recipe_states_wrongly_is_refused(
         ),
     ],
 )
-def test_recipe_with_other_names_or_arguments_is_refused(
+def test_recipe_with_other_names_or_arguments_is_rejected(
     line: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE.format(factory="retrieval", rest=line))
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as rejected:
         export(tmp_path / "recipe.toml")
-    assert message in str(refused.value)
+    assert message in str(rejected.value)

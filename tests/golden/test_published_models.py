@@ -1,5 +1,5 @@
 """What published recommenders have in common, exported and served: the results equal those of the
-model, and what cannot be exported is refused with a remedy that helps.
+model, and what cannot be exported is rejected with a remedy that helps.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def test_timestamps_in_buckets_and_an_input_that_nothing_reads(
         ("ListwiseOfTfrs", "movie_title", "string", np.array(["title 3", "title 9", "", "x"])),
     ],
 )
-def test_list_of_candidates_is_refused_with_the_shape_that_serves_it(
+def test_list_of_candidates_is_rejected_with_the_shape_that_serves_it(
     factory: str,
     candidate: str,
     dtype: str,
@@ -223,10 +223,10 @@ def test_list_of_candidates_is_refused_with_the_shape_that_serves_it(
     model = seeded(factory)
     scores = model({"user_id": tf.constant([5]), candidate: tf.constant(values[np.newaxis])})
     recipe = LISTS.format(candidate=candidate, dtype=dtype, length=len(values))
-    with pytest.raises(NotConvertible) as refused:
+    with pytest.raises(NotConvertible) as rejected:
         published(factory, model, tmp_path, recipe)
     remedy = f'write inputs.{candidate}.shape = [1] with features.{candidate}.role = "candidate"'
-    assert remedy in str(refused.value)
+    assert remedy in str(rejected.value)
     published(factory, model, tmp_path, LISTS.format(candidate=candidate, dtype=dtype, length=1))
     service.publish(tmp_path / "bundles" / factory)
     for client in service.clients:
@@ -254,7 +254,7 @@ def test_index_that_the_constructor_fills_has_the_vectors_of_the_checkpoint(
         assert np.array_equal(given, expected["best"])
 
 
-def test_numbers_of_untrained_layers_in_a_tower_are_refused_unless_they_are_saved(
+def test_numbers_of_untrained_layers_in_a_tower_are_rejected_unless_they_are_saved(
     tmp_path: Path,
 ) -> None:
     users = {"user": np.arange(3)}

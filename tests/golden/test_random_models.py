@@ -22,11 +22,11 @@ for library in ("keras", "flax.linen", "orbax.checkpoint"):
 COUNT = 60
 SEEDS = [seed for seed in range(2 * COUNT) if not draw_model(seed).known][:COUNT]
 """Of models that are not known to differ; `known` in tests/golden/random_models says how."""
-REFUSED = {
+REJECTED = {
     # Keras casts a variable of another dtype as a whole before its rows are taken.
     52: "reads no table",
 }
-"""A part of the message by which a model is refused. All others are published: a lower share would
+"""A part of the message by which a model is rejected. All others are published: a lower share would
 be a loss of what docs/reference/models.md promises.
 """
 
@@ -36,6 +36,6 @@ be a loss of what docs/reference/models.md promises.
 def test_random_model_as_served_gives_the_results_of_its_framework(
     seed: int, tmp_path: Path
 ) -> None:
-    refusal = trial(seed, tmp_path).refusal
-    assert REFUSED.get(seed, "") in refusal
-    assert bool(refusal) == (seed in REFUSED)
+    rejection = trial(seed, tmp_path).rejection
+    assert REJECTED.get(seed, "") in rejection
+    assert bool(rejection) == (seed in REJECTED)

@@ -40,7 +40,7 @@ class Ranker:
       sent: makes what a caller sends of candidates.
       tables: how many are read by the service; others stay inside the tower.
       by_tensorflow: what its tower computes is beyond LiteRT.
-      refused: inputs, what may not be sent of each, and what the error says.
+      rejected: inputs, what may not be sent of each, and what the error says.
       code: what the recipe says of the code, from a comma on.
     """
 
@@ -50,7 +50,7 @@ class Ranker:
     tables: int = 0
     heads: tuple[str, ...] = ("score",)
     by_tensorflow: bool = False
-    refused: tuple[tuple[str, Any, str], ...] = ()
+    rejected: tuple[tuple[str, Any, str], ...] = ()
     code: str = ", table_threshold = 0"
 
 
@@ -182,7 +182,7 @@ RANKERS = [
             "seen": bags(r, 0, 5000),
             "recent": r.integers(-2, 1 << 40, (N, 4)).tolist(),
         },
-        refused=(
+        rejected=(
             ("words", [[1] * 6] * N, "6 values in example 0; a list of at most 5"),
             ("seen", [[9999]] * N, BEYOND),
         ),
@@ -202,7 +202,7 @@ RANKERS = [
         },
         beyond,
         by_tensorflow=True,
-        refused=(("tags", [[9999] * 6] * N, BEYOND),),
+        rejected=(("tags", [[9999] * 6] * N, BEYOND),),
     ),
     Ranker(
         "Columns",
@@ -293,12 +293,12 @@ def export_trained(ranker: Ranker, sent: Sent, directory: Path, model: str) -> d
 def assert_answers(
     client: Client, ranker: Ranker, trained: dict[str, Any], sent: Sent, model: str
 ) -> None:
-    """Checks the scores of candidates, and what is refused."""
+    """Checks the scores of candidates, and what is rejected."""
     assert_ranked(client, trained, sent, {}, model)
-    for name, value, told in ranker.refused:
-        with pytest.raises(RowcastError, match=told) as refused:
+    for name, value, told in ranker.rejected:
+        with pytest.raises(RowcastError, match=told) as rejected:
             client.rank({}, candidate_features={**sent, name: value}, model=model)
-        assert refused.value.code == "INVALID_ARGUMENT"
+        assert rejected.value.code == "INVALID_ARGUMENT"
 
 
 @pytest.mark.parametrize("ranker", COMPILED, ids=lambda each: each.factory)

@@ -281,7 +281,7 @@ SESSION = PredictionLog(session_run_log=prediction_log_pb2.SessionRunLog())
 REGRESS = PredictionLog()
 REGRESS.regress_log.request.model_spec.signature_name = "query"
 REGRESS.regress_log.request.input.example_list.examples.add()
-REFUSED: dict[str, tuple[list[Any], str]] = {
+REJECTED: dict[str, tuple[list[Any], str]] = {
     "none": ([], "requests has no records"),
     "more": (
         [predict_log(QUERY, "query")] * 1_001,
@@ -309,13 +309,13 @@ REFUSED: dict[str, tuple[list[Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_requests_that_no_service_computes_are_refused(write: Writing, name: str) -> None:
-    logs, message = REFUSED[name]
-    with pytest.raises(UsageError) as refusal:
+@pytest.mark.parametrize("name", REJECTED)
+def test_requests_that_no_service_computes_are_rejected(write: Writing, name: str) -> None:
+    logs, message = REJECTED[name]
+    with pytest.raises(UsageError) as rejection:
         write(logs)
-    assert str(refusal.value).startswith("warm_up.requests: requests")
-    assert message in str(refusal.value)
+    assert str(rejection.value).startswith("warm_up.requests: requests")
+    assert message in str(rejection.value)
 
 
 def test_requests_of_all_kinds_are_taken(write: Writing, team: Team) -> None:

@@ -96,7 +96,7 @@ def test_one_file_of_safetensors_is_a_checkpoint(written: Path, values: dict[str
     assert checkpoint.read_all(KEYS["users"]).tobytes() == values[KEYS["users"]]
 
 
-def test_save_that_did_not_finish_is_refused(written: Path, tmp_path: Path) -> None:
+def test_save_that_did_not_finish_is_rejected(written: Path, tmp_path: Path) -> None:
     case = shutil.copytree(written / "torch_distributed", tmp_path / "case")
     (case / "__1_0.distcp").rename(tmp_path / "elsewhere")
     with pytest.raises(CheckpointError, match=r"__1_0\.distcp is missing"):
@@ -161,7 +161,7 @@ def header_edits() -> list[tuple[object, str]]:
 
 
 @pytest.mark.parametrize(("tensor", "told"), header_edits())
-def test_header_of_safetensors_that_cannot_be_is_refused(
+def test_header_of_safetensors_that_cannot_be_is_rejected(
     tensor: object, told: str, tmp_path: Path
 ) -> None:
     header = json.dumps({"t": tensor}).encode()

@@ -180,7 +180,7 @@ def keras_3_attributes(directory: Path) -> None:
         [],
         step=None,
         origin="Keras Embedding",
-        refused=1,
+        rejected=1,
     )
 
 

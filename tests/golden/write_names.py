@@ -141,7 +141,7 @@ def merged_grid(directory: Path) -> None:
 
 
 def version_one(directory: Path) -> None:
-    """A TF1 Saver of the first format, which is refused."""
+    """A TF1 Saver of the first format, which is rejected."""
     with session() as opened:
         v1.get_variable("emb", initializer=tf.constant(np.ones((5, DIM), np.float32)))
         opened.run(v1.global_variables_initializer())

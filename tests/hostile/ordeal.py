@@ -69,7 +69,7 @@ def endure(prefix: Path) -> str:
     """Inspects, plans and reads a checkpoint as the commands do.
 
     Returns:
-      The error's sentence; "" if nothing was refused.
+      The error's sentence; "" if nothing was rejected.
     """
     try:
         checkpoint = open_checkpoint(prefix)
@@ -82,7 +82,7 @@ def endure(prefix: Path) -> str:
         assert not OBEYED.search(screen.getvalue()), OBEYED.findall(screen.getvalue())
     except ExportError as problem:
         return sentence(str(problem))
-    refused = ""
+    rejected = ""
     for key, entry in checkpoint.entries.items():
         try:
             if entry.dtype in NUMPY_DTYPES:
@@ -93,12 +93,12 @@ def endure(prefix: Path) -> str:
             elif entry.dtype == "string":
                 checkpoint.read_string(key)
         except ExportError as problem:
-            refused = str(problem)
+            rejected = str(problem)
     try:
         plan = plan_tables(checkpoint, inventory, prefix.parent / "out")
         for task in (*plan.unpacked, *plan.tasks):
             place = (prefix.parent / "out" / task.file).resolve()
             assert place.is_relative_to((prefix.parent / "out").resolve())
     except ExportError as problem:
-        refused = str(problem)
-    return refused
+        rejected = str(problem)
+    return rejected

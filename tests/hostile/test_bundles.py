@@ -1,5 +1,5 @@
-"""Hostile bundles, made from a sound one: each is refused by its typed error, and nothing is mapped
-out of bounds.
+"""Hostile bundles, made from a sound one: each is rejected by its typed error, and nothing is
+mapped out of bounds.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def test_damaged_arrow_file_whose_checksum_fits_never_leaves_the_map(sample_bund
 
 @pytest.mark.parametrize("link", ["/etc/passwd", "../../../../outside", "loop"])
 @pytest.mark.parametrize("path", [SEGMENT, *WHOLE])
-def test_link_that_leaves_the_bundle_is_refused(sample_bundle: Path, path: str, link: str) -> None:
+def test_link_that_leaves_the_bundle_is_rejected(sample_bundle: Path, path: str, link: str) -> None:
     outside = sample_bundle.parents[1] / "outside"
     outside.write_bytes((sample_bundle / path).read_bytes())
     (sample_bundle / path).unlink()
@@ -142,7 +142,7 @@ def test_link_that_leaves_the_bundle_is_refused(sample_bundle: Path, path: str, 
 
 
 @pytest.mark.parametrize("path", ["tables", "manifest.json"])
-def test_linked_directory_or_manifest_that_leaves_the_bundle_is_refused(
+def test_linked_directory_or_manifest_that_leaves_the_bundle_is_rejected(
     sample_bundle: Path, path: str
 ) -> None:
     elsewhere = sample_bundle.parents[1] / "elsewhere"
@@ -215,7 +215,7 @@ def test_impossible_count_offset_or_path_is_rejected(committed_bundle: Path, fie
         ),
     ],
 )
-def test_rows_or_keys_beyond_their_file_are_refused_before_they_are_mapped(
+def test_rows_or_keys_beyond_their_file_are_rejected_before_they_are_mapped(
     sample_bundle: Path, edits: dict[str, int], told: str
 ) -> None:
     for field, value in edits.items():
@@ -243,7 +243,7 @@ def test_directory_without_a_manifest_is_not_committed(sample_bundle: Path) -> N
     ],
 )
 @pytest.mark.parametrize("path", [STORE, TITLES, VOCABULARY])
-def test_file_that_is_no_arrow_is_refused(sample_bundle: Path, path: str, data: bytes) -> None:
+def test_file_that_is_no_arrow_is_rejected(sample_bundle: Path, path: str, data: bytes) -> None:
     (sample_bundle / path).write_bytes(data)
     with pytest.raises(FormatError, match="Arrow"):
         open_unchecked(sample_bundle)

@@ -66,7 +66,7 @@ def test_names_of_files_in_a_dump_are_only_names(tmp_path: Path, name: str) -> N
     assert inventory_table(inventory)
 
 
-def test_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_name_that_is_no_text_is_rejected(tmp_path: Path) -> None:
     sok_dump(tmp_path, os.fsdecode(b"\xff\xfe"), IDS, ROWS)
     with pytest.raises(CheckpointError, match="no UTF-8 text; rename it"):
         open_checkpoint(tmp_path)

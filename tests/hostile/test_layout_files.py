@@ -61,7 +61,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 
 
 def endure(checkpoint: Checkpoint, path: Path, data: bytes) -> str:
-    """Returns what was refused, "" for nothing."""
+    """Returns what was rejected, "" for nothing."""
     path.write_bytes(data)
     try:
         with deadline():

@@ -1,5 +1,5 @@
-"""Hostile manifests, made from a sound one: each is refused by its typed error, which names what is
-wrong.
+"""Hostile manifests, made from a sound one: each is rejected by its typed error, which names the
+violation.
 """
 
 from __future__ import annotations
@@ -263,17 +263,17 @@ def manifest(committed_bundle: Path) -> Json:
 
 
 @pytest.mark.parametrize(("path", "value", "told"), EDITS)
-def test_manifest_that_breaks_a_rule_is_refused(
+def test_manifest_that_breaks_a_rule_is_rejected(
     manifest: Json, path: str, value: Any, told: str
 ) -> None:
     setting(path, value)(manifest)
-    with pytest.raises(FormatError, match=told) as refused:
+    with pytest.raises(FormatError, match=told) as rejected:
         parse(sealed(manifest))
-    assert "manifest" in str(refused.value)
+    assert "manifest" in str(rejected.value)
 
 
 @pytest.mark.parametrize(("base", "changes", "told"), CHANGES)
-def test_feature_that_breaks_a_rule_is_refused(
+def test_feature_that_breaks_a_rule_is_rejected(
     manifest: Json, base: str, changes: Json, told: str
 ) -> None:
     manifest["features"]["new"] = FEATURES[base]
@@ -283,7 +283,7 @@ def test_feature_that_breaks_a_rule_is_refused(
         parse(sealed(manifest))
 
 
-def test_features_that_read_places_of_different_numbers_are_refused(manifest: Json) -> None:
+def test_features_that_read_places_of_different_numbers_are_rejected(manifest: Json) -> None:
     place = FEATURES["indicator"] | {"inputs": ["wide"], "place": 0}
     manifest["features"] |= {"a": place | {"places": 2}, "b": place | {"places": 3}}
     with pytest.raises(FormatError, match="read places of 'wide' of different numbers"):
@@ -299,7 +299,7 @@ def test_inconsistent_parts_of_a_tower_are_rejected(path: str, value: Any, told:
 
 
 @pytest.mark.parametrize("lost", ["verification", "towers.query.result", "tables.users.dim"])
-def test_manifest_without_a_field_is_refused_by_its_name(manifest: Json, lost: str) -> None:
+def test_manifest_without_a_field_is_rejected_by_its_name(manifest: Json, lost: str) -> None:
     *parents, last = lost.split(".")
     place = manifest
     for part in parents:
@@ -347,7 +347,7 @@ def test_manifest_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("fits", [False, True])
-def test_manifest_with_damaged_bytes_is_refused_or_read_right(
+def test_manifest_with_damaged_bytes_is_rejected_or_read_right(
     committed_bundle: Path, fits: bool, version: int
 ) -> None:
     newest = committed_bundle / "manifest.json"

@@ -31,7 +31,7 @@ INPUTS = {
 TITLES = {"titles": several("string", 1)}
 TEXTS = {"inline_bytes_max": 4000, "table_threshold": 100}
 OF_TEXTS = ("titles", "titles_3", "handmade", "unknown_word")
-REFUSED = (
+REJECTED = (
     "sine",
     "python",
     "encoded",
@@ -40,8 +40,8 @@ REFUSED = (
     "text",
     "filled_beyond",
 )
-"""Refused for their ids, whatever a checkpoint holds."""
-REFUSED_OF_TEXTS = (
+"""Rejected for their ids, whatever a checkpoint holds."""
+REJECTED_OF_TEXTS = (
     "unmasked",
     "unicode",
     "separated",
@@ -56,8 +56,8 @@ IDS = Module(
     {
         **{name: variant(code=TEXTS) for name in OF_TEXTS},
         **{name: variant(inputs=TITLES, code=TEXTS) for name in ("functional", "functional_3")},
-        **{name: variant(write=write_nothing) for name in REFUSED},
-        **{name: variant(code=TEXTS, write=write_nothing) for name in REFUSED_OF_TEXTS},
+        **{name: variant(write=write_nothing) for name in REJECTED},
+        **{name: variant(code=TEXTS, write=write_nothing) for name in REJECTED_OF_TEXTS},
         "weighted_text": variant(inputs=INPUTS | {"age": FLOAT | {"weights_for": "city"}}),
         "crossed": variant(),
         "padded": variant(),

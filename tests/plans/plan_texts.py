@@ -47,7 +47,7 @@ _LINE = re.compile(r"\b(\w+\.py):(\d+)")
 
 
 def plan_text(model: PlannedModel, folder: Path) -> str:
-    """Returns the plan of an export, or why it is refused.
+    """Returns the plan of an export, or why it is rejected.
 
     Args:
       model: what is exported.
@@ -60,7 +60,7 @@ def plan_text(model: PlannedModel, folder: Path) -> str:
         lines = _plan_lines(prepare(project.job, project.base, ExportSettings()))
         text = "".join(f"{line}\n" for line in lines)
     except ExportError as problem:
-        text = f"refused, {type(problem).__name__}: {problem}\n"
+        text = f"rejected, {type(problem).__name__}: {problem}\n"
     text = text.replace(str(folder), "FOLDER")
     # To the exporter, the lines of whatever program calls it are the user's.
     return _LINE.sub(lambda match: _with_code(match, project.base), _HARNESS_LINE.sub("", text))
@@ -103,8 +103,8 @@ def _checkpoint_lines(inventory: Inventory, read: set[str]) -> Iterator[str]:
     for table in inventory.tables:
         if table.name not in read:
             yield f"checkpoint: no tower reads table {table.name}"
-    for refused in inventory.refused:
-        yield f"checkpoint: table {refused.name} cannot be exported: {refused.reason}"
+    for rejected in inventory.rejected:
+        yield f"checkpoint: table {rejected.name} cannot be exported: {rejected.reason}"
     for duplicate in inventory.duplicates:
         yield f"checkpoint: {duplicate.key} holds the same as {duplicate.of}"
 

@@ -12,7 +12,7 @@ from tests.plans.planned_models import PlannedModel
 from tests.plans.snapshots import SNAPSHOTS, difference, missing_modules, recorded, update
 
 MODELS = planned_models()
-REFUSED = "one_table.plain-other_call"
+REJECTED = "one_table.plain-other_call"
 """A plan that takes no time."""
 
 
@@ -46,19 +46,19 @@ def test_update_records_what_changed_deletes_what_is_gone_and_then_changes_nothi
     tmp_path: Path,
 ) -> None:
     (tmp_path / "gone.txt").write_text("")
-    (tmp_path / f"{REFUSED}.txt").write_text("another plan\n")
+    (tmp_path / f"{REJECTED}.txt").write_text("another plan\n")
     lines = list(update(tmp_path, MODELS, ["one_table.*other_call"]))
     assert lines == [
         "gone: deleted, since no model has this plan",
-        f"{REFUSED}: recorded",
+        f"{REJECTED}: recorded",
     ]
-    recorded_text = (tmp_path / f"{REFUSED}.txt").read_text()
-    assert recorded_text == (SNAPSHOTS / f"{REFUSED}.txt").read_text()
+    recorded_text = (tmp_path / f"{REJECTED}.txt").read_text()
+    assert recorded_text == (SNAPSHOTS / f"{REJECTED}.txt").read_text()
     assert list(update(tmp_path, MODELS, ["one_table.*other_call"])) == []
 
 
 def test_update_keeps_plans_that_need_what_is_not_installed(tmp_path: Path) -> None:
-    model = PlannedModel("lacking", "", MODELS[REFUSED].write, ("no_such_module",))
+    model = PlannedModel("lacking", "", MODELS[REJECTED].write, ("no_such_module",))
     (line,) = update(tmp_path, {"lacking": model}, [])
     assert line == "lacking: kept, since no_such_module cannot be imported"
     assert recorded(tmp_path) == set()

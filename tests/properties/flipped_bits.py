@@ -61,7 +61,7 @@ def whole_array(checkpoint: Checkpoint, key: str) -> Values:
     """Returns an array that is read at once. `read_all` itself compares no crc32 of PyTorch.
 
     Raises:
-      CheckpointError: It is refused.
+      CheckpointError: It is rejected.
     """
     values = checkpoint.read_all(key)
     check_zip_sums(key, checkpoint.entries[key].slices)
@@ -72,7 +72,7 @@ def copied_rows(checkpoint: Checkpoint, key: str) -> Values:
     """Returns a matrix that lies in slices as a copy of a table takes it.
 
     Raises:
-      CheckpointError: It is refused.
+      CheckpointError: It is rejected.
       SlicesOverlap: Likewise; a copy turns this into the other error.
     """
     entry = checkpoint.entries[key]
@@ -85,7 +85,7 @@ def copied_rows(checkpoint: Checkpoint, key: str) -> Values:
     return values
 
 
-def read_unless_refused(directory: Path, keys: Iterable[str]) -> list[tuple[str, Values]]:
+def read_unless_rejected(directory: Path, keys: Iterable[str]) -> list[tuple[str, Values]]:
     """Returns the arrays that an export would take, each way it reads them."""
     taken: list[tuple[str, Values]] = []
     with suppress(CheckpointError):

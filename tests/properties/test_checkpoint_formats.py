@@ -28,7 +28,7 @@ from tests.properties.flipped_bits import (
     difference,
     flipped,
     opened_rows,
-    read_unless_refused,
+    read_unless_rejected,
 )
 from tests.properties.stored_arrays import StoredArray, Values, stored_arrays
 from tests.properties.stored_formats import FORMATS, HDF5_FORMATS, Format
@@ -141,7 +141,7 @@ def check_that_a_flipped_bit_is_noticed(kind: Format, data: st.DataObject) -> No
         for _ in range(FLIPS):
             place = draw_place(data, masks)
             with flipped(place):
-                taken = read_unless_refused(Path(directory), stored)
+                taken = read_unless_rejected(Path(directory), stored)
             if place.is_description and not kind.descriptions_are_summed:
                 continue  # it may describe other arrays now
             differences = [(key, difference(stored[key], values)) for key, values in taken]
@@ -157,7 +157,7 @@ def check_that_a_flipped_bit_is_noticed(kind: Format, data: st.DataObject) -> No
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=MANY)
 @given(data=st.data())
-def test_flipped_bit_is_refused_or_changes_at_most_what_no_checksum_covers(
+def test_flipped_bit_is_rejected_or_changes_at_most_what_no_checksum_covers(
     name: str, data: st.DataObject
 ) -> None:
     check_that_a_flipped_bit_is_noticed(FORMATS[name], data)
@@ -166,7 +166,7 @@ def test_flipped_bit_is_refused_or_changes_at_most_what_no_checksum_covers(
 @pytest.mark.parametrize("name", ["weights.h5", "keras"])
 @settings(max_examples=FEW, phases=[Phase.generate])
 @given(data=st.data())
-def test_flipped_bit_in_hdf5_is_refused_or_changes_at_most_what_no_checksum_covers(
+def test_flipped_bit_in_hdf5_is_rejected_or_changes_at_most_what_no_checksum_covers(
     name: str, data: st.DataObject
 ) -> None:
     check_that_a_flipped_bit_is_noticed(HDF5_FORMATS[name], data)

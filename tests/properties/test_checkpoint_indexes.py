@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from export.checkpoint.formats.sstable import read_table, write_table
 from tests.export.checkpoint import tensor_bundles as bundles
-from tests.properties.flipped_bits import Place, difference, flipped, read_unless_refused
+from tests.properties.flipped_bits import Place, difference, flipped, read_unless_rejected
 from tests.properties.stored_arrays import random_values
 
 
@@ -25,12 +25,12 @@ def test_table_of_either_writer_reads_back(pairs: dict[bytes, bytes], per_block:
         assert list(read_table(written)) == sorted(pairs.items())
 
 
-def test_every_flipped_bit_in_an_index_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+def test_every_flipped_bit_in_an_index_is_rejected_or_changes_nothing(tmp_path: Path) -> None:
     values = random_values("float32", (3, 2), seed=1)
     bundles.write_bundle(tmp_path / "ckpt", {"t": values})
     index = tmp_path / "ckpt.index"
     for byte in range(index.stat().st_size):
         for bit in range(8):
             with flipped(Place(index, byte, bit)):
-                taken = read_unless_refused(tmp_path, ["t"])
+                taken = read_unless_rejected(tmp_path, ["t"])
             assert not any(difference(values, found).any() for _, found in taken), (byte, bit)

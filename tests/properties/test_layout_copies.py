@@ -169,7 +169,7 @@ def test_stored_order_is_the_order_of_the_stored_rows(
 
 
 @pytest.mark.parametrize(("table", "column"), [(0, 0), (None, 0), (0, 7), (1, 0)])
-def test_sparse_core_stack_with_a_flipped_bit_anywhere_is_refused(
+def test_sparse_core_stack_with_a_flipped_bit_anywhere_is_rejected(
     tmp_path: Path, table: int | None, column: int
 ) -> None:
     """In the table, in a padding row, in a padding column, and in a table that is left out."""

@@ -50,7 +50,7 @@ def check_stack(directory: Path, stack: Stack, random: np.random.Generator) -> N
 
 @settings(max_examples=settings().max_examples // 3)
 @given(optimizer=st.sampled_from(list(OPTIMIZERS)), seed=st.integers(0, 2**32 - 1))
-def test_layout_of_a_trained_stack_is_derived_and_every_wrong_statement_refused(
+def test_layout_of_a_trained_stack_is_derived_and_every_wrong_statement_rejected(
     optimizer: str, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
@@ -80,7 +80,7 @@ GOLDEN = {
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("name", GOLDEN)
-def test_golden_layout_is_derived_once_it_is_trained_and_wrong_ones_refused(
+def test_golden_layout_is_derived_once_it_is_trained_and_wrong_ones_rejected(
     name: str, optimizer: str, tmp_path: Path
 ) -> None:
     random = np.random.default_rng(1)

@@ -183,7 +183,7 @@ def bare(config: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", CONTRADICTIONS)
-def test_record_that_contradicts_itself_or_the_variable_is_refused(
+def test_record_that_contradicts_itself_or_the_variable_is_rejected(
     case: str, tmp_path: Path
 ) -> None:
     change, message = CONTRADICTIONS[case]
@@ -205,7 +205,7 @@ def test_record_that_contradicts_itself_or_the_variable_is_refused(
         ({"world_size": 3, "num_sc_per_device": 1}, "its 32 rows do not divide among 3 Sparse"),
     ],
 )
-def test_record_of_the_cores_that_is_not_understood_is_refused(
+def test_record_of_the_cores_that_is_not_understood_is_rejected(
     recorded: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     values = {f"{BAGS}.s.weight": np.ones((32, 8), np.float32)}

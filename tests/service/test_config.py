@@ -44,7 +44,7 @@ def test_settings_are_frozen() -> None:
 
 
 @pytest.mark.parametrize("option", ["--ports-file", "--state-file"])
-def test_output_file_that_is_not_a_file_is_refused_at_start(option: str, tmp_path: Path) -> None:
+def test_output_file_that_is_not_a_file_is_rejected_at_start(option: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, kind in ((tmp_path, "a directory"), (tmp_path / "pipe", "a pipe")):
         done = CliRunner().invoke(command(), [option, str(name)])

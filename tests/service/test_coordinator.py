@@ -134,13 +134,13 @@ def test_version_that_ended_a_process_is_loaded_again_after_growing_pauses_a_few
     for pid in range(1, 5):
         assert service.begin_load(pid, MODEL, 2, FILES).granted
         assert service.worker_ended(pid, "SIGSEGV") == {"model": MODEL, "version": 2}
-        refusal = service.begin_load(9, MODEL, 2, FILES)
-        assert not refusal.granted
-        assert f"process {pid} ended (SIGSEGV) while it loaded this version" in refusal.problem
-        pauses.append(refusal.retry_s)
+        rejection = service.begin_load(9, MODEL, 2, FILES)
+        assert not rejection.granted
+        assert f"process {pid} ended (SIGSEGV) while it loaded this version" in rejection.problem
+        pauses.append(rejection.retry_s)
         assert service.begin_load(9, MODEL, 1, FILES).granted
         service.end_load(9, loaded=True)
-        clock.seconds += min(refusal.retry_s, 1e6)
+        clock.seconds += min(rejection.retry_s, 1e6)
     assert pauses == [60, 120, 240, math.inf]
     assert service.begin_load(9, MODEL, 2, "digest of other files").granted
     service.end_load(9, loaded=True)

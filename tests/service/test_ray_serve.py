@@ -77,11 +77,11 @@ def test_user_config_with_a_wrong_field_names_it(user_config: dict[str, Any], me
 def test_port_is_shared_by_the_replicas_of_one_deployment_alone() -> None:
     port = free_port()
     claim = partial(ray_serve.claim_port, "127.0.0.1", port)
-    refused = pytest.raises(
+    rejected = pytest.raises(
         SettingsError,
         match=f"port {port} of this node is used by a/replicas; set another",
     )
-    with claim("a/replicas"), claim("a/replicas"), refused, claim("b/replicas"):
+    with claim("a/replicas"), claim("a/replicas"), rejected, claim("b/replicas"):
         pass
     with claim("b/replicas"):
         pass

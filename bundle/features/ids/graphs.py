@@ -11,7 +11,7 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
-from bundle.errors import FeatureError, FormatError, UnknownRefused
+from bundle.errors import FeatureError, FormatError, UnknownRejected
 from bundle.features.ids.hashing import no_text
 from bundle.features.ids.operations import OPERATIONS, Attributes, Rejected, flushed
 from bundle.format.fields import Boundaries
@@ -180,7 +180,7 @@ class Graph:
                 predicate = (
                     f"is not in vocabulary {problem.vocabulary!r}, and the model fails on such ids"
                 )
-                raise UnknownRefused(
+                raise UnknownRejected(
                     feature, problem.value, "an id in the vocabulary", predicate
                 ) from problem
             except FeatureError as problem:  # raised by a vocabulary, which does not know the input

@@ -197,7 +197,7 @@ class ArrayRows:
         return self.stored_sums(self._first_read, max(self._first_read, self._end_read))
 
     def damaged(self) -> None:
-        """Returns nothing: a chunk that cannot be decoded is refused when it is read."""
+        """Returns nothing: a chunk that cannot be decoded is rejected when it is read."""
 
     def _check_unchanged(self) -> None:
         check_unchanged(self._stamps)

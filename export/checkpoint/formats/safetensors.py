@@ -103,7 +103,7 @@ def list_safetensors(path: Location) -> Listing:
 
 
 def _check_no_holes(file: Location, tensors: Mapping[str, Any], data_bytes: int) -> None:
-    """Refuses tensors that do not fill the file one behind the other, as safetensors itself does.
+    """Rejects tensors that do not fill the file one behind the other, as safetensors itself does.
 
     No checksum covers the header. Where a name is damaged into another's, one of the two is lost.
     """
@@ -171,7 +171,7 @@ def _tensors_of(file: Location, header: bytes) -> dict[str, Any]:
 
 
 def _check_known(file: Location, described: Any, known: frozenset[str], where: str) -> None:
-    """Refuses keys whose meaning is not known: they may say in which order the rows of tensors lie.
+    """Rejects keys whose meaning is not known: they may say in which order the rows of tensors lie.
 
     Raises:
       CheckpointError: There is one.

@@ -78,7 +78,7 @@ _ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "TensorStorageMetadata": ("properties", "size", "chunks"),
     "_StorageInfo": ("relative_path", "offset", "length", "transform_descriptors"),
 }
-"""Classes of the metadata -> their attributes. Others may hold a layout, so they are refused: a
+"""Classes of the metadata -> their attributes. Others may hold a layout, so they are rejected: a
 program that saves rows in an order of its own adds some, as Megatron adds `mcore_data`.
 """
 _DISTRIBUTED_SUBSTITUTES: dict[str, Any] = {

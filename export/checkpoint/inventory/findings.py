@@ -12,7 +12,7 @@ from export.checkpoint.inventory.specs import (
     Duplicate,
     Inventory,
     Origin,
-    RefusedTable,
+    RejectedTable,
     SlotSpec,
     TableSpec,
 )
@@ -37,14 +37,14 @@ class Findings:
 
     Attributes:
       tables: The tables by name.
-      refused: The tables that cannot be exported.
+      rejected: The tables that cannot be exported.
       slots: The slot variables by key.
       duplicates: The variables that hold a table a second time.
     """
 
     checkpoint: Checkpoint
     tables: dict[str, TableSpec] = field(default_factory=dict)
-    refused: list[RefusedTable] = field(default_factory=list)
+    rejected: list[RejectedTable] = field(default_factory=list)
     slots: dict[str, SlotSpec] = field(default_factory=dict)
     duplicates: list[Duplicate] = field(default_factory=list)
 
@@ -77,14 +77,14 @@ class Findings:
         if (entry := self.checkpoint.entries.get(key)) is not None:
             self.slots[key] = SlotSpec(name, key, of, entry.bytes)
 
-    def refuse(self, name: str, key: str, reason: str, *, is_stack: bool = False) -> None:
+    def reject(self, name: str, key: str, reason: str, *, is_stack: bool = False) -> None:
         """Adds a table, or a stack of tables, that cannot be exported."""
-        self.refused.append(RefusedTable(name, key, reason, is_stack))
+        self.rejected.append(RejectedTable(name, key, reason, is_stack))
 
     def taken(self) -> set[str]:
         """Returns the keys of all variables that a rule has found."""
         tables = {table.key for table in self.tables.values()} | {
-            refused.key for refused in self.refused
+            rejected.key for rejected in self.rejected
         }
         keys = {table.keys.key for table in self.checkpoint.storage.dumped.values()}
         return tables | keys | set(self.slots) | {each.key for each in self.duplicates}
@@ -109,7 +109,7 @@ class Findings:
                 replace(table, slots=tuple(own[table.key])) if own[table.key] else table
                 for table in ordered
             ),
-            refused=tuple(sorted(self.refused, key=lambda refused: refused.name)),
+            rejected=tuple(sorted(self.rejected, key=lambda rejected: rejected.name)),
             slots=tuple(map(self.slots.__getitem__, sorted(self.slots))),
             dense=tuple(
                 entry

@@ -48,11 +48,11 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
         origin: Origin = "TFRS TPUEmbedding" if index in layers else "TPUEmbedding"
         at = graph.paths.get(index, "")
         specs: dict[str, TableSpec] = {}
-        refused = len(found.refused)
+        rejected = len(found.rejected)
         for name, variables in held.items():
             key = graph.nodes[variables["parameters"]].key
             if key in claimed:
-                found.refuse(
+                found.reject(
                     name,
                     key,
                     "another embedding object has the same variable; save the checkpoint anew",
@@ -64,9 +64,9 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
                     found.add_slot(slot, graph.nodes[node].key, key)
             entry = found.checkpoint.entries.get(key)
             if entry is None:
-                found.refuse(name, key, "its variable was not saved; save the checkpoint anew")
+                found.reject(name, key, "its variable was not saved; save the checkpoint anew")
             elif len(entry.shape) != 2:
-                found.refuse(name, key, f"it has the shape {list(entry.shape)}, not [rows, dim]")
+                found.reject(name, key, f"it has the shape {list(entry.shape)}, not [rows, dim]")
             else:
                 specs[name] = table_spec(
                     name, entry, origin, graph.paths.get(variables["parameters"], "")
@@ -74,7 +74,7 @@ def find_embedding_objects(found: Findings, graph: ObjectGraph) -> None:
         if not specs:
             continue
         saved = _saved_layouts(found, graph, index)
-        absent = {each.name for each in found.refused[refused:]}
+        absent = {each.name for each in found.rejected[rejected:]}
         own = _unstacked(specs, saved, found, absent) if saved else specs.values()
         tables += (Found(table, f"{at}.{table.name}") for table in own)
     found.add_tables(tables)
@@ -134,7 +134,7 @@ def _unstacked(
             )
     for name, stack in stacks.items():
         if not members[name]:
-            found.refuse(
+            found.reject(
                 name, stack.key, "the SparseCore layouts do not say which tables this stack holds"
             )
         entry = found.checkpoint.entries[stack.key]
@@ -226,7 +226,7 @@ def find_keras_layers(found: Findings, graph: ObjectGraph) -> None:
         of_model = path.endswith("._embeddings") and not attribute.isdigit()
         short = attribute or "embeddings" if full_name is None or of_model else full_name[1]
         if node.key in adapted:
-            found.refuse(short, node.key, _ADAPTED)
+            found.reject(short, node.key, _ADAPTED)
             continue
         column = full_name is not None and full_name[2] == "embedding_weights"
         origin: Origin = "feature column" if column else "Keras Embedding"

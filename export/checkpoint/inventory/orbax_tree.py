@@ -69,7 +69,7 @@ def find_in_tree(found: Findings) -> None:
         entry = entries[key]
         stack = _stack_of(key, with_slots)
         if stack and len(entry.shape) == 2:
-            found.refuse(stack, key, _SPREAD, is_stack=True)
+            found.reject(stack, key, _SPREAD, is_stack=True)
         elif (origin := _LEAVES.get(_leaf(key))) is not None and may_be_table(entry):
             *path, leaf = _parts(key)
             tables.append(

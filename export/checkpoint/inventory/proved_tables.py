@@ -33,7 +33,7 @@ def derive_tables(
     trained: Mapping[str, TrainedRows],
 ) -> None:
     """Adds the tables of one variable, with the layouts that trained rows prove. A table without
-    trained rows is refused.
+    trained rows is rejected.
 
     Args:
       found: The findings of the rules.
@@ -47,7 +47,7 @@ def derive_tables(
     slots = [slot for slot in found.slots.values() if slot.of == key]
     if not any(name in trained for name in tables):
         for name in tables:
-            found.refuse(name, key, cannot_be_proved(key, has_slots=bool(slots)))
+            found.reject(name, key, cannot_be_proved(key, has_slots=bool(slots)))
         return
     sought = [TableInVariable(name, table.rows) for name, table in tables.items()]
     reader = slot_reader(found.checkpoint, tables.values(), slots)
@@ -55,7 +55,7 @@ def derive_tables(
     proved = prove_layouts(reader, key, starts, sought, trained)
     for name, table in tables.items():
         if name not in proved:
-            found.refuse(name, key, cannot_be_proved(key, has_slots=bool(slots)))
+            found.reject(name, key, cannot_be_proved(key, has_slots=bool(slots)))
             continue
         layout = proved[name].layout
         proof = proved[name].proof

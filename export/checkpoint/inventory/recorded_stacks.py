@@ -17,7 +17,7 @@ from pathlib import Path
 from export.checkpoint.formats.coding import Malformed
 from export.checkpoint.inventory.findings import Findings
 from export.checkpoint.inventory.layout_file import FILE_BYTES_MAX, read_embedding_spec
-from export.checkpoint.inventory.specs import RecordedTable, RefusedTable, StatedTable
+from export.checkpoint.inventory.specs import RecordedTable, RejectedTable, StatedTable
 from export.checkpoint.inventory.stated_tables import state_layouts
 from export.errors import CheckpointError
 
@@ -32,15 +32,15 @@ def find_recorded_stacks(found: Findings) -> None:
       CheckpointError: A layout in the checkpoint is damaged, or contradicts a stack.
     """
     directory = found.checkpoint.prefix
-    if not found.refused or not isinstance(directory, Path):
+    if not found.rejected or not isinstance(directory, Path):
         return
     recorded: dict[str, StatedTable] = {}
     for path in sorted(directory.glob(f"*/{_FILE}")):
-        recorded |= _tables_of(path, found.refused)
+        recorded |= _tables_of(path, found.rejected)
     state_layouts(found, recorded, {})
 
 
-def _tables_of(path: Path, stacks: list[RefusedTable]) -> dict[str, RecordedTable]:
+def _tables_of(path: Path, stacks: list[RejectedTable]) -> dict[str, RecordedTable]:
     """Returns the tables of the stacks that one file describes; their keys are the variables of
     their stacks.
     """

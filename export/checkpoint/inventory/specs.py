@@ -174,7 +174,7 @@ def may_be_table(entry: Entry) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedTable:
+class RejectedTable:
     """A table or a stack that metadata identifies but that cannot be exported, and the reason.
 
     Attributes:
@@ -211,7 +211,7 @@ class Inventory:
       fingerprint: A digest of its index.
       objects: Whether it has an object graph; without one, only names show what a variable is.
       step: The training step; None where it is not recorded.
-      tables, refused: The tables, and the tables that cannot be exported, in the order of their
+      tables, rejected: The tables, and the tables that cannot be exported, in the order of their
         names.
       slots: All variables of the optimizers, including the slot variables of tables.
       dense: Every other variable.
@@ -224,7 +224,7 @@ class Inventory:
     objects: bool
     step: int | None
     tables: tuple[TableSpec, ...]
-    refused: tuple[RefusedTable, ...]
+    rejected: tuple[RejectedTable, ...]
     slots: tuple[SlotSpec, ...]
     dense: tuple[Entry, ...]
     duplicates: tuple[Duplicate, ...] = ()
@@ -254,11 +254,11 @@ class Inventory:
         for table in self.tables:
             if table.name == name:
                 return table
-        for refused in self.refused:
-            if refused.name == name:
+        for rejected in self.rejected:
+            if rejected.name == name:
                 raise NotConvertible(
                     f"table {name!r} in checkpoint {self.checkpoint} cannot be exported: "
-                    f"{refused.reason}"
+                    f"{rejected.reason}"
                 )
         names = [table.name for table in self.tables]
         close = difflib.get_close_matches(name, names[:2000], n=1)

@@ -48,7 +48,7 @@ def state_layouts(
       NotConvertible: A variable is not there, is a slot variable, or cannot hold the table; or
         trained rows do not prove a layout that is to be derived.
     """
-    in_another_order = {refused.key for refused in found.refused} | {
+    in_another_order = {rejected.key for rejected in found.rejected} | {
         table.key for table in found.tables.values() if not isinstance(table.layout, Plain)
     }
     by_key: dict[str, dict[str, StatedTable]] = {}
@@ -59,7 +59,7 @@ def state_layouts(
         if isinstance(table.layout, SparseCore):
             recorded.setdefault(table.key, []).append(table)
     found.tables = {name: table for name, table in found.tables.items() if table.key not in by_key}
-    found.refused = [refused for refused in found.refused if refused.key not in by_key]
+    found.rejected = [rejected for rejected in found.rejected if rejected.key not in by_key]
     for key, tables in by_key.items():
         path = found.paths_by_key.get(key, "")
         if any(table.kind == "derive" for table in tables.values()):
@@ -152,9 +152,9 @@ def _meant(
         )
     if held:
         return held[0]
-    for refused in found.refused:
-        if refused.key == key:
-            raise NotConvertible(f"table {name!r}: {key!r} cannot be exported: {refused.reason}")
+    for rejected in found.rejected:
+        if rejected.key == key:
+            raise NotConvertible(f"table {name!r}: {key!r} cannot be exported: {rejected.reason}")
     entry = _matrix(found, name, key)
     note = partition_note(entry) if found.checkpoint.graph is None else ""
     return table_spec(name, entry, "named", found.paths_by_key.get(key, ""), note=note)

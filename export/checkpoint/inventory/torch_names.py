@@ -56,12 +56,12 @@ def find_in_modules(found: Findings) -> None:
         slot, of = _owner(path, variables)
         found.add_slot(slot, key, of)
 
-    _refuse_quantized(found)
+    _reject_quantized(found)
     sharding = found.checkpoint.storage.sharding
-    refused = found.taken()
+    rejected = found.taken()
     tables = []
     for key, entry in entries.items():
-        if key in states or key in refused or not may_be_table(entry):
+        if key in states or key in rejected or not may_be_table(entry):
             continue
         if sharding is not None and _is_slot(found, key):
             continue
@@ -81,8 +81,8 @@ def find_in_modules(found: Findings) -> None:
     found.add_tables(tables)
 
 
-def _refuse_quantized(found: Findings) -> None:
-    """Refuses tables whose rows TorchRec or FBGEMM quantized, and the variables that scale them."""
+def _reject_quantized(found: Findings) -> None:
+    """Rejects tables whose rows TorchRec or FBGEMM quantized, and the variables that scale them."""
     entries = found.checkpoint.entries
     for key, entry in entries.items():
         match = _TABLE.fullmatch(key)
@@ -91,9 +91,9 @@ def _refuse_quantized(found: Findings) -> None:
         if not scales and not (match is not None and integers):
             continue
         name = match["name"] if match is not None else key.removesuffix(".weight")
-        found.refuse(name, key, _QUANTIZED.format(dtype=entry.dtype))
+        found.reject(name, key, _QUANTIZED.format(dtype=entry.dtype))
         for scale in scales:
-            found.refuse(f"{name}{scale.removeprefix(key)}", scale, f"it scales {name!r}")
+            found.reject(f"{name}{scale.removeprefix(key)}", scale, f"it scales {name!r}")
 
 
 def _is_slot(found: Findings, key: str) -> bool:

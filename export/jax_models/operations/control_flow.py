@@ -24,7 +24,7 @@ def _scan(equation: Equation, *arguments: Value) -> list[Value]:
     sequences = arguments[carry_end:]
     length = params["length"]
     if not isinstance(length, int) or length > STEPS_MAX:
-        raise equation.refused(
+        raise equation.rejected(
             f"a loop of {length} steps; loops of up to {STEPS_MAX} steps have a counterpart"
         )
 
@@ -72,14 +72,14 @@ def _while(equation: Equation, *arguments: Value) -> list[Value]:
             condition.jaxpr, condition.consts, [*condition_consts, *carry]
         )
         if goes_on.known is None:
-            raise equation.refused(
+            raise equation.rejected(
                 "how many steps the loop takes depends on inputs; use jax.lax.fori_loop with a "
                 "fixed number of steps, and jnp.where inside"
             )
         if not goes_on.known:
             return carry
         carry = equation.evaluate(body.jaxpr, body.consts, [*body_consts, *carry])
-    raise equation.refused(f"a loop of more than {STEPS_MAX} steps has no counterpart")
+    raise equation.rejected(f"a loop of more than {STEPS_MAX} steps has no counterpart")
 
 
 def _cond(equation: Equation, index: Value, *arguments: Value) -> list[Any]:

@@ -45,7 +45,7 @@ def _for_booleans(of_booleans: str, of_integers: str) -> Callable[..., Any]:
 def _with_zeros(
     operation: Callable[..., Any], left: Any, right: Any, by_zero: Callable[[Any], Any]
 ) -> Any:
-    """Divides integers as JAX does also where the divisor is 0, which TensorFlow refuses.
+    """Divides integers as JAX does also where the divisor is 0, which TensorFlow rejects.
 
     Args:
       operation: of integers and divisors that are not 0.
@@ -184,7 +184,7 @@ def _reduce_precision(equation: Equation, operand: Value) -> Value:
     if kept == (8, 23):
         return operand
     if kept != (8, 7):
-        raise equation.refused(f"rounds to {kept}; use the dtypes float32 and bfloat16")
+        raise equation.rejected(f"rounds to {kept}; use the dtypes float32 and bfloat16")
     rounded = tf.cast(tf.cast(operand.tensor, tf.bfloat16), equation.dtype)
     return Value(equation.shape, rounded)
 

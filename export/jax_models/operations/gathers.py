@@ -73,13 +73,13 @@ def _outside(equation: Equation) -> Outside:
     if mode in _MOVES_INSIDE["gather"]:
         return "nearest"
     if mode != "FILL_OR_DROP":
-        raise equation.refused(f"mode {mode} of a lookup is not known; {_OTHER_MODES}")
+        raise equation.rejected(f"mode {mode} of a lookup is not known; {_OTHER_MODES}")
     filling = equation.params["fill_value"]
     if filling is None or np.isnan(filling):
         return "nan"
     if filling == 0:
         return "zeros"
-    raise equation.refused(
+    raise equation.rejected(
         f'mode="fill" with fill_value={filling} reads vectors of that number for ids outside of '
         f"the table, which a table of the bundle cannot; {_OTHER_MODES}"
     )
@@ -204,10 +204,10 @@ def _check_slices(equation: Equation, operand: Value, whole: list[int], kept: li
     is_one = all(_equal(sizes[axis], 1) for axis in kept)
     collapses_others = not set(numbers.collapsed_slice_dims).isdisjoint(whole)
     if not is_whole or not is_one or collapses_others:
-        raise equation.refused(f"it reads parts of rows by ids; {_AS_IS}")
+        raise equation.rejected(f"it reads parts of rows by ids; {_AS_IS}")
     batch = numbers.operand_batching_dims
     if numbers.start_indices_batching_dims != tuple(range(len(batch))):
-        raise equation.refused(f"the batch is not the first axis of its indices; {_AS_IS}")
+        raise equation.rejected(f"the batch is not the first axis of its indices; {_AS_IS}")
 
 
 def _transposed(tensor: Any, order: list[int]) -> Any:
@@ -302,7 +302,7 @@ def _scatter(equation: Equation, operand: Value, indices: Value, updates: Value)
         return tf.where(is_inside, replaced, equation.sizes.full(operand))
     rows = _scattered_rows(equation, operand, indices, updates)
     if not _are_distinct(equation, operand, indices):
-        raise equation.refused(
+        raise equation.rejected(
             "ids that may be equal replace rows, and JAX does not say which of them stays; "
             "pass unique_indices=True, or use jnp.where"
         )
@@ -350,10 +350,10 @@ def _scattered_rows(
     first_axes = axes == tuple(range(len(axes))) and numbers.inserted_window_dims == axes
     whole_rows = numbers.update_window_dims == row_axes and not numbers.operand_batching_dims
     if not (first_axes and whole_rows):
-        raise equation.refused("it changes parts of rows; change whole rows of the first axis")
+        raise equation.rejected("it changes parts of rows; change whole rows of the first axis")
     limits = [operand.shape[axis] for axis in axes]
     if not all(is_static(limit) for limit in limits):
-        raise equation.refused("it changes rows of the batch; change an axis of a fixed size")
+        raise equation.rejected("it changes rows of the batch; change an axis of a fixed size")
 
     places, is_inside = _inside(equation, indices, _places(equation, indices), limits)
     if is_inside is None:

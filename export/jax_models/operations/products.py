@@ -55,12 +55,12 @@ def _convolution(equation: Equation, left: Value, right: Value) -> Any:
     spatial = len(left.shape) - 2
     plain = set(params["lhs_dilation"]) <= {1} and params["batch_group_count"] == 1
     if not plain or spatial not in (1, 2) or params["feature_group_count"] != 1:
-        raise equation.refused(
+        raise equation.rejected(
             "only convolutions over one or two axes without groups and without dilation of the "
             "inputs have a counterpart; use nn.Conv with feature_group_count=1"
         )
     if any(size < 0 for pair in params["padding"] for size in pair):
-        raise equation.refused("its padding is negative; slice the inputs instead")
+        raise equation.rejected("its padding is negative; slice the inputs instead")
 
     batch_axis, channel_axis, *spatial_axes = numbers.lhs_spec
     inputs = tf.transpose(equation.sizes.full(left), [batch_axis, *spatial_axes, channel_axis])

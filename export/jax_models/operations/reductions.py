@@ -62,7 +62,7 @@ def _with_last(tensor: Any, axis: int) -> Any:
 def _sort(equation: Equation, *operands: Value) -> list[Any]:
     axis = equation.params["dimension"]
     if equation.params["num_keys"] != 1:
-        raise equation.refused("it sorts by several keys; sort by one key at a time")
+        raise equation.rejected("it sorts by several keys; sort by one key at a time")
     tensors = [equation.sizes.full(operand) for operand in operands]
     if len(tensors) == 1:
         return [tf.sort(tensors[0], axis)]

@@ -98,7 +98,7 @@ def _dynamic_update_slice(equation: Equation, operand: Value, update: Value, *st
     if not axes:
         return equation.sizes.full(update)
     if len(axes) > 1:
-        raise equation.refused(
+        raise equation.rejected(
             "it replaces part of a row of an array; replace whole rows, or use jnp.where"
         )
     (axis,) = axes

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from export.front_end.outside_ids import REJECTING, OutsideIds
+from export.front_end.outside_ids import UNDEFINED, OutsideIds
 from export.graphs.functions import bytes_of
 from export.graphs.internals import current_line, variable_class
 from export.graphs.loading import tf
@@ -63,7 +63,7 @@ def placeholder_class() -> Any:
         """Whether TensorFlow saves and restores it; None: up to `restored_bytes_max`."""
         restored_bytes_max = FIRST_VALUE_BYTES
         first: Any = None
-        outside = REJECTING
+        outside = UNDEFINED
         """What the lookup that is being called does with ids that are no rows; see
         `with_outside_ids`.
         """

@@ -19,7 +19,7 @@ _KERAS_3_VARIABLES = "keras.src.backend.common.variables"
 def children_of(trackable: Any) -> dict[str, Any]:
     """Returns the objects that TensorFlow's checkpoints would hold below one, by their names.
 
-    TensorFlow refuses lists and dicts that no checkpoint can hold, such as a dict with integers as
+    TensorFlow rejects lists and dicts that no checkpoint can hold, such as a dict with integers as
     keys. A file of Keras may hold their layers, so these get the position or the key as a name.
     """
     try:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from export.front_end.outside_ids import REFUSING, REJECTING, OutsideIds
+from export.front_end.outside_ids import REJECTING, UNDEFINED, OutsideIds
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hook_points import KERAS_3_ENCODING, TF_KERAS_ENCODING
 from export.tensorflow_models.frameworks.hooks import Hooks
@@ -41,8 +41,8 @@ def intercept_encodings(hooks: Hooks, answer: Answer) -> None:
             return found if how["output_mode"] != "tf_idf" else found * how["idf_weights"]
 
     # Its layers reject ids beyond their number of tokens; those of Keras 3 leave them out.
-    hooks.replace(TF_KERAS_ENCODING, partial(encode, REFUSING))
-    hooks.replace(KERAS_3_ENCODING, partial(encode, REJECTING))
+    hooks.replace(TF_KERAS_ENCODING, partial(encode, REJECTING))
+    hooks.replace(KERAS_3_ENCODING, partial(encode, UNDEFINED))
 
 
 def _lookup(

@@ -22,7 +22,7 @@ def read_rows(variable: Any, ids: Any, outside: OutsideIds) -> Any:
     """
     count = variable.shape.as_list()[0]
     rows = counted_from_end(ids, count) if outside.from_end else ids
-    if outside.others == "rejected":
+    if outside.others == "undefined":
         return _gathered(variable, rows)
     nearest = _nearest(rows, count)
     vectors = _gathered(variable, nearest)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from export.front_end.outside_ids import REJECTING, OutsideIds
+from export.front_end.outside_ids import UNDEFINED, OutsideIds
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hook_points import KERAS_3_EMBEDDING
 from export.tensorflow_models.frameworks.hooks import Hooks
@@ -47,7 +47,7 @@ def intercept_gathers(hooks: Hooks, answer: Answer, first: Gather, *, early: boo
         lookup = describe_gather(variable, ids)
         found = answer(lookup) if lookup is not None else None
         if lookup is None or found is None:
-            if variable.outside == REJECTING:
+            if variable.outside == UNDEFINED:
                 return None
             return read_rows(variable, ids, variable.outside)
         shaped = (

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from bundle.format import paths
 from bundle.format.manifest import IdRule, Unknown
 from export.errors import NotConvertible
-from export.front_end.outside_ids import REJECTING, OutsideIds
+from export.front_end.outside_ids import UNDEFINED, OutsideIds
 from export.front_end.specs import Combiner, Encoding, FeatureSpec, Keys, Kind, TableFacts
 from export.graphs.loading import tf
 
@@ -71,7 +71,7 @@ class Lookup:
     length: int | None = None
     rule: IdRule | None = None
     unknown: Unknown | None = None
-    outside: OutsideIds = REJECTING
+    outside: OutsideIds = UNDEFINED
     keys: tuple[Keys, ...] = ()
     padding: int | str | None = None
     max_norm: float | None = None
@@ -107,7 +107,7 @@ def of_table(variable: Any, ids: Tensors, **how: Any) -> Lookup:
         "table": facts,
         "variable": variable,
         "ids": (ids,),
-        "outside": getattr(variable, "outside", REJECTING),
+        "outside": getattr(variable, "outside", UNDEFINED),
     }
     return Lookup(**{**by_default, **how})
 

@@ -3,7 +3,7 @@
 A file has a configuration (`.keras`, OrbaxCheckpoint), vocabularies and other files of layers, and
 values that a layer saves without a variable, such as the IDF weights of a TextVectorization. None
 of it is executed, and none of it replaces what the factory says: where the two differ, the export
-is refused.
+is rejected.
 
 Source: Keras 3.15, src/saving/saving_lib.py, src/layers/preprocessing/index_lookup.py.
 """
@@ -120,7 +120,7 @@ class _ArchivedModel:
                 stored = self.checkpoint.read_all(path)
                 if stored.shape != value.shape or not np.array_equal(stored, value):
                     layer, _, name = path.partition("/vars/")
-                    raise self._refusal(
+                    raise self._rejection(
                         f"{self._label(layer)}: {name} is {_summary(stored)} in the file and "
                         f"{_summary(value)} in the model"
                     )
@@ -133,7 +133,7 @@ class _ArchivedModel:
         try:
             built = configuration_of(self.root)
         except Exception as problem:  # the user's classes may raise anything
-            raise self._refusal(
+            raise self._rejection(
                 "the model does not say its configuration, which could be compared with the file: "
                 f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
             ) from problem
@@ -146,11 +146,11 @@ class _ArchivedModel:
         try:
             comparison = compare_configurations(config, built, self._default_of)
         except RecursionError as problem:
-            raise self._refusal("its configuration is nested too deeply") from problem
+            raise self._rejection("its configuration is nested too deeply") from problem
         if comparison.differences:
             count = len(comparison.differences)
             more = f" (the first of {count} differences)" if count > 1 else ""
-            raise self._refusal(f"{comparison.differences[0]}{more}")
+            raise self._rejection(f"{comparison.differences[0]}{more}")
         return comparison
 
     def check_assets(self) -> None:
@@ -166,7 +166,7 @@ class _ArchivedModel:
                 group for group in groups if path.startswith(f"{group}{separator}" if group else "")
             ]
             if not owners:
-                raise self._refusal(f"it holds {path!r}, of a layer that the model lacks")
+                raise self._rejection(f"it holds {path!r}, of a layer that the model lacks")
             owner = max(owners, key=len)
             self._check_asset(path, groups[owner], path[len(owner) :].lstrip(separator))
 
@@ -177,11 +177,11 @@ class _ArchivedModel:
             return
         own = _assets_of(layer).get(name)
         if own is None:
-            raise self._refusal(
+            raise self._rejection(
                 f"it holds {path!r}, and {self._label(group)} of the model saves no {name!r}"
             )
         if self._content(path, len(own)) != own:
-            raise self._refusal(f"{path!r} is not what {self._label(group)} of the model saves")
+            raise self._rejection(f"{path!r} is not what {self._label(group)} of the model saves")
 
     def _check_vocabulary_file(self, path: str, group: str) -> None:
         tokens = [str(token) for token in self.saved.groups[group].get_vocabulary()]
@@ -217,7 +217,7 @@ class _ArchivedModel:
             elif self._says_vocabularies and (
                 vocabulary is None or (VOCABULARY in _assets_of(layer) and id(layer) not in inner)
             ):
-                raise self._refusal(
+                raise self._rejection(
                     f"{self._label(group)}: the file has no vocabulary of it, and the model has one"
                 )
 
@@ -239,11 +239,11 @@ class _ArchivedModel:
         index = next((i for i, (saved, built) in pairs if saved != built), None)
         label = self._label(group)
         if index is None:
-            return self._refusal(
+            return self._rejection(
                 f"{label}: the vocabulary has {_count(stored, own)} entries in the file and "
                 f"{len(own)} in the model"
             )
-        return self._refusal(
+        return self._rejection(
             f"{label}: vocabulary entry {index} is {text_of(stored[index])} in the file and "
             f"{text_of(own[index])} in the model"
         )
@@ -272,7 +272,7 @@ class _ArchivedModel:
             return f"layer {group!r}"
         return f"layer {layer.name!r} ({type(layer).__name__})"
 
-    def _refusal(self, difference: str) -> CheckpointError:
+    def _rejection(self, difference: str) -> CheckpointError:
         return CheckpointError(f"checkpoint {self.checkpoint.prefix}: {difference}. {_REMEDY}")
 
 

@@ -68,7 +68,7 @@ def _never_restored(
     # says.
     bytes_max = max(bytes_max, FIRST_VALUE_BYTES)
     other_tables = {table.key for table in inventory.tables}
-    other_tables |= {refused.key for refused in inventory.refused}
+    other_tables |= {rejected.key for rejected in inventory.rejected}
     other_tables |= {duplicate.key for duplicate in inventory.duplicates}
     too_large = {
         key

@@ -61,14 +61,14 @@ def outside_ids_of(lookup: Lookup) -> OutsideIds:
     """Returns what a lookup inside a tower does with ids that are no rows.
 
     Ids that callers send read what they would if the table were extracted: zeros where the model
-    defines nothing, and those that would read NaN are refused before. Ids that the model computes
+    defines nothing, and those that would read NaN are rejected before. Ids that the model computes
     read what they do in the model.
     """
     outside = lookup.outside
-    if lookup.feature is not None and outside.others == "rejected":
+    if lookup.feature is not None and outside.others == "undefined":
         return outside._replace(others="zeros")
     if lookup.feature is not None and outside.others == "nan":
-        return outside._replace(others="rejected")
+        return outside._replace(others="undefined")
     return outside
 
 

@@ -6,7 +6,7 @@ weights, which are compared here, but for the numbers of layers that the user di
 the code makes two layers of one shape in another order than it did in training, only names show it.
 
 What Keras would convert while it loads, it writes as it is used now, too: files of Keras 1 and
-weights of CuDNNLSTM and CuDNNGRU are refused.
+weights of CuDNNLSTM and CuDNNGRU are rejected.
 
 Source: tf-keras 2.20, src/saving/legacy/hdf5_format.py (`load_weights_from_hdf5_group`,
 `preprocess_weights_for_loading`); Keras 3.15, src/legacy/saving/legacy_h5_format.py.
@@ -170,7 +170,7 @@ class _OrderedModel:
         version = self.checkpoint.storage.keras_version
         written = version.partition(".")[0]
         if written in ("", "1"):
-            raise self._refusal(
+            raise self._rejection(
                 "it was saved by Keras 1, whose weights Keras 2 converts, or does not say by which "
                 "version (attribute keras_version): load the file with Keras 2, and save it anew"
             )
@@ -178,7 +178,7 @@ class _OrderedModel:
         if written != built:
             library = "keras" if written == "3" else "tf_keras"
             value = "0" if written == "3" else "1"
-            raise self._refusal(
+            raise self._rejection(
                 f"it was saved by Keras {version}, and the model is of Keras {built}, whose layers "
                 f"may compute something else: set {LEGACY_KERAS}={value} in the environment of "
                 f"rowcast-export, so that tf.keras is Keras {written}, or let the model import "
@@ -193,14 +193,14 @@ class _OrderedModel:
         """
         for number, (saved, built) in enumerate(zip_longest(self._saved, layers)):
             if saved is None:
-                raise self._refusal(
+                raise self._rejection(
                     f"layers with weights: {len(self._saved)} in the file, {len(layers)} in the "
                     f"model; the file lacks {self._label(built)}{_line(built)}. {_OTHER_CODE}"
                 )
             if built is None or self._comparable(saved.name) != self._comparable(built.layer.name):
-                self._refuse_layer(number, saved, built, len(layers))
+                self._reject_layer(number, saved, built, len(layers))
 
-    def _refuse_layer(
+    def _reject_layer(
         self, number: int, saved: OrderedLayer, built: LayerWeights | None, count: int
     ) -> None:
         name = self._comparable(saved.name)
@@ -210,16 +210,16 @@ class _OrderedModel:
             if not layer.variables and self._comparable(layer.layer.name) == name
         ]
         if unbuilt and count < len(self._saved):
-            raise self._refusal(
+            raise self._rejection(
                 f"it has weights of layer {saved.name!r}, and {self._label(unbuilt[0])} of the "
                 "model has made none: call the model once in the factory, as training does"
             )
         if built is None:
-            raise self._refusal(
+            raise self._rejection(
                 f"layers with weights: {len(self._saved)} in the file, {count} in the model; the "
                 f"model lacks {saved.name!r}. {_OTHER_CODE}"
             )
-        raise self._refusal(
+        raise self._rejection(
             f"layer {number} of those with weights is {saved.name!r} in the file and "
             f"{self._label(built)} in the model{_line(built)}. Layers must be in the order of "
             "training; if it is the same layer, give it its name: "
@@ -234,7 +234,7 @@ class _OrderedModel:
         """
         entries = self.checkpoint.entries
         if len(saved.weights) != len(built.variables):
-            raise self._refusal(
+            raise self._rejection(
                 f"{self._label(built)} has {len(saved.weights)} weights in the file "
                 f"({_listed(saved.weights)}) and {len(built.variables)} in the model "
                 f"({_listed(built.names)}){_line(built)}. {_OTHER_CODE}"
@@ -244,7 +244,7 @@ class _OrderedModel:
             shape = list(entries[key].shape)
             expected = variable.shape.as_list()
             if shape != expected or not self._is_same_weight(built, name, own):
-                raise self._refusal(
+                raise self._rejection(
                     f"{self._label(built)}, weight {number}: {_plain(name)} {shape} in the file, "
                     f"and {_plain(own)} {expected} in the model"
                     f"{at_line(line_of_variable(variable))}. {_remedy(built, shape == expected)}"
@@ -262,7 +262,7 @@ class _OrderedModel:
         for variable, place in places:
             known = first.setdefault(id(variable), place)
             if known is not place and not self._equal(known.key, place.key):
-                raise self._refusal(
+                raise self._rejection(
                     f"{known.key} and {place.key} have different values, and are one variable of "
                     "the model: two layers share it in the factory, which did not in training"
                 )
@@ -326,7 +326,7 @@ class _OrderedModel:
             return "the model itself"
         return f"layer {built.layer.name!r} ({type(built.layer).__name__})"
 
-    def _refusal(self, difference: str) -> CheckpointError:
+    def _rejection(self, difference: str) -> CheckpointError:
         return CheckpointError(f"checkpoint {self.checkpoint.prefix}: {difference}")
 
 

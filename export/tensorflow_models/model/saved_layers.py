@@ -170,11 +170,11 @@ def _compare_vocabulary(checkpoint: Checkpoint, layer: Any, vocabulary: list[Any
     own = [str(token) for token in layer.get_vocabulary(include_special_tokens=False)]
     whole = [str(token) for token in layer.get_vocabulary()]
     if stored not in (own, whole):
-        _refuse_vocabulary(checkpoint, layer, stored, own)
+        _reject_vocabulary(checkpoint, layer, stored, own)
     return ""
 
 
-def _refuse_vocabulary(
+def _reject_vocabulary(
     checkpoint: Checkpoint, layer: Any, stored: list[str], own: list[str]
 ) -> None:
     size = max(len(stored), len(own))

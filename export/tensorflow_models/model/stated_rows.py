@@ -132,6 +132,6 @@ def _row_count(
         raise UsageError(
             f"{how}; an unknown id, which reads zeros, is no number: state the row that unknown "
             f'ids had in training, as features.{name}.unknown = {{ rule = "row", row = N }}, or '
-            'refuse them by { rule = "refuse" }'
+            'reject them by { rule = "refuse" }'
         )
     return count

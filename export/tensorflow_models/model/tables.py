@@ -146,7 +146,7 @@ def _by_name(found: Inventory, spec: TableFacts, variable: Any, trained: Trained
             f"table {spec.name!r} is {spec.config_name!r} of the model ({line}), which is not in "
             "checkpoint "
             f"{found.checkpoint}; the model code is not the one that was saved, or its variable "
-            f"has another place there: name it as tables.{spec.name}.key{_refused(found)}"
+            f"has another place there: name it as tables.{spec.name}.key{_rejected(found)}"
         )
     try:
         return found.table(spec.config_name).name
@@ -157,9 +157,11 @@ def _by_name(found: Inventory, spec: TableFacts, variable: Any, trained: Trained
         ) from problem
 
 
-def _refused(found: Inventory) -> str:
+def _rejected(found: Inventory) -> str:
     """Returns what else may hold a table that was not found."""
-    return "".join(f"; or it is in {refused.key!r}: {refused.reason}" for refused in found.refused)
+    return "".join(
+        f"; or it is in {rejected.key!r}: {rejected.reason}" for rejected in found.rejected
+    )
 
 
 def _is_mod(variable: Any, checkpoint: Checkpoint, key: str) -> bool:

@@ -317,10 +317,10 @@ def _limits(lookups: Collection[Lookup]) -> dict[str, Any]:
     """
     if not lookups:
         return {}
-    refusing = [each for each in lookups if each.outside.others == "nan"]
+    rejecting = [each for each in lookups if each.outside.others == "nan"]
     outside = {outside_ids_of(each).others for each in lookups}
-    if refusing:
-        lookups = refusing
+    if rejecting:
+        lookups = rejecting
         other_ids = "refuse"
     else:
         other_ids = "zeros" if "zeros" in outside else "nearest"

@@ -16,7 +16,7 @@ from typing import Any
 
 from export.checkpoint.formats.object_graph import ObjectGraph
 from export.checkpoint.inventory.name_tables import is_partitioned
-from export.checkpoint.left_out import left_out_siblings, refuse_left_out
+from export.checkpoint.left_out import left_out_siblings, reject_left_out
 from export.checkpoint.reader import Checkpoint
 from export.checkpoint.variables import is_wider_integer
 from export.errors import CheckpointError
@@ -291,7 +291,7 @@ class TrainedModel:
         checkpoint = self.checkpoint
         if holds_lists(checkpoint):
             return ()  # Each position was compared; what lies beside the lists is the optimizer's.
-        refuse_left_out(checkpoint, self._left_out(dense))
+        reject_left_out(checkpoint, self._left_out(dense))
         found = {key for key in dense if len(checkpoint.entries[key].shape) > 1}
         if isinstance(self.root, NamedGraph) or checkpoint.graph is None:
             # Averages are stored beside their variables.

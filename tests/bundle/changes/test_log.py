@@ -70,7 +70,7 @@ def test_zeros_behind_the_last_record_are_cut_off(tmp_path: Path) -> None:
     assert payloads_of(path) == [*PAYLOADS, b"next"]
 
 
-def test_any_flipped_bit_is_refused_and_recovery_keeps_the_other_records(tmp_path: Path) -> None:
+def test_any_flipped_bit_is_rejected_and_recovery_keeps_the_other_records(tmp_path: Path) -> None:
     whole = written(tmp_path / "whole.log")
     path = tmp_path / "changes.log"
     for position in range(len(change_log.MAGIC), len(whole)):
@@ -142,7 +142,7 @@ def test_a_long_log_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (None, "is the change log of model 'movies'; that of 'books' was expected"),
     ],
 )
-def test_files_that_are_no_log_of_the_model_are_refused(
+def test_files_that_are_no_log_of_the_model_are_rejected(
     tmp_path: Path, content: bytes | None, message: str
 ) -> None:
     path = tmp_path / "changes.log"
@@ -163,7 +163,7 @@ def test_payloads_that_a_record_cannot_hold_are_rejected(tmp_path: Path) -> None
         append(log, b"")
 
 
-def test_what_a_full_disk_refuses_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+def test_what_a_full_disk_rejects_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "changes.log"
     before = written(path)
     outcome = _in_child(writers.append_with_little_room, path)

@@ -102,7 +102,7 @@ def prefixed(head_bytes: int = HEAD_BYTES, schema_bytes: int = SCHEMA_BYTES) -> 
         pytest.param(b"\0" * 200, id="of zeros"),
     ],
 )
-def test_a_payload_that_holds_no_change_is_refused_alone_and_among_others(payload: bytes) -> None:
+def test_a_payload_that_holds_no_change_is_rejected_alone_and_among_others(payload: bytes) -> None:
     with pytest.raises(FormatError, match="no change that this release reads"):
         decode(payload)
     records = [(1, PAYLOAD), (2, payload), (3, PAYLOAD)]

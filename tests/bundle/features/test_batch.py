@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.errors import FeatureError, UnknownRefused
+from bundle.errors import FeatureError, UnknownRejected
 from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader, Place
 from bundle.format import manifest as entries
@@ -82,7 +82,7 @@ def test_write_of_several_features_fills_their_columns_from_ids_alone(tmp_path: 
 
     with pytest.raises(FeatureError, match="'f3': 2 values for 3 examples"):
         reader.write([place], sent | {"f3": Column(np.arange(2))}, 3)
-    with pytest.raises(UnknownRefused, match="id 9 is not in table 't2'"):
+    with pytest.raises(UnknownRejected, match="id 9 is not in table 't2'"):
         reader.write([place], sent | {"f2": Column(np.array([0, 9, 3]))}, 3)
     with pytest.raises(FeatureError, match="'mood': nan is not finite"):
         reader.write([place], sent | {"mood": Column(np.full(6, np.nan, np.float32))}, 3)
@@ -130,13 +130,13 @@ def test_features_of_one_input_each_apply_their_own_rule(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_ids_beyond_int32_are_refused_and_never_wrap(tmp_path: Path, many: bool) -> None:
-    refuse = entries.Unknown(rule="refuse")
+def test_ids_beyond_int32_are_rejected_and_never_wrap(tmp_path: Path, many: bool) -> None:
+    reject = entries.Unknown(rule="refuse")
     one = entries.EmbeddedFeature(
-        kind="single", table="t", role="context", inputs=("id",), unknown=refuse
+        kind="single", table="t", role="context", inputs=("id",), unknown=reject
     )
     names = [f"id@{number}" for number in range(40 if many else 1)]
     reader = open_reader(tmp_path, **dict.fromkeys(names, one))
     for wrapped in (1 << 32, (1 << 32) + 3, 1 << 40, -(1 << 32) + 3, -1):
-        with pytest.raises(UnknownRefused, match=f"'id': id {wrapped} is not in table 't'"):
+        with pytest.raises(UnknownRejected, match=f"'id': id {wrapped} is not in table 't'"):
             reader.activations(names, {"id": column(3, wrapped)}, 2)

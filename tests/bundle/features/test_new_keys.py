@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bundle.errors import RowOutOfRange, UnknownRefused
+from bundle.errors import RowOutOfRange, UnknownRejected
 from bundle.features.columns import Column
 from bundle.features.reader import FeatureReader
 from bundle.features.sources import FetchedRows, RemoteTable, remote_tables
@@ -229,7 +229,7 @@ def assert_equal(activations: Any, expected: FeatureReader, columns: Mapping[str
         np.testing.assert_array_equal(values, activation.values.view(np.uint32), err_msg=name)
 
 
-def test_a_feature_that_refuses_unknown_ids_takes_a_key_from_the_state_that_has_it(
+def test_a_feature_that_rejects_unknown_ids_takes_a_key_from_the_state_that_has_it(
     tmp_path: Path,
 ) -> None:
     with KeyIndexWriter(tmp_path / "k") as writer:
@@ -243,7 +243,7 @@ def test_a_feature_that_refuses_unknown_ids_takes_a_key_from_the_state_that_has_
     state.change("t", [5], np.full((1, DIM), 2, np.float32))
     view = reader.with_changes({"t": state.rows["t"]}, {"t": state.keys["t"]})
     for ids in (np.array([5]), np.array(["5"], object)):
-        with pytest.raises(UnknownRefused, match="id 5 is not in table"):
+        with pytest.raises(UnknownRejected, match="id 5 is not in table"):
             reader.activations(["f"], {"single_input": Column(ids)}, 1)
         vectors = view.activations(["f"], {"single_input": Column(ids)}, 1)["f"].values
         assert vectors.tolist() == [[2.0] * DIM]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bundle.errors import DigestMismatch, FeatureError, FormatError, UnknownRefused
+from bundle.errors import DigestMismatch, FeatureError, FormatError, UnknownRejected
 from bundle.features.columns import Activation, Column, Place
 from bundle.features.reader import FeatureReader, open_features
 from bundle.format.manifest import (
@@ -75,7 +75,7 @@ def test_negative_rows_count_from_the_end_if_the_feature_requires_it(
     assert activation.unknown == 2
 
 
-def test_unknown_id_that_is_refused_is_named_with_its_own_table(reader: FeatureReader) -> None:
+def test_unknown_id_that_is_rejected_is_named_with_its_own_table(reader: FeatureReader) -> None:
     both = ["user", "strict"]  # 24 is a row of the users' table only
     assert (
         reader.activations(both, {"user": column(24, 49), "strict": column(0, 1)}, 2)[
@@ -83,7 +83,7 @@ def test_unknown_id_that_is_refused_is_named_with_its_own_table(reader: FeatureR
         ].unknown
         == 0
     )
-    with pytest.raises(UnknownRefused, match=r"'strict'.*24.*'hours'") as problem:
+    with pytest.raises(UnknownRejected, match=r"'strict'.*24.*'hours'") as problem:
         reader.activations(both, {"user": column(24, 49), "strict": column(0, 24)}, 2)
     assert problem.value.feature == "strict"
 
@@ -275,7 +275,7 @@ def test_activation_of_no_examples_is_empty(reader: FeatureReader) -> None:
         ),
     ],
 )
-def test_default_that_does_not_fit_is_refused_when_opened(
+def test_default_that_does_not_fit_is_rejected_when_opened(
     reader: FeatureReader, told: dict[str, Any]
 ) -> None:
     model = DenseFeature if told["kind"] == "dense" else EmbeddedFeature

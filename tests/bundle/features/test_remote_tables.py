@@ -29,7 +29,7 @@ ELSEWHERE = Unknown(rule="row", row=5)
 FEATURES: dict[str, EmbeddedFeature] = {
     "single": EmbeddedFeature(kind="single", table="t", role="context", unknown=ELSEWHERE),
     "zeros": EmbeddedFeature(kind="single", table="t", role="context"),
-    "refusing": EmbeddedFeature(
+    "rejecting": EmbeddedFeature(
         kind="single", table="t", role="context", unknown=Unknown(rule="refuse")
     ),
     "mean": EmbeddedFeature(
@@ -95,7 +95,7 @@ def sent(singles: list[int], bags: list[list[int]]) -> dict[str, Column]:
     known = Column(np.array(singles).clip(0, ROWS - 1))
     return {
         **dict.fromkeys(("single", "zeros"), column),
-        "refusing": known,
+        "rejecting": known,
         "mean": bag(bags),
         "sum": bag(bags, weights=True),
         "sequence": bag(bags),
@@ -132,7 +132,7 @@ def test_lost_rows_are_read_as_those_of_unknown_ids(
             return [without(each) for each in value]
         return -9 if value in lost else value
 
-    names = [name for name in FEATURES if name != "refusing"]
+    names = [name for name in FEATURES if name != "rejecting"]
     columns = sent(singles, bags)
     reader = remote()
     found = reader.activations(
@@ -145,14 +145,14 @@ def test_lost_rows_are_read_as_those_of_unknown_ids(
         assert found[name].values.tobytes() == expected[name].values.tobytes(), name
 
 
-def test_lost_rows_of_a_feature_that_refuses_unknown_ids_are_unavailable(
+def test_lost_rows_of_a_feature_that_rejects_unknown_ids_are_unavailable(
     tables: dict[str, TableReader],
 ) -> None:
-    columns = {"refusing": Column(np.array([3, 40]))}
+    columns = {"rejecting": Column(np.array([3, 40]))}
     reader = remote()
-    found = fetched(tables, reader.wanted(["refusing"], columns, 2), frozenset({40}))
+    found = fetched(tables, reader.wanted(["rejecting"], columns, 2), frozenset({40}))
     with pytest.raises(RowUnavailable, match="id 40 is unavailable"):
-        reader.activations(["refusing"], columns, 2, found)
+        reader.activations(["rejecting"], columns, 2, found)
 
 
 def test_arrays_of_towers_are_filled_from_fetched_rows(

@@ -63,7 +63,7 @@ def test_indicators_are_written_side_by_side(reader: FeatureReader) -> None:
     assert out.tolist() == [[0, 1, 0, 0, 0, 1, 9], [0, 0, 0, 1, 0, 0, 9]]
 
 
-def test_place_of_an_example_with_another_number_of_values_is_refused(
+def test_place_of_an_example_with_another_number_of_values_is_rejected(
     reader: FeatureReader,
 ) -> None:
     assert reader.activation("second", {}, 1).values.tolist() == [[0, 1, 0]]

@@ -22,7 +22,7 @@ def test_crc32c_of_known_strings_equals_the_published_values() -> None:
     assert crc32c(b"") == 0
 
 
-def test_crc32c_of_a_strided_array_is_refused() -> None:
+def test_crc32c_of_a_strided_array_is_rejected() -> None:
     with pytest.raises(ValueError, match="contiguous"):
         crc32c(np.arange(10)[::2])
 

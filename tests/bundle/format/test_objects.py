@@ -69,7 +69,7 @@ def test_object_map_of_format_1_has_an_object_for_each_file() -> None:
         (b"{", b"[", "no JSON"),
     ],
 )
-def test_object_map_that_breaks_the_format_is_refused(old: bytes, new: bytes, told: str) -> None:
+def test_object_map_that_breaks_the_format_is_rejected(old: bytes, new: bytes, told: str) -> None:
     assert old in MAP.dump()
     with pytest.raises(FormatError, match=told):
         parse(MAP.dump().replace(old, new, 1))

@@ -65,7 +65,7 @@ def test_offsets_outside_the_rows_are_rejected(offsets: list[int]) -> None:
         ROWS.bags(WANTED, np.array(offsets, np.int64), "sum", None, None)
 
 
-def test_weights_and_combiner_that_do_not_fit_are_refused() -> None:
+def test_weights_and_combiner_that_do_not_fit_are_rejected() -> None:
     with pytest.raises(ValueError, match="weights"):
         ROWS.bags(WANTED, np.array([0, 2]), "sum", np.ones(3, np.float32), None)
     with pytest.raises(ValueError, match="max"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bundle.errors import OutputRefused
+from bundle.errors import OutputRejected
 from bundle.storage.output_file import OutputFile
 
 
@@ -88,7 +88,7 @@ MAKERS = [_directory, _pipe, _socket, _device]
 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("linked", [False, True])
-def test_what_is_not_a_file_is_refused_by_its_name(
+def test_what_is_not_a_file_is_rejected_by_its_name(
     tmp_path: Path, make: Callable[[Path], None], linked: bool
 ) -> None:
     make(tmp_path / "it")
@@ -97,7 +97,7 @@ def test_what_is_not_a_file_is_refused_by_its_name(
         (tmp_path / "link").symlink_to("it")
         name = "link"
     kind = make.__name__.removeprefix("_")
-    with pytest.raises(OutputRefused, match=f"{name} is a {kind}, .*name a file"):
+    with pytest.raises(OutputRejected, match=f"{name} is a {kind}, .*name a file"):
         OutputFile(tmp_path / name)
 
 
@@ -108,32 +108,32 @@ def test_what_appears_while_a_program_computes_is_not_replaced(
     output = OutputFile(tmp_path / "it")
     make(tmp_path / "it")
     mode = (tmp_path / "it").lstat().st_mode
-    with pytest.raises(OutputRefused):
+    with pytest.raises(OutputRejected):
         output.write(b"new")
     assert (tmp_path / "it").lstat().st_mode == mode
     assert names(tmp_path) == ["it"]
 
 
-def test_pipe_behind_a_descriptor_is_refused() -> None:
+def test_pipe_behind_a_descriptor_is_rejected() -> None:
     reader, writer = os.pipe()
     try:
-        with pytest.raises(OutputRefused, match="is a pipe"):
+        with pytest.raises(OutputRejected, match="is a pipe"):
             OutputFile(Path(f"/dev/fd/{writer}"))
     finally:
         os.close(reader)
         os.close(writer)
 
 
-def test_file_that_was_removed_is_refused(tmp_path: Path) -> None:
+def test_file_that_was_removed_is_rejected(tmp_path: Path) -> None:
     with (tmp_path / "gone").open("wb") as file:
         (tmp_path / "gone").unlink()
-        with pytest.raises(OutputRefused, match="was removed"):
+        with pytest.raises(OutputRejected, match="was removed"):
             OutputFile(Path(f"/dev/fd/{file.fileno()}"))
     assert names(tmp_path) == []
 
 
-def test_dash_is_refused() -> None:
-    with pytest.raises(OutputRefused, match="nothing is written to standard output"):
+def test_dash_is_rejected() -> None:
+    with pytest.raises(OutputRejected, match="nothing is written to standard output"):
         OutputFile(Path("-"))
 
 

@@ -149,12 +149,12 @@ def test_store_read_of_an_unknown_feature_or_position_raises(tmp_path: Path) -> 
 
 
 THREE = np.arange(3)
-ATTRIBUTES_REFUSED = (
+ATTRIBUTES_REJECTED = (
     *(pa.array([0, 1, 2], dtype) for dtype in (pa.timestamp("us"), pa.date32())),
     *(pa.array(values) for values in ([b"a", b"b", b"c"], [[1], [2], [3]], [{"a": 1}] * 3, [1, 2])),
     *(pa.array([1 << 63] * 3, pa.uint64()), pa.array([float("inf"), 1.0, 2.0]), pa.nulls(3)),
 )
-FEATURES_REFUSED = (
+FEATURES_REJECTED = (
     *(
         Column(np.arange(4)),
         Column(np.arange(2)),
@@ -175,8 +175,8 @@ FEATURES_REFUSED = (
         (objects("a", None, "c"), {}, {}, "None is no id"),
         (np.array([1.0, 2.0, 3.0]), {}, {}, "1.0 is no id"),
         (np.array([True, False, True]), {}, {}, "True is no id"),
-        *((IDS, {}, {"when": values}, "'when'") for values in ATTRIBUTES_REFUSED),
-        *((IDS, {"f": column}, {}, "'f'") for column in FEATURES_REFUSED),
+        *((IDS, {}, {"when": values}, "'when'") for values in ATTRIBUTES_REJECTED),
+        *((IDS, {"f": column}, {}, "'f'") for column in FEATURES_REJECTED),
     ],
 )
 def test_write_store_of_an_unsupported_value_names_it_and_writes_nothing(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bundle.errors import BundleError, RowOutOfRange, VectorRefused
+from bundle.errors import BundleError, RowOutOfRange, VectorRejected
 from bundle.format.tables import TableDtype
 from bundle.tables import changed_rows, row_file
 from bundle.tables.changed_rows import ChangedRows, rounded
@@ -146,7 +146,7 @@ def test_a_file_with_rows_that_did_not_change_is_not_read(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_a_damaged_file_of_rows_is_refused(tmp_path: Path, dtype: TableDtype) -> None:
+def test_a_damaged_file_of_rows_is_rejected(tmp_path: Path, dtype: TableDtype) -> None:
     state = ChangedRows.none(DIM).with_rows(np.arange(9), rounded(floats()[:9], dtype))
     path = tmp_path / "rows"
     write_row_file(path, "t", dtype, state.rows, DIM, state.vectors_of)
@@ -269,12 +269,12 @@ def test_states_that_several_threads_make_of_one_have_the_vectors_of_each() -> N
         ("bfloat16", 3.4e38, r"3.4e\+38 in column 1; a number that bfloat16 holds was"),
     ],
 )
-def test_value_that_the_table_cannot_hold_is_refused_with_its_vector(
+def test_value_that_the_table_cannot_hold_is_rejected_with_its_vector(
     dtype: str, value: float, problem: str
 ) -> None:
     vectors = floats()[:4]
     vectors[2, 1] = value
-    with pytest.raises(VectorRefused, match=f"vector 2: {problem}") as raised:
+    with pytest.raises(VectorRejected, match=f"vector 2: {problem}") as raised:
         rounded(vectors, dtype)
     assert raised.value.position == 2
 

@@ -32,7 +32,7 @@ TABLE = np.arange(222, dtype=np.float32).reshape(37, 6)
         ),
     ],
 )
-def test_table_whose_slices_overlap_or_leave_a_gap_is_refused_with_the_place(
+def test_table_whose_slices_overlap_or_leave_a_gap_is_rejected_with_the_place(
     tmp_path: Path, boxes: Any, told: str
 ) -> None:
     write_bundle(tmp_path / "c", {"t/embeddings": TABLE}, boxes={"t/embeddings": boxes})

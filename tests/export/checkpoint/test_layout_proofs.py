@@ -62,7 +62,7 @@ def derived(checkpoint: Path, trained: Ids, **rows: int) -> Inventory:
     return recognise(open_checkpoint(checkpoint), Statements(layouts=layouts), trained)
 
 
-def refused(checkpoint: Path, trained: Ids, **rows: int) -> str:
+def rejected(checkpoint: Path, trained: Ids, **rows: int) -> str:
     with pytest.raises(NotConvertible) as failure:
         derived(checkpoint, trained, **rows).table(next(iter(rows)))
     return str(failure.value)
@@ -83,7 +83,7 @@ def test_counts_tell_the_layout_where_training_read_every_row(
     assert table.proof.correlation is not None
     assert table.proof.correlation > 0.8
     assert "and their counts correlate by 0." in table.note
-    message = refused(tmp_path, {"t": ids(range(256))}, t=256)
+    message = rejected(tmp_path, {"t": ids(range(256))}, t=256)
     assert "table 't': more than one layout explains the ids of training (ids.txt)" in message
     assert "(100% of all rows were trained)" in message
 
@@ -91,7 +91,7 @@ def test_counts_tell_the_layout_where_training_read_every_row(
 def test_counts_tell_nothing_if_the_optimizer_keeps_no_accumulators(tmp_path: Path) -> None:
     counts = np.random.default_rng(4).zipf(1.5, 256).clip(1, 50)
     write_stack(tmp_path, trained_table(counts, "momentum"), optimizer="momentum")
-    message = refused(tmp_path, {"t": ids(range(256), counts)}, t=256)
+    message = rejected(tmp_path, {"t": ids(range(256), counts)}, t=256)
     assert "the optimizer keeps no accumulators (Momentum)" in message
 
 
@@ -208,7 +208,7 @@ def test_ids_that_cannot_be_those_of_training_are_rejected(case: str, tmp_path: 
     table = trained_table(counts)
     write_stack(tmp_path, table)
     wrong, message = BAD_IDS[case]
-    assert message in refused(tmp_path, {"t": wrong(table)}, t=200)
+    assert message in rejected(tmp_path, {"t": wrong(table)}, t=200)
 
 
 def test_ids_that_read_the_row_after_their_own_contradict_a_table_in_order(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_slot_variables_that_were_reset_prove_nothing(tmp_path: Path) -> None:
     table = trained_table(some(200, 0.4))
     reset = np.full((256, DIM), 0.1, np.float32)
     write_stack(tmp_path, table, slots={"stack/Adagrad": reset})
-    assert refused(tmp_path, {"t": ids(table.trained)}, t=200) == (
+    assert rejected(tmp_path, {"t": ids(table.trained)}, t=200) == (
         "verify.trained_ids: all 256 rows that were read of the slot variables of 'stack' "
         "(Adagrad) have one value, as if the optimizer had been reset: nothing shows which rows "
         "training read; name a checkpoint with the optimizer's state, or leave the trained ids out"
@@ -242,8 +242,8 @@ def test_checkpoint_without_slot_variables_proves_nothing(tmp_path: Path) -> Non
         "outputs (verify.expected)"
     )
     trained = {"t": ids(table.trained)}
-    assert message in refused(tmp_path, trained, t=200)
-    assert message in refused(tmp_path, {}, t=200)
+    assert message in rejected(tmp_path, trained, t=200)
+    assert message in rejected(tmp_path, {}, t=200)
     stated = {"t": StatedTable(key="stack", kind="sparse_core", rows=200, dim=DIM, cores=8)}
     with pytest.raises(NotConvertible) as failure:
         recognise(open_checkpoint(tmp_path), Statements(layouts=stated), trained)
@@ -299,5 +299,5 @@ def test_a_statement_that_ids_do_not_decide_is_neither_proved_nor_contradicted(
         assert table.proof is not None
         assert not table.proof.decisive
         assert table.note.endswith("reaches 64, which does not decide it")
-    message = refused(tmp_path, {"t": ids(range(64))}, t=256)
+    message = rejected(tmp_path, {"t": ids(range(64))}, t=256)
     assert "64 of 64 read rows that training changed by 8 cores" in message

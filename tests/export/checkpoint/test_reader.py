@@ -48,7 +48,7 @@ VALUES = np.random.default_rng(0).standard_normal((ROWS, DIM)).astype(np.float32
         ],  # as many rows as there are, some twice and some not at all
     ],
 )
-def test_read_slices_with_a_gap_or_overlap_are_refused(tmp_path: Path, boxes: Any) -> None:
+def test_read_slices_with_a_gap_or_overlap_are_rejected(tmp_path: Path, boxes: Any) -> None:
     write_bundle(tmp_path / "c", {"v": VALUES}, boxes={"v": boxes})
     checkpoint = open_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match="overlap or leave a gap"):

@@ -139,7 +139,7 @@ def test_files_are_closed_at_the_end(tmp_path: Path) -> None:
     assert not are_open()
 
 
-def test_slices_that_overlap_in_the_rows_are_refused(tmp_path: Path) -> None:
+def test_slices_that_overlap_in_the_rows_are_rejected(tmp_path: Path) -> None:
     slices = slices_in(tmp_path / "data", [(0, 0, 10, DIM), (9, 0, 28, DIM)])
     with pytest.raises(SlicesOverlap):
         opened(slices)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from export.checkpoint.reader import open_checkpoint
-from tests.export.commands import Command, refused
+from tests.export.commands import Command, rejected
 from tests.export.movies_job import (
     Recipe,
     changed,
@@ -85,4 +85,4 @@ def test_bit_flip_in_a_stored_variable_exits_3_and_names_it(
     )
     flipped(tmp_path / DATA, (tmp_path / DATA).read_bytes().index(held) + 5)
     project = write_project(tmp_path, changed(recipe, "checkpoint.path", "ckpt-3"))
-    refused(command, project, 3, variable.rpartition("/")[2], "copy it anew")
+    rejected(command, project, 3, variable.rpartition("/")[2], "copy it anew")

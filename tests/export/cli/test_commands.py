@@ -106,7 +106,7 @@ def test_verify_of_a_url_tells_how_to_get_the_bundle(command: Command) -> None:
         ),
     ],
 )
-def test_option_that_does_not_fit_how_tables_are_written_is_refused(
+def test_option_that_does_not_fit_how_tables_are_written_is_rejected(
     command: Command, tmp_path: Path, tables: str, arguments: list[object], told: str
 ) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE.replace("TABLES", tables))
@@ -132,7 +132,7 @@ def test_explain_of_a_bundle_writes_the_drawings_that_are_asked_for(
 
 
 @pytest.mark.parametrize("option", ["--html", "--svg"])
-def test_explain_refuses_outputs_that_are_not_files_and_follows_links(
+def test_explain_rejects_outputs_that_are_not_files_and_follows_links(
     command: Command, tmp_path: Path, option: str
 ) -> None:
     os.mkfifo(tmp_path / "pipe")

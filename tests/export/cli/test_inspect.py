@@ -17,7 +17,7 @@ from export.checkpoint.inventory.specs import (
     STATED_NOTE,
     Duplicate,
     Inventory,
-    RefusedTable,
+    RejectedTable,
     SlotSpec,
     TableSpec,
 )
@@ -172,7 +172,7 @@ def table(name: str, rows: int = 3, **changes: Any) -> TableSpec:
 
 
 def inventory(**parts: Any) -> Inventory:
-    given: dict[str, Any] = {"tables": (), "refused": (), "slots": (), "dense": ()}
+    given: dict[str, Any] = {"tables": (), "rejected": (), "slots": (), "dense": ()}
     return Inventory("ckpt-7", "crc32c:0", True, 7, **(given | parts))
 
 
@@ -214,7 +214,7 @@ def test_report_tells_every_part_of_an_inventory() -> None:
             table("d", layout=replace(cores, offset=16)),
             table("e", layout=replace(cores, rotation=4)),
         ),
-        refused=(RefusedTable("x", "x/k", "it has three axes"),),
+        rejected=(RejectedTable("x", "x/k", "it has three axes"),),
         slots=slots[:1],
         dense=(
             Entry("bias", "float32", (9,), (Slice("f", 0, 36, 0, (0,), (9,)),)),

@@ -72,13 +72,13 @@ def test_settings_are_those_given_else_of_the_environment_else_the_default(
         ),
     ],
 )
-def test_setting_that_is_none_is_refused(
+def test_setting_that_is_none_is_rejected(
     monkeypatch: pytest.MonkeyPatch, variable: str, given: dict[str, Any], problem: str
 ) -> None:
     monkeypatch.setenv(variable, "3")
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         read_settings(**given)
-    assert str(refusal.value) == problem
+    assert str(rejection.value) == problem
 
 
 def test_options_override_a_recipe_with_paths_from_here(
@@ -115,22 +115,22 @@ def test_statements_are_of_names_mod_and_the_layout_file(tmp_path: Path) -> None
 def test_trained_ids_are_files_of_tables() -> None:
     assert read_trained_ids(None) == ()
     assert read_trained_ids(["a=x.txt", "a=y=z.csv"]) == (("a", "x.txt"), ("a", "y=z.csv"))
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         read_trained_ids(["users.txt"])
-    assert str(refusal.value) == "--trained-ids 'users.txt' was given; NAME=FILE was expected"
+    assert str(rejection.value) == "--trained-ids 'users.txt' was given; NAME=FILE was expected"
 
 
 @pytest.mark.parametrize("text", ["a", "a=", "=x", "=", ""])
-def test_table_without_a_name_or_a_key_is_refused(text: str) -> None:
-    with pytest.raises(UsageError) as refusal:
+def test_table_without_a_name_or_a_key_is_rejected(text: str) -> None:
+    with pytest.raises(UsageError) as rejection:
         read_statements([text], None, None)
-    assert str(refusal.value) == f"--table {text!r} was given; NAME=KEY was expected"
+    assert str(rejection.value) == f"--table {text!r} was given; NAME=KEY was expected"
 
 
-def test_table_that_is_named_twice_is_refused() -> None:
-    with pytest.raises(UsageError) as refusal:
+def test_table_that_is_named_twice_is_rejected() -> None:
+    with pytest.raises(UsageError) as rejection:
         read_statements(["a=x", "a=y"], None, None)
-    assert str(refusal.value) == (
+    assert str(rejection.value) == (
         "--table names 'a' twice, as 'x' and 'y'; one of them was expected"
     )
 

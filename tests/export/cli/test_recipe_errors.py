@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.export.commands import Command, refused
+from tests.export.commands import Command, rejected
 from tests.export.movies_job import Recipe, changed, write_corpus, write_project
 
 
@@ -181,17 +181,17 @@ def test_mistake_in_a_recipe_is_told_with_its_key_and_the_remedy(
 ) -> None:
     for key, value in mistaken.keys.items():
         recipe = changed(recipe, key, value)
-    refused(command, write_project(tmp_path, recipe), mistaken.code, *mistaken.words)
+    rejected(command, write_project(tmp_path, recipe), mistaken.code, *mistaken.words)
 
 
-def test_plan_refuses_a_ranking_tower_without_candidates_as_a_run_does(
+def test_plan_rejects_a_ranking_tower_without_candidates_as_a_run_does(
     command: Command, recipe: Recipe, tmp_path: Path
 ) -> None:
     alone = MODEL[-1]
     for key, value in alone.keys.items():
         recipe = changed(recipe, key, value)
     project = write_project(tmp_path, recipe)
-    refused(command, project, alone.code, *alone.words, subcommand="plan")
+    rejected(command, project, alone.code, *alone.words, subcommand="plan")
 
 
 def test_candidate_that_does_not_fit_exits_4_and_names_row_and_column(
@@ -199,4 +199,4 @@ def test_candidate_that_does_not_fit_exits_4_and_names_row_and_column(
 ) -> None:
     write_corpus(project.parent / "movies.csv", {5: {"movieId": "100"}})
     told = "column 'movieId': id 100 stands in row 1 of movies.csv and row 6 of movies.csv"
-    refused(command, project, 4, "corpus 'movies'", told)
+    rejected(command, project, 4, "corpus 'movies'", told)

@@ -71,7 +71,7 @@ def test_inspect_prints_hostile_names_without_control_characters(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_table_whose_name_is_no_file_name_is_refused_and_writes_nothing(
+def test_table_whose_name_is_no_file_name_is_rejected_and_writes_nothing(
     command: Command, tmp_path: Path, name: str
 ) -> None:
     write_tables(tmp_path / "c/ckpt-1", [name])

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.export.commands import Command, refused
+from tests.export.commands import Command, rejected
 from tests.export.traced_models import TracedCheckpoint
 
 
 def test_file_that_is_no_recipe_exits_2_and_names_it(command: Command, tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text("a = = 1")
-    refused(command, tmp_path / "recipe.toml", 2, "recipe.toml cannot be read", "line 1")
-    refused(command, tmp_path / "nowhere.toml", 2, "does not exist")
+    rejected(command, tmp_path / "recipe.toml", 2, "recipe.toml cannot be read", "line 1")
+    rejected(command, tmp_path / "nowhere.toml", 2, "does not exist")
 
 
 def test_run_has_no_option_that_it_always_rejects(command: Command, project: Path) -> None:
@@ -61,7 +61,7 @@ def test_invalid_environment_variables_exit_2(
     command: Command, project: Path, monkeypatch: pytest.MonkeyPatch, name: str, told: str
 ) -> None:
     monkeypatch.setenv(f"ROWCAST_EXPORT_{name}", "5")
-    refused(command, project, 2, told)
+    rejected(command, project, 2, told)
 
 
 def test_table_that_is_not_in_the_checkpoint_exits_4_with_the_nearest_name(

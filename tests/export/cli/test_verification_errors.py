@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.export.commands import Command, CommandResult, refused
+from tests.export.commands import Command, CommandResult, rejected
 from tests.export.forked_runs import ForkedRuns
 from tests.export.killed_jobs import journaled, rewritten
 from tests.export.movies_job import (
@@ -75,7 +75,7 @@ def test_limit_that_is_not_reached_exits_5_and_publishes_nothing(
     section, name = key.split(".")
     limited[section][name] |= value
     project = write_project(tmp_path, limited)
-    refused(command, project, 5, words, "keeps what is finished")
+    rejected(command, project, 5, words, "keeps what is finished")
     done = command("clean", project.parent / "bundles")
     assert (done.code, hidden(project.parent / "bundles")) == (0, [])
     assert "removed" in done.out

@@ -185,10 +185,10 @@ def test_write_vectors_unfit_candidate_is_named(
     )
     corpus = write(tmp_path, PART, features, source.parent)
 
-    with pytest.raises(NotConvertible) as refusal:
+    with pytest.raises(NotConvertible) as rejection:
         write_vectors(tmp_path, "nearest", "movies", corpus, _tower(), _reader(tmp_path, features))
 
-    assert told in str(refusal.value)
+    assert told in str(rejection.value)
 
 
 def test_more_candidates_than_positions_have_bits_for_are_rejected(
@@ -209,9 +209,9 @@ def test_more_candidates_than_positions_have_bits_for_are_rejected(
 def test_store_that_cannot_be_written_is_a_destination_error(tmp_path: Path) -> None:
     _csv(tmp_path, 4)
     (tmp_path / "bundle").write_text("a file")
-    with pytest.raises(DestinationError) as refusal:
+    with pytest.raises(DestinationError) as rejection:
         write(tmp_path / "bundle", PART, _features(), tmp_path)
-    assert str(refusal.value) == (
+    assert str(rejection.value) == (
         "store 'corpora/movies/store.arrow' cannot be written: Not a directory; free some space, "
         "then run again"
     )

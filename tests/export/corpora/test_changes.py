@@ -139,7 +139,7 @@ def test_what_a_bundle_cannot_hold_is_left_to_the_service_and_reported(
         ),
     ],
 )
-def test_a_change_that_does_not_fit_is_refused(
+def test_a_change_that_does_not_fit_is_rejected(
     tmp_path: Path, corpus: Corpus, changes: list[Change], message: str
 ) -> None:
     log = write_log(tmp_path / "changes.log", *changes)
@@ -149,7 +149,7 @@ def test_a_change_that_does_not_fit_is_refused(
     assert entries(tmp_path, corpus) == before
 
 
-def test_a_file_that_is_no_log_of_the_model_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_log_of_the_model_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--with-changes .*none\.log is no file"):
         read_changes(tmp_path / "none.log", "movies")
     log = write_log(tmp_path / "changes.log", upsert([1], [2001]))

@@ -213,7 +213,7 @@ def test_locate_corpus_of_an_invalid_entry_is_a_usage_error(
     for name in ("a.csv", "data", "a.parquet"):
         (tmp_path / name).write_text("x")
 
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         locate_corpus(tmp_path, "items", _part(**changes))
 
-    assert told in str(refusal.value)
+    assert told in str(rejection.value)

@@ -182,7 +182,7 @@ def test_index_that_cannot_be_built_is_rejected(
         )
 
 
-def test_parameters_of_a_tree_for_brute_force_and_queries_of_nan_are_refused(
+def test_parameters_of_a_tree_for_brute_force_and_queries_of_nan_are_rejected(
     tmp_path: Path,
 ) -> None:
     base = _stage(tmp_path, _clustered(300, 8, 5, 1))
@@ -260,7 +260,7 @@ def test_recall_of_cold_users_counts_each_of_their_queries_once(tmp_path: Path) 
         recall_of_cold_users(base, "movies", _part(of_cold_users=0.5), page, alike, rows)
 
 
-def test_cold_users_below_the_recall_are_noted_or_refused(tmp_path: Path) -> None:
+def test_cold_users_below_the_recall_are_noted_or_rejected(tmp_path: Path) -> None:
     # Without clusters, the neighbors of a query are spread over the leaves, however ScaNN's threads
     # train the tree.
     random = np.random.default_rng(1)
@@ -413,7 +413,7 @@ def test_partitions_do_not_depend_on_recall_or_queries(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_partitions_that_cannot_be_built_are_refused(
+def test_partitions_that_cannot_be_built_are_rejected(
     tmp_path: Path, part: dict[str, Any], problem: str
 ) -> None:
     vectors = _clustered(300, 8, 5, 1)
@@ -476,12 +476,12 @@ def test_choose_takes_a_tree_of_about_the_square_root_for_many_candidates(
         ),
     ],
 )
-def test_choose_refuses_what_no_index_can_be(
+def test_choose_rejects_what_no_index_can_be(
     changes: dict[str, Any], size: int, problem: str
 ) -> None:
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         choose(_part(**changes), "movies", size)
-    assert str(refusal.value) == problem
+    assert str(rejection.value) == problem
 
 
 def settings_of(base: Path, queries: Vectors, vectors: Vectors, **changes: Any) -> set[Any]:

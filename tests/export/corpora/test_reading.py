@@ -258,12 +258,12 @@ def test_wrong_value_names_file_row_and_column(
         read = _read_columns
         content = {"id": list(range(len(cells))), "c": cells}
 
-    with pytest.raises(NotConvertible) as refusal:
+    with pytest.raises(NotConvertible) as rejection:
         read(tmp_path, content, **part)
 
-    assert problem in str(refusal.value)
-    assert "corpus 'movies'" in str(refusal.value)
-    assert "column 'c'" in str(refusal.value)
+    assert problem in str(rejection.value)
+    assert "corpus 'movies'" in str(rejection.value)
+    assert "column 'c'" in str(rejection.value)
 
 
 def test_numbers_of_a_bag_are_bags_of_one_and_nulls_are_empty(tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ HUGE = (1 << 62).to_bytes(8, "little")
         (record(b""), {"compression": "gzip"}, "is it compressed at all"),
     ],
 )
-def test_corpus_files_that_are_damaged_or_do_not_fit_are_refused(
+def test_corpus_files_that_are_damaged_or_do_not_fit_are_rejected(
     tmp_path: Path, content: Any, part: dict[str, Any], problem: str
 ) -> None:
     if isinstance(content, str):
@@ -394,10 +394,10 @@ def test_corpus_files_that_are_damaged_or_do_not_fit_are_refused(
         ):
             pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
 
-    with pytest.raises((NotConvertible, UsageError)) as refusal:
+    with pytest.raises((NotConvertible, UsageError)) as rejection:
         _read(tmp_path, file="*.*", **part)
 
-    assert problem in str(refusal.value)
+    assert problem in str(rejection.value)
 
 
 def test_several_values_of_a_candidate_in_a_batched_record_have_no_other_cure(
@@ -415,9 +415,9 @@ def test_corpus_id_that_stands_twice_is_found_in_any_batch_of_a_file(
     rows = [f"{row:06}".lstrip("0") for row in range(1000, 1100)]
     assert _read_text(tmp_path, "id\n" + "\n".join(rows) + "\n")["ids"] == [*range(1000, 1100)]
     rows[89] = rows[2]
-    with pytest.raises(NotConvertible) as refusal:
+    with pytest.raises(NotConvertible) as rejection:
         _read_text(tmp_path, "id\n" + "\n".join(rows) + "\n")
-    assert str(refusal.value) == (
+    assert str(rejection.value) == (
         "corpus 'movies', column 'id': id 1002 stands in row 3 of movies.csv and row 90 of "
         "movies.csv; ids must be distinct"
     )
@@ -454,9 +454,9 @@ def test_corpus_file_that_is_gone_is_told(tmp_path: Path) -> None:
     part = CorpusPart(file="movies.csv", id="id")
     for kind in ("csv", "parquet", "tfrecord"):
         gone = files.CorpusFile(tmp_path / f"movies.{kind}", kind, False)
-        with pytest.raises(UsageError) as refusal:
+        with pytest.raises(UsageError) as rejection:
             list(files.read_batches(gone, "movies", part, ["id"]))
-        assert str(refusal.value) == f"corpus 'movies', movies.{kind} does not exist"
+        assert str(rejection.value) == f"corpus 'movies', movies.{kind} does not exist"
 
 
 def test_lists_of_a_corpus_are_padded_and_cut_as_stated_and_counted(tmp_path: Path) -> None:

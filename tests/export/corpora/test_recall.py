@@ -174,7 +174,7 @@ def test_measured_searches_take_some_time_which_is_told_in_seconds(tmp_path: Pat
     assert 1e-5 < exact.search_s() < MINUTE_S  # no machine reads 1.6 MB any faster
 
 
-def test_neighbors_of_queries_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+def test_neighbors_of_queries_that_are_no_numbers_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="query vector 0 holds NaN"):
         neighbors(tmp_path, [[1, 0]], [np.nan, 0], 1)
 
@@ -246,7 +246,7 @@ def test_recall_of_tables_may_be_just_what_the_recipe_asks_for(tmp_path: Path) -
         (None, (1, 2), "vectors cannot be read: .*No such file"),
     ],
 )
-def test_vectors_that_do_not_fit_their_queries_are_refused(
+def test_vectors_that_do_not_fit_their_queries_are_rejected(
     tmp_path: Path, size: int | None, queries: tuple[int, ...], problem: str
 ) -> None:
     path = tmp_path / "vectors.bin"

@@ -99,17 +99,17 @@ def test_read_examples_takes_a_record_of_the_largest_size(
     monkeypatch.setattr("bundle.storage.tfrecords.RECORD_BYTES_MAX", size)
     assert _batches(path) == [[0]]
     monkeypatch.setattr("bundle.storage.tfrecords.RECORD_BYTES_MAX", size - 1)
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         _batches(path)
-    assert str(refusal.value) == (
+    assert str(rejection.value) == (
         f"a.tfrecord, record 1 claims {size} bytes; at most {size - 1} are taken"
     )
 
 
 def test_read_examples_of_other_lists_tells_both_kinds(tmp_path: Path) -> None:
     path = write_examples(tmp_path / "a.tfrecord", [{"id": ["a"]}, {"id": []}, {"id": [0.5]}])
-    with pytest.raises(NotConvertible) as refusal:
+    with pytest.raises(NotConvertible) as rejection:
         _batches(path)
-    assert str(refusal.value) == (
+    assert str(rejection.value) == (
         "a.tfrecord, record 3, column 'id' is a float list, the records above hold bytes lists"
     )

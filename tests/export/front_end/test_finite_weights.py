@@ -22,7 +22,7 @@ def weight(dtype: Any, *lost: tuple[tuple[int, ...], float]) -> Any:
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ml_dtypes.bfloat16])
 @pytest.mark.parametrize("lost", [np.nan, np.inf, -np.inf])
-def test_weight_that_is_not_finite_is_refused(dtype: Any, lost: float) -> None:
+def test_weight_that_is_not_finite_is_rejected(dtype: Any, lost: float) -> None:
     weights = [
         ("fine", weight(dtype)),
         ("kernel", weight(dtype, ((2, 1), lost), ((1, 3), lost))),

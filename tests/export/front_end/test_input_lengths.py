@@ -137,7 +137,7 @@ WEIGHTED = embedded(
         (HISTORY, THREE | {"pad": 0}, {"default": [1, 2, 3, 4]}, "at most 3 was expected"),
     ],
 )
-def test_pad_or_default_that_does_not_fit_is_refused(
+def test_pad_or_default_that_does_not_fit_is_rejected(
     spec: FeatureSpec, part: dict[str, Any], feature: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):

@@ -64,7 +64,7 @@ def test_describe_features_mask_of_the_dtype_of_the_keys_is_in_the_manifest(
     assert user.ids == vocabulary_ids(vocabulary, dtype, mask=mask)
 
 
-def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
+def test_describe_features_second_rule_beside_the_models_is_rejected() -> None:
     kind = embedded(
         "kind",
         "users",
@@ -129,7 +129,7 @@ def test_describe_features_second_rule_beside_the_models_is_refused() -> None:
         ),
     ],
 )
-def test_describe_features_recipe_that_does_not_fit_is_refused(
+def test_describe_features_recipe_that_does_not_fit_is_rejected(
     parts: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=message.replace("?", r"\?")):
@@ -270,7 +270,7 @@ def test_describe_features_keyed_ids_are_those_of_the_dump() -> None:
         ),
     ],
 )
-def test_describe_features_ids_that_do_not_fit_the_table_are_refused(
+def test_describe_features_ids_that_do_not_fit_the_table_are_rejected(
     own: dict[str, Any], parts: dict[str, Any], message: str
 ) -> None:
     model = ModelSpec(MODEL.tables, {"user": embedded("user", "users", **own)}, {})

@@ -205,12 +205,12 @@ class TestAttention:
         pytest.param([integers(0), None, integers(0)], id="dimensions apart"),
     ],
 )
-def test_indexing_without_a_counterpart_is_refused(indices: list[Any]) -> None:
+def test_indexing_without_a_counterpart_is_rejected(indices: list[Any]) -> None:
     with pytest.raises(NotConvertible, match=r"PyTorch's indexing by a mask, or of dimensions"):
         computed("index", COUNT[..., None], indices)
 
 
-def test_norm_of_another_order_is_refused() -> None:
+def test_norm_of_another_order_is_rejected() -> None:
     with pytest.raises(NotConvertible, match="a norm of order 1 has no counterpart; take the one"):
         computed("linalg_vector_norm", COUNT, 1)
 

@@ -1,4 +1,4 @@
-"""Graphs of PyTorch compute what PyTorch computed, and what cannot is refused."""
+"""Graphs of PyTorch compute what PyTorch computed, and what cannot is rejected."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_operation_without_a_counterpart_is_named(written: Path) -> None:
     assert "bring the tower as a SavedModel" in str(caught.value)
 
 
-def test_results_that_are_not_those_of_pytorch_are_refused(written: Path, tmp_path: Path) -> None:
+def test_results_that_are_not_those_of_pytorch_are_rejected(written: Path, tmp_path: Path) -> None:
     arrays = arrays_of(written / "ranker.npz")
     arrays["weights/p_tower_click_bias"] = arrays["weights/p_tower_click_bias"] + 0.01
     np.savez(tmp_path / "ranker.npz", **arrays)
@@ -87,7 +87,7 @@ def test_results_that_are_not_those_of_pytorch_are_refused(written: Path, tmp_pa
         ExportedGraphTower(tmp_path / "ranker.npz")
 
 
-def test_results_of_another_shape_are_refused(written: Path, tmp_path: Path) -> None:
+def test_results_of_another_shape_are_rejected(written: Path, tmp_path: Path) -> None:
     arrays = arrays_of(written / "cross.npz")
     arrays["results/"] = arrays["results/"][:, np.newaxis]
     np.savez(tmp_path / "cross.npz", **arrays)
@@ -117,7 +117,7 @@ def with_unknown_key(graph: Any) -> None:
         (with_unknown_key, "unknown key 'version'"),
     ],
 )
-def test_graph_of_another_form_is_refused(
+def test_graph_of_another_form_is_rejected(
     change: Callable[[Any], None], reason: str, written: Path, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "cross.npz", **with_graph(arrays_of(written / "cross.npz"), change))
@@ -136,7 +136,7 @@ def test_missing_array_is_named(missing: str, written: Path, tmp_path: Path) -> 
         ExportedGraphTower(tmp_path / "cross.npz")
 
 
-def test_arguments_that_an_operation_does_not_take_are_refused(
+def test_arguments_that_an_operation_does_not_take_are_rejected(
     written: Path, tmp_path: Path
 ) -> None:
     def change(graph: Any) -> None:
@@ -147,7 +147,7 @@ def test_arguments_that_an_operation_does_not_take_are_refused(
         ExportedGraphTower(tmp_path / "cross.npz")
 
 
-def test_result_that_no_operation_computes_is_refused(written: Path, tmp_path: Path) -> None:
+def test_result_that_no_operation_computes_is_rejected(written: Path, tmp_path: Path) -> None:
     def change(graph: Any) -> None:
         graph["operations"].pop(0)
 
@@ -157,7 +157,7 @@ def test_result_that_no_operation_computes_is_refused(written: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("size", [0, 100, -100])
-def test_damaged_file_is_refused(size: int, written: Path, tmp_path: Path) -> None:
+def test_damaged_file_is_rejected(size: int, written: Path, tmp_path: Path) -> None:
     (tmp_path / "cross.npz").write_bytes((written / "cross.npz").read_bytes()[:size])
     with pytest.raises(NotConvertible, match=r"cross\.npz: cannot be read"):
         ExportedGraphTower(tmp_path / "cross.npz")
@@ -208,7 +208,7 @@ def test_difference_of_a_ten_thousandth_of_the_largest_result_is_allowed(
         ([float("nan")], [2.0]),
     ],
 )
-def test_larger_difference_is_refused(
+def test_larger_difference_is_rejected(
     computed: list[float], wanted: list[float], tmp_path: Path
 ) -> None:
     with pytest.raises(NotConvertible) as caught:

@@ -70,7 +70,7 @@ def test_tower_is_compared_with_a_recorded_output(expected: dict[str, str], tmp_
         ({**RANK, "outputs": {"a": "a"}}, {"result": "score"}, "a"),
     ],
 )
-def test_tower_that_is_compared_with_nothing_is_refused(
+def test_tower_that_is_compared_with_nothing_is_rejected(
     tower: dict[str, Any], expected: dict[str, str], output: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError) as caught:
@@ -86,13 +86,13 @@ def test_table_is_found_by_its_stated_key(tmp_path: Path) -> None:
     assert (found.key, found.rows, found.dim) == ("other", 5, 2)
 
 
-def test_table_that_is_not_stated_and_not_known_is_refused(tmp_path: Path) -> None:
+def test_table_that_is_not_stated_and_not_known_is_rejected(tmp_path: Path) -> None:
     model = partitioned(tmp_path, tables={"users": {}})
     with pytest.raises(NotConvertible, match="checkpoint checkpoint has no table 'users'"):
         model.original.find_tables()
 
 
-def test_table_of_another_size_is_refused(tmp_path: Path) -> None:
+def test_table_of_another_size_is_rejected(tmp_path: Path) -> None:
     leaves = {"users": np.zeros((7, 2), np.float32)}
     stated = {"users": {"key": "users"}}
     model = partitioned(tmp_path, leaves=leaves, tables=stated)
@@ -112,7 +112,7 @@ def test_weights_are_in_the_file_of_the_tower(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "part", [{"averages": True}, {"object_path": "model"}, {"by": "names"}, {}]
 )
-def test_ways_to_find_variables_of_tensorflow_are_refused(
+def test_ways_to_find_variables_of_tensorflow_are_rejected(
     part: dict[str, Any], tmp_path: Path
 ) -> None:
     write_item(tmp_path / "checkpoint", {"users": np.zeros((5, 2), np.float32)})

@@ -189,7 +189,7 @@ def examples_of(folder: Path) -> list[Any]:
     return [json.loads(line) for line in (folder / "examples.jsonl").read_text().splitlines()]
 
 
-def refused(folder: Path, factory: str = "build", **changes: Any) -> str:
+def rejected(folder: Path, factory: str = "build", **changes: Any) -> str:
     with pytest.raises(ExportError) as caught:
         bundle_job.prepare(job_of(factory, **changes), folder, ExportSettings())
     return str(caught.value)
@@ -229,7 +229,7 @@ def test_tower_is_divided_by_context_and_candidate(folder: Path) -> None:
     assert len(published.towers["rank"].parts) > 1
 
 
-def test_recorded_outputs_of_other_rows_are_refused(folder: Path) -> None:
+def test_recorded_outputs_of_other_rows_are_rejected(folder: Path) -> None:
     lines = examples_of(folder)
     shifted = [json.dumps({**line, "item": (line["item"] + 1) % 10}) for line in lines]
     (folder / "shifted.jsonl").write_text("\n".join(shifted) + "\n")
@@ -239,8 +239,8 @@ def test_recorded_outputs_of_other_rows_are_refused(folder: Path) -> None:
     assert not (folder / "bundles/shifted/1").exists()
 
 
-def test_tower_that_is_compared_with_nothing_is_refused(folder: Path) -> None:
-    message = refused(folder, verify={"examples": "examples.jsonl"})
+def test_tower_that_is_compared_with_nothing_is_rejected(folder: Path) -> None:
+    message = rejected(folder, verify={"examples": "examples.jsonl"})
     assert "tower 'rank' of PyTorch is compared with nothing that PyTorch computed" in message
     assert "verify.expected.click" in message
 
@@ -261,25 +261,25 @@ def test_tower_that_is_compared_with_nothing_is_refused(folder: Path) -> None:
         ("build_with_one_name_twice", "tables[1].feature_names has 'item', which tables[0] has"),
     ],
 )
-def test_model_file_that_is_wrong_is_refused(factory: str, reason: str, folder: Path) -> None:
-    assert reason in refused(folder, factory)
+def test_model_file_that_is_wrong_is_rejected(factory: str, reason: str, folder: Path) -> None:
+    assert reason in rejected(folder, factory)
 
 
-def test_call_that_the_model_file_lacks_is_refused(folder: Path) -> None:
+def test_call_that_the_model_file_lacks_is_rejected(folder: Path) -> None:
     towers = {"rank": {"role": "ranking", "call": "score", "outputs": EXPECTED, "result": "click"}}
-    message = refused(folder, towers=towers)
+    message = rejected(folder, towers=towers)
     assert message.startswith("towers.rank.call is 'score'")
     assert "'rank'" in message
 
 
-def test_weights_of_a_mean_are_refused(folder: Path) -> None:
+def test_weights_of_a_mean_are_rejected(folder: Path) -> None:
     weights = {"dtype": "float32", "kind": "ragged", "weights_for": "tag"}
-    message = refused(folder, inputs={**INPUTS, "weight": weights})
+    message = rejected(folder, inputs={**INPUTS, "weight": weights})
     assert "PyTorch divides such a sum by the number of ids" in message
 
 
 @pytest.mark.parametrize("key", ["averages", "object_path", "by"])
-def test_ways_to_find_variables_of_tensorflow_are_refused(key: str, folder: Path) -> None:
+def test_ways_to_find_variables_of_tensorflow_are_rejected(key: str, folder: Path) -> None:
     value: Any = {"averages": True, "object_path": "model", "by": "names"}[key]
-    message = refused(folder, checkpoint={"path": "torch_distributed", key: value})
+    message = rejected(folder, checkpoint={"path": "torch_distributed", key: value})
     assert "is PyTorch's, whose tables are found by their names" in message

@@ -36,7 +36,7 @@ def read(folder: Path, returned: str, job: ExportJob | None = None) -> GivenTowe
     return read_model_file(job or job_of(), folder)
 
 
-def refused(folder: Path, returned: str, job: ExportJob | None = None) -> str:
+def rejected(folder: Path, returned: str, job: ExportJob | None = None) -> str:
     with pytest.raises((NotConvertible, UsageError)) as caught:
         read(folder, returned, job)
     return str(caught.value)
@@ -55,10 +55,10 @@ RANK_CALL = Call("rank")
         ("'rank.npz'", "str"),
     ],
 )
-def test_factory_that_returns_no_tables_and_towers_is_refused(
+def test_factory_that_returns_no_tables_and_towers_is_rejected(
     returned: str, kind: str, tmp_path: Path
 ) -> None:
-    message = refused(tmp_path, returned)
+    message = rejected(tmp_path, returned)
     assert message.startswith(f"factory model.py:build returned a {kind}, and PyTorch saved the")
 
 
@@ -82,18 +82,18 @@ def test_tables_and_towers_are_read(tmp_path: Path) -> None:
         ("pooling='none'", "tables[0].pooling is 'none'; sum or mean was expected"),
     ],
 )
-def test_field_of_another_type_is_refused(changes: str, reason: str, tmp_path: Path) -> None:
-    assert reason in refused(tmp_path, f"([dict(T, {changes})], {RANK})")
+def test_field_of_another_type_is_rejected(changes: str, reason: str, tmp_path: Path) -> None:
+    assert reason in rejected(tmp_path, f"([dict(T, {changes})], {RANK})")
 
 
 @pytest.mark.parametrize("tables", ["{T['name']: T}", "T['name']", "None"])
-def test_tables_that_are_no_list_are_refused(tables: str, tmp_path: Path) -> None:
-    assert "the tables are a " in refused(tmp_path, f"({tables}, {RANK})")
+def test_tables_that_are_no_list_are_rejected(tables: str, tmp_path: Path) -> None:
+    assert "the tables are a " in rejected(tmp_path, f"({tables}, {RANK})")
     assert read(tmp_path, f"((T,), {RANK})").towers
 
 
-def test_feature_of_two_tables_is_refused(tmp_path: Path) -> None:
-    message = refused(tmp_path, f"([T, dict(T, name='items')], {RANK})")
+def test_feature_of_two_tables_is_rejected(tmp_path: Path) -> None:
+    message = rejected(tmp_path, f"([T, dict(T, name='items')], {RANK})")
     assert "tables[1].feature_names has 'user', which tables[0] has, too" in message
 
 
@@ -103,10 +103,10 @@ WEIGHTED = {
 }
 
 
-def test_weights_of_a_sum_are_taken_and_of_a_mean_refused(tmp_path: Path) -> None:
+def test_weights_of_a_sum_are_taken_and_of_a_mean_rejected(tmp_path: Path) -> None:
     found = read(tmp_path, f"([T], {RANK})", job_of(WEIGHTED))
     assert found.activations.bags["user"].weights == "weight"
-    message = refused(tmp_path, f"([dict(T, pooling='mean')], {RANK})", job_of(WEIGHTED))
+    message = rejected(tmp_path, f"([dict(T, pooling='mean')], {RANK})", job_of(WEIGHTED))
     assert "input 'weight' holds weights of 'user', whose table 'users' has pooling" in message
     unweighted = {"user": WEIGHTED["user"], "age": {"dtype": "float32"}}
     assert read(tmp_path, f"([dict(T, pooling='mean')], {RANK})", job_of(unweighted)).towers
@@ -128,7 +128,7 @@ def test_call_gives_the_tower_its_inputs(tmp_path: Path) -> None:
         (tf.constant([3.0]), "float32 [1]"),
     ],
 )
-def test_input_of_another_type_than_the_tower_takes_is_refused(
+def test_input_of_another_type_than_the_tower_takes_is_rejected(
     item: Any, given: str, tmp_path: Path
 ) -> None:
     found = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
@@ -138,7 +138,7 @@ def test_input_of_another_type_than_the_tower_takes_is_refused(
     assert str(caught.value).startswith(start)
 
 
-def test_arguments_of_a_tower_in_a_file_are_refused(tmp_path: Path) -> None:
+def test_arguments_of_a_tower_in_a_file_are_rejected(tmp_path: Path) -> None:
     found = read(tmp_path, f"([], {RANK})", job_of(NUMBERS))
     with pytest.raises(UsageError) as caught:
         found.with_call(Call("rank", ("user",), ("user",)))

@@ -69,7 +69,7 @@ def test_tower_is_the_default_signature_or_the_only_one(
 @pytest.mark.parametrize(
     ("signatures", "known"), [({}, "none"), ({"b": "scaled", "a": "negated"}, "a, b")]
 )
-def test_tower_without_a_default_among_several_is_refused(
+def test_tower_without_a_default_among_several_is_rejected(
     signatures: dict[str, str], known: str, tmp_path: Path
 ) -> None:
     with pytest.raises(NotConvertible) as caught:
@@ -84,13 +84,13 @@ def test_inputs_without_a_batch_are_taken(spec: Any, tmp_path: Path) -> None:
     assert SavedModelTower(saved(tmp_path, spec, other="doubled")).inputs.keys() == {"user"}
 
 
-def test_fixed_batch_is_refused(tmp_path: Path) -> None:
+def test_fixed_batch_is_rejected(tmp_path: Path) -> None:
     spec = tf.TensorSpec([7, 2], tf.float32, "user")
     with pytest.raises(NotConvertible, match="input 'user' has a fixed batch of 7; save it with"):
         SavedModelTower(saved(tmp_path, spec, other="scaled"))
 
 
-def test_damaged_saved_model_is_refused_with_a_short_reason(tmp_path: Path) -> None:
+def test_damaged_saved_model_is_rejected_with_a_short_reason(tmp_path: Path) -> None:
     folder = tmp_path / ("d" * 200) / ("e" * 200)
     folder.mkdir(parents=True)
     (folder / "saved_model.pb").write_bytes(b"damaged")
@@ -101,7 +101,7 @@ def test_damaged_saved_model_is_refused_with_a_short_reason(tmp_path: Path) -> N
     assert len(str(caught.value)) == len(start) + 300
 
 
-def test_path_without_a_tower_is_refused(tmp_path: Path) -> None:
+def test_path_without_a_tower_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none does not exist; a SavedModel or an \.npz file"):
         open_tower(tmp_path / "none")
     (tmp_path / "tower.pt").touch()

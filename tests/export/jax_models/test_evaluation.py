@@ -1,4 +1,4 @@
-"""What the evaluator refuses, and what it leaves to JAX."""
+"""What the evaluator rejects, and what it leaves to JAX."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def called_in_a_library(x: Any) -> Any:
     return jax.ffi.ffi_call("own_kernel", shape)(x[0])
 
 
-REFUSED = {
+REJECTED = {
     "fft": (lambda x: jnp.fft.fft(x).real, "before the model"),
     "shard_map": (in_shards, "without jax.shard_map"),
     "psum": (summed_over_devices, "without jax.shard_map"),
@@ -83,9 +83,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("primitive", REFUSED)
+@pytest.mark.parametrize("primitive", REJECTED)
 def test_operation_without_counterpart_names_the_line_and_a_remedy(primitive: str) -> None:
-    function, remedy = REFUSED[primitive]
+    function, remedy = REJECTED[primitive]
     with pytest.raises(NotConvertible) as caught:
         evaluated(function, VALUES)
     message = str(caught.value)
@@ -93,8 +93,8 @@ def test_operation_without_counterpart_names_the_line_and_a_remedy(primitive: st
     assert remedy in message
 
 
-def test_size_that_is_no_sum_of_batches_is_refused_with_its_line() -> None:
-    with pytest.raises(NotConvertible, match=r"\(test_evaluation\.py:\d+\): TensorFlow refuses it"):
+def test_size_that_is_no_sum_of_batches_is_rejected_with_its_line() -> None:
+    with pytest.raises(NotConvertible, match=r"\(test_evaluation\.py:\d+\): TensorFlow rejects it"):
         evaluated(lambda x: x[::2] * 2, VALUES)
 
 

@@ -1,4 +1,4 @@
-"""Feature specifications: what is read of them, and what is refused."""
+"""Feature specifications: what is read of them, and what is rejected."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def feature(name: str, **changes: Any) -> dict[str, Any]:
     return {"name": name, "table_spec": table(), **changes}
 
 
-def refused(tree: Any) -> str:
+def rejected(tree: Any) -> str:
     with pytest.raises(NotConvertible) as caught:
         read_feature_specs(tree)
     return str(caught.value)
@@ -83,70 +83,70 @@ def test_prepared_table_has_its_place_in_its_stack() -> None:
     assert specs.tables["users"].place == PlaceInStack("a_b", 256, 128, 16, 4)
 
 
-def test_something_else_among_them_is_refused() -> None:
-    assert "feature_specs['user'] is a int; a specification has" in refused({"user": 3})
-    assert "feature_specs is a type" in refused(dict)
+def test_something_else_among_them_is_rejected() -> None:
+    assert "feature_specs['user'] is a int; a specification has" in rejected({"user": 3})
+    assert "feature_specs is a type" in rejected(dict)
 
 
-def test_empty_specifications_are_refused() -> None:
-    assert "returned no feature specification" in refused({})
+def test_empty_specifications_are_rejected() -> None:
+    assert "returned no feature specification" in rejected({})
 
 
 @pytest.mark.parametrize("name", ["name", "vocabulary_size", "embedding_dim", "combiner"])
 def test_missing_field_is_named(name: str) -> None:
     page = table()
     del page[name]
-    message = refused({"user": feature("user", table_spec=page)})
+    message = rejected({"user": feature("user", table_spec=page)})
     assert message.startswith(f"feature_specs['user'].table_spec has no {name!r}")
 
 
 @pytest.mark.parametrize("name", ["vocabulary_size", "embedding_dim"])
 @pytest.mark.parametrize("value", [0, -3, 2.5, "100", True])
-def test_size_that_is_no_count_is_refused(name: str, value: Any) -> None:
-    message = refused({"user": feature("user", table_spec=table(**{name: value}))})
+def test_size_that_is_no_count_is_rejected(name: str, value: Any) -> None:
+    message = rejected({"user": feature("user", table_spec=table(**{name: value}))})
     assert f"feature_specs['user'].table_spec.{name} is {value!r}" in message
 
 
-def test_unknown_combiner_is_refused() -> None:
-    message = refused({"user": feature("user", table_spec=table(combiner="max"))})
+def test_unknown_combiner_is_rejected() -> None:
+    message = rejected({"user": feature("user", table_spec=table(combiner="max"))})
     assert "combiner of table 'users' is 'max'" in message
     assert "sum, mean, sqrtn" in message
 
 
-def test_quantized_table_is_refused() -> None:
+def test_quantized_table_is_rejected() -> None:
     quantized = table(quantization_config=SimpleNamespace(num_buckets=8))
-    message = refused({"user": feature("user", table_spec=quantized)})
+    message = rejected({"user": feature("user", table_spec=quantized)})
     assert "table 'users' has a quantization_config" in message
     assert "tables.users.dtype" in message
 
 
-def test_key_with_another_name_is_refused() -> None:
-    message = refused({"user": feature("user_id")})
+def test_key_with_another_name_is_rejected() -> None:
+    message = rejected({"user": feature("user_id")})
     assert "feature_specs['user'] has the name 'user_id'" in message
 
 
-def test_two_features_of_one_name_are_refused() -> None:
-    message = refused([feature("user"), {"inner": feature("user")}])
+def test_two_features_of_one_name_are_rejected() -> None:
+    message = rejected([feature("user"), {"inner": feature("user")}])
     assert "feature_specs[1]['inner']: another feature specification is called 'user'" in message
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("vocabulary_size", 101), ("embedding_dim", 8), ("combiner", "sum")]
 )
-def test_two_descriptions_of_a_table_are_refused(name: str, value: Any) -> None:
+def test_two_descriptions_of_a_table_are_rejected(name: str, value: Any) -> None:
     other = feature("friend", table_spec=table(**{name: value}))
-    message = refused([feature("user"), other])
+    message = rejected([feature("user"), other])
     assert "feature_specs[0] and feature_specs[1] describe table 'users' differently" in message
     assert f"{name} {table()[name]!r} and {value!r}" in message
 
 
-def test_activation_of_another_width_is_refused() -> None:
-    message = refused({"user": feature("user", output_shape=(32, 8))})
+def test_activation_of_another_width_is_rejected() -> None:
+    message = rejected({"user": feature("user", output_shape=(32, 8))})
     assert "output_shape is (32, 8), and table 'users' has embedding_dim=4" in message
 
 
-def test_activation_of_a_sequence_is_refused() -> None:
-    message = refused({"user": feature("user", output_shape=(32, 10, 4))})
+def test_activation_of_a_sequence_is_rejected() -> None:
+    message = rejected({"user": feature("user", output_shape=(32, 10, 4))})
     assert (
         "one vector for each example, (batch, embedding_dim), or for each of its n ids" in message
     )
@@ -167,8 +167,8 @@ def test_shapes_state_activations_and_their_ids(shapes: Any, sizes: StatedSizes)
     assert read_feature_specs({"user": feature("user", **shapes)}).sizes_of == {"user": sizes}
 
 
-def test_shapes_of_different_batches_are_refused() -> None:
-    message = refused({"user": feature("user", input_shape=(32, 1), output_shape=(64, 4))})
+def test_shapes_of_different_batches_are_rejected() -> None:
+    message = rejected({"user": feature("user", input_shape=(32, 1), output_shape=(64, 4))})
     assert "feature_specs['user'] has input_shape (32, 1) and output_shape (64, 4)" in message
 
 
@@ -179,8 +179,8 @@ def test_table_of_one_row_and_one_column_is_read() -> None:
 
 
 @pytest.mark.parametrize("name", [3, ""])
-def test_name_that_is_no_text_is_refused(name: Any) -> None:
-    message = refused([{"name": name, "table_spec": table()}])
+def test_name_that_is_no_text_is_rejected(name: Any) -> None:
+    message = rejected([{"name": name, "table_spec": table()}])
     assert message == f"feature_specs[0].name is {name!r}; a name was expected"
-    message = refused([feature("user", table_spec=table(name))])
+    message = rejected([feature("user", table_spec=table(name))])
     assert message == f"feature_specs[0].table_spec.name is {name!r}; a name was expected"

@@ -70,7 +70,7 @@ def prepared(folder: Path, page: dict[str, Any]) -> Prepared:
     return bundle_job.prepare(ExportJob.model_validate(page), folder, ExportSettings())
 
 
-def refused(folder: Path, factory: str, without: str = "", **inputs: Any) -> str:
+def rejected(folder: Path, factory: str, without: str = "", **inputs: Any) -> str:
     page = ranker.recipe("build", code={"factory": f"model.py:{factory}"})
     page["inputs"] |= inputs
     page["inputs"].pop(without, None)
@@ -115,37 +115,37 @@ def test_size_that_the_factory_sets_from_an_input_needs_no_batch(
     assert prepared(tmp_path, ranker.recipe(factory)).traced.notes == ()
 
 
-def test_model_that_joins_the_examples_of_its_batch_is_refused(tmp_path: Path) -> None:
-    message = refused(tmp_path, "build_joined")
+def test_model_that_joins_the_examples_of_its_batch_is_rejected(tmp_path: Path) -> None:
+    message = rejected(tmp_path, "build_joined")
     assert message.startswith("JAX operation reduce_sum (model.py:9): it joins the examples")
     assert "model.global_batch_size = inputs[NAME].shape[0] of nnx" in message
 
 
-def test_batch_that_no_specification_states_is_refused(tmp_path: Path) -> None:
-    message = refused(tmp_path, "build_without_sizes", without="history")
+def test_batch_that_no_specification_states_is_rejected(tmp_path: Path) -> None:
+    message = rejected(tmp_path, "build_without_sizes", without="history")
     assert "let sizes come from the inputs (x.shape[0], or -1 in a reshape)" in message
     assert "input_shape=(batch, ids of one example)" in message
 
 
-def test_model_of_another_batch_than_its_specifications_is_refused(tmp_path: Path) -> None:
-    message = refused(tmp_path, "build_of_another_batch")
+def test_model_of_another_batch_than_its_specifications_is_rejected(tmp_path: Path) -> None:
+    message = rejected(tmp_path, "build_of_another_batch")
     assert message.startswith("the model's call raised")
     assert "(fixed_batch_ranker.py:" in message
     assert f"In a batch of {ranker.BATCH}, as feature_specs state, the model's call" in message
 
 
-def test_result_for_each_id_is_refused(tmp_path: Path) -> None:
-    message = refused(tmp_path, "build_of_words")
+def test_result_for_each_id_is_rejected(tmp_path: Path) -> None:
+    message = rejected(tmp_path, "build_of_words")
     assert "the call returns [24] for 8 examples, the batch that feature_specs state" in message
 
 
-def test_positions_that_do_not_divide_the_batch_are_refused(tmp_path: Path) -> None:
-    message = refused(tmp_path, "build_of_words", history={"dtype": "int32", "shape": [5]})
+def test_positions_that_do_not_divide_the_batch_are_rejected(tmp_path: Path) -> None:
+    message = rejected(tmp_path, "build_of_words", history={"dtype": "int32", "shape": [5]})
     assert "input 'history' has [5] ids in each example" in message
     assert "24 activations in a batch, which is no multiple of 5" in message
 
 
-def test_ids_that_are_declared_as_a_bag_are_refused_with_their_number(tmp_path: Path) -> None:
-    message = refused(tmp_path, "build_of_words", history={"dtype": "int32", "kind": "ragged"})
+def test_ids_that_are_declared_as_a_bag_are_rejected_with_their_number(tmp_path: Path) -> None:
+    message = rejected(tmp_path, "build_of_words", history={"dtype": "int32", "kind": "ragged"})
     assert "state a batch of 8 examples by 'user', and of 24 by 'history'" in message
     assert 'inputs.history.kind = "dense" and inputs.history.shape = [3]' in message

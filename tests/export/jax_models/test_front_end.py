@@ -249,7 +249,7 @@ def test_index_whose_queries_take_the_mask_of_a_padded_history_is_published(
         bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
 
 
-def refused(folder: Path, **changes: Any) -> str:
+def rejected(folder: Path, **changes: Any) -> str:
     with pytest.raises((CheckpointError, NotConvertible, UsageError)) as caught:
         bundle_job.prepare(job_of(**changes), folder, ExportSettings())
     return str(caught.value)
@@ -346,20 +346,20 @@ def test_operation_that_is_evaluated_wrongly_is_not_published(
     assert not (folder / "bundles" / "wrong" / "1").exists()
 
 
-def test_array_among_the_parameters_is_refused(folder: Path) -> None:
-    message = refused(folder, code={"factory": "model.py:build_arrays"})
+def test_array_among_the_parameters_is_rejected(folder: Path) -> None:
+    message = rejected(folder, code={"factory": "model.py:build_arrays"})
     assert "returned a ndarray among the parameters, which takes memory" in message
     assert "jax.eval_shape" in message
 
 
-def test_other_result_of_the_factory_is_refused(folder: Path) -> None:
-    message = refused(folder, code={"factory": "model.py:build_model_itself"})
+def test_other_result_of_the_factory_is_rejected(folder: Path) -> None:
+    message = rejected(folder, code={"factory": "model.py:build_model_itself"})
     assert "the checkpoint is Orbax's" in message
     assert "shapes, {name: function}" in message
 
 
-def test_call_that_the_factory_lacks_is_refused(folder: Path) -> None:
-    message = refused(folder, towers={"query": {"role": "query", "call": "score"}})
+def test_call_that_the_factory_lacks_is_rejected(folder: Path) -> None:
+    message = rejected(folder, towers={"query": {"role": "query", "call": "score"}})
     assert message.startswith("towers.query.call is 'score'")
     assert "'query'" in message
 
@@ -369,7 +369,7 @@ def test_parameter_that_is_also_read_whole_stays_in_the_tower(folder: Path, tmp_
         "code": {"factory": "model.py:build_read_whole"},
         "output": {"root": str(tmp_path)},
     }
-    message = refused(folder, **changes)
+    message = rejected(folder, **changes)
     assert "tables.genres: no tower reads a table of that name; they read users" in message
 
     prepared = bundle_job.prepare(job_of(**changes, tables={"users": {}}), folder, ExportSettings())
@@ -384,39 +384,39 @@ def test_function_may_have_any_name(folder: Path) -> None:
     assert bundle_job.prepare(job, folder, ExportSettings()).traced.spec.towers["query"].inputs
 
 
-def test_dropout_left_on_is_refused_with_its_line(folder: Path) -> None:
-    message = refused(folder, code={"factory": "model.py:build_with_dropout"})
+def test_dropout_left_on_is_rejected_with_its_line(folder: Path) -> None:
+    message = rejected(folder, code={"factory": "model.py:build_with_dropout"})
     line = MODEL.splitlines().index(next(x for x in MODEL.splitlines() if "bernoulli" in x)) + 1
     assert f"random_bits (model.py:{line})" in message
     assert "deterministic=True" in message
 
 
 def test_parameter_that_is_missing_is_named(folder: Path) -> None:
-    message = refused(folder, code={"factory": "model.py:build_with_more"})
+    message = rejected(folder, code={"factory": "model.py:build_with_more"})
     assert "parameter more [3] is not in the checkpoint" in message
 
 
 def test_parameter_of_another_dtype_is_named(folder: Path) -> None:
-    message = refused(folder, code={"factory": "model.py:build_with_narrow_bias"})
+    message = rejected(folder, code={"factory": "model.py:build_with_narrow_bias"})
     assert "parameter layers.0.b is bfloat16 [3] in the model and float32 [3] there" in message
 
 
-def test_ids_of_64_bits_are_refused(folder: Path) -> None:
+def test_ids_of_64_bits_are_rejected(folder: Path) -> None:
     inputs = {
         "user": {"dtype": "int64"},
         "genres": {"dtype": "int32", "shape": [3]},
         "age": {"dtype": "float32"},
     }
-    assert "write int32 as inputs.user.dtype" in refused(folder, inputs=inputs)
+    assert "write int32 as inputs.user.dtype" in rejected(folder, inputs=inputs)
 
 
-def test_ragged_input_is_refused(folder: Path) -> None:
+def test_ragged_input_is_rejected(folder: Path) -> None:
     inputs = {
         "user": {"dtype": "int32"},
         "genres": {"dtype": "int32", "kind": "ragged"},
         "age": {"dtype": "float32"},
     }
-    message = refused(folder, inputs=inputs)
+    message = rejected(folder, inputs=inputs)
     assert "'genres'" in message
     assert 'inputs.genres.kind = "dense"' in message
 
@@ -425,7 +425,7 @@ def test_parameters_in_several_places_need_an_object_path(tmp_path: Path, folder
     for name in ("model.py", "shapes.json"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     save(tmp_path, {"params": parameters(), "ema": parameters(8)})
-    assert "'ema' or 'params'" in refused(tmp_path)
+    assert "'ema' or 'params'" in rejected(tmp_path)
     averaged = {"path": "checkpoint", "object_path": "ema"}
     prepared = bundle_job.prepare(job_of(checkpoint=averaged), tmp_path, ExportSettings())
     bundle_job.run(prepared, ExportSettings(), Progress(Console(quiet=True)))
@@ -434,11 +434,11 @@ def test_parameters_in_several_places_need_an_object_path(tmp_path: Path, folder
 
 
 def test_averages_are_a_tree_of_their_own(folder: Path) -> None:
-    message = refused(folder, checkpoint={"path": "checkpoint", "averages": True})
+    message = rejected(folder, checkpoint={"path": "checkpoint", "averages": True})
     assert "write its path as checkpoint.object_path" in message
 
 
-def test_parameters_in_lists_without_names_are_refused_with_a_remedy(
+def test_parameters_in_lists_without_names_are_rejected_with_a_remedy(
     tmp_path: Path, folder: Path
 ) -> None:
     for name in ("model.py", "shapes.json"):
@@ -446,18 +446,18 @@ def test_parameters_in_lists_without_names_are_refused_with_a_remedy(
     trainable = jax.tree.leaves(parameters())
     untrained = [np.zeros(3, np.float32)]
     save(tmp_path, [trainable, untrained, jax.tree.leaves(parameters(4))])
-    message = refused(tmp_path)
+    message = rejected(tmp_path)
     assert "parameter users [60, 4] is not in the checkpoint" in message
     assert "as RecML's KerasTrainer saves them, let the factory return the model" in message
     assert "save them as a dict by name" in message
 
 
 @pytest.mark.parametrize("threshold", [0, 10_000])
-def test_stack_that_is_taken_as_a_parameter_is_refused(tmp_path: Path, threshold: int) -> None:
+def test_stack_that_is_taken_as_a_parameter_is_rejected(tmp_path: Path, threshold: int) -> None:
     (tmp_path / "model.py").write_text(OF_A_STACK)
     stack = np.zeros((64, 8), np.float32)
     save(tmp_path, {"embedding": {"users_movies": {"table": stack, "slot": {"0": stack}}}})
-    message = refused(
+    message = rejected(
         tmp_path,
         inputs={"user": {"dtype": "int32"}},
         towers={"query": {"role": "query", "call": "query"}},
@@ -502,10 +502,10 @@ def test_parameter_that_is_not_finite_is_named_before_anything_is_written(
         "variable 'params.layers.0.b' [3] holds NaN or an infinity in 1 of 3 values, the first at "
         "[1]; take an older checkpoint"
     )
-    assert message in refused(tmp_path)
+    assert message in rejected(tmp_path)
     allowed = {"path": "checkpoint", "allow_non_finite": ["params.layers.0.b"]}
     bundle_job.prepare(job_of(checkpoint=allowed), tmp_path, ExportSettings())
     misspelled = {"path": "checkpoint", "allow_non_finite": ["params.layers.0.c"]}
-    assert "has no variable 'params.layers.0.c'; did you mean 'params.layers.0." in refused(
+    assert "has no variable 'params.layers.0.c'; did you mean 'params.layers.0." in rejected(
         tmp_path, checkpoint=misspelled
     )

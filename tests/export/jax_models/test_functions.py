@@ -115,7 +115,7 @@ def functions_of(
     return build_functions(recipe("model.py:build", inputs or {}, towers), folder)
 
 
-def refused(folder: Path, returned: str, call: str = "score") -> str:
+def rejected(folder: Path, returned: str, call: str = "score") -> str:
     with pytest.raises((NotConvertible, UsageError)) as caught:
         functions_of(folder, returned, call)
     return str(caught.value)
@@ -142,8 +142,10 @@ SCORE = "{'score': score}"
         (f"(SHAPES, {SCORE}, {{}})", "returned no feature specification"),
     ],
 )
-def test_other_results_of_a_factory_are_refused(returned: str, reason: str, tmp_path: Path) -> None:
-    assert reason in refused(tmp_path, returned)
+def test_other_results_of_a_factory_are_rejected(
+    returned: str, reason: str, tmp_path: Path
+) -> None:
+    assert reason in rejected(tmp_path, returned)
 
 
 def test_one_function_needs_no_name(tmp_path: Path) -> None:
@@ -193,7 +195,7 @@ def test_call_of_the_only_function_is_that_of_the_model(tmp_path: Path) -> None:
     assert found.numpy().tolist() == [[3, 3, 3]]
 
 
-def test_input_that_is_no_array_is_refused(tmp_path: Path) -> None:
+def test_input_that_is_no_array_is_rejected(tmp_path: Path) -> None:
     ragged = tf.ragged.constant([[1.0], []])
     call = Call("score", ("x",))
     calls = Calls(functions_of(tmp_path, f"(SHAPES, {SCORE})"))

@@ -12,7 +12,7 @@ from export.errors import NotConvertible
 from export.jax_models.loading import SUPPORTED, check_release, load_jax
 
 
-def test_other_release_of_jax_is_refused() -> None:
+def test_other_release_of_jax_is_rejected() -> None:
     check_release(f"{SUPPORTED}.7")
     with pytest.raises(NotConvertible, match=rf"supports jax {SUPPORTED}; found 0\.9\.0: install"):
         check_release("0.9.0")

@@ -1,5 +1,5 @@
 """Functions that run in a batch of one size, for any number of examples: what they compute of each
-example is the same, or they are refused.
+example is the same, or they are rejected.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ JOINING: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", JOINING)
-def test_function_that_joins_or_places_examples_is_refused_with_its_line(name: str) -> None:
+def test_function_that_joins_or_places_examples_is_rejected_with_its_line(name: str) -> None:
     function, operation = JOINING[name]
     with pytest.raises(NotConvertible) as caught:
         opened(function)
@@ -197,13 +197,13 @@ def test_function_that_joins_or_places_examples_is_refused_with_its_line(name: s
     assert "compute each example from its own values" in message
 
 
-def test_random_numbers_are_refused_as_in_any_batch() -> None:
+def test_random_numbers_are_rejected_as_in_any_batch() -> None:
     with pytest.raises(NotConvertible, match="it draws random numbers"):
         opened(lambda x: x * jax.random.normal(jax.random.key(0), x.shape))
 
 
 @pytest.mark.parametrize("function", [lambda x: x.T, lambda x: x.reshape(BATCH * 5)])
-def test_result_without_a_row_for_each_example_is_refused(function: Any) -> None:
+def test_result_without_a_row_for_each_example_is_rejected(function: Any) -> None:
     with pytest.raises(NotConvertible, match=r"the call returns \[.*\] for 6 examples"):
         opened(function)
 

@@ -75,7 +75,7 @@ def test_table_is_found_by_its_stated_key(tmp_path: Path) -> None:
     assert model.original.find_tables().table("users").key == "other"
 
 
-def test_table_of_another_size_is_refused(tmp_path: Path) -> None:
+def test_table_of_another_size_is_rejected(tmp_path: Path) -> None:
     other = {"other": np.ones((7, 2), np.float32)}
     model = partitioned(tmp_path, other, tables={"users": {"key": "other"}})
     with pytest.raises((CheckpointError, NotConvertible), match=r"table 'users' is \[6, 2\] in"):
@@ -99,7 +99,7 @@ def test_matrices_that_the_model_lacks_are_noted(
     )
 
 
-def test_module_with_fewer_parameters_than_were_saved_is_refused(tmp_path: Path) -> None:
+def test_module_with_fewer_parameters_than_were_saved_is_rejected(tmp_path: Path) -> None:
     code = MODEL.replace('"w": jax', '"dense/kernel": jax').replace('"w"', '"dense/kernel"')
     layer = {"params.dense.kernel": np.ones((2, 3)), "params.dense.bias": np.ones(3)}
     leaves = {key: value.astype(np.float32) for key, value in layer.items()}

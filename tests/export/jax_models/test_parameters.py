@@ -92,7 +92,7 @@ def test_object_path_tells_where_parameters_begin(object_path: str, tmp_path: Pa
     assert found.key("bias") == "ema.params.bias"
 
 
-def test_parameters_in_several_places_are_refused_with_the_first_four(tmp_path: Path) -> None:
+def test_parameters_in_several_places_are_rejected_with_the_first_four(tmp_path: Path) -> None:
     keys = tuple(f"p{place}.{name}" for place in range(5) for name in ("users.table", "bias"))
     found = stored(tmp_path, *keys, "few.bias")
     with pytest.raises(CheckpointError) as caught:
@@ -124,7 +124,7 @@ def test_parameters_that_are_missing_or_differ_are_named(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("values", [np.zeros((4, 2), np.float16), np.zeros((2, 4), np.float32)])
-def test_parameter_of_another_dtype_or_shape_is_refused(values: Any, tmp_path: Path) -> None:
+def test_parameter_of_another_dtype_or_shape_is_rejected(values: Any, tmp_path: Path) -> None:
     found = stored(tmp_path, "params.bias", others={"params.users.table": values})
     with pytest.raises(CheckpointError, match=r"parameter users\.table is float32"):
         found.read("users/table")

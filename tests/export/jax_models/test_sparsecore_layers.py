@@ -213,7 +213,7 @@ def job_of(factory: str, **changes: Any) -> ExportJob:
     )
 
 
-def refused(folder: Path, job: ExportJob) -> str:
+def rejected(folder: Path, job: ExportJob) -> str:
     with pytest.raises(ExportError) as caught:
         bundle_job.prepare(job, folder, ExportSettings())
     return str(caught.value)
@@ -229,41 +229,41 @@ def test_layer_is_given_activations(folder: Path, factory: str) -> None:
     assert set(page.tables) == set(ranker.TABLES)
 
 
-def test_layer_whose_specifications_are_not_returned_is_refused(folder: Path) -> None:
+def test_layer_whose_specifications_are_not_returned_is_rejected(folder: Path) -> None:
     inputs = {**{name: {"dtype": "int32"} for name in ranker.FEATURES}, "dense": DENSE}
-    message = refused(folder, job_of("build_without_specs", inputs=inputs))
+    message = rejected(folder, job_of("build_without_specs", inputs=inputs))
     assert "the model calls SparseCoreEmbed, and the factory returned no feature_specs" in message
 
 
-def test_lookup_whose_specifications_are_not_returned_is_refused(folder: Path) -> None:
+def test_lookup_whose_specifications_are_not_returned_is_rejected(folder: Path) -> None:
     inputs = {**{name: {"dtype": "int32"} for name in ranker.FEATURES}, "dense": DENSE}
-    message = refused(folder, job_of("build_with_lookup_alone", inputs=inputs))
+    message = rejected(folder, job_of("build_with_lookup_alone", inputs=inputs))
     assert (
         "the model calls tpu_sparse_dense_matmul, and the factory returned no feature_s" in message
     )
 
 
-def test_lookup_of_whole_stacks_is_refused(folder: Path) -> None:
-    message = refused(folder, job_of("build_with_lookup_of_stacks"))
+def test_lookup_of_whole_stacks_is_rejected(folder: Path) -> None:
+    message = rejected(folder, job_of("build_with_lookup_of_stacks"))
     assert "tpu_sparse_dense_matmul is called with perform_unstacking=False" in message
     assert "(model.py:" in message
 
 
-def test_model_that_reads_the_cores_of_this_machine_is_refused(folder: Path) -> None:
-    message = refused(folder, job_of("build_with_cores_of_this_machine"))
+def test_model_that_reads_the_cores_of_this_machine_is_rejected(folder: Path) -> None:
+    message = rejected(folder, job_of("build_with_cores_of_this_machine"))
     assert "reads how many SparseCores a device has, and this machine has none" in message
     assert "num_sc_per_device=4 (model.py:" in message
 
 
-def test_layer_with_a_feature_that_is_not_returned_is_refused(folder: Path) -> None:
+def test_layer_with_a_feature_that_is_not_returned_is_rejected(folder: Path) -> None:
     inputs = {**ranker.recipe()["inputs"], "liked": {"dtype": "int32"}}
-    message = refused(folder, job_of("build_with_fewer_specs", inputs=inputs))
+    message = rejected(folder, job_of("build_with_fewer_specs", inputs=inputs))
     assert "SparseCoreEmbed looks up feature 'liked'" in message
     assert "let it return those that the model looks up" in message
 
 
-def test_layer_with_another_combiner_is_refused(folder: Path) -> None:
-    message = refused(folder, job_of("build_with_other_specs"))
+def test_layer_with_another_combiner_is_rejected(folder: Path) -> None:
+    message = rejected(folder, job_of("build_with_other_specs"))
     assert "between SparseCoreEmbed and feature_specs: combiner 'sum' and " in message
 
 
@@ -275,9 +275,9 @@ def test_layer_may_be_prepared_for_training_or_not(folder: Path, specs: str) -> 
     assert set(traced.spec.tables) == set(ranker.TABLES)
 
 
-def test_layer_with_another_place_in_the_stack_is_refused(folder: Path) -> None:
+def test_layer_with_another_place_in_the_stack_is_rejected(folder: Path) -> None:
     (folder / "model.py").write_text(ranker.model_file(prepared=True, more=MODEL))
-    message = refused(folder, job_of("build_with_another_stack"))
+    message = rejected(folder, job_of("build_with_another_stack"))
     assert "between SparseCoreEmbed and feature_specs: the place in its stack" in message
     assert "stack_rows=512" in message
 
@@ -285,16 +285,16 @@ def test_layer_with_another_place_in_the_stack_is_refused(folder: Path) -> None:
 def test_feature_of_the_layer_that_the_recipe_lacks_is_named(folder: Path) -> None:
     inputs = ranker.recipe()["inputs"]
     del inputs["liked"]
-    message = refused(folder, job_of("build_linen", inputs=inputs))
+    message = rejected(folder, job_of("build_linen", inputs=inputs))
     assert "SparseCoreEmbed looks up feature 'liked', which is no input of the call" in message
     assert "inputs.liked = {" in message
 
 
-def test_layer_that_was_moved_is_refused(folder: Path) -> None:
+def test_layer_that_was_moved_is_rejected(folder: Path) -> None:
     write_library(folder, layer="Embed")
     page = (folder / "model.py").read_text()
     (folder / "model.py").write_text(page.replace("module.SparseCoreEmbed", "module.Embed"))
-    message = refused(folder, job_of("build_linen"))
+    message = rejected(folder, job_of("build_linen"))
     assert "linen.embed.SparseCoreEmbed" in message
     assert "is not in jax-tpu-embedding" in message
     assert "install 'jax-tpu-embedding~=0.1.0'" in message
@@ -314,7 +314,7 @@ def test_error_of_the_model_is_told_though_a_layer_was_moved(folder: Path) -> No
     imported = "\nimport jax_tpu_embedding.sparsecore.utils.utils\n"
     failing = "\ndef build_failing():\n    raise ValueError('no such file')\n"
     (folder / "model.py").write_text(page + imported + failing)
-    assert "calling it raised ValueError: no such file" in refused(folder, job_of("build_failing"))
+    assert "calling it raised ValueError: no such file" in rejected(folder, job_of("build_failing"))
 
 
 @pytest.mark.parametrize("imported", ["", "import jax_tpu_embedding.sparsecore.utils.utils\n"])
@@ -324,5 +324,5 @@ def test_failing_factory_is_called_once(
     page = (folder / "model.py").read_text()
     failing = "\ndef build_failing():\n    print('builds')\n    raise ValueError('no such file')\n"
     (folder / "model.py").write_text(f"{page}\n{imported}{failing}")
-    assert "calling it raised ValueError: no such file" in refused(folder, job_of("build_failing"))
+    assert "calling it raised ValueError: no such file" in rejected(folder, job_of("build_failing"))
     assert capsys.readouterr().out == "builds\n"

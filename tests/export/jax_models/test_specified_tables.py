@@ -68,7 +68,7 @@ def job_of(factory: str = "build", **changes: Any) -> ExportJob:
     return ExportJob.model_validate(page)
 
 
-def refused(folder: Path, job: ExportJob) -> str:
+def rejected(folder: Path, job: ExportJob) -> str:
     with pytest.raises(ExportError) as caught:
         bundle_job.prepare(job, folder, ExportSettings())
     return str(caught.value)
@@ -105,28 +105,28 @@ def test_layout_that_the_checkpoint_records_is_enough(tmp_path: Path) -> None:
     assert not any(table.stated for table in prepared.inventory.tables)
 
 
-def test_layout_that_contradicts_prepared_specifications_is_refused(folder: Path) -> None:
-    message = refused(folder, job_of("build_turned"))
+def test_layout_that_contradicts_prepared_specifications_is_rejected(folder: Path) -> None:
+    message = rejected(folder, job_of("build_turned"))
     assert "table 'users'" in message
     assert "(256, 16, 3) by feature_specs, and (256, 16, 4) by the layout of" in message
     assert "prepare feature_specs for the devices of training" in message
 
 
-def test_stack_that_the_checkpoint_lacks_is_refused(folder: Path) -> None:
-    message = refused(folder, without_layout("build_in_another_stack"))
+def test_stack_that_the_checkpoint_lacks_is_rejected(folder: Path) -> None:
+    message = rejected(folder, without_layout("build_in_another_stack"))
     assert "table 'users' in stack 'elsewhere', which is not in checkpoint" in message
     assert "'movies_users'" in message
 
 
-def test_stack_for_other_devices_is_refused(folder: Path) -> None:
-    message = refused(folder, without_layout("build_for_more_cores"))
+def test_stack_for_other_devices_is_rejected(folder: Path) -> None:
+    message = rejected(folder, without_layout("build_for_more_cores"))
     assert "pad table 'users' to 128 rows, no multiple of 8 on each of 64 SparseCores" in message
 
 
 def test_stacks_of_one_table_do_not_tell_the_cores(folder: Path) -> None:
     inputs = {name: ranker.recipe()["inputs"][name] for name in ("tags", "tag_weights")}
     features = {"tags": {"role": "candidate"}}
-    message = refused(folder, without_layout("build_alone", inputs=inputs, features=features))
+    message = rejected(folder, without_layout("build_alone", inputs=inputs, features=features))
     assert "table 'tags' in stack 'tags', and none of their stacks has two tables" in message
     assert "create_proto_from_feature_specs" in message
 
@@ -185,38 +185,38 @@ def test_prepared_specifications_are_proved_by_ids_that_occur_in_training(tmp_pa
     assert {check.stated_layout for check in checks} == {"trained_ids"}
 
 
-def test_specifications_that_ids_of_training_contradict_are_refused_whatever_the_consent(
+def test_specifications_that_ids_of_training_contradict_are_rejected_whatever_the_consent(
     tmp_path: Path,
 ) -> None:
     ranker.write(tmp_path, prepared=True, more=MORE, trained=trained_rows())
     verify = {"trained_ids": write_ids(tmp_path), "stated_layouts": "accept"}
-    message = refused(tmp_path, without_layout("build_turned", verify=verify))
+    message = rejected(tmp_path, without_layout("build_turned", verify=verify))
     assert "table 'users': its layout (8 cores, offset 16, rotation 3) contradicts" in message
     assert "by another layout (8 cores, offset 16, rotation 4)" in message
 
 
 def test_layout_without_ids_that_occur_in_training_is_not_derived(tmp_path: Path) -> None:
     ranker.write(tmp_path, trained=trained_rows())
-    message = refused(tmp_path, job_of(checkpoint={"path": "checkpoint", "layout": "derive"}))
+    message = rejected(tmp_path, job_of(checkpoint={"path": "checkpoint", "layout": "derive"}))
     assert "cannot be proved without ids that occur in training; give them" in message
 
 
-def test_stack_without_any_layout_is_refused(tmp_path: Path) -> None:
+def test_stack_without_any_layout_is_rejected(tmp_path: Path) -> None:
     ranker.write(tmp_path)
-    message = refused(tmp_path, without_layout())
+    message = rejected(tmp_path, without_layout())
     assert "table 'users' of feature_specs is in one of the stacks" in message
     assert "embedding.movies_users.table" in message
     assert "name the file as checkpoint.layout" in message
 
 
-def test_stack_in_chunks_of_more_devices_than_cores_is_refused(tmp_path: Path) -> None:
+def test_stack_in_chunks_of_more_devices_than_cores_is_rejected(tmp_path: Path) -> None:
     ranker.write(tmp_path, prepared=True, chunk_rows=16)
-    message = refused(tmp_path, without_layout())
+    message = rejected(tmp_path, without_layout())
     assert "spread over 8 SparseCores by feature_specs, and stored in 16 chunks" in message
 
 
-def test_table_of_another_size_is_refused(folder: Path) -> None:
-    message = refused(folder, job_of("build_larger"))
+def test_table_of_another_size_is_rejected(folder: Path) -> None:
+    message = rejected(folder, job_of("build_larger"))
     assert "table 'genres' is [25, 3] in the model and [24, 3] in checkpoint" in message
 
 
@@ -225,7 +225,7 @@ def test_table_that_is_no_stack_is_found_by_its_stated_key(tmp_path: Path) -> No
     leaves = {f"params.{name}": values for name, values in ranker.parameters().items()}
     leaves |= {f"{name}_rows": values for name, values in ranker.tables().items()}
     write_item(tmp_path / "checkpoint", leaves)
-    assert "name its array as tables.users.key" in refused(tmp_path, without_layout())
+    assert "name its array as tables.users.key" in rejected(tmp_path, without_layout())
 
     keys = {name: {"key": f"{name}_rows"} for name in ranker.TABLES}
     prepared = bundle_job.prepare(without_layout(tables=keys), tmp_path, ExportSettings())

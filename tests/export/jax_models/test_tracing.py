@@ -1,4 +1,4 @@
-"""What is refused while a function is traced."""
+"""What is rejected while a function is traced."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def traced(
     return trace(function, parameters, {"x": tf.TensorSpec(shape, dtype)}, "the call")
 
 
-def test_batch_that_the_code_divides_is_refused() -> None:
+def test_batch_that_the_code_divides_is_rejected() -> None:
     with pytest.raises(NotConvertible, match=r"test_tracing\.py:\d+\).*let sizes come from the"):
         traced(lambda p, inputs: inputs["x"].reshape(32, -1), [None, 2])
 
 
-def test_batch_that_the_code_fixes_is_refused() -> None:
+def test_batch_that_the_code_fixes_is_rejected() -> None:
     with pytest.raises(NotConvertible, match=r"reshape \(test_tracing\.py:\d+\).*x\.shape\[0\]"):
         evaluated(lambda x: x.reshape(2, 4), np.ones((4, 2), np.float32))
 
 
-def test_python_branch_on_values_is_refused() -> None:
+def test_python_branch_on_values_is_rejected() -> None:
     with pytest.raises(NotConvertible, match=r"use jnp\.where or jax\.lax\.cond"):
         traced(lambda p, inputs: 1 if inputs["x"].sum() > 0 else 2, [None, 2])
 
@@ -43,12 +43,12 @@ def test_input_that_is_missing_is_named() -> None:
         traced(lambda p, inputs: inputs["y"], [None])
 
 
-def test_ids_of_64_bits_are_refused_without_x64() -> None:
+def test_ids_of_64_bits_are_rejected_without_x64() -> None:
     with pytest.raises(NotConvertible, match=r"'x' is int64.*int32 as inputs\.x\.dtype.*x64"):
         traced(lambda p, inputs: inputs["x"], [None], tf.int64)
 
 
-def test_text_is_refused() -> None:
+def test_text_is_rejected() -> None:
     with pytest.raises(NotConvertible, match=r"'x' is text"):
         traced(lambda p, inputs: inputs["x"], [None], tf.string)
 
@@ -82,7 +82,7 @@ def test_wide_ids_are_kept_with_x64() -> None:
         (lambda x: [x, -x][x[0, 0].astype(int)], "TracerIntegerConversionError"),
     ],
 )
-def test_code_that_needs_values_is_refused_with_a_remedy(function: Any, kind: str) -> None:
+def test_code_that_needs_values_is_rejected_with_a_remedy(function: Any, kind: str) -> None:
     with pytest.raises(NotConvertible) as caught:
         traced(lambda p, inputs: function(inputs["x"]), [None, 2])
     message = str(caught.value)
@@ -104,7 +104,7 @@ def test_other_error_is_told_without_a_remedy_and_cut() -> None:
 @pytest.mark.parametrize(
     ("dtype", "narrow"), [(tf.int64, "int32"), (tf.float64, "float32"), (tf.uint64, "uint32")]
 )
-def test_input_of_64_bits_is_refused_with_the_narrow_dtype(dtype: Any, narrow: str) -> None:
+def test_input_of_64_bits_is_rejected_with_the_narrow_dtype(dtype: Any, narrow: str) -> None:
     message = f"write {narrow} as inputs.x.dtype, or begin the model file"
     with pytest.raises(NotConvertible, match=message):
         traced(lambda p, inputs: inputs["x"], [None], dtype)

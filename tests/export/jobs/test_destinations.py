@@ -37,7 +37,7 @@ STORES = ["memory", "local"]
 DAY_S = 86_400
 
 
-def test_root_that_is_not_a_directory_is_refused_before_anything_is_computed(
+def test_root_that_is_not_a_directory_is_rejected_before_anything_is_computed(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").touch()

@@ -54,8 +54,8 @@ def test_local_table_workers_of_a_process_with_tensorflow_have_none(tmp_path: Pa
 @pytest.mark.parametrize(
     ("workers", "function", "what", "told"),
     [
-        (1, task_functions.refuse_three, CheckpointError, "three is not read"),
-        (2, task_functions.refuse_three, CheckpointError, "three is not read"),
+        (1, task_functions.reject_three, CheckpointError, "three is not read"),
+        (2, task_functions.reject_three, CheckpointError, "three is not read"),
         (2, task_functions.die, ExportError, "ROWCAST_EXPORT_WORKERS"),
     ],
 )
@@ -73,7 +73,7 @@ def test_local_failure_ends_only_the_workers_of_the_run() -> None:
         others.start()
         try:
             with pytest.raises(CheckpointError, match="three is not read"):
-                LocalExecutor(2).run(task_functions.refuse_three, range(5))
+                LocalExecutor(2).run(task_functions.reject_three, range(5))
             assert others.is_alive()
             assert multiprocessing.active_children() == [others]
         finally:

@@ -67,7 +67,7 @@ def test_recipe_whose_files_are_there_is_prepared_up_to_its_checkpoint(
 
 
 @pytest.mark.parametrize("inline", [False, True])
-def test_root_that_is_a_file_is_refused_before_the_checkpoint_is_opened(
+def test_root_that_is_a_file_is_rejected_before_the_checkpoint_is_opened(
     tmp_path: Path, inline: bool
 ) -> None:
     (tmp_path / "bundles").touch()
@@ -136,12 +136,12 @@ def test_root_that_is_a_file_is_refused_before_the_checkpoint_is_opened(
         ),
     ],
 )
-def test_recipe_that_names_what_is_not_there_is_refused_first(
+def test_recipe_that_names_what_is_not_there_is_rejected_first(
     tmp_path: Path, sections: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         prepared(tmp_path, **sections)
-    assert str(refusal.value) == problem.replace("FOLDER", str(tmp_path))
+    assert str(rejection.value) == problem.replace("FOLDER", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -169,12 +169,12 @@ def test_self_contained_saved_model_takes_tables_as_they_were_trained(
         ),
     ],
 )
-def test_self_contained_saved_model_of_what_only_bundles_have_is_refused(
+def test_self_contained_saved_model_of_what_only_bundles_have_is_rejected(
     tmp_path: Path, sections: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         prepared(tmp_path, inline=True, **sections)
-    assert str(refusal.value) == problem
+    assert str(rejection.value) == problem
 
 
 def test_constant_counts_as_a_weight_of_its_tower_and_has_the_limit_of_a_variable(

@@ -63,7 +63,7 @@ def test_ray_failure_of_a_task_is_raised_with_its_own_type(
     executor: RayExecutor, tmp_path: Path
 ) -> None:
     with pytest.raises(CheckpointError, match=r"^three is not read$"):
-        executor.run(task_functions.refuse_three, range(5))
+        executor.run(task_functions.reject_three, range(5))
     passes = tmp_path / "passes"
     broken = tmp_path / "broken"
     assert executor.run(task_functions.fail_storage, [str(passes)]) == [3]
@@ -109,7 +109,7 @@ def test_ray_task_that_fits_on_no_node_is_an_error(cluster: Any) -> None:
 def test_ray_cluster_that_cannot_be_reached_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         where = f"127.0.0.1:{server.getsockname()[1]}"
-    with pytest.raises(UsageError, match=f"no Ray cluster can be used at {where}: .*refused"):
+    with pytest.raises(UsageError, match=f"no Ray cluster can be used at {where}: .*rejected"):
         RayExecutor(where).run(task_functions.square, [1])
 
 

@@ -26,7 +26,7 @@ from export.saved_model import proofs
 from export.saved_model.files import VariablesPlan
 from export.tables.tasks import WORKER_BYTES
 from tests.export.checkpoint.tensor_bundles import Box, write_bundle
-from tests.export.commands import Command, refused
+from tests.export.commands import Command, rejected
 from tests.export.forked_runs import ForkedRuns
 from tests.export.movies_job import (
     MOVIE_IDS,
@@ -341,7 +341,7 @@ def test_invalid_inline_job_exits_2(
     command: Command, recipe: Recipe, tmp_path: Path, path: str, value: Any, told: str
 ) -> None:
     inline = changed(changed(recipe, "output.tables", "inline"), path, value)
-    refused(command, write_project(tmp_path / "project", inline), 2, told)
+    rejected(command, write_project(tmp_path / "project", inline), 2, told)
 
 
 def test_line_of_a_vocabulary_that_is_no_key_is_named_in_the_plan(
@@ -350,7 +350,7 @@ def test_line_of_a_vocabulary_that_is_no_key_is_named_in_the_plan(
     project = write_project(tmp_path / "project", changed(recipe, "output.tables", "inline"))
     (project.parent / "movie_ids.txt").write_text("5\nseven\n")
     told = "movie_ids.txt, line 2: 'seven' is not an int64"
-    refused(command, project, 2, told, subcommand="plan")
+    rejected(command, project, 2, told, subcommand="plan")
 
 
 def test_tables_larger_than_the_disk_exit_6_with_the_cure(
@@ -359,7 +359,7 @@ def test_tables_larger_than_the_disk_exit_6_with_the_cure(
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=3000))
     project = write_project(tmp_path / "project", changed(recipe, "output.tables", "inline"))
     needed = "2.9 KiB free, the tables need 3.3 KiB: 408 B more; free some"
-    refused(command, project, 6, needed, 'or set output.tables = "inline-link"')
+    rejected(command, project, 6, needed, 'or set output.tables = "inline-link"')
 
 
 def add_gone_object(model: Any) -> dict[str, Any]:
@@ -375,7 +375,7 @@ def test_model_too_large_to_compare_is_published_only_as_unproved(
     monkeypatch.setattr(proofs, "RESERVE_BYTES", 1 << 60)  # more than any machine has free
     inline = changed(recipe, "output.tables", "inline")
     project = write_project(tmp_path / "project", inline)
-    refused(command, project, 5, "cannot be compared with the original model", "--unproved")
+    rejected(command, project, 5, "cannot be compared with the original model", "--unproved")
 
     page = command("run", project, "--unproved", "--json").json
 

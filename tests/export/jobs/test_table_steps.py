@@ -262,7 +262,7 @@ def test_plan_copy_streams_to_a_store_what_no_later_step_reads(
     assert plan.workers == 3
 
 
-def test_plan_copy_refuses_what_its_destination_cannot_take(
+def test_plan_copy_rejects_what_its_destination_cannot_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     link = Writing(link=True)
@@ -290,7 +290,7 @@ def copied(
         copy_tables(plan, stage, SETTINGS, moved)
 
 
-def test_copy_tables_refuses_converted_rows_that_break_a_limit(tmp_path: Path) -> None:
+def test_copy_tables_rejects_converted_rows_that_break_a_limit(tmp_path: Path) -> None:
     def writing(limit: float) -> Writing:
         return Writing(dtype="int8", limits=ErrorLimits(max_abs=limit))
 
@@ -299,7 +299,7 @@ def test_copy_tables_refuses_converted_rows_that_break_a_limit(tmp_path: Path) -
         copied(tmp_path, first=writing(0.5))
 
 
-def test_copy_tables_of_a_file_that_changes_after_its_last_row_was_read_is_refused(
+def test_copy_tables_of_a_file_that_changes_after_its_last_row_was_read_is_rejected(
     tmp_path: Path,
 ) -> None:
     moved_bytes = 0

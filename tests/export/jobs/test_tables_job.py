@@ -109,13 +109,13 @@ def test_tables_of_a_stack_are_derived_from_ids_that_occur_in_training(
             "[tables.b]", "offset = 40\n[tables.b]"
         )
     )
-    refused = command(*run[:-1], wrong, "--accept-stated-layouts")
-    assert refused.code == 4
-    assert "table 'a': its layout (4 cores, offset 40) contradicts the ids" in refused.message
-    refused = command(*run, "--trained-ids", f"c={tmp_path}/a.txt")
-    assert refused.code == 2
-    assert "--trained-ids c=" in refused.message
-    assert "there is no table of this name; the tables are a, b" in refused.message
+    rejected = command(*run[:-1], wrong, "--accept-stated-layouts")
+    assert rejected.code == 4
+    assert "table 'a': its layout (4 cores, offset 40) contradicts the ids" in rejected.message
+    rejected = command(*run, "--trained-ids", f"c={tmp_path}/a.txt")
+    assert rejected.code == 2
+    assert "--trained-ids c=" in rejected.message
+    assert "there is no table of this name; the tables are a, b" in rejected.message
 
 
 @pytest.mark.parametrize("how", ["--mod", "--layout"])
@@ -363,7 +363,7 @@ def test_prepare_tables_leaves_out_what_cannot_be_exported_unless_it_is_named(
         ({"names": ("users",)}, NotConvertible, "has no table 'users'"),
     ],
 )
-def test_prepare_tables_of_what_is_not_there_is_refused(
+def test_prepare_tables_of_what_is_not_there_is_rejected(
     tmp_path: Path, job: dict[str, Any], kind: type[ExportError], problem: str
 ) -> None:
     with pytest.raises(kind, match=problem):

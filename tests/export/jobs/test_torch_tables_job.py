@@ -40,7 +40,7 @@ def test_job_publishes_the_tables_of_a_checkpoint_of_pytorch(
     }
 
 
-def test_part_that_does_not_match_its_crc32_is_refused_before_it_is_copied(
+def test_part_that_does_not_match_its_crc32_is_rejected_before_it_is_copied(
     written: Path, command: Command, tmp_path: Path
 ) -> None:
     case = shutil.copytree(written / "torch_distributed", tmp_path / "case")

@@ -129,9 +129,9 @@ def test_name_that_was_left_is_told_where_it_is_needed_and_may_be_given(
     parts = {"place": "pass", "body": "units", "called": "inputs", **place}
     script = "import data_of_mine\ncount = data_of_mine.load()\n"
     write(tmp_path / "script.py", script + CLASS.format(**parts))
-    with pytest.raises((UsageError, NameError)) as refused:
+    with pytest.raises((UsageError, NameError)) as rejected:
         load_factory("script.py:Model", tmp_path, only_definitions=True)()(2)
-    message = str(refused.value)
+    message = str(rejected.value)
     assert "script.py computes it at line 2: `count = data_of_mine.load()`" in message
     assert "state its value as code.names.count" in message
     assert load_factory("script.py:Model", tmp_path, names={"count": 3})()(2) in (2, 6)
@@ -208,7 +208,7 @@ def test_result_of_a_shell_command_is_left(tmp_path: Path) -> None:
          r"note.ipynb, cell 1, line 2: expected ':': `if x`; correct the cell, or delete it"),
     ],
 )  # fmt: skip
-def test_file_that_is_no_notebook_of_python_is_refused(
+def test_file_that_is_no_notebook_of_python_is_rejected(
     content: bytes, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "note.ipynb").write_bytes(content)

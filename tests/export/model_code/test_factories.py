@@ -82,9 +82,9 @@ def make(): ...
 def build_all(): ...
 """
     write(tmp_path / "model.py", text)
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as rejected:
         load_factory("model.py:WIDTH", tmp_path)
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         "code.factory: 'model.py' has no function 'WIDTH'; it has build_all, make"
     )
     assert load_factory("model.py:Model", tmp_path)() is not None
@@ -196,7 +196,7 @@ def test_model_code_with_another_backend_of_keras_is_rejected_with_the_remedy(
 
 @pytest.mark.parametrize("reference", ["{name}.py:build", "{name}.model:build"])
 @pytest.mark.parametrize("name", RESERVED)
-def test_load_factory_with_the_name_of_a_rowcast_package_is_refused(
+def test_load_factory_with_the_name_of_a_rowcast_package_is_rejected(
     name: str, reference: str, tmp_path: Path
 ) -> None:
     for file in (f"{name}.py", f"{name}/__init__.py", f"{name}/model.py"):
@@ -216,7 +216,7 @@ def test_load_factory_with_the_name_of_a_rowcast_package_is_refused(
     ],
 )
 @pytest.mark.parametrize("name", RESERVED)
-def test_load_factory_model_that_imports_a_hidden_package_is_refused(
+def test_load_factory_model_that_imports_a_hidden_package_is_rejected(
     name: str, line: str, tmp_path: Path
 ) -> None:
     write(tmp_path / name / "__init__.py", "")

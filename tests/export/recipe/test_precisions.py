@@ -121,9 +121,9 @@ def test_recipe_whose_limits_and_labels_have_what_they_refer_to_is_accepted(
         ),
     ],
 )
-def test_recipe_whose_limits_or_labels_refer_to_nothing_is_refused(
+def test_recipe_whose_limits_or_labels_refer_to_nothing_is_rejected(
     rank: dict[str, Any], verify: dict[str, Any], problem: str
 ) -> None:
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         check(rank, **verify)
-    assert str(refusal.value) == problem
+    assert str(rejection.value) == problem

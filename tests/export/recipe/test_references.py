@@ -50,12 +50,12 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("tower", "message"), MISTAKES)
-def test_part_that_names_what_the_recipe_lacks_is_refused(
+def test_part_that_names_what_the_recipe_lacks_is_rejected(
     tower: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as rejected:
         check_references(job(**tower))
-    assert str(refused.value).startswith(message)
+    assert str(rejected.value).startswith(message)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A recipe is refused with one sentence that names the key, the value and what was expected."""
+"""A recipe is rejected with one sentence that names the key, the value and what was expected."""
 
 from __future__ import annotations
 
@@ -117,9 +117,9 @@ def test_recipe_of_the_docs_is_a_valid_one(tmp_path: Path) -> None:
 def test_first_mistake_of_a_recipe_is_told_with_its_key(
     tmp_path: Path, text: str, problem: str
 ) -> None:
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         read_recipe(write(tmp_path, f"{text}\n{RECIPE}"))
-    assert str(refusal.value) == f"recipe {tmp_path / 'recipe.toml'}: {problem}"
+    assert str(rejection.value) == f"recipe {tmp_path / 'recipe.toml'}: {problem}"
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_file_that_is_no_recipe_is_told(
     path = tmp_path / "recipe.toml"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         read_recipe(path)
-    assert str(refusal.value).startswith(f"recipe {path} {problem}")
+    assert str(rejection.value).startswith(f"recipe {path} {problem}")
     with pytest.raises(UsageError, match=r"cannot be read: Is a directory$"):
         read_recipe(tmp_path)
 

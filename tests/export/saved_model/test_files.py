@@ -137,7 +137,7 @@ def test_flipped_byte_is_found_while_it_is_read(
         carried_out(plan, checkpoint)
 
 
-def test_float16_that_would_stay_in_slices_is_refused_with_the_cure(tmp_path: Path) -> None:
+def test_float16_that_would_stay_in_slices_is_rejected_with_the_cure(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path, TABLE.astype(np.float16), ROWS, 2)
     with pytest.raises(
         NotConvertible,
@@ -146,7 +146,7 @@ def test_float16_that_would_stay_in_slices_is_refused_with_the_cure(tmp_path: Pa
         planned(checkpoint, tmp_path, link=True)
 
 
-def test_link_to_a_file_that_is_gone_or_in_a_store_is_refused_with_the_reason(
+def test_link_to_a_file_that_is_gone_or_in_a_store_is_rejected_with_the_reason(
     tmp_path: Path,
 ) -> None:
     plan = planned(checkpoint_of(tmp_path, TABLE), tmp_path, link=True)
@@ -160,7 +160,7 @@ def test_link_to_a_file_that_is_gone_or_in_a_store_is_refused_with_the_reason(
         link_files(in_store)
 
 
-def test_link_into_another_filesystem_is_refused_with_the_cure(tmp_path: Path) -> None:
+def test_link_into_another_filesystem_is_rejected_with_the_cure(tmp_path: Path) -> None:
     other = Path("/dev/shm")
     if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("one filesystem only")
@@ -234,7 +234,7 @@ def test_variable_of_any_number_of_axes_is_copied(tmp_path: Path, shape: tuple[i
     assert written.entries["table_0"].whole
 
 
-def test_variable_that_is_cut_along_its_third_axis_is_refused(tmp_path: Path) -> None:
+def test_variable_that_is_cut_along_its_third_axis_is_rejected(tmp_path: Path) -> None:
     halves: list[Box] = [[(0, 40), (0, 3), (0, 1)], [(0, 40), (0, 3), (1, 1)]]
     checkpoint = checkpoint_of(tmp_path, TABLE.reshape(40, 3, 2), halves)
     with pytest.raises(NotConvertible, match="'big' is cut along its third axis or a later one"):

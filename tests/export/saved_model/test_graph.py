@@ -151,7 +151,7 @@ def test_sparse_input_is_three_tensors() -> None:
     assert graph.inputs["rank"] == {"click": ("click", "click_1", "click_2")}
 
 
-def test_inputs_whose_tensors_would_have_one_name_are_refused() -> None:
+def test_inputs_whose_tensors_would_have_one_name_are_rejected() -> None:
     numbered = feature("tag_1", table="users")
     with pytest.raises(UsageError) as caught:
         built((tower("rank", "tag", "tag_1"),), (TAG, numbered), {"tag": RAGGED, "tag_1": INT64})

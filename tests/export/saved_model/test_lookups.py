@@ -154,12 +154,12 @@ def test_ids_outside_of_a_table_become_what_the_feature_says(
 
 
 @pytest.mark.parametrize("unknown", [5, -1])
-def test_unknown_id_is_refused_where_the_feature_says_so(unknown: int) -> None:
-    refusing = spec(unknown=Unknown(rule="refuse"))
-    assert looked_up(refusing, {"user": ids(0, 4)}).numpy().tolist() == [row(0), row(4)]
-    message = "feature user: an id is not in table users, and the feature refuses unknown ids"
+def test_unknown_id_is_rejected_where_the_feature_says_so(unknown: int) -> None:
+    rejecting = spec(unknown=Unknown(rule="refuse"))
+    assert looked_up(rejecting, {"user": ids(0, 4)}).numpy().tolist() == [row(0), row(4)]
+    message = "feature user: an id is not in table users, and the feature rejects unknown ids"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        looked_up(refusing, {"user": ids(0, unknown)})
+        looked_up(rejecting, {"user": ids(0, unknown)})
 
 
 def test_cast_of_numbers_makes_the_ids() -> None:
@@ -385,7 +385,7 @@ class TestPadded:
         found = looked_up(taken, {"user": bags, "weight": weights})
         assert found.numpy().tolist() == [[0.5, 2, -1], [3, 0, 0]]
 
-    def test_more_values_are_refused(self) -> None:
+    def test_more_values_are_rejected(self) -> None:
         message = "input user has more than the 3 values of an example that a tower takes"
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):
             looked_up(

@@ -186,7 +186,7 @@ def test_rows_of_the_examples_are_asked_where_memory_is_short(tmp_path: Path) ->
     assert called.columns["user"].values.tolist() == [1, 4]
 
 
-def test_answer_that_differs_is_refused(tmp_path: Path) -> None:
+def test_answer_that_differs_is_rejected(tmp_path: Path) -> None:
     written = write(tmp_path, EXAMPLES, [SCORES[0], SCORES[1] + 0.01])
     with pytest.raises(VerificationFailed) as caught:
         written.proved(plan=written.beyond_memory())
@@ -228,7 +228,7 @@ def test_examples_without_weights_weigh_one(tmp_path: Path) -> None:
     ("ids", "cure"),
     [({}, ""), ({"ids": {"kind": "hash"}}, '; set features.user.ids.dtype = "string"')],
 )
-def test_id_of_another_dtype_than_the_signature_takes_is_refused(
+def test_id_of_another_dtype_than_the_signature_takes_is_rejected(
     ids: Mapping[str, Any], cure: str, tmp_path: Path
 ) -> None:
     if not ids:

@@ -159,7 +159,7 @@ def test_slice_without_a_checksum_is_copied_and_not_linked() -> None:
             planned(unsummed, link=True)
 
 
-def test_variable_in_chunks_is_refused() -> None:
+def test_variable_in_chunks_is_rejected() -> None:
     with pytest.raises(NotConvertible, match="'table' lies in chunks of an array store"):
         planned(entry_of((10, 6))._replace(slices=()))
 
@@ -173,7 +173,7 @@ def test_variable_in_chunks_is_refused() -> None:
         pytest.param((((0, 0), (10, 2)), ((0, 3), (10, 3))), id="a gap of columns"),
     ],
 )
-def test_slices_that_do_not_fit_are_refused(boxes: tuple[Box, ...], link: bool) -> None:
+def test_slices_that_do_not_fit_are_rejected(boxes: tuple[Box, ...], link: bool) -> None:
     with pytest.raises(CheckpointError, match=r"'table': .*; save the checkpoint anew"):
         planned(entry_of((10, 6), *boxes), link=link)
 

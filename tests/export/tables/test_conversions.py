@@ -126,7 +126,7 @@ def test_error_is_that_of_all_rows_as_they_are_read(source: str, target: str) ->
         ("int64", "float32", 1 << 60, "column 1, which no float holds exactly"),
     ],
 )
-def test_value_that_the_target_cannot_hold_is_refused_with_its_row(
+def test_value_that_the_target_cannot_hold_is_rejected_with_its_row(
     source: str, target: str, value: Any, told: str
 ) -> None:
     values = np.ones((30_000, 3), NUMPY_DTYPES[source])
@@ -146,7 +146,7 @@ def test_value_that_the_target_cannot_hold_is_refused_with_its_row(
         (ErrorLimits(cosine_min=0.999), "cosine_min of its converted rows is 0.99"),
     ],
 )
-def test_limits_refuse_what_breaks_them(limits: ErrorLimits, what: str) -> None:
+def test_limits_reject_what_breaks_them(limits: ErrorLimits, what: str) -> None:
     error = TableError(
         source_dtype="float32", max_abs=0.06, rms=0.01, cosine_min=0.99, cosine_mean=1
     )
@@ -233,12 +233,12 @@ def test_table_is_written_as_it_is_stored_or_as_it_was_asked_for(
         ),
     ],
 )
-def test_values_that_are_no_embedding_are_refused(
+def test_values_that_are_no_embedding_are_rejected(
     stored: str, asked: str | None, problem: str
 ) -> None:
-    with pytest.raises(NotConvertible) as refusal:
+    with pytest.raises(NotConvertible) as rejection:
         written_dtype("t", stored, asked)
-    assert str(refusal.value) == problem
+    assert str(rejection.value) == problem
 
 
 def test_limits_bind_converted_tables_alone_and_each_on_its_own() -> None:

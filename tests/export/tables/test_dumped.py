@@ -228,13 +228,13 @@ def test_dumped_table_is_the_named_one_that_of_its_name_or_the_only_one(
         ),
     ],
 )
-def test_dumped_table_that_is_not_there_is_refused(
+def test_dumped_table_that_is_not_there_is_rejected(
     tmp_path: Path, part: dict[str, str], problem: str
 ) -> None:
     write_dump(tmp_path / "dump", "films", "movies")
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         dumps(tmp_path, users={"dump": "dump"} | part)
-    assert str(refusal.value) == problem.replace("ROOT", str(tmp_path))
+    assert str(rejection.value) == problem.replace("ROOT", str(tmp_path))
 
 
 def test_checkpoint_with_dumps_holds_their_variables_under_keys_of_their_own(

@@ -120,7 +120,7 @@ def test_check_key_indexes_tells_an_index_that_cannot_be_read(tmp_path: Path) ->
         (np.array([5, 5], np.int64), "'t-key': key 5 comes twice, as row 0 and row 1; keys must"),
     ],
 )
-def test_write_key_indexes_refuses_keys_that_are_no_ids(
+def test_write_key_indexes_rejects_keys_that_are_no_ids(
     tmp_path: Path, keys: Any, problem: str
 ) -> None:
     sok_dump(tmp_path / "dump", "t", keys, np.zeros((keys.size, 2), np.float32))
@@ -150,7 +150,7 @@ def test_write_key_indexes_takes_0_as_a_key(tmp_path: Path, dtype: str) -> None:
         assert index.find(np.array([0, 3, 5])).tolist() == [1, 2, 0]
 
 
-def test_write_key_indexes_of_a_file_that_another_dump_replaced_is_refused(tmp_path: Path) -> None:
+def test_write_key_indexes_of_a_file_that_another_dump_replaced_is_rejected(tmp_path: Path) -> None:
     checkpoint = dumped(tmp_path, [7, 5, 9])
     (path,) = (tmp_path / "dump").glob("*-key*")
     os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS))

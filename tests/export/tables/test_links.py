@@ -154,14 +154,14 @@ def test_link_files_data_file_that_is_gone_is_named(tmp_path: Path) -> None:
         linked(tmp_path, plan)
 
 
-def test_refuse_links_to_another_filesystem_is_a_destination_error(tmp_path: Path) -> None:
+def test_reject_links_to_another_filesystem_is_a_destination_error(tmp_path: Path) -> None:
     elsewhere = Path("/dev/shm")
     if elsewhere.stat().st_dev == tmp_path.stat().st_dev:
         elsewhere = Path("/proc")
     plan = planned(tmp_path)
-    open_destination(str(tmp_path / "not" / "yet"), tmp_path, tmp_path).refuse_links(plan)
+    open_destination(str(tmp_path / "not" / "yet"), tmp_path, tmp_path).reject_links(plan)
     with pytest.raises(DestinationError, match="different filesystems"):
-        open_destination(str(elsewhere / "rowcast-none"), tmp_path, tmp_path).refuse_links(plan)
+        open_destination(str(elsewhere / "rowcast-none"), tmp_path, tmp_path).reject_links(plan)
 
 
 def test_link_file_names_the_reason_and_the_remedy(
@@ -171,25 +171,25 @@ def test_link_file_names_the_reason_and_the_remedy(
     data.write_bytes(b"x")
     link = tmp_path / "out" / "links" / "0"
 
-    def refused(number: int) -> str:
+    def rejected(number: int) -> str:
         def fail(_source: str, _link: Path) -> None:
             raise OSError(number, os.strerror(number))
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "link", fail)
-            with pytest.raises(DestinationError) as refusal:
+            with pytest.raises(DestinationError) as rejection:
                 link_file(str(data), link, "copy it instead")
-        return str(refusal.value)
+        return str(rejection.value)
 
     told = f"data file {data} cannot be linked as {link}: "
-    assert refused(errno.EXDEV) == (f"{told}they are on different filesystems; copy it instead")
-    assert refused(errno.EMLINK) == (
+    assert rejected(errno.EXDEV) == (f"{told}they are on different filesystems; copy it instead")
+    assert rejected(errno.EMLINK) == (
         f"{told}it has as many links as the filesystem allows; copy it instead"
     )
-    assert refused(errno.EIO) == f"{told}{os.strerror(errno.EIO)}; copy it instead"
-    with pytest.raises(DestinationError) as refusal:
+    assert rejected(errno.EIO) == f"{told}{os.strerror(errno.EIO)}; copy it instead"
+    with pytest.raises(DestinationError) as rejection:
         link_file("s3://bucket/data", link, "copy it instead")
-    assert str(refusal.value) == (
+    assert str(rejection.value) == (
         "data file s3://bucket/data cannot be linked: it lies in an object store; copy it instead"
     )
     link_file(str(data), link, "copy it instead")

@@ -1,4 +1,4 @@
-"""Plans: tables -> segments -> tasks; what is refused before anything is touched."""
+"""Plans: tables -> segments -> tasks; what is rejected before anything is touched."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bundle.format.manifest import segments_bytes
 from export.checkpoint.inventory.recognition import recognise
 from export.checkpoint.inventory.specs import (
     Inventory,
-    RefusedTable,
+    RejectedTable,
     StatedTable,
     Statements,
     TableSpec,
@@ -82,7 +82,7 @@ def test_plan_tables_of_a_selection_plans_only_these(tmp_path: Path) -> None:
             plan_tables(*every, tmp_path, **wrong)
 
 
-def test_plan_tables_slices_with_a_gap_are_refused(tmp_path: Path) -> None:
+def test_plan_tables_slices_with_a_gap_are_rejected(tmp_path: Path) -> None:
     given = opened(tmp_path, {"a": values(10)}, boxes={"a": [[(0, 3), (0, -1)], [(4, 6), (0, -1)]]})
     with pytest.raises(CheckpointError, match=r"table 'a'.*at row 3"):
         plan_tables(*given, tmp_path)
@@ -110,7 +110,7 @@ def test_plan_tables_as_large_as_a_manifest_can_describe_are_planned(
 
 
 @pytest.mark.parametrize("segment_rows", [None, 1 << 30])
-def test_plan_tables_larger_than_a_manifest_can_describe_are_refused(
+def test_plan_tables_larger_than_a_manifest_can_describe_are_rejected(
     tmp_path: Path, segment_rows: int | None
 ) -> None:
     table = claimed(tmp_path, 50)
@@ -179,7 +179,7 @@ def free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=count))
 
 
-def test_check_space_plan_larger_than_the_disk_is_refused(
+def test_check_space_plan_larger_than_the_disk_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_tables(*opened(tmp_path, {"a": values(4000)}), tmp_path / ".staging-1")
@@ -299,7 +299,7 @@ def table(name: str, rows: int = 3, dim: int = 2, dtype: str = "float32") -> Tab
         (table("a", dim=0), Writing(), r"table 'a' of shape \[3, 0\] holds nothing"),
     ],
 )
-def test_check_exportable_refuses_what_cannot_be_in_a_bundle(
+def test_check_exportable_rejects_what_cannot_be_in_a_bundle(
     spec: TableSpec, way: Writing, problem: str
 ) -> None:
     check_exportable(table("a", rows=1, dim=1))
@@ -315,11 +315,11 @@ def test_plan_tables_checks_each_before_it_is_planned(tmp_path: Path) -> None:
         plan_tables(checkpoint, renamed, tmp_path)
 
 
-def test_plan_tables_that_metadata_names_but_cannot_be_exported_are_refused_unless_left_out(
+def test_plan_tables_that_metadata_names_but_cannot_be_exported_are_rejected_unless_left_out(
     tmp_path: Path,
 ) -> None:
     checkpoint, inventory = opened(tmp_path, {"a": values(4)})
-    partly = replace(inventory, refused=(RefusedTable("b", "b", "it has three axes"),))
+    partly = replace(inventory, rejected=(RejectedTable("b", "b", "it has three axes"),))
     with pytest.raises(
         NotConvertible, match=r"'b' in checkpoint ckpt-1 cannot be exp.* three axes"
     ):
@@ -366,7 +366,7 @@ def test_plan_tables_of_an_array_are_copied_from_its_chunks_and_need_all_of_them
         plan_tables(partly, inventory, tmp_path)
 
 
-def test_plan_tables_of_more_segments_than_are_written_are_refused(
+def test_plan_tables_of_more_segments_than_are_written_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "SEGMENTS_MAX", 5)

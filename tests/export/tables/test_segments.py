@@ -260,7 +260,7 @@ def test_read_sources_of_partitions_sums_the_rows_of_each_lane(tmp_path: Path) -
     assert written == VALUES[rows].tobytes()
 
 
-def test_copy_rows_of_slices_that_leave_a_gap_is_refused(tmp_path: Path) -> None:
+def test_copy_rows_of_slices_that_leave_a_gap_is_rejected(tmp_path: Path) -> None:
     (task,) = planned(tmp_path, "rows").tasks
     with pytest.raises(CheckpointError, match=r"table 't' \('t'\): .* row 0.*; save the che"):
         copy_rows(replace(task, slices=task.slices[1:]))

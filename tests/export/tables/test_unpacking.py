@@ -24,7 +24,7 @@ def table(layout: Layout, rows: int = 20) -> TableSpec:
     return TableSpec("t", "k", rows, 4, "float32", layout, (20, 4), "named", "", 3, 1, 320)
 
 
-def test_array_that_lacks_chunks_is_refused() -> None:
+def test_array_that_lacks_chunks_is_rejected() -> None:
     check_whole("t", ARRAY)
     with pytest.raises(CheckpointError, match=r"table 't': 1 of its chunks are not stored \(array"):
         check_whole("t", ARRAY._replace(absent=1))

@@ -46,7 +46,7 @@ def test_vocabulary_of_strings_keeps_characters_that_look_like_a_line_end(tmp_pa
         (None, "string", "cannot be read"),
     ],
 )
-def test_invalid_vocabulary_is_refused(
+def test_invalid_vocabulary_is_rejected(
     tmp_path: Path, content: bytes | None, dtype: str, words: str
 ) -> None:
     if content is not None:
@@ -63,9 +63,9 @@ def test_vocabulary_of_the_model_gives_each_key_its_row(tmp_path: Path) -> None:
         kind = object if isinstance(keys[0], str) else np.int64
         found = Vocabulary.open(path).find("f", np.array(wanted, kind))
         assert found.tolist() == [len(keys) - 1, -1, 0]
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         write_model_vocabulary("names", [1, 2, 1], tmp_path / "twice.arrow")
-    assert str(refusal.value).startswith("vocabulary 'names' of the model: id 1 comes twice")
+    assert str(rejection.value).startswith("vocabulary 'names' of the model: id 1 comes twice")
 
 
 def test_keys_of_a_model_are_strings_if_one_of_them_is() -> None:

@@ -51,7 +51,7 @@ def test_compile_tower_with_an_operation_that_litert_lacks_returns_the_reason(
     assert not (tmp_path / "compiled.tflite").exists()
 
 
-def test_tower_to_be_served_in_a_precision_that_litert_cannot_run_is_refused(
+def test_tower_to_be_served_in_a_precision_that_litert_cannot_run_is_rejected(
     movies: TracedCheckpoint,
 ) -> None:
     form = manifest.TowerForm(

@@ -54,7 +54,7 @@ LIMITED = {"max_abs_error": {"f32": 0.1}}
 
 
 @pytest.mark.parametrize(
-    ("part", "half", "converted", "is_refused"),
+    ("part", "half", "converted", "is_rejected"),
     [
         (LIMITED, "", (), True),
         (LIMITED, "", ("movies",), True),
@@ -64,10 +64,10 @@ LIMITED = {"max_abs_error": {"f32": 0.1}}
     ],
 )
 def test_limit_of_float32_is_for_half_precision_and_converted_rows(
-    part: dict[str, Any], half: str, converted: tuple[str, ...], is_refused: bool
+    part: dict[str, Any], half: str, converted: tuple[str, ...], is_rejected: bool
 ) -> None:
     model = model_of(tower(CLICK, half=half))
-    if not is_refused:
+    if not is_rejected:
         check_limits(job_of(**part), model, converted)
         return
     with pytest.raises(UsageError) as caught:
@@ -83,7 +83,7 @@ def test_ranking_of_one_number_for_each_candidate_is_taken(sizes: tuple[int | No
     check_rankings(model_of(tower(CLICK, output("like", *sizes))), job_of())
 
 
-def test_ranking_of_several_numbers_is_refused() -> None:
+def test_ranking_of_several_numbers_is_rejected() -> None:
     with pytest.raises(NotConvertible) as caught:
         check_rankings(model_of(tower(CLICK, output("like", 2, 3))), job_of())
     message = "towers.rank: output 'like' is 6 numbers for each candidate, but a ranking takes one"
@@ -92,7 +92,7 @@ def test_ranking_of_several_numbers_is_refused() -> None:
 
 
 def checked_formula(formula: str | None, spec: TowerSpec) -> str:
-    """Returns why a formula is refused; "" if it is not."""
+    """Returns why a formula is rejected; "" if it is not."""
     try:
         check_formulas(job_of(formula=formula, role=spec.role), model_of(spec))
     except UsageError as problem:
@@ -129,7 +129,7 @@ def test_formula_is_of_outputs_that_are_one_number(
     assert checked_formula(formula, spec) == reason
 
 
-def test_formula_that_is_none_is_refused() -> None:
+def test_formula_that_is_none_is_rejected() -> None:
     assert checked_formula("click *", tower(CLICK)).startswith("towers.rank.formula: ")
 
 
@@ -152,7 +152,7 @@ def test_tower_is_described_with_its_forms_and_parts() -> None:
     )
 
 
-def test_precision_to_be_served_without_a_form_is_refused() -> None:
+def test_precision_to_be_served_without_a_form_is_rejected() -> None:
     form = TowerForm(kind="saved_model", precision="f32", path="towers/rank/s", max_abs_error={})
     job = job_of(precisions=["f32", "int8"], serve="int8", max_abs_error={"int8": 1})
     with pytest.raises(NotConvertible) as caught:

@@ -191,7 +191,7 @@ def test_attribute_that_is_missing_in_the_bundle_is_named(tmp_path: Path) -> Non
     )
 
 
-def test_file_with_fewer_candidates_than_the_bundle_is_refused(tmp_path: Path) -> None:
+def test_file_with_fewer_candidates_than_the_bundle_is_rejected(tmp_path: Path) -> None:
     held = Held(tmp_path, "csv", ROWS)
     held.replace(ROWS[:-1])
     failure = held.failure()

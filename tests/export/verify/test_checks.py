@@ -47,7 +47,7 @@ GOLDEN = Path(__file__).parents[2] / "golden/bundle/root/movies/1"
         (OSError("gone"), VerificationFailed, "a file: gone"),
     ],
 )
-def test_what_a_reader_of_the_bundle_refuses_is_a_failed_check(
+def test_what_a_reader_of_the_bundle_rejects_is_a_failed_check(
     problem: Exception, kind: type[ExportError], told: str
 ) -> None:
     with pytest.raises(kind) as failure, told_as_failures():

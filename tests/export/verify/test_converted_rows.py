@@ -1,4 +1,4 @@
-"""Tables whose rows are converted on their way: what is written, recorded, verified and refused."""
+"""Tables whose rows are converted when they are copied: written, recorded, verified, rejected."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_verify_tables_finds_a_scale_of_another_row(tmp_path: Path) -> None:
         verify(tmp_path, table, 300)
 
 
-def test_verify_tables_refuses_a_damaged_scale_in_full_and_an_error_recorded_too_small(
+def test_verify_tables_rejects_a_damaged_scale_in_full_and_an_error_recorded_too_small(
     tmp_path: Path,
 ) -> None:
     table = copied(planned(tmp_path, VALUES, "int8"))

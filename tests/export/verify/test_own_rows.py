@@ -1,4 +1,4 @@
-"""Rules that read other rows than the model's own operations are refused, whatever the value."""
+"""Rules that read other rows than the model's own operations are rejected, whatever the value."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def elsewhere(value: object, row: int, compute: Any) -> Callable[[Columns, int],
     return computed
 
 
-def refusing_negative(columns: Columns, n: int) -> Rows:
+def rejecting_negative(columns: Columns, n: int) -> Rows:
     if (columns["x"] < 0).any():
         raise ValueError("below zero")
     return remainder(columns, n)
@@ -107,7 +107,7 @@ WORDS = {
     [
         (remainder, "int64", {"ids": REMAINDER}),
         (remainder, "int32", {"ids": REMAINDER}),
-        (refusing_negative, "int64", {"ids": REMAINDER}),
+        (rejecting_negative, "int64", {"ids": REMAINDER}),
         (hashed, "int64", {"ids": HASH}),
         (hashed, "string", {"ids": hash_ids(ROWS, "string")}),
         (split_words, "string", WORDS),
@@ -178,7 +178,7 @@ def test_rule_that_reads_the_models_rows_passes(
         (without_the_last_word, "string", WORDS, "the model's own operations read no more words"),
     ],
 )
-def test_rule_that_reads_another_row_is_refused(
+def test_rule_that_reads_another_row_is_rejected(
     compute: Any, dtype: str, described: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(VerificationFailed, match=message):

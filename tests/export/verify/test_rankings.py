@@ -106,7 +106,7 @@ def test_kendall_tau_of_many_examples_is_that_of_the_first_ten_thousand() -> Non
     assert kendall_tau(first, second) == pytest.approx(1, abs=1e-12)
 
 
-def test_check_effects_below_the_limit_refuses_with_the_figures() -> None:
+def test_check_effects_below_the_limit_rejects_with_the_figures() -> None:
     page = experts_recipe().model_dump(mode="json", exclude_unset=True)
 
     def check(limit: float) -> None:

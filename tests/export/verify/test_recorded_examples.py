@@ -284,7 +284,7 @@ SESSION = PredictionLog(
     )
 )
 TWO = {**RAGGED, "pair": RAGGED["pair"][:1]}
-REFUSED: dict[str, tuple[str, Any, str]] = {
+REJECTED: dict[str, tuple[str, Any, str]] = {
     "no message": ("tf-example", b"\xff\xff", "record 2 is no Example"),
     "ELWC as Example": (
         "tf-example",
@@ -352,18 +352,18 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_other_records_are_refused_with_their_number(write: Write, name: str) -> None:
-    record_format, record, message = REFUSED[name]
+@pytest.mark.parametrize("name", REJECTED)
+def test_other_records_are_rejected_with_their_number(write: Write, name: str) -> None:
+    record_format, record, message = REJECTED[name]
     sound = {"tf-example": example(ROW), "elwc": elwc({}, ROW)}
     path = write(sound.get(record_format, predict(RAGGED)), record)
-    with pytest.raises(UsageError) as refusal:
+    with pytest.raises(UsageError) as rejection:
         read(path, record_format)
-    assert str(refusal.value).startswith("verify.examples: a.tfrecord, record 2")
-    assert message in str(refusal.value)
+    assert str(rejection.value).startswith("verify.examples: a.tfrecord, record 2")
+    assert message in str(rejection.value)
 
 
-def test_damaged_files_are_refused_with_the_record(write: Write) -> None:
+def test_damaged_files_are_rejected_with_the_record(write: Write) -> None:
     path = write(example(ROW), example(ROW))
     data = path.read_bytes()
     path.write_bytes(data[:-1])
@@ -376,7 +376,7 @@ def test_damaged_files_are_refused_with_the_record(write: Write) -> None:
         read(write(), "tf-example")
 
 
-def test_response_that_was_not_recorded_is_refused(write: Write) -> None:
+def test_response_that_was_not_recorded_is_rejected(write: Write) -> None:
     path = write(predict(RAGGED, {"score": [1.0, 2.0]}), predict(RAGGED))
     with pytest.raises(UsageError, match="record 2 has no response with output 'score'"):
         read(path, "prediction-log", recorded={"head": "response.score"})

@@ -189,7 +189,7 @@ def test_ids_of_a_dumped_table_are_its_keys(tmp_path: Path) -> None:
     assert dumped(tmp_path / "known", [90, 70]).inputs.columns["user"].values.tolist() == [90, 70]
 
 
-def test_keys_that_do_not_fit_the_dtype_of_their_input_are_refused(tmp_path: Path) -> None:
+def test_keys_that_do_not_fit_the_dtype_of_their_input_are_rejected(tmp_path: Path) -> None:
     found = dumped(tmp_path / "small", [90, 8], dtype="int32").inputs.columns["user"]
     assert found.values.tolist() == [90, -1]
     with pytest.raises(UsageError, match=r"inputs\.user\.dtype is int32, which key 2147483648 of"):

@@ -86,7 +86,7 @@ def test_made_numbers_lose_their_signs_where_the_model_gives_no_numbers(tmp_path
         (REAL, 1, "the verify.examples do not fit the model: correct them"),
     ],
 )
-def test_examples_that_give_no_numbers_are_refused(
+def test_examples_that_give_no_numbers_are_rejected(
     tmp_path: Path, sections: dict[str, Any], calls: int, told: str
 ) -> None:
     infinite = scores(1, 2, -np.inf, np.nan)
@@ -139,7 +139,7 @@ def test_recorded_vectors_are_compared_value_by_value(tmp_path: Path) -> None:
         recorded(tmp_path / "wrong", results, "first.vector", wrong)
 
 
-def test_recorded_values_of_another_shape_are_refused(tmp_path: Path) -> None:
+def test_recorded_values_of_another_shape_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
         match=r"verify\.expected\.score: \[4, 2\] values were recorded, tower 'second' gives \[4\]",
@@ -156,7 +156,7 @@ def test_reference_results_of_one_tower_need_its_inputs_alone(tmp_path: Path) ->
     assert results["first"]["vector"].tolist() == [[1, 1]] * 4
 
 
-def test_model_that_gives_another_number_of_results_than_examples_is_refused(
+def test_model_that_gives_another_number_of_results_than_examples_is_rejected(
     tmp_path: Path,
 ) -> None:
     _, reference = asked(tmp_path, scores(1, 2, 3))

@@ -122,8 +122,8 @@ def test_stated_layout_is_published_only_if_recorded_outputs_agree_or_the_recipe
     assert plan["tables"]["users"]["stated"] is True
     assert "its layout is stated" in plan["tables"]["users"]["note"]
     of_other_tables = changed(said, "verify.expected", {"candidate.vector": "seen"})
-    for refused in (said, of_other_tables):
-        done = command("run", write_project(tmp_path, refused))
+    for rejected in (said, of_other_tables):
+        done = command("run", write_project(tmp_path, rejected))
         assert (done.code, "verify.expected" in done.message) == (5, True)
         assert "'users'" in done.message
     assert not list(tmp_path.glob("bundles/*/*"))

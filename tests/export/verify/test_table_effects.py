@@ -1,4 +1,4 @@
-"""What converted tables do to towers and indexes: measured, told, and refused where the recipe
+"""What converted tables do to towers and indexes: measured, told, and rejected where the recipe
 allows less.
 """
 
@@ -16,7 +16,7 @@ from bundle.storage.catalog import read_manifest
 from bundle.storage.integrity import check_files
 from export.verify.table_effects import TrainedRows, converted, trained_tables
 from tests.export.checkpoint.tensor_bundles import write_bundle
-from tests.export.commands import Command, refused
+from tests.export.commands import Command, rejected
 from tests.export.movies_job import Recipe, changed, export, values_of, write_project
 from tests.export.traced_models import TracedCheckpoint
 
@@ -113,7 +113,7 @@ def test_run_whose_limits_do_not_fit_its_converted_tables_publishes_nothing(
 ) -> None:
     for key, value in changes.items():
         converting = changed(converting, key, value)
-    refused(command, write_project(tmp_path, converting), code, *told)
+    rejected(command, write_project(tmp_path, converting), code, *told)
 
 
 def table(name: str, error: TableError | None = None) -> Table:

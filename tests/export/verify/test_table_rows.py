@@ -204,7 +204,7 @@ def test_verify_tables_segment_cut_short_or_missing_is_named(pair: Pair) -> None
         ({"source": TableSource(layout="plain", key="gone")}, "has no variable 'gone'"),
     ],
 )
-def test_verify_tables_table_that_is_not_the_variable_is_refused(
+def test_verify_tables_table_that_is_not_the_variable_is_rejected(
     pair: Pair, changed: dict[str, Any], what: str
 ) -> None:
     with pytest.raises(VerificationFailed, match=what):

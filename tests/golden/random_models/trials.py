@@ -44,13 +44,13 @@ class Outcome:
     """How a trial ended that did not fail.
 
     Attributes:
-      model: that was tried.
-      refusal: what the exporter or the service said that refused it; "": it was published, and its
-        answers are those of its framework.
+      model: The model that was tried.
+      rejection: The message of the exporter or the service that rejected it; "": it was published,
+        and its responses equal its framework's results.
     """
 
     model: RandomModel
-    refusal: str = ""
+    rejection: str = ""
 
 
 def trial(seed: int, directory: Path) -> Outcome:
@@ -63,15 +63,15 @@ def trial(seed: int, directory: Path) -> Outcome:
     model = draw_model(seed)
     try:
         _write_files(model, directory)
-        return Outcome(model, _refusal_or_comparison(model, directory))
+        return Outcome(model, _rejection_or_comparison(model, directory))
     except Exception as problem:
         command = f".venv/bin/python -m benchmarks.soak.random_models 1 --first {seed}"
         problem.add_note(f"\n{model}\nTo try it again: {command}")
         raise
 
 
-def _refusal_or_comparison(model: RandomModel, directory: Path) -> str:
-    """Exports, asks and compares; returns the message of a refusal."""
+def _rejection_or_comparison(model: RandomModel, directory: Path) -> str:
+    """Exports, asks and compares; returns the message of a rejection."""
     examples = draw_examples(model, "requests")
     expected = _saved_and_called(model, directory, arrays_of(model, examples))
     try:
@@ -79,10 +79,10 @@ def _refusal_or_comparison(model: RandomModel, directory: Path) -> str:
         answer = answer_to(directory / "bundles", *request_of(model, examples))
     except VerificationFailed:
         raise  # the export differs from the model, as the exporter found itself
-    except (ExportError, InvalidArgument) as refusal:
-        message = f"{type(refusal).__name__}: {refusal}"
+    except (ExportError, InvalidArgument) as rejection:
+        message = f"{type(rejection).__name__}: {rejection}"
         named = [name for name in (*model.inputs, "model.py") if name in message]
-        assert named, f"the refusal names no part of the model: {message}"
+        assert named, f"the rejection names no part of the model: {message}"
         return message
     answered = values_of(model, answer)
     assert answered.keys() == expected.keys()

@@ -307,7 +307,7 @@ def test_a_log_that_cannot_be_written_changes_nothing(write: Write, serve: Serve
     assert nearest(service, small.vectors[:1], k=100).ids.size == 42
 
 
-def test_shards_refuse_changes(write: Write, serve: Serve) -> None:
+def test_shards_reject_changes(write: Write, serve: Serve) -> None:
     write()
     service = serve(shard="1/2")
     with pytest.raises(Unimplemented, match="do not change on a shard"):

@@ -72,7 +72,7 @@ def test_bundle_of_objects_is_found_by_root_model_or_version(
         assert source.file(path).read(0, 1 << 30) == content
 
 
-def test_bundle_of_objects_whose_manifest_is_another_is_refused(as_objects: RemotePath) -> None:
+def test_bundle_of_objects_whose_manifest_is_another_is_rejected(as_objects: RemotePath) -> None:
     manifest = find_bundle(str(as_objects)).file("manifest.json").object_at(0)
     manifest.write(manifest.read(0, 1 << 20).replace(b"ckpt-2", b"ckpt-3"))
     with pytest.raises(PullError, match="is not what its name says") as stopped:
@@ -80,7 +80,7 @@ def test_bundle_of_objects_whose_manifest_is_another_is_refused(as_objects: Remo
     assert stopped.value.exit_code == EXIT_DAMAGED
 
 
-def test_bundle_of_objects_that_names_too_few_is_refused(as_objects: RemotePath) -> None:
+def test_bundle_of_objects_that_names_too_few_is_rejected(as_objects: RemotePath) -> None:
     listed = as_objects / "m/2/objects.json"
     listed.write(listed.read(0, 1 << 20).replace(b"indexes/vectors.bin", b"indexes/other.bin"))
     with pytest.raises(PullError, match=r"names no object for 'indexes/vectors\.bin'") as stopped:

@@ -45,7 +45,9 @@ def test_pull_of_a_path_that_does_not_exist_names_the_path(tmp_path: Path) -> No
     assert done.stderr == f"rowcast-serve pull: {tmp_path}/none is empty or does not exist\n"
 
 
-def test_pull_to_a_root_that_is_not_a_directory_is_refused(published: Path, tmp_path: Path) -> None:
+def test_pull_to_a_root_that_is_not_a_directory_is_rejected(
+    published: Path, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     os.mkfifo(tmp_path / "pipe")
     for name in ("file", "pipe"):

@@ -211,7 +211,7 @@ def test_files_that_cannot_be_read_or_written_have_codes_of_their_own(
     assert recommend(root, users, tmp_path / "none" / "out").exit_code == 6
 
 
-def test_output_that_is_not_a_file_is_refused_before_anything_is_computed(
+def test_output_that_is_not_a_file_is_rejected_before_anything_is_computed(
     root: Path, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")

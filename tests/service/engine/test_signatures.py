@@ -283,8 +283,8 @@ def test_describe_on_a_shard_has_no_model(
     write: Write, serve: Callable[..., RunningService]
 ) -> None:
     write()
-    refused = httpx.get(f"{serve(shard='1/2').http}/v1/models/movies/versions/1").json()["error"]
-    assert (refused["code"], "shard 1/2" in refused["message"]) == ("UNIMPLEMENTED", True)
+    rejected = httpx.get(f"{serve(shard='1/2').http}/v1/models/movies/versions/1").json()["error"]
+    assert (rejected["code"], "shard 1/2" in rejected["message"]) == ("UNIMPLEMENTED", True)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def called(channel: grpc.Channel, method: str, message: Any, **options: Any) -> 
     return bytes(call(message.SerializeToString(), timeout=WAIT_S, **options))
 
 
-def refused(channel: grpc.Channel, method: str, message: Any, **options: Any) -> grpc.StatusCode:
+def rejected(channel: grpc.Channel, method: str, message: Any, **options: Any) -> grpc.StatusCode:
     with pytest.raises(grpc.RpcError) as problem:
         called(channel, method, message, **options)
     return problem.value.code()
@@ -282,9 +282,9 @@ def test_clients_need_a_token_for_the_model_and_probes_none(
     metadata = {"metadata": tuple(headers.items())}
     with grpc.insecure_channel(service.grpc) as channel:
         mine, of_another = (forms.message(USER, "query", name) for name in (MODEL, "books"))
-        assert refused(channel, "ModelInfer", mine) is grpc.StatusCode.UNAUTHENTICATED
+        assert rejected(channel, "ModelInfer", mine) is grpc.StatusCode.UNAUTHENTICATED
         assert (
-            refused(channel, "ModelInfer", of_another, **metadata)
+            rejected(channel, "ModelInfer", of_another, **metadata)
             is grpc.StatusCode.PERMISSION_DENIED
         )
         assert called(channel, "ModelInfer", mine, **metadata)
@@ -311,7 +311,7 @@ def test_full_service_rejects_with_when_to_retry(
             assert (response.status_code, response.headers["retry-after"]) == (429, "3")
             assert set(response.json()) == {"error"}
         message = forms.message(USER, "query", MODEL)
-        code = refused(clients.channel, "ModelInfer", message)
+        code = rejected(clients.channel, "ModelInfer", message)
         assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     finally:
         tower.release.set()
@@ -344,7 +344,7 @@ def test_service_without_the_protocol_knows_none_of_it(
         assert http.get("/v2").json()["error"]["code"] == "NOT_FOUND"
     with grpc.insecure_channel(service.grpc) as channel:
         message = forms.message(USER, "query", MODEL)
-        assert refused(channel, "ModelInfer", message) is grpc.StatusCode.UNIMPLEMENTED
+        assert rejected(channel, "ModelInfer", message) is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_requests_are_counted_and_limited_as_all_others(

@@ -115,7 +115,7 @@ def wrong(**inputs: Any) -> bytes:
 FLIPPED = bytearray(record(QUERY))
 FLIPPED[20] ^= 1
 OTHER_LOG = pb.PredictionLog(session_run_log=pb.OtherLog()).SerializeToString()
-REFUSING = pb.PredictionLog(
+REJECTING = pb.PredictionLog(
     regress_log=pb.ExamplesLog(
         request=pb.ExamplesRequest(
             input=pb.Input(
@@ -152,7 +152,7 @@ DAMAGED: dict[str, tuple[bytes, int, str]] = {
         1,
         "input 'hour' has 2 rows and 'user' has 3",
     ),
-    "refused": (record(REFUSING), 1, "the regress request fails: feature 'movie'"),
+    "rejected": (record(REJECTING), 1, "the regress request fails: feature 'movie'"),
     "fewer": (record(QUERY), 2, "has 1 records; the manifest has 2"),
     "more": (record(QUERY) * 2, 1, "the manifest has 1 records"),
 }
@@ -166,7 +166,7 @@ def test_damaged_and_foreign_requests_reject_the_version(
         assert message in problem_of(service, write, data, size), name
 
 
-def test_more_requests_than_tensorflow_serving_takes_are_refused(write: Write) -> None:
+def test_more_requests_than_tensorflow_serving_takes_are_rejected(write: Write) -> None:
     with pytest.raises(ValueError, match="less than or equal to 1000"):
         with_warm_up(write(), record(QUERY) * 1_001, 1_001)
 
@@ -178,7 +178,7 @@ def test_computations_end_when_time_is_up_and_all_records_are_read(
     caplog: Any,
 ) -> None:
     monkeypatch.setattr(warm_up, "SECONDS_MAX", -1.0)
-    with_warm_up(write(), record(QUERY) * 2 + record(REFUSING), 3)
+    with_warm_up(write(), record(QUERY) * 2 + record(REJECTING), 3)
     with caplog.at_level("INFO", "rowcast"):
         service = serve(poll_interval_s=NEVER_S)
     assert service.states() == {1: "available"}

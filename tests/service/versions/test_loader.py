@@ -85,7 +85,7 @@ def test_load_keeps_its_version_from_being_swept_until_it_is_closed(
         (0, r"indexes.movies.partitions"),
     ],
 )
-def test_load_of_an_index_in_partitions_that_are_not_there_is_refused(
+def test_load_of_an_index_in_partitions_that_are_not_there_is_rejected(
     write: Write, root: Path, partitions: int, problem: str
 ) -> None:
     rewrite(write().directory, setting("indexes.movies.partitions", partitions))
@@ -93,7 +93,7 @@ def test_load_of_an_index_in_partitions_that_are_not_there_is_refused(
         loader(root).load("movies", 1)
 
 
-def test_load_of_a_partition_outside_the_bundle_is_refused(
+def test_load_of_a_partition_outside_the_bundle_is_rejected(
     write: Write, root: Path, tmp_path: Path
 ) -> None:
     bundle = write().directory
@@ -106,7 +106,7 @@ def test_load_of_a_partition_outside_the_bundle_is_refused(
         loader(root).load("movies", 1)
 
 
-def test_codes_of_an_index_are_loaded_and_refused_where_their_number_is_another(
+def test_codes_of_an_index_are_loaded_and_rejected_where_their_number_is_another(
     write: Write, root: Path
 ) -> None:
     # faiss is loaded where an index has codes.

@@ -31,7 +31,7 @@ def test_port_of_another_program_is_taken() -> None:
         reserve("gRPC", "127.0.0.1", port_of(other))
 
 
-def test_refused_port_can_be_reserved_once_it_is_free() -> None:
+def test_rejected_port_can_be_reserved_once_it_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = port_of(other)
         with pytest.raises(OSError, match="Address already in use"):

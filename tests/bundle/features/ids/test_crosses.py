@@ -64,7 +64,7 @@ def reader(tmp_path: Path) -> FeatureReader:
     return open_reader(tmp_path, "7_X_a", **features)
 
 
-def test_cross_of_long_bags_is_refused_before_it_is_made(reader: FeatureReader) -> None:
+def test_cross_of_long_bags_is_rejected_before_it_is_made(reader: FeatureReader) -> None:
     long = int(COMBINATIONS_MAX**0.5) + 1
     sent = {"user": Column(np.zeros(long, np.int64)), "genre": Column(np.full(long, "a", object))}
     with pytest.raises(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from bundle.errors import FeatureError, FormatError, UnknownRefused
+from bundle.errors import FeatureError, FormatError, UnknownRejected
 from bundle.features.ids.expressions import expression
 from bundle.features.ids.rules import rule_of
 from bundle.format.id_graphs import CONSTANT_MAX, OPERATIONS_MAX
@@ -78,14 +78,14 @@ def test_graph_looks_keys_up_in_vocabularies() -> None:
     assert rows(entry, [-7, 6, 5], words=numbers) == [3, -1, 2]
 
 
-def test_key_that_the_model_fails_on_is_refused() -> None:
+def test_key_that_the_model_fails_on_is_rejected() -> None:
     complete = {**WORDS, "is_complete": True}
     nodes = (sent("string"), constant(-1), node("LookupTableFindV2", 0, 1, table=0))
     entry = graph(*nodes, tables=[complete])
     words = Vocabulary(StringKeys(["red", "blue"]))
     assert rows(entry, texts("blue", "red"), words=words) == [3, 2]
     assert expression(entry, "x") == "position of x in words + 2, else an error"
-    with pytest.raises(UnknownRefused, match="'city': id green is not in vocabulary 'words'"):
+    with pytest.raises(UnknownRejected, match="'city': id green is not in vocabulary 'words'"):
         rows(entry, texts("red", "green", "black"), words=words)
 
 
@@ -165,7 +165,7 @@ def test_value_that_a_graph_does_not_take_names_the_input(
         ([sent(), constant(*range(CONSTANT_MAX + 1), is_list=True)], "at most 65536 items"),
     ],
 )
-def test_graph_that_is_none_is_refused_by_the_manifest(nodes: list[Node], message: str) -> None:
+def test_graph_that_is_none_is_rejected_by_the_manifest(nodes: list[Node], message: str) -> None:
     with pytest.raises(ValidationError) as raised:
         graph(*nodes)
     assert message in str(raised.value)

@@ -72,6 +72,6 @@ def test_text_that_is_left_out_takes_the_default(tmp_path: Path) -> None:
 def test_value_that_is_not_a_text_is_rejected_with_the_name_of_the_feature(
     tmp_path: Path, sent: Column, message: str
 ) -> None:
-    with pytest.raises(FeatureError, match=message) as refused:
+    with pytest.raises(FeatureError, match=message) as rejected:
         open_reader(tmp_path, *KNOWN, f=title()).activation("f", {"title": sent}, 1)
-    assert refused.value.feature == "title"
+    assert rejected.value.feature == "title"

@@ -281,7 +281,7 @@ def test_array_without_some_of_its_chunks_is_not_opened(tmp_path: Path) -> None:
     )
 
 
-def test_rows_behind_the_last_one_are_refused(tmp_path: Path) -> None:
+def test_rows_behind_the_last_one_are_rejected(tmp_path: Path) -> None:
     rows = ArrayRows(write(tmp_path / "a", FORMS["zarr2_raw"](80, 7), values_of(80)))
     np.testing.assert_array_equal(read(rows, 78, 2), values_of(80)[78:])
     with pytest.raises(CheckpointError) as error:

@@ -1,4 +1,4 @@
-"""Dumps of parameter servers: what is listed of them, and what is refused."""
+"""Dumps of parameter servers: what is listed of them, and what is rejected."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_file_that_only_has_a_name_of_dumps_is_no_table(
     assert len(recognise(open_checkpoint(tmp_path)).tables) == 1
 
 
-def test_directory_without_a_dumped_table_is_refused(tmp_path: Path) -> None:
+def test_directory_without_a_dumped_table_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError) as error:
         list_dump(tmp_path)
     assert str(error.value) == (
@@ -127,7 +127,7 @@ def test_dump_of_hugectr_without_slots_has_no_heads(tmp_path: Path) -> None:
     assert not is_dump(tmp_path)
 
 
-def test_file_whose_name_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_file_whose_name_is_no_text_is_rejected(tmp_path: Path) -> None:
     name = os.fsdecode(b"t\xff")
     dump_files.saver_dump(tmp_path, name, IDS, ROWS)
     with pytest.raises(CheckpointError) as error:
@@ -262,7 +262,7 @@ def _meta(
         ),
     ],
 )
-def test_damaged_dump_is_refused_by_name(
+def test_damaged_dump_is_rejected_by_name(
     tmp_path: Path, writer: str, file: str, change: Callable[[bytes], bytes | None], told: str
 ) -> None:
     path = WRITERS[writer](tmp_path) / file
@@ -270,13 +270,13 @@ def test_damaged_dump_is_refused_by_name(
     path.unlink()
     if data is not None:
         path.write_bytes(data)
-    with pytest.raises(CheckpointError, match="dump file") as refused:
+    with pytest.raises(CheckpointError, match="dump file") as rejected:
         open_checkpoint(tmp_path)
-    assert told in str(refused.value)
+    assert told in str(rejected.value)
 
 
 @pytest.mark.parametrize("writer", WRITERS)
-def test_file_beside_those_of_a_table_is_refused_by_name(tmp_path: Path, writer: str) -> None:
+def test_file_beside_those_of_a_table_is_rejected_by_name(tmp_path: Path, writer: str) -> None:
     WRITERS[writer](tmp_path)
     (table,) = list_dump(tmp_path).storage.dumped.values()
     folder = Path(table.keys.slices[0].file).parent

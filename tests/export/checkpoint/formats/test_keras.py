@@ -225,7 +225,7 @@ def test_reason_why_an_archive_is_damaged_is_shortened(tmp_path: Path) -> None:
     assert len(reason) == 200
 
 
-def test_damage_that_makes_the_hdf5_library_loop_is_refused(tmp_path: Path) -> None:
+def test_damage_that_makes_the_hdf5_library_loop_is_rejected(tmp_path: Path) -> None:
     path = write_weights(tmp_path / "a.weights.h5")
     content = bytearray(path.read_bytes())
     content[content.index(b"user") + 17] = 4  # the size of the next object of the heap

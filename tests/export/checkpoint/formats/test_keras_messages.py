@@ -149,7 +149,7 @@ BROKEN: dict[str, tuple[Write, str]] = {
 
 
 @pytest.mark.parametrize(("write", "told"), BROKEN.values(), ids=BROKEN)
-def test_broken_file_of_keras_is_refused_with_the_reason(
+def test_broken_file_of_keras_is_rejected_with_the_reason(
     tmp_path: Path, write: Write, told: str
 ) -> None:
     path = write(tmp_path)
@@ -159,7 +159,7 @@ def test_broken_file_of_keras_is_refused_with_the_reason(
 
 
 @pytest.mark.parametrize("path", ["/", "layers/embedding", "layers/embedding/vars/0"])
-def test_attribute_that_keras_does_not_write_is_refused(path: str, tmp_path: Path) -> None:
+def test_attribute_that_keras_does_not_write_is_rejected(path: str, tmp_path: Path) -> None:
     written = write_weights(tmp_path / "a.weights.h5")
     assert list_keras(written).entries
     with h5py.File(written, "r+") as file:

@@ -1,4 +1,4 @@
-"""Object graphs: their paths, and what is refused."""
+"""Object graphs: their paths, and what is rejected."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def listed(path: Path) -> Listing:
     return list_orbax(place)
 
 
-def refused(path: Path) -> str:
+def rejected(path: Path) -> str:
     """Returns why a directory is not opened."""
     with pytest.raises(CheckpointError) as error:
         open_checkpoint(path)
@@ -214,7 +214,7 @@ def test_tree_of_a_store_may_have_nodes_up_to_a_limit(
     assert list(open_checkpoint(item).entries) == ["a"]
 
     deep = repacked(item, 1)
-    assert refused(deep) == (
+    assert rejected(deep) == (
         f"Orbax checkpoint {deep} cannot be read: more than 1 nodes; copy it anew"
     )
     monkeypatch.undo()
@@ -256,7 +256,7 @@ def test_open_checkpoint_of_orbax_without_tensorstore_names_the_extra(
         open_checkpoint(item)
 
 
-def test_array_that_is_saved_anew_after_opening_is_refused(item: Path) -> None:
+def test_array_that_is_saved_anew_after_opening_is_rejected(item: Path) -> None:
     checkpoint = open_checkpoint(item)
     shutil.rmtree(item)
     write_item(item, {"a": TABLE + 1})

@@ -219,7 +219,7 @@ BROKEN: dict[str, tuple[Write, str]] = {
 
 
 @pytest.mark.parametrize(("write", "told"), BROKEN.values(), ids=BROKEN)
-def test_broken_checkpoint_of_orbax_is_refused_with_the_reason(
+def test_broken_checkpoint_of_orbax_is_rejected_with_the_reason(
     tmp_path: Path, write: Write, told: str
 ) -> None:
     path = write(tmp_path)
@@ -228,7 +228,7 @@ def test_broken_checkpoint_of_orbax_is_refused_with_the_reason(
     assert str(error.value).startswith(told.format(path=path))
 
 
-def test_tree_that_cannot_be_that_of_a_keras_model_is_refused(tmp_path: Path) -> None:
+def test_tree_that_cannot_be_that_of_a_keras_model_is_rejected(tmp_path: Path) -> None:
     item = with_file("_METADATA", b'{"tree_metadata": {"a": {}}}')(tmp_path)
     place = find_orbax(item)
     assert place is not None
@@ -357,7 +357,7 @@ MORE_METADATA: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("case", MORE_METADATA)
-def test_metadata_that_may_say_how_rows_lie_are_refused(case: str, tmp_path: Path) -> None:
+def test_metadata_that_may_say_how_rows_lie_are_rejected(case: str, tmp_path: Path) -> None:
     write, message = MORE_METADATA[case]
     item = tmp_path / "c"
     write_item(item, {"a": TABLE}, zarr3=True)
@@ -367,7 +367,7 @@ def test_metadata_that_may_say_how_rows_lie_are_refused(case: str, tmp_path: Pat
         open_checkpoint(item)
 
 
-def test_attributes_of_an_array_in_zarr_2_are_refused(tmp_path: Path) -> None:
+def test_attributes_of_an_array_in_zarr_2_are_rejected(tmp_path: Path) -> None:
     write_item(tmp_path / "c", {"a": TABLE})
     store_of(tmp_path / "c")["a/.zattrs"] = b'{"order": "mod"}'
     with pytest.raises(CheckpointError, match=r"/a has '\.zattrs', which is not"):

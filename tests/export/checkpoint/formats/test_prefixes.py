@@ -104,7 +104,7 @@ BROKEN_STATES: list[tuple[list[str], str, str]] = [
 
 
 @pytest.mark.parametrize(("beside", "text", "told"), BROKEN_STATES)
-def test_find_prefix_state_file_without_its_checkpoint_is_refused_with_the_remedy(
+def test_find_prefix_state_file_without_its_checkpoint_is_rejected_with_the_remedy(
     tmp_path: Path, beside: list[str], text: str, told: str
 ) -> None:
     for name in beside:

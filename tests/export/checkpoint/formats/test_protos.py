@@ -61,7 +61,7 @@ def test_message_of_known_fields_is_decoded(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "place"), PLACES)
-def test_field_that_is_not_known_is_refused_wherever_it_is(kind: str, place: int) -> None:
+def test_field_that_is_not_known_is_rejected_wherever_it_is(kind: str, place: int) -> None:
     changed = message(kind, **FILLED[kind])
     inner = messages_in(changed)[place]
     inner.MergeFromString(UNKNOWN)
@@ -70,7 +70,7 @@ def test_field_that_is_not_known_is_refused_wherever_it_is(kind: str, place: int
         decode(kind, changed.SerializeToString())
 
 
-def test_field_that_is_not_known_is_refused_in_text() -> None:
+def test_field_that_is_not_known_is_rejected_in_text() -> None:
     with pytest.raises(Malformed, match="column_order"):
         parse_text("EmbeddingSpecProto", b"stacked_table_specs { column_order: 2 }")
 

@@ -62,7 +62,7 @@ def test_code_that_a_pickle_names_is_not_run(tmp_path: Path) -> None:
     assert made.exists()  # the pickle itself works
 
 
-def test_metadata_that_names_code_is_refused_and_not_run(tmp_path: Path) -> None:
+def test_metadata_that_names_code_is_rejected_and_not_run(tmp_path: Path) -> None:
     made = tmp_path / "made"
     (tmp_path / "c").mkdir()
     (tmp_path / "c/.metadata").write_bytes(pickle.dumps(Touches(made)))
@@ -83,7 +83,7 @@ def test_deeply_nested_pickle_is_malformed_or_read() -> None:
     assert isinstance(load_restricted(data, saved_as_record), list)
 
 
-def test_objects_outside_a_pickle_are_refused() -> None:
+def test_objects_outside_a_pickle_are_rejected() -> None:
     with pytest.raises(Malformed, match="outside"):
         load_restricted(b"\x80\x05\x8c\x01aQ.", saved_as_record)
 

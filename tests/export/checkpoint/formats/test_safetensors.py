@@ -81,7 +81,7 @@ def test_file_of_a_header_alone_holds_no_tensors(tmp_path: Path) -> None:
     assert dict(list_safetensors(write_header(tmp_path / NAME, {})).entries) == {}
 
 
-def test_metadata_of_a_file_that_are_not_known_are_refused(tmp_path: Path) -> None:
+def test_metadata_of_a_file_that_are_not_known_are_rejected(tmp_path: Path) -> None:
     path = write_header(tmp_path / NAME, {"__metadata__": {"format": "pt", "sharding": "mod"}})
     with pytest.raises(CheckpointError, match="'__metadata__' of its header has 'sharding', which"):
         list_safetensors(path)
@@ -91,7 +91,7 @@ def test_metadata_of_a_file_that_are_not_known_are_refused(tmp_path: Path) -> No
     ("more", "named"),
     [({"row_order": "mod"}, "it has 'row_order'"), ({"metadata": {"mod": 4}}, "has 'mod'")],
 )
-def test_metadata_of_an_index_that_are_not_known_are_refused(
+def test_metadata_of_an_index_that_are_not_known_are_rejected(
     more: dict[str, Any], named: str, tmp_path: Path
 ) -> None:
     write_safetensors(tmp_path / NAME, {"t": TABLE})
@@ -194,7 +194,7 @@ BROKEN_INDEXES: list[tuple[str, str]] = [
         *((INDEX, text.encode(), told) for text, told in BROKEN_INDEXES),
     ],
 )
-def test_broken_file_or_index_is_refused_with_the_reason(
+def test_broken_file_or_index_is_rejected_with_the_reason(
     tmp_path: Path, name: str, content: bytes, told: str
 ) -> None:
     (tmp_path / "sub").mkdir()

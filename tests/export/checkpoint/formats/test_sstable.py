@@ -1,4 +1,4 @@
-"""Sorted string tables, written block by block: what is believed, and what is refused."""
+"""Sorted string tables, written block by block: what is believed, and what is rejected."""
 
 from __future__ import annotations
 

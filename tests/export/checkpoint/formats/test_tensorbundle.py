@@ -126,7 +126,7 @@ BROKEN: list[tuple[list[Pair], str]] = [
 
 
 @pytest.mark.parametrize(("pairs", "told"), BROKEN)
-def test_index_that_cannot_be_meant_is_refused_with_the_reason(
+def test_index_that_cannot_be_meant_is_rejected_with_the_reason(
     tmp_path: Path, pairs: list[Pair], told: str
 ) -> None:
     index = tmp_path / "c.index"

@@ -242,7 +242,7 @@ with torch_names():
 
 
 @pytest.mark.parametrize(("broken", "words"), [*BROKEN_METADATA, *BROKEN_PARTS])
-def test_checkpoint_that_cannot_be_followed_is_refused_with_the_reason(
+def test_checkpoint_that_cannot_be_followed_is_rejected_with_the_reason(
     write: Write, broken: dict[str, Any], words: list[str]
 ) -> None:
     directory = write(**broken)

@@ -52,11 +52,11 @@ def test_tables_of_a_name_that_is_taken_take_their_longer_names(tmp_path: Path) 
     assert names(held) == {"a": "v0", "y.a": "v1", "z.a": "v2"}
 
 
-def test_table_that_is_refused_says_why(tmp_path: Path) -> None:
+def test_table_that_is_rejected_says_why(tmp_path: Path) -> None:
     held = findings(tmp_path)
     held.add_tables([found(held, "a", "v0", "x.a")])
-    held.refuse("b", "v1", "for a reason")
-    held.refuse("c", "v2", "for another")
+    held.reject("b", "v1", "for a reason")
+    held.reject("c", "v2", "for another")
     inventory = held.inventory()
     assert inventory.table("a").key == "v0"
     with pytest.raises(NotConvertible) as error:
@@ -83,15 +83,15 @@ def test_table_never_takes_the_place_of_another(tmp_path: Path) -> None:
 def test_inventory_sorts_what_was_found(tmp_path: Path) -> None:
     held = findings(tmp_path, text=b"words", small=np.zeros(2, np.int64))
     held.add_tables([found(held, "z", "v0", "z"), found(held, "a", "v1", "a")])
-    held.refuse("y", "v2", "for a reason")
-    held.refuse("b", "v5", "for another")
+    held.reject("y", "v2", "for a reason")
+    held.reject("b", "v5", "for another")
     held.add_slot("m", "v4", "v0")
     held.add_slot("gone", "none", "v0")
     held.add_slot("l", "v3", "v0")
     sorted_out = held.inventory(7)
     assert [table.name for table in sorted_out.tables] == ["a", "z"]
     assert [[slot.name for slot in table.slots] for table in sorted_out.tables] == [[], ["l", "m"]]
-    assert [each.name for each in sorted_out.refused] == ["b", "y"]
+    assert [each.name for each in sorted_out.rejected] == ["b", "y"]
     assert [slot.key for slot in sorted_out.slots] == ["v3", "v4"]
     assert sorted_out.slot_bytes == 2 * TABLE.nbytes
     assert [entry.key for entry in sorted_out.dense] == ["small"]

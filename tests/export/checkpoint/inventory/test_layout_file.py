@@ -113,7 +113,7 @@ def test_embedding_spec_gives_the_same_layout_to_the_variable_named_like_the_sta
     }
 
 
-def test_embedding_spec_whose_stack_is_not_one_variable_is_refused(tmp_path: Path) -> None:
+def test_embedding_spec_whose_stack_is_not_one_variable_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(NotConvertible, match="has no variable 'users_items'"):
         stated(tmp_path, SPEC_TEXT, "spec.textproto", "other")
 
@@ -196,7 +196,7 @@ def test_invalid_layout_file_is_rejected(
         ("partitions = 4", "", "lies in 1 row range"),
     ],
 )
-def test_layout_that_contradicts_the_checkpoint_is_refused(
+def test_layout_that_contradicts_the_checkpoint_is_rejected(
     tmp_path: Path, before: str, after: str, what: str
 ) -> None:
     with pytest.raises(NotConvertible, match=what):
@@ -222,7 +222,7 @@ def test_layout_file_replaces_what_was_recognised(tmp_path: Path) -> None:
     assert GRAPH not in [entry.key for entry in found.dense]
 
 
-def test_mod_that_contradicts_the_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_mod_that_contradicts_the_checkpoint_is_rejected(tmp_path: Path) -> None:
     boxes: list[Any] = [[(first, 3), (0, -1)] for first in (0, 3, 6)]
     write_bundle(tmp_path / "c", {"emb": STACK[:9], "whole": STACK[:9]}, boxes={"emb": boxes})
     seven = {"items": StatedTable(key="emb", kind="mod", partitions=7)}

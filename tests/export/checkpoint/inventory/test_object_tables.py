@@ -55,7 +55,7 @@ def test_embedding_object_holds_parameters_and_slot_variables_by_table(
     ]
     assert [(slot.name, slot.key, slot.of) for slot in found.slots] == [("m", C, A)]
     assert {table.layout for table in found.tables} == {Plain()}
-    assert (found.refused, found.dense) == ((), ())
+    assert (found.rejected, found.dense) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_object_whose_variables_have_no_parameters_is_none(
         node(key=B),
     ]
     found = inventory(tmp_path, nodes, {A: TABLE, B: TABLE})
-    assert (found.tables, found.refused) == ((), ())
+    assert (found.tables, found.rejected) == ((), ())
     assert [entry.key for entry in found.dense] == [A, B]
 
 
@@ -113,7 +113,7 @@ def test_variable_of_two_embedding_objects_is_that_of_the_first(tmp_path: Path) 
     ]
     found = inventory(tmp_path, nodes, {A: TABLE, B: TABLE})
     assert [table.name for table in found.tables] == ["users"]
-    assert [(each.name, each.key, each.reason) for each in found.refused] == [
+    assert [(each.name, each.key, each.reason) for each in found.rejected] == [
         ("people", A, "another embedding object has the same variable; save the checkpoint anew")
     ]
     assert found.slots == ()
@@ -142,7 +142,7 @@ def users(stack: str, name: str = "users") -> bytes:
     )
 
 
-def test_stack_whose_variable_was_not_saved_is_refused_and_the_others_are_read(
+def test_stack_whose_variable_was_not_saved_is_rejected_and_the_others_are_read(
     tmp_path: Path,
 ) -> None:
     layouts = (users("a"), users("b", "items"))
@@ -158,15 +158,15 @@ def test_stack_whose_variable_was_not_saved_is_refused_and_the_others_are_read(
     }
     found = stacked(tmp_path, {A: TABLE}, *layouts)
     assert [(table.name, table.key) for table in found.tables] == [("users", A)]
-    assert [(each.name, each.reason) for each in found.refused] == [
+    assert [(each.name, each.reason) for each in found.rejected] == [
         ("b", "its variable was not saved; save the checkpoint anew")
     ]
     found = stacked(tmp_path, {A: TABLE, B: TABLE[0]}, *layouts)
-    assert [(each.name, each.reason) for each in found.refused] == [
+    assert [(each.name, each.reason) for each in found.rejected] == [
         ("b", "it has the shape [3], not [rows, dim]")
     ]
     found = stacked(tmp_path, {}, *layouts)
-    assert (found.tables, [each.name for each in found.refused]) == ((), ["a", "b"])
+    assert (found.tables, [each.name for each in found.rejected]) == ((), ["a", "b"])
 
 
 def test_rows_of_a_stack_without_saved_layouts_are_plain(tmp_path: Path) -> None:
@@ -267,10 +267,10 @@ def test_keras_layer_names_its_variable(
     assert told_of(found) == expected
 
 
-def test_keras_layer_with_lora_weights_is_refused(tmp_path: Path) -> None:
+def test_keras_layer_with_lora_weights_is_rejected(tmp_path: Path) -> None:
     key = "x/_embeddings" + SUFFIX
     found = layers(tmp_path, ["user", "_embeddings"], key, lora_embeddings_a=A)
-    assert [(each.name, each.key, each.reason) for each in found.refused] == [
+    assert [(each.name, each.key, each.reason) for each in found.rejected] == [
         (
             "user",
             key,

@@ -76,7 +76,7 @@ def test_stack_under_the_name_of_the_documentation_is_no_plain_table(
 ) -> None:
     table = "embedding.genres_movies_users.table"
     found = found_in(tmp_path, table, f"embedding.genres_movies_users.{slot}", "head.table")
-    assert [(refused.name, refused.key) for refused in found.refused] == [
+    assert [(rejected.name, rejected.key) for rejected in found.rejected] == [
         ("genres_movies_users", table)
     ]
     assert [each.of for each in found.slots] == [table]
@@ -89,7 +89,7 @@ def test_stack_of_the_documentation_without_slot_variables_is_no_plain_table(
     tmp_path: Path, table: str
 ) -> None:
     found = found_in(tmp_path, table, "users.table")
-    assert [(refused.name, refused.key) for refused in found.refused] == [("users", table)]
+    assert [(rejected.name, rejected.key) for rejected in found.rejected] == [("users", table)]
     assert [entry.key for entry in found.candidates] == ["users.table"]
 
 
@@ -104,12 +104,12 @@ def test_slot_of_a_stack_is_called_as_its_path_says(tmp_path: Path, slot: str, n
     table = slot.replace(".slot.0", ".table").removesuffix(":slot:accumulators")
     found = found_in(tmp_path, table, slot)
     assert [(each.name, each.of) for each in found.slots] == [(name, table)]
-    assert [refused.name for refused in found.refused] == ["users"]
+    assert [rejected.name for rejected in found.rejected] == ["users"]
 
 
 def test_stack_under_any_name_is_told_by_its_slot_variables(tmp_path: Path) -> None:
     found = found_in(tmp_path, "head.users.table", "head.users.slot.0", "head.items.table")
-    assert [(each.name, each.key) for each in found.refused] == [("users", "head.users.table")]
+    assert [(each.name, each.key) for each in found.rejected] == [("users", "head.users.table")]
     assert [entry.key for entry in found.candidates] == ["head.items.table"]
 
 
@@ -182,9 +182,9 @@ def test_leaf_of_a_table_has_rows_and_columns(
         ("table", ""),
     ],
 )
-def test_stack_is_refused_by_its_path(tmp_path: Path, path: str, stack: str) -> None:
+def test_stack_is_rejected_by_its_path(tmp_path: Path, path: str, stack: str) -> None:
     found = found_in(tmp_path, path)
-    assert [(each.name, each.key) for each in found.refused] == ([(stack, path)] if stack else [])
+    assert [(each.name, each.key) for each in found.rejected] == ([(stack, path)] if stack else [])
     assert [entry.key for entry in found.candidates] == ([] if stack else [path])
 
 
@@ -192,7 +192,7 @@ def test_stack_that_is_no_matrix_is_no_table(tmp_path: Path) -> None:
     path = "sc_embedding_variables.users.table"
     write_item(tmp_path / "ckpt", {path: TABLE[0]})
     found = recognise(open_checkpoint(tmp_path / "ckpt"))
-    assert (found.refused, [entry.key for entry in found.dense]) == ((), [path])
+    assert (found.rejected, [entry.key for entry in found.dense]) == ((), [path])
 
 
 @pytest.mark.parametrize(

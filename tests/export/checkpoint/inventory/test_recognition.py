@@ -179,13 +179,13 @@ def test_recognise_step_of_a_keras_file_is_what_its_optimizer_counted(
     assert recognise(open_checkpoint(tmp_path / "a.h5")).step == step
 
 
-def test_unknown_table_is_refused_with_the_variables_that_may_be_meant(tmp_path: Path) -> None:
+def test_unknown_table_is_rejected_with_the_variables_that_may_be_meant(tmp_path: Path) -> None:
     matrices = {f"m{number:02}": TABLE for number in range(21)} | {"long": np.zeros((9, 3))}
     write_bundle(tmp_path / "none/c", matrices)
-    with pytest.raises(NotConvertible) as refused:
+    with pytest.raises(NotConvertible) as rejected:
         recognise(open_checkpoint(tmp_path / "none")).table("movies")
     listed = "; ".join(f"m{number:02} [8, 3] float32" for number in range(19))
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         "checkpoint c has no table 'movies' (recognized: none); name a variable with "
         "--table NAME=KEY (in a recipe: tables.NAME.key); those with the shape of a table: "
         f"long [9, 3] float64; {listed}; and 2 more"
@@ -197,9 +197,9 @@ def test_unknown_table_is_refused_with_the_variables_that_may_be_meant(tmp_path:
         ("movies", "did you mean 'movie'?"),
         ("x", "no other variable has the shape of a table"),
     ):
-        with pytest.raises(NotConvertible) as refused:
+        with pytest.raises(NotConvertible) as rejected:
             found.table(name)
-        assert str(refused.value) == (
+        assert str(rejected.value) == (
             f"checkpoint c has no table {name!r} (recognized: movie, user); {hint}"
         )
 
@@ -279,13 +279,13 @@ def test_recognise_exported_model_that_holds_its_variables_twice(
     assert found.dense == ()
 
 
-def test_recognise_table_without_a_variable_of_two_axes_is_refused(tmp_path: Path) -> None:
+def test_recognise_table_without_a_variable_of_two_axes_is_rejected(tmp_path: Path) -> None:
     slot = {"e/t.Saccumulators" + SUFFIX: TABLE}
     assert [
-        refused.name for refused in inventory(tmp_path, embedding_object({"e": 1}), slot).refused
+        rejected.name for rejected in inventory(tmp_path, embedding_object({"e": 1}), slot).rejected
     ] == ["items"]
     found = inventory(tmp_path, embedding_object({"e": 1}), slot | {"e/t" + SUFFIX: TABLE.ravel()})
-    assert "[24]" in found.refused[0].reason
+    assert "[24]" in found.rejected[0].reason
 
 
 @pytest.mark.parametrize("said", ["e/t" + SUFFIX, "e/t", "e.table"])

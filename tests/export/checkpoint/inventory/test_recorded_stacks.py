@@ -50,16 +50,16 @@ def test_stack_is_read_by_the_layout_that_its_checkpoint_holds(
         "users": (key, 1000, 16, SparseCore(8, 240, 0, 0)),
     }
     assert {(table.origin, table.stated) for table in found.tables} == {("embedding spec", False)}
-    assert found.refused == ()
+    assert found.rejected == ()
 
 
 @pytest.mark.parametrize("spec", ["", "some_field: 3", SPEC_TEXT.replace("users_items", "others")])
 def test_stack_without_a_recorded_layout_needs_a_layout_file(tmp_path: Path, spec: str) -> None:
     found = recognise(open_checkpoint(step(tmp_path, spec)))
-    assert (found.tables, [refused.name for refused in found.refused]) == ((), ["users_items"])
+    assert (found.tables, [rejected.name for rejected in found.rejected]) == ((), ["users_items"])
 
 
-def test_layout_file_that_contradicts_the_layout_that_a_checkpoint_holds_is_refused(
+def test_layout_file_that_contradicts_the_layout_that_a_checkpoint_holds_is_rejected(
     tmp_path: Path,
 ) -> None:
     stated = {"users": StatedTable(key="users_items", kind="sparse_core", rows=9, dim=1, cores=4)}
@@ -143,7 +143,7 @@ def test_stack_that_two_items_hold_needs_a_layout_file(tmp_path: Path) -> None:
     root = step(tmp_path, SPEC_TEXT)
     write_item(root / "7" / "copy", LEAVES)
     found = recognise(open_checkpoint(root))
-    assert (found.tables, [each.name for each in found.refused]) == ((), ["users_items"] * 2)
+    assert (found.tables, [each.name for each in found.rejected]) == ((), ["users_items"] * 2)
 
 
 def test_recorded_layouts_of_several_items_are_taken_together(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_recognise_table_of_a_stack_is_renamed_by_its_name_or_by_the_stack(tmp_p
 
 def test_recognise_of_a_stack_without_a_layout_is_rejected(tmp_path: Path) -> None:
     write(tmp_path, USERS | {"stack": "a"}, stacks=("a", "b"))
-    assert [refused.name for refused in opened(tmp_path).refused] == ["b"]
+    assert [rejected.name for rejected in opened(tmp_path).rejected] == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_recognise_of_a_stack_without_a_layout_is_rejected(tmp_path: Path) -> No
         ({"shape": (50,)}, r"not \[rows, columns\]"),
     ],
 )
-def test_recognise_layouts_that_contradict_the_stack_are_refused(
+def test_recognise_layouts_that_contradict_the_stack_are_rejected(
     tmp_path: Path, change: dict[str, Any], what: str
 ) -> None:
     write(tmp_path, USERS | change, ITEMS)

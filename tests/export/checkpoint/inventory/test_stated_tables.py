@@ -43,7 +43,7 @@ def inventory(
     return recognise(open_checkpoint(directory / "c"), said)
 
 
-def refused(
+def rejected(
     directory: Path,
     variables: Mapping[str, Any],
     said: Statements | dict[str, str],
@@ -64,7 +64,7 @@ def stack(key: str, **changed: Any) -> StatedTable:
 
 
 def test_variable_has_one_name(tmp_path: Path) -> None:
-    assert refused(tmp_path, {"v": TABLE}, {"a": "v", "b": "v"}) == (
+    assert rejected(tmp_path, {"v": TABLE}, {"a": "v", "b": "v"}) == (
         "tables 'a' and 'b' are both said to be 'v'; a variable is exported once, under one name"
     )
     found = inventory(tmp_path, {"v": TABLE, "w": TABLE}, {"a": "v", "b": "w"})
@@ -85,7 +85,7 @@ def test_name_means_the_variable_of_that_key_before_the_table_of_that_name(tmp_p
     assert {table.name: table.key for table in found.tables} == {"mine": "layer/items/embeddings"}
 
 
-def test_table_that_is_refused_cannot_be_named(tmp_path: Path) -> None:
+def test_table_that_is_rejected_cannot_be_named(tmp_path: Path) -> None:
     test_sparsecore.write(tmp_path, USERS | {"stack": "a"}, stacks=("a", "b"))
     with pytest.raises(NotConvertible) as error:
         test_sparsecore.opened(tmp_path, {"mine": "e/b"})
@@ -101,7 +101,7 @@ def test_average_may_be_named_and_another_slot_variable_not(tmp_path: Path) -> N
     assert [(table.name, table.key) for table in found.tables] == [
         ("mine", "v/ExponentialMovingAverage")
     ]
-    assert refused(tmp_path, variables, {"mine": "v/Adam"}) == (
+    assert rejected(tmp_path, variables, {"mine": "v/Adam"}) == (
         "table 'mine': 'v/Adam' is a slot variable (Adam of v), no table; name the variable that "
         "the optimizer trains"
     )
@@ -113,17 +113,17 @@ def test_variable_without_rows_and_columns_is_no_table(
 ) -> None:
     variables = {"v": np.zeros(shape, np.float32)}
     told = f"table 'mine': 'v' has the shape {list(shape)}, not [rows, dim]"
-    assert refused(tmp_path, variables, {"mine": "v"}) == told
-    assert refused(tmp_path, variables, layout(mine=StatedTable(key="v", kind="plain"))) == told
+    assert rejected(tmp_path, variables, {"mine": "v"}) == told
+    assert rejected(tmp_path, variables, layout(mine=StatedTable(key="v", kind="plain"))) == told
 
 
-def test_variable_that_is_not_there_is_refused_with_the_closest(tmp_path: Path) -> None:
+def test_variable_that_is_not_there_is_rejected_with_the_closest(tmp_path: Path) -> None:
     variables = {"kernel": TABLE, "user/embeddings": TABLE}
     for wanted, meant in (("kernal", "kernel"), ("usr", "user")):
-        assert refused(tmp_path, variables, {"mine": wanted}) == (
+        assert rejected(tmp_path, variables, {"mine": wanted}) == (
             f"table 'mine': checkpoint c has no variable {wanted!r}; did you mean {meant!r}?"
         )
-    assert refused(tmp_path, variables, {"mine": "zzz"}) == (
+    assert rejected(tmp_path, variables, {"mine": "zzz"}) == (
         "table 'mine': checkpoint c has no variable 'zzz'; name a variable with --table NAME=KEY "
         "(in a recipe: tables.NAME.key); those with the shape of a table: kernel [9, 4] float32"
     )
@@ -209,11 +209,11 @@ def test_mod_layout_deals_rows_to_partitions(
 
 
 @pytest.mark.parametrize(("partitions", "cut"), [(3, [5, 4]), (2, [3, 3, 3])])
-def test_partitions_that_tf1_did_not_save_are_refused(
+def test_partitions_that_tf1_did_not_save_are_rejected(
     tmp_path: Path, partitions: int, cut: list[int]
 ) -> None:
     said = layout(mine=StatedTable(key="v", kind="mod", partitions=partitions))
-    assert refused(tmp_path, {"v": TABLE}, said, {"v": cut}) == (
+    assert rejected(tmp_path, {"v": TABLE}, said, {"v": cut}) == (
         f"layout file: table 'mine' is said to have {partitions} partitions, and TF1 saved 'v' in "
         f"{len(cut)}; leave `partitions` out"
     )
@@ -237,11 +237,11 @@ def test_slices_of_an_object_graph_are_no_partitions(tmp_path: Path) -> None:
         ([2, 1, 1, 1, 1, 1, 2], "7 row ranges (2, 1, 1, 1, 1, 1, 2 rows)"),
     ],
 )
-def test_slices_that_mod_does_not_make_are_refused(
+def test_slices_that_mod_does_not_make_are_rejected(
     tmp_path: Path, cut: list[int], told: str
 ) -> None:
     said = Statements({"mine": "v"}, mod=("mine",))
-    assert refused(tmp_path, {"v": TABLE}, said, {"v": cut}) == (
+    assert rejected(tmp_path, {"v": TABLE}, said, {"v": cut}) == (
         f"table 'mine': 'v' lies in {told}; the `mod` strategy makes two or more, of which the "
         "first ones may have one row more than the others: it was not spread so"
     )
@@ -251,15 +251,15 @@ def test_slices_that_mod_does_not_make_are_refused(
 def test_error_of_slices_lists_eight_of_them(tmp_path: Path, count: int, shown: str) -> None:
     cut = [1] * (count - 1) + [3]
     variables = {"v": np.zeros((sum(cut), 4), np.float32)}
-    told = refused(tmp_path, variables, Statements({"mine": "v"}, mod=("mine",)), {"v": cut})
+    told = rejected(tmp_path, variables, Statements({"mine": "v"}, mod=("mine",)), {"v": cut})
     rows = ", ".join(map(str, cut[:8]))
     assert f"in {count} row ranges ({rows}{shown} rows);" in told
 
 
-def test_mod_of_a_table_that_is_cut_in_its_columns_is_refused(tmp_path: Path) -> None:
+def test_mod_of_a_table_that_is_cut_in_its_columns_is_rejected(tmp_path: Path) -> None:
     cut = {"mine": StatedTable(key="v", kind="plain", dim=3)}
     said = Statements(layouts=cut, mod=("mine",))
-    assert refused(tmp_path, {"v": TABLE}, said, {"v": [5, 4]}) == (
+    assert rejected(tmp_path, {"v": TABLE}, said, {"v": [5, 4]}) == (
         "--mod mine: the table has the layout plain, which is not TF1's"
     )
 
@@ -267,7 +267,7 @@ def test_mod_of_a_table_that_is_cut_in_its_columns_is_refused(tmp_path: Path) ->
 @pytest.mark.parametrize("kind", ["plain", "mod"])
 def test_variable_holds_several_tables_only_as_a_stack(tmp_path: Path, kind: Any) -> None:
     said = layout(b=StatedTable(key="v", kind=kind), a=StatedTable(key="v", kind="plain"))
-    assert refused(tmp_path, {"v": TABLE}, said, {"v": [5, 4]}) == (
+    assert rejected(tmp_path, {"v": TABLE}, said, {"v": [5, 4]}) == (
         "layout file: tables a, b have one variable, 'v'; only the tables of a SparseCore stack "
         "share one"
     )
@@ -276,12 +276,12 @@ def test_variable_holds_several_tables_only_as_a_stack(tmp_path: Path, kind: Any
     assert [table.name for table in found.tables] == ["a", "b"]
 
 
-def test_layout_that_a_variable_cannot_hold_is_refused(tmp_path: Path) -> None:
+def test_layout_that_a_variable_cannot_hold_is_rejected(tmp_path: Path) -> None:
     said = layout(mine=StatedTable(key="v", kind="plain", rows=10))
-    assert refused(tmp_path, {"v": TABLE}, said) == (
+    assert rejected(tmp_path, {"v": TABLE}, said) == (
         "layout file: table 'mine' has the shape [10, 4], its variable 'v' [9, 4]; correct it"
     )
-    assert refused(tmp_path, {"v": TABLE}, layout(mine=stack("v", rotation=3))) == (
+    assert rejected(tmp_path, {"v": TABLE}, layout(mine=stack("v", rotation=3))) == (
         "layout file: table 'mine' is rotated by 3; expected was 0 to 2, less than its cores ('v' "
         "[9, 4]); correct it"
     )
@@ -303,7 +303,7 @@ def test_stack_is_the_variable_with_its_name_in_the_key(
     variables = dict.fromkeys(keys, TABLE) | {"b/users_items/bias": TABLE[0]}
     said = layout(mine=stack("users_items"))
     if meant is None:
-        assert "has no variable 'users_items'" in refused(tmp_path, variables, said)
+        assert "has no variable 'users_items'" in rejected(tmp_path, variables, said)
     else:
         (table,) = inventory(tmp_path, variables, said).tables
         assert table.key == meant
@@ -311,13 +311,13 @@ def test_stack_is_the_variable_with_its_name_in_the_key(
 
 def test_stack_is_no_slot_variable(tmp_path: Path) -> None:
     variables = {"v": TABLE, "v/Adam": TABLE}
-    assert "has no variable 'Adam'" in refused(tmp_path, variables, layout(mine=stack("Adam")))
+    assert "has no variable 'Adam'" in rejected(tmp_path, variables, layout(mine=stack("Adam")))
 
 
 @pytest.mark.parametrize("count", [2, 9])
 def test_stack_of_several_variables_lists_eight_of_them(tmp_path: Path, count: int) -> None:
     keys = [f"a/users_items/{number}" for number in range(count)]
-    told = refused(tmp_path, dict.fromkeys(keys, TABLE), layout(mine=stack("users_items")))
+    told = rejected(tmp_path, dict.fromkeys(keys, TABLE), layout(mine=stack("users_items")))
     assert told == (
         f"table 'mine': several variables are called 'users_items': {', '.join(keys[:8])}; write "
         "the layout file by hand, with each table's key (docs/reference/checkpoints.md)"
@@ -325,5 +325,5 @@ def test_stack_of_several_variables_lists_eight_of_them(tmp_path: Path, count: i
 
 
 def test_name_alone_means_no_stack(tmp_path: Path) -> None:
-    told = refused(tmp_path, {"a/users_items/table": TABLE}, {"mine": "users_items"})
+    told = rejected(tmp_path, {"a/users_items/table": TABLE}, {"mine": "users_items"})
     assert told.startswith("table 'mine': checkpoint c has no variable 'users_items'; ")

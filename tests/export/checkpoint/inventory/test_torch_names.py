@@ -100,7 +100,7 @@ def test_quantized_table_is_named_as_such_and_its_scales_are_no_tables(tmp_path:
     found = inventory(tmp_path, table, f"{table}_qscale", f"{table}_qbias", "over.weight")
     assert found.tables == ()
     assert [entry.key for entry in found.candidates] == ["over.weight"]
-    reasons = {refused.name: refused.reason for refused in found.refused}
+    reasons = {rejected.name: rejected.reason for rejected in found.rejected}
     assert sorted(reasons) == ["users", "users_qbias", "users_qscale"]
     assert reasons["users"].startswith("its rows are quantized (float32, with a scale and a bias")
     assert reasons["users_qscale"] == "it scales 'users'"

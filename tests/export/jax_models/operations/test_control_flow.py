@@ -60,14 +60,14 @@ def test_same_as_jax(dtype: str, batch: int, seed: int) -> None:
     check_all(FUNCTIONS, values)
 
 
-def test_long_loop_is_refused() -> None:
+def test_long_loop_is_rejected() -> None:
     with pytest.raises(Exception, match=r"scan.*test_control_flow\.py:\d+.*a loop of 600 steps"):
         evaluated(
             lambda x: lax.fori_loop(0, 600, lambda i, y: y + 1, x), np.ones((2, 3), np.float32)
         )
 
 
-def test_loop_whose_steps_depend_on_inputs_is_refused() -> None:
+def test_loop_whose_steps_depend_on_inputs_is_rejected() -> None:
     with pytest.raises(Exception, match=r"while.*depends on inputs; use jax\.lax\.fori_loop"):
         evaluated(
             lambda x: lax.while_loop(lambda y: y.sum() < 9, lambda y: y + 1, x),

@@ -302,6 +302,6 @@ def test_integers_are_divided_by_zero_as_jax_does() -> None:
     check_all(of_unsigned, abs(left).astype(np.uint32), abs(right).astype(np.uint32))
 
 
-def test_rounding_to_other_numbers_of_bits_is_refused() -> None:
+def test_rounding_to_other_numbers_of_bits_is_rejected() -> None:
     with pytest.raises(Exception, match=r"reduce_precision.*rounds to \(5, 10\); use the dtypes"):
         evaluated(lambda x: lax.reduce_precision(x, 5, 10), HALVES)

@@ -105,17 +105,17 @@ def test_of_constant_places(dtype: str, seed: int, batch: int) -> None:
     check_all(OF_CONSTANTS, numbers(seed, batch).astype(dtype))
 
 
-def test_replacing_rows_by_ids_that_may_be_equal_is_refused() -> None:
+def test_replacing_rows_by_ids_that_may_be_equal_is_rejected() -> None:
     with pytest.raises(Exception, match=r"JAX operation scatter.*unique_indices=True"):
         evaluated(lambda ids: jnp.zeros((6, 2)).at[ids[:, 0]].set(1.0), ids_of(1, 3))
 
 
-def test_replacing_rows_by_constant_ids_that_are_equal_is_refused() -> None:
+def test_replacing_rows_by_constant_ids_that_are_equal_is_rejected() -> None:
     with pytest.raises(Exception, match=r"JAX operation scatter.*unique_indices=True"):
         evaluated(lambda x: jnp.zeros((6, 2)).at[jnp.array([3, 3])].set(x[:1, :2]), numbers(1, 3))
 
 
-def test_replacing_rows_by_constant_ids_that_clipping_makes_equal_is_refused() -> None:
+def test_replacing_rows_by_constant_ids_that_clipping_makes_equal_is_rejected() -> None:
     ids = jnp.array([5, 9])
     with pytest.raises(Exception, match=r"JAX operation scatter.*unique_indices=True"):
         evaluated(lambda x: jnp.zeros((6, 4)).at[ids].set(x[:1], mode="clip"), numbers(1, 3))
@@ -128,7 +128,7 @@ def test_replacing_rows_by_different_ids() -> None:
     )
 
 
-def test_changing_parts_of_rows_is_refused() -> None:
+def test_changing_parts_of_rows_is_rejected() -> None:
     with pytest.raises(Exception, match=r"scatter-add.*whole rows of the first axis"):
         evaluated(lambda ids: jnp.zeros((6, 4)).at[:, ids[:, 0] % 4].add(1.0), ids_of(1, 3))
 
@@ -249,7 +249,7 @@ PARTS_OF_ROWS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("case", PARTS_OF_ROWS)
-def test_reading_parts_of_rows_by_ids_is_refused(case: str) -> None:
+def test_reading_parts_of_rows_by_ids_is_rejected(case: str) -> None:
     with pytest.raises(Exception, match=r"gather.*it reads parts of rows by ids; use jnp\.take"):
         evaluated(PARTS_OF_ROWS[case], np.ones((3, 4), np.float32), EDGES)
 
@@ -394,10 +394,10 @@ def test_integers_of_a_parameter_are_no_table_and_read_what_jax_reads(function: 
     np.testing.assert_array_equal(graph(tf.constant(OUTSIDE)), expected)
 
 
-def test_filling_that_no_table_has_is_refused_by_its_mode() -> None:
-    with pytest.raises(NotConvertible) as refusal:
+def test_filling_that_no_table_has_is_rejected_by_its_mode() -> None:
+    with pytest.raises(NotConvertible) as rejection:
         traced_of_parameter(
             lambda table, ids: jnp.take(table, ids, axis=0, mode="fill", fill_value=7), INSIDE
         )
-    assert 'mode="fill" with fill_value=7' in str(refusal.value)
-    assert 'use fill_value=0, or mode="clip"' in str(refusal.value)
+    assert 'mode="fill" with fill_value=7' in str(rejection.value)
+    assert 'use fill_value=0, or mode="clip"' in str(rejection.value)

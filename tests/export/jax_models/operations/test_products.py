@@ -110,7 +110,7 @@ def test_convolution_of_images_in_jax_order(dtype: str, batch: int, seed: int) -
     check_same(lambda x: lax.conv(x, kernel, (1, 2), "SAME"), images)
 
 
-def test_convolution_in_groups_is_refused() -> None:
+def test_convolution_in_groups_is_rejected() -> None:
     kernel = numbers((3, 1, 4), 2)
     with pytest.raises(Exception, match=r"conv_general_dilated.*feature_group_count=1"):
         evaluated(
@@ -169,16 +169,16 @@ def test_products_over_any_axes() -> None:
     check_all(functions, numbers((3, 12), 8), numbers((3, 12), 9))
 
 
-REFUSED: dict[str, dict[str, Any]] = {
+REJECTED: dict[str, dict[str, Any]] = {
     "inputs with holes": {"lhs_dilation": (2,), "padding": [(0, 0)]},
     "groups of the batch": {"batch_group_count": 2},
     "padding below nothing": {"padding": [(-1, 0)]},
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_convolution_without_a_counterpart_is_refused(case: str) -> None:
-    how = {"padding": "VALID", **REFUSED[case]}
+@pytest.mark.parametrize("case", REJECTED)
+def test_convolution_without_a_counterpart_is_rejected(case: str) -> None:
+    how = {"padding": "VALID", **REJECTED[case]}
     kernel = numbers((3, 4, 6), 2)
     remedy = "slice the inputs instead" if "nothing" in case else "feature_group_count=1"
 
@@ -191,7 +191,7 @@ def test_convolution_without_a_counterpart_is_refused(case: str) -> None:
         evaluated(function, numbers((2, 8, 4), 1))
 
 
-def test_convolution_over_three_axes_is_refused() -> None:
+def test_convolution_over_three_axes_is_rejected() -> None:
     kernel = numbers((2, 2, 2, 4, 5), 2)
     order = ("NDHWC", "DHWIO", "NDHWC")
     with pytest.raises(Exception, match=r"conv_general_dilated.*over one or two axes"):

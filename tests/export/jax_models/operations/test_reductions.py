@@ -68,7 +68,7 @@ def test_equal_values_keep_their_order() -> None:
     check_same(lambda x: (jnp.argsort(x, axis=1), lax.top_k(x, 7)), values)
 
 
-def test_sort_by_several_keys_is_refused() -> None:
+def test_sort_by_several_keys_is_rejected() -> None:
     values = np.ones((2, 3), np.float32)
     with pytest.raises(Exception, match=r"JAX operation sort.*several keys; sort by one"):
         evaluated(lambda x: lax.sort((x, x), num_keys=2), values)

@@ -64,7 +64,7 @@ def test_same_as_jax(dtype: str, shape: tuple[int, ...], seed: int) -> None:
     check_all(FUNCTIONS, np.random.default_rng(seed).integers(0, 6, shape).astype(dtype))
 
 
-def test_update_of_part_of_rows_is_refused() -> None:
+def test_update_of_part_of_rows_is_rejected() -> None:
     values = np.ones((2, 3, 4), np.float32)
     with pytest.raises(Exception, match=r"dynamic_update_slice.*part of a row.*jnp\.where"):
         evaluated(lambda x: lax.dynamic_update_slice(x, x[:, :1, :1], (0, 1, 1)), values)

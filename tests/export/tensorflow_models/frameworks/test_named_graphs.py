@@ -65,7 +65,7 @@ def test_function_or_object_with_methods_is_model_code(built: Any) -> None:
 
 
 @pytest.mark.parametrize(("built", "kind"), [(7, "int"), (tf.Module(), "Module")])
-def test_other_results_of_a_factory_are_refused(built: Any, kind: str) -> None:
+def test_other_results_of_a_factory_are_rejected(built: Any, kind: str) -> None:
     message = (
         f"factory model.py:build returned a {kind}, but the checkpoint has only the names of "
         "variables; let it return a function of one dict of inputs that builds the graph, or load "

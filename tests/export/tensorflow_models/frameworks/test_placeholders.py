@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from export.front_end.outside_ids import REJECTING
+from export.front_end.outside_ids import UNDEFINED
 from export.graphs.loading import tf
 from export.tensorflow_models.frameworks.hooks import Hooks
 from export.tensorflow_models.frameworks.placeholders import (
@@ -111,7 +111,7 @@ def test_placeholder_keeps_what_the_model_states_of_it() -> None:
         synchronization=tf.VariableSynchronization.ON_READ,
     )
     assert made.name == "table:0"
-    assert (made.outside, made.mod) == (REJECTING, False)
+    assert (made.outside, made.mod) == (UNDEFINED, False)
     assert not made.trainable
     assert made.constraint is tf.abs
     assert made.aggregation == tf.VariableAggregation.SUM

@@ -129,25 +129,25 @@ def test_library_that_is_not_imported_stays(library: Any) -> None:
         assert library.plain(1) == [1, 2, 3]
 
 
-def test_point_without_a_parameter_that_a_replacement_needs_is_refused(library: Any) -> None:
+def test_point_without_a_parameter_that_a_replacement_needs_is_rejected(library: Any) -> None:
     assert point("Base.size", "").find() == (library.Base, "size", library.Base.size)
     with pytest.raises(KeyError):
         point("plain", "a d").find()
 
 
-def refuse(_: Any, **how: Any) -> Any:
+def reject(_: Any, **how: Any) -> Any:
     raise NotConvertible(f"no {how['a']}")
 
 
-def while_refused(call: Callable[[], Any]) -> None:
-    """Runs a call while the function `plain` refuses its argument."""
+def while_rejected(call: Callable[[], Any]) -> None:
+    """Runs a call while the function `plain` rejects its argument."""
     with Hooks() as hooks:
-        hooks.replace(point("plain"), refuse)
+        hooks.replace(point("plain"), reject)
         call()
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_refusal_in_a_replacement_leaves_the_block_with_the_users_line(
+def test_rejection_in_a_replacement_leaves_the_block_with_the_users_line(
     wrapped: bool, library: Any
 ) -> None:
     def call() -> None:
@@ -160,11 +160,11 @@ def test_refusal_in_a_replacement_leaves_the_block_with_the_users_line(
 
     pattern = r"^no table \(test_replaced_functions.py:\d+\)$"
     with pytest.raises(NotConvertible, match=pattern):
-        while_refused(call)
+        while_rejected(call)
 
 
-def test_line_that_a_refusal_names_is_not_repeated() -> None:
-    twice = Hooks().watched(Hooks().watched(refuse))
+def test_line_that_a_rejection_names_is_not_repeated() -> None:
+    twice = Hooks().watched(Hooks().watched(reject))
     with pytest.raises(NotConvertible, match=r"^no table \(test_replaced_functions.py:\d+\)$"):
         twice(None, a="table")
 
@@ -174,12 +174,12 @@ def test_other_error_in_the_block_leaves_it_unchanged() -> None:
         raise ZeroDivisionError("own")
 
     with pytest.raises(ZeroDivisionError, match="own"):
-        while_refused(fail)
+        while_rejected(fail)
 
 
-def test_refusal_that_the_model_caught_does_not_leave_the_block(library: Any) -> None:
+def test_rejection_that_the_model_caught_does_not_leave_the_block(library: Any) -> None:
     def call() -> None:
         with pytest.raises(NotConvertible):
             library.plain("table")
 
-    while_refused(call)
+    while_rejected(call)

@@ -229,7 +229,7 @@ def test_table_of_ids_without_a_rule_stays_inside_within_the_limit(tmp_path: Pat
         trace_towers(job_of("build_python"), MODELS)
 
 
-def test_rule_of_the_recipe_for_an_input_read_by_position_is_refused() -> None:
+def test_rule_of_the_recipe_for_an_input_read_by_position_is_rejected() -> None:
     job = job_of("build_places")
     job = job.model_copy(
         update={"features": {"x": FeaturePart.model_validate({"ids": {"kind": "hash"}})}}

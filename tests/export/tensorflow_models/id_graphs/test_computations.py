@@ -569,20 +569,20 @@ def test_rows_of_a_logarithm_are_those_of_tensorflow(change: Change, from_end: b
     check(change, ROWS, from_end)
 
 
-@pytest.mark.parametrize(("steps", "refused"), [(500, ""), (501, "Relu")])
+@pytest.mark.parametrize(("steps", "rejected"), [(500, ""), (501, "Relu")])
 def test_buckets_have_at_most_as_many_steps_as_fit_a_manifest(
-    steps: int, refused: str, monkeypatch: pytest.MonkeyPatch
+    steps: int, rejected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(buckets, "STEPS_MAX", 500)
 
     def rows(features: Any) -> Any:
         return tf.cast(tf.minimum(tf.nn.relu(features["number"]), float(steps)), tf.int32)
 
-    assert refused_by(rows, None) == refused
+    assert rejected_by(rows, None) == rejected
 
 
-def refused_by(change: Change, rows: int | None) -> str:
-    """Returns the operation at which ids are refused; "" where they are not."""
+def rejected_by(change: Change, rows: int | None) -> str:
+    """Returns the operation at which ids are rejected; "" where they are not."""
     found = resolved(traced_of(change), rows)
     return "" if isinstance(found, ResolvedIds) else found.type
 
@@ -595,7 +595,7 @@ def replaced(pattern: str, by: str) -> Change:
     return lambda f: hashed(tf.strings.regex_replace(f["city"], pattern, by))
 
 
-REFUSED: list[tuple[str, Change]] = [
+UNSUPPORTED: list[tuple[str, Change]] = [
     # Operations that no function computes, in front of an id or of what it is computed by.
     ("Pow", lambda f: f["x"] ** 2),
     ("Pow", lambda f: hashed(f["x"] ** 2)),
@@ -671,11 +671,11 @@ REFUSED: list[tuple[str, Change]] = [
 ]
 
 
-@pytest.mark.parametrize(("operation", "change"), REFUSED)
-def test_ids_are_refused_at_the_operation_that_is_not_computed(
+@pytest.mark.parametrize(("operation", "change"), UNSUPPORTED)
+def test_ids_are_rejected_at_the_operation_that_is_not_computed(
     operation: str, change: Change
 ) -> None:
-    assert refused_by(change, None) == operation
+    assert rejected_by(change, None) == operation
 
 
 FLAT: list[tuple[Change, str]] = [
@@ -689,15 +689,15 @@ FLAT: list[tuple[Change, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "refused"), FLAT)
+@pytest.mark.parametrize(("change", "rejected"), FLAT)
 def test_values_of_a_flat_tensor_are_followed_through_tensors_of_its_shape(
-    change: Change, refused: str
+    change: Change, rejected: str
 ) -> None:
     traced = traced_of(lambda f: change(tf.reshape(f["pair"], [-1])))
     found = find_rule(Values(traced.results["ids"], 1, 2), traced.calls, None)
-    if refused:
+    if rejected:
         assert isinstance(found, Values)
-        assert found.type == refused
+        assert found.type == rejected
         return
     assert isinstance(found, ResolvedIds)
     assert found.source.place == 1

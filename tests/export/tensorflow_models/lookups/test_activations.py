@@ -1,4 +1,4 @@
-"""Specified features among the inputs of a recipe: what contradicts them is refused."""
+"""Specified features among the inputs of a recipe: what contradicts them is rejected."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def refused(
+def rejected(
     folder: Path, inputs: dict[str, Any] | None = None, without: str = "", **changes: Any
 ) -> str:
     page = ranker.recipe(**changes)
@@ -82,22 +82,22 @@ def refused(
 DENSE = {"liked": {"dtype": "int32", "shape": [4]}}
 
 
-def test_dense_ids_of_a_bag_are_refused(folder: Path) -> None:
-    message = refused(folder, DENSE, code={"factory": "model.py:build_combining"})
+def test_dense_ids_of_a_bag_are_rejected(folder: Path) -> None:
+    message = rejected(folder, DENSE, code={"factory": "model.py:build_combining"})
     assert "[4] ids in each example, which its feature specification combines" in message
     assert 'inputs.liked.kind = "ragged"' in message
 
 
-def test_dense_ids_of_a_specification_without_shapes_are_refused(folder: Path) -> None:
-    message = refused(folder, DENSE)
+def test_dense_ids_of_a_specification_without_shapes_are_rejected(folder: Path) -> None:
+    message = rejected(folder, DENSE)
     assert "its feature specification does not state whether it combines them" in message
     assert 'inputs.liked.kind = "ragged"' in message
     assert "input_shape=(batch * 4, 1) and output_shape=(batch * 4, 4)" in message
 
 
-def test_weights_of_ids_with_an_activation_each_are_refused(folder: Path) -> None:
+def test_weights_of_ids_with_an_activation_each_are_rejected(folder: Path) -> None:
     weights = {"dtype": "float32", "shape": [4], "weights_for": "liked"}
-    message = refused(
+    message = rejected(
         folder,
         {**DENSE, "weights": weights},
         code={"factory": "model.py:build_for_each_id"},
@@ -105,49 +105,49 @@ def test_weights_of_ids_with_an_activation_each_are_refused(folder: Path) -> Non
     assert "input 'weights' holds the weights of 'liked', which has an activation" in message
 
 
-def test_numbers_in_place_of_ids_are_refused(folder: Path) -> None:
-    message = refused(folder, {"user": {"dtype": "float32"}})
+def test_numbers_in_place_of_ids_are_rejected(folder: Path) -> None:
+    message = rejected(folder, {"user": {"dtype": "float32"}})
     assert "input 'user' is float32" in message
     assert 'inputs.user.dtype = "int32"' in message
 
 
-def test_weights_of_another_kind_are_refused(folder: Path) -> None:
+def test_weights_of_another_kind_are_rejected(folder: Path) -> None:
     sparse = {"dtype": "float32", "kind": "sparse", "weights_for": "tags"}
-    message = refused(folder, {"tag_weights": sparse})
+    message = rejected(folder, {"tag_weights": sparse})
     assert (
         "input 'tag_weights' is sparse and holds the weights of 'tags', which is ragged" in message
     )
 
 
-def test_input_of_weights_with_the_name_of_a_feature_is_refused(folder: Path) -> None:
+def test_input_of_weights_with_the_name_of_a_feature_is_rejected(folder: Path) -> None:
     weights = {"dtype": "int32", "kind": "ragged", "weights_for": "tags"}
-    message = refused(folder, {"liked": weights}, without="tag_weights")
+    message = rejected(folder, {"liked": weights}, without="tag_weights")
     assert "input 'liked' has the name of a feature specification" in message
 
 
-def test_tower_without_the_weights_of_its_ids_is_refused(folder: Path) -> None:
+def test_tower_without_the_weights_of_its_ids_is_rejected(folder: Path) -> None:
     tower = {
         **ranker.recipe()["towers"]["ranking"],
         "inputs": ["user", "movie", "liked", "genres", "tags", "dense"],
     }
-    message = refused(folder, towers={"ranking": tower})
+    message = rejected(folder, towers={"ranking": tower})
     assert "takes input 'tags' and not its weights, 'tag_weights'" in message
 
 
-def test_ids_without_a_specification_are_refused(folder: Path) -> None:
-    message = refused(folder, code={"factory": "model.py:build_with_one_spec"})
+def test_ids_without_a_specification_are_rejected(folder: Path) -> None:
+    message = rejected(folder, code={"factory": "model.py:build_with_one_spec"})
     assert "input 'liked' is RaggedTensor" in message
     assert "feature_specs (it has user)" in message
 
 
-def test_ids_of_a_model_without_specifications_are_refused(folder: Path) -> None:
-    message = refused(folder, code={"factory": "model.py:build_without_specs"})
+def test_ids_of_a_model_without_specifications_are_rejected(folder: Path) -> None:
+    message = rejected(folder, code={"factory": "model.py:build_without_specs"})
     assert "let the factory return its specification among feature_specs" in message
 
 
-def test_feature_that_is_specified_by_another_name_is_refused(folder: Path) -> None:
+def test_feature_that_is_specified_by_another_name_is_rejected(folder: Path) -> None:
     inputs = {name: {"dtype": "int32"} for name in ranker.FEATURES}
-    message = refused(
+    message = rejected(
         folder, inputs, without="tag_weights", code={"factory": "model.py:build_for_renamed"}
     )
     assert "call 'score' raised" in message
@@ -155,7 +155,7 @@ def test_feature_that_is_specified_by_another_name_is_refused(folder: Path) -> N
 
 
 def test_feature_that_the_function_takes_and_the_recipe_lacks_is_named(folder: Path) -> None:
-    message = refused(folder, without="liked")
+    message = rejected(folder, without="liked")
     assert "KeyError" in message
     assert "'liked'" in message
 

@@ -180,7 +180,7 @@ def test_encoding_has_the_type_of_its_layer() -> None:
 
 
 @pytest.mark.parametrize("name", ["pair", "nested"])
-def test_encoding_that_keras_refuses_is_refused(name: str) -> None:
+def test_encoding_that_keras_rejects_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match="maximum supported output rank is 2"):
         encoded(lambda features: one_hot(9)(features[name] % 9))
 

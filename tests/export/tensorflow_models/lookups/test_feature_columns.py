@@ -87,7 +87,7 @@ def test_columns_intercepted_vocabulary_file_reads_its_first_keys(
     assert found["kind_embedding"].keys == (keys,)
 
 
-def test_columns_intercepted_vocabulary_file_with_too_few_keys_is_refused(kinds: str) -> None:
+def test_columns_intercepted_vocabulary_file_with_too_few_keys_is_rejected(kinds: str) -> None:
     column = fc.categorical_column_with_vocabulary_file("kind", kinds, vocabulary_size=4)
     with pytest.raises(NotConvertible, match="has 3 lines; vocabulary_size is 4"):
         by_column([embedded(column)], {"kind": dense(tf.string)})
@@ -155,12 +155,12 @@ def test_columns_intercepted_sequence_takes_the_declared_length() -> None:
         ),
     ],
 )
-def test_columns_intercepted_unsupported_column_is_refused(column: Any, message: str) -> None:
+def test_columns_intercepted_unsupported_column_is_rejected(column: Any, message: str) -> None:
     with pytest.raises(NotConvertible, match=message):
         by_column([column()], {"ids": dense(tf.int64, 2), "w": dense(tf.float32, 2)})
 
 
-def test_columns_intercepted_sequence_without_a_length_is_refused() -> None:
+def test_columns_intercepted_sequence_without_a_length_is_rejected() -> None:
     layer = tf.keras.experimental.SequenceFeatures(
         [embedded(fc.sequence_categorical_column_with_identity("seen", 9))]
     )
@@ -244,7 +244,7 @@ def test_columns_intercepted_identity_states_the_row_of_others(
     assert (found.rule, found.unknown) == (None, unknown)
 
 
-def test_columns_intercepted_compressed_vocabulary_is_refused(tmp_path: Path) -> None:
+def test_columns_intercepted_compressed_vocabulary_is_rejected(tmp_path: Path) -> None:
     column = fc.categorical_column_with_vocabulary_file(
         "kind", str(tmp_path / "keys"), 3, file_format="tfrecord_gzip"
     )
@@ -279,7 +279,7 @@ def test_columns_intercepted_normalizer_of_one_number_gives_its_buckets() -> Non
     assert found.rule == bucket_ids((2.0,))
 
 
-def test_columns_intercepted_normalizer_that_mixes_numbers_is_refused() -> None:
+def test_columns_intercepted_normalizer_that_mixes_numbers_is_rejected() -> None:
     column = bucketized(normalizer_fn=lambda numbers: tf.reverse(numbers, [1]))
     with pytest.raises(NotConvertible, match="leave normalizer_fn out"):
         by_column([column], {"ages": dense(tf.float32, 2)})
@@ -399,7 +399,7 @@ def test_columns_intercepted_nested_crosses_are_one() -> None:
         (tf.TensorSpec(None, tf.int64), "a dense tensor of shape None; "),
     ],
 )
-def test_columns_intercepted_dense_ids_of_another_shape_are_refused(spec: Any, shape: str) -> None:
+def test_columns_intercepted_dense_ids_of_another_shape_are_rejected(spec: Any, shape: str) -> None:
     column = embedded(identity("ids"))
     with pytest.raises(NotConvertible, match=f"'ids_embedding' was given {shape}"):
         by_column([column], {"ids": spec})

@@ -156,7 +156,7 @@ def test_tied_weights_stay_inside_with_a_note_of_the_reason(tmp_path: Path) -> N
     check_parity(made, tmp_path)
 
 
-def test_tied_weights_beyond_the_limit_are_refused() -> None:
+def test_tied_weights_beyond_the_limit_are_rejected() -> None:
     with pytest.raises(
         NotConvertible, match=r"MatMul\) \(one_table.py:\d+\), and is larger than code.inline"
     ):

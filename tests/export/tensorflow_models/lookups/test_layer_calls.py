@@ -173,7 +173,7 @@ def test_weights_of_a_bag_are_those_of_its_ids(kind: Any, how: dict[str, Any]) -
         ),
     ],
 )
-def test_ids_and_weights_that_no_bundle_supports_are_refused(
+def test_ids_and_weights_that_no_bundle_supports_are_rejected(
     ids: Any, weights: Any, how: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(NotConvertible, match=f"^{re.escape(message)}$"):
@@ -191,7 +191,7 @@ def test_features_are_described_in_the_order_of_the_configuration() -> None:
     assert second.weights is weights["b"]
 
 
-def test_features_that_are_not_those_of_the_configuration_are_refused() -> None:
+def test_features_that_are_not_those_of_the_configuration_are_rejected() -> None:
     config = {name: E.FeatureConfig(TABLE) for name in ("a", "b")}
     ids = [tf.ragged.constant([[1]]), tf.ragged.constant([[2]])]
     with pytest.raises(TypeError, match="don't have the same sequence type"):
@@ -259,7 +259,7 @@ def test_original_lookup_works_while_it_is_replaced() -> None:
     assert found.numpy().tolist() == [[21, 42, 63, 84]]
 
 
-def test_table_without_a_name_is_refused() -> None:
+def test_table_without_a_name_is_rejected() -> None:
     message = "a table of 9 x 4 has no name; give its TableConfig a name"
     with pytest.raises(NotConvertible, match=f"^{message}$"):
         table_facts(E.TableConfig(9, 4))

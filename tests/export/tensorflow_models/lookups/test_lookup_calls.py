@@ -136,7 +136,7 @@ def test_row_of_empty_bags_is_among_the_rows(row: int) -> None:
 
 
 @pytest.mark.parametrize("row", [-1, ROWS])
-def test_row_of_empty_bags_that_is_not_among_the_rows_is_refused(row: int) -> None:
+def test_row_of_empty_bags_that_is_not_among_the_rows_is_rejected(row: int) -> None:
     message = f"lookup 'items' has default_id={row}, which is not among its 9 rows"
     with pytest.raises(NotConvertible, match=message):
         intercept(combined("safe_embedding_lookup_sparse", default_id=row), ids=SPARSE)
@@ -167,7 +167,7 @@ def test_bags_of_rows_that_are_computed_stay_in_the_tower() -> None:
     assert intercept(call, ids=SPARSE).combined == []
 
 
-def test_bags_of_dense_ids_are_refused_by_tensorflow() -> None:
+def test_bags_of_dense_ids_are_rejected_by_tensorflow() -> None:
     with pytest.raises(TypeError, match="SparseTensor"):
         intercept(combined("embedding_lookup_sparse"), ids=ids(2))
 

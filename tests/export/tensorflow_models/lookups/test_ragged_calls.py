@@ -172,7 +172,7 @@ def test_rows_that_are_padded_to_a_number_of_examples_are_padded_by_tensorflow()
     assert "RaggedTensorToTensor" in found.operations
 
 
-def test_rows_that_are_padded_to_another_width_are_refused_by_tensorflow() -> None:
+def test_rows_that_are_padded_to_another_width_are_rejected_by_tensorflow() -> None:
     with pytest.raises(ValueError, match="are incompatible"):
         intercept(padded(shape=[None, None, DIM + 1]), ids=RAGGED)
 

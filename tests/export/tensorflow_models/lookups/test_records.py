@@ -44,7 +44,7 @@ def test_name_in_a_bundle_keeps_what_a_file_name_may_have(name: str, made: str) 
     assert table_name(name, "table") == made
 
 
-def test_name_that_is_too_long_is_refused() -> None:
+def test_name_that_is_too_long_is_rejected() -> None:
     name = "a" * 129
     message = (
         f"table {name!r} cannot be a name in a bundle: it has 129 characters, and at most 128 were "

@@ -80,7 +80,7 @@ def test_planned_bags_are_the_specified_inputs_with_their_weights() -> None:
         ),
     ],
 )
-def test_input_that_is_not_what_its_specification_needs_is_refused(
+def test_input_that_is_not_what_its_specification_needs_is_rejected(
     inputs: dict[str, InputPart], message: str
 ) -> None:
     with pytest.raises(NotConvertible, match=f"^{re.escape(message)}$"):
@@ -122,13 +122,13 @@ def test_bag_without_weights_has_none() -> None:
     assert [each.weights for each in found.combined] == [None]
 
 
-def test_tower_without_the_weights_of_its_ids_is_refused() -> None:
+def test_tower_without_the_weights_of_its_ids_is_rejected() -> None:
     planned = plan_activations({"tags": TAGS}, {"tags": part("ragged"), "w": weights()})
     message = "a tower takes input 'tags' and not its weights, 'w': add them to its `inputs`"
     with pytest.raises(UsageError, match=f"^{message}$"):
         intercept(lambda _, features: planned.looked_up(features), tags=RAGGED)
 
 
-def test_specified_lookup_outside_of_a_trace_is_refused() -> None:
+def test_specified_lookup_outside_of_a_trace_is_rejected() -> None:
     with pytest.raises(RuntimeError, match="exist only while a model is traced"):
         look_up(of_table(table_of(), tf.constant([1])))

@@ -1,4 +1,4 @@
-"""What a file of Keras 3 says beside its variables is what the factory builds, or is refused."""
+"""What a file of Keras 3 says beside its variables is what the factory builds, or is rejected."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def refusal(path: Path, model: Any, object_path: str = "") -> str:
+def rejection(path: Path, model: Any, object_path: str = "") -> str:
     with pytest.raises(CheckpointError) as caught:
         check_archived_model(model, open_checkpoint(path), object_path)
     return str(caught.value)
@@ -182,10 +182,10 @@ DIFFERENCES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), DIFFERENCES)
-def test_model_that_differs_from_its_archive_is_refused_with_layer_and_difference(
+def test_model_that_differs_from_its_archive_is_rejected_with_layer_and_difference(
     archive: Path, changes: dict[str, Any], message: str
 ) -> None:
-    assert message in refusal(archive, build(**changes))
+    assert message in rejection(archive, build(**changes))
 
 
 def test_vocabulary_of_the_archive_is_the_remedy(archive: Path) -> None:
@@ -206,7 +206,7 @@ HARMLESS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("changes", HARMLESS)
-def test_differences_that_change_no_value_are_no_reason_to_refuse(
+def test_differences_that_change_no_value_are_no_reason_to_reject(
     archive: Path, changes: dict[str, Any]
 ) -> None:
     assert check_archived_model(build(**changes), open_checkpoint(archive), "") == ()
@@ -214,7 +214,7 @@ def test_differences_that_change_no_value_are_no_reason_to_refuse(
 
 def test_vocabulary_that_the_factory_adapts_is_that_of_the_configuration(archive: Path) -> None:
     genres = ("Comedy", "Action", "Drama")
-    message = refusal(archive, build(genres=lambda: adapted(genres, name="genres")))
+    message = rejection(archive, build(genres=lambda: adapted(genres, name="genres")))
     assert "layer 'genres' (StringLookup): vocabulary entry 0 is 'Action' in the file" in message
     model = build(genres=lambda: adapted(GENRES, name="genres"))
     assert check_archived_model(model, open_checkpoint(archive), "") == ()
@@ -232,9 +232,9 @@ def rewritten(archive: Path, path: Path, change: Callable[[str, bytes], bytes | 
 
 def test_archive_that_was_unzipped_says_the_same(archive: Path, tmp_path: Path) -> None:
     shutil.unpack_archive(archive, tmp_path, "zip")
-    assert "salt[0] is 7 in the file" in refusal(tmp_path, build(salt=8))
+    assert "salt[0] is 7 in the file" in rejection(tmp_path, build(salt=8))
     words = build(words=lambda: adapted(("red", "blue", "green")))
-    assert "vocabulary entry 2 is 'green'" in refusal(tmp_path / "model.weights.h5", words)
+    assert "vocabulary entry 2 is 'green'" in rejection(tmp_path / "model.weights.h5", words)
 
 
 def test_settings_of_another_program_beside_weights_say_nothing(tmp_path: Path) -> None:
@@ -243,22 +243,22 @@ def test_settings_of_another_program_beside_weights_say_nothing(tmp_path: Path) 
     assert check_archived_model(build(salt=8), open_checkpoint(tmp_path), "") == ()
 
 
-def test_archive_whose_vocabulary_is_gone_is_refused(archive: Path, tmp_path: Path) -> None:
+def test_archive_whose_vocabulary_is_gone_is_rejected(archive: Path, tmp_path: Path) -> None:
     def without(name: str, content: bytes) -> bytes | None:
         return None if name == "assets/layers/string_lookup/vocabulary.txt" else content
 
-    message = refusal(rewritten(archive, tmp_path / "a.keras", without), build())
+    message = rejection(rewritten(archive, tmp_path / "a.keras", without), build())
     assert "layer 'words' (StringLookup): the file has no vocabulary of it" in message
 
 
-def test_vocabulary_of_a_layer_that_the_model_lacks_is_refused(
+def test_vocabulary_of_a_layer_that_the_model_lacks_is_rejected(
     archive: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.keras"
     shutil.copyfile(archive, path)
     with zipfile.ZipFile(path, "a") as opened:
         opened.writestr("assets/other/vocabulary.txt", "a")
-    assert "it holds 'other/vocabulary.txt'" in refusal(path, build())
+    assert "it holds 'other/vocabulary.txt'" in rejection(path, build())
 
 
 def test_large_vocabulary_is_decompressed_no_further_than_it_can_be_equal(
@@ -276,10 +276,10 @@ def test_large_vocabulary_is_decompressed_no_further_than_it_can_be_equal(
         for _ in range(64):
             file.write(bytes(1 << 20))
     assert path.stat().st_size < 1 << 20
-    assert "vocabulary entry 0 is " in refusal(path, build())
+    assert "vocabulary entry 0 is " in rejection(path, build())
 
 
-def test_file_that_keras_does_not_write_is_refused(archive: Path, tmp_path: Path) -> None:
+def test_file_that_keras_does_not_write_is_rejected(archive: Path, tmp_path: Path) -> None:
     path = tmp_path / "a.keras"
     shutil.copyfile(archive, path)
     with zipfile.ZipFile(path, "a") as opened:
@@ -288,7 +288,7 @@ def test_file_that_keras_does_not_write_is_refused(archive: Path, tmp_path: Path
         open_checkpoint(path)
 
 
-def test_configuration_that_is_nested_too_deeply_is_refused(archive: Path, tmp_path: Path) -> None:
+def test_configuration_that_is_nested_too_deeply_is_rejected(archive: Path, tmp_path: Path) -> None:
     deep = b'{"class_name":' * 100_000
     path = rewritten(
         archive,
@@ -313,7 +313,7 @@ def test_argument_that_the_archive_lacks_has_the_default_of_its_class(
 ) -> None:
     path = rewritten(archive, tmp_path / "a.keras", without_arguments)
     assert check_archived_model(build(), open_checkpoint(path), "") == ()
-    assert "(Embedding): mask_zero is False in the file" in refusal(path, build(mask_zero=True))
+    assert "(Embedding): mask_zero is False in the file" in rejection(path, build(mask_zero=True))
 
 
 def lambda_model(factor: float) -> Any:
@@ -329,7 +329,7 @@ def test_code_of_a_lambda_is_the_factorys_with_a_note_and_what_it_holds_is_compa
     path = tmp_path / "a.keras"
     lambda_model(2.0).save(path)
     assert check_archived_model(lambda_model(2.0), open_checkpoint(path), "") == ()
-    assert "layer 'scaled' (Lambda): function.closure[0]" in refusal(path, lambda_model(3.0))
+    assert "layer 'scaled' (Lambda): function.closure[0]" in rejection(path, lambda_model(3.0))
 
     def code_of_another_file(name: str, content: bytes) -> bytes:
         return re.sub(b'"code": "[^"]*"', b'"code": "AAAA"', content)
@@ -354,7 +354,7 @@ def test_idf_weights_of_a_file_are_those_of_the_model(form: str, tmp_path: Path)
     save(tmp_path / form)
     same = weighted_text(("a b", "a c", "a"))
     assert check_archived_model(same, open_checkpoint(tmp_path / form), "") == ()
-    message = refusal(tmp_path / form, weighted_text(("a b", "a c", "a", "a")))
+    message = rejection(tmp_path / form, weighted_text(("a b", "a c", "a", "a")))
     assert "layer 'text' (TextVectorization): idf_weights is float32 [4]" in message
 
 
@@ -384,8 +384,8 @@ def test_model_of_a_class_is_compared_by_its_arguments_and_vocabularies(tmp_path
     model(tf.constant(["a"]))
     model.save(path)
     assert check_archived_model(ServedHolder(), open_checkpoint(path), "") == ()
-    assert "the model: dim is 2 in the file and 3 in the model" in refusal(path, Holder(dim=3))
-    message = refusal(path, Holder(("a", "b")))
+    assert "the model: dim is 2 in the file and 3 in the model" in rejection(path, Holder(dim=3))
+    message = rejection(path, Holder(("a", "b")))
     assert "layer 'words' (StringLookup): vocabulary entry 1 is 'b' in the file" in message
 
 
@@ -401,7 +401,7 @@ def test_part_of_a_saved_model_is_compared_with_its_part_of_the_file(tmp_path: P
     path = tmp_path / "a.keras"
     outer(part(3)).save(path)
     assert check_archived_model(part(3), open_checkpoint(path), "layers.functional") == ()
-    message = refusal(path, part(4), "layers.functional")
+    message = rejection(path, part(4), "layers.functional")
     assert "layer 'hashed' (Hashing): salt[0] is 3 in the file and 4 in the model" in message
 
 
@@ -418,9 +418,9 @@ def test_orbax_checkpoint_says_the_same_as_an_archive(tmp_path: Path) -> None:
     model.fit(inputs, {"score": np.zeros((2, 1))}, callbacks=[saved], verbose=0)
     path = tmp_path / "saved"
     assert check_archived_model(build(), open_checkpoint(path), "") == ()
-    assert "salt[0] is 7 in the file and 8 in the model" in refusal(path, build(salt=8))
+    assert "salt[0] is 7 in the file and 8 in the model" in rejection(path, build(salt=8))
     words = build(words=lambda: adapted(("red", "blue", "green")))
-    assert "vocabulary entry 2 is 'green' in the file" in refusal(path, words)
+    assert "vocabulary entry 2 is 'green' in the file" in rejection(path, words)
 
 
 def of_tf_keras(words: tuple[str, ...] = GENRES, activation: str = "relu") -> Any:
@@ -452,4 +452,4 @@ def test_archive_of_tf_keras_is_compared_too(
     path = tmp_path / "model.keras"
     of_tf_keras().save(path)
     assert check_archived_model(of_tf_keras(), open_checkpoint(path), "") == ()
-    assert told in refusal(path, of_tf_keras(**changes))
+    assert told in rejection(path, of_tf_keras(**changes))

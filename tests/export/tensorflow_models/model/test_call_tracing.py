@@ -100,9 +100,9 @@ def test_resolve_call_returns_what_takes_a_dict_in_inference_mode(path: str, res
     ],
 )
 def test_resolve_call_of_what_cannot_be_called_says_why(path: str, message: str) -> None:
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as rejected:
         resolve_call(Model(), Call(path))
-    assert str(refused.value) == message
+    assert str(rejected.value) == message
 
 
 def test_resolve_call_of_a_model_that_cannot_be_called_names_the_model() -> None:
@@ -367,7 +367,7 @@ def test_trace_call_takes_the_lengths_of_a_sequence_column_as_an_input() -> None
     assert result["lengths"].numpy().tolist() == [2, 0, 3]
 
 
-def test_trace_call_of_a_sequence_column_of_computed_ids_is_refused() -> None:
+def test_trace_call_of_a_sequence_column_of_computed_ids_is_rejected() -> None:
     def score(inputs: Mapping[str, Any]) -> Any:
         return sequence_of(inputs["ids"] + 1)[0]
 
@@ -392,7 +392,7 @@ def test_trace_call_leaves_a_gather_inside_a_condition_to_the_model() -> None:
     assert traced(score, item=ITEM).lookups == []
 
 
-def test_trace_call_of_a_bag_inside_a_condition_is_refused_with_its_line() -> None:
+def test_trace_call_of_a_bag_inside_a_condition_is_rejected_with_its_line() -> None:
     items = table()
 
     def score(inputs: Mapping[str, Any]) -> Any:
@@ -403,16 +403,16 @@ def test_trace_call_of_a_bag_inside_a_condition_is_refused_with_its_line() -> No
         return tf.cond(tf.size(inputs["tags"].values) > 0, found, lambda: zeros)
 
     line = score.__code__.co_firstlineno + 2
-    with pytest.raises(NotConvertible) as refused:
+    with pytest.raises(NotConvertible) as rejected:
         traced(score, tags=TAGS)
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         "feature 'items' is looked up inside a tf.function, tf.cond or tf.while_loop of the model "
         f"(test_call_tracing.py:{line}); call the embedding layer outside it"
     )
 
 
 def cast(value: Any, dtype: Any) -> Any:
-    """Adds a cast that `tf.cast` refuses, and Keras does not."""
+    """Adds a cast that `tf.cast` rejects, and Keras does not."""
     return tf.raw_ops.Cast(x=value, DstT=dtype)
 
 
@@ -442,7 +442,7 @@ def cast(value: Any, dtype: Any) -> Any:
         ),
     ],
 )
-def test_trace_call_refuses_casts_between_strings_and_numbers(
+def test_trace_call_rejects_casts_between_strings_and_numbers(
     score: Score, error: type[Exception], message: str
 ) -> None:
     told = re.escape(message).replace("LINE", r"\(test_call_tracing\.py:\d+\)")
@@ -542,9 +542,9 @@ def test_trace_call_that_raises_says_what_and_where_and_the_cure(
 ) -> None:
     score = failing(problem)
     line = score.__code__.co_firstlineno + 1
-    with pytest.raises(NotConvertible) as refused:
+    with pytest.raises(NotConvertible) as rejected:
         traced(score, item=ITEM, other=ITEM, title=TITLE)
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         f"call 'score' with inputs item, other, title raised {raised} "
         f"(test_call_tracing.py:{line}); {cure}"
     )
@@ -556,9 +556,9 @@ def test_trace_call_that_raises_after_python_code_ran_names_that_too() -> None:
         raise ValueError(f"unknown rank of {found.dtype.name}")
 
     line = score.__code__.co_firstlineno + 1
-    with pytest.raises(NotConvertible) as refused:
+    with pytest.raises(NotConvertible) as rejected:
         traced(score, age=AGE)
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         "call 'score' with inputs age raised ValueError: unknown rank of float32 "
         f"(test_call_tracing.py:{line + 1}); {UNLIKE}; and what tf.py_function or "
         f"tf.numpy_function (test_call_tracing.py:{line}) returned has no known shape and cannot "
@@ -569,6 +569,6 @@ def test_trace_call_that_raises_after_python_code_ran_names_that_too() -> None:
 
 def test_trace_call_passes_errors_of_the_exporter_on() -> None:
     problem = UsageError("as it is")
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as rejected:
         traced(failing(problem), item=ITEM)
-    assert refused.value is problem
+    assert rejected.value is problem

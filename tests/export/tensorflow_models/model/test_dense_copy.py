@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from export.checkpoint.inventory.recognition import recognise
-from export.checkpoint.inventory.specs import Duplicate, RefusedTable, SlotSpec, Statements
+from export.checkpoint.inventory.specs import Duplicate, RejectedTable, SlotSpec, Statements
 from export.checkpoint.reader import Checkpoint, open_checkpoint
 from export.checkpoint.variables import Listing, Storage
 from export.front_end.calls import Call
@@ -113,8 +113,8 @@ def test_copy_of_a_checkpoint_in_a_store_lacks_tables_that_are_held_twice(tmp_pa
         "inside/embeddings": SMALL + 2,
         "inside again": SMALL + 3,
         "large again": large,
-        "refused": large,
-        "refused and small": SMALL + 4,
+        "rejected": large,
+        "rejected and small": SMALL + 4,
     }
     write_bundle(tmp_path / "c/ckpt-1", variables)
     store = uploaded(tmp_path / "c", RemotePath(f"counted://{tmp_path.name}"))
@@ -126,10 +126,10 @@ def test_copy_of_a_checkpoint_in_a_store_lacks_tables_that_are_held_twice(tmp_pa
             Duplicate("inside again", "inside/embeddings", 0),
             Duplicate("large again", "inside/embeddings", 0),
         ),
-        refused=(
-            RefusedTable("a", "refused", ""),
-            RefusedTable("b", "refused and small", ""),
-            RefusedTable("c", "not there", ""),
+        rejected=(
+            RejectedTable("a", "rejected", ""),
+            RejectedTable("b", "rejected and small", ""),
+            RejectedTable("c", "not there", ""),
         ),
     )
     model = ModelSpec({"user": TableFacts("user", "user", 20, 3)}, {}, {})
@@ -141,7 +141,7 @@ def test_copy_of_a_checkpoint_in_a_store_lacks_tables_that_are_held_twice(tmp_pa
         (part,) = entry.slices
         if any(data[part.offset : part.offset + part.bytes]):
             copied.add(key)
-    assert copied == {"inside/embeddings", "inside again", "refused and small"}
+    assert copied == {"inside/embeddings", "inside again", "rejected and small"}
 
 
 def test_copy_of_moving_averages_in_a_store_is_read_in_the_places_of_their_variables(

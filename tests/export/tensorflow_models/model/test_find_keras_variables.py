@@ -136,15 +136,15 @@ def found(model: Any, saved: Checkpoint, object_path: str = "") -> list[Place]:
     return [places[resource(each.value.handle)] for each in model.variables]
 
 
-def refused(model: Any, saved: Checkpoint, object_path: str = "") -> str:
+def rejected(model: Any, saved: Checkpoint, object_path: str = "") -> str:
     """Returns why variables are not found, without the numbers of lines."""
     with pytest.raises(CheckpointError) as problem:
         find_keras_variables(model, saved, object_path)
     return re.sub(r"\.py:\d+", ".py", str(problem.value))
 
 
-def test_variables_of_what_is_no_model_of_keras_are_refused() -> None:
-    assert refused(tf.Module(), hdf5()) == (
+def test_variables_of_what_is_no_model_of_keras_are_rejected() -> None:
+    assert rejected(tf.Module(), hdf5()) == (
         "checkpoint saved was saved by Keras; the factory returned a Module: return the "
         "keras.Model that was saved"
     )
@@ -171,8 +171,8 @@ def test_values_that_a_layer_computes_to_save_them_are_no_variables() -> None:
     assert [place.path for place in places.values()] == ["layers/dense_1/vars/0"]
 
 
-def test_whole_model_that_does_not_state_the_order_of_layers_is_refused() -> None:
-    message = refused(built(Two()), hdf5("first/vars/0", "model_weights/first/kernel"))
+def test_whole_model_that_does_not_state_the_order_of_layers_is_rejected() -> None:
+    message = rejected(built(Two()), hdf5("first/vars/0", "model_weights/first/kernel"))
     assert message == (
         "checkpoint saved is in Keras's older format, and lacks the attribute layer_names, which "
         "states the order of its layers: without it, it gives only tables. Save the model with "
@@ -181,11 +181,11 @@ def test_whole_model_that_does_not_state_the_order_of_layers_is_refused() -> Non
 
 
 @pytest.mark.parametrize("count", [1, 5, 6])
-def test_longer_list_of_layers_in_the_file_is_refused(count: int) -> None:
+def test_longer_list_of_layers_in_the_file_is_rejected(count: int) -> None:
     more = [f"blocks/dense_{number}/vars/0" for number in range(2, 2 + count)]
     listed = ", ".join(f"{key} [3, 2]" for key in more[:5])
     rest = " and 1 more" if count > 5 else ""
-    message = refused(built(Blocks(2)), hdf5("blocks/dense_1/vars/0", *more))
+    message = rejected(built(Blocks(2)), hdf5("blocks/dense_1/vars/0", *more))
     assert message == (
         f"checkpoint saved also holds {listed}{rest}, which the model lacks: it has fewer layers "
         "of that class than the model that was saved. The model code is not the one that was saved"
@@ -242,9 +242,9 @@ def test_name_of_a_variable_alone_is_not_its_path_in_orbax() -> None:
     assert [each.key for each in found(built(Two()), orbax("kernel"))] == ["", ""]
 
 
-def test_variable_that_may_be_any_of_several_is_refused() -> None:
+def test_variable_that_may_be_any_of_several_is_rejected() -> None:
     paths = [f"{outer}.two.first.kernel" for outer in "abcde"]
-    message = refused(built(Two()), orbax(*paths))
+    message = rejected(built(Two()), orbax(*paths))
     assert message == (
         "variable two/first/kernel (test_find_keras_variables.py) may be any of "
         f"{', '.join(paths[:4])} in checkpoint saved: call the model in the factory as training "
@@ -262,8 +262,8 @@ def test_object_path_selects_what_is_below_it_in_orbax() -> None:
     assert found(built(Two()), saved, "a/left")[0].key == FIRST.format("a.left.two.")
 
 
-def test_variables_that_fit_one_path_in_orbax_are_refused() -> None:
-    message = refused(built(Two(first="same", second="same")), orbax("two.same.kernel"))
+def test_variables_that_fit_one_path_in_orbax_are_rejected() -> None:
+    message = rejected(built(Two(first="same", second="same")), orbax("two.same.kernel"))
     where = "two/same/kernel (test_find_keras_variables.py)"
     assert message == (
         f"variables {where} and {where} of the model both fit two.same.kernel in checkpoint "
@@ -296,13 +296,13 @@ def test_object_path_selects_one_of_several_lists() -> None:
         "ema.state.tvars.0",
         "ema.state.tvars.1",
     ]
-    assert refused(built(Two()), saved) == (
+    assert rejected(built(Two()), saved) == (
         "checkpoint saved has lists of variables in several places: write checkpoint.object_path, "
         "'ema.state' or 'state'"
     )
     message = "checkpoint saved has no lists of variables at 'other' (checkpoint.object_path): "
-    assert refused(built(Two()), saved, "other") == f"{message}write 'ema.state' or 'state'"
-    assert refused(built(Two()), lists(""), "other") == f"{message}leave it out"
+    assert rejected(built(Two()), saved, "other") == f"{message}write 'ema.state' or 'state'"
+    assert rejected(built(Two()), lists(""), "other") == f"{message}leave it out"
 
 
 OTHER_CODE = (
@@ -327,10 +327,10 @@ OTHER_CODE = (
     ],
     ids=["number", "shape"],
 )
-def test_lists_of_another_model_are_refused(
+def test_lists_of_another_model_are_rejected(
     shapes: tuple[tuple[int, ...], ...], message: str
 ) -> None:
-    assert refused(built(Two()), lists("", shapes=shapes)) == message + OTHER_CODE
+    assert rejected(built(Two()), lists("", shapes=shapes)) == message + OTHER_CODE
 
 
 def test_dtype_of_a_state_of_random_numbers_is_that_of_the_framework() -> None:
@@ -344,7 +344,7 @@ def test_dtype_of_a_state_of_random_numbers_is_that_of_the_framework() -> None:
     assert [place.key for place in found(model, saved)] == ["0.0", "1.0"]
     entries["0.0"] = Entry("0.0", "bfloat16", (3, 2), ())
     saved = Checkpoint(Path("saved"), Listing("", entries, Storage(kind="Orbax")), "saved")
-    assert "has bfloat16 [3, 2] at 0.0" in refused(model, saved)
+    assert "has bfloat16 [3, 2] at 0.0" in rejected(model, saved)
 
 
 @pytest.mark.parametrize(
@@ -354,11 +354,11 @@ def test_orbax_that_is_no_list_is_accepted(saved: Checkpoint) -> None:
     assert found(built(Two()), saved)[0] == Place("two/first/kernel", "")
 
 
-def test_layer_that_keras_numbered_otherwise_is_refused() -> None:
+def test_layer_that_keras_numbered_otherwise_is_rejected() -> None:
     keras.backend.clear_session()
     model = built(Two(first=None))
     assert model.first.name == "dense"
-    assert refused(model, orbax("two.dense_3.kernel", "two.second.kernel")) == (
+    assert rejected(model, orbax("two.dense_3.kernel", "two.second.kernel")) == (
         "checkpoint saved has two.dense_3.kernel, and no layer of the model is called 'dense_3': "
         "Keras numbered the layers otherwise when the model was trained, so a number may be that "
         "of another layer. Let the factory make all layers of the saved model with their names in "

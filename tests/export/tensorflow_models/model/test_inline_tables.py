@@ -135,10 +135,10 @@ def test_table_of_computed_ids_is_noted_if_it_is_above_the_threshold(rows: int) 
     assert len(notes) == int(rows > THRESHOLD)
 
 
-def test_table_of_computed_ids_beyond_the_limit_is_refused() -> None:
-    with pytest.raises(NotConvertible) as refused:
+def test_table_of_computed_ids_beyond_the_limit_is_rejected() -> None:
+    with pytest.raises(NotConvertible) as rejected:
         find_inline_lookups([computed(table(21))], [], job(), False)
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         "table 'items' of 21 rows (336 B) would stay inside the towers, since its ids are computed "
         "by operation 'mul' (Mul) (model.py:7) of the model (model.py:9), and is larger than "
         "code.inline_bytes_max (320 B) allows; send them; or raise the limit"
@@ -188,10 +188,10 @@ def test_variable_that_a_tower_reads_otherwise_is_noted_if_it_is_read_by_rows() 
         (READ_IN_A_LOOP, "read it outside"),
     ],
 )
-def test_variable_that_a_tower_reads_beyond_the_limit_is_refused(read: NoRule, cure: str) -> None:
-    with pytest.raises(NotConvertible) as refused:
+def test_variable_that_a_tower_reads_beyond_the_limit_is_rejected(read: NoRule, cure: str) -> None:
+    with pytest.raises(NotConvertible) as rejected:
         find_inline_lookups([], [(table(21), read)], job(), False)
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         f"variable 'items' [21, 4] (model.py:3) (336 B) would stay inside the towers, since "
         f"{read.why}, and is larger than code.inline_bytes_max (320 B) allows; {cure}; or raise "
         "the limit"

@@ -12,14 +12,14 @@ STRING = {"dtype": "string"}
 
 
 @pytest.mark.parametrize("function", ["build_2", "build_3"])
-def test_numbers_for_a_string_input_are_refused_while_tracing(function: str) -> None:
+def test_numbers_for_a_string_input_are_rejected_while_tracing(function: str) -> None:
     job = tower_recipe(f"string_inputs.py:{function}", {"title": IDS, "item": IDS})
     told = r"input 'title' is int64 in the recipe, and the model takes string.*inputs\.title\.dtype"
     with pytest.raises(UsageError, match=told):
         trace_towers(job, MODELS)
 
 
-def test_string_for_an_input_of_ids_is_refused_while_tracing() -> None:
+def test_string_for_an_input_of_ids_is_rejected_while_tracing() -> None:
     job = tower_recipe("string_inputs.py:build_3", {"title": STRING, "item": STRING})
     told = r"input 'item' is string in the recipe, and the model takes int.*inputs\.item\.dtype"
     with pytest.raises(UsageError, match=told):
@@ -28,9 +28,9 @@ def test_string_for_an_input_of_ids_is_refused_while_tracing() -> None:
 
 def test_dtypes_that_differ_within_the_model_blame_no_input() -> None:
     job = tower_recipe("string_inputs.py:build_mixed", {"title": IDS, "item": IDS})
-    with pytest.raises(NotConvertible, match="float64") as refused:
+    with pytest.raises(NotConvertible, match="float64") as rejected:
         trace_towers(job, MODELS)
-    assert ".dtype" not in str(refused.value)
+    assert ".dtype" not in str(rejected.value)
 
 
 def test_numbers_for_an_operation_of_strings_name_the_inputs_of_that_dtype() -> None:

@@ -90,7 +90,7 @@ def published(saved: Path, output: Path, **changes: Any) -> Manifest:
     return read_manifest(output / "tested" / "1")
 
 
-def refused(saved: Path, output: Path, factory: str = "build", **changes: Any) -> str:
+def rejected(saved: Path, output: Path, factory: str = "build", **changes: Any) -> str:
     code = {"factory": f"keras_3.py:{factory}", "table_threshold": 1}
     with pytest.raises((CheckpointError, NotConvertible)) as caught:
         published(saved, output, **{"code": code, **changes})
@@ -253,16 +253,20 @@ def test_layout_of_tables_on_sparse_cores_is_derived_from_ids_that_occur_in_trai
     check_towers(tmp_path / "tested" / "1", trained / "ranker", RANKER_TABLES, {"score": "score"})
 
 
-def test_tables_on_sparse_cores_without_a_layout_are_refused(trained: Path, tmp_path: Path) -> None:
+def test_tables_on_sparse_cores_without_a_layout_are_rejected(
+    trained: Path, tmp_path: Path
+) -> None:
     write_on_sparse_cores(tmp_path, trained / "ranker")
-    message = refused(tmp_path / "checkpoint", tmp_path, **RANKER)
+    message = rejected(tmp_path / "checkpoint", tmp_path, **RANKER)
     assert "table 'embed.movie_table'" in message
     assert "var:user_table_movie_table:table': it is a SparseCore stack" in message
     assert "--layout FILE" in message
 
 
-def test_second_model_of_a_process_is_refused_by_its_numbers(trained: Path, tmp_path: Path) -> None:
-    message = refused(trained / "second" / "orbax", tmp_path)
+def test_second_model_of_a_process_is_rejected_by_its_numbers(
+    trained: Path, tmp_path: Path
+) -> None:
+    message = rejected(trained / "second" / "orbax", tmp_path)
     assert "no layer of the model is called 'sequential_1'" in message
     assert 'Sequential(..., name="sequential_1")' in message
     assert "model.save_weights" in message
@@ -315,21 +319,21 @@ def test_towers_of_lists_give_what_keras_gives_in_jax(
 
 
 @pytest.mark.parametrize("name", LISTS)
-def test_lists_of_variables_of_one_shape_are_refused_without_recorded_outputs(
+def test_lists_of_variables_of_one_shape_are_rejected_without_recorded_outputs(
     name: str, trained: Path, tmp_path: Path
 ) -> None:
-    message = refused(trained / "first" / name, tmp_path)
+    message = rejected(trained / "first" / name, tmp_path)
     assert (
         "sequential/dense_1/kernel and dense_3/kernel of the model have one shape, [6, 4]"
     ) in message
     assert 'the column of the outputs as verify.expected."query.result"' in message
     examples = recorded(trained / "first", tmp_path / "examples.jsonl", INPUTS.keys())
     verify = {"examples": examples, "expected": {"query.result": "query"}}
-    message = refused(trained / "first" / name, tmp_path, verify=verify)
+    message = rejected(trained / "first" / name, tmp_path, verify=verify)
     assert "compute 'result' of tower 'candidate'" in message
 
 
-def test_lists_of_a_model_with_another_order_are_refused_by_recorded_outputs(
+def test_lists_of_a_model_with_another_order_are_rejected_by_recorded_outputs(
     trained: Path, tmp_path: Path
 ) -> None:
     examples = recorded(trained / "twins", tmp_path / "examples.jsonl", NUMBERS.keys())
@@ -354,7 +358,7 @@ def test_layers_without_variables_are_made_by_a_call_in_the_factory(
         "inputs": {name: INPUTS[name] for name in ("user", "age")},
         "verify": {"examples": examples, "expected": {"result": "query"}},
     }
-    message = refused(folder / "lists", tmp_path, **changes)
+    message = rejected(folder / "lists", tmp_path, **changes)
     assert "has 13 variables in its list 'trainable_variables', and trainable_variables" in message
     assert "are 7" in message
     assert "call the model once in the factory" in message
@@ -364,35 +368,35 @@ def test_layers_without_variables_are_made_by_a_call_in_the_factory(
 
 
 @pytest.mark.parametrize("form", ["model.weights.h5", "orbax"])
-def test_variable_that_was_not_saved_is_refused_with_its_line(
+def test_variable_that_was_not_saved_is_rejected_with_its_line(
     form: str, trained: Path, tmp_path: Path
 ) -> None:
-    message = refused(trained / "first" / form, tmp_path, "build_with_more")
+    message = rejected(trained / "first" / form, tmp_path, "build_with_more")
     assert ("layers/dense_2/vars/0" if form.endswith("h5") else "shift/kernel") in message
     assert "[4, 4] (keras_3.py:" in message
     assert "is not in the checkpoint" in message
 
 
-def test_shorter_list_of_layers_is_refused(trained: Path, tmp_path: Path) -> None:
-    message = refused(trained / "first" / "model.weights.h5", tmp_path, "build_shorter")
+def test_shorter_list_of_layers_is_rejected(trained: Path, tmp_path: Path) -> None:
+    message = rejected(trained / "first" / "model.weights.h5", tmp_path, "build_shorter")
     assert "also holds candidate_layers/dense_1/vars/0 [6, 4]" in message
     assert "fewer layers" in message
 
 
-def test_whole_model_that_does_not_state_the_order_of_layers_is_refused(tmp_path: Path) -> None:
+def test_whole_model_that_does_not_state_the_order_of_layers_is_rejected(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "model.h5", "w") as file:
         file.create_dataset("model_weights/users/users/embeddings", data=np.ones((60, 4), "f4"))
-    message = refused(tmp_path / "model.h5", tmp_path)
+    message = rejected(tmp_path / "model.h5", tmp_path)
     assert "older format, and lacks the attribute layer_names" in message
     assert 'model.save("model.keras")' in message
 
 
-def test_layer_that_may_be_either_of_two_is_refused(trained: Path, tmp_path: Path) -> None:
+def test_layer_that_may_be_either_of_two_is_rejected(trained: Path, tmp_path: Path) -> None:
     changes = {
         "inputs": {"numbers": {"dtype": "float32", "shape": [2]}},
         "towers": {"left": {"role": "query", "call": "left"}},
     }
-    message = refused(trained / "twins" / "orbax", tmp_path, "build_left", **changes)
+    message = rejected(trained / "twins" / "orbax", tmp_path, "build_left", **changes)
     assert "variable deep/kernel" in message
     assert "twins.left.deep.kernel, twins.right.deep.kernel" in message
     assert "checkpoint.object_path" in message
@@ -417,16 +421,16 @@ def test_object_path_says_which_of_two_layers_is_meant(trained: Path, tmp_path: 
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_other_result_of_the_factory_is_refused(trained: Path, tmp_path: Path) -> None:
+def test_other_result_of_the_factory_is_rejected(trained: Path, tmp_path: Path) -> None:
     towers = {"query": {"role": "query", "inputs": ["age"]}}
-    message = refused(trained / "first" / "orbax", tmp_path, "build_function", towers=towers)
+    message = rejected(trained / "first" / "orbax", tmp_path, "build_function", towers=towers)
     assert "returned a function: return the keras.Model that was saved" in message
 
 
-def test_model_of_keras_for_parameters_of_flax_is_refused(tmp_path: Path) -> None:
+def test_model_of_keras_for_parameters_of_flax_is_rejected(tmp_path: Path) -> None:
     users = np.ones((keras_3.USERS, keras_3.DIM), np.float32)
     write_item(tmp_path / "checkpoint", {"params.users.embedding": users})
-    message = refused(tmp_path / "checkpoint", tmp_path)
+    message = rejected(tmp_path / "checkpoint", tmp_path)
     assert "returned a model of Keras, and the checkpoint has its variables neither by" in message
     assert "(0/1 or tvars/ntvars or trainable_variables/non_trainable_variables)" in message
 

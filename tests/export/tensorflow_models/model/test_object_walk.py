@@ -87,7 +87,7 @@ def built(make: Callable[[], Any]) -> Any:
         ),
     ],
 )
-def test_fewer_layers_than_in_training_are_refused_with_the_line(
+def test_fewer_layers_than_in_training_are_rejected_with_the_line(
     make: Callable[[int], Any], message: str, tmp_path: Path
 ) -> None:
     checkpoint = saved(make(3), tmp_path)

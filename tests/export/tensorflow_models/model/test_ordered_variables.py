@@ -267,7 +267,7 @@ OTHERS: dict[str, tuple[Callable[[], Any], Change, Callable[[], Any], str]] = {
 """What was saved, what is changed in the file, what the factory returns, and what is told."""
 
 
-def refused(root: Any, file: Path) -> str:
+def rejected(root: Any, file: Path) -> str:
     """Returns why a file is not that of a model, without the numbers of layers."""
     with pytest.raises(CheckpointError) as problem:
         find_ordered_variables(root, open_checkpoint(file))
@@ -276,12 +276,12 @@ def refused(root: Any, file: Path) -> str:
 
 
 @pytest.mark.parametrize(("save", "change", "build", "told"), OTHERS.values(), ids=OTHERS)
-def test_file_of_another_model_is_refused_with_the_difference(
+def test_file_of_another_model_is_rejected_with_the_difference(
     save: Callable[[], Any], change: Change, build: Callable[[], Any], told: str, tmp_path: Path
 ) -> None:
     file = saved(save(), tmp_path / "weights.h5")
     change(file)
-    assert refused(build(), file) == told
+    assert rejected(build(), file) == told
 
 
 REMEDIES: dict[str, tuple[Callable[[], Any], Change, Callable[[Path], Any]]] = {
@@ -356,17 +356,17 @@ def test_numbers_that_keras_chose_may_differ(tmp_path: Path) -> None:
     ] * 2
 
 
-def test_object_path_of_a_file_that_holds_the_model_itself_is_refused(tmp_path: Path) -> None:
+def test_object_path_of_a_file_that_holds_the_model_itself_is_rejected(tmp_path: Path) -> None:
     file = saved(pair(), tmp_path / "weights.h5")
     with pytest.raises(CheckpointError, match=r"no object 'model' .*: leave it out"):
         find_keras_variables(pair(), open_checkpoint(file), "model")
     assert find_keras_variables(pair(), open_checkpoint(file), "")
 
 
-def test_file_that_fits_several_models_is_refused(tmp_path: Path) -> None:
+def test_file_that_fits_several_models_is_rejected(tmp_path: Path) -> None:
     file = saved(pair(), tmp_path / "weights.h5")
     both = SimpleNamespace(first=pair(), second=pair())
-    assert refused(both, file) == (
+    assert rejected(both, file) == (
         "fits several models of the SimpleNamespace that the factory returned: let it hold one of "
         "them"
     )

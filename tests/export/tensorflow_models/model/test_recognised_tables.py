@@ -74,7 +74,7 @@ def found(
     return recognise_tables(checkpoint, traced, type(job).model_validate(page), folder)
 
 
-def refused(error: type[Exception], *arguments: Any, **how: Any) -> str:
+def rejected(error: type[Exception], *arguments: Any, **how: Any) -> str:
     with pytest.raises(error) as problem:
         found(*arguments, **how)
     return re.sub(r"\.py:\d+", ".py", str(problem.value))
@@ -103,10 +103,10 @@ def test_table_is_the_one_that_the_recipe_names(tmp_path: Path) -> None:
     assert inventory.table("users").key == key
 
 
-def test_table_of_another_size_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_table_of_another_size_is_rejected_with_its_line(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, model=holder(users=tf.Variable(ROWS)))
     users = table(7)
-    message = refused(CheckpointError, checkpoint, holder(users=users), {"users": users}, tmp_path)
+    message = rejected(CheckpointError, checkpoint, holder(users=users), {"users": users}, tmp_path)
     assert message == (
         "table 'users' is [7, 2] in the model (test_recognised_tables.py) and [6, 2] in checkpoint "
         "ckpt ('model/users/.ATTRIBUTES/VARIABLE_VALUE'); the model code is not the one that was "
@@ -114,20 +114,22 @@ def test_table_of_another_size_is_refused_with_its_line(tmp_path: Path) -> None:
     )
 
 
-def test_model_that_was_saved_under_a_name_is_refused_without_it(tmp_path: Path) -> None:
+def test_model_that_was_saved_under_a_name_is_rejected_without_it(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, net=holder(users=tf.Variable(ROWS)))
     users = table()
     arguments = (checkpoint, holder(users=users), {"users": users}, tmp_path)
-    assert refused(CheckpointError, *arguments, object_path="") == (
+    assert rejected(CheckpointError, *arguments, object_path="") == (
         "table 'users': the model is not at the top of checkpoint ckpt but under 'net', as "
         'tf.train.Checkpoint(net=...) saves it: write checkpoint.object_path = "net"'
     )
 
 
-def test_table_that_is_not_in_the_checkpoint_is_refused_with_how_to_name_it(tmp_path: Path) -> None:
+def test_table_that_is_not_in_the_checkpoint_is_rejected_with_how_to_name_it(
+    tmp_path: Path,
+) -> None:
     checkpoint = saved(tmp_path, model=holder(others=tf.Variable(ROWS)))
     users = table()
-    message = refused(CheckpointError, checkpoint, holder(users=users), {"users": users}, tmp_path)
+    message = rejected(CheckpointError, checkpoint, holder(users=users), {"users": users}, tmp_path)
     assert message == (
         "table 'users' is 'users_stored' of the model (test_recognised_tables.py), which is not in "
         "checkpoint ckpt; the model code is not the one that was saved, or its variable has "
@@ -135,19 +137,19 @@ def test_table_that_is_not_in_the_checkpoint_is_refused_with_how_to_name_it(tmp_
     )
 
 
-def test_table_of_a_layer_that_is_not_there_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_table_of_a_layer_that_is_not_there_is_rejected_with_its_line(tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, model=holder(others=tf.Variable(ROWS)))
     users = table(placeholder=False)
-    message = refused(NotConvertible, checkpoint, holder(users=users), {"users": users}, tmp_path)
+    message = rejected(NotConvertible, checkpoint, holder(users=users), {"users": users}, tmp_path)
     assert message.startswith(
         "table 'users' of the model (test_recognised_tables.py): checkpoint ckpt"
     )
-    hidden = refused(NotConvertible, checkpoint, holder(), {"users": users}, tmp_path)
+    hidden = rejected(NotConvertible, checkpoint, holder(), {"users": users}, tmp_path)
     assert "; tf.train.Checkpoint saves only what a model holds as attributes" in hidden
     assert "tf.train.Checkpoint saves only" not in message
 
 
-def test_table_in_a_checkpoint_of_the_other_keras_is_refused_with_the_setting(
+def test_table_in_a_checkpoint_of_the_other_keras_is_rejected_with_the_setting(
     tmp_path: Path,
 ) -> None:
     layer = holder(_embeddings=tf.Variable(ROWS))
@@ -155,7 +157,7 @@ def test_table_in_a_checkpoint_of_the_other_keras_is_refused_with_the_setting(
     model = tf.keras.Sequential([tf.keras.layers.Embedding(6, 2)])
     model.build((None,))
     users = model.layers[0].embeddings
-    message = refused(CheckpointError, checkpoint, model, {"users": users}, tmp_path)
+    message = rejected(CheckpointError, checkpoint, model, {"users": users}, tmp_path)
     assert message.startswith("table 'users' of the model")
     assert " is not in checkpoint ckpt: it was written by Keras 3, and the model's" in message
 

@@ -91,7 +91,7 @@ def test_averages_of_an_optimizer_are_read_in_the_places_of_their_variables(tmp_
     assert averaged.storage.averages[of] != of
 
 
-def test_averages_that_are_not_there_are_refused(tmp_path: Path) -> None:
+def test_averages_that_are_not_there_are_rejected(tmp_path: Path) -> None:
     names = by_names(tmp_path, "kernel", "kernel/ExponentialMovingAverage/other")
     objects = by_objects(tmp_path)
     why = {
@@ -99,9 +99,9 @@ def test_averages_that_are_not_there_are_refused(tmp_path: Path) -> None:
         "no optimizer in it keeps some": objects,
     }
     for told, checkpoint in why.items():
-        with pytest.raises(CheckpointError) as refused:
+        with pytest.raises(CheckpointError) as rejected:
             find_variables(job_of(averages=True), checkpoint)
-        assert str(refused.value) == (
+        assert str(rejected.value) == (
             f"checkpoint {checkpoint.prefix} has no moving averages ({told}), which "
             "checkpoint.averages requests; leave it out"
         )

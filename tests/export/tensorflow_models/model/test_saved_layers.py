@@ -1,5 +1,5 @@
 """What a SavedModel of tf-keras, or a whole model in HDF5, says of its layers is what the factory
-builds, or is refused.
+builds, or is rejected.
 """
 
 from __future__ import annotations
@@ -110,12 +110,12 @@ def test_same_model_is_taken(graph: Any, tower: Any) -> None:
         ({"swap": True}, "in the place of layer "),
     ],
 )
-def test_graph_of_layers_that_differs_is_refused(
+def test_graph_of_layers_that_differs_is_rejected(
     graph: Any, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(CheckpointError) as refused:
+    with pytest.raises(CheckpointError) as rejected:
         check_saved_layers(functional(**changes), graph, "")
-    assert message in str(refused.value)
+    assert message in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -135,11 +135,13 @@ def test_whole_model_in_hdf5_is_compared(
     if not changes:
         assert check_saved_layers(model, checkpoint, "") == ()
         return
-    with pytest.raises(CheckpointError) as refused:
+    with pytest.raises(CheckpointError) as rejected:
         check_saved_layers(model, checkpoint, "")
-    assert "(Dense): activation is 'relu' in the file and 'gelu' in the model" in str(refused.value)
+    assert "(Dense): activation is 'relu' in the file and 'gelu' in the model" in str(
+        rejected.value
+    )
     remedy = 'save its weights alone with model.save_weights("model.weights.h5")'
-    assert remedy in str(refused.value)
+    assert remedy in str(rejected.value)
     model.save_weights(tmp_path / "model.weights.h5")
     assert check_saved_layers(model, open_checkpoint(tmp_path / "model.weights.h5"), "") == ()
 
@@ -159,14 +161,14 @@ def test_vocabulary_that_the_factory_adapts_is_no_weight(tmp_path: Path) -> None
         ({"factor": 3.0}, "(Lambda): function[1][0] is 2.0 in the file and 3.0"),
     ],
 )
-def test_layer_that_is_an_attribute_and_differs_is_refused(
+def test_layer_that_is_an_attribute_and_differs_is_rejected(
     tower: Any, changes: dict[str, Any], message: str
 ) -> None:
     model = Tower(**changes)
     model(tf.constant(["a"]))
-    with pytest.raises(CheckpointError) as refused:
+    with pytest.raises(CheckpointError) as rejected:
         check_saved_layers(model, tower, "")
-    assert message in str(refused.value)
+    assert message in str(rejected.value)
 
 
 def test_vocabulary_in_the_graph_is_noted_as_not_compared(tmp_path: Path) -> None:
@@ -179,7 +181,7 @@ def test_vocabulary_in_the_graph_is_noted_as_not_compared(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "content", [b"\x0a\xff", b"\x0a\x04\x7a\x02no", b"\x0a\x02\x1a\x00\x7a\x01a"]
 )
-def test_description_that_is_damaged_or_has_unknown_fields_is_refused(
+def test_description_that_is_damaged_or_has_unknown_fields_is_rejected(
     graph: Any, tmp_path: Path, content: bytes
 ) -> None:
     directory = graph.prefix.parent.parent

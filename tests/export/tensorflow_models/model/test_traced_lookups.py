@@ -721,7 +721,7 @@ NO_PADDING = (
         ),
     ],
 )
-def test_lookup_that_can_neither_leave_nor_stay_is_refused(
+def test_lookup_that_can_neither_leave_nor_stay_is_rejected(
     look_up: LookUp, why: str, cure: str
 ) -> None:
     told = (
@@ -763,7 +763,7 @@ def test_lookup_that_can_neither_leave_nor_stay_is_refused(
         ),
     ],
 )
-def test_lookup_that_does_not_fit_its_input_is_refused(
+def test_lookup_that_does_not_fit_its_input_is_rejected(
     look_up: LookUp, error: type[Exception], message: str
 ) -> None:
     expected = re.escape(message).replace("LINE", LINE)

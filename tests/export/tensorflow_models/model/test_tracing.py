@@ -173,7 +173,7 @@ def test_trace_towers_model_that_cannot_be_partitioned_names_why_and_the_cure(
         ({"serve": "int8"}, "towers.tower.precisions has no 'int8'"),
     ],
 )
-def test_trace_towers_recipe_that_does_not_fit_the_model_is_refused(
+def test_trace_towers_recipe_that_does_not_fit_the_model_is_rejected(
     part: dict[str, object], message: str
 ) -> None:
     job = recipe(
@@ -226,7 +226,7 @@ def test_trace_towers_calls_that_cannot_be_partitioned_name_why_and_the_cure(
         trace_towers(recipe("two_towers.py:build_two_layers", PAIR, towers), MODELS)
 
 
-def test_check_limits_limit_of_a_float32_tower_is_refused() -> None:
+def test_check_limits_limit_of_a_float32_tower_is_rejected() -> None:
     job = recipe(
         "one_table.py:build_plain",
         {"item": {"dtype": "int64"}},

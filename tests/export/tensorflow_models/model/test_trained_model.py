@@ -51,7 +51,7 @@ def key(*steps: str) -> str:
     return "/".join((*steps, ".ATTRIBUTES", "VARIABLE_VALUE"))
 
 
-def refused(trained: TrainedModel, *variables: Any) -> str:
+def rejected(trained: TrainedModel, *variables: Any) -> str:
     """Returns why weights are not found, without the checkpoint's path and numbers of lines."""
     with pytest.raises(CheckpointError) as problem:
         trained.find_weights(variables)
@@ -99,7 +99,7 @@ def test_find_weights_of_other_variables_names_each(tmp_path: Path) -> None:
     model = Block(kernel=[3, 2], more=[4])
     model.bias = tf.Variable([0, 0, 0])
     trained = TrainedModel(model, checkpoint, "model")
-    assert refused(trained, model.kernel, model.bias, model.more) == (
+    assert rejected(trained, model.kernel, model.bias, model.more) == (
         "checkpoint PREFIX: kernel is float32 [3, 2] in the model LINE and float32 [2, 3] there; "
         "bias is int32 [3] in the model and float32 [3] there; more [4] LINE is not in the "
         f"checkpoint. {OTHER_CODE}"
@@ -112,7 +112,7 @@ def test_find_weights_lists_five_problems(count: int, more: str, tmp_path: Path)
     model = Block(**{f"v{number}": [number] for number in range(count)})
     variables = [getattr(model, f"v{number}") for number in range(count)]
     listed = "; ".join(f"v{number} [{number}] LINE is not in the checkpoint" for number in range(5))
-    message = refused(TrainedModel(model, checkpoint, "model"), *variables)
+    message = rejected(TrainedModel(model, checkpoint, "model"), *variables)
     assert message == f"checkpoint PREFIX: {listed}{more}. {OTHER_CODE}"
 
 
@@ -131,7 +131,7 @@ def test_find_weights_of_a_variable_that_no_object_holds_says_so(
 ) -> None:
     checkpoint = saved(tmp_path, model=Block(kernel=[2, 3]))
     hidden = tf.Variable(tf.zeros([4]), name="hidden")
-    message = refused(TrainedModel(build(), checkpoint, "model"), hidden)
+    message = rejected(TrainedModel(build(), checkpoint, "model"), hidden)
     assert message.startswith("checkpoint PREFIX: hidden:0 [4] is not in the checkpoint. ")
     assert remedy in message
 
@@ -157,7 +157,7 @@ def test_find_weights_in_a_file_of_keras_of_a_variable_that_keras_does_not_track
     trained = TrainedModel(model, checkpoint, "")
     kernel = model.layers[0].kernel.value
     assert trained.find_weights([kernel]) == [(kernel, path)]
-    message = refused(trained, tf.Variable(tf.zeros([4]), name="hidden"))
+    message = rejected(trained, tf.Variable(tf.zeros([4]), name="hidden"))
     assert message == (
         "checkpoint PREFIX: hidden:0 [4] is not in the checkpoint. Keras does not track it: a "
         "layer must be an attribute of the model or of one of its layers, also in a list or dict, "
@@ -179,7 +179,7 @@ def test_find_weights_takes_narrower_integers_of_keras(stored: str, fits: bool) 
     if fits:
         assert trained.find_weights([count]) == [(count, path)]
     else:
-        assert f"{path} is int64 [] in the model and float32 [] there" in refused(trained, count)
+        assert f"{path} is int64 [] in the model and float32 [] there" in rejected(trained, count)
 
 
 def test_find_weights_takes_no_narrower_integers_of_tensorflow(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_find_weights_takes_no_narrower_integers_of_tensorflow(tmp_path: Path) -
     model = Block()
     model.count = tf.Variable(tf.constant(0, tf.int64))
     trained = TrainedModel(model, checkpoint, "model")
-    assert "count is int64 [] in the model and int32 [] there" in refused(trained, model.count)
+    assert "count is int64 [] in the model and int32 [] there" in rejected(trained, model.count)
 
 
 @pytest.mark.parametrize("path", ["model", "saved.model", "saved/model"])
@@ -210,10 +210,10 @@ def test_places_are_those_below_the_object_path(path: str, tmp_path: Path) -> No
         ("model.kernel.value", "there is no 'value' among no attributes"),
     ],
 )
-def test_object_path_that_is_not_there_is_refused(path: str, told: str, tmp_path: Path) -> None:
+def test_object_path_that_is_not_there_is_rejected(path: str, told: str, tmp_path: Path) -> None:
     block = Block(kernel=[2, 3], bias=[3])
     checkpoint = saved(tmp_path, step=tf.Variable(1), model=block)
-    assert refused(TrainedModel(block, checkpoint, path)) == (
+    assert rejected(TrainedModel(block, checkpoint, path)) == (
         f"checkpoint PREFIX has no object {path!r} (checkpoint.object_path): {told}"
     )
 
@@ -221,9 +221,9 @@ def test_object_path_that_is_not_there_is_refused(path: str, told: str, tmp_path
 @pytest.mark.parametrize(
     ("kind", "how"), [("TensorFlow", "by variable names"), ("Orbax", "by Orbax")]
 )
-def test_checkpoint_without_objects_is_refused(kind: Any, how: str) -> None:
+def test_checkpoint_without_objects_is_rejected(kind: Any, how: str) -> None:
     checkpoint = Checkpoint(Path("model.keras"), Listing("", {}, Storage(kind=kind)), "saved")
-    assert refused(TrainedModel(Block(), checkpoint, "")) == (
+    assert rejected(TrainedModel(Block(), checkpoint, "")) == (
         f"checkpoint PREFIX was saved {how}, without an object graph, which is needed to find a "
         "model's weights; load it into the model and save that with tf.train.Checkpoint, or export "
         "tables (rowcast-export tables); for TF1 code, let the factory return a function that "
@@ -306,7 +306,7 @@ def test_note_names_the_matrices_that_the_model_lacks(
 @pytest.mark.parametrize(
     ("object_path", "path"), [("model", "hidden.bias"), ("model.hidden", "bias")]
 )
-def test_object_with_fewer_variables_than_were_saved_is_refused(
+def test_object_with_fewer_variables_than_were_saved_is_rejected(
     object_path: str, path: str, tmp_path: Path
 ) -> None:
     whole = tf.Module()
@@ -337,7 +337,7 @@ def test_object_that_has_made_no_variable_yet_may_have_them_in_the_checkpoint(
     assert trained.note_unmatched_weights(checkpoint.entries) == ()
 
 
-def test_layer_with_fewer_variables_than_a_file_of_keras_is_refused() -> None:
+def test_layer_with_fewer_variables_than_a_file_of_keras_is_rejected() -> None:
     model = keras.Sequential([keras.layers.Dense(2, use_bias=False)])
     model.build((None, 3))
     paths = {"layers/dense/vars/0": (3, 2), "layers/dense/vars/1": (2,)}

@@ -61,7 +61,7 @@ def traced(model: Any) -> NamedGraph:
         (build(), "saved in partitions that the `mod` strategy looks up"),
     ],
 )
-def test_find_weights_by_names_of_other_variables_is_refused(
+def test_find_weights_by_names_of_other_variables_is_rejected(
     model: Any, message: str, prefix: Path
 ) -> None:
     root = traced(model)
@@ -88,7 +88,9 @@ def layers(use_bias: bool) -> Callable[[dict[str, Any]], Any]:
     return model
 
 
-def test_layer_of_the_graph_with_fewer_variables_than_were_saved_is_refused(tmp_path: Path) -> None:
+def test_layer_of_the_graph_with_fewer_variables_than_were_saved_is_rejected(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "model.ckpt"
     with tf.Graph().as_default(), v1.Session() as session:
         layers(use_bias=True)({"numbers": tf.ones([1, 4])})
@@ -156,7 +158,7 @@ def test_load_named_code_that_switches_to_tf1_gets_its_shapes_and_restores_ours(
     assert v1.control_flow_v2_enabled()
 
 
-def test_load_named_without_a_function_is_refused() -> None:
+def test_load_named_without_a_function_is_rejected() -> None:
     with pytest.raises(
         NotConvertible, match=r"model\.py:wrong returned a Sequential, but the checkpoint has only"
     ):
@@ -170,7 +172,7 @@ def test_load_named_without_a_function_is_refused() -> None:
         (single_tables.keras, "saved by Keras; the factory returned a NoneType"),
     ],
 )
-def test_weights_of_other_storages_are_refused_with_the_cure(
+def test_weights_of_other_storages_are_rejected_with_the_cure(
     tmp_path: Path, write: Callable[[Path], Path], message: str
 ) -> None:
     with pytest.raises(CheckpointError, match=message):

@@ -50,7 +50,7 @@ class Model(tf.Module):
     def raises(self, inputs):
         raise ValueError("no such\\n way " + "x" * 400)
 
-    def refuses(self, inputs):
+    def rejects(self, inputs):
         raise ERROR
 
 
@@ -185,10 +185,10 @@ def test_run_runs_compiled_functions_as_python_on_the_cpu(eagerly: bool, tmp_pat
 
 def test_run_of_a_call_that_raises_says_where(tmp_path: Path) -> None:
     line = CODE[: CODE.index("raise ValueError")].count("\n") + 1
-    with pytest.raises(NotConvertible) as refused:
+    with pytest.raises(NotConvertible) as rejected:
         run(tmp_path, tower("raises", "raises", "age"))
     shown = ("ValueError: no such way " + "x" * 400)[:300]
-    assert str(refused.value) == (
+    assert str(rejected.value) == (
         f"call 'raises' raised an error on the examples (model.py:{line}): {shown}...; the "
         "examples are made up: if the model does not take every value, write some that callers "
         "would send, and name their file as verify.examples"
@@ -203,10 +203,10 @@ def test_run_passes_our_own_errors_on(error: Exception, tmp_path: Path) -> None:
     own = f"from {module} import {name}\n        raise {name}('as it is')"
     (tmp_path / "model.py").write_text(CODE.replace("raise ERROR", own))
     with pytest.raises(type(error), match=r"\Aas it is\Z"):
-        run(tmp_path, tower("refuses", "refuses", "age"), job=job)
+        run(tmp_path, tower("rejects", "rejects", "age"), job=job)
 
 
-def test_run_of_a_checkpoint_that_tensorflow_cannot_read_is_refused(tmp_path: Path) -> None:
+def test_run_of_a_checkpoint_that_tensorflow_cannot_read_is_rejected(tmp_path: Path) -> None:
     prefix = written(tmp_path)
     data = prefix.with_name("ckpt.data-00000-of-00001")
     content = data.read_bytes()
