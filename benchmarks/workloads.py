@@ -27,7 +27,7 @@ from bundle.storage.staging import Staging
 from bundle.stores.writer import write_store
 from bundle.tables.reader import SegmentWriter, TableReader
 from export.corpora.indexes import build_index
-from export.recipe.schema import IndexPart, RecallPart
+from export.recipe.schema import IndexSection, RecallSection
 from runtime.towers import open_tower
 
 # fmt: off
@@ -156,12 +156,12 @@ def write_retrieval(
         "item": EmbeddedFeature(kind="single", table="items", role="candidate"),
     }
     wanted = RECALL if parameters is None else GIVEN_RECALL
-    part = IndexPart(
+    part = IndexSection(
         corpus="items",
         query_tower="query",
         candidate_tower="candidate",
         kind="tree_ah",
-        recall=RecallPart(k=K, value=wanted, queries=200),
+        recall=RecallSection(k=K, value=wanted, queries=200),
         parameters=dict(parameters or {}),
     )
     with Staging(root, model, 1) as stage:

@@ -15,7 +15,7 @@ from service.codec import json
 from service.codec.operations import Exchange, Operation
 from service.config import ServiceSettings
 from service.decode_turns import DecodeTurns
-from service.engine.calls import Answer, Target
+from service.engine.calls import Result, Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
 from service.engine.limits import check_bytes
@@ -37,7 +37,7 @@ _INLINE_NUMBERS = 64 << 10
 _PIECES_PER_STEP = 16
 """Pieces of a response that are encoded at a time; limits are checked between steps."""
 
-Result = TypeVar("Result")
+Returned = TypeVar("Returned")
 
 
 class ByteBudget:
@@ -110,7 +110,7 @@ class Dataplane:
         self._turns = DecodeTurns()
         self._decoders = ThreadPoolExecutor(DECODERS, "rowcast-decode")
 
-    async def offload(self, function: Callable[..., Result], *args: Any) -> Result:
+    async def offload(self, function: Callable[..., Returned], *args: Any) -> Returned:
         """Runs a function in the bounded pool of decoders; one that waits is dropped if its request
         is cancelled.
         """
@@ -212,7 +212,7 @@ class Dataplane:
             self._reports.add_rejected(transport, call, model, code, request_id)
 
     async def _encode_message(
-        self, operation: Exchange, answer: Answer, context: RequestContext
+        self, operation: Exchange, answer: Result, context: RequestContext
     ) -> bytes:
         if answer.encoding_cost > _INLINE_NUMBERS:
             message = await self.offload(operation.write, answer)
@@ -225,7 +225,7 @@ class Dataplane:
         return message
 
     async def _encode_json(
-        self, value: dict[str, Any], answer: Answer, context: RequestContext
+        self, value: dict[str, Any], answer: Result, context: RequestContext
     ) -> list[bytes]:
         if answer.encoding_cost <= _INLINE_NUMBERS:
             return [json.dump(value)]

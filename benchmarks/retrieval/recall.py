@@ -25,11 +25,11 @@ from benchmarks.retrieval.loaded import NAME, load_index, write_attributes
 from bundle.format import paths
 from export.corpora.codes import write_codes
 from export.corpora.indexes import build_index
-from export.recipe.schema import IndexPart
+from export.recipe.schema import IndexSection
 from runtime.partitions import load_index as load_tree
 from runtime.vectors import VectorFile
 from service.config import ServiceSettings
-from service.engine.calls import Condition, Filter, Retrieval, Target
+from service.engine.calls import Condition, Filter, RetrievalRequest, Target
 from service.engine.computation import completed
 from service.engine.execution import Execution
 from service.engine.retrieval import retrieve
@@ -120,7 +120,7 @@ def _built(base: Path, distance: Any, k: int, given: Any) -> tuple[ServedIndex, 
     vectors.astype("<f4").tofile(file)
     write_attributes(base, {"percent": percent, "cluster": cluster})
     write_codes(base, NAME, VectorFile(file, _DIM), distance)
-    part = IndexPart(
+    part = IndexSection(
         corpus=NAME,
         query_tower="query",
         candidate_tower="candidate",
@@ -150,7 +150,7 @@ def _ids(
     index: ServedIndex, query: Vectors, wanted: Filter, k: int, *, exact: bool = False
 ) -> set[int]:
     version: Any = SimpleNamespace(model="bench", version=1, indexes={NAME: index}, shards=None)
-    request = Retrieval(Target(), k=k, vectors=query[np.newaxis], filter=wanted, exact=exact)
+    request = RetrievalRequest(Target(), k=k, vectors=query[np.newaxis], filter=wanted, exact=exact)
     settings = ServiceSettings(root=Path())
     execution = Execution("retrieve")
     found = completed(retrieve.retrieve(version, request, settings, execution))

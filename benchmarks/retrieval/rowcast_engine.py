@@ -25,7 +25,7 @@ from runtime.exact import rank_exactly
 from runtime.scann import ScannIndex, write_index
 from runtime.vectors import VectorFile
 from service.config import ServiceSettings
-from service.engine.calls import Condition, Filter, Retrieval, Target
+from service.engine.calls import Condition, Filter, RetrievalRequest, Target
 from service.engine.computation import completed
 from service.engine.execution import Execution
 from service.engine.retrieval import retrieve
@@ -98,7 +98,9 @@ def main() -> None:
 
     def search(query: Any, below: int, recall: float) -> Any:
         wanted = None if below == ALL else Filter({"a": Condition(lt=below)})
-        request = Retrieval(Target(), k=K, vectors=query[np.newaxis], filter=wanted, recall=recall)
+        request = RetrievalRequest(
+            Target(), k=K, vectors=query[np.newaxis], filter=wanted, recall=recall
+        )
         computation = retrieve.retrieve(version, request, settings, Execution("retrieve"))
         return completed(computation).ids
 

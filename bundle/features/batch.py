@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from bundle.errors import RowUnavailable
 from bundle.features.changes import Changes
 from bundle.features.columns import Activation, Column, checked_together
-from bundle.features.embedded import Embedded
 from bundle.features.ids.rules import RuleSet, within
 from bundle.features.sources import Fetched, Indicator, RemoteRows, RemoteTable, RowReader, Source
+from bundle.features.table_feature import TableFeature
 from bundle.format.manifest import EmbeddedFeature, KeyedIds
 from bundle.tables.combiner import combine_clipped, with_empty_row
 from bundle.tables.id_values import Rows, Values, distinct, integers, is_padding
@@ -44,7 +44,9 @@ class Batch:
     are combined.
     """
 
-    def __init__(self, features: Mapping[str, Embedded], small: Mapping[object, Source]) -> None:
+    def __init__(
+        self, features: Mapping[str, TableFeature], small: Mapping[object, Source]
+    ) -> None:
         """Takes features by name, and where the rows of small tables are read, by table."""
         sources: dict[str, Source] = {}
         names_by_source: dict[Any, dict[Any, list[str]]] = {}

@@ -22,7 +22,6 @@ from bundle.features.batch import Batch
 from bundle.features.changes import Changes, MergedRows
 from bundle.features.columns import Activation, Column, Place, place_of, spread
 from bundle.features.dense import Dense
-from bundle.features.embedded import Embedded
 from bundle.features.input_lengths import FittedColumns, InputLengths, with_fitted_defaults
 from bundle.features.sources import (
     Fetched,
@@ -33,6 +32,7 @@ from bundle.features.sources import (
     Source,
     small_tables,
 )
+from bundle.features.table_feature import TableFeature
 from bundle.format.manifest import (
     DenseFeature,
     EmbeddedFeature,
@@ -185,7 +185,7 @@ class FeatureReader:
             raise FormatError(
                 f"features.{problem.feature}.default does not fit: {problem}"
             ) from problem
-        self._features: dict[str, Dense | Embedded] = {}
+        self._features: dict[str, Dense | TableFeature] = {}
         # Plain dictionaries: a cache of a bound method would refer back to this reader, and the
         # memory of a retired version would wait for the garbage collector.
         self._inputs_by_names: dict[tuple[str, ...], frozenset[str]] = {}
@@ -251,7 +251,7 @@ class FeatureReader:
         tables: Mapping[str, TableReader | RemoteTable],
         vocabularies: Mapping[str, Vocabulary],
         keys: Mapping[str, KeyIndex],
-    ) -> Embedded:
+    ) -> TableFeature:
         """Joins a feature with what it reads, and checks its default."""
         table: TableReader | RemoteTable | Indicator
         if feature.indicator:
@@ -260,7 +260,7 @@ class FeatureReader:
             table = tables[feature.table]
         input_is_weighted = inputs_of(name, feature)[0] in self._weighted
         drops_weights = input_is_weighted and not feature.weighted
-        embedded = Embedded(name, feature, table, vocabularies, keys, drops_weights)
+        embedded = TableFeature(name, feature, table, vocabularies, keys, drops_weights)
         if embedded.has_default and not isinstance(table, RemoteTable):
             Batch({name: embedded}, {}).activations({}, 1)
         return embedded
@@ -571,14 +571,14 @@ class FeatureReader:
     def _is_remote(self, name: str) -> bool:
         """Returns whether the rows of a feature are remote."""
         feature = self._feature(name)
-        return isinstance(feature, Embedded) and isinstance(feature.table, RemoteTable)
+        return isinstance(feature, TableFeature) and isinstance(feature.table, RemoteTable)
 
     def _reads_changed(self, name: str) -> bool:
         """Returns whether a feature reads a table of which rows are changed."""
         if self._changes is None:
             return False
         feature = self._feature(name)
-        return isinstance(feature, Embedded) and feature.table in self._changes.by_table
+        return isinstance(feature, TableFeature) and feature.table in self._changes.by_table
 
     def _after_native(self, block: Place, columns: Mapping[str, Column]) -> list[Place]:
         """Writes the features whose columns are rows, bags of rows or numbers, with compiled code;
@@ -633,7 +633,7 @@ class FeatureReader:
             features = {}
             for name in names:
                 feature = self._features[name]
-                if isinstance(feature, Embedded):
+                if isinstance(feature, TableFeature):
                     features[name] = feature
             batch = Batch(features, self._batches.small)
             _keep(self._batches.by_names, names, batch)
@@ -729,7 +729,7 @@ class FeatureReader:
     def _first_not_finite(
         self,
         name: str,
-        feature: Embedded,
+        feature: TableFeature,
         columns: Mapping[str, Column],
         n: int,
         example: int,
@@ -788,7 +788,7 @@ class FeatureReader:
         for table in self.tables.values():
             table.close()
 
-    def _feature(self, name: str) -> Dense | Embedded:
+    def _feature(self, name: str) -> Dense | TableFeature:
         """Returns a feature by its name; raises FeatureError if there is none."""
         feature = self._features.get(name)
         if feature is None:

@@ -20,7 +20,7 @@ from pyarrow import csv, parquet
 
 from export.corpora import tfrecords
 from export.errors import NotConvertible, UsageError
-from export.recipe.schema import CorpusPart
+from export.recipe.schema import CorpusSection
 
 Format = Literal["csv", "parquet", "tfrecord"]
 
@@ -78,7 +78,7 @@ class Rows:
 
 
 def locate_corpus(
-    folder: Path, name: str, part: CorpusPart, section: str = "corpora"
+    folder: Path, name: str, part: CorpusSection, section: str = "corpora"
 ) -> list[CorpusFile]:
     """Finds the files of a corpus, in the order of their candidates: that of their names.
 
@@ -126,7 +126,7 @@ def matching_files(folder: Path, named: str, key: str) -> list[Path]:
 
 
 def read_batches(
-    file: CorpusFile, name: str, part: CorpusPart, columns: Sequence[str]
+    file: CorpusFile, name: str, part: CorpusSection, columns: Sequence[str]
 ) -> Iterator[Rows]:
     """Reads columns of one file of corpus `name`; a batch is in memory.
 
@@ -162,7 +162,7 @@ def read_batches(
 def read_rows(
     files: Sequence[CorpusFile],
     name: str,
-    part: CorpusPart,
+    part: CorpusSection,
     positions: NDArray[np.int64],
     columns: Sequence[str],
 ) -> list[dict[str, Any]]:
@@ -182,7 +182,7 @@ def read_rows(
     return found
 
 
-def _known(path: Path, part: CorpusPart, key: str) -> CorpusFile:
+def _known(path: Path, part: CorpusSection, key: str) -> CorpusFile:
     suffixes = [suffix.lower() for suffix in path.suffixes]
     zipped = suffixes[-1:] == [".gz"]
     kind = part.format or _SUFFIXES.get("".join((suffixes[:-1] if zipped else suffixes)[-1:]))

@@ -32,7 +32,7 @@ from export.corpora.recall import (
 )
 from export.corpora.search_costs import COST_QUERIES_MAX
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
-from export.recipe.schema import IndexPart
+from export.recipe.schema import IndexSection
 from runtime.errors import InvalidIndex, InvalidInput
 from runtime.partitions import partition_rows
 from runtime.scann import TREE_PARAMETERS, Kind, ScannIndex, check_parameters, settle
@@ -66,7 +66,7 @@ def always(_: str, __: Any, make: Callable[[], None]) -> None:
 def build_index(
     base: Path,
     name: str,
-    part: IndexPart,
+    part: IndexSection,
     queries: Vectors,
     run: Run = run_here,
     once: Once = always,
@@ -214,7 +214,7 @@ def partition_step(place: str) -> str:
     return f"built {place}"
 
 
-def choose(part: IndexPart, name: str, size: int) -> tuple[Kind, dict[str, Any]]:
+def choose(part: IndexSection, name: str, size: int) -> tuple[Kind, dict[str, Any]]:
     """Picks the kind of index and what it is trained with, each partition alike.
 
     Raises:
@@ -322,7 +322,7 @@ def _choose(tried: Sequence[_Trial], target: float) -> _Trial:
     return max(tried, key=lambda trial: trial.choosing.recall)
 
 
-def _deeper(kind: Kind, part: IndexPart, size: int) -> list[int]:
+def _deeper(kind: Kind, part: IndexSection, size: int) -> list[int]:
     """Returns the other k at which recall is measured: beyond that of the recipe, and so few that
     a tree searches less than all candidates.
     """
@@ -334,7 +334,7 @@ def _deeper(kind: Kind, part: IndexPart, size: int) -> list[int]:
 def _measure_depths(
     index: ScannIndex,
     exact: ExactNeighbors,
-    part: IndexPart,
+    part: IndexSection,
     parameters: Mapping[str, Any],
     deeper: Sequence[int],
 ) -> tuple[DepthPoint, ...]:
@@ -394,7 +394,7 @@ def _costs(
 
 
 def _check_recall(
-    name: str, part: IndexPart, measured: Measured, best: _Trial, split: QuerySplit
+    name: str, part: IndexSection, measured: Measured, best: _Trial, split: QuerySplit
 ) -> None:
     target = part.recall.value
     if measured.recall >= target:
@@ -436,7 +436,7 @@ def _build_partition(
     once(place, (distance, kind, built, rows), make)
 
 
-def _levels(part: IndexPart, parameters: dict[str, Any], size: int) -> list[list[Setting]]:
+def _levels(part: IndexSection, parameters: dict[str, Any], size: int) -> list[list[Setting]]:
     # Of rising cost: each has one number of leaves, and the reorderings to try with it.
     if not parameters:
         return [[{}]]

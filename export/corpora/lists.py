@@ -19,7 +19,7 @@ from bundle.stores.lists import write_list
 from bundle.stores.reader import MappedColumns
 from export.corpora.reading import CorpusReader
 from export.errors import DestinationError, NotConvertible, UsageError
-from export.recipe.schema import CorpusPart, ListPart
+from export.recipe.schema import CorpusSection, ListSection
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class WrittenList:
         ]
 
 
-def columns_of(part: ListPart) -> CorpusPart:
+def columns_of(part: ListSection) -> CorpusSection:
     """Returns what is read of the files of a list, as of a corpus."""
     attributes = tuple(filter(None, [part.segment]))
-    return CorpusPart(file=part.file, format=part.format, id=part.id, attributes=attributes)
+    return CorpusSection(file=part.file, format=part.format, id=part.id, attributes=attributes)
 
 
-def check_segment_input(name: str, part: ListPart, features: Mapping[str, Feature]) -> None:
+def check_segment_input(name: str, part: ListSection, features: Mapping[str, Feature]) -> None:
     """Checks the input whose value is the segment of a context.
 
     Args:
@@ -83,7 +83,7 @@ def check_segment_input(name: str, part: ListPart, features: Mapping[str, Featur
 def write_candidate_list(
     base: Path,
     name: str,
-    part: ListPart,
+    part: ListSection,
     rows: CorpusReader,
     corpus: manifest.Corpus,
     deleted: Collection[Any],
@@ -138,7 +138,7 @@ def write_candidate_list(
     return WrittenList(entry, deleted_count)
 
 
-def _read(rows: CorpusReader, part: ListPart) -> tuple[Any, Any]:
+def _read(rows: CorpusReader, part: ListSection) -> tuple[Any, Any]:
     """Returns the ids and segments of all rows; a row without a segment has ""."""
     ids = []
     segments = []
@@ -164,7 +164,7 @@ def _unknown(base: Path, corpus: manifest.Corpus, ids: Any) -> Any:
     return unknown
 
 
-def _check_rows(name: str, part: ListPart, ids: Any, segments: Any) -> None:
+def _check_rows(name: str, part: ListSection, ids: Any, segments: Any) -> None:
     pairs = pa.table({"id": ids, "segment": segments})
     counts = pairs.group_by(["id", "segment"]).aggregate([([], "count_all")])
     repeated = counts.filter(pc.greater(counts["count_all"], 1))

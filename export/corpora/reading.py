@@ -29,7 +29,7 @@ from export.corpora.cells import (
 )
 from export.corpora.files import CorpusFile, Rows, read_batches
 from export.errors import NotConvertible, UsageError
-from export.recipe.schema import CorpusPart
+from export.recipe.schema import CorpusSection
 
 FRACTION = r"^[+-]?[0-9]*\.[0-9]*([eE][+-]?[0-9]+)?$"
 NUMERIC = pa.int64(), pa.float64()
@@ -56,7 +56,7 @@ class CorpusReader:
         self,
         files: Sequence[CorpusFile],
         name: str,
-        part: CorpusPart,
+        part: CorpusSection,
         features: Mapping[str, Feature],
     ) -> None:
         """Begins a corpus.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bundle.format.manifest import Distance, Index, Recall
 from export.errors import DestinationError, NotConvertible, VerificationFailed
-from export.recipe.schema import IndexPart
+from export.recipe.schema import IndexSection
 from runtime.errors import IndexUnreadable, InvalidInput
 from runtime.exact import ExactIndex, normalised
 from runtime.partitions import load_index
@@ -190,7 +190,7 @@ class ExactNeighbors:
 def recall_of_tables(
     base: Path,
     name: str,
-    part: IndexPart,
+    part: IndexSection,
     written: Index,
     sent: Vectors,
     trained: Vectors,
@@ -223,7 +223,7 @@ def recall_of_tables(
 
 
 def recall_of_cold_users(
-    base: Path, name: str, part: IndexPart, written: Index, queries: Vectors, rows: Positions
+    base: Path, name: str, part: IndexSection, written: Index, queries: Vectors, rows: Positions
 ) -> Recall | None:
     """Measures a written index on the queries of users whose bags are empty.
 

@@ -12,7 +12,7 @@ from bundle.arithmetic import ceil_div
 from export.corpora.candidates import check_candidate_count
 from export.corpora.files import CorpusFile
 from export.corpora.indexes import choose
-from export.recipe.schema import IndexPart
+from export.recipe.schema import IndexSection
 from runtime.partitions import partition_rows
 from runtime.scann_build import SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF
 
@@ -51,7 +51,7 @@ class IndexForecast:
 
 
 def forecast_index(
-    name: str, part: IndexPart, files: Sequence[CorpusFile], dim: int, encoders: int
+    name: str, part: IndexSection, files: Sequence[CorpusFile], dim: int, encoders: int
 ) -> IndexForecast:
     """Forecasts what an index takes that `encoders` processes build over vectors of `dim`.
 

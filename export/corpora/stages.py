@@ -24,7 +24,7 @@ from bundle.format.manifest import Corpus, Feature, Index, Stage, StageRecall, T
 from bundle.stores.reader import MappedColumns
 from export.corpora.recall import open_vectors, sample_rows, wilson_low
 from export.errors import NotConvertible, UsageError, VerificationFailed
-from export.recipe.schema import CorpusPart, StagePart
+from export.recipe.schema import CorpusSection, StageSection
 from runtime.errors import InvalidInput
 from runtime.exact import ExactIndex
 from runtime.tower_inputs import tower_inputs
@@ -55,9 +55,9 @@ def required_inputs(tower_features: Sequence[str], features: Mapping[str, Featur
 
 def check_stage(
     name: str,
-    part: StagePart,
+    part: StageSection,
     required: Mapping[str, Sequence[str]],
-    corpora: Mapping[str, CorpusPart],
+    corpora: Mapping[str, CorpusSection],
 ) -> None:
     """Checks that corpora hold what the towers of a stage, and of the ranking, read of candidates.
 
@@ -90,7 +90,7 @@ def check_stage(
             )
 
 
-def _lacking(corpus: CorpusPart, inputs: Sequence[str]) -> list[str]:
+def _lacking(corpus: CorpusSection, inputs: Sequence[str]) -> list[str]:
     return [name for name in inputs if name not in corpus.features]
 
 
@@ -129,7 +129,7 @@ class StageJudge:
     def judge(
         self,
         name: str,
-        part: StagePart,
+        part: StageSection,
         indexes: Mapping[str, Index],
         queries: Mapping[str, Vectors],
     ) -> tuple[Stage, list[str]]:
@@ -190,7 +190,7 @@ class StageJudge:
     def _recall(
         self,
         name: str,
-        part: StagePart,
+        part: StageSection,
         index_name: str,
         index: Index,
         queries: Vectors,
@@ -243,7 +243,7 @@ def kept_share(scores: Scores, stage_scores: Scores, keep: int, k: int) -> float
     return min(hits, k) / k
 
 
-def _check_recall(where: str, name: str, part: StagePart, recall: StageRecall) -> None:
+def _check_recall(where: str, name: str, part: StageSection, recall: StageRecall) -> None:
     limit = part.recall.value
     if limit is not None and recall.value < limit:
         raise VerificationFailed(

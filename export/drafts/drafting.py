@@ -10,7 +10,7 @@ from export.checkpoint.reader import open_checkpoint
 from export.drafts.observed_calls import observe_calls
 from export.drafts.recipe_text import columns_of, recipe_text
 from export.locations import location_of
-from export.recipe.schema import CheckpointPart, CodePart, ExportJob, OutputPart
+from export.recipe.schema import CheckpointSection, CodeSection, ExportJob, OutputSection
 from export.verify.examples import read_table
 
 EXAMPLES_READ = 256
@@ -32,11 +32,11 @@ def draft_recipe(factory: str, checkpoint: str, examples: Path | None, base: Pat
     """
     job = ExportJob(
         model="model",
-        checkpoint=CheckpointPart(path=checkpoint),
-        code=CodePart(factory=factory),
+        checkpoint=CheckpointSection(path=checkpoint),
+        code=CodeSection(factory=factory),
         inputs={},
         towers={},
-        output=OutputPart(root="bundles"),
+        output=OutputSection(root="bundles"),
     )
     opened = open_checkpoint(location_of(checkpoint, base))
     table = {} if examples is None else read_table(base / examples, EXAMPLES_READ, "--examples")

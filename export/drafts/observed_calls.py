@@ -17,7 +17,7 @@ from export.errors import ExportError
 from export.front_end.calls import Call
 from export.front_end_choice import front_end_of
 from export.graphs.loading import tf
-from export.recipe.schema import ExportJob, InputPart
+from export.recipe.schema import ExportJob, InputSection
 from export.tensorflow_models.graph.tower_results import Returned
 from export.tensorflow_models.lookups.interception import early_lookups
 from export.tensorflow_models.model.call_tracing import trace_call
@@ -50,7 +50,7 @@ class ObservedCall:
     """
 
     path: str = ""
-    inputs: dict[str, InputPart] = field(default_factory=dict)
+    inputs: dict[str, InputSection] = field(default_factory=dict)
     arguments: tuple[str, ...] | None = None
     assumed: set[str] = field(default_factory=set)
     outputs: dict[str | int | None, tuple[int | None, ...]] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class ObservedCall:
 
 
 def observe_calls(
-    job: ExportJob, base: Path, checkpoint: Checkpoint, columns: Mapping[str, InputPart]
+    job: ExportJob, base: Path, checkpoint: Checkpoint, columns: Mapping[str, InputSection]
 ) -> list[ObservedCall]:
     """Returns the calls of a recipe's model.
 
@@ -88,7 +88,7 @@ def _function_names(job: ExportJob, base: Path) -> list[str]:
 
 
 def _observed(
-    job: ExportJob, base: Path, path: str, columns: Mapping[str, InputPart], is_jax: bool
+    job: ExportJob, base: Path, path: str, columns: Mapping[str, InputSection], is_jax: bool
 ) -> ObservedCall:
     call = ObservedCall(path)
     described, parameters = ({}, ()) if is_jax else _described(job, base)
@@ -119,7 +119,7 @@ def _take_arguments(call: ObservedCall, parameters: Sequence[str]) -> None:
         _add(call, name)
 
 
-def _described(job: ExportJob, base: Path) -> tuple[dict[str, InputPart], tuple[str, ...]]:
+def _described(job: ExportJob, base: Path) -> tuple[dict[str, InputSection], tuple[str, ...]]:
     """Returns the inputs of a functional model of Keras, {} of any other; and the names of the
     parameters that its call needs.
     """
@@ -144,7 +144,7 @@ def _parameters(root: Any) -> tuple[str, ...]:
     )
 
 
-def _inputs_of(root: Any) -> dict[str, InputPart]:
+def _inputs_of(root: Any) -> dict[str, InputSection]:
     """Returns the inputs of a functional model; {} if one is of a type that no request has."""
     inputs = {}
     for tensor in root.inputs:
@@ -154,7 +154,7 @@ def _inputs_of(root: Any) -> dict[str, InputPart]:
             return {}
         kind = "ragged" if getattr(tensor, "ragged", False) else "dense"
         is_fixed = kind == "dense" and None not in sizes
-        inputs[str(tensor.name)] = InputPart(
+        inputs[str(tensor.name)] = InputSection(
             dtype=dtype, shape=sizes if is_fixed else (), kind=kind
         )
     return inputs
@@ -196,7 +196,7 @@ def _corrected(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> 
         return _added(job, base, call, asked[1], is_jax)
     takes = _TAKES.search(call.problem)
     if takes is not None and takes[1] in call.assumed and takes[2] in _DTYPES:
-        call.inputs[takes[1]] = InputPart(dtype=takes[2])
+        call.inputs[takes[1]] = InputSection(dtype=takes[2])
         call.assumed.discard(takes[1])
         return True
     level = _LEVEL.search(call.problem)
@@ -232,7 +232,7 @@ def _added(job: ExportJob, base: Path, call: ObservedCall, name: str, is_jax: bo
 
 
 def _add(call: ObservedCall, name: str) -> bool:
-    call.inputs[name] = InputPart(dtype="int64")
+    call.inputs[name] = InputSection(dtype="int64")
     call.assumed.add(name)
     return True
 
@@ -242,12 +242,12 @@ def _with_numbers(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) 
     for name in sorted(call.assumed):
         if call.inputs[name].dtype != "int64":
             continue
-        call.inputs[name] = InputPart(dtype="float32")
+        call.inputs[name] = InputSection(dtype="float32")
         try:
             _traced(job, base, call, is_jax)
         except ExportError as problem:
             if str(problem) == call.problem or _TAKES.search(str(problem)):
-                call.inputs[name] = InputPart(dtype="int64")
+                call.inputs[name] = InputSection(dtype="int64")
                 continue
         return True
     return False

@@ -9,7 +9,7 @@ from typing import Any
 
 from export.checkpoint.inventory.specs import Inventory
 from export.drafts.observed_calls import ObservedCall
-from export.recipe.schema import InputPart
+from export.recipe.schema import InputSection
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _TABLES_SHOWN = 20
@@ -76,7 +76,7 @@ def _tables(inventory: Inventory) -> Iterator[str]:
 
 
 def _inputs(calls: Sequence[ObservedCall]) -> Iterator[str]:
-    inputs: dict[str, InputPart] = {}
+    inputs: dict[str, InputSection] = {}
     assumed: set[str] = set()
     for call in calls:
         inputs |= call.inputs
@@ -146,7 +146,7 @@ def _text(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def columns_of(examples: Mapping[str, Sequence[object]]) -> dict[str, InputPart]:
+def columns_of(examples: Mapping[str, Sequence[object]]) -> dict[str, InputSection]:
     """Returns the inputs that columns of examples show: their types, and the lengths of lists."""
     inputs = {}
     for name, values in examples.items():
@@ -157,9 +157,9 @@ def columns_of(examples: Mapping[str, Sequence[object]]) -> dict[str, InputPart]
         if dtype is None:
             continue
         if len(lengths) > 1:
-            inputs[name] = InputPart(dtype=dtype, kind="ragged")
+            inputs[name] = InputSection(dtype=dtype, kind="ragged")
         else:
-            inputs[name] = InputPart(dtype=dtype, shape=tuple(lengths))
+            inputs[name] = InputSection(dtype=dtype, shape=tuple(lengths))
     return inputs
 
 

@@ -57,7 +57,7 @@ def _padding(name: str, model: ModelSpec, job: schema.ExportJob) -> int | str | 
     None: there is none, or the recipe makes rows of what clients send.
     """
     paddings = set()
-    is_row_stated = job.features.get(name, schema.FeaturePart()).ids.kind != "identity"
+    is_row_stated = job.features.get(name, schema.FeatureSection()).ids.kind != "identity"
     for spec in model.inputs[name]:
         if isinstance(spec, DenseSpec) and spec.entry.take == "lengths":
             continue  # counts what is left
@@ -91,7 +91,7 @@ def _check_pad(name: str, pad: int | float | str, model: ModelSpec, job: schema.
 
 def _value_kind(name: str, job: schema.ExportJob) -> str:
     """Returns what clients send for an input: as the recipe's rule takes it, else as the model."""
-    rule = job.features.get(name, schema.FeaturePart()).ids
+    rule = job.features.get(name, schema.FeatureSection()).ids
     if isinstance(rule, schema.VocabularyRule) and rule.vocabulary in job.vocabularies:
         keys = job.vocabularies[rule.vocabulary].dtype
         return "a string" if keys == "string" else "an integer"
@@ -104,7 +104,7 @@ def _value_kind(name: str, job: schema.ExportJob) -> str:
 
 
 def _check_default(name: str, length: InputLength, job: schema.ExportJob) -> None:
-    default = job.features.get(name, schema.FeaturePart()).default
+    default = job.features.get(name, schema.FeatureSection()).default
     try:
         fitted_default(name, length, default)
     except FeatureError as problem:

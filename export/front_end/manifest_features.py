@@ -73,7 +73,7 @@ def _dense(
     spec: DenseSpec, model: ModelSpec, job: schema.ExportJob, roles: Roles, lengths: Lengths
 ) -> manifest.DenseFeature:
     (name,) = spec.reads
-    part = job.features.get(name, schema.FeaturePart())
+    part = job.features.get(name, schema.FeatureSection())
     numbers = all(isinstance(each, DenseSpec) for each in model.inputs[name])
     if numbers and {"ids", "unknown"} & part.model_fields_set:
         raise UsageError(
@@ -91,7 +91,7 @@ def _embedded(
     spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles: Roles, lengths: Lengths
 ) -> manifest.EmbeddedFeature:
     first = spec.reads[0]
-    part = job.features.get(first, schema.FeaturePart())
+    part = job.features.get(first, schema.FeatureSection())
     rows = model.rows_of(spec)
     if part.unknown.row is not None and part.unknown.row >= rows:
         what = f"table {spec.entry.table!r}" if spec.entry.table else "its indicator"
@@ -126,7 +126,7 @@ def _embedded(
     return manifest.EmbeddedFeature(**dict(spec.entry) | stated)
 
 
-def unknown_of(spec: FeatureSpec, part: schema.FeaturePart) -> manifest.Unknown:
+def unknown_of(spec: FeatureSpec, part: schema.FeatureSection) -> manifest.Unknown:
     """Returns what becomes of a feature's unknown ids: what the model defines, else what the recipe
     states.
 
@@ -168,7 +168,7 @@ def _with_stated_keys(
     """Returns a rule of several inputs with their roles, defaults and lengths."""
     keys = []
     for key, name in zip(rule.keys, spec.reads, strict=True):
-        part = job.features.get(name, schema.FeaturePart())
+        part = job.features.get(name, schema.FeatureSection())
         stated = {
             "role": roles[name],
             "default": part.default,
@@ -182,7 +182,7 @@ def _check_keyed(spec: FeatureSpec, rule: manifest.IdRule, job: schema.ExportJob
     """Checks that keyed ids have a table with keys, and a table with keys has keyed ids."""
     name = spec.reads[0]
     table = spec.entry.table
-    dump = job.tables.get(table, schema.TablePart()).dump
+    dump = job.tables.get(table, schema.TableSection()).dump
     if isinstance(rule, manifest.KeyedIds) and dump is None:
         raise UsageError(
             f"features.{name}.ids: table {table!r} has no keys; name the dump that has them "
@@ -222,7 +222,7 @@ def _check_one_rule(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob) 
 
 
 def describe_ids(
-    spec: FeatureSpec, part: schema.FeaturePart, rows: int, job: schema.ExportJob
+    spec: FeatureSpec, part: schema.FeatureSection, rows: int, job: schema.ExportJob
 ) -> manifest.IdRule:
     """Returns the manifest's form of an id rule that the recipe states.
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from bundle.features.columns import Column, checked_offsets
 from export.graphs.loading import tf
-from export.recipe.schema import InputPart
+from export.recipe.schema import InputSection
 
 
-def input_spec(part: InputPart) -> Any:
+def input_spec(part: InputSection) -> Any:
     """Returns the TensorFlow type of one declared input, for any batch size."""
     dtype = tf.as_dtype(part.sent_dtype)
     if part.kind == "ragged":
@@ -30,7 +30,7 @@ def with_values(ids: Any, values: Any) -> Any:
 
 
 def composed(
-    name: str, part: InputPart, column: Column, n: int, padding: int | str | None = None
+    name: str, part: InputSection, column: Column, n: int, padding: int | str | None = None
 ) -> Any:
     """Returns the values of a column as a tensor: ragged, sparse, or dense and filled up with
     padding, else zeros.

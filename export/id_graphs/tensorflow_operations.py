@@ -27,7 +27,7 @@ from bundle.format.manifest import (
     TextIds,
 )
 from export.graphs.loading import tf
-from export.recipe.schema import VocabularyPart
+from export.recipe.schema import VocabularySection
 
 Vocabularies = Mapping[str, Any]
 """TensorFlow lookup tables by name: key -> position, -1 if unknown."""
@@ -156,7 +156,7 @@ def _made_by_key(key: CrossKey, values: Any, vocabularies: Vocabularies) -> Any:
 def rows_by_tensorflow(
     rule: IdentityIds | GraphIds,
     values: NDArray[Any],
-    vocabularies: Mapping[str, VocabularyPart],
+    vocabularies: Mapping[str, VocabularySection],
     base: Path,
 ) -> NDArray[np.int64]:
     """Returns [m] rows of [m] ids by TensorFlow's own operations, which read a vocabulary's file as
@@ -169,7 +169,7 @@ def rows_by_tensorflow(
     return np.asarray(rows_of(rule, tf.constant(values), opened).numpy(), np.int64)
 
 
-def positions_in_file(part: VocabularyPart, base: Path) -> Any:
+def positions_in_file(part: VocabularySection, base: Path) -> Any:
     """Returns TensorFlow's lookup table of a vocabulary's file: key -> position, -1 if unknown."""
     path = str((base / part.file).resolve())
     index = tf.lookup.TextFileIndex

@@ -42,7 +42,7 @@ from export.jobs.staged import Draft, Published, provenance, staged
 from export.jobs.table_steps import checked, copy_tables, staged_subject
 from export.jobs.warm_up import WarmUpWriter
 from export.model_code.values import named_vocabularies
-from export.recipe.schema import CorpusPart, IndexPart
+from export.recipe.schema import CorpusSection, IndexSection
 from export.recipe.settings import ExportSettings
 from export.steps import LIBRARIES, Step, StepKey
 from export.tables.key_indexes import write_key_indexes
@@ -323,7 +323,7 @@ class _Bundle:
         return {} if part is None else {"unavailable": part.unavailable}
 
     def _write_stores(
-        self, key: str, parts: Mapping[str, CorpusPart], moved: Callable[[int], None]
+        self, key: str, parts: Mapping[str, CorpusSection], moved: Callable[[int], None]
     ) -> dict[str, manifest.Corpus]:
         entries = {}
         features = self.prepared.entries
@@ -429,7 +429,7 @@ class _Bundle:
             for name, tower in ((tower.spec.name, tower) for tower in prepared.traced.towers)
         }
 
-    def _shares_vectors_of(self, part: IndexPart) -> str:
+    def _shares_vectors_of(self, part: IndexSection) -> str:
         """Returns the first index of the same corpus and candidate tower.
 
         Its file of vectors serves them all: it is most of the bytes of an index, and the pages of
@@ -445,7 +445,7 @@ class _Bundle:
     def _write_vectors(
         self,
         name: str,
-        part: IndexPart,
+        part: IndexSection,
         features: FeatureReader,
         tower: manifest.Tower,
         corpus: manifest.Corpus,
@@ -485,7 +485,7 @@ class _Bundle:
     def _write_index(
         self,
         name: str,
-        part: IndexPart,
+        part: IndexSection,
         reference: Reference,
         trained: FeatureReader,
         towers: Mapping[str, manifest.Tower],
@@ -603,7 +603,7 @@ class _Bundle:
         return stages
 
     def _write_codes(
-        self, name: str, part: IndexPart, corpus: manifest.Corpus, vectors_file: str, dim: int
+        self, name: str, part: IndexSection, corpus: manifest.Corpus, vectors_file: str, dim: int
     ) -> bool:
         """Writes the codes of an index's vectors, and returns whether it has any."""
         kind, _ = indexes.choose(part, name, corpus.size)

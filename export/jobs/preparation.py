@@ -34,7 +34,7 @@ from export.jobs.table_steps import plan_copy
 from export.jobs.warm_up import locate_requests
 from export.model_code.factories import code_notes
 from export.recipe.references import check_references
-from export.recipe.schema import ExportJob, FeaturePart, IndexPart, TablePart
+from export.recipe.schema import ExportJob, FeatureSection, IndexSection, TableSection
 from export.recipe.settings import ExportSettings
 from export.report_text import size_text
 from export.tables.conversions import ErrorLimits
@@ -269,7 +269,9 @@ def prepare(
     _check_stages(job, traced.spec, opened.entries)
     check_formulas(job, traced.spec)
     writing = {
-        table.name: _writing(job.tables.get(table.name, TablePart()), job.output.tables == "link")
+        table.name: _writing(
+            job.tables.get(table.name, TableSection()), job.output.tables == "link"
+        )
         for table in opened.inventory.tables
         if table.name in traced.spec.tables
     }
@@ -301,7 +303,7 @@ def prepare(
 
 
 def _forecast(
-    name: str, part: IndexPart, opened: TracedJob, settings: ExportSettings
+    name: str, part: IndexSection, opened: TracedJob, settings: ExportSettings
 ) -> IndexForecast:
     files = locate_corpus(opened.base, part.corpus, opened.job.corpora[part.corpus])
     tower = opened.traced.spec.towers[part.candidate_tower]
@@ -321,7 +323,7 @@ def _tables_of_candidates(opened: TracedJob) -> set[str]:
     return {getattr(opened.entries[source], "table", "") for source in sources}
 
 
-def _writing(part: TablePart, link: bool) -> Writing:
+def _writing(part: TableSection, link: bool) -> Writing:
     limits = ErrorLimits(part.max_abs_error, part.rms_error, part.cosine_min)
     return Writing(
         part.segment_rows, part.dtype, limits, link, allow_non_finite=part.allow_non_finite
@@ -397,7 +399,8 @@ def _check_corpus_features(job: ExportJob, model: ModelSpec) -> None:
         missing = [
             each
             for each in inputs
-            if each not in corpus.features and job.features.get(each, FeaturePart()).default is None
+            if each not in corpus.features
+            and job.features.get(each, FeatureSection()).default is None
         ]
         if missing:
             raise UsageError(

@@ -18,7 +18,7 @@ from export.checkpoint.formats.protos import decode, message
 from export.checkpoint.reader import Checkpoint
 from export.errors import UsageError
 from export.front_end.specs import SIGNATURE, ModelSpec, TowerSpec
-from export.recipe.schema import ExportJob, WarmUpPart
+from export.recipe.schema import ExportJob, WarmUpSection
 from export.verify.recorded_examples import (
     NEIGHBORS,
     RecordTable,
@@ -226,7 +226,7 @@ class WarmUpWriter:
         return self._inputs[key]
 
 
-def _as_log(record: bytes, where: str, part: WarmUpPart) -> bytes:
+def _as_log(record: bytes, where: str, part: WarmUpSection) -> bytes:
     """Returns an ELWC record as the PredictionLog of a request to classify its examples."""
     read_elwc(record, where)
     request = message(

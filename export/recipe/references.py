@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from bundle.errors import FormulaError
 from bundle.format.formula import parse_formula
 from export.errors import UsageError
-from export.recipe.schema import ExportJob, TowerPart
+from export.recipe.schema import ExportJob, TowerSection
 
 
 def check_references(job: ExportJob) -> None:
@@ -68,7 +68,7 @@ def _check_stages(job: ExportJob) -> None:
             )
 
 
-def formula_names(tower: str, part: TowerPart, outputs: Collection[str]) -> frozenset[str]:
+def formula_names(tower: str, part: TowerSection, outputs: Collection[str]) -> frozenset[str]:
     """Returns the outputs that a tower's formula reads; none if it has no formula.
 
     Args:

@@ -28,7 +28,7 @@ DERIVE = "derive"
 """In place of a layout file: layouts are derived from ids of training."""
 
 
-class Part(BaseModel):
+class Section(BaseModel):
     """A frozen part of the recipe."""
 
     model_config = ConfigDict(
@@ -36,7 +36,7 @@ class Part(BaseModel):
     )
 
 
-class CheckpointPart(Part):
+class CheckpointSection(Section):
     """The checkpoint, and where the model is in its object graph."""
 
     path: str
@@ -66,7 +66,7 @@ class CheckpointPart(Part):
     """
 
 
-class CodePart(Part):
+class CodeSection(Section):
     """The model code."""
 
     factory: str
@@ -98,7 +98,7 @@ class CodePart(Part):
     """
 
 
-class InputPart(Part):
+class InputSection(Section):
     """One input of the calls of the model."""
 
     dtype: Literal["int32", "int64", "float32", "string", "bool"]
@@ -133,13 +133,13 @@ class InputPart(Part):
         return "int32" if self.dtype == "bool" else self.dtype
 
     @model_validator(mode="after")
-    def _dense_booleans(self) -> InputPart:
+    def _dense_booleans(self) -> InputSection:
         if self.dtype == "bool" and self.kind != "dense":
             raise ValueError(f"a {self.kind} input has no dtype 'bool'; 'int32' was expected")
         return self
 
     @model_validator(mode="after")
-    def _fixed_length(self) -> InputPart:
+    def _fixed_length(self) -> InputSection:
         changes = {
             "pad": self.pad is not None,
             "pad_side": self.pad_side != "end",
@@ -163,7 +163,7 @@ class InputPart(Part):
         return self
 
 
-class VocabularyPart(Part):
+class VocabularySection(Section):
     """A vocabulary: a list of keys."""
 
     file: str
@@ -172,7 +172,7 @@ class VocabularyPart(Part):
     """Type of the keys."""
 
 
-class VocabularyRule(Part):
+class VocabularyRule(Section):
     """The row depends on the position of the id in a vocabulary: `ids = { kind = "vocabulary",
     vocabulary = NAME, first_row = N, oov_buckets = N, oov_first_row = N }`.
     """
@@ -207,7 +207,7 @@ class VocabularyRule(Part):
         return self
 
 
-class HashRule(Part):
+class HashRule(Section):
     """The row is a hash of the id: `ids = { kind = "hash", buckets = N }`."""
 
     kind: Literal["hash"]
@@ -220,7 +220,7 @@ class HashRule(Part):
     """
 
 
-class BucketRule(Part):
+class BucketRule(Section):
     """The row is the bucket of a number: `ids = { kind = "buckets", boundaries = [...] }`."""
 
     kind: Literal["buckets"]
@@ -229,14 +229,14 @@ class BucketRule(Part):
     """Boundaries in ascending order."""
 
 
-class KeyedRule(Part):
+class KeyedRule(Section):
     """The table was imported with its keys: `ids = { kind = "keyed" }`."""
 
     kind: Literal["keyed"]
     """Row = position of the id among the keys of the table."""
 
 
-class FeaturePart(Part):
+class FeatureSection(Section):
     """What the model does not specify about a feature. A feature has the name of the input of the
     model.
     """
@@ -260,7 +260,7 @@ class FeaturePart(Part):
     """
 
 
-class TowerPart(Part):
+class TowerSection(Section):
     """One tower: a call of the model, and the outputs to use."""
 
     role: Literal["query", "candidate", "ranking"]
@@ -319,7 +319,7 @@ class TowerPart(Part):
         return arguments
 
     @model_validator(mode="after")
-    def _one_form(self) -> TowerPart:
+    def _one_form(self) -> TowerSection:
         if self.arguments is not None and self.inputs:
             raise ValueError(
                 "'inputs' belongs to a call that takes one dict; 'arguments' names all"
@@ -327,7 +327,7 @@ class TowerPart(Part):
         return self
 
 
-class TablePart(Part):
+class TableSection(Section):
     """How to write one table."""
 
     segment_rows: PositiveInt | None = None
@@ -362,7 +362,7 @@ class TablePart(Part):
     """
 
 
-class CorpusPart(Part):
+class CorpusSection(Section):
     """A corpus of candidates: CSV, Parquet or TFRecord files with one row, or one
     `tf.train.Example`, per candidate.
     """
@@ -395,13 +395,13 @@ class CorpusPart(Part):
     """Separator between the values of a bag in a CSV column."""
 
     @property
-    def stored(self) -> CorpusPart:
+    def stored(self) -> CorpusSection:
         """All that its store depends on: what requests filter by is among the attributes."""
         attributes = tuple(dict.fromkeys((*self.attributes, *self.filters)))
         return self.model_copy(update={"attributes": attributes, "filters": ()})
 
 
-class ListPart(Part):
+class ListSection(Section):
     """A list of candidates that recommendations can draw from, such as the popular ones, for all
     contexts or by segment: CSV, Parquet or TFRecord files with one row per candidate, best first.
     """
@@ -424,13 +424,13 @@ class ListPart(Part):
     """Segment of contexts whose value has none: those of strangers."""
 
     @model_validator(mode="after")
-    def _segments(self) -> ListPart:
+    def _segments(self) -> ListSection:
         if (self.segment is None) != (self.by is None):
             raise ValueError("'segment' and 'by' belong together; set both or neither")
         return self
 
 
-class RecallPart(Part):
+class RecallSection(Section):
     """Recall that an index must reach against exact search before it is published, measured on the
     examples of `verify`.
     """
@@ -455,7 +455,7 @@ class RecallPart(Part):
     """
 
 
-class IndexPart(Part):
+class IndexSection(Section):
     """An index for retrieval from a corpus."""
 
     corpus: Name
@@ -476,7 +476,7 @@ class IndexPart(Part):
     the memory of one partition. Partitions have equal size, except the last; fewer are built if the
     last would be empty. At most one per candidate.
     """
-    recall: RecallPart = RecallPart()
+    recall: RecallSection = RecallSection()
     """Recall that the index must reach."""
     parameters: dict[str, Any] = {}
     """ScaNN parameters that override the automatic choice: num_leaves, leaves_to_search,
@@ -484,7 +484,7 @@ class IndexPart(Part):
     """
 
 
-class StageRecallPart(Part):
+class StageRecallSection(Section):
     """How much of what a ranking tower finds best the stage before it keeps. It is measured on the
     examples of `verify`, and on the nearest candidates of each index whose corpus the tower can
     rank.
@@ -506,7 +506,7 @@ class StageRecallPart(Part):
     """Maximum number of examples whose contexts are taken."""
 
 
-class StagePart(Part):
+class StageSection(Section):
     """A stage before the ranking tower NAME in `recommend`: a cheaper ranking tower scores all
     retrieved candidates, and the best go on to NAME.
     """
@@ -517,11 +517,11 @@ class StagePart(Part):
     """Number of candidates of each context that go on. A request can have another number, or leave
     the stage out.
     """
-    recall: StageRecallPart = StageRecallPart()
+    recall: StageRecallSection = StageRecallSection()
     """Recall that the stage must reach."""
 
     @model_validator(mode="after")
-    def _measurable(self) -> StagePart:
+    def _measurable(self) -> StageSection:
         if self.recall.k is not None and self.recall.k > self.keep:
             raise ValueError(
                 f"'recall.k' is {self.recall.k}, more than 'keep', which is {self.keep}; the stage "
@@ -535,7 +535,7 @@ class StagePart(Part):
         return self
 
 
-class TrainedIdsPart(Part):
+class TrainedIdsSection(Section):
     """Ids that occur in training, of a feature; or rows of a table. A file name stands for `file`
     alone.
     """
@@ -566,7 +566,7 @@ class TrainedIdsPart(Part):
 RecordFormat = Literal["tf-example", "prediction-log", "elwc"]
 
 
-class VerifyPart(Part):
+class VerifySection(Section):
     """What to verify before the bundle is published."""
 
     examples: str | None = None
@@ -594,7 +594,7 @@ class VerifyPart(Part):
     rows than in training. The root mean square of the differences can be a twentieth of the
     standard deviation of the recorded values.
     """
-    trained_ids: dict[str, TrainedIdsPart] = {}
+    trained_ids: dict[str, TrainedIdsSection] = {}
     """Ids that occur in training, by the name of their feature, or rows by the name of their table.
     Training changed the rows of these ids, which the slot variables of the optimizer show: a layout
     that contradicts them is rejected, and `checkpoint.layout = "derive"` derives the layouts from
@@ -610,7 +610,7 @@ class VerifyPart(Part):
     """
 
     @model_validator(mode="after")
-    def _format_of_records(self) -> VerifyPart:
+    def _format_of_records(self) -> VerifySection:
         if self.examples is None and self.examples_format is not None:
             raise ValueError("'examples_format' requires 'examples'")
         is_records = re.search(r"\.tfrecords?(\.gz)?$", self.examples or "") is not None
@@ -622,7 +622,7 @@ class VerifyPart(Part):
         return self
 
 
-class WarmUpPart(Part):
+class WarmUpSection(Section):
     """Requests that a service computes before it serves the bundle, as TensorFlow Serving computes
     those of a SavedModel. A request that fails keeps the version from being served.
     """
@@ -642,7 +642,7 @@ class WarmUpPart(Part):
     """Whether to take the requests of the SavedModel, if `requests` names no file."""
 
     @model_validator(mode="after")
-    def _of_elwc(self) -> WarmUpPart:
+    def _of_elwc(self) -> WarmUpSection:
         if self.signature and self.format != "elwc":
             raise ValueError(
                 "'signature' belongs to format 'elwc'; a PredictionLog names its signature itself"
@@ -652,7 +652,7 @@ class WarmUpPart(Part):
         return self
 
 
-class OutputPart(Part):
+class OutputSection(Section):
     """Where to write the bundle: `<root>/<model>/<version>/`."""
 
     root: str
@@ -668,49 +668,49 @@ class OutputPart(Part):
     """
 
 
-class ExportJob(Part):
+class ExportJob(Section):
     """The recipe."""
 
     model: Name
     """Name of the model in the root, in URLs and in requests."""
-    checkpoint: CheckpointPart
+    checkpoint: CheckpointSection
     """The checkpoint to export."""
-    code: CodePart
+    code: CodeSection
     """The model code."""
-    inputs: dict[str, InputPart]
+    inputs: dict[str, InputSection]
     """Inputs of the calls of the model, by name."""
-    towers: dict[Name, TowerPart]
+    towers: dict[Name, TowerSection]
     """Towers to extract from the model."""
-    output: OutputPart
+    output: OutputSection
     """Where to write the bundle."""
-    vocabularies: dict[Name, VocabularyPart] = {}
+    vocabularies: dict[Name, VocabularySection] = {}
     """Vocabulary files."""
-    features: dict[str, FeaturePart] = {}
+    features: dict[str, FeatureSection] = {}
     """What the model does not specify about features."""
-    tables: dict[Name, TablePart] = {}
+    tables: dict[Name, TableSection] = {}
     """How to write tables."""
-    corpora: dict[Name, CorpusPart] = {}
+    corpora: dict[Name, CorpusSection] = {}
     """Corpora: candidates to retrieve from."""
-    contexts: dict[Name, CorpusPart] = {}
+    contexts: dict[Name, CorpusSection] = {}
     """Stored features of contexts (users) by id, read like corpora. A request can then send only
     the id.
     """
-    indexes: dict[Name, IndexPart] = {}
+    indexes: dict[Name, IndexSection] = {}
     """Indexes for retrieval."""
-    lists: dict[Name, ListPart] = {}
+    lists: dict[Name, ListSection] = {}
     """Lists of candidates that recommendations can draw from."""
-    stages: dict[Name, StagePart] = {}
+    stages: dict[Name, StageSection] = {}
     """Cheaper ranking towers that come before others in recommendations, by the name of the ranking
     tower that they come before.
     """
-    verify: VerifyPart = VerifyPart()
+    verify: VerifySection = VerifySection()
     """What to verify before the bundle is published."""
-    warm_up: WarmUpPart = WarmUpPart()
+    warm_up: WarmUpSection = WarmUpSection()
     """Requests that a service computes before it serves the bundle."""
 
     @field_validator("inputs")
     @classmethod
-    def _levels_named(cls, inputs: dict[str, InputPart]) -> dict[str, InputPart]:
+    def _levels_named(cls, inputs: dict[str, InputSection]) -> dict[str, InputSection]:
         for name in inputs:
             levels = name.split(".")
             if not all(levels):

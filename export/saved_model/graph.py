@@ -23,7 +23,7 @@ from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
 from export.graphs.walks import resource
 from export.id_graphs.tensorflow_operations import positions_in_file
-from export.recipe.schema import ExportJob, InputPart
+from export.recipe.schema import ExportJob, InputSection
 from export.saved_model.lookups import Lookups
 
 
@@ -198,7 +198,7 @@ def _signature(tower: TracedTower, lookups: Lookups) -> tuple[Any, dict[str, tup
     return tf.function(serve, autograph=False).get_concrete_function(**specs), inputs
 
 
-def _tensor_names(name: str, part: InputPart) -> tuple[str, ...]:
+def _tensor_names(name: str, part: InputSection) -> tuple[str, ...]:
     """Returns the tensors of an input: values and row splits of a ragged one, indices, values and
     shape of a sparse.
     """

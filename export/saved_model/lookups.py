@@ -21,7 +21,7 @@ from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec
 from export.graphs.loading import tf
 from export.graphs.tensors import with_values
 from export.id_graphs.tensorflow_operations import Vocabularies, crossed, joined, rows_of, words
-from export.recipe.schema import ExportJob, HashRule, InputPart, KeyedRule
+from export.recipe.schema import ExportJob, HashRule, InputSection, KeyedRule
 
 Gather = Callable[[str, Any], Any]
 """(name of a table, [m] int64 rows of the variable that stores it) -> [m, stored columns], in the
@@ -47,13 +47,13 @@ class Lookups:
     vocabularies: Vocabularies
     gather: Gather
 
-    def parts(self, tower: TracedTower) -> dict[str, InputPart]:
+    def parts(self, tower: TracedTower) -> dict[str, InputSection]:
         """Returns the recipe's inputs that a tower needs, with the dtype of what a caller sends.
 
         Raises:
           NotConvertible: an input is read in ways that ask for different dtypes.
         """
-        needed: dict[str, InputPart] = {}
+        needed: dict[str, InputSection] = {}
         for tensor in tower.spec.inputs:
             spec = self.traced.spec.features[tensor.feature]
             for name in spec.reads:

@@ -22,7 +22,7 @@ from bundle.stores.reader import MappedColumns
 from export.corpora.changes import LoggedChanges
 from export.corpora.files import CorpusFile, locate_corpus, read_rows
 from export.errors import UsageError, VerificationFailed
-from export.recipe.schema import CorpusPart, ExportJob
+from export.recipe.schema import CorpusSection, ExportJob
 from export.verify.changed_candidates import ExpectedStore, expected_store
 from export.verify.examples import Examples
 from export.verify.forms import allowed
@@ -108,7 +108,7 @@ def _sample(size: int) -> Positions:
 def _check_store(
     store: MappedColumns,
     name: str,
-    part: CorpusPart,
+    part: CorpusSection,
     files: list[CorpusFile],
     step: str,
     changes: Sequence[tuple[int, Change]],
@@ -128,7 +128,7 @@ def _check_store(
 def _check_changed(
     store: MappedColumns,
     name: str,
-    part: CorpusPart,
+    part: CorpusSection,
     files: list[CorpusFile],
     step: str,
     expected: ExpectedStore,
@@ -176,7 +176,7 @@ def _same_value(value: Any, logged: Any) -> bool:
 def _check_rows(
     store: MappedColumns,
     name: str,
-    part: CorpusPart,
+    part: CorpusSection,
     files: list[CorpusFile],
     step: str,
     positions: Positions,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bundle.changes.records import Change
 from export.corpora.files import CorpusFile, read_batches
-from export.recipe.schema import CorpusPart
+from export.recipe.schema import CorpusSection
 
 Positions = NDArray[np.int64]
 Key = int | str
@@ -50,7 +50,7 @@ class ExpectedStore:
 def expected_store(
     files: Sequence[CorpusFile],
     name: str,
-    part: CorpusPart,
+    part: CorpusSection,
     changes: Sequence[tuple[int, Change]],
     is_text: bool,
 ) -> ExpectedStore:

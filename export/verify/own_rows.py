@@ -24,7 +24,7 @@ from bundle.format.manifest import Feature
 from export.errors import VerificationFailed
 from export.front_end.interface import ComputeRows, OwnRows, PartitionedModel
 from export.front_end.specs import FeatureSpec, Keys, ModelSpec
-from export.recipe.schema import ExportJob, FeaturePart
+from export.recipe.schema import ExportJob, FeatureSection
 from export.tables.vocabularies import as_array
 from export.verify.made_examples import vocabulary_of
 
@@ -107,7 +107,7 @@ def check_own_rows(
 
 def _is_stated(job: ExportJob, spec: FeatureSpec) -> bool:
     """Returns whether the recipe has the rule."""
-    parts = [job.features.get(name, FeaturePart()) for name in spec.reads]
+    parts = [job.features.get(name, FeatureSection()) for name in spec.reads]
     return any(part.ids.kind != "identity" for part in parts)
 
 

@@ -22,7 +22,7 @@ from bundle.format.manifest import Tower, TowerForm, TowerPart
 from export.errors import VerificationFailed
 from export.front_end.interface import Results
 from export.front_end.specs import DenseSpec
-from export.recipe.schema import FeaturePart
+from export.recipe.schema import FeatureSection
 from export.verify.forms import OpenForm, Values, allowed, compare, open_form, run
 from export.verify.rankings import check_effects, order_effects
 from export.verify.reference_inputs import Reference
@@ -88,7 +88,7 @@ def _may_be_empty(reference: Reference, name: str) -> bool:
         for spec in reference.model.inputs[name]
     )
     is_fixed = as_sent or length is not None
-    return not is_fixed or reference.job.features.get(name, FeaturePart()).default is not None
+    return not is_fixed or reference.job.features.get(name, FeatureSection()).default is not None
 
 
 def check_towers(

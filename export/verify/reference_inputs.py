@@ -27,7 +27,7 @@ from export.front_end.interface import ReadRows, ReferenceInputs, ReferenceModel
 from export.front_end.manifest_features import describe_ids, unknown_of
 from export.front_end.specs import FeatureSpec, ModelSpec
 from export.id_graphs.tensorflow_operations import rows_by_tensorflow
-from export.recipe.schema import ExportJob, FeaturePart
+from export.recipe.schema import ExportJob, FeatureSection
 from export.tables.dumped import KeyFile, open_dumps
 from export.verify.examples import Examples
 
@@ -129,7 +129,7 @@ class Reference:
         spec = embedded[0]
         if spec.weights is not None and column.weights is None:
             column = column._replace(weights=np.ones(column.values.size, np.float32))
-        if self.job.features.get(name, FeaturePart()).ids.kind != "identity":
+        if self.job.features.get(name, FeatureSection()).ids.kind != "identity":
             rows = self._rows_by_rule(name, spec, column, compared=is_sent)
             is_unknown = rows < 0
             if spec.entry.table not in self.dumped:
@@ -189,7 +189,7 @@ class Reference:
         if not is_unknown.any():
             return column
         sent = self.examples.columns[name].values if name in self.examples.columns else ids
-        unknown = unknown_of(spec, self.job.features.get(name, FeaturePart()))
+        unknown = unknown_of(spec, self.job.features.get(name, FeatureSection()))
         if unknown.rule == "refuse" and spec.outside.others != "nearest":
             rejected = sent.tolist()[int(is_unknown.argmax())]
             raise UsageError(_rejected(name, rejected, f"table {spec.entry.table!r}"))
@@ -226,7 +226,7 @@ class Reference:
         """
         values = column.values
         dump = self.dumped.get(spec.entry.table)
-        part = self.job.features.get(name, FeaturePart())
+        part = self.job.features.get(name, FeatureSection())
         if dump is not None:
             rows = dump.rows(integers(name, values))
             source = "of the dump"
@@ -286,7 +286,7 @@ def default_column(name: str, job: ExportJob, n: int, length: InputLength | None
       n: number of examples.
       length: how many values the input takes; None: any number of them.
     """
-    default = fitted_default(name, length, job.features.get(name, FeaturePart()).default)
+    default = fitted_default(name, length, job.features.get(name, FeatureSection()).default)
     weights = None
     if isinstance(default, dict):
         weights = np.tile(np.asarray(default["weights"], np.float32), n)

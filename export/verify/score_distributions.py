@@ -15,7 +15,7 @@ from bundle.errors import FormulaUndefined
 from bundle.format.formula import parse_formula
 from bundle.format.towers import SCORE_BINS_MAX, ScoreDistribution, Tower
 from export.front_end.interface import Results
-from export.recipe.schema import VerifyPart
+from export.recipe.schema import VerifySection
 from export.verify.forms import Values
 
 _EXAMPLES_MIN = 100
@@ -27,7 +27,7 @@ _SHARE_MIN = 0.05
 
 
 def with_score_distributions(
-    towers: Mapping[str, Tower], expected: Results, part: VerifyPart
+    towers: Mapping[str, Tower], expected: Results, part: VerifySection
 ) -> dict[str, Tower]:
     """Returns the entries of towers, ranking towers with the distribution of their scores.
 

@@ -17,14 +17,14 @@ from pyarrow import csv, json, parquet
 
 from bundle.errors import FeatureError
 from bundle.features.columns import Column
-from bundle.features.embedded import Embedded
 from bundle.features.sources import Indicator
+from bundle.features.table_feature import TableFeature
 from bundle.format.manifest import EmbeddedFeature, Feature, KeyedIds, MultiInputIds
 from bundle.tables.vocabularies import Vocabulary, index_keys
 from export.checkpoint.trained_rows import TrainedRows
 from export.errors import UsageError
 from export.front_end.specs import ModelSpec
-from export.recipe.schema import ExportJob, TrainedIdsPart
+from export.recipe.schema import ExportJob, TrainedIdsSection
 from export.verify.recipe_examples import keys_of
 
 FILE_BYTES_MAX = 256 << 20
@@ -122,12 +122,12 @@ def trained_rows_of_tables(
                 f"{key}={file}: there is no table of this name; the tables are "
                 f"{', '.join(sorted(tables)) or 'none'}"
             )
-        ids = _read_ids(key, name, Path(file), TrainedIdsPart(file=file))
+        ids = _read_ids(key, name, Path(file), TrainedIdsSection(file=file))
         by_table.setdefault(name, []).append(_rows_of_table(key, ids))
     return {table: _joined(parts) for table, parts in by_table.items()}
 
 
-def _read_part(key: str, name: str, part: TrainedIdsPart, job: ExportJob, base: Path) -> _Ids:
+def _read_part(key: str, name: str, part: TrainedIdsSection, job: ExportJob, base: Path) -> _Ids:
     file = part.file
     if file is None:
         file = job.verify.examples
@@ -144,7 +144,7 @@ def _read_part(key: str, name: str, part: TrainedIdsPart, job: ExportJob, base: 
     return _read_ids(key, name, base / file, part)
 
 
-def _read_ids(key: str, name: str, path: Path, part: TrainedIdsPart) -> _Ids:
+def _read_ids(key: str, name: str, path: Path, part: TrainedIdsSection) -> _Ids:
     """Reads the ids of one file."""
     try:
         if path.stat().st_size > FILE_BYTES_MAX:
@@ -190,7 +190,7 @@ def _lines(path: Path) -> list[Any]:
     return [line.removesuffix("\r") for line in lines]
 
 
-def _read_table(key: str, name: str, path: Path, part: TrainedIdsPart) -> dict[str, list[Any]]:
+def _read_table(key: str, name: str, path: Path, part: TrainedIdsSection) -> dict[str, list[Any]]:
     """Returns the columns of ids and of counts, if there are any, as `id` and `count`."""
     if path.suffix == ".parquet":
         file = parquet.ParquetFile(path)
@@ -224,7 +224,7 @@ def _read_table(key: str, name: str, path: Path, part: TrainedIdsPart) -> dict[s
 
 
 def _columns(
-    key: str, name: str, path: Path, part: TrainedIdsPart, names: Sequence[str]
+    key: str, name: str, path: Path, part: TrainedIdsSection, names: Sequence[str]
 ) -> tuple[str, list[str]]:
     """Returns the column of ids, and that of counts if there is one."""
     column = part.column
@@ -325,7 +325,7 @@ def _rows_of_feature(
             f"{key}: a row of feature {name!r} is not made of one id by itself; give the rows of "
             f"its table instead, as verify.trained_ids.{entry.table}"
         )
-    embedded = Embedded(name, entry, Indicator(table_rows), vocabularies, {})
+    embedded = TableFeature(name, entry, Indicator(table_rows), vocabularies, {})
     try:
         rows = _resolved(embedded, ids.values)
     except FeatureError as problem:
@@ -351,7 +351,7 @@ def _rows_of_feature(
     return _summed(kept, rows[known])
 
 
-def _resolved(embedded: Embedded, values: NDArray[Any]) -> NDArray[np.int64]:
+def _resolved(embedded: TableFeature, values: NDArray[Any]) -> NDArray[np.int64]:
     # Each id is an example of its own, so that a bag is no other than a single value.
     offsets = np.arange(len(values) + 1, dtype=np.int64)
     column = Column(values, None if embedded.entry.one_each else offsets)

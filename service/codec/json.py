@@ -61,7 +61,7 @@ _RETRIEVAL, _RANKING, _RECOMMENDATION = (
         for each in fields_of(request)
         if isinstance(each.default, str | int | float | tuple) and each.name != "sources"
     }
-    for request in (calls.Retrieval, calls.Ranking, calls.Recommendation)
+    for request in (calls.RetrievalRequest, calls.RankingRequest, calls.RecommendationRequest)
 )
 """Options of requests, which are fields with a plain default: "", 0, 0.0, False, or () of several
 names.
@@ -183,7 +183,9 @@ def _slices(values: list[Any] | NDArray[Any]) -> Iterator[Sequence[bytes]]:
         yield (dump(values[first : first + step])[1:-1],)
 
 
-def read_retrieval(body: Any, target: calls.Target, settings: ServiceSettings) -> calls.Retrieval:
+def read_retrieval(
+    body: Any, target: calls.Target, settings: ServiceSettings
+) -> calls.RetrievalRequest:
     """Returns the request.
 
     Raises:
@@ -197,7 +199,7 @@ def read_retrieval(body: Any, target: calls.Target, settings: ServiceSettings) -
     lists = [listed(part[kind], kind) for part in parts] if kind in {"vectors", "ids"} else []
     counts = list(map(len, lists))
     values = list(chain.from_iterable(lists))
-    return calls.Retrieval(
+    return calls.RetrievalRequest(
         target,
         context=(_columns(parts, "context", settings) or None) if kind == "context" else None,
         vectors=_vectors(values) if kind == "vectors" else None,
@@ -209,7 +211,9 @@ def read_retrieval(body: Any, target: calls.Target, settings: ServiceSettings) -
     )
 
 
-def read_ranking(body: Any, target: calls.Target, settings: ServiceSettings) -> calls.Ranking:
+def read_ranking(
+    body: Any, target: calls.Target, settings: ServiceSettings
+) -> calls.RankingRequest:
     """Returns the request.
 
     Raises:
@@ -227,7 +231,7 @@ def read_ranking(body: Any, target: calls.Target, settings: ServiceSettings) -> 
     counts = [len(each) for each in ids] or [
         len(listed(next(iter(table.values()), []), "candidate_features")) for table in tables
     ]
-    return calls.Ranking(
+    return calls.RankingRequest(
         target,
         context=_packed(context, "context"),
         candidate_ids=flat(list(chain.from_iterable(ids)), "candidate_ids") if by_id else None,
@@ -240,7 +244,7 @@ def read_ranking(body: Any, target: calls.Target, settings: ServiceSettings) -> 
 
 def read_recommendation(
     body: Any, target: calls.Target, settings: ServiceSettings
-) -> calls.Recommendation:
+) -> calls.RecommendationRequest:
     """Returns the request.
 
     Raises:
@@ -253,7 +257,7 @@ def read_recommendation(
         ("context", "context_id", "exclude_ids", "negative_ids"),
         settings,
     )
-    return calls.Recommendation(
+    return calls.RecommendationRequest(
         target,
         context=_columns(parts, "context", settings),
         context_ids=_ids(parts, "context_id"),
@@ -263,7 +267,9 @@ def read_recommendation(
     )
 
 
-def read_embedding(body: Any, target: calls.Target, settings: ServiceSettings) -> calls.Embedding:
+def read_embedding(
+    body: Any, target: calls.Target, settings: ServiceSettings
+) -> calls.EmbeddingRequest:
     """Returns the request.
 
     Raises:
@@ -271,13 +277,13 @@ def read_embedding(body: Any, target: calls.Target, settings: ServiceSettings) -
       TooLarge: more requests or columns than the limit.
     """
     parts = _parts(body, ("tower",), ("features",), settings)
-    return calls.Embedding(
+    return calls.EmbeddingRequest(
         target, _option(body, "tower", ""), _columns(parts, "features", settings)
     )
 
 
 # as all
-def read_lookup(body: Any, target: calls.Target, settings: ServiceSettings) -> calls.Lookup:  # noqa: ARG001
+def read_lookup(body: Any, target: calls.Target, settings: ServiceSettings) -> calls.LookupRequest:  # noqa: ARG001
     """Returns the request; a lookup has a list of ids and no list of requests.
 
     Raises:
@@ -286,15 +292,15 @@ def read_lookup(body: Any, target: calls.Target, settings: ServiceSettings) -> c
     fields(body, ("feature", "ids", "not_found"), "body")
     ids = Column(flat(listed(body.get("ids"), "ids"), "ids"))
     not_found = _option(body, "not_found", calls.NotFoundRule.ERROR)
-    return calls.Lookup(target, _option(body, "feature", ""), ids, not_found)
+    return calls.LookupRequest(target, _option(body, "feature", ""), ids, not_found)
 
 
-def retrieved_value(answer: calls.Retrieved, several: bool) -> dict[str, Any]:
+def retrieved_value(answer: calls.RetrievalResult, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
     return _answer(answer, _neighbors(answer), several) | {"searched": answer.searched}
 
 
-def ranked_value(answer: calls.Ranked, several: bool) -> dict[str, Any]:
+def ranked_value(answer: calls.RankingResult, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value; `ids` is null if candidates were sent by their features
     alone.
     """
@@ -312,7 +318,7 @@ def ranked_value(answer: calls.Ranked, several: bool) -> dict[str, Any]:
     return _answer(answer, results, several)
 
 
-def _left_out(answer: calls.Ranked, context: int) -> dict[str, Any]:
+def _left_out(answer: calls.RankingResult, context: int) -> dict[str, Any]:
     """Returns the fields with the candidates of a context that have no score: those that failed, if
     some did, and those that do not exist, if the request skips them.
     """
@@ -329,7 +335,7 @@ def _left_out(answer: calls.Ranked, context: int) -> dict[str, Any]:
     return candidates
 
 
-def recommended_value(answer: calls.Retrieved, several: bool) -> dict[str, Any]:
+def recommended_value(answer: calls.RetrievalResult, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
     return _answer(answer, _neighbors(answer), several) | {
         "degraded": bool(answer.degraded_reason),
@@ -337,13 +343,13 @@ def recommended_value(answer: calls.Retrieved, several: bool) -> dict[str, Any]:
     }
 
 
-def embedded_value(answer: calls.Embedded, several: bool) -> dict[str, Any]:
+def embedded_value(answer: calls.EmbeddingResult, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
     vectors = np.ascontiguousarray(answer.vectors)
     return _answer(answer, ({"vector": vector} for vector in vectors), several)
 
 
-def looked_up_value(answer: calls.LookedUp, several: bool) -> dict[str, Any]:
+def looked_up_value(answer: calls.LookupResult, several: bool) -> dict[str, Any]:
     """Returns the answer as a JSON value."""
     vectors = np.ascontiguousarray(answer.vectors)
     result = {"table": answer.table, "vectors": vectors, "found": answer.found}
@@ -381,7 +387,7 @@ def _answer(answer: Any, results: Iterator[dict[str, Any]], several: bool) -> di
     return head | ({"results": results} if several else next(results))
 
 
-def _neighbors(answer: calls.Retrieved) -> Iterator[dict[str, Any]]:
+def _neighbors(answer: calls.RetrievalResult) -> Iterator[dict[str, Any]]:
     """Yields the columns of each query's neighbors as JSON values."""
     for query, (first, last) in enumerate(pairwise(answer.offsets.tolist())):
         columns: dict[str, Any] = {

@@ -113,17 +113,19 @@ def target_of(spec: pb.ModelSpec, url: _Url) -> calls.Target:
 
 def read_retrieval(
     message: pb.RetrieveRequest, url: _Url, settings: ServiceSettings
-) -> calls.Retrieval:
+) -> calls.RetrievalRequest:
     """Reads a RetrieveRequest.
 
     Raises:
       InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
-    return calls.Retrieval(target_of(message.model, url), **_sent_fields(message, settings))
+    return calls.RetrievalRequest(target_of(message.model, url), **_sent_fields(message, settings))
 
 
-def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) -> calls.Ranking:
+def read_ranking(
+    message: pb.RankRequest, url: _Url, settings: ServiceSettings
+) -> calls.RankingRequest:
     """Reads a RankRequest.
 
     Raises:
@@ -137,35 +139,40 @@ def read_ranking(message: pb.RankRequest, url: _Url, settings: ServiceSettings) 
         # Before the request can be merged with others.
         offsets = sent["offsets"]
         check_offsets(offsets, offsets.size - 1, sent["candidate_ids"].size, "offsets")
-    return calls.Ranking(target_of(message.model, url), **sent)
+    return calls.RankingRequest(target_of(message.model, url), **sent)
 
 
 def read_recommendation(
     message: pb.RecommendRequest, url: _Url, settings: ServiceSettings
-) -> calls.Recommendation:
+) -> calls.RecommendationRequest:
     """Reads a RecommendRequest.
 
     Raises:
       InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
-    return calls.Recommendation(target_of(message.model, url), **_sent_fields(message, settings))
+    return calls.RecommendationRequest(
+        target_of(message.model, url), **_sent_fields(message, settings)
+    )
 
 
 def read_embedding(
     message: pb.EmbedRequest, url: _Url, settings: ServiceSettings
-) -> calls.Embedding:
+) -> calls.EmbeddingRequest:
     """Reads an EmbedRequest.
 
     Raises:
       InvalidArgument: packed bytes are truncated, or ids or a column are empty; names the field.
       TooLarge: more columns or names than the limit.
     """
-    return calls.Embedding(target_of(message.model, url), **_sent_fields(message, settings))
+    return calls.EmbeddingRequest(target_of(message.model, url), **_sent_fields(message, settings))
 
 
-# as all readers
-def read_lookup(message: pb.LookupRequest, url: _Url, settings: ServiceSettings) -> calls.Lookup:  # noqa: ARG001
+def read_lookup(
+    message: pb.LookupRequest,
+    url: _Url,
+    settings: ServiceSettings,  # noqa: ARG001: all readers take the same arguments
+) -> calls.LookupRequest:
     """Reads a LookupRequest.
 
     Raises:
@@ -175,10 +182,10 @@ def read_lookup(message: pb.LookupRequest, url: _Url, settings: ServiceSettings)
     not_found = calls.NotFoundRule.ERROR
     if message.not_found:
         not_found = _not_found_rule(message.not_found, "not_found")
-    return calls.Lookup(target_of(message.model, url), message.feature, ids, not_found)
+    return calls.LookupRequest(target_of(message.model, url), message.feature, ids, not_found)
 
 
-def retrieved_message(answer: calls.Retrieved) -> pb.RetrieveResponse:
+def retrieved_message(answer: calls.RetrievalResult) -> pb.RetrieveResponse:
     """Returns the answer as its message."""
     message = pb.RetrieveResponse(
         **_head(answer),
@@ -191,7 +198,7 @@ def retrieved_message(answer: calls.Retrieved) -> pb.RetrieveResponse:
     return message
 
 
-def ranked_message(answer: calls.Ranked) -> pb.RankResponse:
+def ranked_message(answer: calls.RankingResult) -> pb.RankResponse:
     """Returns the answer as its message."""
     message = pb.RankResponse(
         **_head(answer),
@@ -216,7 +223,7 @@ def _write_not_found(
         message.not_found_offsets = not_found.offsets.astype(np.int32).tobytes()
 
 
-def recommended_message(answer: calls.Retrieved) -> pb.RecommendResponse:
+def recommended_message(answer: calls.RetrievalResult) -> pb.RecommendResponse:
     """Returns the answer as its message."""
     return pb.RecommendResponse(
         **_head(answer),
@@ -227,14 +234,14 @@ def recommended_message(answer: calls.Retrieved) -> pb.RecommendResponse:
     )
 
 
-def embedded_message(answer: calls.Embedded) -> pb.EmbedResponse:
+def embedded_message(answer: calls.EmbeddingResult) -> pb.EmbedResponse:
     """Returns the answer as its message."""
     return pb.EmbedResponse(
         **_head(answer), vectors=answer.vectors.tobytes(), dim=answer.vectors.shape[1]
     )
 
 
-def looked_up_message(answer: calls.LookedUp) -> pb.LookupResponse:
+def looked_up_message(answer: calls.LookupResult) -> pb.LookupResponse:
     """Returns the answer as its message."""
     message = pb.LookupResponse(
         **_head(answer),
@@ -507,7 +514,7 @@ def read_explanation(message: pb.Explanation) -> calls.Explanation:
     )
 
 
-def _head(answer: calls.Answer) -> dict[str, Any]:
+def _head(answer: calls.Result) -> dict[str, Any]:
     """Returns the fields of every answer."""
     head: dict[str, Any] = {"model": pb.ModelSpec(name=answer.model, version=answer.version)}
     if answer.coverage < 1:
@@ -521,7 +528,7 @@ def _ids_message(ids: calls.Ids) -> pb.Ids:
     return pb.Ids(int64s=ids.tobytes())
 
 
-def _neighbors(answer: calls.Retrieved) -> dict[str, Any]:
+def _neighbors(answer: calls.RetrievalResult) -> dict[str, Any]:
     """Returns the fields of a response that hold its neighbors."""
     found: dict[str, Any] = {
         "ids": _ids_message(answer.ids),

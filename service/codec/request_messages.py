@@ -19,13 +19,13 @@ def request_message(request: calls.Request) -> Any:
     Args:
       request: A Retrieval, a Ranking or an Embedding that `request_of` of `tensors.py` returned.
     """
-    if isinstance(request, calls.Retrieval):
+    if isinstance(request, calls.RetrievalRequest):
         return pb.RetrieveRequest(
             context=_columns(request.context or {}), index=request.index, k=request.k
         )
-    if isinstance(request, calls.Embedding):
+    if isinstance(request, calls.EmbeddingRequest):
         return pb.EmbedRequest(features=_columns(request.features), tower=request.tower)
-    if not isinstance(request, calls.Ranking):
+    if not isinstance(request, calls.RankingRequest):
         raise TypeError(request)
     message = pb.RankRequest(
         context=_columns(request.context),

@@ -133,7 +133,7 @@ class TensorExchange:
             self._bound = bind(version, tensors, self.name, self._computed, settings)
         return self._bound.request, False
 
-    def write(self, answer: calls.Answer) -> bytes:
+    def write(self, answer: calls.Result) -> bytes:
         """Returns the body of the response.
 
         Raises:
@@ -233,9 +233,11 @@ def request_of(
         reader.check_unread(version.manifest.unread_inputs)
 
     if signature.call == "retrieve":
-        return calls.Retrieval(tensors.target, context=columns, index=signature.computed_by, k=k)
+        return calls.RetrievalRequest(
+            tensors.target, context=columns, index=signature.computed_by, k=k
+        )
     if signature.call == "embed":
-        return calls.Embedding(tensors.target, tower=signature.computed_by, features=columns)
+        return calls.EmbeddingRequest(tensors.target, tower=signature.computed_by, features=columns)
     return _ranking(signature, tensors.target, columns, reader.rows or 1)
 
 
@@ -257,7 +259,7 @@ def _by_tensor(signature: Signature, request: SentTensors) -> SentArrays:
 
 def _ranking(
     signature: Signature, target: calls.Target, columns: Mapping[str, Column], rows: int
-) -> calls.Ranking:
+) -> calls.RankingRequest:
     """Returns the ranking of rows that are a context and a candidate at once."""
     roles = {tensor_input.name: tensor_input.role for tensor_input in signature.inputs}
     context = {name: column for name, column in columns.items() if roles[name] == "context"}
@@ -266,7 +268,7 @@ def _ranking(
     offsets = None
     if rows > 1 and context:
         offsets = np.arange(rows + 1, dtype=np.int64)
-    return calls.Ranking(
+    return calls.RankingRequest(
         target,
         context=context,
         candidate_features=candidates,
@@ -289,9 +291,9 @@ def tensors_of(
     Raises:
       ServiceError: A row of the request cannot be ranked.
     """
-    if isinstance(request, calls.Retrieval):
+    if isinstance(request, calls.RetrievalRequest):
         return _neighbors(signature, request.k, answer)
-    if isinstance(answer, calls.Embedded):
+    if isinstance(answer, calls.EmbeddingResult):
         (output,) = signature.outputs
         return {output.name: _shaped(answer.vectors, output)}
     if answer.failed:
@@ -304,7 +306,9 @@ def _shaped(array: NDArray[Any], output: Tensor) -> NDArray[Any]:
     return array.reshape(len(array), *output.shape[1:])
 
 
-def _neighbors(signature: Signature, k: int, answer: calls.Retrieved) -> dict[str, NDArray[Any]]:
+def _neighbors(
+    signature: Signature, k: int, answer: calls.RetrievalResult
+) -> dict[str, NDArray[Any]]:
     """Returns the neighbors of n queries, filled up to k, and how many each query has."""
     ids_output, scores_output, counts_output = signature.outputs
     counts = lengths_of(answer.offsets)

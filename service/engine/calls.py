@@ -120,7 +120,7 @@ class Request(ABC):
 
 
 @dataclass(frozen=True)
-class Answer:
+class Result:
     """What answers of all calls have: which version answered, and the share of the rows that shards
     could give, or of the candidates that they searched, whichever is smaller.
     """
@@ -278,7 +278,7 @@ class Selecting(Request):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retrieval(Selecting):
+class RetrievalRequest(Selecting):
     """The k nearest candidates of n queries, given by exactly one of a context (features, context
     ids, or both), vectors and ids.
     """
@@ -329,7 +329,7 @@ class Explanation(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Retrieved(Answer):
+class RetrievalResult(Result):
     """Answer to a Retrieval or a Recommendation: candidates of n queries, best first; query i owns
     offsets[i]:offsets[i + 1].
 
@@ -362,12 +362,12 @@ class Retrieved(Answer):
 
     @property
     def encoding_cost(self) -> int:
-        """See `Answer`."""
+        """See `Result`."""
         return NEIGHBOR_COST * (1 + len(self.attributes)) * int(self.ids.size)
 
 
 @dataclass(frozen=True)
-class Ranking(Request):
+class RankingRequest(Request):
     """Scores of m candidates for n contexts; context i owns candidates
     offsets[i]:offsets[i + 1].
     """
@@ -408,7 +408,7 @@ class FailedCandidate(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ranked(Answer):
+class RankingResult(Result):
     """Answer to a Ranking. What lists candidates leaves out those that `failed`, or that do not
     exist.
 
@@ -427,7 +427,7 @@ class Ranked(Answer):
 
     @property
     def encoding_cost(self) -> int:
-        """See `Answer`."""
+        """See `Result`."""
         cost = int(self.scores.size) * (3 + len(self.heads))
         if self.not_found is not None:
             cost += int(self.not_found.ids.size)
@@ -483,7 +483,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recommendation(Selecting):
+class RecommendationRequest(Selecting):
     """The k best of the candidates that are retrieved, ranked, for n contexts."""
 
     context: Columns = field(default_factory=dict)
@@ -511,7 +511,7 @@ class Recommendation(Selecting):
 
 
 @dataclass(frozen=True)
-class Embedding(Request):
+class EmbeddingRequest(Request):
     """A tower's result for n examples."""
 
     tower: str = ""
@@ -523,19 +523,19 @@ class Embedding(Request):
 
 
 @dataclass(frozen=True)
-class Embedded(Answer):
+class EmbeddingResult(Result):
     """Answer to an Embedding: [n, dim] float32."""
 
     vectors: Vectors
 
     @property
     def encoding_cost(self) -> int:
-        """See `Answer`."""
+        """See `Result`."""
         return int(self.vectors.size)
 
 
 @dataclass(frozen=True)
-class Lookup(Request):
+class LookupRequest(Request):
     """The table rows of a feature's ids."""
 
     feature: str
@@ -548,7 +548,7 @@ class Lookup(Request):
 
 
 @dataclass(frozen=True)
-class LookedUp(Answer):
+class LookupResult(Result):
     """Answer to a Lookup.
 
     Attributes:
@@ -567,7 +567,7 @@ class LookedUp(Answer):
 
     @property
     def encoding_cost(self) -> int:
-        """See `Answer`."""
+        """See `Result`."""
         return int(self.vectors.size)
 
 

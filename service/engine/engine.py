@@ -25,12 +25,12 @@ from bundle.features.sources import Fetched
 from service.config import ServiceSettings
 from service.engine import examples, lookup, signatures, towers, warmup
 from service.engine.calls import (
-    Embedding,
-    Lookup,
+    EmbeddingRequest,
+    LookupRequest,
     Offsets,
-    Ranking,
-    Recommendation,
-    Retrieval,
+    RankingRequest,
+    RecommendationRequest,
+    RetrievalRequest,
     Target,
 )
 from service.engine.computation import Computation
@@ -66,11 +66,11 @@ from service.versions.version import ModelVersion
 log = logging.logger(__name__)
 
 COMPUTE: Mapping[type, Callable[..., Computation[Any]]] = {
-    Retrieval: retrieve.retrieve,
-    Ranking: rank.rank,
-    Recommendation: recommend.recommend,
-    Embedding: towers.embed,
-    Lookup: lookup.look_up,
+    RetrievalRequest: retrieve.retrieve,
+    RankingRequest: rank.rank,
+    RecommendationRequest: recommend.recommend,
+    EmbeddingRequest: towers.embed,
+    LookupRequest: lookup.look_up,
 }
 _INLINE_S = 0.0005
 """Longest batch that is computed on the event loop, where compute threads run beside it."""

@@ -8,7 +8,13 @@ from bundle.errors import BundleError, FeatureError, RowUnavailable, UnknownCand
 from bundle.features.columns import Column
 from bundle.format.manifest import DenseFeature, Manifest, inputs_of
 from runtime.errors import ComputationFailed
-from service.engine.calls import COLUMN_FIELDS, Embedding, Lookup, Ranking, Request
+from service.engine.calls import (
+    COLUMN_FIELDS,
+    EmbeddingRequest,
+    LookupRequest,
+    RankingRequest,
+    Request,
+)
 from service.engine.limits import NotFinite
 from service.engine.names import choose_ranking_tower
 from service.errors import DataLoss, FieldViolation, InvalidArgument, NotReady, ServiceError
@@ -78,7 +84,7 @@ def _path_of(request: Request, name: str, model_version: ModelVersion) -> str:
       name: The name of a feature, or of one of its inputs.
       model_version: What the request is for.
     """
-    if isinstance(request, Lookup):
+    if isinstance(request, LookupRequest):
         return "ids"
     manifest = model_version.manifest
     inputs = [name]
@@ -89,9 +95,9 @@ def _path_of(request: Request, name: str, model_version: ModelVersion) -> str:
         for input_name in inputs:
             if input_name in columns:
                 return f"{field}.{input_name}"
-    if isinstance(request, Embedding):
+    if isinstance(request, EmbeddingRequest):
         return f"features.{name}"
-    if isinstance(request, Ranking):
+    if isinstance(request, RankingRequest):
         _, tower = choose_ranking_tower(model_version, request.tower)
         if tower.by_role["context"].keys().isdisjoint(inputs):
             return f"candidate_features.{name}"

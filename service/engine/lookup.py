@@ -23,7 +23,15 @@ from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest, Mult
 from bundle.tables.id_values import distinct
 from bundle.tables.offsets import offsets_of
 from service.config import ServiceSettings
-from service.engine.calls import Columns, IdLists, Ids, LookedUp, Lookup, NotFoundRule, Offsets
+from service.engine.calls import (
+    Columns,
+    IdLists,
+    Ids,
+    LookupRequest,
+    LookupResult,
+    NotFoundRule,
+    Offsets,
+)
 from service.engine.execution import Execution, RowsLost
 from service.engine.limits import at_most, check_queries, check_rows
 from service.engine.names import choose_context_store, name_hint, show_id, show_version
@@ -350,8 +358,11 @@ def _holds(fetched: Fetched, wanted: Mapping[str, Rows]) -> bool:
 
 
 async def look_up(
-    model_version: ModelVersion, request: Lookup, settings: ServiceSettings, execution: Execution
-) -> LookedUp:
+    model_version: ModelVersion,
+    request: LookupRequest,
+    settings: ServiceSettings,
+    execution: Execution,
+) -> LookupResult:
     """Reads the table rows of ids by one feature's id rule.
 
     Raises:
@@ -399,7 +410,7 @@ async def look_up(
     execution.computed(n)
     if not_found is not None:
         execution.count("not_found_ids", not_found.size, model_version.model, execution.call)
-    return LookedUp(
+    return LookupResult(
         model_version.model,
         model_version.version,
         feature.table,

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from bundle.features.columns import Place
 from service.config import ServiceSettings
 from service.engine import lookup
-from service.engine.calls import Columns, Embedded, Embedding, Offsets, Vectors
+from service.engine.calls import Columns, EmbeddingRequest, EmbeddingResult, Offsets, Vectors
 from service.engine.execution import Execution
 from service.engine.limits import NotFinite, check_finite, check_rows, check_values
 from service.engine.names import check_names, choose_tower
@@ -131,8 +131,11 @@ class Inputs:
 
 
 async def embed(
-    model_version: ModelVersion, request: Embedding, settings: ServiceSettings, execution: Execution
-) -> Embedded:
+    model_version: ModelVersion,
+    request: EmbeddingRequest,
+    settings: ServiceSettings,
+    execution: Execution,
+) -> EmbeddingResult:
     """Answers an Embedding with one model version: the tower's result, [n, dim] float32.
 
     Raises:
@@ -147,7 +150,7 @@ async def embed(
     execution.computed(n)
     features = lookup.fit(model_version, request.features, n, execution)
     vectors = await result(model_version, tower, features, n, execution)
-    return Embedded(model_version.model, model_version.version, vectors)
+    return EmbeddingResult(model_version.model, model_version.version, vectors)
 
 
 async def result(

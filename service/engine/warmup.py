@@ -19,7 +19,13 @@ from bundle.format.manifest import DenseFeature, EmbeddedFeature, Manifest
 from runtime.errors import ComputationFailed
 from service.config import ServiceSettings
 from service.engine import towers
-from service.engine.calls import Embedding, Ranking, Recommendation, Retrieval, Target
+from service.engine.calls import (
+    EmbeddingRequest,
+    RankingRequest,
+    RecommendationRequest,
+    RetrievalRequest,
+    Target,
+)
 from service.engine.computation import Computation, completed
 from service.engine.execution import Execution
 from service.engine.limits import NotFinite
@@ -80,7 +86,7 @@ def run(
         attributes = tuple(index.corpus.entry.attributes)
         small = index.here is not None and index.here.vectors.nbytes <= _EXACT_BYTES_MAX
         for exact in (False, True) if small else (False,):
-            search = Retrieval(
+            search = RetrievalRequest(
                 Target(), k=1, ids=first, index=name, attributes=attributes, exact=exact
             )
             completed(retrieve.retrieve(model_version, search, settings, execution))
@@ -95,7 +101,7 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
     """Yields requests with synthetic features for each tower and index, and what computes them."""
     manifest = model_version.manifest
     for name, tower in model_version.towers.items():
-        yield towers.embed, Embedding(Target(), name, _columns(manifest, tower.inputs))
+        yield towers.embed, EmbeddingRequest(Target(), name, _columns(manifest, tower.inputs))
         if tower.entry.role != "ranking":
             continue
         context = tower.by_role["context"]
@@ -104,7 +110,7 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
         if candidate:
             yield (
                 rank.rank,
-                Ranking(
+                RankingRequest(
                     Target(), sent, candidate_features=_columns(manifest, candidate), tower=name
                 ),
             )
@@ -116,7 +122,7 @@ def _requests(model_version: ModelVersion) -> Iterator[tuple[_Compute, Any]]:
             query = model_version.towers[index.entry.query_tower]
             ranked_by = model_version.ranking_inputs(name, "context")
             features = _columns(manifest, dict.fromkeys([*ranked_by, *query.inputs]))
-            request = Recommendation(
+            request = RecommendationRequest(
                 Target(), context=features, k=1, pool_size=1, index=index_name, tower=name
             )
             yield recommend.recommend, request

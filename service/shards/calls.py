@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bundle.format.dtypes import SCALE_BYTES, row_bytes
 from bundle.tables.sharding import ShardNumber
 from service.config import ServiceSettings
-from service.engine.calls import Answer, Request, Vectors, magnitude
+from service.engine.calls import Request, Result, Vectors, magnitude
 from service.engine.execution import Execution
 from service.engine.limits import NotFinite, check_bytes
 from service.engine.names import show_version
@@ -80,7 +80,7 @@ class RowsRead(ShardRequest):
 
 
 @dataclass(frozen=True)
-class RowsFound(Answer):
+class RowsFound(Result):
     """Answer to a RowsRead: of each of its parts the rows as stored, and the scales of
     int8 rows.
     """
@@ -89,7 +89,7 @@ class RowsFound(Answer):
 
     @property
     def encoding_cost(self) -> int:
-        """See `Answer`."""
+        """See `Result`."""
         return sum(values.nbytes + scales.nbytes for values, scales in self.rows) // 4
 
 
@@ -115,7 +115,7 @@ class PartSearch(ShardRequest):
 
 
 @dataclass(frozen=True)
-class PartFound(Answer):
+class PartFound(Result):
     """Answer to a PartSearch: positions are those in the whole index.
 
     Attributes:
@@ -128,7 +128,7 @@ class PartFound(Answer):
 
     @property
     def encoding_cost(self) -> int:
-        """See `Answer`."""
+        """See `Result`."""
         return int(self.found.positions.size)
 
 

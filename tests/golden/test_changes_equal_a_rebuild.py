@@ -27,10 +27,10 @@ from service.engine.calls import (
     Condition,
     Filter,
     IdLists,
-    Lookup,
-    Ranking,
-    Recommendation,
-    Retrieval,
+    LookupRequest,
+    RankingRequest,
+    RecommendationRequest,
+    RetrievalRequest,
     Target,
 )
 from tests.export.movies_job import (
@@ -234,18 +234,24 @@ def _requests(history: History) -> Iterator[tuple[Any, str]]:
     keys = np.array([*history.movies])
     attributes = ("title", "year")
     for k in (5, count):
-        yield Retrieval(TARGET, context=context, k=k, exact=True, attributes=attributes), "retrieve"
-        yield Retrieval(TARGET, ids=keys, k=min(k, 20), exact=True), "retrieve"
+        yield (
+            RetrievalRequest(TARGET, context=context, k=k, exact=True, attributes=attributes),
+            "retrieve",
+        )
+        yield RetrievalRequest(TARGET, ids=keys, k=min(k, 20), exact=True), "retrieve"
     later = Filter({"year": Condition(ge=1990)})
-    yield Retrieval(TARGET, context=context, k=7, exact=True, filter=later), "retrieve"
+    yield RetrievalRequest(TARGET, context=context, k=7, exact=True, filter=later), "retrieve"
     excluded = IdLists(keys[: count // 2])
-    yield Retrieval(TARGET, context=context, k=7, exact=True, exclude_ids=excluded), "retrieve"
+    yield (
+        RetrievalRequest(TARGET, context=context, k=7, exact=True, exclude_ids=excluded),
+        "retrieve",
+    )
     for user in range(0, 50, 10):
         one = {"user_id": Column(users[user : user + 1]), "hour": Column(users[:1])}
-        yield Ranking(TARGET, context=one, candidate_ids=keys), "rank"
-        yield Recommendation(TARGET, context=one, k=10, pool_size=count), "recommend"
+        yield RankingRequest(TARGET, context=one, candidate_ids=keys), "rank"
+        yield RecommendationRequest(TARGET, context=one, k=10, pool_size=count), "recommend"
     for feature, size in (("user_id", 50), ("hour", 24), ("genres", 9)):
-        yield Lookup(TARGET, feature, Column(np.arange(size))), "lookup"
+        yield LookupRequest(TARGET, feature, Column(np.arange(size))), "lookup"
 
 
 def _assert_equal(answer: Any, expected: Any) -> None:

@@ -20,7 +20,7 @@ from export.jobs.bundle_job import prepare
 from export.jobs.preparation import Prepared
 from export.jobs.saved_model_job import prepare_inline
 from export.jobs.warm_up import WarmUpWriter, locate_requests
-from export.recipe.schema import OutputPart, WarmUpPart, read_recipe
+from export.recipe.schema import OutputSection, WarmUpSection, read_recipe
 from export.recipe.settings import ExportSettings
 from service.serving_records.logged_requests import read_prediction_log
 from tests.export.movies_job import MOVIE_IDS, Recipe, changed, export, recipe_of, write_project
@@ -246,7 +246,7 @@ def write(prepared: Prepared, tmp_path: Path) -> Writing:
     """Writes requests for the warm-up, as a job does."""
 
     def write(logs: list[Any], **options: Any) -> int:
-        part = WarmUpPart(requests="requests", **options)
+        part = WarmUpSection(requests="requests", **options)
         job = prepared.job.model_copy(update={"warm_up": part})
         source = write_logs(tmp_path / "requests", logs)
         writer = WarmUpWriter(job, prepared.traced.spec, prepared.entries, ())
@@ -329,11 +329,11 @@ def test_requests_of_the_saved_model_can_be_left_out(project: Path, prepared: Pr
     assert located is not None
     assert located.name == "tf_serving_warmup_requests"
     inline = read_recipe(project).model_copy(
-        update={"output": OutputPart(root="models", tables="inline")}
+        update={"output": OutputSection(root="models", tables="inline")}
     )
     notes = prepare_inline(inline, project.parent, ExportSettings()).notes
     assert any("tf_serving_warmup_requests are not copied" in note for note in notes)
-    part = WarmUpPart(from_saved_model=False)
+    part = WarmUpSection(from_saved_model=False)
     job = prepared.job.model_copy(update={"warm_up": part})
     assert locate_requests(job, project.parent, prepared.checkpoint) is None
     job = prepared.job.model_copy(update={"warm_up": replace_requests(part, "none")})
@@ -341,5 +341,5 @@ def test_requests_of_the_saved_model_can_be_left_out(project: Path, prepared: Pr
         locate_requests(job, project.parent, prepared.checkpoint)
 
 
-def replace_requests(part: WarmUpPart, requests: str) -> WarmUpPart:
+def replace_requests(part: WarmUpSection, requests: str) -> WarmUpSection:
     return part.model_copy(update={"requests": requests})

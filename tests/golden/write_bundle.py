@@ -27,7 +27,7 @@ from bundle.format.manifest import (
     Unknown,
 )
 from bundle.storage.catalog import read_manifest
-from service.engine.calls import Ranking, Retrieval, Target
+from service.engine.calls import RankingRequest, RetrievalRequest, Target
 from tests.bundles.small import write_small_bundle
 from tests.bundles.towers import compiled_towers
 from tests.id_graphs import vocabulary_ids
@@ -95,9 +95,9 @@ def answers(root: Path) -> dict[str, Any]:
             for each in details["calls"]
         }
         sent = {name: column for name, column in CONTEXT.items() if name in calls["retrieve"]}
-        found = running.execute(Retrieval(Target("movies"), k=5, context=sent), "retrieve")
+        found = running.execute(RetrievalRequest(Target("movies"), k=5, context=sent), "retrieve")
         context = {name: column for name, column in CONTEXT.items() if name in calls["rank"]}
-        ranking = Ranking(Target("movies"), context, candidate_ids=found.ids)
+        ranking = RankingRequest(Target("movies"), context, candidate_ids=found.ids)
         ranked = running.execute(ranking)
         stored = {}
         if read_manifest(root / "movies" / "1").contexts:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from export.graphs.loading import tf
-from export.recipe.schema import ExportJob, InputPart
+from export.recipe.schema import ExportJob, InputSection
 
 Build = Callable[[], Any]
 Write = Callable[[Build, ExportJob, Path], None]
@@ -132,7 +132,7 @@ def _batch(job: ExportJob) -> dict[str, Any]:
     return {name: _tensor(part) for name, part in job.inputs.items()}
 
 
-def _tensor(part: InputPart) -> Any:
+def _tensor(part: InputSection) -> Any:
     """Returns a batch of an input: ones, or a word."""
     value = "a" if part.dtype == "string" else 1
     if part.kind == "dense":
@@ -142,7 +142,7 @@ def _tensor(part: InputPart) -> Any:
     return bags if part.kind == "ragged" else bags.to_sparse()
 
 
-def _placeholder(part: InputPart) -> Any:
+def _placeholder(part: InputSection) -> Any:
     v1 = tf.compat.v1
     if part.kind == "dense":
         return v1.placeholder(part.dtype, [None, *part.shape])

@@ -13,7 +13,7 @@ from bundle.format.identifiers import identifier
 from export.graphs.internals import join
 from export.graphs.loading import tf
 from export.graphs.walks import needed
-from export.recipe.schema import InputPart
+from export.recipe.schema import InputSection
 from export.tensorflow_models.graph.origins import sources_of
 
 
@@ -22,7 +22,7 @@ def add_bag_placeholders(
     stops: Iterable[Any],
     inputs: Mapping[str, Any],
     lengths: Mapping[str, Any],
-    parts: Mapping[str, InputPart],
+    parts: Mapping[str, InputSection],
     fed: dict[str, Any],
 ) -> None:
     """Adds a placeholder for every ragged or sparse input whose values the results depend on.

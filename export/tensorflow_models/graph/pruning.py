@@ -21,7 +21,7 @@ from export.graphs.internals import join, set_input
 from export.graphs.loading import tf
 from export.graphs.own_values import find_own_values
 from export.graphs.walks import PYTHON_CODE, Needed, needed, resource
-from export.recipe.schema import InputPart, TowerPart
+from export.recipe.schema import InputSection, TowerSection
 from export.tensorflow_models.frameworks.placeholders import line_of_early
 from export.tensorflow_models.graph.bag_inputs import add_bag_placeholders
 from export.tensorflow_models.graph.origins import sources_of
@@ -53,7 +53,7 @@ class TracedCall:
     inputs: Mapping[str, Any]
     lengths: Mapping[str, Any]
     returned: Returned
-    parts: Mapping[str, InputPart]
+    parts: Mapping[str, InputSection]
     lookups: Sequence[Any]
     bags: dict[str, Any] = field(default_factory=dict)
     features: dict[str, FeatureSpec] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class TracedCall:
 
 def prune(
     name: str,
-    part: TowerPart,
+    part: TowerSection,
     trace: TracedCall,
     layer_tables: Mapping[str, str],
 ) -> TracedTower:
@@ -144,7 +144,7 @@ def _half(found: Needed) -> str:
     return next((name for name in dtypes if name in ("bfloat16", "float16")), "")
 
 
-def _result_name(name: str, part: TowerPart, results: Mapping[str, Any]) -> str:
+def _result_name(name: str, part: TowerSection, results: Mapping[str, Any]) -> str:
     result = part.result or (next(iter(results)) if len(results) == 1 else None)
     if result not in results:
         raise UsageError(

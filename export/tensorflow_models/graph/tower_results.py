@@ -8,7 +8,7 @@ from typing import Any
 
 from export.errors import NotConvertible, UsageError
 from export.graphs.loading import tf
-from export.recipe.schema import TowerPart, name_of_call
+from export.recipe.schema import TowerSection, name_of_call
 from export.tensorflow_models.graph.input_paths import per_example
 
 
@@ -57,7 +57,7 @@ class TowerResults:
     is_query: bool = False
 
 
-def tower_results(name: str, part: TowerPart, returned: Returned) -> TowerResults:
+def tower_results(name: str, part: TowerSection, returned: Returned) -> TowerResults:
     """Returns the outputs of a tower.
 
     Without `outputs` in the recipe, the vector of a query tower is what the retrieval layer of its
@@ -83,7 +83,7 @@ def tower_results(name: str, part: TowerPart, returned: Returned) -> TowerResult
     return results
 
 
-def _chosen(where: str, name: str, part: TowerPart, returned: Returned) -> TowerResults:
+def _chosen(where: str, name: str, part: TowerSection, returned: Returned) -> TowerResults:
     if part.outputs:
         keys = {output: _key(where, name, key, returned) for output, key in part.outputs.items()}
         return TowerResults({output: returned.value[key] for output, key in keys.items()}, keys)

@@ -13,7 +13,7 @@ from typing import Any
 from export.errors import NotConvertible, UsageError
 from export.front_end.specs import Combiner, TableFacts
 from export.graphs.loading import tf
-from export.recipe.schema import InputPart
+from export.recipe.schema import InputSection
 from export.tensorflow_models.frameworks.named_graphs import without_memory
 from export.tensorflow_models.lookups.records import Lookup, table_name
 from export.tensorflow_models.lookups.specified import look_up
@@ -140,7 +140,7 @@ class Activations:
 
 def plan_activations(
     table_of: Mapping[str, PooledTable],
-    inputs: Mapping[str, InputPart],
+    inputs: Mapping[str, InputSection],
     sizes_of: Mapping[str, StatedSizes] = MappingProxyType({}),
 ) -> Activations:
     """Matches specified features with the recipe's inputs.
@@ -176,7 +176,7 @@ def plan_activations(
     return Activations(bags, variables)
 
 
-def _check_ids(name: str, part: InputPart) -> None:
+def _check_ids(name: str, part: InputSection) -> None:
     if part.dtype == "float32":
         raise NotConvertible(
             f"input {name!r} is float32, and the feature specification of that name reads a table "
@@ -189,7 +189,7 @@ def _check_ids(name: str, part: InputPart) -> None:
         )
 
 
-def _positions(name: str, part: InputPart, table: PooledTable, sizes: StatedSizes | None) -> int:
+def _positions(name: str, part: InputSection, table: PooledTable, sizes: StatedSizes | None) -> int:
     """Returns how many activations one example has.
 
     Raises:
@@ -225,7 +225,7 @@ def _batch(positions: int, sizes: StatedSizes | None) -> int | None:
 
 
 def _check_batches(
-    bags: Mapping[str, Bag], inputs: Mapping[str, InputPart], sizes_of: Mapping[str, StatedSizes]
+    bags: Mapping[str, Bag], inputs: Mapping[str, InputSection], sizes_of: Mapping[str, StatedSizes]
 ) -> None:
     """Checks that all features have the same number of examples in a batch."""
     stated = {name: bag.batch for name, bag in bags.items() if bag.batch is not None}
@@ -246,7 +246,7 @@ def _check_batches(
     )
 
 
-def _check_weights(name: str, inputs: Mapping[str, InputPart], bag: Bag) -> None:
+def _check_weights(name: str, inputs: Mapping[str, InputSection], bag: Bag) -> None:
     if bag.weights is None or inputs[bag.weights].kind == inputs[name].kind != "dense":
         return
     if inputs[name].shape:

@@ -20,7 +20,7 @@ from export.graphs.tensors import input_spec
 from export.graphs.walks import PYTHON_CODE
 from export.model_code.definition_modules import explained
 from export.raised_errors import one_line
-from export.recipe.schema import InputPart
+from export.recipe.schema import InputSection
 from export.tensorflow_models.frameworks.named_graphs import NamedGraph
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.graph.origins import Source, sources_of
@@ -117,7 +117,7 @@ def zeros(lookup: Lookup) -> Any:
 
 
 def trace_call(
-    root: Any, call: Call, parts: Mapping[str, InputPart], make_table: MakeTable
+    root: Any, call: Call, parts: Mapping[str, InputSection], make_table: MakeTable
 ) -> TracedCall:
     """Traces one call of the model.
 
@@ -193,7 +193,7 @@ def _output_names(root: Any, call: Call) -> tuple[str, ...]:
     return tuple(getattr(target, "output_names", None) or ())
 
 
-def with_booleans(values: Mapping[str, Any], parts: Mapping[str, InputPart]) -> dict[str, Any]:
+def with_booleans(values: Mapping[str, Any], parts: Mapping[str, InputSection]) -> dict[str, Any]:
     """Returns the values of inputs as a call takes them: numbers that stand for a bool as one."""
     return {
         name: tf.cast(value, tf.bool) if parts[name].dtype == "bool" else value
@@ -302,7 +302,7 @@ class _Recorder:
 
 
 def _with_row_lengths(
-    inputs: Mapping[str, Any], parts: Mapping[str, InputPart], lengths: dict[str, Any]
+    inputs: Mapping[str, Any], parts: Mapping[str, InputSection], lengths: dict[str, Any]
 ) -> dict[str, Any]:
     """Rebuilds ragged and sparse inputs from their values and row lengths.
 
@@ -358,7 +358,7 @@ def _python_code_cure(graph: Any) -> str:
     return ""
 
 
-def _cure(problem: Exception, call: Call, parts: Mapping[str, InputPart]) -> str:
+def _cure(problem: Exception, call: Call, parts: Mapping[str, InputSection]) -> str:
     """Returns what to change, as far as the message shows.
 
     Args:

@@ -16,7 +16,7 @@ from export.front_end.manifest_features import unknown_of
 from export.front_end.specs import FeatureSpec
 from export.graphs.internals import join
 from export.graphs.walks import needed
-from export.recipe.schema import ExportJob, FeaturePart
+from export.recipe.schema import ExportJob, FeatureSection
 from export.tensorflow_models.graph.pruning import TracedCall
 from export.tensorflow_models.lookups.records import Lookup
 from export.tensorflow_models.model.looked_up_numbers import (
@@ -57,7 +57,7 @@ def replace_stated_rows(
         what to state.
     """
     for name, tensor in call.inputs.items():
-        part = job.features.get(name, FeaturePart())
+        part = job.features.get(name, FeatureSection())
         readers = [each for each in features if each.reads == (name,) and _is_stated(each, part)]
         line = _line_of_reader(tensor, call, results) if readers else None
         if line is None:
@@ -71,7 +71,7 @@ def replace_stated_rows(
         yield resolved, resolved.feature
 
 
-def _is_stated(spec: FeatureSpec, part: FeaturePart) -> bool:
+def _is_stated(spec: FeatureSpec, part: FeatureSection) -> bool:
     """Returns whether the rows that a feature reads are not the ids that callers send."""
     if spec.rule is not None or spec.entry.place is not None:
         return False
@@ -99,7 +99,7 @@ def _row_count(
     name: str,
     readers: Sequence[FeatureSpec],
     rows: Mapping[str, int],
-    part: FeaturePart,
+    part: FeatureSection,
     line: str,
 ) -> int:
     """Returns how many rows the ids of an input may have, whose numbers a tower reads."""

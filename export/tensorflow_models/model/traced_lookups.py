@@ -21,7 +21,7 @@ from export.errors import NotConvertible, UsageError
 from export.front_end.specs import FeatureSpec, Keys
 from export.graphs.loading import tf
 from export.id_graphs.limits import limits_of
-from export.recipe.schema import InputPart
+from export.recipe.schema import InputSection
 from export.tensorflow_models.graph.input_paths import CallGraph, Values
 from export.tensorflow_models.graph.origins import Source, sources_of
 from export.tensorflow_models.graph.pruning import TracedCall
@@ -59,7 +59,7 @@ def resolve_lookups(call: TracedCall, lookups: Iterable[Lookup]) -> list[Lookup]
     ]
 
 
-def _resolve(lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph) -> list[Lookup]:
+def _resolve(lookup: Lookup, parts: Mapping[str, InputSection], call: CallGraph) -> list[Lookup]:
     """Resolves a lookup; one whose ids are several values of wide inputs becomes a
     lookup of each.
     """
@@ -89,7 +89,7 @@ def _resolve_per_id(
     lookup: Lookup,
     known: list[ResolvedIds],
     why: NoRule | None,
-    parts: Mapping[str, InputPart],
+    parts: Mapping[str, InputSection],
     call: CallGraph,
 ) -> list[Lookup]:
     """Resolves a lookup with a row per id: as one feature if the ids are one input, else as one for
@@ -136,13 +136,13 @@ def _one_row_per_id(lookup: Lookup) -> bool:
     return lookup.encoding == "dense" and lookup.kind != "bag" and len(lookup.ids) == 1
 
 
-def _ids_per_example(found: ResolvedIds, parts: Mapping[str, InputPart]) -> int:
+def _ids_per_example(found: ResolvedIds, parts: Mapping[str, InputSection]) -> int:
     """Returns how many ids an example has in a source."""
     return math.prod(parts[found.source.name].shape) if found.source.place is None else 1
 
 
 def _columns(
-    lookup: Lookup, size: int, parts: Mapping[str, InputPart], call: CallGraph
+    lookup: Lookup, size: int, parts: Mapping[str, InputSection], call: CallGraph
 ) -> list[ResolvedIds] | NoRule:
     """Returns the source and rule of each id of an example, or why one has none."""
     ids = lookup.ids[0]
@@ -160,7 +160,7 @@ def _columns(
 
 
 def _resolved(
-    lookup: Lookup, parts: Mapping[str, InputPart], call: CallGraph, known: list[ResolvedIds]
+    lookup: Lookup, parts: Mapping[str, InputSection], call: CallGraph, known: list[ResolvedIds]
 ) -> Lookup:
     names = tuple(each.source.name for each in known)
     first = known[0]
@@ -329,7 +329,7 @@ def _computed_weights(lookup: Lookup, call: CallGraph) -> NoRule | None:
 
 
 def _weights(
-    lookup: Lookup, name: str, parts: Mapping[str, InputPart], call: CallGraph
+    lookup: Lookup, name: str, parts: Mapping[str, InputSection], call: CallGraph
 ) -> str | None:
     if lookup.weights is None:
         return None

@@ -20,15 +20,15 @@ from bundle.features.columns import Column
 from service.engine import lookup
 from service.engine.calls import (
     Condition,
-    Embedding,
+    EmbeddingRequest,
     Filter,
     IdLists,
     Ids,
-    Lookup,
+    LookupRequest,
     Offsets,
-    Ranking,
-    Recommendation,
-    Retrieval,
+    RankingRequest,
+    RecommendationRequest,
+    RetrievalRequest,
     Selecting,
     Source,
 )
@@ -52,12 +52,12 @@ def _options_of(cls: type, *apart: str) -> Callable[[Any], Hashable]:
 _SELECTION = ("filter", "crowding", "exclude_ids", "negative_ids", "context_ids")
 _QUERIES = ("context", "vectors", "ids", "query_offsets", "not_found")
 _CANDIDATES = ("context", "context_ids", "candidate_ids", "candidate_features", "offsets")
-_RETRIEVAL_OPTIONS = _options_of(Retrieval, *_QUERIES, *_SELECTION)
-_RECOMMENDATION_OPTIONS = _options_of(Recommendation, "context", "sources", *_SELECTION)
+_RETRIEVAL_OPTIONS = _options_of(RetrievalRequest, *_QUERIES, *_SELECTION)
+_RECOMMENDATION_OPTIONS = _options_of(RecommendationRequest, "context", "sources", *_SELECTION)
 _SOURCE_OPTIONS = _options_of(Source, "ids")
-_RANKING_OPTIONS = _options_of(Ranking, *_CANDIDATES)
-_EMBEDDING_OPTIONS = _options_of(Embedding, "features")
-_LOOKUP_OPTIONS = _options_of(Lookup, "ids")
+_RANKING_OPTIONS = _options_of(RankingRequest, *_CANDIDATES)
+_EMBEDDING_OPTIONS = _options_of(EmbeddingRequest, "features")
+_LOOKUP_OPTIONS = _options_of(LookupRequest, "ids")
 
 
 class NotAlike(Exception):
@@ -80,7 +80,7 @@ def batch_key(request: Any, version: ModelVersion) -> Hashable | None:
         return None
 
 
-def query_count(request: Retrieval, version: ModelVersion) -> int:
+def query_count(request: RetrievalRequest, version: ModelVersion) -> int:
     """Returns the number of queries of a retrieval.
 
     Raises:
@@ -108,7 +108,7 @@ def example_count(columns: Mapping[str, Column], ids: Ids | None, version: Model
     return lookup.count_examples(version.manifest, columns)
 
 
-def candidate_count(request: Ranking, version: ModelVersion) -> int:
+def candidate_count(request: RankingRequest, version: ModelVersion) -> int:
     """Returns the number of candidates of a ranking.
 
     Raises:
@@ -117,14 +117,14 @@ def candidate_count(request: Ranking, version: ModelVersion) -> int:
     return example_count(request.candidate_features, request.candidate_ids, version)
 
 
-def context_count(request: Ranking) -> int:
+def context_count(request: RankingRequest) -> int:
     """Returns the number of contexts of a ranking."""
     if request.offsets is None:
         return 1
     return request.offsets.size - 1
 
 
-def _retrieval_key(request: Retrieval, version: ModelVersion) -> Hashable:
+def _retrieval_key(request: RetrievalRequest, version: ModelVersion) -> Hashable:
     n = query_count(request, version)
     if n < 1:
         raise NotAlike
@@ -138,7 +138,7 @@ def _retrieval_key(request: Retrieval, version: ModelVersion) -> Hashable:
     return "retrieve", form, _RETRIEVAL_OPTIONS(request), _selection_key(request, n)
 
 
-def _recommendation_key(request: Recommendation, version: ModelVersion) -> Hashable:
+def _recommendation_key(request: RecommendationRequest, version: ModelVersion) -> Hashable:
     n = example_count(request.context, request.context_ids, version)
     if n < 1:
         raise NotAlike
@@ -172,7 +172,7 @@ def _selection_key(request: Selecting, n: int) -> Hashable:
     )
 
 
-def _ranking_key(request: Ranking, version: ModelVersion) -> Hashable:
+def _ranking_key(request: RankingRequest, version: ModelVersion) -> Hashable:
     n = context_count(request)
     m = candidate_count(request, version)
     if n < 1 or m < 1:
@@ -189,14 +189,14 @@ def _ranking_key(request: Ranking, version: ModelVersion) -> Hashable:
     )
 
 
-def _embedding_key(request: Embedding, version: ModelVersion) -> Hashable:
+def _embedding_key(request: EmbeddingRequest, version: ModelVersion) -> Hashable:
     n = example_count(request.features, None, version)
     if n < 1:
         raise NotAlike
     return "embed", _EMBEDDING_OPTIONS(request), _columns_key(request.features, n)
 
 
-def _lookup_key(request: Lookup, version: ModelVersion) -> Hashable:  # noqa: ARG001 - as all
+def _lookup_key(request: LookupRequest, version: ModelVersion) -> Hashable:  # noqa: ARG001 - as all
     values, offsets, weights = request.ids
     if offsets is not None or weights is not None or values.ndim != 1:
         raise NotAlike
@@ -204,11 +204,11 @@ def _lookup_key(request: Lookup, version: ModelVersion) -> Hashable:  # noqa: AR
 
 
 _KEYS: Mapping[type, Callable[[Any, ModelVersion], Hashable]] = {
-    Retrieval: _retrieval_key,
-    Ranking: _ranking_key,
-    Recommendation: _recommendation_key,
-    Embedding: _embedding_key,
-    Lookup: _lookup_key,
+    RetrievalRequest: _retrieval_key,
+    RankingRequest: _ranking_key,
+    RecommendationRequest: _recommendation_key,
+    EmbeddingRequest: _embedding_key,
+    LookupRequest: _lookup_key,
 }
 
 
@@ -244,7 +244,7 @@ def _ids_key(ids: Ids | None, n: int) -> Hashable:
     return ids.dtype.char
 
 
-def _vectors_key(request: Retrieval, version: ModelVersion, n: int) -> Hashable:
+def _vectors_key(request: RetrievalRequest, version: ModelVersion, n: int) -> Hashable:
     vectors = request.vectors
     assert vectors is not None  # noqa: S101 - the caller has looked
     dim = _dim(request, version)
@@ -303,7 +303,7 @@ def _tokens_key(tokens: Ids | None) -> Hashable:
     return tokens.dtype.char, tokens.tobytes()
 
 
-def _dim(request: Retrieval, version: ModelVersion) -> int:
+def _dim(request: RetrievalRequest, version: ModelVersion) -> int:
     """Returns the dim of the vectors of the index that a retrieval names."""
     index = version.indexes.get(request.index)
     if index is None and not request.index and len(version.indexes) == 1:

@@ -15,14 +15,14 @@ from bundle.features.columns import Column
 from bundle.tables.offsets import lengths_of, offsets_of
 from service.engine.calls import (
     Columns,
-    Embedding,
+    EmbeddingRequest,
     IdLists,
     Ids,
-    Lookup,
+    LookupRequest,
     Offsets,
-    Ranking,
-    Recommendation,
-    Retrieval,
+    RankingRequest,
+    RecommendationRequest,
+    RetrievalRequest,
     Selecting,
     Source,
 )
@@ -59,7 +59,7 @@ def merge(requests: Sequence[Any], version: ModelVersion) -> Merged:
     return _MERGES[type(requests[0])](requests, version)
 
 
-def _merged_retrievals(requests: Sequence[Retrieval], version: ModelVersion) -> Merged:
+def _merged_retrievals(requests: Sequence[RetrievalRequest], version: ModelVersion) -> Merged:
     counts = [query_count(request, version) for request in requests]
     first = requests[0]
     changes: dict[str, Any] = {}
@@ -80,7 +80,9 @@ def _merged_retrievals(requests: Sequence[Retrieval], version: ModelVersion) -> 
     return Merged(replace(first, **changes), offsets_of(counts))
 
 
-def _merged_recommendations(requests: Sequence[Recommendation], version: ModelVersion) -> Merged:
+def _merged_recommendations(
+    requests: Sequence[RecommendationRequest], version: ModelVersion
+) -> Merged:
     counts = [example_count(request.context, request.context_ids, version) for request in requests]
     contexts = [request.context for request in requests]
     if requests[0].context_ids is None:
@@ -113,7 +115,7 @@ def _merged_selections(requests: Sequence[Selecting]) -> dict[str, Any]:
     return changes
 
 
-def _merged_rankings(requests: Sequence[Ranking], version: ModelVersion) -> Merged:
+def _merged_rankings(requests: Sequence[RankingRequest], version: ModelVersion) -> Merged:
     counts = [context_count(request) for request in requests]
     candidate_counts = [candidate_count(request, version) for request in requests]
     offsets = []
@@ -138,14 +140,14 @@ def _merged_rankings(requests: Sequence[Ranking], version: ModelVersion) -> Merg
     return Merged(merged, offsets_of(counts))
 
 
-def _merged_embeddings(requests: Sequence[Embedding], version: ModelVersion) -> Merged:
+def _merged_embeddings(requests: Sequence[EmbeddingRequest], version: ModelVersion) -> Merged:
     counts = [example_count(request.features, None, version) for request in requests]
     features = _counted_columns([request.features for request in requests], sum(counts))
     return Merged(replace(requests[0], features=features), offsets_of(counts))
 
 
 def _merged_lookups(
-    requests: Sequence[Lookup],
+    requests: Sequence[LookupRequest],
     version: ModelVersion,  # noqa: ARG001 - as all
 ) -> Merged:
     values = [request.ids.values for request in requests]
@@ -154,11 +156,11 @@ def _merged_lookups(
 
 
 _MERGES: Mapping[type, Callable[[Any, ModelVersion], Merged]] = {
-    Retrieval: _merged_retrievals,
-    Ranking: _merged_rankings,
-    Recommendation: _merged_recommendations,
-    Embedding: _merged_embeddings,
-    Lookup: _merged_lookups,
+    RetrievalRequest: _merged_retrievals,
+    RankingRequest: _merged_rankings,
+    RecommendationRequest: _merged_recommendations,
+    EmbeddingRequest: _merged_embeddings,
+    LookupRequest: _merged_lookups,
 }
 
 

@@ -9,7 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from service.engine.calls import Embedded, IdLists, LookedUp, Offsets, Ranked, Retrieved
+from service.engine.calls import (
+    EmbeddingResult,
+    IdLists,
+    LookupResult,
+    Offsets,
+    RankingResult,
+    RetrievalResult,
+)
 
 
 def split(answer: Any, ends: Offsets) -> list[Any]:
@@ -29,7 +36,7 @@ def split(answer: Any, ends: Offsets) -> list[Any]:
     return [part_of(answer, first, end) for first, end in pairwise(ends.tolist())]
 
 
-def _retrieved_part(answer: Retrieved, first: int, end: int) -> Retrieved:
+def _retrieved_part(answer: RetrievalResult, first: int, end: int) -> RetrievalResult:
     """Returns what was retrieved for the queries from `first` to `end`."""
     offsets = answer.offsets[first : end + 1]
     begin = offsets[0]
@@ -54,10 +61,10 @@ def _retrieved_part(answer: Retrieved, first: int, end: int) -> Retrieved:
         "not_found": _lists_part(answer.not_found, first, end),
     }
     # `replace` takes three times as many calls.
-    return Retrieved(**{**vars(answer), **part})
+    return RetrievalResult(**{**vars(answer), **part})
 
 
-def _ranked_part(answer: Ranked, first: int, end: int) -> Ranked:
+def _ranked_part(answer: RankingResult, first: int, end: int) -> RankingResult:
     """Returns what was ranked for the contexts from `first` to `end`."""
     offsets = answer.offsets[first : end + 1]
     candidates = slice(offsets[0], offsets[-1])
@@ -75,11 +82,11 @@ def _ranked_part(answer: Ranked, first: int, end: int) -> Ranked:
     )
 
 
-def _embedded_part(answer: Embedded, first: int, end: int) -> Embedded:
+def _embedded_part(answer: EmbeddingResult, first: int, end: int) -> EmbeddingResult:
     return replace(answer, vectors=answer.vectors[first:end])
 
 
-def _looked_up_part(answer: LookedUp, first: int, end: int) -> LookedUp:
+def _looked_up_part(answer: LookupResult, first: int, end: int) -> LookupResult:
     """Returns what was looked up for the ids from `first` to `end`."""
     not_found = answer.not_found
     if not_found is not None:
@@ -102,13 +109,13 @@ def _lists_part(lists: IdLists | None, first: int, end: int) -> IdLists | None:
     return IdLists(lists.ids[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
-def _list_count(answer: Retrieved | Ranked) -> int:
+def _list_count(answer: RetrievalResult | RankingResult) -> int:
     return answer.offsets.size - 1
 
 
 _PARTS: Mapping[type, tuple[Callable[[Any], int], Callable[[Any, int, int], Any]]] = {
-    Retrieved: (_list_count, _retrieved_part),
-    Ranked: (_list_count, _ranked_part),
-    Embedded: (lambda answer: len(answer.vectors), _embedded_part),
-    LookedUp: (lambda answer: len(answer.vectors), _looked_up_part),
+    RetrievalResult: (_list_count, _retrieved_part),
+    RankingResult: (_list_count, _ranked_part),
+    EmbeddingResult: (lambda answer: len(answer.vectors), _embedded_part),
+    LookupResult: (lambda answer: len(answer.vectors), _looked_up_part),
 }

@@ -27,8 +27,8 @@ from service.engine.calls import (
     Ids,
     NotFoundRule,
     Offsets,
-    Ranked,
-    Ranking,
+    RankingRequest,
+    RankingResult,
     check_offsets,
 )
 from service.engine.execution import Execution
@@ -128,8 +128,11 @@ class _Plan:
 
 
 async def rank(
-    model_version: ModelVersion, request: Ranking, settings: ServiceSettings, execution: Execution
-) -> Ranked:
+    model_version: ModelVersion,
+    request: RankingRequest,
+    settings: ServiceSettings,
+    execution: Execution,
+) -> RankingResult:
     """Scores the candidates of each context and returns them, or the k best, best first.
 
     Raises:
@@ -302,7 +305,7 @@ def best(scores: Scores, offsets: Offsets, k: int) -> tuple[NDArray[np.int64], O
     return order[rank_in_context < k], offsets_of(np.minimum(counts, k))
 
 
-def _plan(model_version: ModelVersion, request: Ranking, settings: ServiceSettings) -> _Plan:
+def _plan(model_version: ModelVersion, request: RankingRequest, settings: ServiceSettings) -> _Plan:
     """Validates the names and limits of a request."""
     name, tower = choose_ranking_tower(model_version, request.tower)
     where = f"tower {name!r}"
@@ -321,7 +324,7 @@ def _plan(model_version: ModelVersion, request: Ranking, settings: ServiceSettin
 
 
 def _check_response(
-    request: Ranking,
+    request: RankingRequest,
     plan: _Plan,
     offsets: Offsets,
     scorable: NDArray[np.int64],
@@ -349,7 +352,7 @@ def _check_response(
 
 def _candidates(
     model_version: ModelVersion,
-    request: Ranking,
+    request: RankingRequest,
     plan: TowerPlan,
     settings: ServiceSettings,
     execution: Execution,
@@ -391,7 +394,7 @@ def _select(
     scores: Scores,
     heads: Mapping[str, Scores],
     k: int,
-) -> Ranked:
+) -> RankingResult:
     """Returns the k best candidates of each context, or all of them in the order sent.
 
     Args:
@@ -410,7 +413,7 @@ def _select(
         heads = {head: values[positions] for head, values in heads.items()}
 
     first_of_context = offsets[:-1].repeat(lengths_of(kept_offsets))
-    return Ranked(
+    return RankingResult(
         model=model_version.model,
         version=model_version.version,
         ids=ids,

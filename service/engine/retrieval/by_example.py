@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from bundle.tables.offsets import lengths_of, offsets_of
 from service.engine import lookup
-from service.engine.calls import Explanation, IdLists, Ids, NotFoundRule, Offsets, Retrieval
+from service.engine.calls import Explanation, IdLists, Ids, NotFoundRule, Offsets, RetrievalRequest
 from service.engine.retrieval.search import Found, Queries
 from service.versions.version import LoadedStore
 
@@ -44,7 +44,7 @@ class Examples(NamedTuple):
         return np.split(self.positions, offsets[1:-1])
 
 
-def examples_of(request: Retrieval, ids: Ids, corpus: LoadedStore) -> Examples:
+def examples_of(request: RetrievalRequest, ids: Ids, corpus: LoadedStore) -> Examples:
     """Returns the candidates that the queries of a request are.
 
     Args:

@@ -27,7 +27,7 @@ from bundle.tables.offsets import lengths_of, offsets_of
 from runtime.exact import normalised, scores_of_rows
 from service.config import ServiceSettings
 from service.engine import towers
-from service.engine.calls import Columns, Explanation, Recommendation, Vectors
+from service.engine.calls import Columns, Explanation, RecommendationRequest, Vectors
 from service.engine.execution import Execution
 from service.engine.limits import check_finite
 from service.engine.pace import MARGIN, Pace
@@ -117,7 +117,7 @@ class Retriever:
 
     model_version: ModelVersion
     sources: Sources
-    request: Recommendation
+    request: RecommendationRequest
     features: Columns
     contexts: int
     k: int

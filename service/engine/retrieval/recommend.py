@@ -27,8 +27,8 @@ from service.engine.calls import (
     Columns,
     Explanation,
     Offsets,
-    Recommendation,
-    Retrieved,
+    RecommendationRequest,
+    RetrievalResult,
 )
 from service.engine.execution import Execution
 from service.engine.limits import check_k
@@ -47,10 +47,10 @@ from service.versions.version import LoadedStore, ModelVersion, TowerPlan
 
 async def recommend(
     model_version: ModelVersion,
-    request: Recommendation,
+    request: RecommendationRequest,
     settings: ServiceSettings,
     execution: Execution,
-) -> Retrieved:
+) -> RetrievalResult:
     """Answers a Recommendation with one model version.
 
     Raises:
@@ -137,13 +137,13 @@ def _answer(
     model_version: ModelVersion,
     planned: Sources,
     staged: Staged,
-    request: Recommendation,
+    request: RecommendationRequest,
     chosen: NDArray[np.int64],
     offsets: Offsets,
     scores: Scores,
     k: int,
     reasons: Sequence[str],
-) -> Retrieved:
+) -> RetrievalResult:
     """Returns the recommendations as clients see them.
 
     Args:
@@ -179,7 +179,7 @@ def _answer(
 
 
 def _explained(
-    staged: Staged, offsets: Offsets, request: Recommendation, k: int
+    staged: Staged, offsets: Offsets, request: RecommendationRequest, k: int
 ) -> tuple[Explanation, ...]:
     """Returns how the first index was searched, and why contexts have fewer than k
     recommendations.
@@ -204,7 +204,7 @@ def _explained(
 async def _pass_stage(
     stage: Stage,
     chooser: _Ranker,
-    request: Recommendation,
+    request: RecommendationRequest,
     pool: Pool,
     k: int,
     execution: Execution,
@@ -266,7 +266,7 @@ async def _pass_stage(
 
 async def _required(
     corpus: LoadedStore,
-    request: Recommendation,
+    request: RecommendationRequest,
     pool: Pool,
     scored: tuple[NDArray[np.int64], Scores],
     k: int,
@@ -298,7 +298,9 @@ async def _required(
     return required
 
 
-def _explain_stage(answer: Retrieved, stage: Stage | None, staged: Staged, k: int) -> Retrieved:
+def _explain_stage(
+    answer: RetrievalResult, stage: Stage | None, staged: Staged, k: int
+) -> RetrievalResult:
     """Returns a response that says what the stage dropped where contexts have fewer than k
     recommendations.
     """
@@ -344,7 +346,7 @@ class _Steps:
 
 
 def _plan_steps(
-    ranker: _Ranker, request: Recommendation, staged: Staged, k: int, execution: Execution
+    ranker: _Ranker, request: RecommendationRequest, staged: Staged, k: int, execution: Execution
 ) -> _Steps:
     pool = staged.pool
     if request.diversity and not pool.has_vectors:

@@ -23,8 +23,8 @@ from service.engine.calls import (
     IdLists,
     Ids,
     Offsets,
-    Retrieval,
-    Retrieved,
+    RetrievalRequest,
+    RetrievalResult,
     Selecting,
     Vectors,
     check_offsets,
@@ -67,8 +67,11 @@ _NEGATIVE_WEIGHT = 0.5
 
 
 async def retrieve(
-    model_version: ModelVersion, request: Retrieval, settings: ServiceSettings, execution: Execution
-) -> Retrieved:
+    model_version: ModelVersion,
+    request: RetrievalRequest,
+    settings: ServiceSettings,
+    execution: Execution,
+) -> RetrievalResult:
     """Answers a Retrieval with one model version.
 
     Raises:
@@ -110,7 +113,7 @@ async def retrieve(
 async def _neighbors(
     index: ServedIndex,
     queries: Queries,
-    request: Retrieval,
+    request: RetrievalRequest,
     formula: Formula | None,
     k: int,
     settings: ServiceSettings,
@@ -132,7 +135,7 @@ async def _neighbors(
 async def _neighbors_of_existing(
     index: ServedIndex,
     queries: Queries,
-    request: Retrieval,
+    request: RetrievalRequest,
     formula: Formula | None,
     k: int,
     settings: ServiceSettings,
@@ -176,7 +179,7 @@ async def pool(
 async def _find(
     index: ServedIndex, queries: Queries, request: Selecting, count: int, execution: Execution
 ) -> Found:
-    exact = isinstance(request, Retrieval) and request.exact
+    exact = isinstance(request, RetrievalRequest) and request.exact
     options = SearchOptions(count, exact, request.recall, request.explain, request.filter)
     if index.here is None:
         return await sharded_search.nearest(index, queries, options, execution)
@@ -348,13 +351,13 @@ def answer(
     request: Selecting,
     k: int,
     searched_share: float = 1.0,
-) -> Retrieved:
+) -> RetrievalResult:
     """Returns candidates as clients see them: ids, scores and attributes."""
     positions, scores, offsets, _ = found
     attributes: dict[str, list[Any]] = {}
     if request.attributes:
         attributes = corpus.store.attributes(positions, list(request.attributes))
-    return Retrieved(
+    return RetrievalResult(
         model_version.model,
         model_version.version,
         corpus.store.ids(positions),
@@ -419,7 +422,7 @@ def _further(positions: Positions, denied: Positions) -> Positions:
     return ascending[~filters.is_among(ascending, denied)]
 
 
-def _count_queries(request: Retrieval, offsets: Offsets | None, vectors: int) -> int:
+def _count_queries(request: RetrievalRequest, offsets: Offsets | None, vectors: int) -> int:
     """Returns how many queries the vectors, or ids, are of."""
     if offsets is None:
         return vectors
@@ -442,7 +445,7 @@ def _count_queries(request: Retrieval, offsets: Offsets | None, vectors: int) ->
 async def _queries(
     model_version: ModelVersion,
     index: ServedIndex,
-    request: Retrieval,
+    request: RetrievalRequest,
     k: int,
     settings: ServiceSettings,
     execution: Execution,

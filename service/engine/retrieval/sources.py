@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from service.config import ServiceSettings
-from service.engine.calls import Recommendation, Source
+from service.engine.calls import RecommendationRequest, Source
 from service.engine.execution import Execution
 from service.engine.limits import at_most
 from service.engine.names import SHOWN_CHARS, choose_index, choose_list
@@ -86,7 +86,7 @@ class Sources:
 
     def check_count(
         self,
-        request: Recommendation,
+        request: RecommendationRequest,
         contexts: int,
         settings: ServiceSettings,
         execution: Execution,
@@ -117,7 +117,7 @@ class Sources:
         at_most(settings, "max_candidates", count, "sources")
 
 
-def plan(model_version: ModelVersion, request: Recommendation, k: int) -> Sources:
+def plan(model_version: ModelVersion, request: RecommendationRequest, k: int) -> Sources:
     """Returns the sources of a request.
 
     Args:
@@ -150,7 +150,7 @@ def plan(model_version: ModelVersion, request: Recommendation, k: int) -> Source
     return Sources(corpus, first_index, planned, tuple(names))
 
 
-def _check_together(request: Recommendation, k: int) -> None:
+def _check_together(request: RecommendationRequest, k: int) -> None:
     """Checks what a request says of all its sources."""
     if request.index:
         value = repr(request.index[:SHOWN_CHARS])
@@ -195,7 +195,7 @@ def _planned(model_version: ModelVersion, number: int, entry: Source) -> Planned
     return PlannedSource(number, entry.name or "ids", entry)
 
 
-def _check_without_index(request: Recommendation) -> None:
+def _check_without_index(request: RecommendationRequest) -> None:
     for option, reason in _NEEDS_INDEX.items():
         if getattr(request, option):
             message = f"{option} was sent, and no source is an index: {reason}"

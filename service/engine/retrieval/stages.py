@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.tables.offsets import lengths_of, offsets_of
-from service.engine.calls import Recommendation
+from service.engine.calls import RecommendationRequest
 from service.engine.ranking import formulas
 from service.engine.ranking.formulas import Ordering, Scores
 from service.engine.retrieval.pool import Pool
@@ -85,7 +85,7 @@ class Staged(NamedTuple):
 
 
 def choose(
-    model_version: ModelVersion, request: Recommendation, tower: str, k: int
+    model_version: ModelVersion, request: RecommendationRequest, tower: str, k: int
 ) -> Stage | None:
     """Returns the stage of a request; None: it has none.
 
@@ -118,7 +118,7 @@ def choose(
     return Stage(order, cheaper.plan(frozenset(order.outputs)), keep)
 
 
-def _check_keep(request: Recommendation, keep: int, k: int) -> None:
+def _check_keep(request: RecommendationRequest, keep: int, k: int) -> None:
     """Checks that a stage keeps what a list, or a page, returns."""
     wanted = k + (request.offset or 0)
     if keep >= wanted:

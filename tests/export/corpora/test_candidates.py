@@ -16,12 +16,12 @@ from export.corpora.candidates import write_vectors
 from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
 from export.errors import DestinationError, NotConvertible
-from export.recipe.schema import CorpusPart
+from export.recipe.schema import CorpusSection
 from tests.export.corpora.written import write
 from tests.runtime.tower_files import write_tower_files
 
 ROWS = 900
-PART = CorpusPart(
+PART = CorpusSection(
     file="movies.csv", id="id", features={"movie": "id", "year": "year"}, attributes=("year",)
 )
 
@@ -150,7 +150,7 @@ def test_write_vectors_feature_that_the_corpus_lacks_takes_its_default(
     towers: Path, tmp_path: Path
 ) -> None:
     source = _stage(tmp_path, towers, ["3,1", "4,1"])
-    part = CorpusPart(file="movies.csv", id="id", features={"movie": "id"})
+    part = CorpusSection(file="movies.csv", id="id", features={"movie": "id"})
     with_default = _features(year_default=1.0)
     without = _features()
     corpus = write(tmp_path, part, with_default, source.parent)

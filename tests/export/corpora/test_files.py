@@ -14,7 +14,7 @@ from bundle.format.manifest import DenseFeature, EmbeddedFeature, Feature
 from export.corpora import files as corpus_files
 from export.corpora.files import locate_corpus, read_rows
 from export.errors import UsageError
-from export.recipe.schema import CorpusPart
+from export.recipe.schema import CorpusSection
 from tests.export.corpora.example_files import write_examples
 from tests.export.corpora.written import held
 from tests.id_graphs import hash_ids
@@ -50,8 +50,8 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def _part(**changes: Any) -> CorpusPart:
-    return CorpusPart(
+def _part(**changes: Any) -> CorpusSection:
+    return CorpusSection(
         **({"file": "parts", "id": "id", "features": COLUMNS, "attributes": ATTRIBUTES} | changes)
     )
 

@@ -16,7 +16,7 @@ from bundle.format.manifest import AttributeIndex, Corpus
 from export.corpora.indexes import build_index, choose, has_codes, index_steps
 from export.corpora.recall import note_of_cold_users, recall_of_cold_users, recall_of_tables
 from export.errors import DestinationError, NotConvertible, UsageError, VerificationFailed
-from export.recipe.schema import IndexPart
+from export.recipe.schema import IndexSection
 from runtime.exact import ExactIndex
 from runtime.partitions import load_index
 from runtime.scann import ScannIndex
@@ -32,13 +32,13 @@ def _clustered(size: int, dim: int, clusters: int, seed: int) -> Vectors:
     return result
 
 
-def _part(**changes: Any) -> IndexPart:
+def _part(**changes: Any) -> IndexSection:
     recall = {
         name: changes.pop(name)
         for name in ("k", "value", "queries", "of_tables", "of_cold_users")
         if name in changes
     }
-    return IndexPart(
+    return IndexSection(
         corpus="movies", query_tower="query", candidate_tower="candidate", recall=recall, **changes
     )
 

@@ -24,7 +24,7 @@ from export.corpora.lists import (
 )
 from export.corpora.reading import CorpusReader
 from export.errors import ExportError
-from export.recipe.schema import ListPart
+from export.recipe.schema import ListSection
 from tests.bundles.stores import write_corpus
 
 IDS = np.array([10, 20, 30, 40])
@@ -39,7 +39,7 @@ def written(
     """Writes a list from the rows of a CSV file."""
     corpus = write_corpus(directory, "movies", ids, {}, {}, ())
     (directory / "popular.csv").write_text(rows)
-    entry = ListPart.model_validate(part)
+    entry = ListSection.model_validate(part)
     columns = columns_of(entry)
     files = locate_corpus(directory, "popular", columns, "lists")
     reader = CorpusReader(files, "lists.popular", columns, {})
@@ -134,7 +134,7 @@ def test_segment_is_an_id_of_contexts(by: str, message: str) -> None:
         "movie": EmbeddedFeature(kind="single", table="movies", role="candidate"),
         "hour": DenseFeature(kind="dense", role="context"),
     }
-    part = ListPart.model_validate(BY_COUNTRY)
+    part = ListSection.model_validate(BY_COUNTRY)
     check_segment_input("popular", part, features)
     with pytest.raises(ExportError) as problem:
         check_segment_input("popular", part.model_copy(update={"by": by}), features)
@@ -143,7 +143,7 @@ def test_segment_is_an_id_of_contexts(by: str, message: str) -> None:
 
 def test_segment_without_its_input_is_rejected() -> None:
     with pytest.raises(ValueError, match="'segment' and 'by' belong together"):
-        ListPart.model_validate({**PART, "segment": "country"})
+        ListSection.model_validate({**PART, "segment": "country"})
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from bundle.format.manifest import (
 from export.corpora import files
 from export.corpora.candidates import notes_of_lengths
 from export.errors import NotConvertible, UsageError
-from export.recipe.schema import CorpusPart
+from export.recipe.schema import CorpusSection
 from tests.bundles.tfrecords import masked, record
 from tests.export.corpora.example_files import write_examples
 from tests.export.corpora.written import held, write
@@ -79,7 +79,7 @@ Written = dict[str, Any]
 
 
 def _read(tmp_path: Path, **part: Any) -> Written:
-    return held(tmp_path, CorpusPart(**({"id": "id"} | part)), FEATURES, "movies")
+    return held(tmp_path, CorpusSection(**({"id": "id"} | part)), FEATURES, "movies")
 
 
 def _read_text(tmp_path: Path, text: str, **part: Any) -> Written:
@@ -451,7 +451,7 @@ def test_corpus_attribute_has_the_narrowest_type_that_holds_all_of_its_text(
 
 
 def test_corpus_file_that_is_gone_is_told(tmp_path: Path) -> None:
-    part = CorpusPart(file="movies.csv", id="id")
+    part = CorpusSection(file="movies.csv", id="id")
     for kind in ("csv", "parquet", "tfrecord"):
         gone = files.CorpusFile(tmp_path / f"movies.{kind}", kind, False)
         with pytest.raises(UsageError) as rejection:
@@ -463,7 +463,7 @@ def test_lists_of_a_corpus_are_padded_and_cut_as_stated_and_counted(tmp_path: Pa
     lists = ["1|2|3", "1|2|3|4", "5", "", "4|3|2|1"]
     rows = [f"{row},{text}" for row, text in enumerate(lists)]
     (tmp_path / "movies.csv").write_text("\n".join(["id,list", *rows]))
-    part = CorpusPart(file="movies.csv", id="id", features={"newest": "list"})
+    part = CorpusSection(file="movies.csv", id="id", features={"newest": "list"})
     found = held(tmp_path, part, FEATURES)
     assert found["feature newest"] == [[1, 2, 3], [2, 3, 4], [9, 9, 5], [9, 9, 9], [3, 2, 1]]
 
@@ -477,5 +477,5 @@ def test_lists_of_a_corpus_are_padded_and_cut_as_stated_and_counted(tmp_path: Pa
 
 def test_empty_lists_of_a_corpus_take_the_default_of_their_input(tmp_path: Path) -> None:
     (tmp_path / "movies.csv").write_text("id,list\n1,3|4\n2,\n")
-    part = CorpusPart(file="movies.csv", id="id", features={"either": "list"})
+    part = CorpusSection(file="movies.csv", id="id", features={"either": "list"})
     assert held(tmp_path, part, FEATURES)["feature either"] == [[3, 4], [7, 8]]

@@ -21,7 +21,7 @@ from export.corpora.recall import (
     wilson_low,
 )
 from export.errors import DestinationError, NotConvertible, VerificationFailed
-from export.recipe.schema import IndexPart
+from export.recipe.schema import IndexSection
 from runtime.errors import InvalidInput
 from runtime.scann import ScannIndex
 from runtime.vectors import VectorFile
@@ -179,7 +179,7 @@ def test_neighbors_of_queries_that_are_no_numbers_are_rejected(tmp_path: Path) -
         neighbors(tmp_path, [[1, 0]], [np.nan, 0], 1)
 
 
-PART = IndexPart(corpus="movies", query_tower="query", candidate_tower="candidate")
+PART = IndexSection(corpus="movies", query_tower="query", candidate_tower="candidate")
 
 
 def written(base: Path, vectors: Vectors, queries: Vectors) -> Index:

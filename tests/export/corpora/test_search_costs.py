@@ -19,7 +19,7 @@ from export.corpora.cost_process import CostTask, measure_in_process
 from export.corpora.indexes import build_index, note_of_costs
 from export.corpora.search_costs import SearchParts
 from export.errors import ExportError
-from export.recipe.schema import IndexPart
+from export.recipe.schema import IndexSection
 from runtime.scann import ScannIndex
 from runtime.vectors import VectorFile
 from tests.bundles.search_costs import COSTS
@@ -28,8 +28,8 @@ SIZE = 20_000
 DIM = 16
 
 
-def part(**changes: Any) -> IndexPart:
-    return IndexPart(
+def part(**changes: Any) -> IndexSection:
+    return IndexSection(
         corpus="movies",
         query_tower="query",
         candidate_tower="candidate",

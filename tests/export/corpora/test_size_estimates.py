@@ -13,10 +13,10 @@ from export.corpora.files import CorpusFile
 from export.corpora.indexes import build_index
 from export.corpora.size_estimates import forecast_index
 from export.errors import NotConvertible, UsageError
-from export.recipe.schema import IndexPart
+from export.recipe.schema import IndexSection
 
 DIM = 16
-PART = IndexPart(corpus="movies", query_tower="query", candidate_tower="candidate")
+PART = IndexSection(corpus="movies", query_tower="query", candidate_tower="candidate")
 
 
 def corpus(directory: Path, *sizes: int) -> list[CorpusFile]:

@@ -14,12 +14,12 @@ from bundle.stores.reader import CandidateStore
 from export.corpora.candidates import write_store
 from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
-from export.recipe.schema import CorpusPart
+from export.recipe.schema import CorpusSection
 
 
 def write(
     base: Path,
-    part: CorpusPart,
+    part: CorpusSection,
     features: Mapping[str, Feature],
     folder: Path,
     name: str = "movies",
@@ -30,7 +30,7 @@ def write(
 
 
 def held(
-    directory: Path, part: CorpusPart, features: Mapping[str, Feature], name: str = "items"
+    directory: Path, part: CorpusSection, features: Mapping[str, Feature], name: str = "items"
 ) -> dict[str, Any]:
     """Writes a corpus; returns its ids, its attributes and, for each candidate, the values of its
     features.

@@ -8,14 +8,14 @@ import pytest
 from bundle.features.columns import Column
 from export.graphs.loading import tf
 from export.graphs.tensors import composed, input_spec, with_values
-from export.recipe.schema import InputPart
+from export.recipe.schema import InputSection
 
 BAGS = Column(np.array([7, 8, 9]), np.array([0, 2, 2, 3]))
 """Three examples: 7 and 8, none, 9."""
 
 
-def part(kind: str, shape: tuple[int, ...] = (), dtype: str = "int64") -> InputPart:
-    return InputPart.model_validate({"kind": kind, "shape": shape, "dtype": dtype})
+def part(kind: str, shape: tuple[int, ...] = (), dtype: str = "int64") -> InputSection:
+    return InputSection.model_validate({"kind": kind, "shape": shape, "dtype": dtype})
 
 
 def test_composed_bags_are_ragged_sparse_or_filled_up_with_padding() -> None:

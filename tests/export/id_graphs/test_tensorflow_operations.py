@@ -20,14 +20,14 @@ from bundle.tables.vocabularies import IntegerKeys, StringKeys, Vocabulary
 from export.graphs.loading import tf
 from export.id_graphs import tensorflow_operations
 from export.id_graphs.tensorflow_operations import rows_by_tensorflow
-from export.recipe.schema import VocabularyPart
+from export.recipe.schema import VocabularySection
 from tests.id_graphs import bucket_ids, computed_ids, hash_ids, vocabulary_ids
 
 KEYS = ["ann", "böb", " c", "d\re"]
 NUMBERS = [-5, 7, 1 << 62]
 PARTS = {
-    "names": VocabularyPart(file="names.txt"),
-    "numbers": VocabularyPart(file="numbers.txt", dtype="int64"),
+    "names": VocabularySection(file="names.txt"),
+    "numbers": VocabularySection(file="numbers.txt", dtype="int64"),
 }
 OPENED = {
     "names": Vocabulary(StringKeys(KEYS)),

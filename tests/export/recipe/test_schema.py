@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from export.errors import UsageError
-from export.recipe.schema import CorpusPart, VocabularyRule, name_of_call, read_recipe
+from export.recipe.schema import CorpusSection, VocabularyRule, name_of_call, read_recipe
 
 RECIPE = """
 model = "movielens"
@@ -149,7 +149,7 @@ def test_file_that_is_no_recipe_is_told(
 
 
 def test_corpus_stores_what_requests_filter_by_among_its_attributes() -> None:
-    part = CorpusPart(file="f", id="id", attributes=("a", "b"), filters=("b", "c"))
+    part = CorpusSection(file="f", id="id", attributes=("a", "b"), filters=("b", "c"))
     assert (part.stored.attributes, part.stored.filters) == (("a", "b", "c"), ())
 
 

@@ -25,7 +25,7 @@ from export.corpora.candidates import write_store
 from export.corpora.files import locate_corpus
 from export.corpora.reading import CorpusReader
 from export.errors import VerificationFailed
-from export.recipe.schema import CorpusPart, ExportJob
+from export.recipe.schema import CorpusSection, ExportJob
 from export.verify.candidate_checks import SAMPLE, check_candidates
 from export.verify.examples import Examples
 from tests.export.corpora.test_files import WRITERS
@@ -42,7 +42,7 @@ FEATURES: dict[str, Feature] = {
     "year": DenseFeature(kind="dense", role="candidate", default=1.0),
     "place": DenseFeature(kind="dense", role="candidate", shape=(2,)),
 }
-PART = CorpusPart(
+PART = CorpusSection(
     file="items.*",
     id="id",
     features={name: "id" if name == "item" else name for name in FEATURES},

@@ -13,7 +13,7 @@ import pytest
 
 from export.errors import UsageError
 from export.graphs.loading import load_tensorflow
-from export.recipe.schema import VerifyPart
+from export.recipe.schema import VerifySection
 from export.verify.examples import Examples, examples_of_table
 from export.verify.recorded_examples import (
     NEIGHBORS,
@@ -389,7 +389,7 @@ def test_response_that_was_not_recorded_is_rejected(write: Write) -> None:
 
 def test_records_need_their_format() -> None:
     with pytest.raises(ValueError, match="state what their records are as 'examples_format'"):
-        VerifyPart(examples="a.tfrecord.gz")
+        VerifySection(examples="a.tfrecord.gz")
     with pytest.raises(ValueError, match="'examples_format' requires 'examples'"):
-        VerifyPart(examples_format="elwc")
-    assert VerifyPart(examples="a-*", examples_format="elwc").examples_format == "elwc"
+        VerifySection(examples_format="elwc")
+    assert VerifySection(examples="a-*", examples_format="elwc").examples_format == "elwc"

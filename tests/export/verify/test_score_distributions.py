@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.format.manifest import ScoreDistribution, Tower, TowerOutput
-from export.recipe.schema import VerifyPart
+from export.recipe.schema import VerifySection
 from export.verify.score_distributions import score_distribution, with_score_distributions
 
 
@@ -75,7 +75,7 @@ def test_distribution_is_that_of_what_candidates_are_ordered_by() -> None:
         "candidate": tower("candidate"),
     }
     expected = dict.fromkeys(towers, outputs)
-    described = with_score_distributions(towers, expected, VerifyPart(examples="real.jsonl"))
+    described = with_score_distributions(towers, expected, VerifySection(examples="real.jsonl"))
     click = outputs["click"].reshape(-1)
     product = click * outputs["like"].reshape(-1)
     assert described["plain"].scores == score_distribution(click)
@@ -83,4 +83,4 @@ def test_distribution_is_that_of_what_candidates_are_ordered_by() -> None:
     assert described["combined"].scores != described["plain"].scores
     assert described["undefined"].scores is None
     assert described["candidate"].scores is None
-    assert with_score_distributions(towers, expected, VerifyPart()) == towers
+    assert with_score_distributions(towers, expected, VerifySection()) == towers

@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bundle.format.manifest import EmbeddedFeature, Feature, KeyedIds, Unknown
-from service.engine.calls import Embedding, Lookup, Ranking, Recommendation, Retrieval
+from service.engine.calls import (
+    EmbeddingRequest,
+    LookupRequest,
+    RankingRequest,
+    RecommendationRequest,
+    RetrievalRequest,
+)
 from tests.bundles.small import USERS, SmallBundle, candidate_ids, write_small_bundle
 from tests.service.changes.making import TARGET, change
 from tests.service.running import RunningService, column
@@ -61,7 +67,7 @@ def set_rows(service: RunningService, feature: str, vectors: dict[int, Array]) -
 
 
 def looked_up(service: RunningService, *keys: int) -> tuple[list[bool], list[list[float]]]:
-    answer = service.execute(Lookup(TARGET, "user", column(*keys)), "lookup")
+    answer = service.execute(LookupRequest(TARGET, "user", column(*keys)), "lookup")
     return answer.found.tolist(), answer.vectors.tolist()
 
 
@@ -80,15 +86,15 @@ def responses(
     users = column(0, 3, 7, 100_000, 2**40, 11)
     ids = np.array(candidates)
     calls = [
-        (Lookup(TARGET, "user", users), "lookup"),
-        (Lookup(TARGET, "movie", column(1, 5, 1000, MISSING, 77)), "lookup"),
-        (Embedding(TARGET, "query", {"user": users}), "embed"),
-        (Embedding(TARGET, "candidate", candidate_columns(1000, MISSING, 77, 5)), "embed"),
-        (Retrieval(TARGET, context={"user": users}, k=100, exact=True), "retrieve"),
-        (Retrieval(TARGET, vectors=small.vectors[:3], k=100), "retrieve"),
-        (Retrieval(TARGET, ids=ids, k=100), "retrieve"),
-        (Ranking(TARGET, {"user": column(7)}, ids), "rank"),
-        (Recommendation(TARGET, context={"user": column(7)}, k=20), "recommend"),
+        (LookupRequest(TARGET, "user", users), "lookup"),
+        (LookupRequest(TARGET, "movie", column(1, 5, 1000, MISSING, 77)), "lookup"),
+        (EmbeddingRequest(TARGET, "query", {"user": users}), "embed"),
+        (EmbeddingRequest(TARGET, "candidate", candidate_columns(1000, MISSING, 77, 5)), "embed"),
+        (RetrievalRequest(TARGET, context={"user": users}, k=100, exact=True), "retrieve"),
+        (RetrievalRequest(TARGET, vectors=small.vectors[:3], k=100), "retrieve"),
+        (RetrievalRequest(TARGET, ids=ids, k=100), "retrieve"),
+        (RankingRequest(TARGET, {"user": column(7)}, ids), "rank"),
+        (RecommendationRequest(TARGET, context={"user": column(7)}, k=20), "recommend"),
     ]
     return [values_of(service.execute(call, name)) for call, name in calls]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from service.changes.requests import ChangeResult
 from service.codec.changes import read_change
-from service.engine.calls import Retrieval, Retrieved, Target
+from service.engine.calls import RetrievalRequest, RetrievalResult, Target
 from tests.service.running import RunningService
 
 TARGET = Target("movies")
@@ -44,10 +44,10 @@ def deletion(keys: Iterable[Any]) -> list[dict[str, Any]]:
     return [{"id": key} for key in keys]
 
 
-def nearest(service: RunningService, vector: Any, k: int = 5, **options: Any) -> Retrieved:
+def nearest(service: RunningService, vector: Any, k: int = 5, **options: Any) -> RetrievalResult:
     """Returns the candidates nearest to a vector."""
-    retrieval = Retrieval(TARGET, vectors=vector, k=k, **options)
-    answer: Retrieved = service.execute(retrieval, "retrieve")
+    retrieval = RetrievalRequest(TARGET, vectors=vector, k=k, **options)
+    answer: RetrievalResult = service.execute(retrieval, "retrieve")
     return answer
 
 

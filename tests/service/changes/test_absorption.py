@@ -17,7 +17,7 @@ import pytest
 
 from bundle.changes.segments import write_candidates
 from service.changes import absorption, segments
-from service.engine.calls import Condition, Filter, IdLists, Ranking, Retrieval
+from service.engine.calls import Condition, Filter, IdLists, RankingRequest, RetrievalRequest
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.service.changes.making import (
@@ -68,11 +68,13 @@ def test_absorbed_candidates_are_served_as_before_by_every_call(
         {"k": 3, "explain": True, "exact": True},
         {"k": 10, "crowding": {"year": 1}, "pool_size": 30},
     ]
-    ranking = Ranking(TARGET, {"user": column(3)}, candidate_ids=np.array([5002, 1003, 1007]))
+    ranking = RankingRequest(
+        TARGET, {"user": column(3)}, candidate_ids=np.array([5002, 1003, 1007])
+    )
 
     def responses(service: RunningService) -> list[Any]:
         lists = [listed(service, vector, **options) for options in calls]
-        by_id = Retrieval(TARGET, ids=np.array([5002, 1003]), k=7)
+        by_id = RetrievalRequest(TARGET, ids=np.array([5002, 1003]), k=7)
         neighbors = service.execute(by_id, "retrieve")
         ranked = service.execute(ranking)
         return [*lists, neighbors.ids.tolist(), neighbors.scores.tolist(), ranked.scores.tolist()]
@@ -188,7 +190,7 @@ def test_candidates_that_expire_and_vectors_that_were_sent_are_known_after_a_res
         until(lambda: 5000 not in nearest(running, vector, k=100).ids)  # noqa: B023
     lists = [listed(running, vector, k=100) for running in (service, restarted, serve())]
     assert lists[0] == lists[1] == lists[2]
-    by_id = Retrieval(TARGET, ids=np.array([5001]), k=100, exact=True)
+    by_id = RetrievalRequest(TARGET, ids=np.array([5001]), k=100, exact=True)
     assert service.execute(by_id, "retrieve").scores.max() > 0
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from bundle.changes.log import recover
 from service.changes import store_changes
-from service.engine.calls import Condition, Filter, IdLists, Lookup, Ranking
+from service.engine.calls import Condition, Filter, IdLists, LookupRequest, RankingRequest
 from service.errors import NotReady, TooLarge, Unimplemented
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
@@ -53,10 +53,10 @@ def test_a_candidate_is_found_ranked_and_filtered_until_it_is_deleted(
     later = Filter({"year": Condition(ge=2030)})
     assert nearest(service, vector, filter=later).ids.tolist() == [5000]
     assert 5000 not in nearest(service, vector, exclude_ids=IdLists(np.array([5000]))).ids
-    ranking = Ranking(TARGET, {"user": column(3)}, candidate_ids=np.array([5000, 1007]))
+    ranking = RankingRequest(TARGET, {"user": column(3)}, candidate_ids=np.array([5000, 1007]))
     scores = service.execute(ranking).scores
     change(service, "candidates/upsert", candidate(1014, movie=1007, **own_vector))
-    of_copy = Ranking(TARGET, {"user": column(3)}, candidate_ids=np.array([1014]))
+    of_copy = RankingRequest(TARGET, {"user": column(3)}, candidate_ids=np.array([1014]))
     assert service.execute(of_copy).scores.tolist() == scores[:1].tolist()
 
     change(service, "candidates/delete", {"id": 5000}, {"id": 1000})
@@ -84,16 +84,16 @@ def test_k_candidates_are_found_wherever_k_are_left(write: Write, serve: Serve) 
 def test_rows_are_read_by_every_call(write: Write, serve: Serve) -> None:
     write()
     service = serve()
-    before = service.execute(Ranking(TARGET, {"user": column(3)}, column(1007).values))
+    before = service.execute(RankingRequest(TARGET, {"user": column(3)}, column(1007).values))
     result = change(service, "rows/upsert", {"id": 3, "vector": [1.0] * 8}, table="users")
     assert (result.sequence, result.changed) == (1, 1)
-    rows = service.execute(Lookup(TARGET, "user", column(3)), "lookup").vectors
+    rows = service.execute(LookupRequest(TARGET, "user", column(3)), "lookup").vectors
     assert rows.tolist() == [[1.0] * 8]
-    after = service.execute(Ranking(TARGET, {"user": column(3)}, column(1007).values))
+    after = service.execute(RankingRequest(TARGET, {"user": column(3)}, column(1007).values))
     assert before.scores.tolist() != after.scores.tolist()
 
     change(service, "rows/upsert", {"id": 1007, "vector": [2.0] * 8}, feature="movie")
-    rows = service.execute(Lookup(TARGET, "movie", column(1007)), "lookup").vectors
+    rows = service.execute(LookupRequest(TARGET, "movie", column(1007)), "lookup").vectors
     assert rows.tolist() == [[2.0] * 8]
 
 
@@ -138,8 +138,8 @@ def test_contexts_are_stored_replaced_and_deleted(write: Write, serve: Serve) ->
         "mood": column(0.5, 0.25),
     }
     candidates = column(1000, 1007).values
-    stored = service.execute(Ranking(TARGET, {}, candidates, context_ids=column(99).values))
-    expected = service.execute(Ranking(TARGET, features, candidates))
+    stored = service.execute(RankingRequest(TARGET, {}, candidates, context_ids=column(99).values))
+    expected = service.execute(RankingRequest(TARGET, features, candidates))
     assert stored.scores.tolist() == expected.scores.tolist()
     assert change(service, "contexts/delete", {"id": 99}, {"id": 98}).unknown == (98,)
 
@@ -155,7 +155,7 @@ def test_states_that_come_late_and_streams_that_are_repeated_are_left_alone(
     result = change(service, "rows/upsert", older, {**newer, "id": 4}, table="users")
     assert (result.outdated, result.changed, result.sequence) == ((3,), 1, 2)
     assert change(service, "rows/upsert", older, table="users").sequence == 0
-    rows = service.execute(Lookup(TARGET, "user", column(3, 4)), "lookup").vectors
+    rows = service.execute(LookupRequest(TARGET, "user", column(3, 4)), "lookup").vectors
     assert rows[:, 0].tolist() == [2.0, 2.0]
 
     batch = {"id": 5, "vector": [5.0] * 8}
@@ -163,7 +163,7 @@ def test_states_that_come_late_and_streams_that_are_repeated_are_left_alone(
     repeated = {"id": 5, "vector": [6.0] * 8}
     result = change(service, "rows/upsert", repeated, table="users", stream="users-0", offset=12)
     assert (result.is_repeated, result.sequence) == (True, 0)
-    rows = service.execute(Lookup(TARGET, "user", column(5)), "lookup").vectors
+    rows = service.execute(LookupRequest(TARGET, "user", column(5)), "lookup").vectors
     assert rows[0, 0] == 5.0
 
     restarted = serve()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bundle.changes.log import recover
-from service.engine.calls import Embedding
+from service.engine.calls import EmbeddingRequest
 from service.errors import InvalidArgument, TooLarge
 from tests.bundles.small import USERS, SmallBundle
 from tests.e2e.process import until
@@ -155,7 +155,7 @@ def test_a_new_key_is_not_counted_as_out_of_vocabulary(bundles: KeyedBundles, se
         labels = {"model": "movies", "feature": "user"}
         return service.value("rowcast_oov_ids_total", **labels)
 
-    call = Embedding(TARGET, "query", {"user": column(7, 8)})
+    call = EmbeddingRequest(TARGET, "query", {"user": column(7, 8)})
     service.execute(call, "embed")
     assert unknown_count() == 2
     set_rows(service, "user", {7: np.ones(8)})

@@ -14,7 +14,7 @@ import pytest
 
 from bundle.changes import log
 from service.codec.changes import read_change
-from service.engine.calls import Condition, Filter, Lookup, Retrieval, Target
+from service.engine.calls import Condition, Filter, LookupRequest, RetrievalRequest, Target
 from tests.bundles.small import GENRE_NAMES, STORED_USERS, SmallBundle
 from tests.service.changes.making import candidate, change, deletion
 from tests.service.running import RunningService, column
@@ -121,10 +121,12 @@ def served(service: RunningService, version: int) -> list[Any]:
     later = Filter({"year": Condition(ge=2030)})
     responses = []
     for options in ({"k": 100}, {"k": 20, "filter": later}):
-        retrieval = Retrieval(target, vectors=queries, attributes=("title", "year"), **options)
+        retrieval = RetrievalRequest(
+            target, vectors=queries, attributes=("title", "year"), **options
+        )
         responses.append(service.execute(retrieval, "retrieve"))
-    movies = Lookup(target, "movie", column(*range(1000, 1100, 7)))
-    users = Lookup(target, "user", column(*range(50)))
+    movies = LookupRequest(target, "movie", column(*range(1000, 1100, 7)))
+    users = LookupRequest(target, "user", column(*range(50)))
     lookups = [service.execute(lookup, "lookup").vectors.tolist() for lookup in (movies, users)]
     lists = [
         [response.ids.tolist(), response.scores.tolist(), response.attributes]

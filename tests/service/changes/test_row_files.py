@@ -12,7 +12,7 @@ import pytest
 
 from bundle.tables import changed_rows
 from service.changes import row_files
-from service.engine.calls import Lookup
+from service.engine.calls import LookupRequest
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.service.changes.making import TARGET, change
@@ -39,7 +39,7 @@ def users(service: RunningService) -> list[float]:
     return [
         row[0]
         for row in service.execute(
-            Lookup(TARGET, "user", column(*range(50))), "lookup"
+            LookupRequest(TARGET, "user", column(*range(50))), "lookup"
         ).vectors.tolist()
     ]
 

@@ -12,7 +12,7 @@ import pytest
 from bundle.features.columns import Column
 from service.codec.json import read_recommendation
 from service.config import ServiceSettings
-from service.engine.calls import Ranking, Recommendation, Retrieved
+from service.engine.calls import RankingRequest, RecommendationRequest, RetrievalResult
 from tests.bundles.small import LISTS, SmallBundle
 from tests.service.changes.making import TARGET, absorb, candidate, change, deletion
 from tests.service.running import RunningService
@@ -31,7 +31,7 @@ def recommended(service: RunningService, **body: Any) -> list[int]:
     whole = {"sources": [listed, {"index": "movies", "pool_size": 1, "max_count": 1}], **body}
     whole["context"] = {"user": 1}
     request = read_recommendation(whole, TARGET, SETTINGS)
-    answer: Retrieved = service.execute(request, "recommend")
+    answer: RetrievalResult = service.execute(request, "recommend")
     assert answer.sources is not None
     return sorted(answer.ids[answer.sources == 0].tolist())
 
@@ -44,7 +44,7 @@ def test_candidates_of_a_list_are_those_of_the_present_state(
 
     def listed() -> set[int]:
         body = {"sources": [{"list": "new"}], "context": {"user": 1}}
-        answer: Retrieved = service.execute(
+        answer: RetrievalResult = service.execute(
             read_recommendation(body, TARGET, SETTINGS), "recommend"
         )
         return set(answer.ids.tolist())
@@ -71,12 +71,12 @@ def test_stage_scores_candidates_that_were_added_and_replaced(
     context = {"user": Column(np.array([1]))}
 
     def best(tower: str, candidates: Any, k: int) -> Any:
-        ranking = Ranking(TARGET, context, candidate_ids=candidates, k=k, tower=tower)
+        ranking = RankingRequest(TARGET, context, candidate_ids=candidates, k=k, tower=tower)
         return service.execute(ranking, "rank").ids
 
     for keep in range(3, 42):
-        request = Recommendation(TARGET, context=context, k=3, keep=keep, pool_size=41)
-        answer: Retrieved = service.execute(request, "recommend")
+        request = RecommendationRequest(TARGET, context=context, k=3, keep=keep, pool_size=41)
+        answer: RetrievalResult = service.execute(request, "recommend")
         assert [*answer.ids] == [*best("ranking", best("quick", ids, keep), 3)]
 
 

@@ -20,7 +20,7 @@ from typer.testing import Result
 from service.admin.api import create_admin_app
 from service.changes import row_files
 from service.coordinator import Coordinator
-from service.engine.calls import Retrieval, Target
+from service.engine.calls import RetrievalRequest, Target
 from tests.bundles.small import SmallBundle, write_small_bundle
 from tests.e2e.process import until
 from tests.service.cli.test_ctl import ctl
@@ -65,7 +65,7 @@ class ChangingService:
 
     def nearest(self) -> list[int]:
         """Returns the candidates nearest to that of the first vector of the bundle."""
-        request = Retrieval(
+        request = RetrievalRequest(
             Target("movies"), k=3, vectors=self.small.vectors[:1], attributes=("year",)
         )
         ids: list[int] = self._service.execute(request, "retrieve").ids.tolist()

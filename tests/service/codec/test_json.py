@@ -15,11 +15,11 @@ from service.codec import json as codec_json
 from service.codec.operations import OPERATIONS
 from service.config import ServiceSettings
 from service.engine.calls import (
-    Embedded,
+    EmbeddingResult,
     Explanation,
-    LookedUp,
-    Ranked,
-    Retrieved,
+    LookupResult,
+    RankingResult,
+    RetrievalResult,
     Target,
 )
 from service.errors import InvalidArgument
@@ -217,7 +217,7 @@ def test_readers_of_a_body_that_does_not_fit_name_the_field(
     assert violation.field in str(rejected.value)
 
 
-def _retrieved() -> Retrieved:
+def _retrieved() -> RetrievalResult:
     ids = np.array([2**53 - 1, 2**53, 3])
     offsets = np.array([0, 2, 3])
     attributes: dict[str, list[Any]] = {
@@ -226,7 +226,7 @@ def _retrieved() -> Retrieved:
         "views": [1, 2**60, None],
     }
     scores = _f32(0.1, 1 / 3, 1e-30)
-    return Retrieved("movies", 3, ids, scores, offsets, attributes, searched=100)
+    return RetrievalResult("movies", 3, ids, scores, offsets, attributes, searched=100)
 
 
 def test_retrieved_ids_beyond_2_53_are_strings_and_scores_the_shortest_float32() -> None:
@@ -246,7 +246,7 @@ def test_retrieved_ids_beyond_2_53_are_strings_and_scores_the_shortest_float32()
 def test_ranked_has_the_order_of_the_scores_positions_and_heads() -> None:
     heads = {"ctr": _f32(0.5, 0.25, 0.125)}
     positions = np.array([1, 0, 0], np.int32)
-    answer = Ranked(
+    answer = RankingResult(
         "m", 1, np.array([5, 6, 7]), positions, _f32(3, 2, 1), heads, np.array([0, 2, 3])
     )
     value = json.loads(codec_json.dump(codec_json.ranked_value(answer, several=True)))
@@ -272,11 +272,11 @@ def _large_answers() -> list[tuple[str, Any]]:
     return [
         (
             "retrieve",
-            Retrieved("m", 1, ids, numbers, offsets, titles, (explanation,) * 3, searched=9),
+            RetrievalResult("m", 1, ids, numbers, offsets, titles, (explanation,) * 3, searched=9),
         ),
         (
             "recommend",
-            Retrieved(
+            RetrievalResult(
                 "m",
                 1,
                 ids,
@@ -288,10 +288,10 @@ def _large_answers() -> list[tuple[str, Any]]:
                 coverage=0.5,
             ),
         ),
-        ("rank", Ranked("m", 1, ids, positions, numbers, {"click": numbers}, offsets)),
-        ("embed", Embedded("m", 1, rows)),
-        ("lookup", LookedUp("m", 1, "users", rows, found)),
-        ("lookup", LookedUp("m", 1, "users", rows[:0], found[:0])),
+        ("rank", RankingResult("m", 1, ids, positions, numbers, {"click": numbers}, offsets)),
+        ("embed", EmbeddingResult("m", 1, rows)),
+        ("lookup", LookupResult("m", 1, "users", rows, found)),
+        ("lookup", LookupResult("m", 1, "users", rows[:0], found[:0])),
     ]
 
 

@@ -12,7 +12,7 @@ from service.codec import protobuf
 from service.codec.operations import OPERATIONS
 from service.codec.stubs import embedding_service_pb2 as pb
 from service.config import ServiceSettings
-from service.engine.calls import Embedded, LookedUp, Retrieved, Target
+from service.engine.calls import EmbeddingResult, LookupResult, RetrievalResult, Target
 from service.errors import InvalidArgument
 
 SETTINGS = ServiceSettings(root=Path.cwd())
@@ -139,7 +139,7 @@ def test_retrieved_packs_neighbors_and_every_kind_of_attribute() -> None:
     }
     ids = np.array([7, 2**60])
     scores = np.array([0.5, 0.25], np.float32)
-    answer = Retrieved("m", 4, ids, scores, np.array([0, 2]), attributes, searched=12)
+    answer = RetrievalResult("m", 4, ids, scores, np.array([0, 2]), attributes, searched=12)
     message = protobuf.retrieved_message(answer)
     assert (message.model.name, message.model.version, message.searched) == ("m", 4, 12)
     assert np.frombuffer(message.ids.int64s, "<i8").tolist() == [7, 2**60]
@@ -164,17 +164,19 @@ def test_retrieved_packs_neighbors_and_every_kind_of_attribute() -> None:
 def test_recommended_with_no_neighbor_of_string_ids_keeps_their_kind() -> None:
     ids = np.array([], dtype=object)
     scores = np.array([], dtype=np.float32)
-    answer = Retrieved("m", 1, ids, scores, np.array([0, 0]), retrieval_scores=scores)
+    answer = RetrievalResult("m", 1, ids, scores, np.array([0, 0]), retrieval_scores=scores)
     message = protobuf.recommended_message(answer)
     assert message.ids.WhichOneof("kind") == "strings"
 
 
 def test_embedded_and_looked_up_rows_are_row_major_whatever_the_memory_order() -> None:
     rows = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
-    embedded = protobuf.embedded_message(Embedded("m", 1, rows))
+    embedded = protobuf.embedded_message(EmbeddingResult("m", 1, rows))
     assert np.frombuffer(embedded.vectors, "<f4").reshape(2, embedded.dim).tolist() == [
         [0, 1, 2],
         [3, 4, 5],
     ]
-    looked_up = protobuf.looked_up_message(LookedUp("m", 1, "user", rows, np.array([True, False])))
+    looked_up = protobuf.looked_up_message(
+        LookupResult("m", 1, "user", rows, np.array([True, False]))
+    )
     assert (looked_up.found, looked_up.table, looked_up.dim) == (b"\x01\x00", "user", 3)

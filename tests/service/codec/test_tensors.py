@@ -17,7 +17,7 @@ from service.codec.stubs import embedding_service_pb2 as pb
 from service.codec.tensor_columns import Arrays
 from service.codec.tensor_signatures import find_signature, signature_names
 from service.codec.tensors import ReturnedTensors, SentTensors, TensorExchange
-from service.engine.calls import Embedding, Ranking, Retrieval, Target
+from service.engine.calls import EmbeddingRequest, RankingRequest, RetrievalRequest, Target
 from service.engine.context import RequestContext
 from service.errors import InvalidArgument, ServiceError
 from service.request_log.record import read_newest, record_directory
@@ -85,7 +85,7 @@ def service(write: Callable[..., Any], serve: Callable[..., RunningService]) -> 
 
 
 def test_query_tower_returns_what_embed_returns(service: RunningService) -> None:
-    expected = service.execute(Embedding(TARGET, "query", QUERY_COLUMNS), "embed")
+    expected = service.execute(EmbeddingRequest(TARGET, "query", QUERY_COLUMNS), "embed")
     assert np.array_equal(Tensors(service)("query", QUERIES)["vector"], expected.vectors)
 
 
@@ -105,7 +105,7 @@ def test_ranking_tower_returns_what_rank_returns_for_each_row(service: RunningSe
             "year": Column(PAIRS["year"][row : row + 1]),
         }
         expected = service.execute(
-            Ranking(TARGET, context, candidate_features=candidate, heads=("watch", "rating"))
+            RankingRequest(TARGET, context, candidate_features=candidate, heads=("watch", "rating"))
         )
         assert returned["score"][row] == expected.scores[0]
         assert returned["watch"][row] == expected.heads["watch"][0]
@@ -115,7 +115,7 @@ def test_ranking_tower_returns_what_rank_returns_for_each_row(service: RunningSe
 def test_retrieval_is_filled_up_to_k(service: RunningService) -> None:
     tensors = QUERIES | {"k": np.array(50)}
     returned = Tensors(service)("retrieve", tensors)
-    expected = service.execute(Retrieval(TARGET, context=QUERY_COLUMNS, k=50), "retrieve")
+    expected = service.execute(RetrievalRequest(TARGET, context=QUERY_COLUMNS, k=50), "retrieve")
     assert returned["counts"].tolist() == [40, 40, 40]
     assert returned["ids"].shape == returned["scores"].shape == (3, 50)
     assert np.array_equal(returned["ids"][:, :40].ravel(), expected.ids)
@@ -149,7 +149,7 @@ def test_inputs_with_a_default_and_inputs_without_a_reader_may_be_left_out(
     service: RunningService,
 ) -> None:
     tensors = {"user": np.array([5, 7]), "old_input": np.array([1, 2])}
-    expected = service.execute(Embedding(TARGET, "query", {"user": column(5, 7)}), "embed")
+    expected = service.execute(EmbeddingRequest(TARGET, "query", {"user": column(5, 7)}), "embed")
     assert np.array_equal(Tensors(service)("query", tensors)["vector"], expected.vectors)
 
 

@@ -18,7 +18,14 @@ from bundle.features.columns import Column
 from runtime.tower import Tower
 from service.config import ServiceSettings
 from service.engine import lookup, towers
-from service.engine.calls import Embedding, Lookup, Ranking, Recommendation, Retrieval, Target
+from service.engine.calls import (
+    EmbeddingRequest,
+    LookupRequest,
+    RankingRequest,
+    RecommendationRequest,
+    RetrievalRequest,
+    Target,
+)
 from service.engine.computation import completed
 from service.engine.context import RequestContext
 from service.engine.execution import Execution
@@ -74,19 +81,21 @@ class Served:
         self.version = load_version(root, small.manifest.model, small.manifest.version)
 
     def rank(self, **request: Any) -> Any:
-        return self._compute(rank.rank, Ranking(Target(), **{"context": {}, **request}))
+        return self._compute(rank.rank, RankingRequest(Target(), **{"context": {}, **request}))
 
     def retrieve(self, **request: Any) -> Any:
-        return self._compute(retrieve.retrieve, Retrieval(Target(), **request))
+        return self._compute(retrieve.retrieve, RetrievalRequest(Target(), **request))
 
     def recommend(self, timeout_s: float = math.inf, **request: Any) -> Any:
-        return self._compute(recommend.recommend, Recommendation(Target(), **request), timeout_s)
+        return self._compute(
+            recommend.recommend, RecommendationRequest(Target(), **request), timeout_s
+        )
 
     def embed(self, tower: str, features: Mapping[str, Column]) -> Any:
-        return self._compute(towers.embed, Embedding(Target(), tower, features))
+        return self._compute(towers.embed, EmbeddingRequest(Target(), tower, features))
 
     def look_up(self, feature: str, ids: Column) -> Any:
-        return self._compute(lookup.look_up, Lookup(Target(), feature, ids))
+        return self._compute(lookup.look_up, LookupRequest(Target(), feature, ids))
 
     def _compute(
         self, function: Callable[..., Any], request: Any, timeout_s: float = math.inf

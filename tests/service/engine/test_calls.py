@@ -8,8 +8,8 @@ from service.engine.calls import (
     Condition,
     Filter,
     IdLists,
-    Recommendation,
-    Retrieval,
+    RecommendationRequest,
+    RetrievalRequest,
     Target,
 )
 from service.versions.version import Sizes
@@ -18,8 +18,8 @@ from tests.service.running import column
 SIZES = Sizes(candidates=5_000, dim=4)
 
 
-def retrieval(**options: object) -> Retrieval:
-    return Retrieval(target=Target("m"), context={"user": column(7)}, **options)  # type: ignore[arg-type]
+def retrieval(**options: object) -> RetrievalRequest:
+    return RetrievalRequest(target=Target("m"), context={"user": column(7)}, **options)  # type: ignore[arg-type]
 
 
 def test_kind_and_cost_of_a_retrieval_see_its_filter_exclusions_and_recall() -> None:
@@ -37,14 +37,14 @@ def test_kind_and_cost_of_a_retrieval_see_its_filter_exclusions_and_recall() -> 
 
 
 def test_cost_of_flat_vectors_is_their_number() -> None:
-    flat = Retrieval(Target("m"), vectors=np.zeros(400, np.float32))
-    rows = Retrieval(Target("m"), vectors=np.zeros((100, 4), np.float32))
+    flat = RetrievalRequest(Target("m"), vectors=np.zeros(400, np.float32))
+    rows = RetrievalRequest(Target("m"), vectors=np.zeros((100, 4), np.float32))
     assert flat.cost(SIZES) == rows.cost(SIZES) == 100
 
 
 def test_cost_of_a_recommendation_is_bounded_by_the_corpus() -> None:
     for pool_size, k in ((2**62, 0), (0, 2**62), (5_000, 0)):
-        request = Recommendation(
+        request = RecommendationRequest(
             target=Target("m"), context={"user": column(7)}, pool_size=pool_size, k=k
         )
         assert request.cost(SIZES) == 5_000

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bundle.features.sources import FetchedRows
 from service.config import ServiceSettings
-from service.engine.calls import Ranked, Ranking, Target
+from service.engine.calls import RankingRequest, RankingResult, Target
 from service.engine.context import RequestContext
 from service.engine.engine import Engine
 from service.engine.execution import Execution, RowsLost
@@ -90,10 +90,11 @@ def execute_together(compute: Callable[..., Any], count: int, root: Path) -> lis
         )
         versions.arrange("m", Arrangement(1, frozenset((1,))))
         engine = Engine(
-            versions, ServiceSettings(root=root), Metrics(), 1, compute={Ranking: compute}
+            versions, ServiceSettings(root=root), Metrics(), 1, compute={RankingRequest: compute}
         )
         requests = [
-            Ranking(Target("m"), {}, candidate_ids=np.array([number])) for number in range(count)
+            RankingRequest(Target("m"), {}, candidate_ids=np.array([number]))
+            for number in range(count)
         ]
         try:
             return await asyncio.gather(
@@ -124,7 +125,7 @@ def test_failure_of_a_shard_fails_all_requests_of_a_batch_without_another_call(
 ) -> None:
     batches = []
 
-    async def compute(_: Any, request: Ranking, __: Any, execution: Execution) -> Any:
+    async def compute(_: Any, request: RankingRequest, __: Any, execution: Execution) -> Any:
         batches.append(execution.request_count)
         raise problem
 
@@ -135,7 +136,7 @@ def test_failure_of_a_shard_fails_all_requests_of_a_batch_without_another_call(
 def test_failure_that_a_request_may_have_caused_is_that_of_one_request(tmp_path: Path) -> None:
     batches = []
 
-    async def compute(_: Any, request: Ranking, __: Any, execution: Execution) -> Any:
+    async def compute(_: Any, request: RankingRequest, __: Any, execution: Execution) -> Any:
         batches.append(execution.request_count)
         if request.candidate_ids is not None and 3 in request.candidate_ids:
             raise InvalidArgument("3")
@@ -152,7 +153,7 @@ def test_requests_of_a_batch_whose_rows_are_lost_use_what_the_batch_fetched(
     rows = FetchedRows(np.arange(2), np.zeros((2, 1), np.float32), np.array([False, True]))
     calls = 0
 
-    async def compute(_: Any, request: Ranking, __: Any, execution: Execution) -> Any:
+    async def compute(_: Any, request: RankingRequest, __: Any, execution: Execution) -> Any:
         nonlocal calls
         if execution.fetched_before is None:
             calls += 1
@@ -162,7 +163,7 @@ def test_requests_of_a_batch_whose_rows_are_lost_use_what_the_batch_fetched(
         execution.rows_fetched = lost.size
         execution.rows_lost = int(lost.sum())
         none = np.empty(0, np.float32)
-        return Ranked("m", 1, None, none.astype(np.int32), none, {}, np.zeros(2, np.int64))
+        return RankingResult("m", 1, None, none.astype(np.int32), none, {}, np.zeros(2, np.int64))
 
     found = execute_together(compute, 2, tmp_path)
     assert calls == 1

@@ -23,8 +23,8 @@ from service.engine.calls import (
     Condition,
     Filter,
     IdLists,
-    Retrieval,
-    Retrieved,
+    RetrievalRequest,
+    RetrievalResult,
     Target,
 )
 from service.engine.computation import completed
@@ -74,12 +74,12 @@ class Sampled:
         self.manager.arrange("movies", Arrangement(number, frozenset({number})))
         return self.small
 
-    def retrieve(self, vectors: NDArray[np.float32], **request: Any) -> Retrieved:
+    def retrieve(self, vectors: NDArray[np.float32], **request: Any) -> RetrievalResult:
         """Answers a retrieval of the current version."""
         execution = Execution("retrieve", live_recall=self.recall)
-        sent = Retrieval(Target(), vectors=vectors, **{"k": K, **request})
+        sent = RetrievalRequest(Target(), vectors=vectors, **{"k": K, **request})
         with self.manager.acquire("movies") as version:
-            answer: Retrieved = completed(
+            answer: RetrievalResult = completed(
                 retrieve.retrieve(version, sent, self.settings, execution)
             )
         return answer

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.format.manifest import ScoreDistribution
-from service.engine.calls import Ranking, Recommendation, Target
+from service.engine.calls import RankingRequest, RecommendationRequest, Target
 from service.observability.derived_metrics import population_stability
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
@@ -24,10 +24,10 @@ Write = Callable[..., SmallBundle]
 Serve = Callable[..., RunningService]
 
 
-def ranking(small: SmallBundle, **options: Any) -> Ranking:
+def ranking(small: SmallBundle, **options: Any) -> RankingRequest:
     """A request whose scores are all counted: CONTEXTS contexts with PER_CONTEXT candidates."""
     positions = np.arange(CONTEXTS * PER_CONTEXT) % small.ids.size
-    return Ranking(
+    return RankingRequest(
         Target(),
         context={"user": column(*(np.arange(CONTEXTS) % 50).tolist())},
         candidate_ids=small.ids[positions],
@@ -69,7 +69,7 @@ def test_scores_are_counted_by_bin_and_compared_with_those_at_export(
     # The scores of a request's own formula are none of the tower; recommendations have its scores.
     service.execute(ranking(small, formula="score * 2"))
     context = {"user": column(5)}
-    recommendation = Recommendation(Target(), context=context, k=8, pool_size=8)
+    recommendation = RecommendationRequest(Target(), context=context, k=8, pool_size=8)
     recommended = service.execute(recommendation, "recommend")
     counts = [sum(pair) for pair in zip(counts, by_bin(recommended.scores), strict=True)]
     until(lambda: sum(counted(service)) >= sum(counts))
@@ -79,7 +79,7 @@ def test_scores_are_counted_by_bin_and_compared_with_those_at_export(
 def test_few_scores_of_each_context_are_counted(write: Write, serve: Serve) -> None:
     small = write(scores=AT_EXPORT)
     service = serve()
-    request = Ranking(Target(), context={"user": column(5)}, candidate_ids=small.ids)
+    request = RankingRequest(Target(), context={"user": column(5)}, candidate_ids=small.ids)
     service.execute(request)
     until(lambda: sum(counted(service)) == PER_CONTEXT)
     assert service.value("rowcast_score_psi") == 0  # too few for an index

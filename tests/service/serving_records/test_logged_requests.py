@@ -18,7 +18,7 @@ from bundle.format.checksums import crc32c
 from bundle.format.manifest import File, WarmUpRequests, dump
 from service.codec.stubs import tensorflow_serving_pb2 as pb
 from service.config import ServiceSettings, SettingsError
-from service.engine.calls import Ranking
+from service.engine.calls import RankingRequest
 from service.request_log.record import read_newest, record_directory
 from service.request_log.replay import Replay
 from service.serving_records import recordings, warm_up
@@ -282,7 +282,7 @@ def test_elwc_recordings_are_rankings_by_the_signature(
         request.compute(version, service.settings)
     assert (request.call, bound.signature.name) == ("classify", "ranking")
     ranking = bound.request
-    assert isinstance(ranking, Ranking)
+    assert isinstance(ranking, RankingRequest)
     assert ranking.candidate_features["movie"].values.tolist() == [1000, 1007]
     assert ranking.candidate_features["year"].values.tolist() == [0.5, 0.25]
     assert ranking.context["user"].values.tolist() == [5, 5]

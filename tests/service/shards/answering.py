@@ -26,7 +26,7 @@ KEY = ("movies", 1, 7)
 ONLY = ShardNumber(1, 1)
 CALL = ShardCall(ONLY, "Rows", shard_pb.RowsRequest(), lambda response: response)
 
-Answer = Callable[[grpc.aio.ServicerContext], Awaitable[Any]]
+Result = Callable[[grpc.aio.ServicerContext], Awaitable[Any]]
 
 
 class AnsweringShard(ShardServiceServicer):
@@ -40,7 +40,7 @@ class AnsweringShard(ShardServiceServicer):
     """
 
     def __init__(
-        self, answer: Answer, description: Mapping[str, Any], key: tuple[str, int, int] = KEY
+        self, answer: Result, description: Mapping[str, Any], key: tuple[str, int, int] = KEY
     ) -> None:
         self.answer = answer
         self.description = description

@@ -13,7 +13,7 @@ import pytest
 
 from bundle.tables.id_values import distinct
 from service.changes import absorption, segments
-from service.engine.calls import Condition, Filter, IdLists, Lookup
+from service.engine.calls import Condition, Filter, IdLists, LookupRequest
 from service.errors import NotReady, ServiceError
 from tests.bundles.small import USERS, SmallBundle
 from tests.e2e.process import until
@@ -158,10 +158,10 @@ def test_a_change_that_needs_a_lost_shard_is_rejected_and_others_are_made(
     assert router.current().changes == 1
     change(router, "candidates/attributes", {"id": 5000, "attributes": {"year": 2031}})
     change(router, "rows/upsert", {"id": USERS - 1, "vector": [1.0] * 8}, table="users")
-    changed = router.execute(Lookup(TARGET, "user", column(USERS - 1)), "lookup")
+    changed = router.execute(LookupRequest(TARGET, "user", column(USERS - 1)), "lookup")
     assert changed.vectors.tolist() == [[1.0] * 8], "the row is served though its shard is lost"
     with pytest.raises(ServiceError):
-        router.execute(Lookup(TARGET, "user", column(USERS - 2)), "lookup")
+        router.execute(LookupRequest(TARGET, "user", column(USERS - 2)), "lookup")
 
 
 def test_a_router_applies_changes_of_the_log_once_lost_shards_return(

@@ -29,8 +29,8 @@ from tests.service.shards.answering import (
     CALL,
     KEY,
     ONLY,
-    Answer,
     AnsweringShard,
+    Result,
     listening,
     routing,
     well,
@@ -39,7 +39,7 @@ from tests.service.shards.answering import (
 
 @contextlib.asynccontextmanager
 async def answering(
-    root: Path, *answers: Answer, **description: Any
+    root: Path, *answers: Result, **description: Any
 ) -> AsyncIterator[tuple[Shards, list[AnsweringShard]]]:
     """Starts a router, and one replica of a shard for each answer."""
     shards = [AnsweringShard(answer, description) for answer in answers]
@@ -47,7 +47,7 @@ async def answering(
         yield router, shards
 
 
-def failing(code: Code) -> Answer:
+def failing(code: Code) -> Result:
     async def fail(context: grpc.aio.ServicerContext) -> None:
         await abort(context, Failure(code, "why", "r-1", 3 if code is Code.OVERLOADED else None))
 
@@ -79,7 +79,7 @@ async def send_unreadable(context: grpc.aio.ServicerContext) -> shard_pb.RowsRes
     return shard_pb.RowsResponse(rows=[shard_pb.StoredRows()])
 
 
-BAD: Mapping[str, Answer] = {
+BAD: Mapping[str, Result] = {
     **{code.value: failing(code) for code in Code if code is not Code.CANCELLED},
     "gone": vanish,
     "limit of gRPC": exceed_limit,
@@ -190,7 +190,7 @@ def test_ejected_replica_is_named_with_its_address_and_returns_when_it_is_well(
     assert events["shard_call_failed"]["problem"] == "why"
 
 
-def failure_of_call(root: Path, *answers: Answer) -> tuple[ServiceError, int]:
+def failure_of_call(root: Path, *answers: Result) -> tuple[ServiceError, int]:
     """Calls a shard whose replicas all fail; returns the router's error and the number of calls."""
 
     async def call() -> tuple[ServiceError, int]:

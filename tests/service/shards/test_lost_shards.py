@@ -14,7 +14,7 @@ from rowcast_client import Client
 
 from bundle.format.manifest import dump
 from bundle.format.paths import MANIFEST
-from service.engine.calls import Recommendation, Target
+from service.engine.calls import RecommendationRequest, Target
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
 from tests.service.engine.merging.together import alone, together
@@ -78,7 +78,7 @@ def test_recommendations_of_a_batch_are_degraded_by_their_own_lost_rows(
     router = start_and_lose(cluster, shard_min_searched=0.1, inline_max_us=1_000_000)
     features = [{"user": column(user), "history": column(*small.ids[:3])} for user in IDS]
     requests = [
-        ("recommend", Recommendation(Target("movies"), context=context, k=5))
+        ("recommend", RecommendationRequest(Target("movies"), context=context, k=5))
         for context in features
     ]
     expected = alone(router, requests)

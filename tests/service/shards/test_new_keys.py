@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from service.changes import absorption, follower, row_files
-from service.engine.calls import Lookup
+from service.engine.calls import LookupRequest
 from service.errors import NotReady, ServiceError
 from tests.bundles.small import SmallBundle
 from tests.e2e.process import until
@@ -190,7 +190,7 @@ def test_a_new_key_that_needs_a_lost_shard_is_rejected_and_another_is_served(
     set_rows(router, "movie", {LAST_MOVIE + 1: np.ones(8)})
     with pytest.raises(NotReady, match="2/2"):
         set_rows(router, "movie", {LAST_MOVIE: np.ones(8), 77: np.ones(8)})
-    answer = router.execute(Lookup(TARGET, "movie", column(77)), "lookup")
+    answer = router.execute(LookupRequest(TARGET, "movie", column(77)), "lookup")
     assert not answer.found.any(), "of the rejected change, no key has a row"
     assert router.current().changes == 3
 
@@ -199,7 +199,7 @@ def test_a_new_key_that_needs_a_lost_shard_is_rejected_and_another_is_served(
     cluster.add("2/2")
     until(lambda: not shards.problem)
     set_rows(router, "movie", {LAST_MOVIE: np.ones(8), 77: np.full(8, 2)})
-    answer = router.execute(Lookup(TARGET, "movie", column(77)), "lookup")
+    answer = router.execute(LookupRequest(TARGET, "movie", column(77)), "lookup")
     assert answer.vectors.tolist() == [[2.0] * 8]
 
 

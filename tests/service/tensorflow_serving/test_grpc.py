@@ -21,7 +21,7 @@ from grpc_status import rpc_status
 from numpy.typing import NDArray
 
 from service.codec.stubs import tensorflow_serving_pb2 as pb
-from service.engine.calls import Embedding, Target
+from service.engine.calls import EmbeddingRequest, Target
 from service.tensorflow_serving.protocol import MODEL_SERVICE, PREDICTION_SERVICE
 from tests.service import reflected
 from tests.service.running import RunningService, WaitingTower, column
@@ -106,7 +106,9 @@ USER_FORMS: dict[str, pb.TensorProto] = {
 
 def test_tensors_are_read_in_all_of_their_forms(service: RunningService, call: Call) -> None:
     columns = {"user": column(5, 7, 9), "hour": column(1.0, 2.0, 2.0)}
-    expected = service.execute(Embedding(Target("movies"), "query", columns), "embed").vectors
+    expected = service.execute(
+        EmbeddingRequest(Target("movies"), "query", columns), "embed"
+    ).vectors
     for name, hour in HOURS.items():
         response = call("Predict", predict(user=USERS, hour=hour))
         assert np.array_equal(array(response.outputs["vector"]), expected), name
@@ -123,7 +125,9 @@ def test_values_that_are_missing_are_zeros_and_empty_strings(
     service: RunningService, call: Call
 ) -> None:
     columns = {"user": column(0, 0), "city": column("", ""), "hour": column(0.0, 0.0)}
-    expected = service.execute(Embedding(Target("movies"), "query", columns), "embed").vectors
+    expected = service.execute(
+        EmbeddingRequest(Target("movies"), "query", columns), "embed"
+    ).vectors
     request = predict(
         user=tensor(pb.DT_INT64, 2), city=tensor(pb.DT_STRING, 2), hour=tensor(pb.DT_FLOAT, 2)
     )

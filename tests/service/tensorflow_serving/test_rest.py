@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from service.codec.stubs import tensorflow_serving_pb2 as pb
-from service.engine.calls import Embedding, Ranking, Retrieval, Target
+from service.engine.calls import EmbeddingRequest, RankingRequest, RetrievalRequest, Target
 from tests.service.running import RunningService, column
 from tests.service.tensorflow_serving.conftest import PROTOCOLS
 
@@ -51,7 +51,7 @@ def posted(rest: httpx.Client, call: str, body: Any) -> Any:
 def test_predict_returns_columns_for_columns_and_rows_for_rows(
     service: RunningService, rest: httpx.Client
 ) -> None:
-    vectors = service.execute(Embedding(TARGET, "query", QUERY_COLUMNS), "embed").vectors
+    vectors = service.execute(EmbeddingRequest(TARGET, "query", QUERY_COLUMNS), "embed").vectors
     inputs = {"user": USERS, "city": [b64("Oslo"), "Wien"], "history": [1000, 1007, 1014]}
     by_column = posted(
         rest,
@@ -78,7 +78,7 @@ def test_outputs_of_a_ranking_are_named(service: RunningService, rest: httpx.Cli
     }
     context = {"user": column(*USERS)}
     expected = service.execute(
-        Ranking(
+        RankingRequest(
             TARGET,
             context,
             candidate_features=candidate,
@@ -99,7 +99,7 @@ def test_outputs_of_a_ranking_are_named(service: RunningService, rest: httpx.Cli
 
 
 def test_neighbors_are_named_outputs(service: RunningService, rest: httpx.Client) -> None:
-    expected = service.execute(Retrieval(TARGET, context=QUERY_COLUMNS, k=3), "retrieve")
+    expected = service.execute(RetrievalRequest(TARGET, context=QUERY_COLUMNS, k=3), "retrieve")
     body = {
         "signature_name": "retrieve",
         "inputs": {"user": USERS, "city": ["Oslo", "Wien"], "history": HISTORIES, "k": 3},

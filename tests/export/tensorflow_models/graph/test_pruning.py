@@ -17,7 +17,7 @@ from export.graphs.functions import narrowed
 from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
 from export.graphs.walks import resource
-from export.recipe.schema import InputPart, TowerPart
+from export.recipe.schema import InputSection, TowerSection
 from export.tensorflow_models.frameworks.placeholders import early_rows
 from export.tensorflow_models.graph.pruning import TracedCall, prune
 from export.tensorflow_models.graph.tower_results import Returned
@@ -25,19 +25,19 @@ from tests.export.tensorflow_models.graph.traced_calls import ids, numbers, trac
 from tests.export.traced_features import embedded
 
 INPUTS = {
-    "item": InputPart(dtype="int64"),
-    "short": InputPart(dtype="int32"),
-    "word": InputPart(dtype="string"),
-    "pair": InputPart(dtype="int64", shape=(2,)),
-    "age": InputPart(dtype="float32"),
-    "bag": InputPart(dtype="int64", kind="ragged", length_max=5),
-    "bag_weights": InputPart(dtype="float32", kind="ragged", weights_for="bag", length_max=3),
-    "loads": InputPart(dtype="float32", kind="ragged", length_max=4),
+    "item": InputSection(dtype="int64"),
+    "short": InputSection(dtype="int32"),
+    "word": InputSection(dtype="string"),
+    "pair": InputSection(dtype="int64", shape=(2,)),
+    "age": InputSection(dtype="float32"),
+    "bag": InputSection(dtype="int64", kind="ragged", length_max=5),
+    "bag_weights": InputSection(dtype="float32", kind="ragged", weights_for="bag", length_max=3),
+    "loads": InputSection(dtype="float32", kind="ragged", length_max=4),
 }
 
 
-def part(**keys: Any) -> TowerPart:
-    return TowerPart.model_validate({"role": "query", **keys})
+def part(**keys: Any) -> TowerSection:
+    return TowerSection.model_validate({"role": "query", **keys})
 
 
 class Lookups:
@@ -69,7 +69,7 @@ Compute = Callable[[Any, Lookups], Any]
 
 def pruned(
     call: Compute,
-    tower: TowerPart | None = None,
+    tower: TowerSection | None = None,
     layer_tables: Mapping[str, str] = MappingProxyType({}),
     inputs: Mapping[str, Any] = MappingProxyType({}),
 ) -> TracedTower:
@@ -160,7 +160,7 @@ def test_prune_bypasses_reshapes_that_change_nothing_and_keeps_all_others() -> N
         return tf.reshape(tf.reduce_sum(narrow, axis=1), [-1, 2])
 
     traced = trace(lambda features: {"sums": call(features)}, x=numbers(6))
-    parts = {"x": InputPart(dtype="float32", shape=(6,))}
+    parts = {"x": InputSection(dtype="float32", shape=(6,))}
     whole = TracedCall(
         CALL, traced.function, traced.inputs, {}, Returned(traced.results["sums"]), parts, []
     )
@@ -186,7 +186,7 @@ def test_prune_measures_the_largest_variable_of_a_tower(
         return tf.concat([features["x"], *sides], axis=1)
 
     traced = trace(lambda features: {"made": call(features)}, x=numbers(3))
-    parts = {"x": InputPart(dtype="float32", shape=(3,))}
+    parts = {"x": InputSection(dtype="float32", shape=(3,))}
     whole = TracedCall(
         CALL, traced.function, traced.inputs, {}, Returned(traced.results["made"]), parts, []
     )

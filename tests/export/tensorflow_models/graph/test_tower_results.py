@@ -8,13 +8,13 @@ import pytest
 
 from export.errors import NotConvertible, UsageError
 from export.graphs.loading import tf
-from export.recipe.schema import TowerPart
+from export.recipe.schema import TowerSection
 from export.tensorflow_models.graph.tower_results import Returned, tower_results
 from tests.export.tensorflow_models.graph.traced_calls import numbers, trace
 
 
-def part(**keys: Any) -> TowerPart:
-    return TowerPart(role="query", **keys)
+def part(**keys: Any) -> TowerSection:
+    return TowerSection(role="query", **keys)
 
 
 def test_vector_of_a_query_is_what_a_retrieval_layer_compares() -> None:
@@ -26,7 +26,7 @@ def test_vector_of_a_query_is_what_a_retrieval_layer_compares() -> None:
     assert (results.tensors, results.is_query) == ({"result": b}, True)
     results = tower_results("query", part(outputs={"vector": "ids"}), returned)
     assert (results.tensors, results.is_query) == ({"vector": a}, False)
-    results = tower_results("query", TowerPart(role="candidate"), Returned(a, queries=[b]))
+    results = tower_results("query", TowerSection(role="candidate"), Returned(a, queries=[b]))
     assert (results.tensors, results.is_query) == ({"result": a}, False)
     with pytest.raises(UsageError, match="has 2 retrieval layers; name the result"):
         tower_results("query", part(), Returned({"ids": a}, queries=[a, b]))

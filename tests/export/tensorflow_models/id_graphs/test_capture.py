@@ -16,7 +16,7 @@ from export.errors import NotConvertible, UsageError
 from export.front_end.manifest_features import describe_features
 from export.front_end.specs import DenseSpec, FeatureSpec
 from export.graphs.loading import tf
-from export.recipe.schema import ExportJob, FeaturePart
+from export.recipe.schema import ExportJob, FeatureSection
 from export.tensorflow_models.model.tracing import trace_towers
 from export.verify.examples import Examples
 from tests.export.parity_checks import check_parity, check_self_contained
@@ -232,7 +232,7 @@ def test_table_of_ids_without_a_rule_stays_inside_within_the_limit(tmp_path: Pat
 def test_rule_of_the_recipe_for_an_input_read_by_position_is_rejected() -> None:
     job = job_of("build_places")
     job = job.model_copy(
-        update={"features": {"x": FeaturePart.model_validate({"ids": {"kind": "hash"}})}}
+        update={"features": {"x": FeatureSection.model_validate({"ids": {"kind": "hash"}})}}
     )
     with pytest.raises(
         UsageError, match=r"features.x.ids: the model takes ids out of this input by their places"

@@ -10,7 +10,7 @@ import pytest
 from export.errors import NotConvertible, UsageError
 from export.front_end.specs import TableFacts
 from export.graphs.loading import tf
-from export.recipe.schema import InputPart
+from export.recipe.schema import InputSection
 from export.tensorflow_models.lookups.activations import PooledTable, plan_activations
 from export.tensorflow_models.lookups.records import of_table
 from export.tensorflow_models.lookups.specified import look_up
@@ -22,11 +22,11 @@ USERS = PooledTable("users", 5, 3, "sum")
 WEIGHTS = tf.RaggedTensorSpec([None, None], tf.float32, ragged_rank=1)
 
 
-def part(kind: Any = "dense", dtype: Any = "int64", **how: Any) -> InputPart:
-    return InputPart(kind=kind, dtype=dtype, **how)
+def part(kind: Any = "dense", dtype: Any = "int64", **how: Any) -> InputSection:
+    return InputSection(kind=kind, dtype=dtype, **how)
 
 
-def weights(kind: Any = "ragged", ids: str = "tags") -> InputPart:
+def weights(kind: Any = "ragged", ids: str = "tags") -> InputSection:
     return part(kind, "float32", weights_for=ids)
 
 
@@ -81,7 +81,7 @@ def test_planned_bags_are_the_specified_inputs_with_their_weights() -> None:
     ],
 )
 def test_input_that_is_not_what_its_specification_needs_is_rejected(
-    inputs: dict[str, InputPart], message: str
+    inputs: dict[str, InputSection], message: str
 ) -> None:
     with pytest.raises(NotConvertible, match=f"^{re.escape(message)}$"):
         plan_activations({"tags": TAGS}, inputs)

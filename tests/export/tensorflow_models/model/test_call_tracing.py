@@ -13,24 +13,24 @@ import pytest
 from export.errors import NotConvertible, UsageError
 from export.front_end.calls import Call
 from export.graphs.loading import tf
-from export.recipe.schema import InputPart
+from export.recipe.schema import InputSection
 from export.tensorflow_models.frameworks.placeholders import tables_unallocated
 from export.tensorflow_models.graph.pruning import TracedCall
 from export.tensorflow_models.lookups.records import of_table
 from export.tensorflow_models.model.call_tracing import resolve_call, trace_call, zeros
 
-ITEM = InputPart(dtype="int64")
-AGE = InputPart(dtype="float32")
-TITLE = InputPart(dtype="string")
-BAG = InputPart(dtype="int64", kind="ragged")
-BAG_WEIGHTS = InputPart(dtype="float32", kind="ragged", weights_for="bag")
-TAGS = InputPart(dtype="int64", kind="sparse")
-TAG_WEIGHTS = InputPart(dtype="float32", kind="sparse", weights_for="tags")
+ITEM = InputSection(dtype="int64")
+AGE = InputSection(dtype="float32")
+TITLE = InputSection(dtype="string")
+BAG = InputSection(dtype="int64", kind="ragged")
+BAG_WEIGHTS = InputSection(dtype="float32", kind="ragged", weights_for="bag")
+TAGS = InputSection(dtype="int64", kind="sparse")
+TAG_WEIGHTS = InputSection(dtype="float32", kind="sparse", weights_for="tags")
 
 Score = Callable[[Mapping[str, Any]], Any]
 
 
-def traced(score: Score, **parts: InputPart) -> TracedCall:
+def traced(score: Score, **parts: InputSection) -> TracedCall:
     """Returns the call of a model, traced with these inputs."""
     return trace_call(
         SimpleNamespace(score=score), Call("score", tuple(parts)), parts, lambda table: None
@@ -205,7 +205,7 @@ def test_trace_call_rebuilds_ragged_inputs_from_their_lengths() -> None:
         weighted = tf.cast(inputs["bag"], tf.float32) * inputs["bag_weights"]
         return tf.reduce_sum(weighted, 1), inputs["another"].row_splits
 
-    another = InputPart(dtype="float32", kind="ragged")
+    another = InputSection(dtype="float32", kind="ragged")
     # Weights come first: the order of a recipe is free.
     found = traced(score, bag_weights=BAG_WEIGHTS, bag=BAG, another=another)
 
@@ -245,7 +245,7 @@ def test_trace_call_rebuilds_sparse_inputs_from_their_lengths() -> None:
     ids=["sparse", "dense"],
 )
 def test_trace_call_gives_weights_of_ids_of_another_kind_their_own_lengths(
-    ids: InputPart, lengths: list[str]
+    ids: InputSection, lengths: list[str]
 ) -> None:
     found = traced(
         lambda inputs: tf.reduce_sum(inputs["bag_weights"], 1), bag=ids, bag_weights=BAG_WEIGHTS
@@ -276,7 +276,7 @@ def test_zeros_have_the_shape_of_a_lookup(ids: Any, length: int | None, shape: l
 @pytest.mark.parametrize(("length", "shape"), [(None, [4]), (2, [2, 4])])
 @pytest.mark.parametrize("ids", [ITEM, BAG], ids=["dense", "ragged"])
 def test_zeros_in_a_graph_have_any_batch(
-    ids: InputPart, length: int | None, shape: list[int]
+    ids: InputSection, length: int | None, shape: list[int]
 ) -> None:
     looked_up = table()
 
@@ -304,7 +304,7 @@ def test_trace_call_records_a_gather_with_its_line() -> None:
 
 def test_trace_call_records_a_gather_of_one_id_with_a_dimension_as_single() -> None:
     items = table()
-    one = InputPart(dtype="int64", shape=(1,))
+    one = InputSection(dtype="int64", shape=(1,))
     found = traced(lambda inputs: tf.gather(items, inputs["one"]), one=one)
     (lookup,) = found.lookups
     assert (lookup.kind, lookup.length) == ("single", 1)
@@ -342,7 +342,7 @@ def test_trace_call_gives_zeros_where_only_shapes_are_asked_for() -> None:
     assert shapes == [[2, 4], [None, 4]]
 
 
-IDS = InputPart(dtype="int64", shape=(3,))
+IDS = InputSection(dtype="int64", shape=(3,))
 SEQUENCE = tf.feature_column.sequence_categorical_column_with_identity("ids", 9)
 
 

@@ -14,7 +14,7 @@ from export.front_end.calls import Call
 from export.front_end.specs import FeatureSpec
 from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
-from export.recipe.schema import InputPart
+from export.recipe.schema import InputSection
 from export.tensorflow_models.graph.pruning import TracedCall
 from export.tensorflow_models.graph.tower_results import Returned
 from export.tensorflow_models.model.looked_up_numbers import replace_looked_up_numbers
@@ -97,15 +97,15 @@ def test_hashes_that_a_tower_reads_as_numbers_are_computed_by_the_service(tmp_pa
     check_parity(made, tmp_path)
 
 
-WORD = InputPart(dtype="string")
-WORDS = InputPart(dtype="string", shape=(3,))
-BAG = InputPart(dtype="string", kind="ragged")
+WORD = InputSection(dtype="string")
+WORDS = InputSection(dtype="string", shape=(3,))
+BAG = InputSection(dtype="string", kind="ragged")
 EXACT_MAX = 1 << 24
 """The largest number of integers that float32 holds exactly."""
 
 
 def numbers_of(
-    compute: Callable[[Any], Any], values: Any = (), **parts: InputPart
+    compute: Callable[[Any], Any], values: Any = (), **parts: InputSection
 ) -> tuple[list[dict[str, Any]], Any]:
     """Returns the features that numbers become, and the result for their values.
 
@@ -225,7 +225,7 @@ def test_number_that_several_results_read_is_one_feature() -> None:
     ids=["single", "several"],
 )
 def test_numbers_of_unknown_shape_have_that_of_their_input(
-    part: InputPart, values: Any, result: Any
+    part: InputSection, values: Any, result: Any
 ) -> None:
     def compute(inputs: Any) -> Any:
         numbers = tf.raw_ops.LookupTableFindV2(
@@ -275,7 +275,7 @@ def test_number_becomes_a_feature_if_every_word_has_one_that_is_exact(
     ],
 )
 def test_numbers_of_no_dense_words_are_no_features(compute: Callable[[Any], Any]) -> None:
-    parts = {"item": InputPart(dtype="int64"), "bag": BAG}
+    parts = {"item": InputSection(dtype="int64"), "bag": BAG}
     assert numbers_of(compute, **parts) == ([], None)
 
 
@@ -294,7 +294,7 @@ def test_number_of_one_of_several_words_in_a_tensor_of_unknown_shape_is_no_featu
 def test_numbers_of_two_inputs_are_features_of_the_one_that_holds_words() -> None:
     told, _ = numbers_of(
         lambda inputs: tf.cast(hashed(inputs["word"]) * inputs["item"], tf.float32),
-        item=InputPart(dtype="int64"),
+        item=InputSection(dtype="int64"),
         word=WORD,
     )
     assert told == [ordinal("word", 10, **HASHED)]

@@ -17,7 +17,7 @@ from export.front_end.specs import TableFacts
 from export.graphs.loading import tf
 from export.graphs.tensors import input_spec
 from export.id_graphs.descriptions import describe_ids
-from export.recipe.schema import InputPart
+from export.recipe.schema import InputSection
 from export.tensorflow_models.frameworks.placeholders import tables_unallocated
 from export.tensorflow_models.graph.pruning import TracedCall
 from export.tensorflow_models.graph.tower_results import Returned
@@ -29,21 +29,21 @@ from tests.id_graphs import hash_ids, vocabulary_ids
 ITEMS = TableFacts("items", "items", 8, 4)
 CONFIG = object()
 INPUTS = {
-    "item": InputPart(dtype="int64"),
-    "other": InputPart(dtype="int64"),
-    "short": InputPart(dtype="int32"),
-    "age": InputPart(dtype="float32"),
-    "one": InputPart(dtype="int64", shape=(1,)),
-    "pair": InputPart(dtype="int64", shape=(2,)),
-    "quad": InputPart(dtype="int64", shape=(4,)),
-    "table": InputPart(dtype="int64", shape=(2, 3)),
-    "text": InputPart(dtype="string"),
-    "word": InputPart(dtype="string"),
-    "bag": InputPart(dtype="int64", kind="ragged"),
-    "another": InputPart(dtype="int64", kind="ragged"),
-    "bag_weights": InputPart(dtype="float32", kind="ragged", weights_for="bag"),
-    "loads": InputPart(dtype="float32", kind="ragged"),
-    "tags": InputPart(dtype="int64", kind="sparse"),
+    "item": InputSection(dtype="int64"),
+    "other": InputSection(dtype="int64"),
+    "short": InputSection(dtype="int32"),
+    "age": InputSection(dtype="float32"),
+    "one": InputSection(dtype="int64", shape=(1,)),
+    "pair": InputSection(dtype="int64", shape=(2,)),
+    "quad": InputSection(dtype="int64", shape=(4,)),
+    "table": InputSection(dtype="int64", shape=(2, 3)),
+    "text": InputSection(dtype="string"),
+    "word": InputSection(dtype="string"),
+    "bag": InputSection(dtype="int64", kind="ragged"),
+    "another": InputSection(dtype="int64", kind="ragged"),
+    "bag_weights": InputSection(dtype="float32", kind="ragged", weights_for="bag"),
+    "loads": InputSection(dtype="float32", kind="ragged"),
+    "tags": InputSection(dtype="int64", kind="sparse"),
 }
 
 LookUp = Callable[[Any], Lookup]

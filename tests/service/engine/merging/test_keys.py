@@ -12,13 +12,13 @@ from bundle.features.columns import Column
 from service.engine.calls import (
     Circle,
     Condition,
-    Embedding,
+    EmbeddingRequest,
     Filter,
     IdLists,
-    Lookup,
+    LookupRequest,
     NotFoundRule,
-    Ranking,
-    Retrieval,
+    RankingRequest,
+    RetrievalRequest,
     Target,
 )
 from service.engine.merging.keys import FILTER_SIZE_MAX, batch_key
@@ -52,45 +52,49 @@ def lists(*ids: int) -> IdLists:
     return IdLists(np.array(ids, np.int64))
 
 
-def retrieval(user: int, *history: int, **options: Any) -> Retrieval:
-    return Retrieval(TARGET, context={"user": ints(user), "history": bag(*history)}, **options)
+def retrieval(user: int, *history: int, **options: Any) -> RetrievalRequest:
+    return RetrievalRequest(
+        TARGET, context={"user": ints(user), "history": bag(*history)}, **options
+    )
 
 
-def ranking(user: int, *ids: int, **options: Any) -> Ranking:
+def ranking(user: int, *ids: int, **options: Any) -> RankingRequest:
     features = {"year": column(*[float(number) for number in ids])}
     context = {"user": ints(user), **options.pop("context", {})}
     options = {"candidate_ids": np.array(ids, np.int64), **options}
-    return Ranking(TARGET, context, candidate_features=features, **options)
+    return RankingRequest(TARGET, context, candidate_features=features, **options)
 
 
 def of_years(*years: int) -> Filter:
     return Filter({"year": Condition(allow=np.array(years, np.int64), ge=1990)})
 
 
-def embedding(*users: int, tower: str = "query") -> Embedding:
-    return Embedding(TARGET, tower, {"user": ints(*users)})
+def embedding(*users: int, tower: str = "query") -> EmbeddingRequest:
+    return EmbeddingRequest(TARGET, tower, {"user": ints(*users)})
 
 
-def looked_up(*ids: int, **options: Any) -> Lookup:
-    return Lookup(TARGET, "user", ints(*ids), **options)
+def looked_up(*ids: int, **options: Any) -> LookupRequest:
+    return LookupRequest(TARGET, "user", ints(*ids), **options)
 
 
 ALIKE = [
     (retrieval(1, 2, 3), retrieval(4)),
     (
         retrieval(1),
-        Retrieval(TARGET, context={"user": ints(1, 2), "history": column(3, offsets=[0, 0, 1])}),
+        RetrievalRequest(
+            TARGET, context={"user": ints(1, 2), "history": column(3, offsets=[0, 0, 1])}
+        ),
     ),
     (retrieval(1, filter=of_years(1999)), retrieval(2, filter=of_years(1999))),
     (retrieval(1, exclude_ids=lists(1, 2)), retrieval(2, exclude_ids=lists(7))),
     (retrieval(1, negative_ids=lists(1)), retrieval(2, negative_ids=lists(2, 3))),
     (
-        Retrieval(TARGET, vectors=VECTORS),
-        Retrieval(TARGET, vectors=np.ones(24, np.float32)),
+        RetrievalRequest(TARGET, vectors=VECTORS),
+        RetrievalRequest(TARGET, vectors=np.ones(24, np.float32)),
     ),
     (
-        Retrieval(TARGET, ids=np.array([1, 2, 3]), query_offsets=np.array([0, 2, 3])),
-        Retrieval(TARGET, ids=np.array([1]), query_offsets=np.array([0, 1])),
+        RetrievalRequest(TARGET, ids=np.array([1, 2, 3]), query_offsets=np.array([0, 2, 3])),
+        RetrievalRequest(TARGET, ids=np.array([1]), query_offsets=np.array([0, 1])),
     ),
     # It says nothing of a retrieval without ids.
     (retrieval(1), retrieval(1, not_found=NotFoundRule.SKIP)),
@@ -117,9 +121,9 @@ UNLIKE = [
         retrieval(1, filter=of_years(1999)),
         retrieval(1, exclude_ids=lists(1)),
         retrieval(1, context_ids=np.array([1])),
-        Retrieval(TARGET, context={"history": bag()}),
-        Retrieval(TARGET, context={"user": column(1.0), "history": bag()}),
-        Retrieval(TARGET, vectors=VECTORS),
+        RetrievalRequest(TARGET, context={"history": bag()}),
+        RetrievalRequest(TARGET, context={"user": column(1.0), "history": bag()}),
+        RetrievalRequest(TARGET, vectors=VECTORS),
         ranking(1, 2),
     ]
 ] + [
@@ -147,17 +151,17 @@ UNLIKE = [
 ]
 ALONE = [
     retrieval(1, filter=of_years(*range(FILTER_SIZE_MAX + 1))),
-    Retrieval(TARGET, vectors=VECTORS, exclude_ids=lists(1, 2)),
-    Retrieval(TARGET, vectors=np.ones(9, np.float32)),
-    Retrieval(TARGET, vectors=VECTORS, index="unknown"),
-    Retrieval(TARGET, context={"no such feature": ints(1)}),
-    Retrieval(TARGET),
+    RetrievalRequest(TARGET, vectors=VECTORS, exclude_ids=lists(1, 2)),
+    RetrievalRequest(TARGET, vectors=np.ones(9, np.float32)),
+    RetrievalRequest(TARGET, vectors=VECTORS, index="unknown"),
+    RetrievalRequest(TARGET, context={"no such feature": ints(1)}),
+    RetrievalRequest(TARGET),
     ranking(1),
     ranking(1, 2, context={"liked": bag(5, 6, weights=[1.0])}),
     ranking(1, 2, context_ids=np.array([1, 2])),
     replace(ranking(1, 2, 3), offsets=np.array([0, 1])),
     replace(ranking(1, 2, 3), candidate_ids=np.array([1, 2, 3])),
-    Embedding(TARGET, "query"),
+    EmbeddingRequest(TARGET, "query"),
 ]
 
 

@@ -18,9 +18,9 @@ from service.engine.calls import (
     Condition,
     Filter,
     IdLists,
-    Recommendation,
-    Retrieval,
-    Retrieved,
+    RecommendationRequest,
+    RetrievalRequest,
+    RetrievalResult,
     Source,
     Target,
 )
@@ -134,7 +134,9 @@ def test_depth_of_a_search_depends_on_what_its_own_request_excludes(
         nearest = np.argsort(-(index.vectors @ vector[0]))[:count]
         # What a user has seen is often what is nearest.
         excluded = IdLists(np.array(IDS)[nearest])
-        drawn.append(Retrieval(TARGET, vectors=vector, k=50, exclude_ids=excluded, **options))
+        drawn.append(
+            RetrievalRequest(TARGET, vectors=vector, k=50, exclude_ids=excluded, **options)
+        )
     requests = [("retrieve", request) for request in drawn]
     expected = alone(changed, requests)
     batches = changed.value("rowcast_batch_requests_count", call="retrieve")
@@ -149,15 +151,15 @@ def test_batch_is_not_degraded_for_want_of_time_of_one_of_its_requests(
     service = serve(**LOOP)
     tower = SlowTower(service.current().towers["ranking"].parts[0].network)
     service.with_network("ranking", tower)
-    wanted = Recommendation(TARGET, context={"user": column(1)}, pool_size=POOL, k=5)
+    wanted = RecommendationRequest(TARGET, context={"user": column(1)}, pool_size=POOL, k=5)
     service.execute(wanted, "recommend")
 
-    async def execute(timeout_s: float) -> Retrieved:
+    async def execute(timeout_s: float) -> RetrievalResult:
         context = RequestContext("recommend", "test-request", time.monotonic() + timeout_s)
-        response: Retrieved = await service.dataplane.engine.execute(wanted, context)
+        response: RetrievalResult = await service.dataplane.engine.execute(wanted, context)
         return response
 
-    async def execute_both() -> tuple[Retrieved, Retrieved]:
+    async def execute_both() -> tuple[RetrievalResult, RetrievalResult]:
         # Ranking takes 0.3 s, and twice as much must be left.
         return await asyncio.gather(execute(0.5), execute(25))
 
@@ -171,7 +173,7 @@ def test_batch_is_not_degraded_for_want_of_time_of_one_of_its_requests(
 def test_limit_of_sources_is_that_of_each_request(services: Services) -> None:
     pool_size = LIMITS["max_candidates"] // 2 + 1
     source = Source(index="movies", pool_size=pool_size)
-    wanted = Recommendation(TARGET, context={"user": column(1)}, k=5, sources=(source,))
+    wanted = RecommendationRequest(TARGET, context={"user": column(1)}, k=5, sources=(source,))
     requests = [("recommend", wanted)] * 2
     expected = alone(services[1], requests)
     failures = services[1].value("rowcast_failed_batches_total", call="recommend")

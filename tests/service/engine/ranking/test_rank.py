@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from bundle.features.columns import Column
-from service.engine.calls import Ranking, Target
+from service.engine.calls import RankingRequest, Target
 from service.engine.computation import completed
 from service.engine.execution import Execution
 from service.engine.ranking.rank import rank
@@ -66,7 +66,7 @@ def test_rank_spends_its_time_in_lookups_and_the_tower(
 ) -> None:
     service = load()
     execution = Execution("rank")
-    request = Ranking(
+    request = RankingRequest(
         Target(), context={"user": column(1)}, candidate_ids=service.small.ids[:count]
     )
     completed(rank(service.version, request, service.settings, execution))

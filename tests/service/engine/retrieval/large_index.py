@@ -22,7 +22,7 @@ from runtime.exact import ExactIndex
 from runtime.scann import write_index
 from runtime.vectors import VectorFile
 from service.config import ServiceSettings
-from service.engine.calls import Retrieval, Target
+from service.engine.calls import RetrievalRequest, Target
 from service.engine.computation import completed
 from service.engine.execution import Execution
 from service.engine.retrieval import retrieve, search
@@ -109,7 +109,7 @@ def load_index(
 def find(index: LoadedIndex, vectors: Vectors, k: int, **request: Any) -> search.Found:
     """Returns the neighbors of each vector with explanations; `request`: options of a Retrieval."""
     execution = Execution("retrieve")
-    sent = Retrieval(Target(), vectors=vectors, **request)
+    sent = RetrievalRequest(Target(), vectors=vectors, **request)
     assert isinstance(index.corpus, LoadedStore)
     served = ServedIndex("items", index.entry, index.corpus, index, None, index.compiled)
     allowed = retrieve.allowed(served, sent, len(vectors), execution)
@@ -124,7 +124,7 @@ def retrieve_ids(index: LoadedIndex, **request: Any) -> list[int]:
     served = ServedIndex("items", index.entry, index.corpus, index, None, index.compiled)
     version: Any = SimpleNamespace(model="items", version=1, indexes={"items": served}, shards=None)
     settings = ServiceSettings(root=Path.cwd())
-    sent = Retrieval(Target(), **request)
+    sent = RetrievalRequest(Target(), **request)
     answer = completed(retrieve.retrieve(version, sent, settings, Execution("retrieve")))
     ids: list[int] = answer.ids.tolist()
     return ids

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.engine.calls import IdLists, Retrieval, Retrieved, Target
+from service.engine.calls import IdLists, RetrievalRequest, RetrievalResult, Target
 from service.engine.execution import Execution
 from service.engine.retrieval import retrieve
 from service.errors import InvalidArgument, TooLarge
@@ -20,7 +20,7 @@ Load = Callable[..., Served]
 ONES = np.ones(8, np.float32)
 
 
-def check(answer: Retrieved, query: int, expected: list[tuple[Any, float]]) -> None:
+def check(answer: RetrievalResult, query: int, expected: list[tuple[Any, float]]) -> None:
     first, last = answer.offsets[query : query + 2]
     assert answer.ids[first:last].tolist() == [movie for movie, _ in expected]
     np.testing.assert_allclose(
@@ -68,7 +68,7 @@ def test_queries_with_exclusions_of_their_own_share_one_deny_list(load: Load) ->
     denied = np.arange(100, 1_000_100, dtype=np.uint32)  # of a larger corpus than the test has
     index.corpus.denied.positions = denied
     excluded = service.small.ids[:32]
-    request = Retrieval(Target(), exclude_ids=IdLists(excluded, np.arange(33)))
+    request = RetrievalRequest(Target(), exclude_ids=IdLists(excluded, np.arange(33)))
 
     tracemalloc.start()
     allowed = retrieve.allowed(index, request, 32, Execution("retrieve"))

@@ -39,7 +39,7 @@ from bundle.tables.vocabularies import Vocabulary
 Weights = NDArray[np.float32]
 
 
-class Embedded:
+class TableFeature:
     """A feature that reads a table.
 
     Attributes:
