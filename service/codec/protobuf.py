@@ -168,10 +168,11 @@ def read_embedding(
     return calls.EmbeddingRequest(target_of(message.model, url), **_sent_fields(message, settings))
 
 
+# All readers take the same arguments, so that one table can name them.
 def read_lookup(
     message: pb.LookupRequest,
     url: _Url,
-    settings: ServiceSettings,  # noqa: ARG001: all readers take the same arguments
+    settings: ServiceSettings,  # noqa: ARG001
 ) -> calls.LookupRequest:
     """Reads a LookupRequest.
 
