@@ -189,10 +189,10 @@ def run_inline(
     base = prepared.base
     model = prepared.traced.spec
     judged = judge_recipe(job, prepared.checkpoint, prepared.inventory, model, prepared.entries)
-    with staged(prepared.destination, job.model, prepared.version) as draft:
-        stage = draft.stage
-        directory = draft.stage.directory
-        begun = draft.begun(job, prepared.inventory.fingerprint)
+    with staged(prepared.destination, job.model, prepared.version) as staged_version:
+        stage = staged_version.stage
+        directory = staged_version.stage.directory
+        begun = staged_version.begun(job, prepared.inventory.fingerprint)
         proofs.check_comparable(prepared.graph, prepared.variables, settings.unproved)
         with progress.step("graph"):
             _clear(directory)

@@ -50,7 +50,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Draft:
+class StagedVersion:
     """A version that is being made.
 
     Attributes:
@@ -65,8 +65,8 @@ class Draft:
     uploads: Uploads | None
     steps: list[str] = field(default_factory=list)
 
-    def do(self, step: Step[Made]) -> Made:
-        """Does a step, unless an earlier run did."""
+    def run(self, step: Step[Made]) -> Made:
+        """Runs a step, unless an earlier run of the job did; returns its result."""
         self.steps.append(step.key.step)
         return step.run(self.stage)
 
@@ -121,7 +121,7 @@ def _now() -> str:
 @contextmanager
 def staged(
     destination: Destination, model: str, version: int, *, reuse: bool = True
-) -> Iterator[Draft]:
+) -> Iterator[StagedVersion]:
     """Opens the staging directory of a version. Whatever fails, what is finished stays there for
     the next run.
 
@@ -137,7 +137,7 @@ def staged(
             destination.uploads(model, version, stage, reuse=reuse) as uploads,
         ):
             try:
-                yield Draft(stage, destination, uploads)
+                yield StagedVersion(stage, destination, uploads)
             except VerificationFailed as problem:
                 for step in problem.steps:
                     stage.forget(step)

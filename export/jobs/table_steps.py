@@ -20,7 +20,7 @@ from export.jobs.destinations import Destination
 from export.jobs.executors import LocalExecutor, worker_count
 from export.jobs.ray_executor import RayExecutor
 from export.jobs.space import check_plan_fits
-from export.jobs.staged import Draft
+from export.jobs.staged import StagedVersion
 from export.jobs.uploads import FinishedStep, Uploads, without_objects
 from export.recipe.settings import ExportSettings
 from export.steps import Step, StepKey
@@ -305,7 +305,7 @@ class Work:
 def staged_subject(
     checkpoint: Checkpoint,
     plan: ExportPlan,
-    draft: Draft,
+    staged_version: StagedVersion,
     complete: manifest.Manifest,
     rows: int | None,
     judged: Mapping[str, StatedLayout],
@@ -317,7 +317,7 @@ def staged_subject(
     Args:
       checkpoint: what the tables were copied from.
       plan: of the tables.
-      draft: the version that is being made.
+      staged_version: the version that is being made.
       complete: its manifest.
       rows: the number of rows that are compared of each table; None: all.
       judged: how the stated layouts of tables are known.
@@ -331,13 +331,13 @@ def staged_subject(
         return [*steps, paths.key_index(name), *made_of_rows]
 
     return Subject(
-        draft.stage.directory,
+        staged_version.stage.directory,
         complete,
         checkpoint,
         rows,
         judged=judged,
         linked={table.spec.name for table in plan.tables if table.linked},
-        open_table=None if draft.uploads is None else draft.uploads.open_table,
+        open_table=None if staged_version.uploads is None else staged_version.uploads.open_table,
         steps_of=steps_of,
     )
 

@@ -148,11 +148,11 @@ def export_tables(
         remedy="give ids that occur in training (--trained-ids NAME=FILE), export with a recipe "
         "that has verify.expected, or accept the statement with --accept-stated-layouts",
     )
-    with staged(prepared.destination, job.model, number, reuse=settings.reuse) as draft:
-        stage = draft.stage
-        begun = draft.begun(job, prepared.inventory.fingerprint)
+    with staged(prepared.destination, job.model, number, reuse=settings.reuse) as staged_version:
+        stage = staged_version.stage
+        begun = staged_version.begun(job, prepared.inventory.fingerprint)
         with progress.step("tables", plan.moved_bytes) as moved:
-            tables, reused = copy_tables(plan, stage, settings, moved, draft.uploads)
+            tables, reused = copy_tables(plan, stage, settings, moved, staged_version.uploads)
             keys = write_key_indexes(
                 prepared.checkpoint, [table.spec for table in plan.tables], stage
             )
@@ -170,11 +170,13 @@ def export_tables(
         )
         with progress.step("checks"):
             rows = None if settings.full else SAMPLE_ROWS
-            subject = staged_subject(prepared.checkpoint, plan, draft, written, rows, judged)
+            subject = staged_subject(
+                prepared.checkpoint, plan, staged_version, written, rows, judged
+            )
             written = checked(subject)
         notes = (*prepared.notes, *prepared.plan.notes, *reused.notes)
-        directory = draft.publish(written, progress)
-        return Published(directory, written, notes, draft.reused(written, reused))
+        directory = staged_version.publish(written, progress)
+        return Published(directory, written, notes, staged_version.reused(written, reused))
 
 
 def _feature(table: str, *, keyed: bool) -> manifest.EmbeddedFeature:

@@ -25,8 +25,8 @@ def test_disk_that_fails_is_reported_with_its_path_and_the_cure(
     tmp_path: Path, number: int, cure: str
 ) -> None:
     def fail() -> None:
-        with staged(Destination(tmp_path, None), "m", 1) as draft:
-            (draft.stage.directory / "kept").touch()
+        with staged(Destination(tmp_path, None), "m", 1) as version:
+            (version.stage.directory / "kept").touch()
             raise OSError(number, os.strerror(number), "/the/file")
 
     with pytest.raises(DestinationError, match=f"^/the/file: {os.strerror(number)}{cure}$"):
@@ -68,10 +68,10 @@ def test_what_stops_a_job_is_told_and_wrong_steps_are_done_again(
     steps = [Step(StepKey(name), int, make) for name in ("rows.bin", "towers")]
 
     def run() -> None:
-        with staged(Destination(tmp_path, None), "m", 1) as draft:
+        with staged(Destination(tmp_path, None), "m", 1) as version:
             for step in steps:
-                draft.do(step)
-            assert draft.steps == ["rows.bin", "towers"]
+                version.run(step)
+            assert version.steps == ["rows.bin", "towers"]
             raise problem
 
     with pytest.raises(kind) as failure:
@@ -85,9 +85,9 @@ def test_what_stops_a_job_is_told_and_wrong_steps_are_done_again(
 
 def test_version_that_another_run_makes_is_a_destination_error(tmp_path: Path) -> None:
     destination = Destination(tmp_path, None)
-    with staged(destination, "m", 1) as draft:
-        begun = draft.begun({"model": "m"}, "crc32c:0")
-        assert draft.begun({"model": "m"}, "crc32c:0") == begun
+    with staged(destination, "m", 1) as version:
+        begun = version.begun({"model": "m"}, "crc32c:0")
+        assert version.begun({"model": "m"}, "crc32c:0") == begun
         with (
             pytest.raises(DestinationError, match="version 1 of model 'm' is being written by"),
             staged(destination, "m", 1),
