@@ -94,23 +94,23 @@ class Step(Generic[Made]):
         if finished is not None:
             return result_type.validate_python(finished.payload)
 
-        made = self.make()
+        result = self.make()
         for file, stamp, now in zip(files, before, _stamps(files), strict=True):
             if stamp != now:
                 raise UsageError(
                     f"{file} changed while it was read; run again once nothing writes to it"
                 )
-        stage.finish(self.key.step, digest, result_type.dump_python(made, mode="json"))
-        return made
+        stage.finish(self.key.step, digest, result_type.dump_python(result, mode="json"))
+        return result
 
 
 def content_of(paths: Iterable[Path]) -> list[str]:
     """Returns a digest of the content of each file."""
-    found = []
+    digests = []
     for path in paths:
         with path.open("rb") as file:
-            found.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return found
+            digests.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return digests
 
 
 def _stamps(files: Sequence[Path]) -> list[tuple[int, ...]]:
@@ -126,17 +126,17 @@ def _stamps(files: Sequence[Path]) -> list[tuple[int, ...]]:
 
 def versions(libraries: Iterable[str]) -> dict[str, str]:
     """Returns the version of each library that is installed."""
-    found = {}
+    versions_by_name = {}
     for name in libraries:
         try:
-            found[name] = installed_version(name)
+            versions_by_name[name] = installed_version(name)
         except PackageNotFoundError:
             # Distributions of other names, such as tensorflow-cpu, hold the same module.
             module = sys.modules.get(name.replace("-", "_"))
-            held = getattr(module, "__version__", None)
-            if held is not None:
-                found[name] = str(held)
-    return found
+            module_version = getattr(module, "__version__", None)
+            if module_version is not None:
+                versions_by_name[name] = str(module_version)
+    return versions_by_name
 
 
 def _plain(value: Any) -> Any:

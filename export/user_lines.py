@@ -44,7 +44,7 @@ def line_of_exception(problem: BaseException) -> str:
         # beside the error; in its message once Keras or a tf.function has raised it again.
         rewritten = getattr(cause, "ag_error_metadata", None)
         if rewritten is not None:
-            frames += [(each.filename, each.lineno) for each in rewritten.translated_stack[::-1]]
+            frames += [(frame.filename, frame.lineno) for frame in rewritten.translated_stack[::-1]]
         frames += [(name, int(number)) for name, number in _FRAME.findall(str(cause))]
         line = last_of_user(frames)
         if line:
@@ -74,10 +74,10 @@ def last_of_user(frames: Iterable[tuple[str, int | None]]) -> str:
     """Returns the last of some frames, file and line, that is of the user's code; ""
     where none is.
     """
-    own = [(name, line) for name, line in frames if _is_user(name)]
-    if not own:
+    user_frames = [(name, line) for name, line in frames if _is_user(name)]
+    if not user_frames:
         return ""
-    filename, line = own[-1]
+    filename, line = user_frames[-1]
     name = Path(filename).name
     return f"{name}, line {line}" if _CELL in name else f"{name}:{line}"
 
@@ -88,5 +88,7 @@ def name_of_cell(notebook: Path, cell: int) -> str:
 
 
 def _is_user(name: str) -> bool:
-    own = name.startswith((*_OWN, "<", sys.argv[0] or "<")) or "__autograph_generated_file" in name
-    return not own and _INSTALLED.isdisjoint(Path(name).parts)
+    is_installed = (
+        name.startswith((*_OWN, "<", sys.argv[0] or "<")) or "__autograph_generated_file" in name
+    )
+    return not is_installed and _INSTALLED.isdisjoint(Path(name).parts)

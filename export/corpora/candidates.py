@@ -87,10 +87,10 @@ def write_store(
                 writer.cast(attribute, kind)
             twice = writer.repeated()
             if twice is not None:
-                places = " and ".join(corpus.place(position) for position in twice)
+                lines = " and ".join(corpus.place(position) for position in twice)
                 what = f"column {corpus.part.id!r}: id {writer.id(twice[0])!r}"
                 raise NotConvertible(
-                    f"corpus {corpus.name!r}, {what} stands in {places}; ids must be distinct"
+                    f"corpus {corpus.name!r}, {what} stands in {lines}; ids must be distinct"
                 )
             written = writer.finish()
             cut = +corpus.cut
@@ -173,11 +173,11 @@ def write_vectors(
     where = f"index {index!r}, corpus {corpus_name!r}"
     needed = {source for tensor in spec.inputs for source in tensor.sources}
     inputs = {name: readers for name, readers in features.inputs.items() if needed & set(readers)}
-    held = [name for name in inputs if name in corpus.features]
+    columns = [name for name in inputs if name in corpus.features]
     try:
         store = MappedColumns(base / corpus.file, corpus)
         tower = open_tower(base, spec, "f32")
-        for name in sorted(set(inputs) - set(held)):
+        for name in sorted(set(inputs) - set(columns)):
             features.activation(inputs[name][0], {}, 1)
     except FeatureError as problem:
         raise NotConvertible(
@@ -195,7 +195,7 @@ def write_vectors(
                 positions = np.arange(
                     first, min(first + BATCH_CANDIDATES, store.size), dtype=np.int64
                 )
-                vectors = _vectors(tower, spec, features, store, held, positions, where)
+                vectors = _vectors(tower, spec, features, store, columns, positions, where)
                 dim = vectors.shape[1]
                 file.write(np.ascontiguousarray(vectors, "<f4").data)
                 moved(positions.size)
@@ -249,13 +249,13 @@ def _first_unfit(
     features: FeatureReader,
     name: str,
     store: MappedColumns,
-    held: Sequence[str],
+    columns: Sequence[str],
     positions: NDArray[np.int64],
 ) -> str:
     # The reader's message has the value; whose it is, is found again one by one.
     for position in positions:
         try:
-            features.activation(name, store.features(np.array([position]), held), 1)
+            features.activation(name, store.features(np.array([position]), columns), 1)
         except BundleError:
             return _candidate(store, position)
     return "a candidate"

@@ -45,10 +45,10 @@ class Cells:
 
     def reject(self, wrong: Any, problem: str) -> None:
         """Raises NotConvertible for the first value that is wrong, if one is."""
-        place = pc.index(wrong, True).as_py()
-        if place >= 0:
-            row = place if self.owners is None else int(self.owners[place])
-            value = self.array[place].as_py()
+        position = pc.index(wrong, True).as_py()
+        if position >= 0:
+            row = position if self.owners is None else int(self.owners[position])
+            value = self.array[position].as_py()
             shown = "" if value is None else f": {str(value)[:80]!r}"
             raise NotConvertible(f"{self.rows.at(self.column, row)}{shown} {problem}")
 

@@ -187,10 +187,10 @@ def fold(
             ids = batch.column("id").to_pylist()
             is_touched = np.array([key in keys for key in ids], bool)
             touched.append(batch.filter(pa.array(is_touched)))
-            kept = batch.filter(pa.array(~is_touched))
-            if kept.num_rows:
-                writer.write_batch(kept)
-                count += kept.num_rows
+            untouched = batch.filter(pa.array(~is_touched))
+            if untouched.num_rows:
+                writer.write_batch(untouched)
+                count += untouched.num_rows
             release()
         changed = _changed(pa.Table.from_batches(touched), corpus, changes, name, log)
         for batch in changed.to_batches():

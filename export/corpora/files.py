@@ -93,9 +93,9 @@ def locate_corpus(
     """
     key = f"{section}.{name}"
     named = (part.file,) if isinstance(part.file, str) else part.file
-    paths = [path for each in named for path in matching_files(folder, each, f"{key}.file")]
+    paths = [path for pattern in named for path in matching_files(folder, pattern, f"{key}.file")]
     if len(set(paths)) < len(paths):
-        twice = next(path for place, path in enumerate(paths) if path in paths[:place])
+        twice = next(path for index, path in enumerate(paths) if path in paths[:index])
         raise UsageError(f"{key}.file names {twice} twice")
     return [_known(path, part, key) for path in paths]
 
@@ -115,14 +115,16 @@ def matching_files(folder: Path, named: str, key: str) -> list[Path]:
     path = folder / named
     if path.is_file():
         return [path]
-    inside = [each for each in path.iterdir() if each.name[0] not in "._"] if path.is_dir() else []
-    matching = (folder / each for each in glob.glob(named, root_dir=folder, recursive=True))
-    found = sorted(each for each in (inside if path.is_dir() else matching) if each.is_file())
-    if not found:
+    inside = (
+        [child for child in path.iterdir() if child.name[0] not in "._"] if path.is_dir() else []
+    )
+    matching = (folder / match for match in glob.glob(named, root_dir=folder, recursive=True))
+    files = sorted(file for file in (inside if path.is_dir() else matching) if file.is_file())
+    if not files:
         raise UsageError(
             f"{key}: {path} does not exist, or is a directory or pattern without files"
         )
-    return found
+    return files
 
 
 def read_batches(
@@ -169,17 +171,17 @@ def read_rows(
     """Reads rows of a corpus by their positions, [m] ascending; the cells by column are as the
     files have them.
     """
-    found: list[dict[str, Any]] = []
+    selected: list[dict[str, Any]] = []
     first = 0
     for file in files:
         for rows in read_batches(file, name, part, list(dict.fromkeys(columns))):
             here = positions[(positions >= first) & (positions < first + len(rows))] - first
             cells = [array.take(pa.array(here)).to_pylist() for array in rows.columns.values()]
-            found += [
-                dict(zip(rows.columns, each, strict=True)) for each in zip(*cells, strict=True)
+            selected += [
+                dict(zip(rows.columns, values, strict=True)) for values in zip(*cells, strict=True)
             ]
             first += len(rows)
-    return found
+    return selected
 
 
 def _known(path: Path, part: CorpusSection, key: str) -> CorpusFile:
@@ -199,11 +201,11 @@ def _known(path: Path, part: CorpusSection, key: str) -> CorpusFile:
     return CorpusFile(path, kind, gzip)
 
 
-def _check_columns(found: Sequence[str], wanted: Sequence[str], where: str) -> None:
+def _check_columns(columns: Sequence[str], wanted: Sequence[str], where: str) -> None:
     for column in wanted:
-        if found.count(column) != 1:
-            times = "no" if column not in found else f"{found.count(column)} times a"
-            raise UsageError(f"{where} has {times} column {column!r}; it has {', '.join(found)}")
+        if columns.count(column) != 1:
+            times = "no" if column not in columns else f"{columns.count(column)} times a"
+            raise UsageError(f"{where} has {times} column {column!r}; it has {', '.join(columns)}")
 
 
 def _read_csv(file: CorpusFile, where: str, columns: Sequence[str]) -> Iterator[Any]:

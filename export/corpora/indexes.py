@@ -40,8 +40,8 @@ from runtime.scann_build import Run, build_files, run_here
 from runtime.vectors import VectorFile
 
 Vectors = NDArray[np.float32]
-Once = Callable[[str, Any, Callable[[], None]], None]
-"""Has what makes a directory done, unless an earlier run did, from the same inputs."""
+BuildOnce = Callable[[str, Any, Callable[[], None]], None]
+"""Builds a directory by a function, unless an earlier run built it from the same inputs."""
 
 SEARCH_PARAMETERS = ("leaves_to_search", "reorder")
 """Parameters of a tree that only searches depend on."""
@@ -50,17 +50,20 @@ BRUTE_FORCE_BELOW = 20_000
 the square root.
 """
 _LEAF_SHARES = (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.35, 0.6, 1.0)
+"""Shares of a tree's leaves that are tried as the number of leaves to search, cheapest first."""
 _REORDER_PER_NEIGHBOR = (2, 5, 15, 45)
+"""Numbers of reordered candidates that are tried, for each neighbor of the recipe's k."""
 _LEVELS_BEYOND_TARGET = 2
+"""Numbers of leaves that are tried after the first one that reaches the target."""
 _DEPTHS = (100, 1000)
 """Other k at which the recall of a tree is measured."""
 _GROWTHS = ((0.5, 0.75), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0), (1.0, 1.25))
 """How the leaves and the reordered candidates may grow with k, as powers, by rising cost."""
 
 
-def always(_: str, __: Any, make: Callable[[], None]) -> None:
-    """Does it."""
-    make()
+def always(_: str, __: Any, build: Callable[[], None]) -> None:
+    """Builds a directory, whatever earlier runs did."""
+    build()
 
 
 def build_index(
@@ -69,7 +72,7 @@ def build_index(
     part: IndexSection,
     queries: Vectors,
     run: Run = run_here,
-    once: Once = always,
+    build_once: BuildOnce = always,
     *,
     representative: bool = True,
     vectors_file: str = "",
@@ -80,14 +83,15 @@ def build_index(
     Vectors stay in their file, except the vectors of exact search.
 
     Args:
-      base: Directory of the bundle that is being written; holds `indexes/<name>/vectors.bin`.
+      base: The directory of the bundle that is being written; holds `indexes/<name>/vectors.bin`.
       name: The name of the index.
-      part: What the recipe says of it.
-      queries: [q, dim] float32: what the query tower gave for examples; up to `part.recall.queries`
-        are taken, evenly.
-      run: What encodes blocks of vectors, perhaps several at a time.
-      once: Is given the directory of each partition, relative to `base`, and what its content
-        depends on beside the vectors: neither queries nor the recall that is asked for.
+      part: The section of the recipe.
+      queries: [q, dim] float32, the query tower's results for examples; up to
+        `part.recall.queries` of them are used, evenly.
+      run: Encodes blocks of vectors, perhaps several at a time.
+      build_once: Takes the directory of each partition, relative to `base`, what its content
+        depends on beside the vectors (neither queries nor the required recall), and a function
+        that builds it.
       representative: Whether the examples are real; on synthetic ones recall is measured, but stops
         nothing.
       vectors_file: Relative to `base`, of an index over the same vectors; empty: its own.
@@ -98,23 +102,25 @@ def build_index(
       UsageError: A parameter is unknown or does not belong to the kind.
       NotConvertible: ScaNN cannot build from these vectors and parameters, or the queries are
         unfit.
-      VerificationFailed: The recall asked for is not reached. The partitions stay as they are.
+      VerificationFailed: The required recall is not reached. The partitions stay as they are.
       DestinationError: The files cannot be written.
     """
     vectors_file = vectors_file or paths.index_vectors(name)
     vectors = open_vectors(base / vectors_file, name, queries)
     kind, parameters = choose(part, name, len(vectors))
-    ranges = partition_rows(len(vectors), part.partitions)
     directory = paths.index_directory(name)
-    places = paths.index_partitions(directory, len(ranges))
-    directories = [base / place for place in places]
+    row_ranges = partition_rows(len(vectors), part.partitions)
+    partitions = paths.index_partitions(directory, len(row_ranges))
+    directories = [base / partition for partition in partitions]
+    deeper = _deeper(kind, part, len(vectors))
     try:
         _remove_others(base / directory, directories)
-        for place, rows in reversed(list(zip(places, ranges, strict=True))):
-            # The smallest, which is the last, first: it fails first.
-            _build_partition(base, vectors, part.distance, kind, parameters, place, rows, run, once)
+        # The smallest partition, which is the last one, comes first: it fails first.
+        for partition, rows in reversed([*zip(partitions, row_ranges, strict=True)]):
+            _build_partition(
+                base, vectors, part.distance, kind, parameters, partition, rows, run, build_once
+            )
         sampled = queries[sample_rows(len(queries), part.recall.queries)]
-        deeper = _deeper(kind, part, len(vectors))
         exact = ExactNeighbors(
             vectors, part.distance, part.recall.k, sampled, k_max=max(deeper, default=0)
         )
@@ -125,41 +131,43 @@ def build_index(
             f"index {name!r} cannot be written: {problem}; free some space, then run again"
         ) from problem
 
+    # The setting is the cheapest one that reaches the recall on one half of the queries; the other
+    # half, which did not choose it, judges it.
     levels = _levels(part, parameters, len(vectors))
     split = QuerySplit.of(np.arange(len(sampled)), has_choice=sum(map(len, levels)) > 1)
     index = load_written(directories, part.distance, vectors, name)
-    tried = _try(index, exact, split, levels, part.recall.value)
-    best = _choose(tried, part.recall.value)
-    if representative:
-        _check_recall(name, part, best.judging, best, split)
+    trials = _try(index, exact, split, levels, part.recall.value)
+    best = _choose(trials, part.recall.value)
     judging = best.judging
+    if representative:
+        _check_recall(name, part, judging, best, split)
 
     if best.setting:
-        del index  # two would be in memory
-        for each in directories:
-            settle(each, **best.setting)
+        # What counts is the index as a service loads it. The first one goes before: two of them
+        # may not fit into memory.
+        del index
+        for partition_directory in directories:
+            settle(partition_directory, **best.setting)
         index = load_written(directories, part.distance, vectors, name)
         judging = exact.measure(index, {}).of(split.judging)
         if representative:
             _check_recall(name, part, judging, best, split)
 
-    search_s = exact.search_s()
-    points = [trial.point(search_s) for trial in tried]
+    exact_search_s = exact.search_s()
+    points = [trial.point(exact_search_s) for trial in trials]
     parameters |= best.setting
     depths = _measure_depths(index, exact, part, parameters, deeper)
-    del index  # two would be in memory
+    # The process that measures the costs loads the index, too.
+    del index
     costs = None
     if kind == "tree_ah":
+        leaves = parameters["num_leaves"]
         costs = _costs(
-            base,
-            name,
-            part.distance,
-            directories,
-            vectors,
-            exact.queries,
-            parameters["num_leaves"],
-            coded,
+            base, name, part.distance, directories, vectors, exact.queries, leaves, coded
         )
+    codes = None
+    if coded:
+        codes = Codes.of(name)
     return Index(
         corpus=part.corpus,
         query_tower=part.query_tower,
@@ -168,7 +176,7 @@ def build_index(
         distance=part.distance,
         dim=vectors.shape[1],
         directory=directory,
-        partitions=len(ranges),
+        partitions=len(row_ranges),
         vectors=vectors_file,
         parameters=parameters,
         recall=recall_entry(
@@ -176,7 +184,7 @@ def build_index(
         ),
         curve=tuple(sorted(points, key=lambda point: point.relative_cost)),
         depths=depths,
-        codes=Codes.of(name) if coded else None,
+        codes=codes,
         costs=costs,
     )
 
@@ -206,12 +214,12 @@ def index_steps(index: Index) -> tuple[str, ...]:
     return tuple(steps)
 
 
-def partition_step(place: str) -> str:
+def partition_step(partition: str) -> str:
     """Returns the name of the step that built a partition.
 
     The directory's own name is taken: a single partition lies in that of the index.
     """
-    return f"built {place}"
+    return f"built {partition}"
 
 
 def choose(part: IndexSection, name: str, size: int) -> tuple[Kind, dict[str, Any]]:
@@ -228,14 +236,19 @@ def choose(part: IndexSection, name: str, size: int) -> tuple[Kind, dict[str, An
     ranges = partition_rows(size, part.partitions)
     largest = ranges[0].rows
     smallest = ranges[-1].rows
-    unknown = sorted(set(part.parameters) - set(TREE_PARAMETERS))
-    if unknown:
+    unknown_keys = sorted(set(part.parameters) - set(TREE_PARAMETERS))
+    if unknown_keys:
         raise UsageError(
-            f"indexes.{name}.parameters: unknown key {unknown[0]!r}; known: "
+            f"indexes.{name}.parameters: unknown key {unknown_keys[0]!r}; known: "
             f"{', '.join(TREE_PARAMETERS)}"
         )
-    automatic: Kind = "brute_force" if largest < BRUTE_FORCE_BELOW else "tree_ah"
-    kind = automatic if part.kind == "auto" else part.kind
+    kind: Kind
+    if part.kind != "auto":
+        kind = part.kind
+    elif largest < BRUTE_FORCE_BELOW:
+        kind = "brute_force"
+    else:
+        kind = "tree_ah"
     if kind == "brute_force":
         if part.parameters:
             raise UsageError(
@@ -263,8 +276,9 @@ class _Trial:
     """A setting that was tried.
 
     Attributes:
-      measured: On all queries.
-      choosing, judging: On the queries that choose, and on those that judge.
+      setting: The parameters of its searches.
+      measured: The recall on all queries.
+      choosing, judging: The recall on the queries that choose, and on those that judge.
     """
 
     setting: Setting
@@ -296,30 +310,32 @@ def _try(
 
     More leaves with less reordering may be cheaper.
     """
-    tried: list[_Trial] = []
-    beyond = 0
+    trials: list[_Trial] = []
+    levels_beyond = 0
     for level in levels:
         for setting in level:
             measured = exact.measure(index, setting)
-            halves = measured.of(split.choosing), measured.of(split.judging)
-            tried.append(_Trial(setting, measured, *halves))
-        beyond += any(trial.reaches(target) for trial in tried)
-        if beyond > _LEVELS_BEYOND_TARGET:
+            choosing = measured.of(split.choosing)
+            judging = measured.of(split.judging)
+            trials.append(_Trial(setting, measured, choosing, judging))
+        if any(trial.reaches(target) for trial in trials):
+            levels_beyond += 1
+        if levels_beyond > _LEVELS_BEYOND_TARGET:
             break
-    return tried
+    return trials
 
 
-def _choose(tried: Sequence[_Trial], target: float) -> _Trial:
+def _choose(trials: Sequence[_Trial], target: float) -> _Trial:
     """Returns the cheapest setting that reaches the target on the queries that choose, unless those
     that judge reject it; if none is left, the best of those rejected, or else of all.
     """
-    reaching = [trial for trial in tried if trial.choosing.recall >= target]
+    reaching = [trial for trial in trials if trial.choosing.recall >= target]
     confirmed = [trial for trial in reaching if trial.reaches(target)]
     if confirmed:
         return min(confirmed, key=lambda trial: trial.measured.search_s)
     if reaching:
         return max(reaching, key=lambda trial: trial.judging.recall)
-    return max(tried, key=lambda trial: trial.choosing.recall)
+    return max(trials, key=lambda trial: trial.choosing.recall)
 
 
 def _deeper(kind: Kind, part: IndexSection, size: int) -> list[int]:
@@ -373,7 +389,8 @@ def _costs(
 ) -> SearchCosts:
     """Returns what the parts of searches of a tree cost."""
     size, dim = vectors.shape
-    if size < BRUTE_FORCE_BELOW:  # every search is so short that the costs are lost in noise
+    if size < BRUTE_FORCE_BELOW:
+        # Every search is so short that its parts are lost in noise.
         return SearchCosts.typical(dim, coded=coded)
     codes = None
     if coded:
@@ -418,44 +435,52 @@ def _build_partition(
     distance: Distance,
     kind: Kind,
     parameters: Mapping[str, Any],
-    place: str,
+    partition: str,
     rows: RowRange,
     run: Run,
-    once: Once,
+    build_once: BuildOnce,
 ) -> None:
     check_parameters(kind, parameters, rows.rows)
     # The same files are built whatever searches will use, so that another choice keeps them.
-    built = {key: 1 if key in SEARCH_PARAMETERS else value for key, value in parameters.items()}
-    own = VectorFile(vectors.path, vectors.shape[1], rows)
+    built = dict(parameters)
+    for key in SEARCH_PARAMETERS:
+        if key in built:
+            built[key] = 1
+    partition_vectors = VectorFile(vectors.path, vectors.shape[1], rows)
 
-    def make() -> None:
-        # Else what an interrupted run left is taken for a part of this index.
-        shutil.rmtree(base / place, ignore_errors=True)
-        build_files(own, distance, kind, built, base / place, run)
+    def build() -> None:
+        # Files that an interrupted run left would be taken for a part of this index.
+        shutil.rmtree(base / partition, ignore_errors=True)
+        build_files(partition_vectors, distance, kind, built, base / partition, run)
 
-    once(place, (distance, kind, built, rows), make)
+    build_once(partition, (distance, kind, built, rows), build)
 
 
 def _levels(part: IndexSection, parameters: dict[str, Any], size: int) -> list[list[Setting]]:
-    # Of rising cost: each has one number of leaves, and the reorderings to try with it.
+    """Returns the settings to try, by rising cost: each level has one number of leaves, and the
+    numbers of reordered candidates to try with it.
+    """
     if not parameters:
         return [[{}]]
     leaves = {math.ceil(share * parameters["num_leaves"]) for share in _LEAF_SHARES}
+    if "leaves_to_search" in part.parameters:
+        leaves = {part.parameters["leaves_to_search"]}
     reorders = {min(times * part.recall.k, size) for times in _REORDER_PER_NEIGHBOR}
-    leaves = (
-        {part.parameters["leaves_to_search"]} if "leaves_to_search" in part.parameters else leaves
-    )
-    reorders = {part.parameters["reorder"]} if "reorder" in part.parameters else reorders
+    if "reorder" in part.parameters:
+        reorders = {part.parameters["reorder"]}
     return [
-        [{"leaves_to_search": count, "reorder": each} for each in sorted(reorders)]
+        [{"leaves_to_search": count, "reorder": reorder} for reorder in sorted(reorders)]
         for count in sorted(leaves)
     ]
 
 
 def _remove_others(directory: Path, partitions: Sequence[Path]) -> None:
     """Removes what another number of partitions left."""
-    for left in set(directory.glob("*")).difference(partitions) if len(partitions) > 1 else ():
-        if left.is_dir():
-            shutil.rmtree(left)
+    if len(partitions) == 1:
+        # A single partition lies in the index's own directory, and is removed before it is built.
+        return
+    for leftover in set(directory.glob("*")).difference(partitions):
+        if leftover.is_dir():
+            shutil.rmtree(leftover)
         else:
-            left.unlink()
+            leftover.unlink()

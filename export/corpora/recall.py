@@ -120,18 +120,18 @@ class ExactNeighbors:
         self.k = min(k, len(vectors))
         self.queries = np.ascontiguousarray(queries, np.float32)
         deepest = min(max(k, k_max), len(vectors))
-        found, _ = ExactIndex(vectors, distance).search(self.queries, deepest)
+        nearest, _ = ExactIndex(vectors, distance).search(self.queries, deepest)
         # What a right neighbor reaches, for each k: the score of the k-th one.
         self._reached = [
             np.minimum.accumulate(self._scores(row, query))
-            for row, query in zip(found, self.queries, strict=True)
+            for row, query in zip(nearest, self.queries, strict=True)
         ]
 
     def measure(
         self,
         index: ScannIndex,
         setting: Setting,
-        sent: Vectors | None = None,
+        sent_queries: Vectors | None = None,
         k: int = 0,
     ) -> Measured:
         """Searches an index for the queries.
@@ -142,20 +142,22 @@ class ExactNeighbors:
         Args:
           index: What is searched.
           setting: Of the searches; {}: as written.
-          sent: [n, dim] what is sent in place of each query; None: the query.
+          sent_queries: [n, dim] float32, what is sent in place of each query; None: the queries.
           k: Neighbors to compare; 0: the usual number.
         """
         k = min(k or self.k, len(self._vectors))
-        sent = self.queries if sent is None else np.ascontiguousarray(sent, np.float32)
+        queries = self.queries
+        if sent_queries is not None:
+            queries = np.ascontiguousarray(sent_queries, np.float32)
         shares = []
         times = []
-        for query, reached, vector in zip(self.queries, self._reached, sent, strict=True):
+        for query, reached, vector in zip(self.queries, self._reached, queries, strict=True):
             began = time.perf_counter()
-            found, _ = index.search(vector[np.newaxis], k, **setting)
+            neighbors, _ = index.search(vector[np.newaxis], k, **setting)
             times.append(time.perf_counter() - began)
 
             worst = reached[k - 1]
-            positions = np.unique(found[0][found[0] >= 0])
+            positions = np.unique(neighbors[0][neighbors[0] >= 0])
             right = self._scores(positions, query) >= worst - _TIE * abs(worst)
             shares.append(np.count_nonzero(right) / k)
         return Measured(np.array(shares), float(np.median(times)))
@@ -182,9 +184,11 @@ class ExactNeighbors:
             rows = normalised(rows)
             query = normalised(query[np.newaxis])[0]
         wide = rows.astype(np.float64)
-        asked = query.astype(np.float64)
-        scores: NDArray[np.float64] = np.einsum("ij,j->i", wide, asked)
-        return -np.square(wide - asked).sum(axis=1) if self._distance == "squared_l2" else scores
+        true_query = query.astype(np.float64)
+        scores: NDArray[np.float64] = np.einsum("ij,j->i", wide, true_query)
+        return (
+            -np.square(wide - true_query).sum(axis=1) if self._distance == "squared_l2" else scores
+        )
 
 
 def recall_of_tables(
@@ -192,7 +196,7 @@ def recall_of_tables(
     name: str,
     part: IndexSection,
     written: Index,
-    sent: Vectors,
+    served_queries: Vectors,
     trained: Vectors,
     path: Path,
 ) -> Recall:
@@ -204,13 +208,13 @@ def recall_of_tables(
       name: The name of the index.
       part: What the recipe says of it.
       written: The index's entry in the manifest.
-      sent: [q, dim] queries as the service will send them, made of converted rows.
+      served_queries: [q, dim] queries as the service will send them, made of converted rows.
       trained: [q, dim] the same queries, made of the checkpoint's own rows.
       path: The file of the candidates' vectors, made of the checkpoint's own rows.
     Raises:
       VerificationFailed: It is less than `part.recall.of_tables`.
     """
-    recall = measure_again(base, name, written, sent, trained, path)
+    recall = measure_again(base, name, written, served_queries, trained, path)
     target = part.recall.of_tables
     if target is not None and recall.value < target:
         raise VerificationFailed(
@@ -295,7 +299,7 @@ def note_of_cold_users(name: str, written: Index) -> str:
 
 
 def measure_again(
-    base: Path, name: str, written: Index, sent: Vectors, queries: Vectors, path: Path
+    base: Path, name: str, written: Index, served_queries: Vectors, queries: Vectors, path: Path
 ) -> Recall:
     """Measures the recall of a written index on the queries that its recall was measured on.
 
@@ -303,7 +307,7 @@ def measure_again(
       base: Directory of the bundle.
       name: The name of the index.
       written: The index's entry in the manifest.
-      sent: [q, dim] what is sent to the index for each query.
+      served_queries: [q, dim] what is sent to the index for each query.
       queries: [q, dim] what exact search gets.
       path: The file of the vectors that exact search gets.
     """
@@ -315,7 +319,7 @@ def measure_again(
 
     directories = [base / directory for directory in written.directories]
     index = load_written(directories, written.distance, vectors, name)
-    measured = exact.measure(index, {}, sent=sent[split.judging])
+    measured = exact.measure(index, {}, sent_queries=served_queries[split.judging])
     return recall_entry(measured, before.k, before.target, split.chosen_on, before.representative)
 
 

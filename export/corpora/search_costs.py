@@ -113,14 +113,13 @@ class SearchParts:
         vectors = self._vectors
         distance = self._index.distance
         candidates = self._index.candidates
-        few, some, many = (
-            VectorBlock(vectors[matches], distance)
-            for matches in (self._few, self._some, self._many)
-        )
+        small_block = VectorBlock(vectors[self._few], distance)
+        cached_block = VectorBlock(vectors[self._some], distance)
+        large_block = VectorBlock(vectors[self._many], distance)
         return {
-            "exact, few": lambda query: few.search(query[np.newaxis], [self._k]),
-            "exact, some": lambda query: some.search(query[np.newaxis], [self._k]),
-            "exact, many": lambda query: many.search(query[np.newaxis], [self._k]),
+            "exact, few": lambda query: small_block.search(query[np.newaxis], [self._k]),
+            "exact, some": lambda query: cached_block.search(query[np.newaxis], [self._k]),
+            "exact, many": lambda query: large_block.search(query[np.newaxis], [self._k]),
             "gather few": lambda _: vectors[self._few],
             "gather some": lambda _: vectors[self._some],
             "reorder few": lambda query: exact_scores(vectors, query, self._small_pool, distance),
@@ -132,18 +131,18 @@ class SearchParts:
 
     def scans(self, codes: VectorCodes) -> dict[str, Search]:
         """Returns scans of codes, by name."""
-        few = codes.pack(self._few)
-        many = codes.pack(self._many)
+        few_codes = codes.pack(self._few)
+        many_codes = codes.pack(self._many)
 
         def scan(query: Vectors, packed: PackedCodes, positions: Positions) -> None:
-            found = positions[packed.nearest(query, self._small)]
-            rank_exactly(self._vectors, query, found, self._k, self._index.distance)
+            nearest = positions[packed.nearest(query, self._small)]
+            rank_exactly(self._vectors, query, nearest, self._k, self._index.distance)
 
         return {
-            "scan few": lambda query: scan(query, few, self._few),
-            "scan many": lambda query: scan(query, many, self._many),
-            "find few": lambda query: many.nearest(query, self._small),
-            "find many": lambda query: many.nearest(query, self._large),
+            "scan few": lambda query: scan(query, few_codes, self._few),
+            "scan many": lambda query: scan(query, many_codes, self._many),
+            "find few": lambda query: many_codes.nearest(query, self._small),
+            "find many": lambda query: many_codes.nearest(query, self._large),
             "pack few": lambda _: codes.pack(self._few),
             "pack many": lambda _: codes.pack(self._many),
         }
@@ -175,41 +174,43 @@ class SearchParts:
         Args:
           timed: The seconds of each search.
         """
-        few = self._few.size
-        some = self._some.size
-        many = self._many.size
-        pools = self._large - self._small
+        few_count = self._few.size
+        some_added = self._some.size - few_count
+        many_added = self._many.size - self._some.size
+        pool_added = self._large - self._small
         leaf_vectors = self._leaf_vectors * (self._many_leaves - self._few_leaves)
 
-        def each(smaller: str, larger: str, added: float) -> float:
+        def per_vector(smaller: str, larger: str, added: float) -> float:
             """Returns the seconds of each vector that the larger search covers in addition."""
-            return max(0.0, timed[larger] - timed[smaller]) / added if added else 0.0
+            if not added:
+                return 0.0
+            return max(0.0, timed[larger] - timed[smaller]) / added
 
-        unit = each("exact, few", "exact, some", some - few)
-        reordered = each("reorder few", "reorder many", pools)
-        leaf_vector = each("tree", "tree, more leaves", leaf_vectors)
-        fetched = each("tree, more leaves", "tree, larger pool", pools)
+        unit = per_vector("exact, few", "exact, some", some_added)
+        reordered = per_vector("reorder few", "reorder many", pool_added)
+        leaf_vector = per_vector("tree", "tree, more leaves", leaf_vectors)
+        fetched = per_vector("tree, more leaves", "tree, larger pool", pool_added)
         searched = leaf_vector * self._leaf_vectors * self._few_leaves
         parts = {
             "unit": unit,
-            "exact_start": timed["exact, few"] - unit * few,
-            "uncached": each("exact, some", "exact, many", many - some),
-            "gathered": each("gather few", "gather some", some - few),
+            "exact_start": timed["exact, few"] - unit * few_count,
+            "uncached": per_vector("exact, some", "exact, many", many_added),
+            "gathered": per_vector("gather few", "gather some", some_added),
             "reordered": reordered,
             "tree_start": timed["tree"] - searched - fetched * self._small,
             "leaf_vector": leaf_vector,
             "fetched": fetched,
         }
         if "scan few" in timed:
-            scanned = each("scan few", "scan many", many - few)
-            found = each("find few", "find many", pools)
+            scanned = per_vector("scan few", "scan many", many_added + some_added)
+            code_found = per_vector("find few", "find many", pool_added)
             # A scan of few codes finds no more candidates than these.
-            pool_s = (found + reordered) * min(self._small, few)
+            pool_s = (code_found + reordered) * min(self._small, few_count)
             parts |= {
-                "scan_start": timed["scan few"] - scanned * few - pool_s,
+                "scan_start": timed["scan few"] - scanned * few_count - pool_s,
                 "scanned": scanned,
-                "found": found,
-                "code_gathered": each("pack few", "pack many", many - few),
+                "found": code_found,
+                "code_gathered": per_vector("pack few", "pack many", many_added + some_added),
             }
         return {name: max(0.0, part_s) for name, part_s in parts.items()}
 

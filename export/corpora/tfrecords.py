@@ -104,7 +104,7 @@ class Examples:
             )
         try:
             self._values[name].extend(
-                [each.decode() for each in values] if kind == "bytes" else values
+                [value.decode() for value in values] if kind == "bytes" else values
             )
         except UnicodeDecodeError as problem:
             raise NotConvertible(f"{where}: {problem.object[:40]!r} is no UTF-8") from problem

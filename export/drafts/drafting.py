@@ -43,5 +43,7 @@ def draft_recipe(factory: str, checkpoint: str, examples: Path | None, base: Pat
     columns = columns_of(table)
     calls = observe_calls(job, base, opened, columns)
     unknown = [name for name in table if name not in columns]
-    shown = None if examples is None else str(examples)
-    return recipe_text(factory, checkpoint, shown, calls, recognise(opened, Statements()), unknown)
+    examples_file = None if examples is None else str(examples)
+    return recipe_text(
+        factory, checkpoint, examples_file, calls, recognise(opened, Statements()), unknown
+    )

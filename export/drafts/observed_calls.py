@@ -191,9 +191,9 @@ def _outputs(returned: Returned) -> Iterator[tuple[str | int | None, tuple[int |
 
 def _corrected(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> bool:
     """Changes the inputs of a call by what it asked for; returns whether anything was changed."""
-    asked = _ASKED.search(call.problem)
-    if asked is not None:
-        return _added(job, base, call, asked[1], is_jax)
+    missing = _ASKED.search(call.problem)
+    if missing is not None:
+        return _added(job, base, call, missing[1], is_jax)
     takes = _TAKES.search(call.problem)
     if takes is not None and takes[1] in call.assumed and takes[2] in _DTYPES:
         call.inputs[takes[1]] = InputSection(dtype=takes[2])
@@ -215,15 +215,17 @@ def _corrected(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> 
 
 def _added(job: ExportJob, base: Path, call: ObservedCall, name: str, is_jax: bool) -> bool:
     """Adds an input that the call asked for: at the level where it is no longer asked for."""
-    levels = dict.fromkeys(other.rpartition(".")[0] for other in call.inputs if "." in other)
+    levels = dict.fromkeys(
+        input_name.rpartition(".")[0] for input_name in call.inputs if "." in input_name
+    )
     for candidate in [*(f"{level}.{name}" for level in levels), name]:
         if candidate in call.inputs or not _add(call, candidate):
             continue
         try:
             _traced(job, base, call, is_jax)
         except ExportError as problem:
-            asked = _ASKED.search(str(problem))
-            if asked is not None and asked[1] == name:
+            missing = _ASKED.search(str(problem))
+            if missing is not None and missing[1] == name:
                 del call.inputs[candidate]
                 call.assumed.discard(candidate)
                 continue

@@ -85,9 +85,9 @@ class Destination:
                 '(tables = "copy")'
             )
         existing = next(
-            place
-            for place in (self.root.absolute(), *self.root.absolute().parents)
-            if place.exists()
+            directory
+            for directory in (self.root.absolute(), *self.root.absolute().parents)
+            if directory.exists()
         )
         for source in plan.links:
             if Path(source).stat().st_dev != existing.stat().st_dev:
@@ -175,17 +175,17 @@ def open_destination(text: str, base: Path, scratch: Path) -> Destination:
       UsageError: a URL that holds credentials, or of a store that is not known; or a path that is
         not a directory.
     """
-    place = location_of(text, base)
-    if isinstance(place, Path):
-        if place.exists() and not place.is_dir():
-            raise UsageError(f"destination {place} is not a directory; name one, or a new path")
-        return Destination(Path(os.path.normpath(place)), None)
+    location = location_of(text, base)
+    if isinstance(location, Path):
+        if location.exists() and not location.is_dir():
+            raise UsageError(f"destination {location} is not a directory; name one, or a new path")
+        return Destination(Path(os.path.normpath(location)), None)
     if scratch.exists() and not scratch.is_dir():
         raise UsageError(f"scratch {scratch} is not a directory; name one, or a new path")
-    readable = re.sub(r"[^A-Za-z0-9]+", "-", place.url)[:40].strip("-")
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", location.url)[:40].strip("-")
     return Destination(
-        scratch.absolute() / f"{readable}-{hashlib.sha256(place.url.encode()).hexdigest()[:8]}",
-        place,
+        scratch.absolute() / f"{readable}-{hashlib.sha256(location.url.encode()).hexdigest()[:8]}",
+        location,
     )
 
 

@@ -55,38 +55,39 @@ class LocalExecutor:
         is tried again.
 
         Args:
-          function: top-level and importable, so that another process finds it.
-          tasks: picklable.
-          on_done: called here with each task and its result, as they finish: for progress and
+          function: A top-level function that another process can import.
+          tasks: The tasks, which can be pickled.
+          on_done: Called here with each task and its result, as they finish: for progress and
             journals. While it has not returned, at most workers + 1 tasks are finished or running
             beside it, so that what it waits for bounds what lies on the disk.
         Returns:
           The results, in the order of the tasks.
         Raises:
-          ExportError: what a task raised first, or a worker died; no task is running any more.
+          ExportError: The first one that a task raised, or a worker died; no task is running any
+            more.
         """
         results: dict[int, Result] = {}
 
-        def note(place: int, result: Result) -> None:
-            results[place] = result
+        def note(index: int, result: Result) -> None:
+            results[index] = result
             if on_done is not None:
-                on_done(tasks[place], result)
+                on_done(tasks[index], result)
 
         workers = min(worker_count(self.workers), len(tasks))
         if workers < 2:
-            for place, task in enumerate(tasks):
-                note(place, attempt(function, task))
+            for position, task in enumerate(tasks):
+                note(position, attempt(function, task))
         else:
             with _pool(workers) as pool:
                 waiting = iter(enumerate(tasks))
                 running: dict[Future[Result], int] = {}
                 while len(results) < len(tasks):
                     # One more than there are workers, so that none waits for this process.
-                    for place, task in islice(waiting, workers + 1 - len(running)):
-                        running[pool.submit(attempt, function, task)] = place
+                    for position, task in islice(waiting, workers + 1 - len(running)):
+                        running[pool.submit(attempt, function, task)] = position
                     for done in wait(running, return_when=FIRST_COMPLETED).done:
                         note(running.pop(done), done.result())
-        return [results[place] for place in range(len(tasks))]
+        return [results[index] for index in range(len(tasks))]
 
 
 class _OwnWorkers(SpawnContext):

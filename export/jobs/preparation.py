@@ -59,9 +59,15 @@ class TracedJob:
     """A recipe with its checkpoint, its traced model and its destination; nothing is written.
 
     Attributes:
-      base: the recipe's folder, which its paths are relative to.
-      entries: the features, as a manifest describes them.
-      also_stored: what the checkpoint holds of the model that its code has not.
+      job: The recipe.
+      base: The recipe's folder, which its paths are relative to.
+      checkpoint: The open checkpoint.
+      inventory: The tables, slot variables and weights that the checkpoint holds.
+      traced: The model, divided into towers and features.
+      entries: The features, as a manifest describes them.
+      also_stored: Notes on variables of the checkpoint that the model's code does not have.
+      destination: Where the version goes.
+      version: The number of the version.
     """
 
     job: ExportJob
@@ -91,8 +97,10 @@ class Prepared(TracedJob):
     writing.
 
     Attributes:
-      forecasts: by index.
-      warm_up_requests: the file of requests for the warm-up; None: there is none.
+      splits: The parts of the rankers that are divided by context and candidate, by tower.
+      plan: The tables, and how each is copied.
+      forecasts: The expected size and build time of each index, by its name.
+      warm_up_requests: The file of requests for the warm-up; None: there is none.
     """
 
     splits: Mapping[str, Split]
@@ -103,8 +111,8 @@ class Prepared(TracedJob):
     @property
     def stays(self) -> tuple[str, ...]:
         """What stays inside towers, or together, and why."""
-        split = [note for found in self.splits.values() for note in found.notes]
-        return (*self.traced.stays, *split)
+        undivided = [note for split in self.splits.values() for note in split.notes]
+        return (*self.traced.stays, *undivided)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -120,7 +128,7 @@ class Prepared(TracedJob):
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """What of the recipe is likely a mistake."""
+        """What in the recipe is likely a mistake."""
         unread = note_unread_inputs(
             self.unread_inputs, "a request may send them, and the service ignores them"
         )
@@ -129,8 +137,10 @@ class Prepared(TracedJob):
 
     @cached_property
     def not_in_litert(self) -> dict[str, str]:
-        """By tower, what keeps it from LiteRT, or "": found by compiling it with the weights that
-        it was built with.
+        """By tower, the reason why LiteRT cannot run it; "": it can.
+
+        Each tower is compiled with the weights that the code initializes: the graph decides, and
+        the trained weights may not have been read yet.
         """
         return {tower.spec.name: why_not_compiled(tower) for tower in self.traced.towers}
 
@@ -146,34 +156,38 @@ def trace_job(
     """Opens the checkpoint and the destination, and traces the model.
 
     Args:
-      job: the recipe.
-      base: its folder.
-      settings: how the job runs.
-      version: to be written; None: the next free one.
-      inside: whether lookups stay inside the towers.
+      job: The recipe.
+      base: Its folder.
+      settings: How the job runs.
+      version: The version to be written; None: the next free one.
+      inside: Whether lookups stay inside the towers.
 
     Raises:
-      ExportError: the job cannot be done as asked; names what and the cure.
+      ExportError: The job cannot be done as requested; the message names what, and the remedy.
     """
-    # First: to trace a model can take minutes.
+    # Mistakes in the recipe are reported first: to trace a model can take minutes.
     check_references(job)
     destination = open_destination(job.output.root, base, settings.scratch)
     front_end, job, checkpoint = open_job(job, base)
     traced = front_end.partition(job, base, checkpoint, inside)
     traced = replace(traced, notes=(*code_notes(job, base), *traced.notes))
     entries = describe_features(traced.spec, job)
-    unknown = set(job.tables) - set(traced.spec.tables)
-    if unknown:
-        known = ", ".join(sorted(traced.spec.tables))
+    unread_tables = set(job.tables) - set(traced.spec.tables)
+    if unread_tables:
+        read_tables = ", ".join(sorted(traced.spec.tables))
         raise UsageError(
-            f"tables.{min(unknown)}: no tower reads a table of that name; they read {known}"
+            f"tables.{min(unread_tables)}: no tower reads a table of that name; they read "
+            f"{read_tables}"
         )
-    if checkpoint.storage.kind != "PyTorch":  # whose towers come in files, with constant weights
+    # Towers of PyTorch come in files, whose weights are constants.
+    if checkpoint.storage.kind != "PyTorch":
         _check_constants(traced.towers, job)
+
     original = traced.original
     inventory = original.find_tables(trained_rows(job, base, traced.spec, entries))
-    read = {id(variable): variable for tower in traced.towers for variable in tower.variables}
-    weights = original.find_weights(read.values())
+    # Towers may share variables, which have no hash; each is checked once.
+    variables = {id(variable): variable for tower in traced.towers for variable in tower.variables}
+    weights = original.find_weights(variables.values())
     _check_weights(checkpoint, inventory, traced.spec, weights, job)
     dense = {entry.key for entry in inventory.dense}
     also_stored = original.note_unmatched_weights(dense)
@@ -195,34 +209,33 @@ def _check_weights(
     copied.
 
     Args:
-      checkpoint: holds them.
-      inventory: its tables.
-      model: the tables that are copied.
-      weights: each variable with its key; "" if a tower's file holds it, which was checked.
-      job: the recipe.
+      checkpoint: The checkpoint that holds the weights.
+      inventory: The tables of the checkpoint.
+      model: The model, whose tables are copied.
+      weights: Each variable with its key; "" if a tower's file holds it, which was checked.
+      job: The recipe.
 
     Raises:
-      NotConvertible: a weight is not finite.
-      UsageError: the recipe allows it for a variable that the checkpoint lacks.
+      NotConvertible: A weight is not finite.
+      UsageError: The recipe allows it for a variable that the checkpoint lacks.
     """
     allowed = job.checkpoint.allow_non_finite
     for key in allowed:
         if key not in checkpoint.entries and checkpoint.storage.kind != "PyTorch":
-            close = difflib.get_close_matches(key, checkpoint.entries, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            similar_keys = difflib.get_close_matches(key, checkpoint.entries, n=1)
+            hint = ""
+            if similar_keys:
+                hint = f"; did you mean {similar_keys[0]!r}?"
             raise UsageError(
                 f"checkpoint.allow_non_finite: checkpoint {checkpoint.name} has no variable "
                 f"{key!r}{hint}"
             )
-    copied = {table.key for table in inventory.tables if table.name in model.tables}
-    keys = dict.fromkeys(key for _, key in weights if key and key not in copied)
-    entries = checkpoint.entries
-    readable = (key for key in keys if entries[key].bytes <= SMALL_BYTES_MAX)
-    check_finite_weights(
-        f"checkpoint {checkpoint.name}",
-        ((key, checkpoint.read_all(key)) for key in readable),
-        allowed,
-    )
+    table_keys = {table.key for table in inventory.tables if table.name in model.tables}
+    weight_keys = dict.fromkeys(key for _, key in weights if key and key not in table_keys)
+    # `read_all` reads no larger variables.
+    small_keys = (key for key in weight_keys if checkpoint.entries[key].bytes <= SMALL_BYTES_MAX)
+    values = ((key, checkpoint.read_all(key)) for key in small_keys)
+    check_finite_weights(f"checkpoint {checkpoint.name}", values, allowed)
 
 
 def _check_constants(towers: Iterable[TracedTower], job: ExportJob) -> None:
@@ -236,8 +249,8 @@ def _check_constants(towers: Iterable[TracedTower], job: ExportJob) -> None:
         for constant in constants_of(tower.function):
             size = bytes_of(constant)
             if size > limit:
-                readers = (tower.lines.get(each.type, "") for each in constant.consumers())
-                line = at_line(next(filter(None, readers), ""))
+                lines = (tower.lines.get(reader.type, "") for reader in constant.consumers())
+                line = at_line(next(filter(None, lines), ""))
                 raise NotConvertible(
                     f"tower {tower.spec.name!r} holds a constant {constant.dtype.name} "
                     f"{constant.shape.as_list()} ({size_text(size)}){line}, which is larger than "
@@ -249,12 +262,15 @@ def _check_constants(towers: Iterable[TracedTower], job: ExportJob) -> None:
 def prepare(
     job: ExportJob, base: Path, settings: ExportSettings, version: int | None = None
 ) -> Prepared:
-    """Opens the checkpoint, cuts the model and plans the tables; writes nothing. Arguments as of
-    `trace_job`.
+    """Opens the checkpoint, divides the model and plans the tables; writes nothing.
+
+    Args:
+      job, base, settings, version: See `trace_job`.
 
     Raises:
-      ExportError: the job cannot be done as asked; names what and the cure.
+      ExportError: The job cannot be done as requested; the message names what, and the remedy.
     """
+    # What needs the recipe and its files alone comes before the model's code runs.
     _check_indexes(job)
     _check_lists(job, base)
     _check_files(job, base)
@@ -268,13 +284,11 @@ def prepare(
     _check_corpus_features(job, traced.spec)
     _check_stages(job, traced.spec, opened.entries)
     check_formulas(job, traced.spec)
-    writing = {
-        table.name: _writing(
-            job.tables.get(table.name, TableSection()), job.output.tables == "link"
-        )
-        for table in opened.inventory.tables
-        if table.name in traced.spec.tables
-    }
+    writing = {}
+    for table in opened.inventory.tables:
+        if table.name in traced.spec.tables:
+            section = job.tables.get(table.name, TableSection())
+            writing[table.name] = _writing(section, link=job.output.tables == "link")
     plan = plan_copy(
         opened.checkpoint,
         opened.inventory,
@@ -284,11 +298,8 @@ def prepare(
         settings,
         _tables_of_candidates(opened),
     )
-    check_limits(
-        job,
-        traced.spec,
-        [table.spec.name for table in plan.tables if table.dtype != table.spec.dtype],
-    )
+    converted = [table.spec.name for table in plan.tables if table.dtype != table.spec.dtype]
+    check_limits(job, traced.spec, converted)
     traced, splits = arrange_towers(traced, job, opened.entries)
     forecasts = {
         name: _forecast(name, part, opened, settings) for name, part in job.indexes.items()
@@ -323,24 +334,28 @@ def _tables_of_candidates(opened: TracedJob) -> set[str]:
     return {getattr(opened.entries[source], "table", "") for source in sources}
 
 
-def _writing(part: TableSection, link: bool) -> Writing:
-    limits = ErrorLimits(part.max_abs_error, part.rms_error, part.cosine_min)
+def _writing(section: TableSection, *, link: bool) -> Writing:
+    limits = ErrorLimits(section.max_abs_error, section.rms_error, section.cosine_min)
     return Writing(
-        part.segment_rows, part.dtype, limits, link, allow_non_finite=part.allow_non_finite
+        section.segment_rows,
+        section.dtype,
+        limits,
+        link,
+        allow_non_finite=section.allow_non_finite,
     )
 
 
 def _check_files(job: ExportJob, base: Path) -> None:
-    """Finds files that the recipe names and that are not there, before anything is written."""
-    named = {f"vocabularies.{name}.file": part.file for name, part in job.vocabularies.items()}
+    """Rejects files that the recipe names and that do not exist, before anything is written."""
+    files = {f"vocabularies.{name}.file": part.file for name, part in job.vocabularies.items()}
     if job.verify.examples is not None and job.verify.examples_format is not None:
         matching_files(base, job.verify.examples, "verify.examples")
     elif job.verify.examples is not None:
-        named["verify.examples"] = job.verify.examples
+        files["verify.examples"] = job.verify.examples
     for name, trained in job.verify.trained_ids.items():
         if trained.file is not None:
-            named[f"verify.trained_ids.{name}"] = trained.file
-    for key, file in named.items():
+            files[f"verify.trained_ids.{name}"] = trained.file
+    for key, file in files.items():
         if not (base / file).is_file():
             raise UsageError(f"{key}: file {base / file} does not exist")
     for key, parts in (("corpora", job.corpora), ("contexts", job.contexts)):
@@ -353,7 +368,7 @@ def _check_files(job: ExportJob, base: Path) -> None:
 
 
 def _check_lists(job: ExportJob, base: Path) -> None:
-    """Finds what lists name and is not there."""
+    """Rejects lists that name files, corpora or inputs which do not exist."""
     for name, part in job.lists.items():
         locate_corpus(base, name, columns_of(part), "lists")
         if part.corpus not in job.corpora:
@@ -367,41 +382,41 @@ def _check_lists(job: ExportJob, base: Path) -> None:
 
 
 def _check_indexes(job: ExportJob) -> None:
+    """Rejects indexes that name corpora or towers which the recipe does not have, and limits of
+    recall without real queries.
+    """
     for name, part in job.indexes.items():
         limits = sorted({"value", "of_tables", "of_cold_users"} & part.recall.model_fields_set)
         if limits and job.verify.examples is None:
             raise UsageError(
                 f"indexes.{name}.recall.{limits[0]} is a limit, which needs real queries: name a "
-                "file of raw examples "
-                "as verify.examples, or leave the limit out; recall on invented queries stops "
-                "nothing"
+                "file of raw examples as verify.examples, or leave the limit out; recall on "
+                "invented queries stops nothing"
             )
         if part.corpus not in job.corpora:
-            known = ", ".join(sorted(job.corpora)) or "no corpora"
-            raise UsageError(f"indexes.{name}.corpus names {part.corpus!r}; the recipe has {known}")
-        for role, tower in (("query", part.query_tower), ("candidate", part.candidate_tower)):
-            known = (
-                ", ".join(sorted(each for each, spec in job.towers.items() if spec.role == role))
-                or "none"
+            corpora = ", ".join(sorted(job.corpora)) or "no corpora"
+            raise UsageError(
+                f"indexes.{name}.corpus names {part.corpus!r}; the recipe has {corpora}"
             )
-            if tower not in job.towers or job.towers[tower].role != role:
+        for role, tower in (("query", part.query_tower), ("candidate", part.candidate_tower)):
+            towers = sorted(key for key, section in job.towers.items() if section.role == role)
+            if tower not in towers:
                 raise UsageError(
                     f"indexes.{name}.{role}_tower names {tower!r}; the recipe's towers with role = "
-                    f"{role!r}: {known}"
+                    f"{role!r}: {', '.join(towers) or 'none'}"
                 )
 
 
 def _check_corpus_features(job: ExportJob, model: ModelSpec) -> None:
-    """Checks that a corpus has all that the candidate towers over it need."""
+    """Checks that a corpus has a column for each input of the candidate towers over it."""
     for name, part in job.indexes.items():
         corpus = job.corpora[part.corpus]
         inputs = model.read_by(model.towers[part.candidate_tower])
-        missing = [
-            each
-            for each in inputs
-            if each not in corpus.features
-            and job.features.get(each, FeatureSection()).default is None
-        ]
+        missing = []
+        for input_name in inputs:
+            default = job.features.get(input_name, FeatureSection()).default
+            if input_name not in corpus.features and default is None:
+                missing.append(input_name)
         if missing:
             raise UsageError(
                 f"corpora.{part.corpus}.features has no column for {', '.join(missing)}, which "
@@ -413,12 +428,10 @@ def _check_corpus_features(job: ExportJob, model: ModelSpec) -> None:
 def _check_stages(
     job: ExportJob, model: ModelSpec, features: Mapping[str, manifest.Feature]
 ) -> None:
-    """Checks that corpora have all that stages need of candidates."""
-    required = {
-        name: required_inputs(
-            [source for tensor in tower.inputs for source in tensor.sources], features
-        )
-        for name, tower in model.towers.items()
-    }
+    """Checks that corpora have the inputs of candidates that stages read."""
+    required = {}
+    for name, tower in model.towers.items():
+        sources = [source for tensor in tower.inputs for source in tensor.sources]
+        required[name] = required_inputs(sources, features)
     for name, part in job.stages.items():
         check_stage(name, part, required, job.corpora)

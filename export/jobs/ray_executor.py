@@ -58,20 +58,20 @@ class RayExecutor:
                 num_cpus=1, memory=self.memory_bytes or None, max_retries=ATTEMPTS_MAX - 1
             )
             window = self.workers or 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
-            left = iter(enumerate(tasks))
+            waiting = iter(enumerate(tasks))
             running: dict[Any, int] = {}
             results: dict[int, Result] = {}
             try:
                 while True:
-                    for place, task in islice(left, window - len(running)):
-                        running[remote.remote(function, task, seen)] = place
+                    for index, task in islice(waiting, window - len(running)):
+                        running[remote.remote(function, task, seen)] = index
                     if not running:
-                        return [results[place] for place in range(len(tasks))]
+                        return [results[index] for index in range(len(tasks))]
                     for done in ray.wait(list(running), num_returns=1)[0]:
-                        place = running.pop(done)
-                        results[place] = _result(ray, done)
+                        position = running.pop(done)
+                        results[position] = _result(ray, done)
                         if on_done is not None:
-                            on_done(tasks[place], results[place])
+                            on_done(tasks[position], results[position])
             finally:
                 _stop(ray, list(running))
 
@@ -85,12 +85,12 @@ class RayExecutor:
         try:
             if self.where == LOCAL:
                 cores = self.workers or len(os.sched_getaffinity(0))
-                own = {
+                exporter_options = {
                     "num_cpus": cores,
                     "include_dashboard": False,
                     "object_store_memory": _OBJECT_STORE_BYTES,
                 }
-                ray.init(address="local", **own, **quiet)
+                ray.init(address="local", **exporter_options, **quiet)
             else:
                 _check_reached(self.where)
                 ray.init(address=self.where, **quiet)

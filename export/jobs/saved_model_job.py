@@ -129,10 +129,10 @@ def prepare_inline(
         read_keys(base / part.file, part.dtype)
     tables = {name: opened.inventory.table(name) for name in traced.spec.tables}
     graph = build_graph(job, base, traced, opened.entries, tables)
-    found = traced.original.find_weights(graph.weights.values())
+    found_weights = traced.original.find_weights(graph.weights.values())
     weights = {
         variable_key(attribute): key
-        for attribute, (_, key) in zip(graph.weights, found, strict=True)
+        for attribute, (_, key) in zip(graph.weights, found_weights, strict=True)
     }
     small = {
         name: key
@@ -298,11 +298,11 @@ def _check_finite(prepared: PreparedInline, receipts: Iterable[Receipt]) -> None
     Raises:
       NotConvertible: one is not.
     """
-    found: dict[str, list[manifest.NonFiniteRows | None]] = {}
+    non_finite: dict[str, list[manifest.NonFiniteRows | None]] = {}
     for receipt in receipts:
-        found.setdefault(receipt.key, []).append(receipt.non_finite)
+        non_finite.setdefault(receipt.key, []).append(receipt.non_finite)
     tables = {spec.key: name for name, spec in prepared.tables.items()}
-    for key, parts in found.items():
+    for key, parts in non_finite.items():
         name = tables.get(key, key)
         part = prepared.job.tables.get(name)
         check_finite(name, joined(parts), allowed=part is not None and part.allow_non_finite)

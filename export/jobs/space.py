@@ -14,7 +14,7 @@ from export.tables.plan import ExportPlan
 from export.tables.tasks import TableTask
 
 _BLOCK_BYTES = 512
-"""In which a file system counts, whatever its own blocks."""
+"""The unit of `st_blocks`, whatever the size of the file system's own blocks."""
 
 
 def check_plan_fits(plan: ExportPlan, directory: Path) -> None:
@@ -30,24 +30,26 @@ def check_plan_fits(plan: ExportPlan, directory: Path) -> None:
     # An index needs space twice: its entries are sorted in a file, then written.
     indexes = sum(index_bytes(rows) + ENTRY_BYTES * rows for rows in keyed)
     tables = plan.local_bytes + plan.unpacked_bytes - sum(task.bytes for task in compared)
-    check_space(directory, tables - finished_bytes + (0 if finished_bytes else indexes))
+    if finished_bytes:
+        # The run that staged these rows has checked that the indexes fit.
+        indexes = 0
+    check_space(directory, tables - finished_bytes + indexes)
 
 
-def check_space(directory: Path, needed: int, cure: str = "") -> None:
+def check_space(directory: Path, needed: int, remedy: str = "") -> None:
     """Rejects what does not fit the disk of a directory, or of the nearest one above it that
     exists.
 
     Raises:
-      DestinationError: tells both sizes, and a further cure if there is one.
+      DestinationError: There is less space; the message has both sizes, and the further remedy.
     """
     directory = directory.absolute()
-    free = shutil.disk_usage(
-        next(place for place in (directory, *directory.parents) if place.is_dir())
-    ).free
+    existing = next(path for path in (directory, *directory.parents) if path.is_dir())
+    free = shutil.disk_usage(existing).free
     if needed > free:
         raise DestinationError(
             f"{directory} has {size_text(free)} free, the tables need {size_text(needed)}: "
-            f"{size_text(needed - free)} more; free some, or export to another disk{cure}"
+            f"{size_text(needed - free)} more; free some, or export to another disk{remedy}"
         )
 
 
@@ -58,12 +60,11 @@ def _staged_bytes(plan: ExportPlan, compared: Sequence[TableTask]) -> int:
     blocks = 0
     uncounted = {Path(task.directory, task.file) for task in compared}
     uncounted |= {Path(task.directory, task.scales) for task in compared if task.scales}
-    for place in dict.fromkeys(Path(task.directory) for task in plan.tasks):
-        for file in place.rglob("*"):
+    for table_directory in dict.fromkeys(Path(task.directory) for task in plan.tasks):
+        for file in table_directory.rglob("*"):
             if file in uncounted:
                 continue
-            with suppress(
-                FileNotFoundError
-            ):  # another run may be at work there, and is reported later
+            # Another run may be at work there, which is reported later.
+            with suppress(FileNotFoundError):
                 blocks += file.lstat().st_blocks
     return blocks * _BLOCK_BYTES

@@ -141,8 +141,10 @@ def staged(
             except VerificationFailed as problem:
                 for step in problem.steps:
                     stage.forget(step)
-                kept = f"{stage.directory} keeps what is finished, and the next run redoes the rest"
-                raise VerificationFailed(f"{problem}; nothing is published; {kept}") from problem
+                remedy = (
+                    f"{stage.directory} keeps what is finished, and the next run redoes the rest"
+                )
+                raise VerificationFailed(f"{problem}; nothing is published; {remedy}") from problem
     except (DestinationExists, VersionBusy) as problem:
         raise DestinationError(str(problem)) from problem
     except FeatureError as problem:

@@ -81,18 +81,18 @@ def clean_store(
         that were removed before are gone.
     """
     removed: list[RemotePath] = []
-    kept: list[RemotePath] = []
+    running: list[RemotePath] = []
     try:
         before = _now(root) - older_than_days * 86_400
         for model in _models(root):
-            _clean_model(model, before, removed, kept)
+            _clean_model(model, before, removed, running)
     except OSError as problem:
         raise DestinationError(f"{problem.filename or root}: {problem.strerror}") from problem
-    return removed, kept
+    return removed, running
 
 
 def _clean_model(
-    model: RemotePath, before: float, removed: list[RemotePath], kept: list[RemotePath]
+    model: RemotePath, before: float, removed: list[RemotePath], running: list[RemotePath]
 ) -> None:
     """Removes objects of one model.
 
@@ -100,11 +100,11 @@ def _clean_model(
       model: Its directory.
       before: What was written later stays.
       removed: Takes the files that are removed.
-      kept: Takes the versions that runs are writing.
+      running: Takes the versions that runs are writing.
     """
     seen = _versions(model, before)
     if seen.running:
-        kept += seen.running
+        running += seen.running
         return
     stale = [
         file
@@ -123,7 +123,7 @@ def _clean_model(
     for first in range(0, len(stale), _REMOVED_AT_A_TIME):
         now = _versions(model, before)
         if now.running or not set(now.committed) <= set(seen.committed):
-            kept += now.running
+            running += now.running
             return
         batch = stale[first : first + _REMOVED_AT_A_TIME]
         with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rowcast-clean") as pool:

@@ -126,11 +126,11 @@ class StoreVersion:
                 for listing in pool.map(RemotePath.listing, pool_directories(self._pool)):
                     sizes |= {name: stamp.bytes for name, stamp in listing.items()}
                 # A store may list an object some time after it was written.
-                asked = [name for name, size in expected.items() if sizes.get(name) != size]
+                names = [name for name, size in expected.items() if sizes.get(name) != size]
             else:
-                asked = list(expected)
-            checks = pool.map(lambda sha256: self._holds(sha256, expected[sha256]), asked)
-            return {sha256 for sha256, is_held in zip(asked, checks, strict=True) if not is_held}
+                names = list(expected)
+            checks = pool.map(lambda sha256: self._holds(sha256, expected[sha256]), names)
+            return {sha256 for sha256, is_held in zip(names, checks, strict=True) if not is_held}
 
     def send(self, source: Path, expected: File) -> StoredFile:
         """Sends the blocks of a local file that the store does not have.
@@ -294,7 +294,7 @@ def _arrived(target: RemotePath, data: bytes, crc: int) -> bool:
     """Compares a new object with what was sent, where the store has not done so."""
     if target.verifies_uploads:
         return True
-    told = target.crc32c()
-    if told is not None:
-        return told == crc
+    checksum = target.crc32c()
+    if checksum is not None:
+        return checksum == crc
     return target.read(0, len(data)) == data

@@ -40,7 +40,9 @@ class StreamedTable(TableReader):
         self.dim = table.dim
         self.dtype = str(table.dtype)
         self._stored = _RemoteRows(table.segments, table.row_bytes, locate)
-        self._scales = _RemoteRows(table.scales, SCALE_BYTES, locate) if table.scales else None
+        self._scales = None
+        if table.scales:
+            self._scales = _RemoteRows(table.scales, SCALE_BYTES, locate)
 
 
 class _RemoteRows(MappedRows):
@@ -56,20 +58,20 @@ class _RemoteRows(MappedRows):
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
         """See MappedRows.take."""
-        wanted, place = np.unique(rows.clip(0, self._map.starts[-1] - 1), return_inverse=True)
+        wanted, positions = np.unique(rows.clip(0, self._map.starts[-1] - 1), return_inverse=True)
         raw = np.empty((wanted.size, self._row_bytes), np.uint8)
         segments, local = self._map.locate(wanted)
 
         def fetch(run: tuple[int, int]) -> None:
             first, end = run
             start = int(local[first])
-            found = self._range(int(segments[first]), start, int(local[end - 1]) + 1 - start)
-            raw[first:end] = found[local[first:end] - start]
+            values = self._range(int(segments[first]), start, int(local[end - 1]) + 1 - start)
+            raw[first:end] = values[local[first:end] - start]
 
         with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rowcast-rows") as pool:
             for _ in pool.map(fetch, self._runs(segments, local)):
                 pass
-        return raw[place.reshape(-1)]
+        return raw[positions.reshape(-1)]
 
     def read(self, wanted: RowRange) -> NDArray[np.uint8]:
         """See MappedRows.read."""
@@ -79,11 +81,14 @@ class _RemoteRows(MappedRows):
         self, segments: NDArray[np.int64], local: NDArray[np.int64]
     ) -> Iterator[tuple[int, int]]:
         """Yields [first, end) of the ascending rows that one request reads."""
-        at = local * self._row_bytes
-        apart = np.diff(segments) != 0
-        apart |= np.diff(at) - self._row_bytes > _GAP_BYTES
-        apart |= np.diff(at // _RANGE_BYTES) != 0
-        starts = [0, *(np.flatnonzero(apart) + 1).tolist()] if len(local) else []
+        if not len(local):
+            return
+        first_bytes = local * self._row_bytes
+        # A gap that is not too wide is read, too: a request costs more than its bytes.
+        begins_run = np.diff(segments) != 0
+        begins_run |= np.diff(first_bytes) - self._row_bytes > _GAP_BYTES
+        begins_run |= np.diff(first_bytes // _RANGE_BYTES) != 0
+        starts = [0, *(np.flatnonzero(begins_run) + 1).tolist()]
         yield from zip(starts, [*starts[1:], len(local)], strict=False)
 
     def _range(self, segment: int, first: int, rows: int) -> NDArray[np.uint8]:

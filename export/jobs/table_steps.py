@@ -85,9 +85,9 @@ def plan_copy(
     if destination.store is not None:
         writing = {
             name: replace(
-                how, segment_bytes=STREAMED_SEGMENT_BYTES, streamed=name not in read_again
+                options, segment_bytes=STREAMED_SEGMENT_BYTES, streamed=name not in read_again
             )
-            for name, how in writing.items()
+            for name, options in writing.items()
         }
     plan = plan_tables(
         checkpoint,
@@ -277,11 +277,11 @@ class Work:
           The receipts of those tasks by their steps, and the steps whose files are to be sent.
         """
         with ThreadPoolExecutor(CHECKERS) as pool:
-            found = pool.map(lambda task: self.stage.finished(task.step, keys[task.step]), tasks)
-            steps = {task.step: step for task, step in zip(tasks, found, strict=True) if step}
-        sent = set(steps)
+            entries = pool.map(lambda task: self.stage.finished(task.step, keys[task.step]), tasks)
+            steps = {task.step: step for task, step in zip(tasks, entries, strict=True) if step}
+        sent_steps = set(steps)
         if self.uploads is not None:
-            sent = self.uploads.resume({step: entry.payload for step, entry in steps.items()})
+            sent_steps = self.uploads.resume({step: entry.payload for step, entry in steps.items()})
 
         receipts: dict[str, Receipt] = {}
         for task in tasks:
@@ -291,7 +291,7 @@ class Work:
             # A segment that was removed after it was sent, and is not in the store, is written
             # again; so is one that is in the store alone, but that a later step needs here.
             if isinstance(task, TableTask) and task.offset is None and not entry.files:
-                in_store = task.step in sent and task.table in self.streamed
+                in_store = task.step in sent_steps and task.table in self.streamed
                 if not in_store:
                     continue
             receipt = Receipt.model_validate(without_objects(entry.payload))
@@ -299,7 +299,7 @@ class Work:
                 receipts[task.step] = receipt
 
         segments = {task.step for task in tasks if isinstance(task, TableTask)}
-        return receipts, segments & set(receipts) - sent
+        return receipts, segments & set(receipts) - sent_steps
 
 
 def staged_subject(

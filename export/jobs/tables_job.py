@@ -1,5 +1,5 @@
-"""Only the tables of a checkpoint, without model code: a bundle without towers, whose tables answer
-lookups by row.
+"""Only the tables of a checkpoint, without model code: a bundle without towers, whose tables are
+looked up by row.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from export.verify.table_rows import SAMPLE_ROWS
 from export.verify.trained_ids import trained_rows_of_tables
 from object_store.locations import Location
 
-NOTHING_SAID = Statements()
-_CANDIDATES_SHOWN = 8
-"""Variables that a note lists."""
+NO_STATEMENTS = Statements()
+_LISTED_CANDIDATES_MAX = 8
+"""The maximum number of variables that a note lists."""
 
 
 @dataclass(frozen=True)
 class TablesJob:
-    """What the user asked for.
+    """What the user requested.
 
     Attributes:
-      model: name of the bundle's model.
-      version: of the bundle; None: the next free one.
-      said: what the user says of tables where metadata does not; others that are identified are
-        exported too.
-      names: of the tables that are exported; () is all.
-      how: how each is written.
-      dtypes: (table, dtype of its rows in the bundle) where it is not that of `how`.
-      accept_stated: whether tables are published whose layout is stated and not verified.
+      model: The name of the bundle's model.
+      version: The version of the bundle; None: the next free one.
+      statements: What the user states of tables where metadata does not. Other tables that are
+        identified are exported, too.
+      names: The names of the tables that are exported; (): all.
+      writing: How each table is written.
+      dtypes: (table, dtype of its rows in the bundle) where it is not that of `writing`.
+      accept_stated: Whether tables are published whose layout is stated and not verified.
       trained_ids: (table, file of rows that training read), by which layouts are proved.
     """
 
     model: str = "tables"
     version: int | None = None
-    said: Statements = NOTHING_SAID
+    statements: Statements = NO_STATEMENTS
     names: tuple[str, ...] = ()
-    how: Writing = AS_STORED
+    writing: Writing = AS_STORED
     dtypes: tuple[tuple[str, str], ...] = ()
     accept_stated: bool = False
     trained_ids: tuple[tuple[str, str], ...] = ()
@@ -60,14 +60,20 @@ class PreparedTables:
     """A job that is known to be possible as far as that can be checked without writing.
 
     Attributes:
-      wanted: names of the tables.
-      notes: what is left out unasked, and why.
+      job: What the user requested.
+      checkpoint: The open checkpoint.
+      inventory: The tables that the checkpoint holds.
+      names: The names of the tables that are exported.
+      notes: The tables and variables that are left out, and why.
+      destination: Where the bundle goes.
+      version: The version of the bundle.
+      plan: How the tables are copied.
     """
 
     job: TablesJob
     checkpoint: Checkpoint
     inventory: Inventory
-    wanted: tuple[str, ...]
+    names: tuple[str, ...]
     notes: tuple[str, ...]
     destination: Destination
     version: int
@@ -79,18 +85,17 @@ def prepare_tables(
 ) -> PreparedTables:
     """Opens the checkpoint and plans its tables; writes nothing.
 
-    What is a table but cannot be exported is left out, and listed in the notes; not so a table that
-    the user named.
+    A table that cannot be exported is left out, and listed in the notes, unless the user named it.
 
     Args:
-      checkpoint_path: directory, prefix or .index file.
-      destination: of the bundle.
-      job: what the user asked for.
-      settings: how the job runs.
+      checkpoint_path: A directory, prefix or .index file.
+      destination: Where the bundle goes.
+      job: What the user requested.
+      settings: How the job runs.
 
     Raises:
-      NotConvertible: no table is identified; lists the candidates.
-      ExportError: the job cannot be done as asked.
+      NotConvertible: No table is identified; the message lists the candidates.
+      ExportError: The job cannot be done as requested.
     """
     if not paths.is_name(job.model):
         raise UsageError(
@@ -98,33 +103,37 @@ def prepare_tables(
             "letter or digit"
         )
     checkpoint = open_checkpoint(checkpoint_path)
-    inventory = recognise(checkpoint, job.said)
+    inventory = recognise(checkpoint, job.statements)
     if job.trained_ids:
-        known = [*(table.name for table in inventory.tables), *job.said.layouts]
-        trained = trained_rows_of_tables(job.trained_ids, known)
-        inventory = recognise(checkpoint, job.said, trained)
-    notes = _left_out(inventory, job)
-    wanted = _wanted(inventory, notes, job.names)
+        # The rows are read by the names of tables, which the first inventory tells; the second
+        # one proves layouts by them.
+        table_names = [*(table.name for table in inventory.tables), *job.statements.layouts]
+        trained = trained_rows_of_tables(job.trained_ids, table_names)
+        inventory = recognise(checkpoint, job.statements, trained)
+    left_out = _left_out(inventory, job)
+    names = _exported_names(inventory, left_out, job.names)
     for name, _ in job.dtypes:
-        if name not in wanted:
+        if name not in names:
             raise UsageError(
                 f"--dtype {name}=...: no table of that name is exported; these are: "
-                f"{', '.join(wanted)}"
+                f"{', '.join(names)}"
             )
-    number = job.version or destination.next_version(job.model)
+    version = job.version or destination.next_version(job.model)
     writing = {
-        table.name: _how(job, table.name) for table in inventory.tables if table.name in wanted
+        table.name: _writing_of(job, table.name)
+        for table in inventory.tables
+        if table.name in names
     }
     plan = plan_copy(
         checkpoint,
         inventory,
         destination,
-        destination.staging(job.model, number),
+        destination.staging(job.model, version),
         writing,
         settings,
     )
-    said = (*notes.values(), *_may_be_missing(inventory, plan, job))
-    return PreparedTables(job, checkpoint, inventory, wanted, said, destination, number, plan)
+    notes = (*left_out.values(), *_possible_tables(inventory, plan, job))
+    return PreparedTables(job, checkpoint, inventory, names, notes, destination, version, plan)
 
 
 def export_tables(
@@ -134,23 +143,23 @@ def export_tables(
     stopped.
 
     Raises:
-      ExportError: whatever stops the job; nothing is published.
+      ExportError: The job cannot be done; nothing is published.
     """
     job = prepared.job
     plan = prepared.plan
-    number = prepared.version
-    judged = judge_layouts(
+    version = prepared.version
+    layouts = judge_layouts(
         prepared.checkpoint,
         prepared.inventory,
-        prepared.wanted,
+        prepared.names,
         recorded=(),
         accepted=job.accept_stated,
         remedy="give ids that occur in training (--trained-ids NAME=FILE), export with a recipe "
         "that has verify.expected, or accept the statement with --accept-stated-layouts",
     )
-    with staged(prepared.destination, job.model, number, reuse=settings.reuse) as staged_version:
+    with staged(prepared.destination, job.model, version, reuse=settings.reuse) as staged_version:
         stage = staged_version.stage
-        begun = staged_version.begun(job, prepared.inventory.fingerprint)
+        created = staged_version.begun(job, prepared.inventory.fingerprint)
         with progress.step("tables", plan.moved_bytes) as moved:
             tables, reused = copy_tables(plan, stage, settings, moved, staged_version.uploads)
             keys = write_key_indexes(
@@ -158,20 +167,22 @@ def export_tables(
             )
         written = manifest.Manifest(
             model=job.model,
-            version=number,
-            created=begun,
+            version=version,
+            created=created,
             provenance=provenance(prepared.inventory, ""),
             tables=tables,
             keys=keys,
-            features={name: _feature(name, keyed=name in keys) for name in prepared.wanted},
+            features={name: _feature(name, keyed=name in keys) for name in prepared.names},
             towers={},
             verification=manifest.Verification(tables={}, examples=0, tolerance="no towers"),
             files=tuple(file for index in keys.values() for file in stage.digests(index.file)),
         )
         with progress.step("checks"):
-            rows = None if settings.full else SAMPLE_ROWS
+            rows: int | None = SAMPLE_ROWS
+            if settings.full:
+                rows = None
             subject = staged_subject(
-                prepared.checkpoint, plan, staged_version, written, rows, judged
+                prepared.checkpoint, plan, staged_version, written, rows, layouts
             )
             written = checked(subject)
         notes = (*prepared.notes, *prepared.plan.notes, *reused.notes)
@@ -180,30 +191,40 @@ def export_tables(
 
 
 def _feature(table: str, *, keyed: bool) -> manifest.EmbeddedFeature:
-    ids = manifest.KeyedIds(keys=table) if keyed else manifest.IdentityIds()
+    ids: manifest.IdRule = manifest.IdentityIds()
+    if keyed:
+        ids = manifest.KeyedIds(keys=table)
     return manifest.EmbeddedFeature(kind="single", table=table, role="context", ids=ids)
 
 
-def _wanted(
-    inventory: Inventory, notes: Mapping[str, str], names: Sequence[str]
+def _exported_names(
+    inventory: Inventory, left_out: Mapping[str, str], names: Sequence[str]
 ) -> tuple[str, ...]:
-    """Returns the tables that are exported; rejects a checkpoint without any, and a name that it
-    does not have.
+    """Returns the names of the tables that are exported.
+
+    Args:
+      inventory: The tables of the checkpoint.
+      left_out: Why tables cannot be exported, by their names.
+      names: The tables that the user named; (): all that can be exported.
+
+    Raises:
+      NotConvertible: The checkpoint has no table that can be exported.
+      UsageError: It has no table of a name.
     """
     if names:
         return tuple(inventory.table(name).name for name in names)
-    wanted = tuple(table.name for table in inventory.tables if table.name not in notes)
-    if not wanted:
-        reasons = "; ".join(["no table is identified", *notes.values()])
+    exported = tuple(table.name for table in inventory.tables if table.name not in left_out)
+    if not exported:
+        reasons = "; ".join(["no table is identified", *left_out.values()])
         raise NotConvertible(
             f"checkpoint {inventory.checkpoint}: {reasons}; {inventory.naming_help()}"
         )
-    return wanted
+    return exported
 
 
-def _may_be_missing(inventory: Inventory, plan: ExportPlan, job: TablesJob) -> list[str]:
-    """Says which variables are not exported that may be tables: no record tells their class, but
-    they are at least as large as a table that is exported.
+def _possible_tables(inventory: Inventory, plan: ExportPlan, job: TablesJob) -> list[str]:
+    """Lists the variables that may be tables and are not exported: the checkpoint does not record
+    their class, but they are at least as large as a table that is exported.
 
     Keras 3 writes an Embedding that is an attribute of a model before `layers` in the alphabet
     under the attribute's name, without its class, and the others into the list of layers.
@@ -217,30 +238,34 @@ def _may_be_missing(inventory: Inventory, plan: ExportPlan, job: TablesJob) -> l
     )
     if not large:
         return []
-    shown = [f"{entry.key} {list(entry.shape)}" for entry in large[:_CANDIDATES_SHOWN]]
-    more = f" and {len(large) - len(shown)} more" if len(large) > len(shown) else ""
+    listed = large[:_LISTED_CANDIDATES_MAX]
+    variables = ", ".join(f"{entry.key} {list(entry.shape)}" for entry in listed)
+    if len(large) > len(listed):
+        variables += f" and {len(large) - len(listed)} more"
     return [
-        f"not exported, since the checkpoint does not say whether it is a table: {', '.join(shown)}"
-        f"{more}; --table NAME=KEY exports one"
+        "not exported, since the checkpoint does not say whether it is a table: "
+        f"{variables}; --table NAME=KEY exports one"
     ]
 
 
-def _how(job: TablesJob, name: str) -> Writing:
-    return replace(job.how, dtype=dict(job.dtypes).get(name, job.how.dtype))
+def _writing_of(job: TablesJob, name: str) -> Writing:
+    return replace(job.writing, dtype=dict(job.dtypes).get(name, job.writing.dtype))
 
 
 def _left_out(inventory: Inventory, job: TablesJob) -> dict[str, str]:
     """Returns why tables are not exported, by their names; without those that the user named, which
     are rejected later.
     """
-    asked = {*job.said.named, *job.said.mod, *job.said.layouts, *job.names}
-    why = {
-        each.name: f"{each.name!r} is not exported: {each.reason}" for each in inventory.rejected
+    statements = job.statements
+    named = {*statements.named, *statements.mod, *statements.layouts, *job.names}
+    reasons = {
+        table.name: f"{table.name!r} is not exported: {table.reason}"
+        for table in inventory.rejected
     }
     for table in inventory.tables:
         try:
-            check_exportable(table, _how(job, table.name))
+            check_exportable(table, _writing_of(job, table.name))
         except NotConvertible as problem:
-            if table.name not in asked:
-                why[table.name] = f"not exported: {problem}"
-    return why
+            if table.name not in named:
+                reasons[table.name] = f"not exported: {problem}"
+    return reasons

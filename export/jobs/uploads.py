@@ -202,10 +202,12 @@ class Uploads:
         """Waits until a step is sent, notes it, and removes its local files."""
         for future in wait(self._running, return_when=FIRST_COMPLETED).done:
             step = self._running.pop(future)
-            sent = future.result()
-            self._sent |= sent
+            stored_files = future.result()
+            self._sent |= stored_files
             # Noted first: a crash between the two leaves a file too many, never one too few.
-            payload = step.payload | {_OBJECTS: _STORED_FILES.dump_python(sent, mode="json")}
+            payload = step.payload | {
+                _OBJECTS: _STORED_FILES.dump_python(stored_files, mode="json")
+            }
             self._stage.finish(step.name, step.key, payload, step.files if step.keep else ())
             if not step.keep:
                 for file in step.files:

@@ -343,7 +343,7 @@ def test_partitions_are_built_once_each_and_others_are_swept(tmp_path: Path) -> 
                 done.append(place)
 
         before = len(done)
-        build_index(base, "movies", _part(partitions=partitions), vectors[:5], once=once)
+        build_index(base, "movies", _part(partitions=partitions), vectors[:5], build_once=once)
         return done[before:]
 
     assert run(2) == [f"indexes/movies/scann/partition-0000{number}-of-00002" for number in (1, 0)]
@@ -390,12 +390,12 @@ def test_partitions_do_not_depend_on_recall_or_queries(tmp_path: Path) -> None:
     for seed, changes in enumerate(({"value": 0.5}, {"value": 0.95}, {"value": 0.9, "k": 5})):
         part = _part(kind="tree_ah", **changes)
         queries = _clustered(50, 16, 50, seed=seed)
-        index = build_index(base, "movies", part, queries, once=once)
+        index = build_index(base, "movies", part, queries, build_once=once)
         assert index.recall.value >= changes["value"]
 
     assert len(built) == 1
     more_leaves = _part(kind="tree_ah", parameters={"num_leaves": 90})
-    build_index(base, "movies", more_leaves, vectors[:50], once=once)
+    build_index(base, "movies", more_leaves, vectors[:50], build_once=once)
     assert len(built) == 2
 
 

@@ -109,7 +109,7 @@ def test_ray_task_that_fits_on_no_node_is_an_error(cluster: Any) -> None:
 def test_ray_cluster_that_cannot_be_reached_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         where = f"127.0.0.1:{server.getsockname()[1]}"
-    with pytest.raises(UsageError, match=f"no Ray cluster can be used at {where}: .*rejected"):
+    with pytest.raises(UsageError, match=f"no Ray cluster can be used at {where}: .*refused"):
         RayExecutor(where).run(task_functions.square, [1])
 
 

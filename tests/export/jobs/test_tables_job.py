@@ -319,7 +319,7 @@ def test_prepare_tables_notes_variables_that_may_be_tables_from_the_size_of_the_
 ) -> None:
     others = {"b": zeros(5), "a": zeros(5), "large": zeros(9, 3), "small": zeros(3, 3)}
     found = prepared(tmp_path, USER | others)
-    assert found.wanted == ("user",)
+    assert found.names == ("user",)
     assert found.notes == (
         "not exported, since the checkpoint does not say whether it is a table: large [9, 3], "
         "a [5, 2], b [5, 2]; --table NAME=KEY exports one",
@@ -343,9 +343,9 @@ def test_prepare_tables_leaves_out_what_cannot_be_exported_unless_it_is_named(
     variables = USER | {"ids/embeddings": np.zeros((3, 2), np.int64)}
     named = Statements({"ids": "ids/embeddings"})
     with pytest.raises(NotConvertible, match="'ids' holds int64 values"):
-        prepared(tmp_path, variables, said=named)
-    found = prepared(tmp_path, variables, said=named, dtypes=(("ids", "float32"),))
-    assert found.wanted == ("ids", "user")
+        prepared(tmp_path, variables, statements=named)
+    found = prepared(tmp_path, variables, statements=named, dtypes=(("ids", "float32"),))
+    assert found.names == ("ids", "user")
     assert [table.dtype for table in found.plan.tables] == ["float32", "float32"]
     half = prepared(tmp_path, USER, how=Writing(dtype="bfloat16"))
     assert [table.dtype for table in half.plan.tables] == ["bfloat16"]
