@@ -28,15 +28,15 @@ BATCH_CANDIDATES = 2048
 """Candidates whose activations and vectors are in memory at a time."""
 
 Moved = Callable[[int], None]
-"""Takes the candidates that were dealt with since its last call."""
+"""Takes the number of candidates that were processed since its last call."""
 
 
 def check_candidate_count(corpus: str, count: int) -> None:
     """Checks that positions of candidates fit 32 bits.
 
     Args:
-      corpus: Its name.
-      count: How many candidates it has, or has so far.
+      corpus: The name of the corpus.
+      count: The number of its candidates, in all or so far.
     Raises:
       NotConvertible: There are too many.
     """
@@ -62,7 +62,7 @@ def write_store(
       base: Directory of the bundle that is being written.
       file: The file of the store in that directory.
       corpus: Where the candidates are read.
-      moved: Takes the candidates that were read since its last call.
+      moved: Takes the number of candidates that were read since its last call.
       searched: Whether positions in the corpus are stored: those of candidates are, those of
         contexts are not.
     Returns:
@@ -85,12 +85,12 @@ def write_store(
                 moved(len(ids))
             for attribute, kind in corpus.numeric_attributes().items():
                 writer.cast(attribute, kind)
-            twice = writer.repeated()
-            if twice is not None:
-                lines = " and ".join(corpus.place(position) for position in twice)
-                what = f"column {corpus.part.id!r}: id {writer.id(twice[0])!r}"
+            positions = writer.repeated()
+            if positions is not None:
+                lines = " and ".join(map(corpus.line_of, positions))
                 raise NotConvertible(
-                    f"corpus {corpus.name!r}, {what} stands in {lines}; ids must be distinct"
+                    f"corpus {corpus.name!r}, column {corpus.part.id!r}: id "
+                    f"{writer.id(positions[0])!r} stands in {lines}; ids must be distinct"
                 )
             written = writer.finish()
             cut = +corpus.cut
@@ -159,24 +159,28 @@ def write_vectors(
       index: The name of the index, whose `indexes/<index>/vectors.bin` is written: raw
         little-endian float32 rows.
       corpus_name: The name of the corpus, for messages.
-      corpus: Its entry in the manifest. spec: The candidate tower. features: The reader of the
-          tables of this bundle.
-      moved: Takes the candidates that were embedded since its last call.
-      aside: File to be written instead.
+      corpus: The corpus' entry in the manifest.
+      spec: The candidate tower's entry in the manifest.
+      features: The features, which read the tables of this bundle.
+      moved: Takes the number of candidates that were embedded since its last call.
+      aside: The file to be written instead.
+
     Returns:
-      dim of the vectors.
+      The number of dimensions of the vectors.
+
     Raises:
       NotConvertible: The tower needs a feature that the corpus lacks, a candidate's value does not
         fit, or its vector is NaN or infinite; names the feature and the candidate.
       DestinationError: The file cannot be written.
     """
     where = f"index {index!r}, corpus {corpus_name!r}"
-    needed = {source for tensor in spec.inputs for source in tensor.sources}
-    inputs = {name: readers for name, readers in features.inputs.items() if needed & set(readers)}
+    sources = {source for tensor in spec.inputs for source in tensor.sources}
+    inputs = {name: readers for name, readers in features.inputs.items() if sources & set(readers)}
     columns = [name for name in inputs if name in corpus.features]
     try:
         store = MappedColumns(base / corpus.file, corpus)
         tower = open_tower(base, spec, "f32")
+        # An input that the corpus has no column for must have a default.
         for name in sorted(set(inputs) - set(columns)):
             features.activation(inputs[name][0], {}, 1)
     except FeatureError as problem:
@@ -192,15 +196,14 @@ def write_vectors(
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             for first in range(0, store.size, BATCH_CANDIDATES):
-                positions = np.arange(
-                    first, min(first + BATCH_CANDIDATES, store.size), dtype=np.int64
-                )
+                end = min(first + BATCH_CANDIDATES, store.size)
+                positions = np.arange(first, end, dtype=np.int64)
                 vectors = _vectors(tower, spec, features, store, columns, positions, where)
                 dim = vectors.shape[1]
                 file.write(np.ascontiguousarray(vectors, "<f4").data)
                 moved(positions.size)
-                # Release the pages of the tables, too: unordered candidates touch another page for
-                # each row.
+                # The pages of the tables are released, too: unordered candidates touch another page
+                # for each row.
                 store.release()
                 for table in features.tables.values():
                     table.release()
@@ -214,19 +217,20 @@ def _vectors(
     spec: manifest.Tower,
     features: FeatureReader,
     store: MappedColumns,
-    held: Sequence[str],
+    column_names: Sequence[str],
     positions: NDArray[np.int64],
     where: str,
 ) -> NDArray[np.float32]:
+    """Returns the vectors of candidates, [n, dim] finite float32."""
     activations = {}
-    columns = store.features(positions, held)
+    columns = store.features(positions, column_names)
     n = positions.size
     for name in {source for tensor in spec.inputs for source in tensor.sources}:
         try:
             activations[name] = features.activation(name, columns, n).values
         except BundleError as problem:
-            unfit = _first_unfit(features, name, store, held, positions)
-            raise NotConvertible(f"{where}: {unfit}: {problem}") from problem
+            candidate = _first_invalid(features, name, store, column_names, positions)
+            raise NotConvertible(f"{where}: {candidate}: {problem}") from problem
     try:
         vectors = tower.run(tower_inputs(spec.inputs, activations, n))[spec.result]
     except InvalidInput as problem:
@@ -236,26 +240,32 @@ def _vectors(
             f"{where}: the candidate tower's {spec.result!r} has shape {list(vectors.shape)} for "
             f"{n} candidates; [candidates, dim] was expected"
         )
-    finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
+    is_finite = np.isfinite(vectors).all(axis=1)
+    if not is_finite.all():
+        candidate = _candidate(store, positions[np.argmin(is_finite)])
         raise NotConvertible(
-            f"{where}: the vector of {_candidate(store, positions[np.argmin(finite)])} holds NaN "
-            "or an infinity; look at its feature values and its rows of the tables"
+            f"{where}: the vector of {candidate} holds NaN or an infinity; look at its feature "
+            "values and its rows of the tables"
         )
     return vectors
 
 
-def _first_unfit(
+def _first_invalid(
     features: FeatureReader,
     name: str,
     store: MappedColumns,
-    columns: Sequence[str],
+    column_names: Sequence[str],
     positions: NDArray[np.int64],
 ) -> str:
-    # The reader's message has the value; whose it is, is found again one by one.
+    """Returns the first candidate whose value a feature rejects, in words.
+
+    The error of a batch has the value, but not the candidate. So the candidates are read again, one
+    by one.
+    """
     for position in positions:
+        columns = store.features(np.array([position]), column_names)
         try:
-            features.activation(name, store.features(np.array([position]), columns), 1)
+            features.activation(name, columns, 1)
         except BundleError:
             return _candidate(store, position)
     return "a candidate"

@@ -1,5 +1,5 @@
-"""One column of a batch of a corpus: what each value says, checked; a wrong one is named by file,
-row and column.
+"""One column of a batch of a corpus: its values, checked. An error names the file, the row and the
+column of the value.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from export.errors import NotConvertible
 
 INTEGER = r"^(0|-?[1-9][0-9]*)$"
 """A whole number spelled as Python prints it, so that the number and the text say the same."""
+# NaN and infinities are no numbers of a feature, so their spellings do not match.
 NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
@@ -29,8 +30,8 @@ class Cells:
 
     Attributes:
       array: A `pyarrow.Array`; null where a cell is empty.
-      rows, column: Where they come from.
-      owners: [m] the row of each value; None: each row has one.
+      rows, column: The rows and the column that the values come from.
+      owners: [m] int64, the row of each value; None: each row has one value.
     """
 
     array: Any
@@ -44,13 +45,26 @@ class Cells:
         return bool(types.is_string(self.array.type) or types.is_large_string(self.array.type))
 
     def reject(self, wrong: Any, problem: str) -> None:
-        """Raises NotConvertible for the first value that is wrong, if one is."""
+        """Rejects the column if one of its values is wrong.
+
+        Args:
+          wrong: [m] a `pyarrow.BooleanArray`, whether each value is wrong.
+          problem: What is wrong with it, as the end of a sentence.
+
+        Raises:
+          NotConvertible: A value is wrong; names the first one.
+        """
         position = pc.index(wrong, True).as_py()
-        if position >= 0:
-            row = position if self.owners is None else int(self.owners[position])
-            value = self.array[position].as_py()
-            shown = "" if value is None else f": {str(value)[:80]!r}"
-            raise NotConvertible(f"{self.rows.at(self.column, row)}{shown} {problem}")
+        if position < 0:
+            return
+        row = position
+        if self.owners is not None:
+            row = int(self.owners[position])
+        subject = self.rows.at(self.column, row)
+        value = self.array[position].as_py()
+        if value is not None:
+            subject += f": {str(value)[:80]!r}"
+        raise NotConvertible(f"{subject} {problem}")
 
     def ids(self, integers_only: bool) -> NDArray[Any]:
         """Returns int64, or objects holding str where some value is no integer and the id rule
@@ -59,11 +73,9 @@ class Cells:
         self._expect(self.is_text or types.is_integer(self.array.type), "an id, integer or string,")
         if self.is_text:
             self.reject(pc.equal(self.array, ""), "is an empty id")
-        if (
-            integers_only
-            or not self.is_text
-            or pc.all(pc.match_substring_regex(self.array, INTEGER)).as_py()
-        ):
+        if integers_only or not self.is_text:
+            return self.integers()
+        if pc.all(pc.match_substring_regex(self.array, INTEGER)).as_py():
             return self.integers()
         return self.texts()
 
@@ -85,6 +97,7 @@ class Cells:
         try:
             values: NDArray[np.int64] = self.array.cast(pa.int64()).to_numpy()
         except pa.ArrowInvalid:
+            # Arrow does not say which value it is.
             beyond = [not -(1 << 63) <= int(value) < 1 << 63 for value in self.array.to_pylist()]
             self.reject(pa.array(beyond), "is beyond int64")
             raise
@@ -97,6 +110,7 @@ class Cells:
         if self.is_text:
             wrong = pc.invert(pc.match_substring_regex(self.array, NUMBER))
             self.reject(wrong, "is no finite number, which was expected")
+        # Integers above 2^53 lose digits, which float32 could not hold anyway.
         wide = self.array.cast(pa.float64(), safe=False).to_numpy()
         with np.errstate(over="ignore"):
             values: NDArray[np.float32] = wide.astype(np.float32)
@@ -110,29 +124,35 @@ class Cells:
 
 
 def cells_of(rows: Rows, column: str, separator: str | None = None) -> Cells:
-    """Returns the cells of a column: as lists where a separator is given, else one value each.
+    """Returns the cells of a column.
+
+    Args:
+      rows: The rows.
+      column: The name of the column.
+      separator: What stands between the values of a cell, each of which is a list then; None: a
+        cell is one value.
 
     Raises:
-      NotConvertible: An Example has several values.
+      NotConvertible: An Example has several values, and no separator is given.
     """
     array = rows.columns[column]
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if rows.format == "csv":
-        cells = array
-        none = pa.scalar(None, pa.string())
+        # CSV has no nulls: an empty cell is one, or an empty list.
+        values = array
+        empty = pa.scalar(None, pa.string())
         if separator is not None:
-            cells = pc.split_pattern(array, pattern=separator)
-            none = pa.scalar([], pa.list_(pa.string()))
-        array = pc.if_else(pc.equal(array, ""), none, cells)
+            values = pc.split_pattern(array, pattern=separator)
+            empty = pa.scalar([], pa.list_(pa.string()))
+        array = pc.if_else(pc.equal(array, ""), empty, values)
     if rows.format == "tfrecord" and separator is None:
-        cure = (
-            ""
-            if rows.records is not None
-            else "; if records hold many candidates, say prebatched = true"
-        )
-        several = pc.greater(pc.list_value_length(array), 1)
-        Cells(array, rows, column).reject(several, f"holds several values; one was expected{cure}")
+        # Every feature of an Example is a list.
+        problem = "holds several values; one was expected"
+        if rows.records is None:
+            problem += "; if records hold many candidates, set prebatched = true"
+        has_several = pc.greater(pc.list_value_length(array), 1)
+        Cells(array, rows, column).reject(has_several, problem)
         array = pc.list_slice(array, 0, 1, return_fixed_size_list=True).flatten()
     return Cells(array, rows, column)
 
@@ -143,68 +163,89 @@ def feature_column(rows: Rows, column: str, feature: Feature, separator: str) ->
     Raises:
       NotConvertible: A value does not fit the feature.
     """
-    lists = holds_lists(feature)
-    cells = cells_of(rows, column, separator if lists else None)
+    takes_lists = holds_lists(feature)
+    cells = cells_of(rows, column, separator if takes_lists else None)
     array = cells.array
-    kind = cells.array.type
-    if lists and not (
-        types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    ):
-        if feature.kind != "bag" or not (types.is_integer(kind) or types.is_floating(kind)):
+    kind = array.type
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    if takes_lists and not is_list:
+        is_number = types.is_integer(kind) or types.is_floating(kind)
+        if feature.kind != "bag" or not is_number:
             raise NotConvertible(
                 f"{rows.where}, column {column!r} holds {kind}; a list per candidate was expected "
                 "for its feature"
             )
-        lists = False  # one of each candidate, or none
-    if not lists and feature.default is None and feature.kind != "bag":
+        # A bag of one id, or of none where the cell is null.
+        takes_lists = False
+    if not takes_lists and feature.default is None and feature.kind != "bag":
         cells.reject(array.is_null(), "is empty, and its feature has no default")
-    counts = (
-        pc.fill_null(pc.list_value_length(array), 0) if lists else array.is_valid().cast(pa.int64())
-    )
+
+    if takes_lists:
+        counts = pc.fill_null(pc.list_value_length(array), 0)
+        flat_array = array.flatten()
+    else:
+        counts = array.is_valid().cast(pa.int64())
+        flat_array = array.drop_null()
     lengths = counts.to_numpy().astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum(lengths)]) if lists or not lengths.all() else None
-    flat = Cells(
-        array.flatten() if lists else array.drop_null(),
-        rows,
-        column,
-        np.repeat(np.arange(len(rows)), lengths),
-    )
+    offsets = None
+    if takes_lists or not lengths.all():
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+    flat = Cells(flat_array, rows, column, np.repeat(np.arange(len(rows)), lengths))
     if not isinstance(feature, DenseFeature):
         return Column(_ids(flat, feature.ids), offsets)
-    if lists and feature.input_length is None:
+    if takes_lists and feature.input_length is None:
         _check_lengths(rows, column, feature, lengths)
-    values = {"float32": flat.floats, "string": flat.texts}.get(feature.dtype, flat.integers)()
-    return Column(values, offsets)
+    if feature.dtype == "float32":
+        return Column(flat.floats(), offsets)
+    if feature.dtype == "string":
+        return Column(flat.texts(), offsets)
+    return Column(flat.integers(), offsets)
 
 
 def _ids(cells: Cells, rule: IdRule) -> NDArray[Any]:
     """Returns values as a rule of one input takes them; integers as texts where it takes texts."""
-    dtype = rule.dtype if isinstance(rule, GraphIds) else "int64"
+    dtype = "int64"
+    if isinstance(rule, GraphIds):
+        dtype = rule.dtype
     if dtype == "float32":
         return cells.floats()
-    if dtype == "string" and types.is_integer(cells.array.type):
-        return replace(cells, array=cells.array.cast(pa.string())).texts()
-    return cells.texts() if dtype == "string" else cells.ids(dtype != "int64_or_string")
+    if dtype != "string":
+        return cells.ids(integers_only=dtype != "int64_or_string")
+    if types.is_integer(cells.array.type):
+        cells = replace(cells, array=cells.array.cast(pa.string()))
+    return cells.texts()
 
 
 def _check_lengths(
     rows: Rows, column: str, feature: DenseFeature, lengths: NDArray[np.int64]
 ) -> None:
+    """Rejects a row with more or fewer values than a dense feature takes."""
     size = int(np.prod(feature.shape, dtype=np.int64))
-    most = feature.take in ("padded", "weights")
-    wrong = (
-        lengths > size if most else (lengths != size) & ((lengths != 0) | (feature.default is None))
-    )
-    if wrong.any():
-        row = int(np.argmax(wrong))
+    if feature.take in ("padded", "weights"):
+        expected = f"{size} at most"
+        is_wrong = lengths > size
+    else:
+        expected = str(size)
+        is_wrong = lengths != size
+        if feature.default is not None:
+            # A row without values takes the default.
+            is_wrong &= lengths != 0
+    if is_wrong.any():
+        row = int(np.argmax(is_wrong))
         raise NotConvertible(
             f"{rows.at(column, row)} has {lengths[row]} values; a feature of shape {feature.shape} "
-            f"takes {size}{' at most' if most else ''}"
+            f"takes {expected}"
         )
 
 
 def attribute_array(rows: Rows, column: str, separator: str | None) -> Any:
-    """Returns an Arrow array; of text, strings, or lists of strings where a separator is given."""
+    """Returns the values of an attribute as an Arrow array.
+
+    Args:
+      rows: The rows.
+      column: The name of the column.
+      separator: What stands between the values of a text; None: a text is one value.
+    """
     array = cells_of(rows, column, separator).array
     if types.is_large_list(array.type) and types.is_null(array.type.value_type):
         # A list that is empty in all of a batch has no type of its own.

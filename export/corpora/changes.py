@@ -48,10 +48,10 @@ class LoggedChanges:
     """The changes of a model in its log.
 
     Attributes:
-      path: The log.
-      sequence: Of the last change.
-      digest: Of all changes.
-      changes: With their sequences, in their order.
+      path: The path of the log.
+      sequence: The sequence number of the last change.
+      digest: The SHA-256 of all changes, in hexadecimal.
+      changes: The changes with their sequence numbers, in their order.
     """
 
     path: Path
@@ -64,7 +64,7 @@ class LoggedChanges:
 
         Args:
           section: `corpora` or `contexts`.
-          name: Of the store.
+          name: The name of the store.
         """
         kind = SECTIONS[section]
         changes = [
@@ -89,7 +89,7 @@ class LoggedChanges:
         return ids
 
     def notes(self, stores: Mapping[str, Collection[str]]) -> list[str]:
-        """Returns what a report says of the log: what of it is in the bundle, and what is not.
+        """Returns the lines of a report on the log: what of it is in the bundle, and what is not.
 
         Args:
           stores: The names of the stores of the bundle, by section.
@@ -145,7 +145,9 @@ def read_changes(path: Path, model: str, last: int | None = None) -> LoggedChang
     digest = hashlib.sha256()
     for record in records:
         digest.update(record.payload)
-    sequence = records[-1].sequence if records else 0
+    sequence = 0
+    if records:
+        sequence = records[-1].sequence
     return LoggedChanges(path, sequence, digest.hexdigest(), changes)
 
 
@@ -161,7 +163,7 @@ def fold(
     Args:
       base: The directory of the bundle that is being written.
       corpus: The entry of the store in the manifest.
-      changes: Those of the store, with their sequences.
+      changes: The changes of the store, with their sequence numbers.
       name: What the recipe calls the store, for messages.
       log: The name of the log, for messages.
 
@@ -179,10 +181,10 @@ def fold(
     path = base / corpus.file
     keys = {key for _, change in changes for key in change.ids.tolist()}
     table, release = arrow.open_trusted(path)
-    rest = path.with_name(f"{path.name}.rest")
+    changed_path = path.with_name(f"{path.name}.changed")
     touched = []
     count = 0
-    with pa.ipc.new_file(str(rest), table.schema) as writer:
+    with pa.ipc.new_file(str(changed_path), table.schema) as writer:
         for batch in table.to_batches():
             ids = batch.column("id").to_pylist()
             is_touched = np.array([key in keys for key in ids], bool)
@@ -197,9 +199,9 @@ def fold(
             writer.write_batch(batch)
             count += batch.num_rows
     if not count:
-        rest.unlink()
+        changed_path.unlink()
         raise NotConvertible(f"{name}: {log} deletes every entry; at least one was expected")
-    rest.replace(path)
+    changed_path.replace(path)
     return corpus.model_copy(update={"size": count})
 
 
@@ -268,7 +270,9 @@ def _reason_left(change: Change, stores: Mapping[str, Collection[str]]) -> str:
     head = change.head
     if head.kind == "rows":
         return "rows belong to the version for which they were sent"
-    section = "corpora" if head.kind == "candidates" else "contexts"
+    section = "contexts"
+    if head.kind == "candidates":
+        section = "corpora"
     if head.target not in stores[section]:
         return f"the recipe has no {section}.{head.target}"
     if _has_sent_vectors(change):

@@ -25,7 +25,9 @@ from export.recipe.schema import CorpusSection
 Format = Literal["csv", "parquet", "tfrecord"]
 
 _BATCH_ROWS = 65_536
+"""The number of rows of a Parquet file that are in memory at a time."""
 _READ_BYTES = 1 << 20
+"""The number of bytes that are read at a time."""
 _SUFFIXES: dict[str, Format] = {
     ".csv": "csv",
     ".parquet": "parquet",
@@ -50,9 +52,9 @@ class Rows:
     Attributes:
       format: The format of the file.
       columns: A `pyarrow.Array` by column. CSV: strings; TFRecord: a large_list for each candidate.
-      where: names corpus and file in messages.
-      first: Rows of the file above these.
-      records: [n] the record of each candidate, where a record holds several.
+      where: The corpus and the file, as messages name them.
+      first: The number of rows of the file above these.
+      records: [n] int64, the record of each candidate, where a record holds several; else None.
     """
 
     format: Format
@@ -66,15 +68,19 @@ class Rows:
 
     @property
     def unit(self) -> str:
-        """What the file counts."""
+        """The noun for a row of the file."""
         if self.records is not None:
             return "candidate"
-        return "record" if self.format == "tfrecord" else "row"
+        if self.format == "tfrecord":
+            return "record"
+        return "row"
 
     def at(self, column: str, row: int) -> str:
-        """Returns the place of a value in words, by its row here."""
-        record = "" if self.records is None else f", record {self.records[row] + 1}"
-        return f"{self.where}, column {column!r}, {self.unit} {self.first + row + 1}{record}"
+        """Returns where a value stands in the file, in words, by its row here."""
+        text = f"{self.where}, column {column!r}, {self.unit} {self.first + row + 1}"
+        if self.records is not None:
+            text += f", record {self.records[row] + 1}"
+        return text
 
 
 def locate_corpus(
@@ -92,12 +98,17 @@ def locate_corpus(
       UsageError: There is none, or a file's format is unknown.
     """
     key = f"{section}.{name}"
-    named = (part.file,) if isinstance(part.file, str) else part.file
-    paths = [path for pattern in named for path in matching_files(folder, pattern, f"{key}.file")]
-    if len(set(paths)) < len(paths):
-        twice = next(path for index, path in enumerate(paths) if path in paths[:index])
-        raise UsageError(f"{key}.file names {twice} twice")
-    return [_known(path, part, key) for path in paths]
+    patterns = part.file
+    if isinstance(patterns, str):
+        patterns = (patterns,)
+    paths: list[Path] = []
+    for pattern in patterns:
+        for path in matching_files(folder, pattern, f"{key}.file"):
+            # Its candidates would stand in the corpus twice.
+            if path in paths:
+                raise UsageError(f"{key}.file names {path} twice")
+            paths.append(path)
+    return [_corpus_file(path, part, key) for path in paths]
 
 
 def matching_files(folder: Path, named: str, key: str) -> list[Path]:
@@ -115,11 +126,12 @@ def matching_files(folder: Path, named: str, key: str) -> list[Path]:
     path = folder / named
     if path.is_file():
         return [path]
-    inside = (
-        [child for child in path.iterdir() if child.name[0] not in "._"] if path.is_dir() else []
-    )
-    matching = (folder / match for match in glob.glob(named, root_dir=folder, recursive=True))
-    files = sorted(file for file in (inside if path.is_dir() else matching) if file.is_file())
+    if path.is_dir():
+        # Names such as _SUCCESS and .crc belong to the program that wrote the others.
+        matches = [file for file in path.iterdir() if file.name[0] not in "._"]
+    else:
+        matches = [folder / match for match in glob.glob(named, root_dir=folder, recursive=True)]
+    files = sorted(match for match in matches if match.is_file())
     if not files:
         raise UsageError(
             f"{key}: {path} does not exist, or is a directory or pattern without files"
@@ -130,7 +142,7 @@ def matching_files(folder: Path, named: str, key: str) -> list[Path]:
 def read_batches(
     file: CorpusFile, name: str, part: CorpusSection, columns: Sequence[str]
 ) -> Iterator[Rows]:
-    """Reads columns of one file of corpus `name`; a batch is in memory.
+    """Reads columns of one file of a corpus; one batch is in memory at a time.
 
     Raises:
       UsageError: The file is missing, unreadable or damaged, or lacks a column.
@@ -141,23 +153,29 @@ def read_batches(
     if file.format == "tfrecord":
         batched_by = part.id if part.prebatched else None
         for examples in tfrecords.read_examples(file.path, file.gzip, columns, batched_by, where):
-            records = np.array(examples.records) if part.prebatched else None
+            records = None
+            if part.prebatched:
+                records = np.array(examples.records)
             yield Rows("tfrecord", examples.columns(), where, first, records)
             first += len(examples.records)
         return
+    if file.format == "csv":
+        kind = "CSV"
+        read = _read_csv
+    else:
+        kind = "Parquet"
+        read = _read_parquet
     try:
-        for batch in (_read_csv if file.format == "csv" else _read_parquet)(file, where, columns):
+        for batch in read(file, where, columns):
             if batch.num_rows:
-                yield Rows(
-                    file.format, {column: batch.column(column) for column in columns}, where, first
-                )
+                arrays = {column: batch.column(column) for column in columns}
+                yield Rows(file.format, arrays, where, first)
             first += batch.num_rows
     except FileNotFoundError as problem:
         raise UsageError(f"{where} does not exist") from problem
     except (pa.ArrowException, OSError, UnicodeDecodeError) as problem:
         if "Empty CSV file" in str(problem):
             raise NotConvertible(f"{where} holds no candidates, not even a header") from problem
-        kind = "CSV" if file.format == "csv" else "Parquet"
         raise UsageError(f"{where} is no readable {kind} file: {problem}") from problem
 
 
@@ -175,8 +193,9 @@ def read_rows(
     first = 0
     for file in files:
         for rows in read_batches(file, name, part, list(dict.fromkeys(columns))):
-            here = positions[(positions >= first) & (positions < first + len(rows))] - first
-            cells = [array.take(pa.array(here)).to_pylist() for array in rows.columns.values()]
+            is_here = (positions >= first) & (positions < first + len(rows))
+            indices = pa.array(positions[is_here] - first)
+            cells = [array.take(indices).to_pylist() for array in rows.columns.values()]
             selected += [
                 dict(zip(rows.columns, values, strict=True)) for values in zip(*cells, strict=True)
             ]
@@ -184,10 +203,17 @@ def read_rows(
     return selected
 
 
-def _known(path: Path, part: CorpusSection, key: str) -> CorpusFile:
+def _corpus_file(path: Path, part: CorpusSection, key: str) -> CorpusFile:
+    """Returns a file with its format and compression: as the recipe states them, else by its
+    name.
+    """
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    zipped = suffixes[-1:] == [".gz"]
-    kind = part.format or _SUFFIXES.get("".join((suffixes[:-1] if zipped else suffixes)[-1:]))
+    is_gzip = suffixes[-1:] == [".gz"]
+    if is_gzip:
+        suffixes.pop()
+    kind = part.format
+    if kind is None and suffixes:
+        kind = _SUFFIXES.get(suffixes[-1])
     if kind is None:
         raise UsageError(
             f"{key}: {path.name} is neither a .csv nor a .parquet file nor a .tfrecord; set "
@@ -195,25 +221,34 @@ def _known(path: Path, part: CorpusSection, key: str) -> CorpusFile:
         )
     if part.prebatched and kind != "tfrecord":
         raise UsageError(f"{key}.prebatched is of TFRecord files; {path.name} is {kind}")
-    gzip = part.compression == "gzip" or (part.compression is None and zipped)
+    gzip = is_gzip
+    if part.compression is not None:
+        gzip = part.compression == "gzip"
     if gzip and kind == "parquet":
         raise UsageError(f"{key}.compression: {path.name} is Parquet, which compresses by itself")
     return CorpusFile(path, kind, gzip)
 
 
-def _check_columns(columns: Sequence[str], wanted: Sequence[str], where: str) -> None:
-    for column in wanted:
-        if columns.count(column) != 1:
-            times = "no" if column not in columns else f"{columns.count(column)} times a"
-            raise UsageError(f"{where} has {times} column {column!r}; it has {', '.join(columns)}")
+def _check_columns(columns: Sequence[str], read: Sequence[str], where: str) -> None:
+    """Rejects a file that lacks a column which is read, or has several of its name."""
+    for column in read:
+        count = columns.count(column)
+        if count == 1:
+            continue
+        problem = f"{where} has no column {column!r}"
+        if count > 1:
+            problem = f"{where} has {count} columns {column!r}"
+        raise UsageError(f"{problem}; it has {', '.join(columns)}")
 
 
 def _read_csv(file: CorpusFile, where: str, columns: Sequence[str]) -> Iterator[Any]:
     def opened(**options: Any) -> Any:
         stream = pa.input_stream(str(file.path), compression="gzip" if file.gzip else None)
-        parsed = csv.ParseOptions(newlines_in_values=True)
         return csv.open_csv(
-            stream, csv.ReadOptions(block_size=_READ_BYTES), parsed, csv.ConvertOptions(**options)
+            stream,
+            csv.ReadOptions(block_size=_READ_BYTES),
+            csv.ParseOptions(newlines_in_values=True),
+            csv.ConvertOptions(**options),
         )
 
     with opened() as header:

@@ -31,9 +31,10 @@ from export.corpora.files import CorpusFile, Rows, read_batches
 from export.errors import NotConvertible, UsageError
 from export.recipe.schema import CorpusSection
 
+# What a program writes for a column of ids that it holds as floats.
 FRACTION = r"^[+-]?[0-9]*\.[0-9]*([eE][+-]?[0-9]+)?$"
 NUMERIC = pa.int64(), pa.float64()
-"""What the text of an attribute may be in all of a corpus, the narrowest first."""
+"""The types that the text of an attribute may have in all of a corpus, the narrowest first."""
 
 Batch = tuple[str, Any, dict[str, Column], dict[str, Any]]
 """Names of corpus and file for messages; ids, int64 or a `pyarrow.Array` of strings without nulls,
@@ -48,8 +49,9 @@ class CorpusReader:
     single or dense feature takes the feature's default.
 
     Attributes:
-      name, part: The name of the corpus, and its part of the recipe.
-      cut, padded: Rows so far whose list was longer or shorter than its input takes, by input.
+      name, part: The name of the corpus, and its section of the recipe.
+      cut, padded: The number of rows so far whose list was longer or shorter than its input takes,
+        by input.
     """
 
     def __init__(
@@ -63,8 +65,10 @@ class CorpusReader:
 
         Args:
           files: The files of the corpus.
-          name: The name of the corpus. part: Its part of the recipe.
-          features: Every feature of the model.
+          name: The name of the corpus.
+          part: The section of the recipe.
+          features: All features of the model.
+
         Raises:
           UsageError: The recipe names a feature that the model does not have.
         """
@@ -123,8 +127,8 @@ class CorpusReader:
             column: NUMERIC[rank] for column, rank in self._texts.items() if rank < len(NUMERIC)
         }
 
-    def place(self, position: int) -> str:
-        """Returns where a candidate stands, by its position: `row 3 of movies.csv`."""
+    def line_of(self, position: int) -> str:
+        """Returns the line of a candidate, by its position in the corpus: `row 3 of movies.csv`."""
         for size, first, unit, file in self._batches:
             if position < size:
                 return f"{unit} {first + position + 1} of {file}"
@@ -132,25 +136,20 @@ class CorpusReader:
         raise IndexError(position)
 
     def _checked(self, rows: Rows) -> Batch:
-        self._seen |= {
-            column
-            for column, array in rows.columns.items()
-            if rows.format != "tfrecord" or len(array.values)
-        }
+        # A column of TFRecords may be missing in some records, but not in all of them.
+        for column, array in rows.columns.items():
+            if rows.format != "tfrecord" or len(array.values):
+                self._seen.add(column)
         part = self.part
         ids = self._ids(rows)
         attributes = {}
         for column in part.attributes:
             separator = part.list_separator if column in self._lists else None
-            attributes[column] = attribute_array(rows, column, separator)
-            if (
-                rows.format == "csv"
-                and separator is None
-                and attributes[column].null_count < len(rows)
-            ):
-                self._texts[column] = max(
-                    self._texts.get(column, 0), _text_kind(attributes[column])
-                )
+            values = attribute_array(rows, column, separator)
+            attributes[column] = values
+            is_text = rows.format == "csv" and separator is None
+            if is_text and values.null_count < len(rows):
+                self._texts[column] = max(self._texts.get(column, 0), _text_kind(values))
         columns = {key: self._column(rows, key) for key in part.features}
         return rows.where, ids, columns, attributes
 
@@ -172,11 +171,13 @@ class CorpusReader:
             ) from problem
         self.cut[key] += fitted.cut
         self.padded[key] += fitted.padded
-        return fitted.column._replace(offsets=None)  # all of one length
+        # All lists are of one length now, so they need no offsets.
+        return fitted.column._replace(offsets=None)
 
     def _ids(self, rows: Rows) -> Any:
-        """Returns int64 or Arrow strings: all integers or all strings, whichever the first of a CSV
-        file is.
+        """Returns the ids of rows: int64, or an Arrow array of strings.
+
+        CSV has no types: all ids are integers if the first one is, and strings otherwise.
         """
         cells = cells_of(rows, self.part.id)
         array = cells.array
@@ -187,34 +188,42 @@ class CorpusReader:
             cells.reject(array.is_valid(), "is a float; ids are integers or strings")
         if not (cells.is_text or types.is_integer(kind)):
             raise NotConvertible(f"{where} holds {kind}; ids are integers or strings")
-        integral = types.is_integer(kind)
         if rows.format == "csv":
-            cells.reject(
-                pc.match_substring_regex(array, FRACTION), "is a float; ids are integers or strings"
-            )
-            whole = pc.match_substring_regex(array, INTEGER)
-            integral = whole[0].as_py() if self._integral is None else self._integral
-        self._integral = integral if self._integral is None else self._integral
-        above = "integers" if self._integral else "text"
-        if integral != self._integral:
-            raise NotConvertible(
-                f"{where} holds {kind}, the ids above are {above}; one type was expected"
-            )
-        if rows.format == "csv":
-            cells.reject(
-                pc.invert(whole) if integral else whole,
-                f"is {'text' if integral else 'an integer'}, the ids above are {above}; if all are "
-                "text, write the corpus as Parquet, where the column's type says so",
-            )
-        return cells.integers() if self._integral else array
+            is_float = pc.match_substring_regex(array, FRACTION)
+            cells.reject(is_float, "is a float; ids are integers or strings")
+            is_integer = pc.match_substring_regex(array, INTEGER)
+            if self._integral is None:
+                self._integral = is_integer[0].as_py()
+            remedy = "if all are text, write the corpus as Parquet, where the column's type says so"
+            if self._integral:
+                problem = f"is text, the ids above are integers; {remedy}"
+                cells.reject(pc.invert(is_integer), problem)
+            else:
+                problem = f"is an integer, the ids above are text; {remedy}"
+                cells.reject(is_integer, problem)
+        else:
+            # Every file has a type of its own.
+            if self._integral is None:
+                self._integral = types.is_integer(kind)
+            if types.is_integer(kind) != self._integral:
+                above = "integers" if self._integral else "text"
+                raise NotConvertible(
+                    f"{where} holds {kind}, the ids above are {above}; one type was expected"
+                )
+        if self._integral:
+            return cells.integers()
+        return array
 
 
 def _text_kind(array: Any) -> int:
-    """Returns what all of some text is, by its place in NUMERIC, or past its end."""
+    """Returns the type of a column of texts: its index in NUMERIC, or the index past the end."""
     if pc.all(pc.match_substring_regex(array, INTEGER)).as_py():
         try:
             array.cast(pa.int64())
-            return 0
-        except pa.ArrowInvalid:  # beyond int64
-            return 1
-    return 1 if pc.all(pc.match_substring_regex(array, NUMBER)).as_py() else 2
+        except pa.ArrowInvalid:
+            # Integers beyond int64 are floats.
+            return NUMERIC.index(pa.float64())
+        return NUMERIC.index(pa.int64())
+    if pc.all(pc.match_substring_regex(array, NUMBER)).as_py():
+        return NUMERIC.index(pa.float64())
+    return len(NUMERIC)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from bundle.errors import RecordDamaged
 from bundle.storage.tfrecords import READ_ERRORS, read_records
@@ -20,8 +21,9 @@ from export.errors import NotConvertible, UsageError
 BATCH_BYTES = 2 << 20
 """Bytes of records whose values are in memory at a time, unless one record is larger."""
 BATCH_CANDIDATES = 8_192
+"""The maximum number of candidates in a batch, unless one record holds more."""
 LISTS = {"int64": "q", "float": "f", "bytes": ""}
-"""What values of each kind are gathered in: an `array` of this type, or a list of strings."""
+"""The type code of the `array` that values of each kind are gathered in; "": a list of strings."""
 
 
 class Examples:
@@ -66,48 +68,50 @@ class Examples:
         self.records.extend([number] * count)
         for name, lengths in self._lengths.items():
             kind, values = _values(features.get(name))
-            each, left = divmod(len(values), count)
-            if left:
+            values_per_candidate, remainder = divmod(len(values), count)
+            if remainder:
                 raise NotConvertible(
                     f"{where}, column {name!r} has {len(values)} values for {count} candidates; "
                     "equally many each were expected"
                 )
-            lengths.extend([each] * count)
-            if each:
+            lengths.extend([values_per_candidate] * count)
+            if values_per_candidate:
                 self._extend(name, kind, values, f"{where}, column {name!r}")
 
     def columns(self) -> dict[str, Any]:
-        """Returns by feature, a list of values for each candidate: `pyarrow.LargeListArray` of
+        """Returns a list of values for each candidate, by feature: `pyarrow.LargeListArray` of
         int64, float or strings.
 
         Its values are nulls where no record of the batch holds the feature.
         """
-        import pyarrow as pa
-
         columns = {}
         for name, values in self._values.items():
             offsets = np.concatenate([[0], np.cumsum(self._lengths[name], dtype=np.int64)])
             if isinstance(values, array):
                 flat = pa.array(np.array(values))
+            elif values:
+                flat = pa.array(values, pa.large_string())
             else:
-                flat = pa.array(values, pa.large_string() if values else pa.null())
+                flat = pa.array(values, pa.null())
             columns[name] = pa.LargeListArray.from_arrays(pa.array(offsets), flat)
         return columns
 
     def _extend(self, name: str, kind: str, values: Any, where: str) -> None:
         if not self._kinds[name]:
             self._kinds[name] = kind
-            self._values[name] = array(LISTS[kind]) if LISTS[kind] else []
+            self._values[name] = []
+            if LISTS[kind]:
+                self._values[name] = array(LISTS[kind])
         if self._kinds[name] != kind:
             raise NotConvertible(
                 f"{where} is a {kind} list, the records above hold {self._kinds[name]} lists"
             )
         try:
-            self._values[name].extend(
-                [value.decode() for value in values] if kind == "bytes" else values
-            )
+            if kind == "bytes":
+                values = [value.decode() for value in values]
         except UnicodeDecodeError as problem:
             raise NotConvertible(f"{where}: {problem.object[:40]!r} is no UTF-8") from problem
+        self._values[name].extend(values)
 
 
 def read_examples(
@@ -118,11 +122,11 @@ def read_examples(
     Args:
       path: The path of the file.
       compressed: Whether the whole file is compressed with GZIP.
-      names: The features wanted; those of a record that lacks one are empty lists.
-      batched_by: None: a record is a candidate. Else a record holds as many candidates as this
-        feature has values, and every other feature equally many values for each of them, one after
-        another.
-      where: names the file in messages.
+      names: The features to read. A record that lacks one has an empty list.
+      batched_by: The feature by whose values the candidates of a record are counted. Every other
+        feature has equally many values for each candidate, one after another. None: a record is a
+        candidate.
+      where: The file, as messages name it.
     Raises:
       UsageError: The file cannot be read, is cut short, or a record differs from its checksum.
       NotConvertible: A record is no Example or its features do not fit; names record and column.
@@ -150,7 +154,7 @@ def read_file(path: Path, compressed: bool, where: str) -> Iterator[bytes]:
     Args:
       path: The path of the file.
       compressed: Whether the whole file is compressed with GZIP.
-      where: names the file in messages.
+      where: The file, as messages name it.
 
     Raises:
       UsageError: The file cannot be read, is cut short, or a record differs from its checksum.
@@ -158,14 +162,14 @@ def read_file(path: Path, compressed: bool, where: str) -> Iterator[bytes]:
     try:
         yield from read_records(path, compressed=compressed)
     except RecordDamaged as problem:
-        cure = ""
+        remedy = ""
         if problem.is_gzip:
-            cure = "; if the file is compressed, say compression = 'gzip'"
-        raise UsageError(f"{where}, {problem}{cure}") from problem
+            remedy = "; if the file is compressed, set compression = 'gzip'"
+        raise UsageError(f"{where}, {problem}{remedy}") from problem
     except FileNotFoundError as problem:
         raise UsageError(f"{where} does not exist") from problem
     except READ_ERRORS as problem:
-        cure = ""
+        remedy = ""
         if compressed:
-            cure = "; is it compressed at all?"
-        raise UsageError(f"{where} cannot be read: {problem}{cure}") from problem
+            remedy = "; is it compressed at all?"
+        raise UsageError(f"{where} cannot be read: {problem}{remedy}") from problem

@@ -302,7 +302,7 @@ HUGE = (1 << 62).to_bytes(8, "little")
         ("id\n", {}, "a.csv holds no candidates"),
         ({"id": pa.array([], pa.int64())}, {}, "a.parquet holds no candidates"),
         ("movieId\n1\n", {}, "a.csv has no column 'id'; it has movieId"),
-        ("id,id\n1,2\n", {}, "2 times a column 'id'"),
+        ("id,id\n1,2\n", {}, "has 2 columns 'id'"),
         (
             "id\n1\n",
             {"features": {"film": "id"}},
@@ -329,7 +329,7 @@ HUGE = (1 << 62).to_bytes(8, "little")
             [{"id": [1]}, {"id": [2, 3]}],
             {},
             "column 'id', record 2: '[2, 3]' holds several values; one was expected; if records "
-            "hold many candidates, say prebatched = true",
+            "hold many candidates, set prebatched = true",
         ),
         ([{"id": [1]}] * 2, {}, "id 1 stands in record 1 of a.tfrecord and record 2 of a.tfrecord"),
         (
@@ -369,7 +369,7 @@ HUGE = (1 << 62).to_bytes(8, "little")
             "record 1 is no TFRecord: its length differs from its checksum",
         ),
         (record(b"a")[:-1] + b"\x00", {}, "record 1 differs from its checksum"),
-        (gzip.compress(record(b""), mtime=0), {}, "say compression = 'gzip'"),
+        (gzip.compress(record(b""), mtime=0), {}, "set compression = 'gzip'"),
         (HUGE + masked(HUGE), {}, f"claims {1 << 62} bytes; at most"),
         (
             gzip.compress(record(b"") * 90, mtime=0)[:-20],

@@ -153,7 +153,7 @@ def test_measure_compares_as_many_neighbors_as_it_is_told_but_no_more_than_there
     assert index.measured_by(exact) == [1]
     assert index.measured_by(exact, k=1) == [1]
     assert index.measured_by(exact, k=4, setting={"reorder": 9}) == [0.5]
-    assert index.measured_by(exact, sent=np.array([[7.0, 8.0]])) == [1]
+    assert index.measured_by(exact, sent_queries=np.array([[7.0, 8.0]])) == [1]
     assert index.searches == [
         ([1, 0], 2, {}),
         ([1, 0], 1, {}),

@@ -347,7 +347,7 @@ def test_prepare_tables_leaves_out_what_cannot_be_exported_unless_it_is_named(
     found = prepared(tmp_path, variables, statements=named, dtypes=(("ids", "float32"),))
     assert found.names == ("ids", "user")
     assert [table.dtype for table in found.plan.tables] == ["float32", "float32"]
-    half = prepared(tmp_path, USER, how=Writing(dtype="bfloat16"))
+    half = prepared(tmp_path, USER, writing=Writing(dtype="bfloat16"))
     assert [table.dtype for table in half.plan.tables] == ["bfloat16"]
 
 
