@@ -23,38 +23,46 @@ _NODE = re.compile(r"\{\{node ([^}]*)\}\}")
 """An operation of a graph."""
 _TERMINAL = re.compile(r"\x1b\[[0-9;]*m")
 _RAGGED = re.compile(r"valid RaggedTensor|row_splits|row_lengths|value_rowids|nested_splits")
-_SHOWN_MAX = 300
+_MESSAGE_MAX = 300
+"""The maximum number of characters of a message of the model's code."""
 
 
 def one_line(problem: BaseException) -> str:
     """Returns the class and the message of what was raised first."""
     # A KeyError shows its message as Python writes a text, with \\n for the ends of lines.
     is_key = isinstance(problem, KeyError) and len(problem.args) == 1
-    message = str(problem.args[0]) if is_key else str(problem)
+    message = str(problem)
+    if is_key:
+        message = str(problem.args[0])
     text = _NODE.sub(r"\1", _KERNEL.sub("", message))
+    # The last one is the innermost: each layer wraps the error of the one it calls.
     wrapped = _WRAPPED.findall(text)
-    if is_key and (wrapped or "\n" not in message):
-        return f"KeyError: {_plain(wrapped[-1] if wrapped else message)!r}"
+    if is_key and wrapped:
+        return f"KeyError: {_plain(wrapped[-1])!r}"
+    if is_key and "\n" not in message:
+        return f"KeyError: {_plain(message)!r}"
     if wrapped:
         return f"{type(problem).__name__}: {_plain(wrapped[-1])}"
     raised = _RAISED.findall(text)
-    return _plain(raised[-1]) if raised else f"{type(problem).__name__}: {_plain(text)}"
+    if raised:
+        return _plain(raised[-1])
+    return f"{type(problem).__name__}: {_plain(text)}"
 
 
-def raised_on_examples(call: str, problem: BaseException, *, made: bool) -> NotConvertible:
+def raised_on_examples(call: str, problem: BaseException, *, are_synthetic: bool) -> NotConvertible:
     """Returns the rejection of a model whose code raises when it is run on examples.
 
     Args:
-      call: the call, as messages name it.
-      problem: what it raised.
-      made: whether the examples were made up, for want of `verify.examples`.
+      call: The call, as messages name it.
+      problem: The exception that it raised.
+      are_synthetic: Whether the examples are synthetic, for want of `verify.examples`.
     """
     text = one_line(problem)
-    if len(text) > _SHOWN_MAX:
-        text = f"{text[:_SHOWN_MAX]}..."
+    if len(text) > _MESSAGE_MAX:
+        text = f"{text[:_MESSAGE_MAX]}..."
     return NotConvertible(
         f"{call} raised an error on the examples{at_line(line_of_exception(problem))}: {text}; "
-        f"{_remedy(text, made=made)}"
+        f"{_remedy(text, are_synthetic=are_synthetic)}"
     )
 
 
@@ -62,14 +70,14 @@ def _plain(text: str) -> str:
     return " ".join(_TERMINAL.sub("", text).split())
 
 
-def _remedy(text: str, *, made: bool) -> str:
+def _remedy(text: str, *, are_synthetic: bool) -> str:
     if _RAGGED.search(text):
         return (
             "the first axis of every input is the batch, so values and offsets of a ragged tensor "
             'are no two inputs: declare one input with kind = "ragged", and let the call take a '
             "tf.RaggedTensor"
         )
-    if made:
+    if are_synthetic:
         return (
             "the examples are made up: if the model does not take every value, write some that "
             "callers would send, and name their file as verify.examples"

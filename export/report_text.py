@@ -23,7 +23,9 @@ def size_text(count: int) -> str:
     while size >= 1024 and unit < len(_UNITS) - 1:
         size = size / 1024
         unit = unit + 1
-    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+    if unit == 0:
+        return f"{count} B"
+    return f"{size:.1f} {_UNITS[unit]}"
 
 
 def thousands(count: int) -> str:
@@ -33,31 +35,39 @@ def thousands(count: int) -> str:
 
 def count_text(count: int, noun: str) -> str:
     """Returns a number of things for reading: `1 file`, `2 files`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    if count == 1:
+        return f"{count} {noun}"
+    return f"{count} {noun}s"
 
 
 def partitions_text(partitions: int) -> str:
-    """Returns what is said of an index in partitions beside its name: `, 3 partitions`; of one,
-    nothing.
-    """
-    return "" if partitions == 1 else f", {count_text(partitions, 'partition')}"
+    """Returns the text behind the name of an index in partitions: `, 3 partitions`; "" for one."""
+    if partitions == 1:
+        return ""
+    return f", {count_text(partitions, 'partition')}"
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Returns what orders c2 before c10."""
-    return [
-        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
-    ]
+    """Returns a key that sorts c2 before c10."""
+    key = []
+    for part in re.split(r"(\d+)", name):
+        if part.isdecimal():
+            key.append((int(part), ""))
+        else:
+            key.append((-1, part))
+    return key
 
 
 def unverified_lines(unverified: Sequence[str], when: str = "") -> list[Text]:
-    """Returns the last line of a report: what no check could tell; none, if there is nothing.
+    """Returns the last line of a report: what no check verified; no line if all was.
 
     Args:
-      unverified: each with the reason or the remedy.
-      when: to be written behind "not verified", such as " at its export".
+      unverified: What was not verified, each with the reason or the remedy.
+      when: The text behind "not verified", such as " at its export".
     """
-    return [Text(f"not verified{when}: {'; '.join(unverified)}")] if unverified else []
+    if not unverified:
+        return []
+    return [Text(f"not verified{when}: {'; '.join(unverified)}")]
 
 
 def report_table(title: str, *columns: str) -> Table:
@@ -77,7 +87,9 @@ def decoder_text(decoder: str | None) -> str:
       decoder: The library that decoded the rows for the copy and for the comparison; None: they
         are not encoded.
     """
-    return "" if decoder is None else f"; placement checked, decoding trusted to {decoder}"
+    if decoder is None:
+        return ""
+    return f"; placement checked, decoding trusted to {decoder}"
 
 
 def trained_ids_text(check: TrainedIdsCheck) -> str:
@@ -89,7 +101,9 @@ def trained_ids_text(check: TrainedIdsCheck) -> str:
         text += f"; the best other layout ({check.other_layout}) reaches {check.other_agree}"
         if check.other_correlation is not None:
             text += f" and {check.other_correlation:.2f}"
-    return text if check.decisive else f"{text}, which does not decide it"
+    if not check.decisive:
+        text += ", which does not decide it"
+    return text
 
 
 def padding_text(padding: PaddingCheck | None) -> str:
@@ -102,5 +116,7 @@ def padding_text(padding: PaddingCheck | None) -> str:
         return ""
     if not padding.rows:
         return "; no padding could contradict it"
-    slots = f" and their {', '.join(padding.slots)}" if padding.slots else ""
-    return f"; compared with {count_text(padding.rows, 'padding row')}{slots}"
+    text = f"; compared with {count_text(padding.rows, 'padding row')}"
+    if padding.slots:
+        text += f" and their {', '.join(padding.slots)}"
+    return text

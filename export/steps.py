@@ -24,7 +24,7 @@ from pydantic import BaseModel, TypeAdapter
 from bundle.storage.staging import Staging
 from export.errors import UsageError
 
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 LIBRARIES = ("numpy", "tensorflow", "tf-keras", "scann", "faiss-cpu", "ai-edge-litert")
 """The libraries that write towers and indexes."""
@@ -32,7 +32,7 @@ LIBRARIES = ("numpy", "tensorflow", "tf-keras", "scann", "faiss-cpu", "ai-edge-l
 
 @dataclass(frozen=True)
 class StepKey:
-    """All that decides what a step makes. Every entry of a journal is found by one.
+    """All that decides what a step makes. Entries of a journal are found by it.
 
     Attributes:
       step: The name of the step: the path of the file or directory that it makes, or any other
@@ -67,20 +67,20 @@ class StepKey:
 
 
 @dataclass(frozen=True)
-class Step(Generic[Made]):
+class Step(Generic[Result]):
     """Work whose result stays staged: done once, and again when its key changes.
 
     Attributes:
       key: All that decides what it makes.
-      made: The type of the result that the journal keeps: JSON, or a model of pydantic.
+      result_type: The type of the result that the journal keeps: JSON, or a model of pydantic.
       make: Does the work.
     """
 
     key: StepKey
-    made: type[Made]
-    make: Callable[[], Made]
+    result_type: type[Result]
+    make: Callable[[], Result]
 
-    def run(self, stage: Staging) -> Made:
+    def run(self, stage: Staging) -> Result:
         """Does the step, unless an earlier run finished it with the same key; returns its result.
 
         Raises:
@@ -89,10 +89,10 @@ class Step(Generic[Made]):
         files = self.key.files
         before = _stamps(files)
         digest = self.key.digest()
-        result_type = TypeAdapter(self.made)
+        adapter = TypeAdapter(self.result_type)
         finished = stage.finished(self.key.step, digest)
         if finished is not None:
-            return result_type.validate_python(finished.payload)
+            return adapter.validate_python(finished.payload)
 
         result = self.make()
         for file, stamp, now in zip(files, before, _stamps(files), strict=True):
@@ -100,7 +100,7 @@ class Step(Generic[Made]):
                 raise UsageError(
                     f"{file} changed while it was read; run again once nothing writes to it"
                 )
-        stage.finish(self.key.step, digest, result_type.dump_python(result, mode="json"))
+        stage.finish(self.key.step, digest, adapter.dump_python(result, mode="json"))
         return result
 
 
@@ -126,17 +126,17 @@ def _stamps(files: Sequence[Path]) -> list[tuple[int, ...]]:
 
 def versions(libraries: Iterable[str]) -> dict[str, str]:
     """Returns the version of each library that is installed."""
-    versions_by_name = {}
+    installed = {}
     for name in libraries:
         try:
-            versions_by_name[name] = installed_version(name)
+            installed[name] = installed_version(name)
         except PackageNotFoundError:
             # Distributions of other names, such as tensorflow-cpu, hold the same module.
             module = sys.modules.get(name.replace("-", "_"))
             module_version = getattr(module, "__version__", None)
             if module_version is not None:
-                versions_by_name[name] = str(module_version)
-    return versions_by_name
+                installed[name] = str(module_version)
+    return installed
 
 
 def _plain(value: Any) -> Any:
@@ -144,7 +144,8 @@ def _plain(value: Any) -> Any:
         return value.model_dump(mode="json")
     if isinstance(value, np.ndarray):
         return _array(value)
-    if isinstance(value, tuple):  # a named one
+    if isinstance(value, tuple):
+        # A named tuple, which orjson does not write.
         return list(value)
     raise TypeError(f"a {type(value).__name__} has no digest")
 

@@ -40,7 +40,7 @@ def line_of_exception(problem: BaseException) -> str:
         frames = [
             (frame.filename, frame.lineno) for frame in traceback.extract_tb(cause.__traceback__)
         ]
-        # AutoGraph runs a rewritten copy of the user's code, and tells the lines that it came from
+        # AutoGraph runs a rewritten copy of the user's code, and keeps the lines that it came from
         # beside the error; in its message once Keras or a tf.function has raised it again.
         rewritten = getattr(cause, "ag_error_metadata", None)
         if rewritten is not None:
@@ -67,7 +67,9 @@ def causes(problem: BaseException) -> Iterator[BaseException]:
 
 def at_line(line: str) -> str:
     """Returns the line as the part of a sentence."""
-    return f" ({line})" if line else ""
+    if not line:
+        return ""
+    return f" ({line})"
 
 
 def last_of_user(frames: Iterable[tuple[str, int | None]]) -> str:
@@ -79,7 +81,9 @@ def last_of_user(frames: Iterable[tuple[str, int | None]]) -> str:
         return ""
     filename, line = user_frames[-1]
     name = Path(filename).name
-    return f"{name}, line {line}" if _CELL in name else f"{name}:{line}"
+    if _CELL in name:
+        return f"{name}, line {line}"
+    return f"{name}:{line}"
 
 
 def name_of_cell(notebook: Path, cell: int) -> str:

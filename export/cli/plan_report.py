@@ -22,7 +22,7 @@ def plan_json(prepared: Prepared) -> dict[str, Any]:
     """
     job = prepared.job
     return prepared.plan.to_json() | {
-        "destination": str(prepared.destination.place(job.model, prepared.version)),
+        "destination": str(prepared.destination.location(job.model, prepared.version)),
         "staged_in": str(prepared.destination.root),
         "features": {
             name: entry.model_dump(mode="json", exclude_none=True)
@@ -71,7 +71,7 @@ def plan_report(
     """Returns the plan for a terminal: the tables' plan, what `explain` draws of the recipe
     `source`, shards' sizes.
     """
-    destination = str(prepared.destination.place(prepared.job.model, prepared.version))
+    destination = str(prepared.destination.location(prepared.job.model, prepared.version))
     if prepared.destination.store is not None:
         destination += f", staged in {prepared.destination.root} until it is sent"
     return Group(

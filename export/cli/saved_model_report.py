@@ -28,7 +28,7 @@ def plan_json(prepared: PreparedInline, settings: ExportSettings) -> dict[str, A
     workers = worker_count(settings.workers)
     return prepared.described() | {
         "checkpoint": prepared.inventory.checkpoint,
-        "destination": str(prepared.destination.place(prepared.job.model, prepared.version)),
+        "destination": str(prepared.destination.location(prepared.job.model, prepared.version)),
         "read_bytes": plan.moved_bytes,
         "written_bytes": plan.end,
         "files": plan.files,

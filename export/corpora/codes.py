@@ -16,17 +16,18 @@ def write_codes(base: Path, name: str, vectors: VectorFile, distance: Distance) 
     """Writes the codes of an index's vectors, in memory that does not depend on how many there are.
 
     Args:
-      base: Directory of the bundle that is being written.
+      base: The directory of the bundle that is being written.
       name: The name of the index.
       vectors: The vectors of its candidates.
       distance: The distance of the index.
 
     Raises:
-      OSError: They cannot be written.
+      OSError: The codes cannot be written.
     """
     entry = Codes.of(name)
     (base / paths.index_codes(name)).mkdir(parents=True, exist_ok=True)
-    book = CodeBook.train(sampled(vectors, min(SAMPLE_ROWS, len(vectors))), distance)
+    sample = sampled(vectors, min(SAMPLE_ROWS, len(vectors)))
+    book = CodeBook.train(sample, distance)
     book.write(base / entry.codebook)
     with (base / entry.file).open("wb") as file:
         for first in range(0, len(vectors), vectors.block_rows):

@@ -28,14 +28,14 @@ class WrittenList:
 
     Attributes:
       entry: The entry in the manifest.
-      deleted: How many candidates were left out, because the change log deletes them.
+      deleted: The number of candidates that were left out, because the change log deletes them.
     """
 
     entry: manifest.CandidateList
     deleted: int
 
     def notes(self, name: str) -> list[str]:
-        """Returns what the report says of the list."""
+        """Returns the lines of the report on the list."""
         if not self.deleted:
             return []
         return [
@@ -44,7 +44,7 @@ class WrittenList:
 
 
 def columns_of(part: ListSection) -> CorpusSection:
-    """Returns what is read of the files of a list, as of a corpus."""
+    """Returns the columns of a list's files, in the form of a corpus."""
     attributes = tuple(filter(None, [part.segment]))
     return CorpusSection(file=part.file, format=part.format, id=part.id, attributes=attributes)
 
@@ -165,6 +165,7 @@ def _unknown(base: Path, corpus: manifest.Corpus, ids: Any) -> Any:
 
 
 def _check_rows(name: str, part: ListSection, ids: Any, segments: Any) -> None:
+    """Checks that ids are distinct in a segment, and that the default segment is not empty."""
     pairs = pa.table({"id": ids, "segment": segments})
     counts = pairs.group_by(["id", "segment"]).aggregate([([], "count_all")])
     repeated = counts.filter(pc.greater(counts["count_all"], 1))
@@ -174,9 +175,9 @@ def _check_rows(name: str, part: ListSection, ids: Any, segments: Any) -> None:
             f"lists.{name}: id {row['id']!r} comes {row['count_all']} times in segment "
             f"{row['segment']!r}; once was expected"
         )
-    if not pc.is_in(pa.array([part.default]), value_set=segments.unique().cast(pa.string()))[
-        0
-    ].as_py():
+    default = pa.array([part.default])
+    has_default = pc.is_in(default, value_set=segments.unique().cast(pa.string()))[0].as_py()
+    if not has_default:
         raise NotConvertible(
             f"lists.{name}: no row is of segment {part.default!r}, which contexts have whose value "
             "has no list of its own; name one of the segments as default, or leave the segment of "

@@ -64,7 +64,9 @@ def forecast_index(
     candidates = _count(files)
     check_candidate_count(part.corpus, candidates or 0)
     # An empty corpus is reported where it is read.
-    size = MILLION if candidates is None else max(1, candidates)
+    size = MILLION
+    if candidates is not None:
+        size = max(1, candidates)
     kind, parameters = choose(part, name, size)
     partitions = partition_rows(size, part.partitions)
     vectors = 4 * dim * size
@@ -73,8 +75,10 @@ def forecast_index(
         return IndexForecast(candidates, 2 * vectors, 2 * vectors, 2 * vectors, len(partitions))
     codes = size * (4 + ceil_div(dim, parameters["dimensions_per_block"]))
     sample = min(rows, max(SAMPLE_ROWS, SAMPLE_ROWS_PER_LEAF * parameters["num_leaves"]))
-    # Otherwise ScaNN builds from all vectors at once.
-    encoding = encoders * _ENCODER_BYTES if rows > sample else 0
+    encoding = 0
+    if rows > sample:
+        # ScaNN trains on a sample, and processes encode the vectors by blocks.
+        encoding = encoders * _ENCODER_BYTES
     build = max(_TRAINING_COPIES * 4 * dim * sample, encoding, 2 * codes, _ID_BYTES * size)
     return IndexForecast(candidates, vectors + 2 * codes, build, 2 * codes, len(partitions))
 
@@ -84,5 +88,6 @@ def _count(files: Sequence[CorpusFile]) -> int | None:
         return None
     try:
         return sum(int(parquet.read_metadata(file.path).num_rows) for file in files)
-    except (pa.ArrowException, OSError):  # whoever reads it says why
+    except (pa.ArrowException, OSError):
+        # The step that reads the file reports why.
         return None

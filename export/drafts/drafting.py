@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from export.checkpoint.inventory.recognition import recognise
@@ -14,21 +15,22 @@ from export.recipe.schema import CheckpointSection, CodeSection, ExportJob, Outp
 from export.verify.examples import read_table
 
 EXAMPLES_READ = 256
+"""The number of examples that show the types and shapes of inputs."""
 
 
 def draft_recipe(factory: str, checkpoint: str, examples: Path | None, base: Path) -> str:
     """Returns the draft of a recipe, as TOML.
 
     Args:
-      factory: the recipe's `code.factory`.
-      checkpoint: path or URL of the checkpoint.
-      examples: a file of raw examples.
-      base: the folder of the recipe.
+      factory: The recipe's `code.factory`.
+      checkpoint: The path or URL of the checkpoint.
+      examples: A file of raw examples; None: there is none.
+      base: The folder of the recipe.
 
     Raises:
-      UsageError: there is no such factory or file.
-      CheckpointError: the checkpoint cannot be read.
-      NotConvertible: the model cannot be built.
+      UsageError: There is no such factory or file.
+      CheckpointError: The checkpoint cannot be read.
+      NotConvertible: The model cannot be built.
     """
     job = ExportJob(
         model="model",
@@ -39,11 +41,13 @@ def draft_recipe(factory: str, checkpoint: str, examples: Path | None, base: Pat
         output=OutputSection(root="bundles"),
     )
     opened = open_checkpoint(location_of(checkpoint, base))
-    table = {} if examples is None else read_table(base / examples, EXAMPLES_READ, "--examples")
+    table: Mapping[str, Sequence[object]] = {}
+    examples_file = None
+    if examples is not None:
+        table = read_table(base / examples, EXAMPLES_READ, "--examples")
+        examples_file = str(examples)
     columns = columns_of(table)
     calls = observe_calls(job, base, opened, columns)
-    unknown = [name for name in table if name not in columns]
-    examples_file = None if examples is None else str(examples)
-    return recipe_text(
-        factory, checkpoint, examples_file, calls, recognise(opened, Statements()), unknown
-    )
+    inventory = recognise(opened, Statements())
+    unread_columns = [name for name in table if name not in columns]
+    return recipe_text(factory, checkpoint, examples_file, calls, inventory, unread_columns)

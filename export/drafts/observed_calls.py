@@ -1,5 +1,5 @@
-"""Finds what a call of the model takes and returns: by the model's own description of its inputs,
-by examples, or by calling it until it asks for no other input.
+"""Finds the inputs and outputs of a model's calls: by the model's own description of its inputs, by
+examples, or by calling it until it misses no other input.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from export.tensorflow_models.model.roots import build_root
 from export.tensorflow_models.model.tracing import table_maker
 
 ATTEMPTS_MAX = 64
-_ASKED = re.compile(r"raised KeyError: ['\"](.+?)['\"]")
+"""The maximum number of times that a call is tried, each time with one input changed."""
+_MISSING = re.compile(r"raised KeyError: ['\"](.+?)['\"]")
 _TAKES = re.compile(r"input '(.+?)' is \w+ in the recipe, and the model takes (\w+)")
+# A nested dict was taken for a tensor: the message has the key that was looked up in it.
 _LEVEL = re.compile(r"valid indices.*?got '(.+?)'|string indices|only integers, slices")
 _OTHER_TYPE = re.compile(
     r"that don't all match|does not match (expected )?type|expected to be a \w+ tensor but is"
@@ -37,16 +39,17 @@ _DTYPES = {"bool", "int32", "int64", "float32", "string"}
 
 @dataclass
 class ObservedCall:
-    """What was found of a call.
+    """What was observed of a call.
 
     Attributes:
-      path: of the function; "" is the model itself.
-      inputs: by their names.
-      arguments: what it is given instead of one dict; None: it takes a dict.
-      assumed: names of the inputs whose dtype nothing states.
-      outputs: shape of each result without the batch, by its key or position; None: one tensor.
-      queries: whether a retrieval layer in it compares vectors of queries.
-      problem: why it could not be called; "": it was.
+      path: The path of the function; "" is the model itself.
+      inputs: The inputs by their names.
+      arguments: The names of its arguments; None: it takes one dict.
+      assumed: The names of the inputs whose dtype nothing states.
+      outputs: The shape of each result without the batch, by its key or position; by None where the
+        result is one tensor.
+      queries: Whether a retrieval layer in it compares vectors of queries.
+      problem: Why it could not be called; "": it was.
     """
 
     path: str = ""
@@ -64,20 +67,23 @@ def observe_calls(
     """Returns the calls of a recipe's model.
 
     Args:
-      job: a recipe without inputs and towers.
-      base: its folder.
-      checkpoint: its checkpoint.
-      columns: inputs that examples show; {}: there are no examples.
+      job: A recipe without inputs and towers.
+      base: Its folder.
+      checkpoint: The open checkpoint.
+      columns: The inputs that examples show; {}: there are no examples.
 
     Raises:
-      ExportError: the model cannot be built.
+      ExportError: The model cannot be built.
     """
     front_end = front_end_of(job, base)
     job, _ = front_end.find_variables(job, checkpoint)
     is_jax = type(front_end).__name__ == "JaxFrontEnd"
-    paths = _function_names(job, base) if is_jax else [""]
+    paths = [""]
+    if is_jax:
+        paths = _function_names(job, base)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of calls that are only tried
+        # Most calls are only tried; the export itself shows the warnings of the right ones.
+        warnings.simplefilter("ignore")
         return [_observed(job, base, path, columns, is_jax) for path in paths]
 
 
@@ -91,7 +97,10 @@ def _observed(
     job: ExportJob, base: Path, path: str, columns: Mapping[str, InputSection], is_jax: bool
 ) -> ObservedCall:
     call = ObservedCall(path)
-    described, parameters = ({}, ()) if is_jax else _described(job, base)
+    described: dict[str, InputSection] = {}
+    parameters: tuple[str, ...] = ()
+    if not is_jax:
+        described, parameters = _described(job, base)
     call.inputs = described or dict(columns)
     if not call.inputs and len(parameters) > 1:
         _take_arguments(call, parameters)
@@ -100,7 +109,7 @@ def _observed(
             returned = _traced(job, base, call, is_jax)
         except ExportError as problem:
             call.problem = str(problem)
-            if not call.inputs and parameters and not _ASKED.search(call.problem):
+            if not call.inputs and parameters and not _MISSING.search(call.problem):
                 _take_arguments(call, parameters)
             elif not _corrected(job, base, call, is_jax):
                 return call
@@ -152,21 +161,25 @@ def _inputs_of(root: Any) -> dict[str, InputSection]:
         sizes = tuple(tensor.shape)[1:]
         if dtype not in _DTYPES:
             return {}
-        kind = "ragged" if getattr(tensor, "ragged", False) else "dense"
-        is_fixed = kind == "dense" and None not in sizes
-        inputs[str(tensor.name)] = InputSection(
-            dtype=dtype, shape=sizes if is_fixed else (), kind=kind
-        )
+        if getattr(tensor, "ragged", False):
+            part = InputSection(dtype=dtype, kind="ragged")
+        elif None in sizes:
+            part = InputSection(dtype=dtype)
+        else:
+            part = InputSection(dtype=dtype, shape=sizes)
+        inputs[str(tensor.name)] = part
     return inputs
 
 
 def _traced(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> Returned:
     """Traces the call of a model that is built anew: a call that fails may leave layers built."""
     with early_lookups(table_maker({})):
-        root = _jax_root(job, base) if is_jax else build_root(job, base)
-    parts = call.inputs
-    traced = trace_call(root, Call(call.path, tuple(parts), call.arguments), parts, table_maker({}))
-    return traced.returned
+        if is_jax:
+            root = _jax_root(job, base)
+        else:
+            root = build_root(job, base)
+    function = Call(call.path, tuple(call.inputs), call.arguments)
+    return trace_call(root, function, call.inputs, table_maker({})).returned
 
 
 def _jax_root(job: ExportJob, base: Path) -> Any:
@@ -190,8 +203,8 @@ def _outputs(returned: Returned) -> Iterator[tuple[str | int | None, tuple[int |
 
 
 def _corrected(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> bool:
-    """Changes the inputs of a call by what it asked for; returns whether anything was changed."""
-    missing = _ASKED.search(call.problem)
+    """Changes the inputs of a call by its last error; returns whether anything was changed."""
+    missing = _MISSING.search(call.problem)
     if missing is not None:
         return _added(job, base, call, missing[1], is_jax)
     takes = _TAKES.search(call.problem)
@@ -214,17 +227,16 @@ def _corrected(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> 
 
 
 def _added(job: ExportJob, base: Path, call: ObservedCall, name: str, is_jax: bool) -> bool:
-    """Adds an input that the call asked for: at the level where it is no longer asked for."""
-    levels = dict.fromkeys(
-        input_name.rpartition(".")[0] for input_name in call.inputs if "." in input_name
-    )
+    """Adds an input that the call misses: at the level where it is no longer missed."""
+    nested = [input_name for input_name in call.inputs if "." in input_name]
+    levels = dict.fromkeys(input_name.rpartition(".")[0] for input_name in nested)
     for candidate in [*(f"{level}.{name}" for level in levels), name]:
         if candidate in call.inputs or not _add(call, candidate):
             continue
         try:
             _traced(job, base, call, is_jax)
         except ExportError as problem:
-            missing = _ASKED.search(str(problem))
+            missing = _MISSING.search(str(problem))
             if missing is not None and missing[1] == name:
                 del call.inputs[candidate]
                 call.assumed.discard(candidate)
@@ -240,7 +252,9 @@ def _add(call: ObservedCall, name: str) -> bool:
 
 
 def _with_numbers(job: ExportJob, base: Path, call: ObservedCall, is_jax: bool) -> bool:
-    """Takes one more of the assumed inputs for a number: the first that changes the error."""
+    """Assumes that one more input is a number: the first one that changes the error. Returns
+    whether there is one.
+    """
     for name in sorted(call.assumed):
         if call.inputs[name].dtype != "int64":
             continue

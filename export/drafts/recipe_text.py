@@ -1,4 +1,4 @@
-"""Writes the draft of a recipe as TOML, with a comment at each line that nothing shows."""
+"""Writes the draft of a recipe as TOML, with a comment at each line that is a guess."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from export.drafts.observed_calls import ObservedCall
 from export.recipe.schema import InputSection
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_TABLES_SHOWN = 20
+_TABLES_LISTED_MAX = 20
+"""The maximum number of tables that a comment lists."""
 _KINDS: dict[Any, Any] = {"bool": bool, "string": str, "int64": int, "float32": (int, float)}
 """Python's types of the values of a dtype."""
 _COMPUTED_ROLE = (
@@ -26,15 +27,15 @@ def recipe_text(
     examples: str | None,
     calls: Sequence[ObservedCall],
     inventory: Inventory,
-    unknown: Sequence[str] = (),
+    unread_columns: Sequence[str] = (),
 ) -> str:
     """Returns the draft of a recipe.
 
     Args:
-      factory, checkpoint, examples: as the recipe names them.
-      calls: what was found of the model's calls.
-      inventory: what the checkpoint holds.
-      unknown: columns of the examples whose values no input takes.
+      factory, checkpoint, examples: The names that the recipe has for these.
+      calls: What was observed of the model's calls.
+      inventory: The tables that the checkpoint holds.
+      unread_columns: Columns of the examples whose values no input takes.
     """
     lines = [
         "# The first draft of a recipe. A comment says what nothing shows: read each line that has "
@@ -51,8 +52,10 @@ def recipe_text(
         "",
         *_inputs(calls),
     ]
-    if unknown:
-        lines[-1:] = [f"# columns of the examples that no input takes: {', '.join(unknown)}", ""]
+    if unread_columns:
+        names = ", ".join(unread_columns)
+        # Before the blank line that ends the inputs.
+        lines.insert(-1, f"# columns of the examples that no input takes: {names}")
     for call in calls:
         lines += _tower(call)
     if examples is None:
@@ -69,10 +72,10 @@ def recipe_text(
 def _tables(inventory: Inventory) -> Iterator[str]:
     if inventory.tables:
         yield "# its tables:"
-    for table in inventory.tables[:_TABLES_SHOWN]:
+    for table in inventory.tables[:_TABLES_LISTED_MAX]:
         yield f"#   {table.name}: {table.rows:,} rows of {table.dim}"
-    if len(inventory.tables) > _TABLES_SHOWN:
-        yield f"#   and {len(inventory.tables) - _TABLES_SHOWN} more"
+    if len(inventory.tables) > _TABLES_LISTED_MAX:
+        yield f"#   and {len(inventory.tables) - _TABLES_LISTED_MAX} more"
 
 
 def _inputs(calls: Sequence[ObservedCall]) -> Iterator[str]:
@@ -88,9 +91,13 @@ def _inputs(calls: Sequence[ObservedCall]) -> Iterator[str]:
     for name, part in inputs.items():
         fields = {"dtype": part.dtype}
         line = ", ".join(f"{key} = {_text(value)}" for key, value in fields.items())
-        line += f", shape = {list(part.shape)}" if part.shape else ""
-        line += f', kind = "{part.kind}"' if part.kind != "dense" else ""
-        comment = "  # dtype and shape of training? Nothing states them" if name in assumed else ""
+        if part.shape:
+            line += f", shape = {list(part.shape)}"
+        if part.kind != "dense":
+            line += f', kind = "{part.kind}"'
+        comment = ""
+        if name in assumed:
+            comment = "  # dtype and shape of training? Nothing states them"
         yield f"{_key(name)} = {{ {line} }}{comment}"
     yield ""
 
@@ -122,14 +129,19 @@ def _tower(call: ObservedCall) -> Iterator[str]:
 
 
 def _role(call: ObservedCall) -> str:
+    """Guesses the role of a tower: what returns nothing but numbers ranks."""
     shapes = list(call.outputs.values())
     is_score = bool(shapes) and all(shape in ((), (1,)) for shape in shapes)
-    return "ranking" if is_score and not call.queries else "query"
+    if is_score and not call.queries:
+        return "ranking"
+    return "query"
 
 
 def _output_name(key: str | int | None) -> str:
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", str(key)).lstrip("_.-")
-    return f"output_{name}" if name.isdigit() or not name else name
+    if not name or name.isdigit():
+        return f"output_{name}"
+    return name
 
 
 def _shape(shape: Sequence[int | None]) -> str:
@@ -139,7 +151,9 @@ def _shape(shape: Sequence[int | None]) -> str:
 
 
 def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else json.dumps(name)
+    if _BARE.fullmatch(name):
+        return name
+    return json.dumps(name)
 
 
 def _text(value: str) -> str:
@@ -152,7 +166,9 @@ def columns_of(examples: Mapping[str, Sequence[object]]) -> dict[str, InputSecti
     for name, values in examples.items():
         lists = [value for value in values if isinstance(value, list)]
         lengths = {len(value) for value in lists}
-        items = [item for value in lists for item in value] if lists else list(values)
+        items = list(values)
+        if lists:
+            items = [item for value in lists for item in value]
         dtype = _dtype(items)
         if dtype is None:
             continue

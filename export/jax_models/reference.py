@@ -133,7 +133,7 @@ class JaxReference:
             raise
         except Exception as problem:
             made = self.job.verify.examples is None
-            raise raised_on_examples(str(call), problem, made=made) from problem
+            raise raised_on_examples(str(call), problem, are_synthetic=made) from problem
 
     def _table(self, leaf: Any, table: TableFacts, inputs: ReferenceInputs) -> _Table:
         def read(ids: NDArray[Any]) -> NDArray[Any]:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 from bundle.arithmetic import ceil_div
@@ -34,14 +33,14 @@ class Destination:
     """Where bundles go.
 
     Attributes:
-      root: of this machine: where versions are staged and, without a store, published.
-      store: the root in a store; None: `root` is the destination itself.
+      root: A directory of this machine, where versions are staged and, without a store, published.
+      store: The root in a store; None: `root` is the destination itself.
     """
 
     root: Path
     store: RemotePath | None
 
-    def place(self, model: str, version: int) -> Location:
+    def location(self, model: str, version: int) -> Location:
         """Returns where a version will lie."""
         return (self.store or self.root) / model / str(version)
 
@@ -53,48 +52,41 @@ class Destination:
         """Returns the number after the newest version of a model."""
         if self.store is None:
             return catalog.next_version(self.root, model)
-        with _told(self.store):
-            versions = self.store / model
-            numbers = filter(catalog.VERSION.fullmatch, versions.listing())
-            # A version that is not committed is of a run that did not end: it is gone on with.
-            newest = next(
-                (
-                    number
-                    for number in sorted(map(int, numbers), reverse=True)
-                    if is_committed(versions / str(number))
-                ),
-                0,
-            )
+        with _listing_errors(self.store):
+            model_directory = self.store / model
+            names = filter(catalog.VERSION.fullmatch, model_directory.listing())
+            newest = 0
+            for version in sorted(map(int, names), reverse=True):
+                # The version of a run that did not end is not committed: the next run resumes it.
+                if is_committed(model_directory / str(version)):
+                    newest = version
+                    break
             # A store may list a version some time after it was committed.
-            return next(
-                number for number in count(newest + 1) if not is_committed(versions / str(number))
-            )
+            next_version = newest + 1
+            while is_committed(model_directory / str(next_version)):
+                next_version += 1
+            return next_version
 
     def reject_links(self, plan: ExportPlan) -> None:
         """Rejects hard links that cannot be made, or would be sent as the whole files that they
         lead to.
 
         Raises:
-          UsageError: the plan has some and goes to a store.
-          DestinationError: it goes to another filesystem than the checkpoint's.
+          UsageError: The plan has links and goes to a store.
+          DestinationError: It goes to another file system than the checkpoint's.
         """
         if self.store is not None and plan.links:
             raise UsageError(
                 f"tables cannot be linked into {self.store}, which is no disk of this machine; "
-                "copy them "
-                '(tables = "copy")'
+                'copy them (tables = "copy")'
             )
-        existing = next(
-            directory
-            for directory in (self.root.absolute(), *self.root.absolute().parents)
-            if directory.exists()
-        )
+        root = self.root.absolute()
+        existing = next(directory for directory in (root, *root.parents) if directory.exists())
         for source in plan.links:
             if Path(source).stat().st_dev != existing.stat().st_dev:
                 raise DestinationError(
                     f"data file {source} cannot be linked under {self.root}: they are on different "
-                    "filesystems; copy "
-                    'the tables instead (tables = "copy")'
+                    'filesystems; copy the tables instead (tables = "copy")'
                 )
 
     def reject_objects(self, plan: ExportPlan) -> None:
@@ -155,7 +147,8 @@ class Destination:
         Raises:
           BundleError: A staged file is not what the manifest says, or the version appeared.
           DestinationError: The store does not hold what was sent.
-          OSError: The store or the disk rejects; what was sent is not sent again by the next run.
+          OSError: The store or the disk cannot be written; the next run does not send again what
+            was sent.
         """
         if uploads is None:
             return stage.commit(manifest)
@@ -168,12 +161,13 @@ def open_destination(text: str, base: Path, scratch: Path) -> Destination:
     """Returns the destination that a recipe or a command line names.
 
     Args:
-      text: a path, relative to `base`, or a URL.
-      base: the recipe's folder.
-      scratch: where versions for a store are staged, each store in a directory of its own.
+      text: A path, relative to `base`, or a URL.
+      base: The recipe's folder.
+      scratch: Where versions for a store are staged, each store in a directory of its own.
+
     Raises:
-      UsageError: a URL that holds credentials, or of a store that is not known; or a path that is
-        not a directory.
+      UsageError: The URL holds credentials, or is of an unknown store; or the path is not a
+        directory.
     """
     location = location_of(text, base)
     if isinstance(location, Path):
@@ -182,15 +176,15 @@ def open_destination(text: str, base: Path, scratch: Path) -> Destination:
         return Destination(Path(os.path.normpath(location)), None)
     if scratch.exists() and not scratch.is_dir():
         raise UsageError(f"scratch {scratch} is not a directory; name one, or a new path")
+    # The digest tells stores apart whose readable names are the same.
     readable = re.sub(r"[^A-Za-z0-9]+", "-", location.url)[:40].strip("-")
-    return Destination(
-        scratch.absolute() / f"{readable}-{hashlib.sha256(location.url.encode()).hexdigest()[:8]}",
-        location,
-    )
+    digest = hashlib.sha256(location.url.encode()).hexdigest()[:8]
+    return Destination(scratch.absolute() / f"{readable}-{digest}", location)
 
 
 @contextmanager
-def _told(store: RemotePath) -> Iterator[None]:
+def _listing_errors(store: RemotePath) -> Iterator[None]:
+    """Raises DestinationError for an OSError of the block."""
     try:
         yield
     except OSError as problem:

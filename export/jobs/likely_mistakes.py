@@ -38,9 +38,8 @@ def _unlike_first_rows(entries: Mapping[str, manifest.Feature]) -> list[str]:
             rows.setdefault(table.first_value, name)
     return [
         f"features {' and '.join(map(repr, rows.values()))} read table {table!r} by vocabulary "
-        f"{vocabulary!r} from "
-        f"rows {' and '.join(map(str, rows))} on (first_row): one is likely wrong, which "
-        "verify.expected would tell"
+        f"{vocabulary!r} from rows {' and '.join(map(str, rows))} on (first_row): one is likely "
+        "wrong, which verify.expected would show"
         for (table, vocabulary), rows in firsts.items()
         if len(rows) > 1
     ]
@@ -77,7 +76,7 @@ def _unlike_rules(entries: Mapping[str, manifest.Feature], model: ModelSpec) -> 
         )
         warnings.append(
             f"features {listed} read table {table!r} by different rules: one is likely wrong, "
-            "which verify.expected would tell"
+            "which verify.expected would show"
         )
     return warnings
 

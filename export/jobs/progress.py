@@ -42,9 +42,10 @@ class Progress:
         """Shows one step while its block runs.
 
         Args:
-          name: what is done, e.g. `tables`.
-          total: what the step will move; 0 when it is not measured, or not known before its end.
-          unit: of what is moved.
+          name: The name of the step, such as `tables`.
+          total: The number of units that the step will move; 0: it is not measured, or not known
+            before the end.
+          unit: The unit of `total`, and of what the yielded function takes.
 
         Yields:
           A function that takes what was moved since it was last called.
@@ -67,8 +68,10 @@ class Progress:
             self._bars.remove_task(task)
             self._bars.stop()
         self.seconds[name] = time.perf_counter() - began
-        rate = f"   {_rate(done, self.seconds[name], unit)}" if done else ""
-        self._console.print(f"  {name:<22} {self.seconds[name]:7.2f} s{rate}", highlight=False)
+        line = f"  {name:<22} {self.seconds[name]:7.2f} s"
+        if done:
+            line += f"   {_rate(done, self.seconds[name], unit)}"
+        self._console.print(line, highlight=False)
 
     def note(self, name: str, text: str) -> None:
         """Shows a line that is no step."""
@@ -76,9 +79,8 @@ class Progress:
 
 
 def _rate(done: int, seconds: float, unit: Unit) -> str:
+    # A clock may not advance during a short step.
     speed = int(done / max(seconds, 1e-9))
-    return (
-        f"{done} rows, {speed} rows/s"
-        if unit == "rows"
-        else f"{size_text(done)}, {size_text(speed)}/s"
-    )
+    if unit == "rows":
+        return f"{done} rows, {speed} rows/s"
+    return f"{size_text(done)}, {size_text(speed)}/s"

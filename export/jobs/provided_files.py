@@ -46,8 +46,8 @@ class ProvidedFiles:
           UsageError: A vocabulary has keys without a row in the table of a feature.
         """
         entries: dict[str, manifest.Vocabulary] = {}
-        # A model that looks up its keys by itself brings them; then the recipe's file only tells
-        # the model's code what to read.
+        # A model that looks up its keys by itself brings them; then the recipe's file is
+        # read by the model's code alone.
         read_by_code = named_vocabularies(self._job) - self._vocabularies_of_features()
         for name, section in self._job.vocabularies.items():
             if name in read_by_code:

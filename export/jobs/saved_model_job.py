@@ -61,10 +61,12 @@ class PreparedInline(TracedJob):
     """A job that is known to be possible as far as that can be checked without writing.
 
     Attributes:
-      tables: where the checkpoint stores each table.
-      small: keys in the checkpoint of the variables that are copied by hand, by their keys in the
-        SavedModel.
-      variables: the plan of the others.
+      tables: Where the checkpoint stores each table.
+      graph: The graph of the SavedModel.
+      small: The keys in the checkpoint of the variables that are copied by this process, by their
+        keys in the SavedModel.
+      variables: The plan of the other variables.
+      notes: What the user should know of the SavedModel.
     """
 
     tables: dict[str, TableSpec]
@@ -74,7 +76,7 @@ class PreparedInline(TracedJob):
     notes: tuple[str, ...]
 
     def described(self) -> dict[str, Any]:
-        """Returns what the plan and the report tell alike, as JSON values."""
+        """Returns the values that both the plan and the report contain, as JSON."""
         plan = self.variables
         graph = self.graph
         attributes = {key: attribute for attribute, key in graph.tables.items()}
@@ -110,12 +112,13 @@ def prepare_inline(
     nothing.
 
     Args:
-      job: the recipe.
-      base: its folder, which its paths are relative to.
-      settings: how the job runs.
-      version: of the SavedModel; None: the next free one.
+      job: The recipe.
+      base: Its folder, which its paths are relative to.
+      settings: How the job runs.
+      version: The version of the SavedModel; None: the next free one.
+
     Raises:
-      ExportError: the job cannot be done as asked; names what and the cure.
+      ExportError: The job cannot be done as requested; the message names what, and the remedy.
     """
     _check_recipe(job, base)
     opened = trace_job(job, base, settings, version, inside=True)
@@ -181,9 +184,9 @@ def run_inline(
     Returns:
       Its report, and where it lies.
     Raises:
-      VerificationFailed: it does not answer as the original model does, or cannot be compared with
-        it here.
-      ExportError: nothing is published; what is copied stays staged for the next run.
+      VerificationFailed: The SavedModel does not return what the original model does, or cannot be
+        compared with it here.
+      ExportError: Nothing is published; what is copied stays staged for the next run.
     """
     job = prepared.job
     base = prepared.base
@@ -248,13 +251,14 @@ def run_inline(
 
 def _left_out(job: ExportJob) -> Iterator[str]:
     """Yields notes on what a recipe has and a SavedModel has not."""
-    beyond = [what for what in ("corpora", "indexes", "lists", "stages") if getattr(job, what)]
-    if beyond:
-        yield f"{' and '.join(beyond)} of the recipe are not part of a SavedModel"
-    fitted = [name for name, part in job.inputs.items() if part.pad is not None or part.keep]
-    if fitted:
+    sections = ("corpora", "indexes", "lists", "stages")
+    left_out = [section for section in sections if getattr(job, section)]
+    if left_out:
+        yield f"{' and '.join(left_out)} of the recipe are not part of a SavedModel"
+    padded = [name for name, part in job.inputs.items() if part.pad is not None or part.keep]
+    if padded:
         yield (
-            f"lists of {', '.join(fitted)} are neither padded nor cut by a SavedModel, whose "
+            f"lists of {', '.join(padded)} are neither padded nor cut by a SavedModel, whose "
             "signature fixes their length: clients do it (pad and keep of the recipe)"
         )
 
@@ -262,7 +266,7 @@ def _left_out(job: ExportJob) -> Iterator[str]:
 def _unverified(
     prepared: PreparedInline, proof: Mapping[str, Any], judgements: Mapping[str, str | None]
 ) -> list[str]:
-    """Returns what could not be told of a SavedModel, each with the reason or the remedy."""
+    """Returns what was not verified of a SavedModel, each with the reason or the remedy."""
     if not proof["proved"]:
         return ["what signatures give: not compared with the original model (--unproved)"]
     lookups = prepared.graph.lookups
@@ -276,6 +280,7 @@ def _unverified(
 
 
 def _check_recipe(job: ExportJob, base: Path) -> None:
+    """Rejects a recipe with settings that only bundles have."""
     root = location_of(job.output.root, base)
     if isinstance(root, RemotePath):
         raise UsageError(
@@ -283,11 +288,11 @@ def _check_recipe(job: ExportJob, base: Path) -> None:
             "machine: give one, and send the directory with your store's own tool"
         )
     for name, part in job.tables.items():
-        beyond = part.model_fields_set - {"key", "mod", "segment_rows", "allow_non_finite"}
-        if beyond:
+        bundle_keys = part.model_fields_set - {"key", "mod", "segment_rows", "allow_non_finite"}
+        if bundle_keys:
             raise UsageError(
-                f"tables.{name}.{min(beyond)} is for bundles; a self-contained SavedModel holds "
-                "tables as they were trained: leave it out"
+                f"tables.{name}.{min(bundle_keys)} is for bundles; a self-contained SavedModel "
+                "holds tables as they were trained: leave it out"
             )
 
 
@@ -296,7 +301,7 @@ def _check_finite(prepared: PreparedInline, receipts: Iterable[Receipt]) -> None
     allows others.
 
     Raises:
-      NotConvertible: one is not.
+      NotConvertible: A variable is not finite.
     """
     non_finite: dict[str, list[manifest.NonFiniteRows | None]] = {}
     for receipt in receipts:

@@ -19,7 +19,7 @@ from export.errors import DestinationError, ExportError, UsageError, Verificatio
 from export.jobs.destinations import Destination
 from export.jobs.progress import Progress
 from export.jobs.uploads import Uploads
-from export.steps import LIBRARIES, Made, Step, StepKey, versions
+from export.steps import LIBRARIES, Result, Step, StepKey, versions
 from export.tables.older_versions import NOTHING_REUSED, ReusedSegments
 from object_store.locations import Location
 
@@ -39,14 +39,19 @@ _CURES = {
 
 @dataclass(frozen=True)
 class Published:
-    """A committed bundle."""
+    """A committed bundle.
+
+    Attributes:
+      directory: Where it lies.
+      manifest: The manifest of the bundle.
+      notes: What the user should know, such as towers that LiteRT cannot run, and why.
+      reused: The segments that it takes from older versions.
+    """
 
     directory: Location
     manifest: Manifest
     notes: tuple[str, ...]
-    """What the user should know: towers that LiteRT cannot run, and why."""
     reused: ReusedSegments = NOTHING_REUSED
-    """What it takes from older versions."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +59,10 @@ class StagedVersion:
     """A version that is being made.
 
     Attributes:
-      stage: Where its files lie.
-      destination: Where it goes.
+      stage: The staging directory with its journal.
+      destination: Where the version goes.
       uploads: Sends its files to a store; None: it goes to a disk.
-      steps: Names of the steps that it is made of.
+      steps: The names of the steps that it is made of.
     """
 
     stage: staging.Staging
@@ -65,7 +70,7 @@ class StagedVersion:
     uploads: Uploads | None
     steps: list[str] = field(default_factory=list)
 
-    def run(self, step: Step[Made]) -> Made:
+    def run(self, step: Step[Result]) -> Result:
         """Runs a step, unless an earlier run of the job did; returns its result."""
         self.steps.append(step.key.step)
         return step.run(self.stage)
@@ -81,10 +86,11 @@ class StagedVersion:
         return self.uploads.open_table(table)
 
     def begun(self, job: Any, fingerprint: str) -> str:
-        """Returns when a job was begun: a resumed run writes the same manifest.
+        """Returns when a job was begun. A resumed run gets the time of the first one, so that it
+        writes the same manifest.
 
         Args:
-          job: All that the user asks for.
+          job: All that the user requested.
           fingerprint: Identifies the content of the checkpoint.
         """
         key = StepKey("created", {"job": job}, content=[fingerprint])
@@ -94,7 +100,7 @@ class StagedVersion:
         """Returns what the version takes from older ones, once it is published.
 
         Args:
-          manifest: Of the version.
+          manifest: The manifest of the version.
           copied: What its tables took from older versions on the disk.
         """
         if self.uploads is None:
@@ -129,7 +135,7 @@ def staged(
       destination: Where the version goes.
       model: The name of the model.
       version: The number of the version.
-      reuse: Whether a store is not sent again what it has.
+      reuse: Whether objects that a store has are not sent again.
     """
     try:
         with (

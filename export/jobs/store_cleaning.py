@@ -44,16 +44,16 @@ _REMOVED_AT_A_TIME = 256
 """Objects that are removed between two looks for runs that have begun."""
 
 Times = dict[RemotePath, float | None]
-"""When files were written last; None: the store does not tell."""
+"""When files were written last, in seconds; None: the store does not report it."""
 
 
 class _Versions(NamedTuple):
     """The versions of a model at a moment.
 
     Attributes:
-      committed: Those that can be read.
-      running: Those that a run is writing, or was a short time ago.
-      given_up: Others.
+      committed: The versions that can be read.
+      running: The versions that a run is writing, or was a short time ago.
+      given_up: The other versions.
     """
 
     committed: tuple[RemotePath, ...]
@@ -67,7 +67,7 @@ def clean_store(
     """Removes objects that no version names.
 
     Args:
-      root: Of the bundles, in a store.
+      root: The root of the bundles, in a store.
       older_than_days: What was written more recently stays, and with it all objects of a model of
         which a run has begun more recently. A run that takes longer than this, or rests for longer,
         may find its objects gone, and sends them again.
@@ -97,7 +97,7 @@ def _clean_model(
     """Removes objects of one model.
 
     Args:
-      model: Its directory.
+      model: The directory of the model.
       before: What was written later stays.
       removed: Takes the files that are removed.
       running: Takes the versions that runs are writing.
@@ -141,8 +141,8 @@ def _now(root: RemotePath) -> float:
         marker.remove()
     if now is None:
         raise DestinationError(
-            f"{root} does not tell when a file was written, so nothing can be removed by its age; "
-            "remove unused objects by hand"
+            f"{root} does not report when a file was written, so nothing can be removed by its "
+            "age; remove unused objects by hand"
         )
     return now
 

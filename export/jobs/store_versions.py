@@ -46,11 +46,16 @@ from object_store.stored_content import StoredContent
 
 STARTED = "started"
 GRACE_DAYS = 7.0
-"""What was written more recently is not removed, unless another number of days is asked for."""
+"""Objects that were written more recently are not removed, unless another number of days is
+requested.
+"""
 _DAY_S = 86_400
 _REQUESTS = 16
+"""The number of requests to the store at a time."""
 _LISTED_MIN = 2_000
-"""So many objects are looked for by listing the pool, which takes 256 requests or more."""
+"""From this number on, objects are looked for by listing the pool, which takes 256 requests or
+more.
+"""
 
 
 class StoreVersion:
@@ -95,7 +100,7 @@ class StoreVersion:
             self._older = pool_objects(newest) - self.missing(newest.files.values())
 
     def mark(self) -> None:
-        """Tells `clean` that a run is writing the version now.
+        """Shows `clean` that a run is writing the version now.
 
         Raises:
           OSError: The store cannot be written.
@@ -117,7 +122,7 @@ class StoreVersion:
         say their content, their sizes are compared.
 
         Raises:
-          OSError: The store cannot be asked.
+          OSError: The store cannot be reached.
         """
         expected = {block.sha256: block.bytes for file in files for block in file.blocks}
         with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="rowcast-check") as pool:
@@ -175,7 +180,8 @@ class StoreVersion:
                     f"another run has published {self.directory}; this run published nothing: "
                     "choose another version"
                 ) from problem
-        with suppress(OSError):  # beside `objects.json` it has no meaning
+        # Beside `objects.json` it has no meaning.
+        with suppress(OSError):
             (self.directory / STARTED).remove()
 
     @property

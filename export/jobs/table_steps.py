@@ -46,14 +46,15 @@ from export.verify.unverified import unverified
 from object_store.locations import is_url
 
 SMALL_JOB_BYTES = 256 << 20
-"""What a second worker could take off the first must be more, unless more are asked for: to start
-them takes longer.
+"""If all tasks but the largest move at most this, one worker runs them, unless a number of workers
+is set: to start a second one takes longer.
 """
 CHECKERS = 4
-"""Files of an earlier run that are read at a time, to see whether they are whole."""
+"""The number of files of an earlier run that are read at a time, to see whether they are whole."""
 STREAMED_SEGMENT_BYTES = 256 << 20
-"""Of a segment that goes to a store: several lie on the local disk at a time."""
+"""The size of a segment that goes to a store: several lie on the local disk at a time."""
 _WITNESSES_MAX = 8
+"""The maximum number of sources that a worker on another machine must see."""
 
 
 def plan_copy(
@@ -68,17 +69,17 @@ def plan_copy(
     """Plans tables, each with how it is written, into a staging directory.
 
     Args:
-      checkpoint: the open checkpoint.
-      inventory: what `recognise` made of it.
-      destination: of the bundle.
-      staging: where it is staged.
-      writing: how each table is written, by its name.
-      settings: how the job runs.
-      read_again: tables that later steps read as a whole: they stay on the local disk until the
+      checkpoint: The open checkpoint.
+      inventory: The tables that `recognise` found in it.
+      destination: Where the bundle goes.
+      staging: Where it is staged.
+      writing: How each table is written, by its name.
+      settings: How the job runs.
+      read_again: Tables that later steps read as a whole. They stay on the local disk until the
         bundle is published, though it goes to a store.
 
     Raises:
-      ExportError: a table cannot be written so, or the plan does not fit the destination.
+      ExportError: A table cannot be written in this way, or the plan does not fit the destination.
     """
     workers = worker_count(settings.workers)
     budget = settings.budget_bytes
@@ -110,8 +111,8 @@ class CopiedTables(NamedTuple):
     """Tables that were copied.
 
     Attributes:
-      entries: Their manifest entries by name.
-      reused: What they take from older versions.
+      entries: Their entries in the manifest, by name.
+      reused: The segments that they take from older versions.
     """
 
     entries: dict[str, manifest.Table]
@@ -128,16 +129,16 @@ def copy_tables(
     """Copies the planned tables but for the segments that an earlier run finished.
 
     Args:
-      plan: the tables.
-      stage: where they are written.
-      settings: where tasks run, and how many at a time.
-      moved: takes the bytes that were written since its last call.
-      uploads: sends each segment to a store as soon as it is written; None: the bundle stays here.
+      plan: The tables.
+      stage: Where they are written.
+      settings: Where tasks run, and how many at a time.
+      moved: Takes the bytes that were written since its last call.
+      uploads: Sends each segment to a store as soon as it is written; None: the bundle stays here.
 
     Raises:
-      VerificationFailed: converted rows break a limit.
-      NotConvertible: rows are not finite, and not allowed to be.
-      ExportError: a source is damaged, or a segment cannot be written.
+      VerificationFailed: Converted rows break a limit.
+      NotConvertible: Rows are not finite, and not allowed to be.
+      ExportError: A source is damaged, or a segment cannot be written.
     """
     for table in plan.tables:
         _check_sums(table, stage)
@@ -315,14 +316,17 @@ def staged_subject(
     by the next run.
 
     Args:
-      checkpoint: what the tables were copied from.
-      plan: of the tables.
+      checkpoint: The checkpoint that the tables were copied from.
+      plan: The plan of the tables.
       staged_version: the version that is being made.
-      complete: its manifest.
-      rows: the number of rows that are compared of each table; None: all.
-      judged: how the stated layouts of tables are known.
-      made_of_rows: steps that read rows of tables.
+      complete: Its manifest.
+      rows: The number of rows that are compared of each table; None: all.
+      judged: How the stated layouts of tables are known.
+      made_of_rows: Steps that read rows of tables: they are done again with any table.
     """
+    open_table = None
+    if staged_version.uploads is not None:
+        open_table = staged_version.uploads.open_table
 
     def steps_of(name: str) -> list[str]:
         key = complete.tables[name].source.key
@@ -337,7 +341,7 @@ def staged_subject(
         rows,
         judged=judged,
         linked={table.spec.name for table in plan.tables if table.linked},
-        open_table=None if staged_version.uploads is None else staged_version.uploads.open_table,
+        open_table=open_table,
         steps_of=steps_of,
     )
 
@@ -346,11 +350,12 @@ def checked(subject: Subject, recorded: Collection[str] = ()) -> manifest.Manife
     """Checks a staged bundle; returns its manifest with what was compared, and what was not.
 
     Args:
-      subject: the staged bundle.
-      recorded: features whose towers were compared with outputs that training recorded.
+      subject: The staged bundle.
+      recorded: The features whose towers were compared with outputs that training recorded.
 
     Raises:
-      VerificationFailed: something is wrong; names it, and the steps to be done again.
+      VerificationFailed: A file differs from its source; the message names it, and the error has
+        the steps to be done again.
     """
     compared = check_bundle(subject, STAGED).tables
     complete = _verified(subject.manifest, tables=dict(compared))
@@ -369,25 +374,23 @@ def executor_of(
     memory_bytes: int,
     sources: Iterable[str],
 ) -> LocalExecutor | RayExecutor:
-    """Returns what runs tasks: unasked, a small job has a single worker.
+    """Returns the executor of tasks. If no number of workers is set, a small job has one worker.
 
     Args:
-      settings: where, and how many at a time.
-      stage: of this run, which workers must see as well as some of their sources.
-      sizes: bytes that each task moves.
-      memory_bytes: what one holds.
-      sources: files that they read.
+      settings: Where tasks run, and how many at a time.
+      stage: The staging directory, which workers must see as well as some of their sources.
+      sizes: The bytes that each task moves.
+      memory_bytes: The memory that one task takes.
+      sources: The files that tasks read.
     """
+    workers = settings.workers
+    if not workers and sum(sorted(sizes)[:-1]) <= SMALL_JOB_BYTES:
+        workers = 1
+    if settings.executor == "local":
+        return LocalExecutor(workers)
+    # A worker on another machine shows by these files that it sees the same disks.
     token = stage.attempts / "seen"
     token.write_text(secrets.token_hex())
-    shared = [
-        str(token),
-        *[source for source in dict.fromkeys(sources) if not is_url(source)][:_WITNESSES_MAX],
-    ]
-    workers = settings.workers or (1 if sum(sorted(sizes)[:-1]) <= SMALL_JOB_BYTES else 0)
-    where = settings.executor
-    return (
-        LocalExecutor(workers)
-        if where == "local"
-        else RayExecutor(where, workers, memory_bytes, shared)
-    )
+    files = [source for source in dict.fromkeys(sources) if not is_url(source)]
+    shared = [str(token), *files[:_WITNESSES_MAX]]
+    return RayExecutor(settings.executor, workers, memory_bytes, shared)

@@ -105,8 +105,8 @@ def prepare_tables(
     checkpoint = open_checkpoint(checkpoint_path)
     inventory = recognise(checkpoint, job.statements)
     if job.trained_ids:
-        # The rows are read by the names of tables, which the first inventory tells; the second
-        # one proves layouts by them.
+        # The first inventory has the names of the tables, by which the rows are read; the second
+        # one proves layouts by these rows.
         table_names = [*(table.name for table in inventory.tables), *job.statements.layouts]
         trained = trained_rows_of_tables(job.trained_ids, table_names)
         inventory = recognise(checkpoint, job.statements, trained)

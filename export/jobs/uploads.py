@@ -27,7 +27,7 @@ from export.tables.plan import UPLOADS
 from object_store.remote_path import RemotePath
 
 _OBJECTS = "objects"
-"""Under this name a step's payload in the journal lists what was sent of it."""
+"""The name under which a step's payload in the journal lists the objects that were sent."""
 
 _STORED_FILES = TypeAdapter(dict[str, StoredFile])
 
@@ -37,7 +37,9 @@ class FinishedStep:
     """A step of the journal whose files are to be sent.
 
     Attributes:
-      payload: What the journal holds of it beside its objects.
+      name, key: The name and the key of the step.
+      payload: The payload of the step in the journal, without its objects.
+      files: The files that it wrote.
       keep: Whether its files stay on the local disk.
     """
 
@@ -49,7 +51,7 @@ class FinishedStep:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its files."""
+        """The size of its files in bytes."""
         return sum(file.bytes for file in self.files)
 
 
@@ -93,24 +95,22 @@ class Uploads:
           The names of those whose objects the store still has.
 
         Raises:
-          OSError: The store cannot be asked.
+          OSError: The store cannot be reached.
         """
-        noted = {
-            name: _STORED_FILES.validate_python(payload[_OBJECTS])
-            for name, payload in payloads.items()
-            if _OBJECTS in payload
-        }
+        sent_before: dict[str, dict[str, StoredFile]] = {}
+        for name, payload in payloads.items():
+            if _OBJECTS in payload:
+                sent_before[name] = _STORED_FILES.validate_python(payload[_OBJECTS])
         missing = self.version.missing(
-            stored for files in noted.values() for stored in files.values()
+            stored for files in sent_before.values() for stored in files.values()
         )
-        whole = {
-            name
-            for name, files in noted.items()
-            if all(missing.isdisjoint(stored.objects) for stored in files.values())
-        }
-        for name in whole:
-            self._sent |= noted[name]
-        return whole
+
+        complete = set()
+        for name, files in sent_before.items():
+            if all(missing.isdisjoint(stored.objects) for stored in files.values()):
+                complete.add(name)
+                self._sent |= files
+        return complete
 
     def send(self, step: FinishedStep) -> None:
         """Begins to send the files of a step; waits first while UPLOADS steps are being sent.
@@ -208,10 +208,12 @@ class Uploads:
             payload = step.payload | {
                 _OBJECTS: _STORED_FILES.dump_python(stored_files, mode="json")
             }
-            self._stage.finish(step.name, step.key, payload, step.files if step.keep else ())
-            if not step.keep:
-                for file in step.files:
-                    (self._stage.directory / file.path).unlink()
+            if step.keep:
+                self._stage.finish(step.name, step.key, payload, step.files)
+                continue
+            self._stage.finish(step.name, step.key, payload, ())
+            for file in step.files:
+                (self._stage.directory / file.path).unlink()
 
 
 def without_objects(payload: Mapping[str, Any]) -> dict[str, Any]:

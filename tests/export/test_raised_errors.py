@@ -52,5 +52,5 @@ MESSAGES = [
 
 @pytest.mark.parametrize(("text", "made", "message"), MESSAGES)
 def test_error_on_examples_is_one_line_with_its_remedy(text: str, made: bool, message: str) -> None:
-    rejection = raised_on_examples("the model's call", ValueError(text), made=made)
+    rejection = raised_on_examples("the model's call", ValueError(text), are_synthetic=made)
     assert str(rejection) == message

@@ -142,7 +142,7 @@ class TensorFlowReference:
             raise
         except Exception as problem:
             made = self.job.verify.examples is None
-            raise raised_on_examples(str(call), problem, made=made) from problem
+            raise raised_on_examples(str(call), problem, are_synthetic=made) from problem
 
     def _reader(self, root: NamedGraph, facts: Mapping[str, TableFacts]) -> Callable[[str], Any]:
         """Returns a reader of variables by their names, by TensorFlow itself; tables that left the

@@ -488,10 +488,10 @@ def test_destination_names_where_versions_lie_and_are_staged(
     tmp_path: Path, store: RemotePath
 ) -> None:
     here = Destination(tmp_path, None)
-    assert here.place("m", 3) == tmp_path / "m" / "3"
+    assert here.location("m", 3) == tmp_path / "m" / "3"
     assert here.staging("m", 3) == tmp_path / "m" / ".staging-3"
     there = Destination(tmp_path, store)
-    assert there.place("m", 3) == store / "m" / "3"
+    assert there.location("m", 3) == store / "m" / "3"
     assert there.staging("m", 3) == tmp_path / "m" / ".staging-3"
 
 

@@ -80,7 +80,7 @@ def test_features_of_one_table_by_different_rules_are_warned_of(
 ) -> None:
     assert warnings(rules, of_model) == (
         f"features {described} read table 'movies' by different rules: one is likely wrong, which "
-        "verify.expected would tell",
+        "verify.expected would show",
     )
 
 
@@ -88,6 +88,6 @@ def test_features_that_read_a_table_from_different_rows_on_are_warned_of() -> No
     rules: dict[str, IdRule] = {"seen": listed(1), "liked": listed(1), "wrong": listed(0)}
     assert warnings(rules) == (
         "features 'seen' and 'wrong' read table 'movies' by vocabulary 'ids' from rows 1 and 0 on "
-        "(first_row): one is likely wrong, which verify.expected would tell",
+        "(first_row): one is likely wrong, which verify.expected would show",
     )
     assert warnings(rules, tables={"wrong": "users"}) == ()

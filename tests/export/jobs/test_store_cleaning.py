@@ -186,7 +186,7 @@ def test_clean_store_of_a_store_that_tells_no_times_removes_nothing(
     kept = in_pool(store, OTHER, 30)
     with monkeypatch.context() as patch:
         patch.setattr(RemotePath, "modified_s", lambda _: None)
-        with pytest.raises(DestinationError, match="does not tell when a file was written, so"):
+        with pytest.raises(DestinationError, match="does not report when a file was written, so"):
             clean_store(store)
     with monkeypatch.context() as patch:
         patch.setattr(RemotePath, "times", lambda path: dict.fromkeys(path.listing()))
