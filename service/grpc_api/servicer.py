@@ -68,7 +68,7 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
     """The public service."""
 
     operations = OPERATIONS
-    Retrieve = Rank = Recommend = Embed = LookupRequest = OperationServicer.execute
+    Retrieve = Rank = Recommend = Embed = Lookup = OperationServicer.execute
 
     def __init__(self, dataplane: Dataplane, changes: Changes) -> None:
         super().__init__(dataplane)
