@@ -35,7 +35,7 @@ _BYTES_RESPONSE: dict[int | str, dict[str, Any]] = {
 }
 _MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
 _SHOWN_CHARACTERS = 80
-"""Of a value that is rejected."""
+"""Number of characters of a rejected value that its message repeats."""
 _SUMMARIES = {
     "upsert": "Add {kind}, or replace those with the same ids",
     "delete": "Delete {kind}",
@@ -63,6 +63,7 @@ def change_routes(
 
     def add(kind: Kind, action: Action) -> None:
         async def change(request: Request, model: str) -> Any:
+            # Before the body is read, which may have megabytes.
             authorize(request, model)
             body = await read_body(request)
             target = Target(model)
@@ -71,12 +72,15 @@ def change_routes(
                 target = _target_of(target, change_request, (model, kind, action))
             else:
                 change_request = read_change(kind, action, json.parse(body, settings))
+            # In a thread: the change waits for the disk and, with a tower, for a computation.
             result = await run_in_threadpool(changes.change, target, change_request)
             if accepts_protobuf(request.headers):
                 content = change_message(result).SerializeToString()
                 return Response(content, media_type=PROTOBUF)
             return change_value(result)
 
+        # The first route serves. The second one, which is never reached, describes the body to the
+        # OpenAPI document: the framework would parse it before the request is authorized.
         path = f"/{kind}/{action}"
         router.post(path, name=path[1:], include_in_schema=False)(change)
         router.post(

@@ -46,6 +46,7 @@ class _Environment(EnvSettingsSource):
     """The environment without the variables that Kubernetes sets."""
 
     def __call__(self) -> dict[str, Any]:
+        # Of a Service named "rowcast-http", Kubernetes sets ROWCAST_HTTP_PORT to a URL.
         links = {name.removeprefix(PREFIX).lower() for name in service_links()}
         return {name: value for name, value in super().__call__().items() if name not in links}
 
@@ -72,7 +73,8 @@ class ServiceSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Returns where settings come from: the arguments, then the environment."""
+        """Returns the sources of the settings: the arguments, then the environment."""
+        # A .env file in the directory where the service happens to be started would be a surprise.
         del env_settings, dotenv_settings, file_secret_settings
         return init_settings, _Environment(settings_cls)
 
@@ -394,7 +396,9 @@ class ServiceSettings(BaseSettings):
     @field_validator("shard", mode="before")
     @classmethod
     def _parse_shard(cls, value: Any) -> Any:
-        return ShardNumber.parse(value) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        return ShardNumber.parse(value)
 
     @field_validator("shard")
     @classmethod
@@ -406,24 +410,26 @@ class ServiceSettings(BaseSettings):
     @field_validator("latest_versions")
     @classmethod
     def _raise_for_shard(cls, value: int, info: ValidationInfo) -> int:
-        return value if info.data.get("shard") is None else max(2, value)
+        if info.data.get("shard") is None:
+            return value
+        # Routers use the older version until every shard has the newest.
+        return max(2, value)
 
     @field_validator("allowed_hosts", "changes_from", "require", "shard_addresses", mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        return (
-            tuple(name.strip() for name in value.split(",") if name.strip())
-            if isinstance(value, str)
-            else value
-        )
+        if not isinstance(value, str):
+            return value
+        return _names(value)
 
     @field_validator("protocols", mode="before")
     @classmethod
     def _split_protocols(cls, value: Any) -> Any:
-        names = value
+        # Each option may name several protocols, too, and some of them twice.
+        text = value
         if not isinstance(value, str):
-            names = ",".join(value)
-        return tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
+            text = ",".join(value)
+        return tuple(dict.fromkeys(_names(text)))
 
     @field_validator(
         "device",
@@ -438,42 +444,46 @@ class ServiceSettings(BaseSettings):
     @classmethod
     def _check_combination(cls, value: Any, info: ValidationInfo) -> Any:
         """Checks a setting against those above it."""
-        others = info.data
+        # Settings that are invalid themselves are missing here; each is reported alone.
+        settings = info.data
         problem = ""
         match info.field_name:
-            case "device" if value == "gpu" and others.get("precision") == "int8":
+            case "device" if value == "gpu" and settings.get("precision") == "int8":
                 problem = "int8 towers run on the CPU; use f32 or bf16, or omit --precision"
             case "max_request_bytes" | "max_response_bytes" if value > (
-                total := others.get("max_inflight_bytes", value)
+                total := settings.get("max_inflight_bytes", value)
             ):
                 problem = (
                     f"no body of that size fits into max_inflight_bytes, {total}; raise that too"
                 )
-            case "shard_addresses" if value and others.get("shard") is not None:
+            case "shard_addresses" if value and settings.get("shard") is not None:
                 problem = (
                     "a process is either a shard or a router; omit --shard or --shard-addresses"
                 )
-            case "tls_key" if (value is None) != (others.get("tls_cert") is None):
+            case "tls_key" if (value is None) != (settings.get("tls_cert") is None):
                 problem = "--tls-cert and --tls-key must be given together"
-            case "tls_client_ca" if value is not None and others.get("tls_cert") is None:
+            case "tls_client_ca" if value is not None and settings.get("tls_cert") is None:
                 problem = "client certificates require TLS; give --tls-cert and --tls-key too"
+            # A shard responds with any row or vector, whatever models a client may use.
             case "tokens" if (
                 value is None
-                and others.get("tls_client_ca") is None
-                and others.get("shard") is not None
-                and not on_loopback(host := others.get("host", ""))
+                and settings.get("tls_client_ca") is None
+                and settings.get("shard") is not None
+                and not on_loopback(host := settings.get("host", ""))
             ):
                 problem = (
                     f"whoever reaches {host} can read all rows and vectors of this shard; give "
                     "--tokens or --tls-client-ca, or listen on 127.0.0.1"
                 )
             case "tokens" if (
-                value is None and others.get("tls_client_ca") is None and others.get("changes_from")
+                value is None
+                and settings.get("tls_client_ca") is None
+                and settings.get("changes_from")
             ):
                 problem = (
                     "--changes-from names tokens or certificates; give --tokens or --tls-client-ca"
                 )
-            case "workers" if value > 1 and others.get("device") == "gpu":
+            case "workers" if value > 1 and settings.get("device") == "gpu":
                 problem = "--device gpu runs in one process; omit --device or --workers"
         if problem:
             raise ValueError(problem)
@@ -486,16 +496,23 @@ class ServiceSettings(BaseSettings):
             raise ValueError(
                 f"{str(value)!r} is not a directory; create it first (it can be empty)"
             )
-        for manifests, what, root in (
+        # The directory below the root is named by mistake: the service would start without models.
+        for manifests, content, root in (
             (MANIFEST, "one bundle", "../.."),
             (f"[1-9]*/{MANIFEST}", "one model", ".."),
         ):
             if any(value.glob(manifests)):
                 raise ValueError(
-                    f"that is the directory of {what}; set the root above it, "
+                    f"that is the directory of {content}; set the root above it, "
                     f"{str((value / root).resolve())!r}"
                 )
         return value
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Splits names that commas separate."""
+    names = [name.strip() for name in text.split(",")]
+    return tuple(filter(None, names))
 
 
 def service_links() -> list[str]:
@@ -515,11 +532,13 @@ def read_settings(options: Mapping[str, Any]) -> ServiceSettings:
     """Reads the settings from options, then the environment, then the defaults.
 
     Args:
-      options: by field name; None or (): not given.
+      options: The options by field name; None or (): the option is not set.
+
     Raises:
-      SettingsError: names the setting, its value and what was expected.
+      SettingsError: A setting is wrong; the message names it, its value and what was expected.
     """
     fields = ServiceSettings.model_fields
+    # pydantic ignores unknown variables: a setting with a typing mistake would have no effect.
     for variable, value in os.environ.items():
         name = variable.upper().removeprefix(PREFIX)
         if name == variable.upper() or name.lower() in fields or _OTHER_PROGRAMS.fullmatch(name):
@@ -527,21 +546,23 @@ def read_settings(options: Mapping[str, Any]) -> ServiceSettings:
         if is_service_link(variable.upper(), value):
             continue
         close = difflib.get_close_matches(name, [field.upper() for field in fields], n=1)
-        remedy = (
-            f"did you mean {PREFIX}{close[0]}?" if close else "`rowcast-serve --help` lists them"
-        )
+        remedy = "`rowcast-serve --help` lists them"
+        if close:
+            remedy = f"did you mean {PREFIX}{close[0]}?"
         raise SettingsError(f"the environment sets {variable}, which is not a setting; {remedy}")
+    # An option that is not set must not hide the variable of the environment.
+    set_options = {name: value for name, value in options.items() if value not in (None, ())}
     try:
-        return ServiceSettings(
-            **{name: value for name, value in options.items() if value not in (None, ())}
-        )
+        return ServiceSettings(**set_options)
     except ValidationError as problem:
         first = problem.errors()[0]
         name = str(first["loc"][0])
         if first["type"] == "missing":
             raise SettingsError(f"--{name} (or {PREFIX}{name.upper()}) must be given") from problem
         reason = first["msg"].removeprefix("Value error, ")
-        given = "not given" if first["input"] is None else repr(str(first["input"]))
+        shown_value = "not given"
+        if first["input"] is not None:
+            shown_value = repr(str(first["input"]))
         raise SettingsError(
-            f"--{name.replace('_', '-')} (or {PREFIX}{name.upper()}) is {given}: {reason}"
+            f"--{name.replace('_', '-')} (or {PREFIX}{name.upper()}) is {shown_value}: {reason}"
         ) from problem

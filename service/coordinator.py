@@ -1,6 +1,6 @@
-"""What the processes of a service tell each other, kept in the memory of the supervisor.
+"""The facts that the processes of a service share, in the memory of the supervisor.
 
-A fact that lay in one worker would be gone with it, and one in a file with the file. The workers
+A fact in one worker would be gone with it, and a fact in a file with the file. The workers
 reach the coordinator over a local connection (`multiprocessing.managers`); a process without a
 supervisor, such as a replica of Ray Serve, has a coordinator of its own.
 
@@ -22,11 +22,13 @@ Versions = Mapping[str, Collection[int]]
 """Numbers of versions by model."""
 
 LATE_S = 5.0
-"""A worker without a report for so long is not counted on; reports come once a second."""
+"""A worker without a report for so long is not counted on; reports come at least every second."""
 _DEATHS_MAX = 4
-"""Deaths after which a version is not tried again until its files change."""
+"""Number of deaths after which a version is not tried again until its files change."""
 _RETRY_S = 60.0
-"""Until a version that ended a process is tried again; twice as long after each further death."""
+"""Time until a version that ended a process is tried again; doubled by each further death. The
+process may have died of something else, such as a lack of memory, but each attempt costs a worker.
+"""
 _PAUSE_MAX_S = 60.0
 """The longest pause before the start of a worker whose predecessors ended while they started."""
 
@@ -39,17 +41,17 @@ class Report:
       problem: Why requests should not be sent to the worker; "": they should.
       listens: Whether requests can reach the worker.
       settled: Whether the worker has scanned the root once.
-      known: The versions under the root.
+      root_versions: The versions under the root.
       loaded: The loaded versions.
       failed: The versions that the worker cannot load.
-      starved: Those of them for which memory was missing; other workers may free it.
-      status: What operators are shown of the worker, as JSON.
+      starved: The failed versions for which memory was missing; other workers may free it.
+      status: The status of the worker that operators see, as JSON.
     """
 
     problem: str
     listens: bool = False
     settled: bool = False
-    known: Versions = field(default_factory=dict)
+    root_versions: Versions = field(default_factory=dict)
     loaded: Versions = field(default_factory=dict)
     failed: Versions = field(default_factory=dict)
     starved: Versions = field(default_factory=dict)
@@ -66,9 +68,9 @@ class Peers:
     """What the other workers of the service serve.
 
     Attributes:
-      shared: By model, the versions that each of the others has loaded that take requests; models
-        of which they have none are left out.
-      lacking: By model, versions that one worker has loaded and another cannot load.
+      shared: The versions by model that all other workers that take requests have loaded; models of
+        which they have none are left out.
+      lacking: The versions by model that one worker has loaded and another cannot load.
     """
 
     shared: Mapping[str, frozenset[int]] = field(default_factory=dict)
@@ -80,9 +82,11 @@ class Permission:
     """Whether a worker may load a version.
 
     Attributes:
-      granted: It may, now.
-      problem: Why it must not; "" and not granted: another worker loads, ask again.
-      retry_s: When to ask again despite the problem; infinite: once the files have changed.
+      granted: Whether it may, now.
+      problem: Why it must not; "" and not granted: another worker loads, and the worker tries again
+        soon.
+      retry_s: The time until the worker may try again despite the problem; infinite: it may once
+        the files have changed.
     """
 
     granted: bool
@@ -105,6 +109,8 @@ class Start:
 
 @dataclass(frozen=True)
 class _Load:
+    """The load in progress. See `Coordinator.begin_load`."""
+
     pid: int
     model: str
     version: int
@@ -118,7 +124,8 @@ class _Fatality:
     Attributes:
       files: The fingerprint of its files.
       deaths: The number of processes.
-      retry_at: On the clock of the coordinator.
+      problem: What happened, for operators.
+      retry_at: The time from which on it may be loaded again, by the clock of the coordinator.
     """
 
     files: str
@@ -132,12 +139,13 @@ class _Worker:
     """A worker that has reported.
 
     Attributes:
-      reports: Their number.
-      reported_at: On the clock of the coordinator.
+      report: Its last report.
+      report_count: The number of its reports.
+      reported_at: The time of its last report, by the clock of the coordinator.
     """
 
     report: Report
-    reports: int
+    report_count: int
     reported_at: float
 
 
@@ -147,7 +155,11 @@ class Coordinator:
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Creates the coordinator of a service that starts; `clock`: returns seconds."""
+        """Creates the coordinator of a service that starts.
+
+        Args:
+          clock: Returns the current monotonic time in seconds.
+        """
         self._clock = clock
         self._lock = threading.Lock()
         self._workers: dict[int, _Worker] = {}
@@ -158,10 +170,14 @@ class Coordinator:
         self._exit_code: int | None = None
 
     def begin_start(self) -> Start:
-        """Tells a worker how to begin."""
+        """Returns how a worker begins."""
         with self._lock:
+            # One failed start may be an accident, such as a file that was missing for a moment: the
+            # next worker begins at once.
             pauses = self._failed_starts - 1
-            pause_s = 0.0 if pauses < 1 else min(_PAUSE_MAX_S, 2.0 ** (pauses - 1))
+            pause_s = 0.0
+            if pauses >= 1:
+                pause_s = min(_PAUSE_MAX_S, 2.0 ** (pauses - 1))
             return Start(self._started, pause_s)
 
     def set_started(self) -> None:
@@ -182,19 +198,25 @@ class Coordinator:
     def exit_code(self, default: int) -> int:
         """Returns the recorded exit code."""
         with self._lock:
-            return default if self._exit_code is None else self._exit_code
+            if self._exit_code is None:
+                return default
+            return self._exit_code
 
     def report(self, pid: int, report: Report) -> None:
         """Takes the report of a worker."""
         with self._lock:
             before = self._workers.get(pid)
-            reports = 1 if before is None else before.reports + 1
-            self._workers[pid] = _Worker(report, reports, self._clock())
-            if report.serves and (before is None or not before.report.serves):
+            served_before = before is not None and before.report.serves
+            report_count = 1
+            if before is not None:
+                report_count = before.report_count + 1
+            self._workers[pid] = _Worker(report, report_count, self._clock())
+            # A worker that gets as far as serving shows that starts succeed.
+            if report.serves and not served_before:
                 self._failed_starts = 0
 
     def peers(self, pid: int) -> Peers:
-        """Returns what the workers beside one serve."""
+        """Returns what the other workers serve."""
         with self._lock:
             return self._peers_of(pid)
 
@@ -202,18 +224,18 @@ class Coordinator:
         """Returns the number of reports of each worker, and its problem."""
         with self._lock:
             return {
-                pid: (worker.reports, worker.report.problem)
+                pid: (worker.report_count, worker.report.problem)
                 for pid, worker in self._workers.items()
             }
 
     def statuses(self) -> list[bytes]:
-        """Returns what operators are shown of each worker, by process id."""
+        """Returns the status of each worker that operators see, by process id."""
         with self._lock:
             return [self._workers[pid].report.status for pid in sorted(self._workers)]
 
     def begin_load(self, pid: int, model: str, version: int, files: str) -> Permission:
-        """Asks whether a worker may load a version. One worker loads at a time: parts of a load
-        hold the GIL, and if all workers loaded at once, none would respond.
+        """Gives a worker the turn to load a version, unless it must not. One worker loads at a
+        time: parts of a load hold the GIL, and if all workers loaded at once, none would respond.
 
         Args:
           pid: The worker.
@@ -224,6 +246,8 @@ class Coordinator:
         with self._lock:
             if self._load is not None and self._load.pid != pid:
                 return Permission(granted=False)
+
+            # Other files under the same number are another version, with which nothing happened.
             fatality = self._fatalities.get((model, version))
             if fatality is not None and fatality.files == files:
                 retry_s = fatality.retry_at - self._clock()
@@ -239,30 +263,39 @@ class Coordinator:
             if load is None or load.pid != pid:
                 return
             self._load = None
+            # A version that was rejected has not shown that it can be loaded.
             if loaded:
                 self._fatalities.pop((load.model, load.version), None)
 
     def worker_ended(self, pid: int, reason: str) -> dict[str, Any]:
-        """Forgets a worker that has ended, unasked. What it was loading is not loaded again soon.
+        """Forgets a worker that ended by itself. What it was loading is not loaded again soon.
 
         Args:
           pid: The worker.
           reason: How it ended, such as "SIGSEGV".
 
         Returns:
-          What it did, for the log.
+          The model and version that it was loading, for the log.
         """
         with self._lock:
             worker = self._workers.pop(pid, None)
             if worker is None or not worker.report.serves:
                 self._failed_starts += 1
+
             load = self._load
             if load is None or load.pid != pid:
                 return {}
             self._load = None
+
+            # Without this, the worker that replaces it would load the version next and end, too,
+            # and so would all the others, one after the other.
+            deaths = 1
             before = self._fatalities.get((load.model, load.version))
-            deaths = 1 if before is None or before.files != load.files else before.deaths + 1
-            retry_s = _RETRY_S * 2 ** (deaths - 1) if deaths < _DEATHS_MAX else math.inf
+            if before is not None and before.files == load.files:
+                deaths = before.deaths + 1
+            retry_s = math.inf
+            if deaths < _DEATHS_MAX:
+                retry_s = _RETRY_S * 2 ** (deaths - 1)
             problem = f"process {pid} ended ({reason}) while it loaded this version"
             if deaths > 1:
                 problem = f"{problem}, as {deaths - 1} did before it"
@@ -272,22 +305,26 @@ class Coordinator:
             return {"model": load.model, "version": load.version}
 
     def forget(self, pid: int) -> None:
-        """Forgets a worker that has ended as it was asked to."""
+        """Forgets a worker that has ended because the supervisor stopped it."""
         with self._lock:
             self._workers.pop(pid, None)
             if self._load is not None and self._load.pid == pid:
                 self._load = None
 
     def _peers_of(self, pid: int) -> Peers:
+        # A worker that hangs must not hold up a switch of the others, nor must one that starts.
         now = self._clock()
-        fresh = [
-            worker
-            for other, worker in self._workers.items()
-            if other != pid and now - worker.reported_at < LATE_S and worker.report.settled
-        ]
-        serving = [worker.report for worker in fresh if worker.report.listens]
+        fresh: list[Report] = []
+        for other_pid, worker in self._workers.items():
+            is_late = now - worker.reported_at >= LATE_S
+            if other_pid != pid and not is_late and worker.report.settled:
+                fresh.append(worker.report)
+
+        serving = [report for report in fresh if report.listens]
         shared = {}
-        for model in {model for report in serving for model in report.loaded}:
+        for model in _loaded_models(serving):
+            # A worker that lacks memory for a version is not waited for: the others free memory
+            # when they switch.
             sets = [
                 _of(report.loaded, model) | _of(report.starved, model)
                 for report in serving
@@ -295,9 +332,11 @@ class Coordinator:
             ]
             if sets:
                 shared[model] = frozenset.intersection(*sets)
-        reports = [worker.report for worker in fresh]
+
+        # What this worker lacks counts, too: all workers decide by the same facts.
+        reports = fresh
         if pid in self._workers and self._workers[pid].report.settled:
-            reports.append(self._workers[pid].report)
+            reports = [*fresh, self._workers[pid].report]
         return Peers(shared, _lacking(reports))
 
 
@@ -307,17 +346,23 @@ def _lacking(reports: Collection[Report]) -> dict[str, frozenset[int]]:
     load does not count: it waits until it can serve what the others do.
     """
     lacking = {}
-    for model in {model for report in reports for model in report.loaded}:
+    for model in _loaded_models(reports):
         loaded = _union(_of(report.loaded, model) for report in reports)
-        gone = loaded - _union(_of(report.known, model) for report in reports)
+        gone = loaded - _union(_of(report.root_versions, model) for report in reports)
         missing = frozenset[int]()
         for report in reports:
-            failed = _of(report.failed, model) - _of(report.starved, model)
-            unable = (failed | gone) if report.listens else gone
+            unable = gone
+            if report.listens:
+                unable |= _of(report.failed, model) - _of(report.starved, model)
             missing |= (loaded & unable) - _of(report.loaded, model)
         if missing:
             lacking[model] = missing
     return lacking
+
+
+def _loaded_models(reports: Collection[Report]) -> set[str]:
+    """Returns the models of which some worker has loaded a version."""
+    return {model for report in reports for model in report.loaded}
 
 
 def _of(versions: Versions, model: str) -> frozenset[int]:
@@ -337,7 +382,7 @@ _METHODS = (
     "begin_load",
     "end_load",
 )
-"""What workers call."""
+"""The methods that workers call."""
 
 
 class _Client(BaseManager):

@@ -35,14 +35,17 @@ _INLINE_BYTES = 64 << 10
 _INLINE_NUMBERS = 64 << 10
 """Larger responses are encoded in a thread: one of this size takes about 2 ms."""
 _PIECES_PER_STEP = 16
-"""Pieces of a response that are encoded at a time; limits are checked between steps."""
+"""Number of pieces of a response that are encoded at a time; limits are checked between steps."""
 
 Returned = TypeVar("Returned")
 
 
 class ByteBudget:
     """Bytes of bodies that a process holds, compressed and decompressed alike. Belongs to one
-    event loop.
+    event loop, so that it needs no lock.
+
+    Attributes:
+      held: The number of bytes now.
     """
 
     def __init__(self, settings: ServiceSettings, metrics: Metrics) -> None:
@@ -77,12 +80,16 @@ class ByteBudget:
 
 
 class Dataplane:
-    """Decodes requests of either transport and has the engine answer them; all that the transports
+    """Decodes requests of either transport and has the engine compute them; all that the transports
     share.
 
     Attributes:
-      tokens: of clients; None: no token is required.
-      certificates: of the endpoints; None: plain text.
+      engine: Computes the requests.
+      settings: The settings of the service.
+      metrics: The metrics of the process.
+      tokens: The tokens of clients; None: no token is required.
+      certificates: The certificates of the endpoints; None: plain text.
+      budget: The bytes of bodies that the process holds.
     """
 
     def __init__(
@@ -94,8 +101,15 @@ class Dataplane:
         certificates: Certificates | None = None,
         tracing: Tracing | None = None,
     ) -> None:
-        """Creates the data plane of an engine; requests that name no version are logged once
-        answered.
+        """Creates the data plane of an engine.
+
+        Args:
+          engine: Computes the requests.
+          settings: The settings of the service.
+          metrics: The metrics of the process.
+          request_log: Records successful requests that name no version; None: none is recorded.
+          certificates: The certificates of the endpoints; None: plain text.
+          tracing: Gets a span of each request; None: there are no spans.
         """
         self.engine = engine
         self.settings = settings
@@ -131,49 +145,56 @@ class Dataplane:
           operation: The call, or the exchange of another protocol.
           body: The request as sent, decompressed.
           is_protobuf: Whether the request is a protobuf message; else it is JSON. Other protocols
-            tell their forms apart themselves: true, as `as_protobuf`.
-          target: the URL's; None: there is no URL.
-          context: The request's. The bytes of a large response count for it in the byte budget.
+            distinguish their forms themselves: true for them, as is `as_protobuf`.
+          target: The model and version in the URL; None: there is no URL.
+          context: The context of the request, for which the bytes of a large response count in the
+            byte budget.
           as_protobuf: Whether the response is a protobuf message.
 
         Returns:
           The response, a large one in several pieces.
 
         Raises:
-          ServiceError: as listed in `service/errors.py`.
+          ServiceError: The request failed; `service/errors.py` lists the errors.
         """
         if target is None:
+            # Before anything is decoded for a client that may not use the model.
             context.model = operation.model_of(body)
-            if context.model:  # before anything is decoded for a client that may not use the model
+            if context.model:
                 authorize(context.principal, context.model)
         self.engine.admit(context.call, context.deadline, context.model)
         try:
             began = time.perf_counter()
-            to_read = (body, is_protobuf, target, self.settings)
+            content = (body, is_protobuf, target, self.settings)
+            # A parser keeps the GIL: one large body at a time, with pauses for everything else.
             if len(body) > _INLINE_BYTES:
                 async with self._turns.turn(context):
-                    request, several = await self.offload(operation.read, *to_read)
+                    request, several = await self.offload(operation.read, *content)
             else:
-                request, several = operation.read(*to_read)
-            wanted: Target = request.target
+                request, several = operation.read(*content)
+            request_target: Target = request.target
             context.phases["decode"] = time.perf_counter() - began
+
+            # What could be read before parsing may be nothing. The decoded request decides.
             if target is None:
-                context.model = wanted.model
-                authorize(context.principal, wanted.model)
-            answer = await self.engine.execute(request, context)
+                context.model = request_target.model
+                authorize(context.principal, request_target.model)
+            result = await self.engine.execute(request, context)
+
+            # Recorded requests are replayed to new versions, so that one that names its version is
+            # of no use.
             request_log = self._request_log
-            names_version = wanted.version is not None or bool(wanted.label)
+            names_version = request_target.version is not None or bool(request_target.label)
             if request_log is not None and not names_version and request_log.samples():
                 recorded = operation.recorded(request, is_protobuf, body)
-                request_log.offer(answer.model, *recorded)
+                request_log.offer(result.model, *recorded)
 
             began = time.perf_counter()
             if as_protobuf or not isinstance(operation, Operation):
-                pieces = [await self._encode_message(operation, answer, context)]
+                pieces = [await self._encode_message(operation, result, context)]
             else:
-                pieces = await self._encode_json(
-                    operation.write_json(answer, several), answer, context
-                )
+                value = operation.write_json(result, several)
+                pieces = await self._encode_json(value, result, context)
             context.phases["encode"] = time.perf_counter() - began
             return pieces
         finally:
@@ -186,6 +207,7 @@ class Dataplane:
 
         Args:
           transport: "http" or "grpc".
+          context: The context of the request.
           code: "OK", or the value of a Code.
           seconds: The duration of the request.
         """
@@ -202,8 +224,10 @@ class Dataplane:
         """Reports a request that was rejected before it was read.
 
         Args:
-          transport, code: As in `request_finished`.
-          model: As the client named it.
+          transport: "http" or "grpc".
+          call: The name of the call.
+          model: The model as the client named it.
+          code: The value of a Code.
           request_id: The id that the response carries.
         """
         self.metrics.request_rejected(transport, call, model, code)
@@ -212,12 +236,13 @@ class Dataplane:
             self._reports.add_rejected(transport, call, model, code, request_id)
 
     async def _encode_message(
-        self, operation: Exchange, answer: Result, context: RequestContext
+        self, operation: Exchange, result: Result, context: RequestContext
     ) -> bytes:
-        if answer.encoding_cost > _INLINE_NUMBERS:
-            message = await self.offload(operation.write, answer)
+        if result.encoding_cost > _INLINE_NUMBERS:
+            message = await self.offload(operation.write, result)
         else:
-            message = operation.write(answer)
+            message = operation.write(result)
+        # Small responses are sent at once. Large ones are held until the client has read them.
         size = len(message)
         if size > json.PIECE_BYTES:
             self._check_response(size)
@@ -225,17 +250,18 @@ class Dataplane:
         return message
 
     async def _encode_json(
-        self, value: dict[str, Any], answer: Result, context: RequestContext
+        self, value: dict[str, Any], result: Result, context: RequestContext
     ) -> list[bytes]:
-        if answer.encoding_cost <= _INLINE_NUMBERS:
+        if result.encoding_cost <= _INLINE_NUMBERS:
             return [json.dump(value)]
         pieces: list[bytes] = []
         size = 0
-        rest = json.dump_in_pieces(value)
+        pieces_left = json.dump_in_pieces(value)
 
         def encode_step() -> list[bytes]:
-            return list(islice(rest, _PIECES_PER_STEP))
+            return list(islice(pieces_left, _PIECES_PER_STEP))
 
+        # The limits are checked while the response grows, before all of it is in memory.
         while step := await self.offload(encode_step):
             step_size = sum(map(len, step))
             size += step_size
@@ -245,7 +271,8 @@ class Dataplane:
         return pieces
 
     def _check_response(self, size: int) -> None:
-        # What the request and the model tell is checked before; strings can be longer than average.
+        # The engine has estimated the size from the request and the model. Strings can be longer
+        # than the average that it assumes.
         check_bytes(size, "longer values than usual", self.settings)
 
     def close(self) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 from service.engine.context import RequestContext
 
 _PAUSE_FROM_S = 0.02
-"""Decoding that takes longer is followed by a pause."""
+"""Time from which on decoding is followed by a pause. With less, bodies of medium size would wait
+for each other; with more, they could silence the event loop.
+"""
 
 
 class DecodeTurns:
@@ -39,14 +41,20 @@ class DecodeTurns:
             context.check()
             yield
         finally:
-            seconds = time.perf_counter() - began
-            pause_s = seconds if seconds > _PAUSE_FROM_S else 0.0
+            # As long as the body took, so that the event loop has at least half of the time.
+            decoding_s = time.perf_counter() - began
+            pause_s = 0.0
+            if decoding_s > _PAUSE_FROM_S:
+                pause_s = decoding_s
             asyncio.get_running_loop().call_later(pause_s, self._lock.release)
 
     async def _wait(self, context: RequestContext) -> None:
+        # Without a wait, a turn costs no task.
         if not self._lock.locked():
             await self._lock.acquire()
             return
+
+        # The wait ends with the turn, the deadline, or the end of the connection.
         acquired: asyncio.Future[Any] = asyncio.ensure_future(self._lock.acquire())
         waits: set[asyncio.Future[Any]] = {acquired}
         if context.disconnected is not None:
@@ -60,13 +68,14 @@ class DecodeTurns:
                 context.cancelled = context.cancelled or bool(ended - {acquired})
                 context.check()
         except BaseException:
-            acquired.add_done_callback(self._return)
+            # The lock may be acquired before the cancellation arrives: nobody would release it.
+            acquired.add_done_callback(self._release_late)
             raise
         finally:
             for wait in waits:
                 wait.cancel()
 
-    def _return(self, acquired: asyncio.Future[Any]) -> None:
-        """Passes a turn on that came too late to be taken."""
+    def _release_late(self, acquired: asyncio.Future[Any]) -> None:
+        """Passes a turn on that came after its request had ended."""
         if not acquired.cancelled():
             self._lock.release()

@@ -44,8 +44,12 @@ class Code(Enum):
 
 @dataclass(frozen=True)
 class TransportStatus:
-    """How the transports report a code: HTTP status, name of the gRPC status, and whether the
-    client should retry.
+    """How the transports report a code.
+
+    Attributes:
+      http: The HTTP status.
+      grpc: The name of the gRPC status.
+      retry: Whether the client should try again.
     """
 
     http: int
@@ -69,7 +73,8 @@ TRANSPORT_STATUS: dict[Code, TransportStatus] = {
 }
 
 INTERNAL_MESSAGE = "internal error; the log of the service has the details under this request id"
-
+"""The message of every bug: the text of an unexpected exception may hold what clients must not see.
+"""
 
 _WHOLES = frozenset({"body", "call", "message", "request"})
 """Fields that stand for all that was sent; in sentences they have an article."""
@@ -118,7 +123,9 @@ class ServiceError(Exception):
         expected: "k is 0; 1 to 100 was expected".
 
         Args:
-          field, value, expected: As in FieldViolation.
+          field: See FieldViolation.
+          value: See FieldViolation.
+          expected: See FieldViolation.
           verb: What connects the field with its value.
           hint: What else may help, such as the name that was probably meant.
         """
@@ -165,7 +172,7 @@ class TooLarge(ServiceError):
         accepted (max_values)".
 
         Args:
-          field: As in FieldViolation.
+          field: See FieldViolation.
           size: The size of the field, with what is counted.
           limit: The largest size that is accepted.
           setting: The setting of the limit; empty: it is fixed.
@@ -262,7 +269,7 @@ class Internal(ServiceError):
 
 
 SHARD_FAILURES = (DataLoss, DeadlineExceeded, Internal, NotReady, Overloaded)
-"""With these a computation fails for the sake of shards, whatever the request."""
+"""The errors of a computation that shards are the cause of, whatever the request."""
 
 
 def _subject(field: str) -> str:

@@ -12,7 +12,12 @@ from service.tensorflow_serving import protocol as tensorflow_serving
 
 
 class _Transports(NamedTuple):
-    """A protocol over both transports."""
+    """A protocol over both transports.
+
+    Attributes:
+      http: The protocol over HTTP.
+      services: The gRPC services of the protocol.
+    """
 
     http: OtherProtocol
     services: tuple[GrpcService, ...]
@@ -31,4 +36,7 @@ def http_protocols(settings: ServiceSettings) -> tuple[OtherProtocol, ...]:
 
 def grpc_services(settings: ServiceSettings) -> tuple[GrpcService, ...]:
     """Returns the services of the protocols over gRPC."""
-    return tuple([service for name in settings.protocols for service in _PROTOCOLS[name].services])
+    services: list[GrpcService] = []
+    for name in settings.protocols:
+        services += _PROTOCOLS[name].services
+    return tuple(services)

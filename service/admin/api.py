@@ -1,5 +1,5 @@
-"""The admin API: one route per command, each answered with the status. For operators, on an address
-of its own.
+"""The admin API: one route per command, which returns the status of the service. For operators, on
+an address of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from service.security.tokens import TokenStore
 
 _LOG = logger(__name__)
 MAX_BODY_BYTES = 8 << 20
-"""Of a deny list of 100,000 ids of 80 letters."""
+"""Size of a deny list of 100,000 ids of 80 letters, the largest body of a command."""
 _JSON = "application/json"
 _MODEL = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -54,9 +54,11 @@ def create_admin_app(
     """Creates the application of the admin listener.
 
     Args:
-      coordinator: knows the workers' statuses.
-      tokens: of operators; None: requests are accepted from this machine alone, without a token.
-      changes: changes rows, candidates and contexts; None: nothing does.
+      settings: The settings of the service.
+      coordinator: Knows the workers' statuses.
+      tokens: Operators' tokens; None: requests are accepted from this machine alone, without a
+        token.
+      changes: Changes rows, candidates and contexts; None: nothing does.
     """
     version = metadata.version("rowcast")
     app = FastAPI(
@@ -82,15 +84,19 @@ def create_admin_app(
             request.state.principal = _authenticate(request, tokens)
             async with asyncio.timeout(settings.request_timeout_s):
                 response = await call_next(request)
-        except Exception as raised:  # noqa: BLE001 - nothing but an answer leaves the process
-            late = errors.DeadlineExceeded(
-                f"the request took longer than {settings.request_timeout_s:g} s"
-            )
-            problem = late if isinstance(raised, TimeoutError) else raised
+        except Exception as raised:  # noqa: BLE001 - nothing but a response leaves the process
+            problem = raised
+            if isinstance(raised, TimeoutError):
+                problem = errors.DeadlineExceeded(
+                    f"the request took longer than {settings.request_timeout_s:g} s"
+                )
             failure = failure_of(problem, request_id)
             log_failure(_LOG, "admin", failure, problem)
             status = errors.TRANSPORT_STATUS[failure.code].http
             response = JSONResponse(details_value(failure), status)
+
+        # All workers accept from one socket, and one that hangs accepts nothing. A client that kept
+        # its connection would stay with one worker, also once it hangs.
         response.headers.update({REQUEST_ID: request_id, "connection": "close"})
         return response
 
@@ -121,48 +127,76 @@ def _routes(service: Service) -> APIRouter:
         authorize(request.state.principal, model)
         return service.denied(model)
 
-    def add(name: str, command: type[BaseModel], prefix: str, parameters: list[Any]) -> None:
-        async def apply(request: Request, response: Response) -> Status:
-            model = request.path_params.get("model", "")
-            if model:
-                authorize(request.state.principal, model)
-            else:
-                authorize_all(request.state.principal)
-            status = await run_in_threadpool(service.apply, name, await request.body(), model)
-            response.status_code = 200 if is_followed(status) else 202
-            return _visible(request, status)
-
-        body = {"content": {_JSON: {"schema": command.model_json_schema()}}}
-        late = {"202": {"description": "Accepted, but not in effect in every worker yet"}}
-        extra = {"requestBody": body, "parameters": parameters, "responses": late}
-        summary = " ".join((command.__doc__ or "").split())
-        router.post(prefix + name, name=name, summary=summary, openapi_extra=extra)(apply)
-
-    for name, of_model in MODEL_COMMANDS.items():
-        add(name, of_model, "/models/{model}/", [_MODEL])
-    for name, of_service in SERVICE_COMMANDS.items():
-        add(name, of_service, "/", [])
+    for name, model_command in MODEL_COMMANDS.items():
+        _add_command(router, service, "/models/{model}/", name, model_command, [_MODEL])
+    for name, service_command in SERVICE_COMMANDS.items():
+        _add_command(router, service, "/", name, service_command, [])
     return router
+
+
+def _add_command(
+    router: APIRouter,
+    service: Service,
+    prefix: str,
+    name: str,
+    command: type[BaseModel],
+    parameters: list[Any],
+) -> None:
+    """Adds the route of a command.
+
+    Args:
+      router: Gets the route.
+      service: Applies the command.
+      prefix: The path of the route without the name of the command.
+      name: The name of the command.
+      command: The arguments of the command.
+      parameters: What the OpenAPI document says of the parameters in the path.
+    """
+
+    async def apply(request: Request, response: Response) -> Status:
+        model = request.path_params.get("model", "")
+        if model:
+            authorize(request.state.principal, model)
+        else:
+            authorize_all(request.state.principal)
+        # In a thread: the command waits until the workers follow the new state.
+        status = await run_in_threadpool(service.apply, name, await request.body(), model)
+        if not is_followed(status):
+            response.status_code = 202
+        return _visible(request, status)
+
+    body = {"content": {_JSON: {"schema": command.model_json_schema()}}}
+    late = {"202": {"description": "Accepted, but not in effect in every worker yet"}}
+    extra = {"requestBody": body, "parameters": parameters, "responses": late}
+
+    # The docstring of a command is its summary in the OpenAPI document.
+    summary = " ".join((command.__doc__ or "").split())
+    router.post(prefix + name, name=name, summary=summary, openapi_extra=extra)(apply)
 
 
 def _authenticate(request: Request, tokens: TokenStore | None) -> Principal | None:
     """Returns who sent a request; None: no tokens are required.
 
     Raises:
-      Unauthenticated: the token is missing or unknown.
-      PermissionDenied: without tokens, the host is not this machine: a web page may have rebound
-        its name (DNS).
-      InvalidArgument: the content type is one that web pages may send across origins.
+      Unauthenticated: The token is missing or unknown.
+      PermissionDenied: Without tokens, the host is not this machine.
+      InvalidArgument: The content type is one that web pages may send across origins.
     """
     principal = None
     if tokens is not None:
         principal = tokens.authenticate(request.headers.get("authorization"))
         PRINCIPAL.set(principal.name)
     else:
+        # Without tokens, only programs of this machine are trusted. A page in a browser of this
+        # machine can point its own name at the loopback address (DNS rebinding), but its requests
+        # then carry that name as their host.
         host = request.headers.get("host", "")
         if not on_loopback(host_name(host)):
             expected = "a loopback address of this machine"
             raise errors.PermissionDenied.of_field("host", repr(host[:80]), expected)
+
+    # A page may send forms and plain text across origins without being permitted to. JSON needs a
+    # preflight request, which the admin API does not accept.
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if request.method == "POST" and content_type != _JSON:
         raise errors.InvalidArgument.of_field("content-type", repr(content_type[:80]), _JSON)
@@ -174,18 +208,18 @@ def _visible(request: Request, status: Status) -> Status:
     principal: Principal | None = request.state.principal
     if principal is None or principal.models is None:
         return status
-    return status | {
-        "models": [model for model in status["models"] if model["name"] in principal.models]
-    }
+    visible_models = [model for model in status["models"] if model["name"] in principal.models]
+    return status | {"models": visible_models}
 
 
 async def _ignore(_: Request, __: Exception) -> Response:
-    return Response()  # to a client that is gone, or has its answer: it was too slow
+    # The client is gone, or has its response already: it was too slow. Nobody reads this one.
+    return Response()
 
 
 async def _raise_http(request: Request, problem: Exception) -> Response:
-    status = problem.status_code if isinstance(problem, HTTPException) else 500
-    if status == 413:
+    # The middleware that limits bodies raises 413; the router raises 404 and 405.
+    if isinstance(problem, HTTPException) and problem.status_code == 413:
         raise errors.TooLarge.of_limit("body", f"more than {MAX_BODY_BYTES} bytes", MAX_BODY_BYTES)
     path = f"{request.method[:20]} {request.url.path[:80]!r}"
     message = f"path {path} does not exist; /openapi.json lists what does"

@@ -34,7 +34,7 @@ def admin_change_routes(changes: Changes, settings: ServiceSettings) -> APIRoute
     )
     def recover_changes(request: Request, model: str) -> dict[str, Any]:
         _authorize(request, model)
-        return _recovered(changes, model)
+        return _recover(changes, model)
 
     router.include_router(change_routes(changes, settings, _authorize, Request.body))
     return router
@@ -44,7 +44,13 @@ def _authorize(request: Request, model: str) -> None:
     authorize(request.state.principal, model)
 
 
-def _recovered(changes: Changes, model: str) -> dict[str, Any]:
+def _recover(changes: Changes, model: str) -> dict[str, Any]:
+    """Recovers the change log of a model, and returns what was lost.
+
+    Raises:
+      NotFound: The model has no change log.
+      NotReady: The log cannot be read or written.
+    """
     path = changes.path_of(model)
     try:
         recovery = recover(path, model)
@@ -55,10 +61,14 @@ def _recovered(changes: Changes, model: str) -> dict[str, Any]:
         raise NotFound(message, violation) from None
     except OSError as problem:
         raise NotReady(f"change log {path} cannot be recovered: {problem.strerror}") from problem
+
+    damaged_log = None
+    if recovery.damaged is not None:
+        damaged_log = str(recovery.damaged)
     return {
         "log": str(path),
         "changes": recovery.records,
         "dropped_bytes": recovery.dropped_bytes,
         "lost_sequences": [list(lost) for lost in recovery.lost],
-        "damaged_log": None if recovery.damaged is None else str(recovery.damaged),
+        "damaged_log": damaged_log,
     }

@@ -20,19 +20,20 @@ class ModelFacts:
     """What is known of a model that a command is for.
 
     Attributes:
-      known: versions under the root, and loaded ones.
-      current, previous: in the worker with the newest current version.
-      latest_versions: the number of versions that are loaded without being named.
+      existing: The versions under the root, and the loaded ones.
+      current: The current version of the worker whose current version is the newest.
+      previous: The previous version that the same worker keeps loaded.
+      latest_versions: The number of versions that are loaded without being named.
     """
 
-    known: frozenset[int] = frozenset()
+    existing: frozenset[int] = frozenset()
     current: int | None = None
     previous: int | None = None
     latest_versions: int = 1
 
     def is_latest(self, desired: DesiredModel, version: int) -> bool:
         """Returns whether a version is loaded without being named."""
-        return version in ranked(desired, self.known)[: self.latest_versions]
+        return version in ranked(desired, self.existing)[: self.latest_versions]
 
 
 class _Command(BaseModel):
@@ -55,7 +56,7 @@ class ModelCommand(_Command):
         """Returns the desired state of the model after the command.
 
         Raises:
-          ServiceError: the command contradicts the state.
+          ServiceError: The command contradicts the state.
         """
 
 
@@ -67,6 +68,9 @@ class Load(ModelCommand):
     def edit(self, desired: DesiredModel, facts: ModelFacts) -> DesiredModel:
         """Returns the desired state after it."""
         after = desired.changed(stopped=False, unloaded={*desired.unloaded} - {self.version})
+
+        # One of the latest versions is loaded anyway. Named here, it would stay loaded when newer
+        # ones have arrived.
         if self.version is None or facts.is_latest(after, self.version):
             return after
         return after.changed(loaded={*after.loaded, self.version})
@@ -81,9 +85,12 @@ class Unload(ModelCommand):
         """Returns the desired state after it."""
         if self.version is None:
             return desired.changed(stopped=True)
-        if labels := sorted(
+
+        # Clients that name a label, or a model with this pin, would have no version left.
+        labels = sorted(
             label for label, version in desired.labels.items() if version == self.version
-        ):
+        )
+        if labels:
             message = f"version is {self.version}, which has labels {labels}; remove them first"
             violation = FieldViolation("version", str(self.version), "one without labels")
             raise InvalidArgument(message, violation)
@@ -91,13 +98,19 @@ class Unload(ModelCommand):
             message = f"version is {self.version}, the only one that is pinned; unpin it first"
             violation = FieldViolation("version", str(self.version), "one that is not pinned")
             raise InvalidArgument(message, violation)
-        one = {self.version}
-        forbidden = self.version in {facts.current, facts.previous} or facts.is_latest(
+
+        # A version that would be loaded again by itself is recorded as unloaded. For any other one
+        # it is enough that nothing names it any more.
+        is_loaded_anyway = self.version in {facts.current, facts.previous} or facts.is_latest(
             desired, self.version
         )
-        unloaded = {*desired.unloaded} | one if forbidden else desired.unloaded
+        unloaded = {*desired.unloaded}
+        if is_loaded_anyway:
+            unloaded.add(self.version)
         return desired.changed(
-            pinned={*desired.pinned} - one, loaded={*desired.loaded} - one, unloaded=unloaded
+            pinned={*desired.pinned} - {self.version},
+            loaded={*desired.loaded} - {self.version},
+            unloaded=unloaded,
         )
 
 
@@ -108,6 +121,7 @@ class Pin(ModelCommand):
 
     def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
         """Returns the desired state after it."""
+        # To pin a version that was unloaded loads it again.
         unloaded = {*desired.unloaded} - {*self.versions}
         return desired.changed(
             stopped=False, pinned=self.versions, rolled_back=None, unloaded=unloaded
@@ -145,9 +159,9 @@ class Unlabel(ModelCommand):
             labels = f"{sorted(desired.labels) or 'none'}"
             message = f"label is {self.label!r}; the model has {labels}"
             raise InvalidArgument(message, FieldViolation("label", repr(self.label), labels))
-        return desired.changed(
-            labels={name: each for name, each in desired.labels.items() if name != self.label}
-        )
+        labels_left = dict(desired.labels)
+        del labels_left[self.label]
+        return desired.changed(labels=labels_left)
 
 
 class Rollback(ModelCommand):
@@ -161,12 +175,15 @@ class Rollback(ModelCommand):
         """Returns the desired state after it."""
         if facts.current is None:
             raise NotReady("the model has no current version to roll back from")
-        older = [
-            each for each in facts.known if each < facts.current and each not in desired.unloaded
-        ]
-        to = self.version or (
-            facts.previous if facts.previous in older else max(older, default=None)
-        )
+        older = {version for version in facts.existing if version < facts.current}
+        older -= {*desired.unloaded}
+
+        # The previous version is still loaded, so that it serves at once.
+        to = self.version
+        if to is None and facts.previous in older:
+            to = facts.previous
+        if to is None:
+            to = max(older, default=None)
         if to is None:
             message = f"the model has no version before {facts.current} to roll back to"
             expected = "a model with a version before the current one"
@@ -174,7 +191,10 @@ class Rollback(ModelCommand):
         if to >= facts.current:
             expected = f"one before the current version {facts.current}"
             raise InvalidArgument.of_field("version", to, expected)
-        rolled_back = {"to": to, "above": max(facts.known)}
+
+        # The rollback ends with a version above all that exist now: the next export is not lost,
+        # and one in between (failed, or still loading) does not come back as the newest.
+        rolled_back = {"to": to, "above": max(facts.existing)}
         unloaded = {*desired.unloaded} - {to}
         return desired.changed(stopped=False, pinned=(), rolled_back=rolled_back, unloaded=unloaded)
 
@@ -187,7 +207,7 @@ class _DenyList(ModelCommand):
 
     @property
     def texts(self) -> list[str]:
-        """The ids as the desired state has them."""
+        """The ids as the desired state has them: as text, whatever the type of the model's ids."""
         return [*map(str, self.ids)]
 
 
@@ -212,9 +232,10 @@ class DenyRemove(_DenyList):
     def edit(self, desired: DesiredModel, _: ModelFacts) -> DesiredModel:
         """Returns the desired state after it."""
         denied = {*desired.denied}
-        if unknown := [each for each in self.texts if each not in denied]:
-            value = repr(unknown[0][:80])
-            message = f"{len(unknown)} of {len(self.ids)} ids are not denied, such as {value}"
+        not_denied = [text for text in self.texts if text not in denied]
+        if not_denied:
+            value = repr(not_denied[0][:80])
+            message = f"{len(not_denied)} of {len(self.ids)} ids are not denied, such as {value}"
             raise InvalidArgument(message, FieldViolation("ids", value, "an id that is denied"))
         return desired.changed(denied=denied - {*self.texts})
 
@@ -236,7 +257,7 @@ class Undrain(ServiceCommand):
 
 
 class SetLogLevel(ServiceCommand):
-    """Set the least severity that is logged; null: the setting's."""
+    """Set the minimum severity that is logged; null: the setting's."""
 
     level: LogLevel | None
 
@@ -246,8 +267,16 @@ class SetLogLevel(ServiceCommand):
 
 
 MODEL_COMMANDS: Mapping[str, type[ModelCommand]] = {
-    each.__name__.lower(): each for each in (Load, Unload, Pin, Unpin, Label, Unlabel, Rollback)
-} | {"deny/add": DenyAdd, "deny/remove": DenyRemove}
+    "load": Load,
+    "unload": Unload,
+    "pin": Pin,
+    "unpin": Unpin,
+    "label": Label,
+    "unlabel": Unlabel,
+    "rollback": Rollback,
+    "deny/add": DenyAdd,
+    "deny/remove": DenyRemove,
+}
 SERVICE_COMMANDS: Mapping[str, type[ServiceCommand]] = {
     "drain": Drain,
     "undrain": Undrain,

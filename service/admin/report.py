@@ -30,17 +30,16 @@ def report(
     newest problem of each kind in every process.
     """
     problems = {worker.pid: worker.problems for worker in workers}
+    # The worker that responds may not have reported to the coordinator yet.
     problems.setdefault(os.getpid(), tuple(latest_problems()))
+    packages = sorted(metadata.distributions(), key=lambda package: package.name)
     return {
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpu": {"cores": usable_cores(), **np.show_config(mode="dicts").get("SIMD Extensions", {})},
         "row_reads": native.MISSING or "compiled",
-        "packages": {
-            each.name: each.version
-            for each in sorted(metadata.distributions(), key=lambda each: each.name)
-        },
+        "packages": {package.name: package.version for package in packages},
         "settings": settings.model_dump(mode="json"),
         "status": status,
         "quality": _quality(),

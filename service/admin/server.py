@@ -31,13 +31,17 @@ def serve_admin(
       changes: Makes the changes that operators send.
     """
     tokens = TokenStore.of(settings.admin_tokens, "admin_tokens")
-    plain = settings.tls_cert is None or on_loopback(settings.admin_host)
+
+    # On the loopback address no other machine can read along, and `ctl` needs no certificate.
+    create_ssl_context = None
+    if settings.tls_cert is not None and not on_loopback(settings.admin_host):
+        create_ssl_context = functools.partial(ssl_context, settings)
     config = uvicorn.Config(
         create_admin_app(settings, coordinator, tokens, changes),
         http="service.http.protocol:HttpProtocol",
         loop="asyncio",  # uvloop crashes when a process ends beside its thread
         lifespan="off",
-        ssl_context_factory=None if plain else functools.partial(ssl_context, settings),
+        ssl_context_factory=create_ssl_context,
         **UVICORN,
     )
     server = uvicorn.Server(config)

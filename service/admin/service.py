@@ -4,6 +4,7 @@ worker follows.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -29,9 +30,9 @@ _LOG = logger(__name__)
 _FOLLOW_TIMEOUT_S = 2.0
 """How long a command waits for the workers, which read the desired state ten times per second."""
 _FOLLOW_INTERVAL_S = 0.01
-"""Pause between two looks at the workers' statuses."""
+"""Pause between two reads of the workers' statuses, of those ten times per second."""
 _MAX_NAMES = 10
-"""Names listed in one error message."""
+"""Number of names that one error message lists."""
 
 Status = dict[str, Any]
 
@@ -52,27 +53,35 @@ class Service:
         self._state.refresh()
         desired = self._state.desired or Desired()
         workers = self._workers()
-        problems = [self._state.problem, *(each.state_problem for each in workers)]
-        known = {name for worker in workers for name, versions in worker.known.items() if versions}
+        problems = [self._state.problem, *(worker.state_problem for worker in workers)]
         versions = merged_versions(workers)
-        names = {
-            *versions,
-            *desired.models,
-            *(name for name in known if (self._settings.root / name).exists()),
-        }
+
+        # A model may have versions of which no worker has loaded one, such as a stopped one.
+        # Workers remember the directories of models that are gone since.
+        names = {*versions, *desired.models}
+        for worker in workers:
+            for name, root_versions in worker.root_versions.items():
+                if root_versions and (self._settings.root / name).exists():
+                    names.add(name)
+
+        processes = [
+            {
+                "pid": worker.pid,
+                "revision": worker.revision,
+                "resident_bytes": worker.resident_bytes,
+            }
+            for worker in workers
+        ]
         return {
             "root": str(self._settings.root),
-            "processes": [
-                {name: vars(each)[name] for name in ("pid", "revision", "resident_bytes")}
-                for each in workers
-            ],
+            "processes": processes,
             "revision": desired.revision,
             "state_file": str(self._state.path),
             "state_problem": next(filter(None, problems), ""),
             "draining": desired.draining,
             "log_level": desired.log_level or self._settings.log_level,
             "memory": {
-                "resident_bytes": sum(each.resident_bytes for each in workers),
+                "resident_bytes": sum(worker.resident_bytes for worker in workers),
                 "free_bytes": free_bytes(),
             },
             "models": [
@@ -94,7 +103,7 @@ class Service:
         return {
             "role": role,
             "shard": str(self._settings.shard or ""),
-            "processes": [{"pid": each.pid, "shards": each.shards} for each in workers],
+            "processes": [{"pid": worker.pid, "shards": worker.shards} for worker in workers],
         }
 
     def report(self) -> Status:
@@ -106,23 +115,27 @@ class Service:
         `is_followed` is false of it.
 
         Args:
-          name: of the command.
-          body: its arguments as JSON; empty: none.
-          model: that the command is for; empty: the service.
+          name: The name of the command.
+          body: Its arguments as JSON; empty: none.
+          model: The model that the command is for; empty: it is for the service.
+
         Returns:
           The status after it, what is not in effect yet as `unmet`, and whether the command
           `changed` anything.
+
         Raises:
-          ServiceError: the arguments are invalid, there is no such version, or the state file
+          ServiceError: The arguments are invalid, there is no such version, or the state file
             cannot be written.
         """
         try:
             command = COMMANDS[name].model_validate_json(body or b"{}")
         except ValidationError as problem:
             raise invalid(problem) from None
-        given = command.model_dump(exclude_none=True)
+        arguments = command.model_dump(exclude_none=True)
         before = Desired()
 
+        # Called under the lock of the state file: two commands at once are applied one after the
+        # other, and neither overwrites what the other one changed.
         def edit(desired: Desired) -> Desired:
             nonlocal before
             before = desired
@@ -131,29 +144,37 @@ class Service:
             return command.edit(desired)
 
         if isinstance(command, ModelCommand):
-            facts = self._find(model, {given.get("version"), *given.get("versions", ())} - {None})
-            given["model"] = model
+            named_versions = {arguments.get("version"), *arguments.get("versions", ())}
+            facts = self._find(model, named_versions - {None})
+            arguments["model"] = model
         after = self._state.update(edit)
+
+        # A worker that is busy with something else may follow later; the status then says so.
         end = time.monotonic() + _FOLLOW_TIMEOUT_S
         while self._is_behind(after.revision) and time.monotonic() < end:
             time.sleep(_FOLLOW_INTERVAL_S)
-        if "ids" in given:
-            given["ids"] = len(given["ids"])
-        _LOG.info("command_applied", extra=fields(command=name, revision=after.revision, **given))
+
+        # A deny list has up to 100,000 ids, too many for a line of the log.
+        if "ids" in arguments:
+            arguments["ids"] = len(arguments["ids"])
+        about = fields(command=name, revision=after.revision, **arguments)
+        _LOG.info("command_applied", extra=about)
         return self.status() | {"changed": after != before}
 
     def denied(self, model: str) -> Status:
         """Returns the deny list of a model.
 
         Raises:
-          NotFound: there is no such model.
-          NotReady: the state file cannot be read.
+          NotFound: There is no such model.
+          NotReady: The state file cannot be read.
         """
         try:
             desired = self._state.read()
         except StateUnreadable as problem:
             raise NotReady(str(problem)) from problem
-        if not (ids := desired.of(model).denied):
+        ids = desired.of(model).denied
+        if not ids:
+            # An empty list of a model that does not exist would hide a typing mistake.
             self._find(model, set())
         return {"model": model, "revision": desired.revision, "ids": ids}
 
@@ -161,38 +182,43 @@ class Service:
         return read_statuses(self._coordinator.statuses())
 
     def _is_behind(self, revision: int) -> bool:
-        return any(each.revision < revision for each in self._workers())
+        return any(worker.revision < revision for worker in self._workers())
 
     def _find(self, model: str, versions: set[int]) -> ModelFacts:
-        """Returns what is known of a model.
+        """Returns the facts about a model that its commands depend on.
 
         Raises:
-          NotFound: there is no such model, or not one of these versions of it.
+          NotFound: There is no such model, or not one of these versions of it.
         """
         workers = self._workers()
-        try:
-            known = (
-                set(catalog.committed_versions(self._settings.root, model))
-                if paths.is_name(model)
-                else set()
-            )
-        except OSError:
-            known = set()
-        known.update(*(worker.loaded(model) for worker in workers))
-        if not known and not any(worker.models.get(model) for worker in workers):
+        existing = set[int]()
+        # The name comes from a URL: checked before it becomes part of a path.
+        if paths.is_name(model):
+            # A root that cannot be read now leaves the versions that are loaded.
+            with contextlib.suppress(OSError):
+                existing.update(catalog.committed_versions(self._settings.root, model))
+        existing.update(*(worker.loaded(model) for worker in workers))
+
+        if not existing and not any(worker.models.get(model) for worker in workers):
             names = ", ".join(map(repr, list(merged_versions(workers))[:_MAX_NAMES])) or "none"
             name = repr(model[:128])
             violation = FieldViolation("model", name, f"one of {names}")
             raise NotFound(f"no model {name} is in the root; there are {names}", violation)
-        for version in versions - known:
-            listed = ", ".join(map(str, sorted(known, reverse=True)[:_MAX_NAMES])) or "none"
+        for version in versions - existing:
+            listed = ", ".join(map(str, sorted(existing, reverse=True)[:_MAX_NAMES])) or "none"
             violation = FieldViolation("version", str(version), f"one of {listed}")
             message = f"version {version} of model {model!r} is not in the root; there are {listed}"
             raise NotFound(message, violation)
+
+        # Workers switch together, but not in one instant: during a switch, the worker that is ahead
+        # says which version is current.
         states = max((worker.models.get(model, ()) for worker in workers), key=_current, default=())
-        previous = next((each.version for each in states if each.state == "kept"), None)
+        previous = next((state.version for state in states if state.state == "kept"), None)
         return ModelFacts(
-            frozenset(known), _current(states) or None, previous, self._settings.latest_versions
+            existing=frozenset(existing),
+            current=_current(states) or None,
+            previous=previous,
+            latest_versions=self._settings.latest_versions,
         )
 
 
@@ -202,7 +228,7 @@ def is_followed(status: Status) -> bool:
 
 
 def _current(states: Sequence[VersionState]) -> int:
-    return next((each.version for each in states if each.current), 0)
+    return next((state.version for state in states if state.current), 0)
 
 
 def _model(
@@ -211,51 +237,73 @@ def _model(
     states: Sequence[VersionState],
     workers: Sequence[WorkerStatus],
 ) -> Status:
-    known = {
-        version
-        for worker in workers
-        for version in (*worker.known.get(name, ()), *worker.loaded(name))
-    }
+    """Returns the part of the status that is about one model.
+
+    Args:
+      name: The name of the model.
+      desired: The desired state of the model.
+      states: The states of its versions, merged over all workers.
+      workers: The statuses of the workers.
+    """
+    existing = set[int]()
+    for worker in workers:
+        existing.update(worker.root_versions.get(name, ()), worker.loaded(name))
+
+    # Without workers, nothing is loaded: all that is desired is unmet.
     reports = [worker.models.get(name, ()) for worker in workers] or [()]
-    unmet = {
-        (each["version"], each["wanted"]): each
-        for report in reports
-        for each in _unmet(desired, known, report)
-    }
+    unmet = {}
+    for worker_states in reports:
+        for entry in _unmet(desired, existing, worker_states):
+            unmet[entry["version"], entry["wanted"]] = entry
+
+    # `GET .../deny` lists the ids, of which there may be 100,000.
     wanted = desired.model_dump(mode="json", exclude_defaults=True, exclude={"denied"})
+    if desired.denied:
+        wanted["denied"] = len(desired.denied)
     return {
         "name": name,
         "current": _current(states) or None,
-        "wanted": wanted | ({"denied": len(desired.denied)} if desired.denied else {}),
+        "wanted": wanted,
         "unmet": [unmet[key] for key in sorted(unmet)],
         "versions": [vars(state) for state in states],
     }
 
 
-def _unmet(desired: DesiredModel, known: set[int], states: Sequence[VersionState]) -> list[Status]:
-    """Returns what is wanted of a model and not in effect in one worker."""
-    found = {state.version: state for state in states}
+def _unmet(
+    desired: DesiredModel, existing: set[int], states: Sequence[VersionState]
+) -> list[Status]:
+    """Returns what is wanted of a model and not in effect in one worker.
+
+    Args:
+      desired: The desired state of the model.
+      existing: The versions under the root, and the loaded ones.
+      states: The states of the versions in the worker.
+    """
+    state_by_version = {state.version: state for state in states}
+    failed = {state.version for state in states if state.state == "failed"}
     loaded = {state.version for state in states if state.is_loaded}
+
     wanted = set(named(desired))
     back = desired.rolled_back
-    if back is not None and not desired.stopped and max(known, default=0) <= back.above:
+    if back is not None and not desired.stopped and max(existing, default=0) <= back.above:
         wanted.add(back.to)
-    order = ranked(desired, known)
-    wanted.update(
-        [version for version in order if version not in found or found[version].state != "failed"][
-            :1
-        ]
-    )
+    # The newest version that may be current. A failed one is reported as failed, not as unmet: the
+    # next one serves instead.
+    usable = [version for version in ranked(desired, existing) if version not in failed]
+    wanted.update(usable[:1])
+
+    unwanted = loaded
+    if not desired.stopped:
+        unwanted = loaded & set(desired.unloaded)
     unmet = [(version, "loaded") for version in wanted - loaded]
-    unmet += [
-        (version, "unloaded")
-        for version in loaded
-        if desired.stopped or version in desired.unloaded
-    ]
+    unmet += [(version, "unloaded") for version in unwanted]
+
     entries = []
-    for version, what in unmet:
-        state, problem = (
-            (found[version].state, found[version].problem) if version in found else ("missing", "")
-        )
-        entries.append({"version": version, "wanted": what, "state": state, "problem": problem})
+    for version, wish in unmet:
+        entry = {"version": version, "wanted": wish, "state": "missing", "problem": ""}
+        state = state_by_version.get(version)
+        if state is not None:
+            entry["state"] = state.state
+            entry["problem"] = state.problem
+        entries.append(entry)
     return entries

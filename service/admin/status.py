@@ -1,4 +1,4 @@
-"""What each worker reports of itself to operators, as JSON, and the merge of all workers."""
+"""What each worker reports about itself to operators, as JSON, and the merge of all workers."""
 
 from __future__ import annotations
 
@@ -25,19 +25,21 @@ class WorkerStatus:
     """One worker.
 
     Attributes:
-      revision: of the desired state that the worker follows.
-      state_problem: why it cannot read the desired state; empty: it can.
-      known: the versions under the root, by model.
-      models: the states of all versions, by model.
-      problems: the newest warning or error of each event, as logged.
-      shards: of a router, what each address of a shard holds.
+      pid: The process id.
+      revision: The revision of the desired state that the worker follows.
+      state_problem: Why it cannot read the desired state; empty: it can.
+      resident_bytes: The resident memory of the process.
+      root_versions: The versions under the root, by model.
+      models: The states of all versions, by model.
+      problems: The newest warning or error of each event, as logged.
+      shards: What each address of a shard holds, if the worker is a router.
     """
 
     pid: int
     revision: int
     state_problem: str
     resident_bytes: int
-    known: dict[str, list[int]]
+    root_versions: dict[str, list[int]]
     models: dict[str, tuple[VersionState, ...]]
     problems: tuple[dict[str, Any], ...] = ()
     shards: tuple[dict[str, Any], ...] = ()
@@ -53,7 +55,7 @@ class WorkerStatus:
         """Returns the status of this process."""
         # Before the versions: a command waits for its revision, and then reports their states.
         revision = poller.revision
-        known = dict(poller.known)
+        root_versions = dict(poller.root_versions)
         models = manager.models()
         problems = tuple(latest_problems())
         return cls(
@@ -61,7 +63,7 @@ class WorkerStatus:
             revision,
             poller.state.problem,
             resident_bytes,
-            known,
+            root_versions,
             models,
             problems,
             tuple(shards),
@@ -69,7 +71,7 @@ class WorkerStatus:
 
     def loaded(self, model: str) -> set[int]:
         """Returns the loaded versions of a model."""
-        return {each.version for each in self.models.get(model, ()) if each.is_loaded}
+        return {state.version for state in self.models.get(model, ()) if state.is_loaded}
 
     def to_json(self) -> bytes:
         """Returns the status for `read_statuses`."""
@@ -80,7 +82,9 @@ _STATUS = TypeAdapter(WorkerStatus)
 
 
 def read_statuses(documents: Iterable[bytes]) -> list[WorkerStatus]:
-    """Returns the statuses of workers that have told theirs."""
+    """Returns the statuses of the workers that have reported one; a worker that has not reported
+    yet has an empty document.
+    """
     return [_STATUS.validate_json(document) for document in documents if document]
 
 
@@ -90,19 +94,21 @@ def merged_versions(statuses: Iterable[WorkerStatus]) -> dict[str, tuple[Version
     A version whose workers disagree has the state that is farthest from serving, and names that
     worker.
     """
-    found: dict[str, dict[int, list[tuple[int, VersionState]]]] = {}
+    reports_by_model: dict[str, dict[int, list[tuple[int, VersionState]]]] = {}
     for status in statuses:
         for name, states in status.models.items():
+            reports_by_version = reports_by_model.setdefault(name, {})
             for state in states:
-                found.setdefault(name, {}).setdefault(state.version, []).append((status.pid, state))
+                reports_by_version.setdefault(state.version, []).append((status.pid, state))
     return {
-        name: tuple(_merged(versions[number]) for number in sorted(versions, reverse=True))
-        for name, versions in sorted(found.items())
+        name: tuple(_merged(reports[version]) for version in sorted(reports, reverse=True))
+        for name, reports in sorted(reports_by_model.items())
     }
 
 
-def _merged(states: Sequence[tuple[int, VersionState]]) -> VersionState:
-    pid, worst = min(states, key=lambda each: _BY_DISTANCE.index(each[1].state))
-    if all(state.state == worst.state for _, state in states):
+def _merged(reports: Sequence[tuple[int, VersionState]]) -> VersionState:
+    """Merges the states that the workers, by process id, report of one version."""
+    pid, worst = min(reports, key=lambda report: _BY_DISTANCE.index(report[1].state))
+    if all(state.state == worst.state for _, state in reports):
         return worst
     return replace(worst, problem=f"worker {pid}: {worst.problem or worst.state}")

@@ -21,16 +21,19 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}$")]
 Versions = Annotated[
     tuple[Version, ...],
     Field(max_length=1000),
-    AfterValidator(lambda found: tuple(sorted(set(found)))),
+    AfterValidator(lambda versions: tuple(sorted(set(versions)))),
 ]
+"""Distinct versions in ascending order, so that equal wishes are equal values: the file is written
+only if something has changed.
+"""
 DENIED_MAX = 100_000
-"""Ids on the deny list of one model, as text: 5 and "5" are the same id."""
+"""Maximum number of ids on the deny list of one model, as text: 5 and "5" are the same id."""
 
 Id = Annotated[str, Field(min_length=1, max_length=256)]
 Ids = Annotated[
     tuple[Id, ...],
     Field(max_length=DENIED_MAX),
-    AfterValidator(lambda found: tuple(sorted(set(found)))),
+    AfterValidator(lambda ids: tuple(sorted(set(ids)))),
 ]
 
 
@@ -51,13 +54,14 @@ class DesiredModel(_Strict):
     """What is wanted of one model.
 
     Attributes:
-      stopped: no version of it is loaded.
-      pinned: only these are served, the newest of them as the current one; empty: the newest under
-        the root.
-      loaded: also loaded, for requests that name them.
-      unloaded: never loaded.
-      labels: names of versions, which stay loaded as long as they have one.
-      denied: ids of candidates that no version returns from retrieve and recommend, whether or not
+      stopped: Whether no version of the model is loaded.
+      pinned: The versions that may be served, the newest of them as the current one; empty: the
+        newest under the root.
+      rolled_back: The rollback in effect; None: there is none.
+      loaded: Versions that are loaded too, for requests that name them.
+      unloaded: Versions that are never loaded.
+      labels: Versions by label, which stay loaded as long as they have one.
+      denied: Ids of candidates that no version returns from retrieve and recommend, whether or not
         it has them.
     """
 
@@ -73,8 +77,9 @@ class DesiredModel(_Strict):
         """Returns it with other values of some fields.
 
         Raises:
-          InvalidArgument: a value is not allowed.
+          InvalidArgument: A value is not allowed.
         """
+        # `model_copy` would not check the limits. Not strict: callers pass sets and lists.
         try:
             return DesiredModel.model_validate({**self.model_dump(), **fields}, strict=False)
         except ValidationError as problem:
@@ -85,9 +90,11 @@ class Desired(_Strict):
     """What is wanted of the service.
 
     Attributes:
-      revision: grows by one with every change.
-      draining: no calls are accepted; what is loaded stays.
-      log_level: instead of the setting.
+      schema_version: The version of the file's format.
+      revision: A number that grows by one with every change.
+      draining: Whether no calls are accepted; what is loaded stays.
+      log_level: The log level that replaces the setting; None: the setting holds.
+      models: What is wanted of each model by name; all others serve their newest version.
     """
 
     schema_version: Literal[1] = 1
@@ -102,10 +109,10 @@ class Desired(_Strict):
 
     def with_model(self, model: str, desired: DesiredModel) -> Desired:
         """Returns it with one model's entry replaced."""
-        models = sorted({**self.models, model: desired}.items())
-        return self.model_copy(
-            update={"models": {name: each for name, each in models if each != _NOTHING}}
-        )
+        models = {**self.models, model: desired}
+        # A model of which nothing is wanted any more leaves the file.
+        wanted = {name: models[name] for name in sorted(models) if models[name] != _NOTHING}
+        return self.model_copy(update={"models": wanted})
 
 
 _NOTHING = DesiredModel()

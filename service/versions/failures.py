@@ -16,12 +16,13 @@ from bundle.errors import BundleError, LogDamaged
 from service.versions.loader import InsufficientMemory, LoadRejected, ShardsMissing
 
 RETRY_S = 60.0
-"""Until the next attempt where the machine was at fault: memory, permissions, open files, a disk.
+"""Time until the next attempt where the machine was at fault: memory, permissions, open files, a
+disk. Shorter waits repeat an expensive load in vain; longer ones leave a mended machine unused.
 """
 SHARDS_RETRY_S = 1.0
-"""The same where shards were missing: they load the version at the same time."""
+"""Time until the next attempt where shards were missing: they load the version at the same time."""
 FILES_MAX = 100_000
-"""Files of one version that are inspected for changes."""
+"""Maximum number of files of one version that are inspected for changes."""
 
 
 @dataclass
@@ -29,10 +30,12 @@ class LoadFailure:
     """One version that could not be loaded.
 
     Attributes:
-      files: fingerprint of its files before the attempt.
-      retry_at: on the clock of `time.monotonic()`; infinite: only changed files can help.
-      seen: fingerprint when the files were last inspected.
-      starved: whether memory was missing, which another version may give up.
+      files: The fingerprint of its files before the attempt.
+      problem: Why it could not be loaded.
+      retry_at: The time of the next attempt by `time.monotonic()`; infinite: only changed files can
+        help.
+      seen: The fingerprint when the files were last inspected.
+      starved: Whether memory was missing, which another version may give up.
     """
 
     files: str
@@ -43,13 +46,14 @@ class LoadFailure:
 
     @classmethod
     def of(cls, files: str, problem: Exception) -> LoadFailure:
-        """Returns the failure of an attempt; an unexpected problem is described without
-        its text.
+        """Returns the failure of an attempt. The problem is shown to clients, so that an unexpected
+        one is described without its text.
         """
+        # Errors of bundles chain the error of the system that caused them.
         causes = problem, problem.__cause__
         machine_at_fault = any(
-            isinstance(each, OSError | MemoryError | InsufficientMemory | LogDamaged)
-            for each in causes
+            isinstance(cause, OSError | MemoryError | InsufficientMemory | LogDamaged)
+            for cause in causes
         )
         if isinstance(problem, MemoryError):
             reason = "memory ran out"
@@ -57,8 +61,13 @@ class LoadFailure:
             reason = str(problem)
         else:
             reason = f"unexpected {type(problem).__name__} while loading; the log has it"
-        retry_s = RETRY_S if machine_at_fault else math.inf
-        retry_s = SHARDS_RETRY_S if isinstance(problem, ShardsMissing) else retry_s
+
+        # Damaged files stay damaged: only another copy of them is worth an attempt.
+        retry_s = math.inf
+        if isinstance(problem, ShardsMissing):
+            retry_s = SHARDS_RETRY_S
+        elif machine_at_fault:
+            retry_s = RETRY_S
         starved = isinstance(problem, InsufficientMemory)
         return cls(files, reason, time.monotonic() + retry_s, files, starved)
 

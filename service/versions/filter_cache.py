@@ -1,4 +1,4 @@
-"""What filters of loaded indexes were compiled to: the least recently used goes first."""
+"""Compiled filters of loaded indexes. The least recently used entry is dropped first."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ class FilterCache:
     """Compiled filters of all indexes of a process, bounded by their bytes. Safe for any thread.
 
     Attributes:
-      max_bytes: of all entries; one that alone has more than a quarter of it is not kept.
-      bytes: of the entries held.
+      max_bytes: The size that all entries may have; an entry of more than a quarter of it is not
+        kept, so that one request does not replace the filters of all others.
+      bytes: The size of the entries in the cache.
     """
 
     def __init__(self, max_bytes: int) -> None:
+        """Creates an empty cache."""
         self.max_bytes = max_bytes
         self.bytes = 0
         self._entries: OrderedDict[tuple[object, bytes], tuple[Any, int]] = OrderedDict()
@@ -26,17 +28,17 @@ class FilterCache:
         return size <= self.max_bytes // 4
 
     def get(self, index: object, key: bytes) -> Any:
-        """Returns an entry of an index; None: it is not held."""
+        """Returns an entry of an index; None: it is not in the cache."""
         with self._lock:
-            found = self._entries.get((index, key))
-            if found is None:
+            sized_entry = self._entries.get((index, key))
+            if sized_entry is None:
                 return None
             self._entries.move_to_end((index, key))
-            return found[0]
+            return sized_entry[0]
 
     def put(self, index: object, key: bytes, entry: Any, size: int) -> None:
-        """Keeps an entry of `size` bytes in the place of what was held under its key,
-        if it fits.
+        """Stores an entry of `size` bytes under its key if it fits; an older entry of the key is
+        dropped.
         """
         with self._lock:
             self._drop((index, key))
@@ -50,7 +52,8 @@ class FilterCache:
     def forget(self, index: object) -> None:
         """Drops all entries of an index."""
         with self._lock:
-            for key in [each for each in self._entries if each[0] is index]:
+            keys = [key for key in self._entries if key[0] is index]
+            for key in keys:
                 self._drop(key)
 
     def _drop(self, key: tuple[object, bytes]) -> None:

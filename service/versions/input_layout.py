@@ -20,6 +20,9 @@ import numpy as np
 from bundle.format.fields import array_dtype
 from bundle.format.manifest import DenseFeature, Manifest, TowerInput, TowerPart
 
+Positions = dict[str, tuple[tuple[int, ...], int]]
+"""Where each feature is looked up: the array, as in Span.source, and the first column in it."""
+
 
 class Example(NamedTuple):
     """A feature's activation of one example."""
@@ -38,7 +41,9 @@ class Frame:
     """Features of contexts side by side; there is one frame for each dtype.
 
     Attributes:
-      ends: the column after each feature.
+      dtype: The dtype of all its columns.
+      names: The features, in the order of their columns.
+      ends: The column after each feature.
     """
 
     dtype: np.dtype[Any]
@@ -51,9 +56,13 @@ class Span:
     """Columns `start` to `stop` of an input, which features are looked up into, or copied to.
 
     Attributes:
-      ends: the column after each feature, counted from `start`.
-      source: where they are copied from: (number of a frame,), or (part, input) of candidates.
-      first: the column of `source` that they begin with.
+      start: The first column.
+      stop: The column after the last one.
+      names: The features, in the order of their columns.
+      ends: The column after each feature, counted from `start`.
+      source: The array that they are copied from: (number of a frame,), or (part, input) of
+        candidates.
+      first: The column of `source` that they begin with.
     """
 
     start: int
@@ -69,12 +78,14 @@ class Input:
     """One input of a part.
 
     Attributes:
-      shape: of one example.
-      width: its columns.
-      made: the earlier part's output that it is; then it has no columns.
-      written: columns that features are looked up into.
-      repeated: columns copied from frames.
-      shared: columns copied from other inputs of candidates.
+      name: The name of the input in the part's network.
+      dtype: The dtype of the array.
+      shape: The shape of one example.
+      width: The number of columns.
+      made: The output of an earlier part that the input is; then it has no columns.
+      written: The columns that features are looked up into.
+      repeated: The columns that are copied from frames.
+      shared: The columns that are copied from other inputs of candidates.
     """
 
     name: str
@@ -92,9 +103,10 @@ class Layout:
     """Where all features of a plan lie.
 
     Attributes:
-      parts: the inputs of each part.
-      once: by part, whether it runs once for each context.
-      row_bytes: by part, the bytes of its inputs for one example.
+      frames: The frames of the features of contexts.
+      parts: The inputs of each part.
+      once: Whether each part runs once per context.
+      row_bytes: The size of the inputs of each part for one example.
     """
 
     frames: tuple[Frame, ...]
@@ -108,10 +120,10 @@ def example_of(manifest: Manifest, name: str) -> Example:
     feature = manifest.features[name]
     if isinstance(feature, DenseFeature):
         return Example(array_dtype(feature.dtype), feature.shape)
-    dim = manifest.dim_of(feature)
-    return Example(
-        np.dtype(np.float32), (dim,) if feature.length is None else (feature.length, dim)
-    )
+    shape: tuple[int, ...] = (manifest.dim_of(feature),)
+    if feature.length is not None:
+        shape = (feature.length, *shape)
+    return Example(np.dtype(np.float32), shape)
 
 
 def lay_out(
@@ -120,35 +132,43 @@ def lay_out(
     """Lays out the inputs of a tower's parts.
 
     Args:
-      examples: by feature that the parts take.
-      parts: in the order in which they run.
-      context: features that are looked up once for each context; if there are none, every part runs
+      examples: The activation of one example, by feature that the parts take.
+      parts: The parts of the tower, in the order in which they run.
+      context: The features that are looked up once per context; if there are none, every part runs
         for candidates.
     """
-    once = tuple(bool(context) and part.per == "context" for part in parts)
-    candidates_first = sorted(zip(once, parts, strict=True), key=lambda pair: pair[0])
+    runs_per_context = tuple(bool(context) and part.per == "context" for part in parts)
+
+    # The frames have the order of the parts of candidates, which repeat their columns: what lies
+    # side by side in both is one copy.
+    candidates_first = sorted(zip(runs_per_context, parts, strict=True), key=lambda pair: pair[0])
     frames = _frames(examples, [part for _, part in candidates_first], context)
-    places: dict[str, tuple[tuple[int, ...], int]] = {}
-    for number, frame in enumerate(frames):
+    positions: Positions = {}
+    for frame_number, frame in enumerate(frames):
         for name, start in zip(frame.names, (0, *frame.ends), strict=False):
-            places[name] = (number,), start
-    inputs = tuple(
-        tuple(
-            _input(examples, one, places, (number, which)) for which, one in enumerate(part.inputs)
+            positions[name] = (frame_number,), start
+
+    inputs_by_part: list[tuple[Input, ...]] = []
+    row_bytes: list[int] = []
+    for part_number, part in enumerate(parts):
+        inputs = tuple(
+            _input(examples, entry, positions, (part_number, input_number))
+            for input_number, entry in enumerate(part.inputs)
         )
-        for number, part in enumerate(parts)
-    )
-    row_bytes = tuple(sum(one.width * one.dtype.itemsize for one in each) for each in inputs)
-    return Layout(frames, inputs, once, row_bytes)
+        inputs_by_part.append(inputs)
+        row_bytes.append(sum(one_input.width * one_input.dtype.itemsize for one_input in inputs))
+    return Layout(frames, tuple(inputs_by_part), runs_per_context, tuple(row_bytes))
 
 
 def _frames(
     examples: Mapping[str, Example], parts: Sequence[TowerPart], context: Collection[str]
 ) -> tuple[Frame, ...]:
     by_dtype: dict[np.dtype[Any], list[str]] = {}
-    for name in dict.fromkeys(
-        source for part in parts for each in part.inputs for source in each.sources
-    ):
+    sources: dict[str, None] = {}
+    for part in parts:
+        for entry in part.inputs:
+            sources |= dict.fromkeys(entry.sources)
+    for name in sources:
         if name in context:
             by_dtype.setdefault(examples[name].dtype, []).append(name)
     return tuple(
@@ -160,10 +180,17 @@ def _frames(
 def _input(
     examples: Mapping[str, Example],
     entry: TowerInput,
-    places: dict[str, tuple[tuple[int, ...], int]],
+    positions: Positions,
     here: tuple[int, int],
 ) -> Input:
-    """Lays one input out; adds the features that are looked up into it to `places`."""
+    """Lays one input out.
+
+    Args:
+      examples: The activation of one example, by feature.
+      entry: The manifest entry of the input.
+      positions: Where features are looked up so far; gets those that are looked up into this input.
+      here: The number of the part, and of the input among those of the part.
+    """
     dtype = array_dtype(entry.dtype)
     shape = tuple(-1 if size is None else size for size in entry.shape[1:])
     if entry.tensor:
@@ -173,17 +200,24 @@ def _input(
     for name in entry.sources:
         start = stop
         stop = stop + examples[name].width
-        source, first = places.setdefault(name, (here, start))
-        last = spans[-1] if spans else None
-        if last is not None and (source, first) == (last.source, last.first + last.ends[-1]):
-            names = (*last.names, name)
-            ends = (*last.ends, stop - last.start)
-            spans[-1] = Span(last.start, stop, names, ends, source, last.first)
-        else:
-            spans.append(Span(start, stop, (name,), (stop - start,), source, first))
+        source, first = positions.setdefault(name, (here, start))
+        span = Span(start, stop, (name,), (stop - start,), source, first)
+
+        # Neighbors here that are neighbors in their source too are one copy.
+        if spans and (source, first) == (spans[-1].source, spans[-1].first + spans[-1].ends[-1]):
+            before = spans.pop()
+            names = (*before.names, name)
+            ends = (*before.ends, stop - before.start)
+            span = Span(before.start, stop, names, ends, source, before.first)
+        spans.append(span)
+
+    # A shape that the manifest leaves open is that of the only feature, or of all side by side.
     if -1 in shape:
-        shape = examples[entry.sources[0]].shape if len(entry.sources) == 1 else (stop,)
-    written = tuple(each for each in spans if (each.source, each.first) == (here, each.start))
-    repeated = tuple(each for each in spans if len(each.source) == 1)
-    shared = tuple(each for each in spans if each not in written + repeated)
+        shape = (stop,)
+        if len(entry.sources) == 1:
+            shape = examples[entry.sources[0]].shape
+
+    written = tuple(span for span in spans if (span.source, span.first) == (here, span.start))
+    repeated = tuple(span for span in spans if len(span.source) == 1)
+    shared = tuple(span for span in spans if span not in written + repeated)
     return Input(entry.name, dtype, shape, stop, "", written, repeated, shared)

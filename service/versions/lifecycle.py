@@ -1,5 +1,5 @@
-"""Which versions are loaded and which of them serves a request: one current version a model, others
-by number or label.
+"""Which versions are loaded and which of them serves a request: one current version per model,
+others by number or label.
 
 A request holds a lease. A retired version is closed after its last lease, in a background thread.
 Listeners are called after each change and never under the lock: "available" is announced once it is
@@ -31,6 +31,7 @@ log = logger(__name__)
 
 State = Literal["loading", "available", "kept", "retiring", "failed"]
 _LISTED_MAX = 10
+"""Maximum number of names or versions that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,15 @@ class VersionState:
     """One version under the root.
 
     Attributes:
-      state: kept: loaded for a rollback; retiring: until its last request ends; failed: `problem`
-        says why.
-      current: whether it serves requests that name no version.
-      memory_bytes: upper bound of what it takes beside its tables in each process; 0: it is not
-        loaded.
+      version: Its number.
+      state: Its state. kept: loaded for a rollback; retiring: until its last request ends; failed:
+        `problem` says why.
+      problem: Why it, or the copy of it that is under the root now, could not be loaded; empty: it
+        could.
+      current: Whether it serves requests that name no version.
+      labels: Its labels, sorted.
+      memory_bytes: An upper bound of the memory that it takes beside its tables in each process;
+        0: it is not loaded.
     """
 
     version: int
@@ -63,8 +68,10 @@ class _Loaded:
     """A loaded version, its leases, and whether it closes after the last of them.
 
     Attributes:
-      version: As it was loaded.
+      version: The version as it was loaded.
       served: The same with the changes of its rows, candidates and contexts so far.
+      leases: The number of requests that it serves now.
+      retired: Whether it closes after the last of them.
     """
 
     version: ModelVersion
@@ -78,8 +85,14 @@ class _Model:
     """The versions of one model.
 
     Attributes:
-      unloaded: those that are loading or failed.
-      damage: why there is no current version although one was served.
+      current: The version that serves requests that name none; None: there is none.
+      loaded: The loaded versions that requests can get.
+      arranged: The roles of the loaded versions.
+      damage: Why there is no current version although one was served; empty: there is one, or
+        never was.
+      retiring: Versions that requests get no more, until their last request ends.
+      unloaded: The versions that are loading or failed. One that is loaded is among them while
+        its changed files are loaded, or if they failed.
     """
 
     current: _Loaded | None = None
@@ -118,17 +131,21 @@ class _Model:
             what = f"version {labelled} of model {name!r}, which label {label!r} stands for,"
         if version in self.loaded:
             return self.loaded[version]
-        state = self.unloaded[version].state if label and version in self.unloaded else ""
-        if state == "loading":
-            raise NotReady(f"{what} is being loaded")
-        if state == "failed":
-            raise NotReady(f"{what} could not be loaded; the list of models says why")
+
+        # An operator promised the label: its version may come, and the client may try again. A
+        # version that a client names by its number is simply not served.
+        if label and version in self.unloaded:
+            state = self.unloaded[version].state
+            if state == "loading":
+                raise NotReady(f"{what} is being loaded")
+            if state == "failed":
+                raise NotReady(f"{what} could not be loaded; the list of models says why")
         served = _listed(self.loaded)
         violation = FieldViolation("version", str(version), f"a served version, {served}")
         raise NotFound(f"{what} is not served; served: {served}", violation)
 
     def _without_current(self, name: str) -> ServiceError:
-        states = {each.state for each in self.unloaded.values()}
+        states = {version.state for version in self.unloaded.values()}
         if self.damage:
             return DataLoss(f"model {name!r}: {self.damage}")
         if "loading" in states:
@@ -141,21 +158,29 @@ class _Model:
 
     def states(self) -> tuple[VersionState, ...]:
         """Returns the state of each version, newest first."""
-        numbers = (each.version.version for each in self.retiring)
-        states = {number: VersionState(number, "retiring") for number in numbers} | self.unloaded
-        for version, each in self.loaded.items():
-            current = each is self.current
-            state: State = (
-                "kept" if version == self.arranged.previous and not current else "available"
-            )
-            labels = tuple(
-                sorted(
-                    label for label, labelled in self.arranged.labels.items() if labelled == version
-                )
-            )
-            problem = self.unloaded[version].problem if version in self.unloaded else ""
+        # A version of the same number may be retiring, loading and loaded at once: the state that
+        # matters most to a client is written last.
+        retiring = (holder.version.version for holder in self.retiring)
+        states = {version: VersionState(version, "retiring") for version in retiring}
+        states |= self.unloaded
+        for version, holder in self.loaded.items():
+            is_current = holder is self.current
+            state: State = "available"
+            if version == self.arranged.previous and not is_current:
+                state = "kept"
+            problem = ""
+            if version in self.unloaded:
+                problem = self.unloaded[version].problem
+            labels = [
+                label for label, labelled in self.arranged.labels.items() if labelled == version
+            ]
             states[version] = VersionState(
-                version, state, problem, current, labels, each.version.memory_bytes
+                version,
+                state,
+                problem,
+                is_current,
+                tuple(sorted(labels)),
+                holder.version.memory_bytes,
             )
         return tuple(states[version] for version in sorted(states, reverse=True))
 
@@ -168,6 +193,7 @@ class Lease:
     def __init__(self, manager: VersionManager, loaded: _Loaded) -> None:
         self._manager = manager
         self._loaded: _Loaded | None = loaded
+        # A request sees one state of the version: changes that arrive meanwhile make new ones.
         self.version = loaded.served
 
     def release(self) -> None:
@@ -190,8 +216,8 @@ class VersionManager:
     """The loaded versions of every model. Safe to call from any thread.
 
     Attributes:
-      settled: whether the root was scanned once since the start.
-      suspended: why no request is served whatever is loaded; empty: requests are served.
+      settled: Whether the root was scanned once since the start.
+      suspended: Why no request is served whatever is loaded; empty: requests are served.
     """
 
     def __init__(self) -> None:
@@ -200,6 +226,7 @@ class VersionManager:
         self._listeners: list[Callable[[], None]] = []
         self.settled = False
         self.suspended = ""
+        # The event loop releases leases: to unmap gigabytes there would stop it for a while.
         self._closer = ThreadPoolExecutor(1, "rowcast-close")
 
     def subscribe(self, listener: Callable[[], None]) -> None:
@@ -237,17 +264,21 @@ class VersionManager:
         without leases.
         """
         with self._lock:
-            every = [
-                (each, model) for model in self._models.values() for each in model.loaded.values()
-            ]
-            every.sort(key=lambda pair: pair[0] is not pair[1].current)
-            return [each.version for each, _ in every]
+            current: list[ModelVersion] = []
+            not_current: list[ModelVersion] = []
+            for model in self._models.values():
+                for holder in model.loaded.values():
+                    if holder is model.current:
+                        current.append(holder.version)
+                    else:
+                        not_current.append(holder.version)
+            return current + not_current
 
     def arranged(self, model: str) -> tuple[frozenset[int], Arrangement]:
         """Returns the loaded versions of a model, and their arrangement."""
         with self._lock:
-            found = self._models.get(model) or _Model()
-            return frozenset(found.loaded), found.arranged
+            versions = self._models.get(model) or _Model()
+            return frozenset(versions.loaded), versions.arranged
 
     def models(self) -> dict[str, tuple[VersionState, ...]]:
         """Returns the states of every model's versions, newest first."""
@@ -258,14 +289,16 @@ class VersionManager:
         """Leases the version that serves a request.
 
         Args:
-          model: its name; empty: the only model.
-          version: None: the one that the label stands for, or the current one.
-          label: empty: none.
+          model: The name of the model; empty: the only model.
+          version: The number of the version; None: the one that the label stands for, or the
+            current one.
+          label: The label of the version; empty: the request has none.
+
         Raises:
-          NotReady: nothing is loaded (yet), or no requests are accepted.
-          InvalidArgument: no name, and several models.
-          NotFound: no such model or label, or that version is not served.
-          DataLoss: the files do not match their digests, and no other version could replace them.
+          NotReady: Nothing is loaded (yet), or no requests are accepted.
+          InvalidArgument: The request has no name, and there are several models.
+          NotFound: There is no such model or label, or the version is not served.
+          DataLoss: The files do not match their digests, and no other version could replace them.
         """
         with self._lock:
             if self.suspended:
@@ -284,7 +317,7 @@ class VersionManager:
             raise NotReady("the models are still being loaded")
         models = _listed(self._models)
         if not model:
-            served = [name for name, found in self._models.items() if found.current]
+            served = [name for name, versions in self._models.items() if versions.current]
             # A directory whose versions all failed makes no request ambiguous.
             if len(served) == 1 or len(self._models) == 1:
                 return next(iter(served or self._models))
@@ -296,10 +329,10 @@ class VersionManager:
 
     def mark(self, model: str, version: int, state: State | None, problem: str = "") -> None:
         """Marks a version as loading, or as failed; None: as neither. What is loaded stays."""
-        with self._changing(model) as found:
-            found.unloaded.pop(version, None)
+        with self._changing(model) as versions:
+            versions.unloaded.pop(version, None)
             if state is not None:
-                found.unloaded[version] = VersionState(version, state, problem)
+                versions.unloaded[version] = VersionState(version, state, problem)
 
     def add(self, loaded: ModelVersion, served: ModelVersion | None = None) -> None:
         """Adds a version, which requests can name from now on. It replaces a loaded one of the same
@@ -309,15 +342,16 @@ class VersionManager:
           loaded: The version as it was loaded.
           served: The same with the changes so far; None: there are none.
         """
-        with self._changing(loaded.model) as found:
+        with self._changing(loaded.model) as versions:
             added = _Loaded(loaded, served or loaded)
-            before = found.loaded.get(loaded.version)
+            before = versions.loaded.get(loaded.version)
             if before is not None:
-                found.retire(loaded.version)
-            if before is not None and before is found.current:
-                found.current = added
-            found.loaded[loaded.version] = added
-            found.unloaded.pop(loaded.version, None)
+                versions.retire(loaded.version)
+                # Its files changed: no request in between may find the model without a version.
+                if before is versions.current:
+                    versions.current = added
+            versions.loaded[loaded.version] = added
+            versions.unloaded.pop(loaded.version, None)
 
     def change(self, loaded: ModelVersion, served: ModelVersion) -> bool:
         """Serves a version with further changes, from the next request on.
@@ -330,8 +364,11 @@ class VersionManager:
           Whether the version is loaded; if not, nothing changed.
         """
         with self._lock:
-            model = self._models.get(loaded.model)
-            holder = None if model is None else model.loaded.get(loaded.version)
+            versions = self._models.get(loaded.model)
+            if versions is None:
+                return False
+            # Another load of the same version may have replaced it meanwhile.
+            holder = versions.loaded.get(loaded.version)
             if holder is None or holder.version is not loaded:
                 return False
             holder.served = served
@@ -339,14 +376,13 @@ class VersionManager:
 
     def arrange(self, model: str, arranged: Arrangement) -> None:
         """Arranges the loaded versions of a model; those without a role in it are retired."""
-        with self._changing(model) as found:
-            found.arranged = arranged
-            found.current = found.loaded.get(arranged.current or 0)
-            if found.current is not None:
-                found.damage = ""
-            found.retire(
-                *(found.loaded.keys() - {*arranged.loaded, arranged.current, arranged.previous})
-            )
+        with self._changing(model) as versions:
+            versions.arranged = arranged
+            versions.current = versions.loaded.get(arranged.current or 0)
+            if versions.current is not None:
+                versions.damage = ""
+            with_roles = {*arranged.loaded, arranged.current, arranged.previous}
+            versions.retire(*(versions.loaded.keys() - with_roles))
 
     def damage(self, loaded: ModelVersion, problem: str) -> bool:
         """Retires a version because its bytes do not match their digests; the kept one replaces it
@@ -355,18 +391,22 @@ class VersionManager:
         Returns:
           Whether it was still loaded; if not, nothing changed.
         """
-        with self._changing(loaded.model) as found:
-            before = found.loaded.get(loaded.version)
-            if before is None or before.version is not loaded:
+        with self._changing(loaded.model) as versions:
+            damaged = versions.loaded.get(loaded.version)
+            if damaged is None or damaged.version is not loaded:
                 return False
-            found.retire(loaded.version)
-            found.unloaded[loaded.version] = VersionState(loaded.version, "failed", problem)
-            if before is found.current:
-                kept = found.arranged.previous
-                kept = kept if kept in found.loaded else max(found.loaded, default=None)
-                found.current = found.loaded.get(kept or 0)
-                found.damage = "" if found.current else problem
-                found.arranged = replace(found.arranged, current=kept, previous=None)
+            versions.retire(loaded.version)
+            versions.unloaded[loaded.version] = VersionState(loaded.version, "failed", problem)
+
+            # Here and now, not by the next arrangement: no request may get damaged rows meanwhile,
+            # nor find the model without a version.
+            if damaged is versions.current:
+                successor = versions.arranged.previous
+                if successor not in versions.loaded:
+                    successor = max(versions.loaded, default=None)
+                versions.current = versions.loaded.get(successor or 0)
+                versions.damage = "" if versions.current else problem
+                versions.arranged = replace(versions.arranged, current=successor, previous=None)
             return True
 
     def close(self) -> None:
@@ -389,19 +429,21 @@ class VersionManager:
         with self._lock:
             model = self._models.setdefault(name, _Model())
             yield model
-            closing = [each for each in model.retiring if not each.leases]
-            model.retiring = [each for each in model.retiring if each.leases]
+            closing = [holder for holder in model.retiring if not holder.leases]
+            model.retiring = [holder for holder in model.retiring if holder.leases]
             if not (model.loaded or model.damage or model.retiring or model.unloaded):
                 del self._models[name]
+
+        # Not under the lock, which listeners take to read the versions.
         self.notify()
-        for each in closing:
-            self._closer.submit(_close, each.version)
+        for holder in closing:
+            self._closer.submit(_close, holder.version)
 
     def _release(self, loaded: _Loaded) -> None:
         with self._lock:
             loaded.leases -= 1
-            last = loaded.retired and not loaded.leases
-        if last:
+            is_last = loaded.retired and not loaded.leases
+        if is_last:
             with self._changing(loaded.version.model):
                 pass  # closes it
 
@@ -422,8 +464,11 @@ def _close(version: ModelVersion) -> None:
 
 def _listed(names: Iterable[str | int]) -> str:
     """Returns at most ten names or versions for a message."""
-    found = sorted(names, key=lambda name: -name if isinstance(name, int) else name)
-    return (
-        ", ".join(map(repr, found[:_LISTED_MAX])) + (", ..." if len(found) > _LISTED_MAX else "")
-        or "none"
-    )
+    # Versions newest first, names by the alphabet.
+    ordered = sorted(names, key=lambda name: -name if isinstance(name, int) else name)
+    if not ordered:
+        return "none"
+    listed = ", ".join(map(repr, ordered[:_LISTED_MAX]))
+    if len(ordered) > _LISTED_MAX:
+        listed += ", ..."
+    return listed

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from bundle.arithmetic import ceil_div
 from bundle.errors import DigestMismatch, FormatError
 from bundle.features.reader import FeatureReader, open_features
+from bundle.features.sources import RemoteTable
 from bundle.format import paths
 from bundle.format.checksums import crc32c
 from bundle.format.formula import parse_formula
@@ -56,7 +57,8 @@ from service.versions.version import (
 log = logger(__name__)
 
 _TENSORFLOW_BYTES = 600 << 20
-"""What a process grows by when a SavedModel makes it import TensorFlow (measured: 510 MB)."""
+"""Memory by which a process grows when a SavedModel makes it import TensorFlow (measured: 510 MB).
+"""
 
 
 class LoadRejected(Exception):
@@ -71,8 +73,8 @@ class InsufficientMemory(LoadRejected):
     """A version may need more memory than there is now.
 
     Attributes:
-      missing_bytes: how much more, in each process; infinite: it exceeds what is allowed, whatever
-        is free.
+      missing_bytes: How much more it may need, in each process; infinite: it exceeds what is
+        allowed, whatever is free.
     """
 
     def __init__(self, message: str, missing_bytes: float) -> None:
@@ -85,12 +87,13 @@ class Loader:
     """Loads model versions, each all or nothing.
 
     Attributes:
-      threads: that will compute; each has its own interpreter of every tower.
-      warm_up: serves synthetic requests with a version before it is available, in the thread that
-        loads; calls the throttle it is given; raises if the version cannot serve.
-      throttle: called after each chunk of work.
-      reach: of a router: returns what reaches the shards of a version by its manifest and
-        fingerprint; raises LoadRejected if no shard holds a part of it.
+      settings: The settings of the service.
+      threads: The number of threads that will compute; each has its own interpreter of every tower.
+      warm_up: Serves synthetic requests with a version before it is available, in the thread that
+        loads; calls the throttle that it gets; raises if the version cannot serve.
+      throttle: Called after each chunk of work.
+      reach: Returns what reaches the shards of a version by its manifest and fingerprint, and
+        raises LoadRejected if no shard holds a part of it; None: the service is no router.
     """
 
     settings: ServiceSettings
@@ -107,14 +110,16 @@ class Loader:
         """Loads one version; on any failure everything opened is closed again.
 
         Raises:
-          BundleError: a file is missing, damaged, or not what the format allows.
-          LoadRejected: the version needs more memory than there is, or its parts do not fit each
+          BundleError: A file is missing, damaged, or not what the format allows.
+          LoadRejected: The version needs more memory than there is, or its parts do not fit each
             other.
-          OSError: a file exists but cannot be read now.
-          Exception: whatever a tower or an index raises that cannot be loaded.
+          OSError: A file exists but cannot be read now.
+          Exception: Whatever a tower or an index raises that cannot be loaded.
         """
         directory = self.settings.root / model / str(version)
         self.throttle.begin()
+        # Before the manifest is read: if the file is replaced meanwhile, the version is loaded
+        # anew.
         stamp = stamp_of(directory / paths.MANIFEST)
         manifest = catalog.read_manifest(directory)
         self.throttle()
@@ -127,24 +132,34 @@ class Loader:
         here = sharding.held_here(
             manifest, settings.shard, self.reach is not None, settings.shard_min_bytes
         )
+
+        # Before anything is opened: a load that fills the memory may cost a worker that serves.
         memory_bytes = forecast_bytes(here, settings.precision, self.threads, settings.device)
         self._check_memory(memory_bytes)
         fingerprint = crc32c(dump(manifest))
         opened = ExitStack()
         try:
             # Keeps `rowcast-serve pull --keep` from deleting it while it is served.
-            held = retention.hold(directory)
-            if held is not None:
-                opened.callback(os.close, held)
+            hold_descriptor = retention.hold(directory)
+            if hold_descriptor is not None:
+                opened.callback(os.close, hold_descriptor)
             integrity.check_files(directory, here, settings.verify, self.throttle)
-            if settings.shard is None:
-                shards = None if self.reach is None else self.reach(manifest, fingerprint)
-                loaded = self._open(directory, manifest, shards, opened)
-            else:
+            if settings.shard is not None:
                 loaded = self._open_shard(directory, manifest, settings.shard, opened)
+            else:
+                shards = None
+                if self.reach is not None:
+                    shards = self.reach(manifest, fingerprint)
+                loaded = self._open(directory, manifest, shards, opened)
             loaded = replace(
-                loaded, memory_bytes=memory_bytes, stamp=stamp, held=here, fingerprint=fingerprint
+                loaded,
+                memory_bytes=memory_bytes,
+                stamp=stamp,
+                local_manifest=here,
+                fingerprint=fingerprint,
             )
+
+            # In this thread, with pauses. Interpreters that it has made are handed over.
             self.warm_up(loaded, self.throttle)
             self._prepare_threads(loaded)
         except BaseException:
@@ -157,24 +172,33 @@ class Loader:
         others.
         """
         allowed_bytes = self.settings.max_load_bytes
+        # Every worker loads the version, one after the other.
         limit_bytes = allowed_bytes or free_bytes() // self.settings.workers
-        if needed_bytes > limit_bytes:
-            limit = (
-                f"{limit_bytes >> 20} MiB are "
-                f"{'allowed (max_load_bytes)' if allowed_bytes else 'free for it'}"
-            )
-            raise InsufficientMemory(
-                f"it may need {ceil_div(needed_bytes, 1 << 20)} MiB of memory in addition to its "
-                f"tables in each process, {limit}",
-                math.inf if allowed_bytes else needed_bytes - limit_bytes,
-            )
+        if needed_bytes <= limit_bytes:
+            return
+        limit = f"{limit_bytes >> 20} MiB are free for it"
+        missing_bytes: float = needed_bytes - limit_bytes
+        if allowed_bytes:
+            limit = f"{limit_bytes >> 20} MiB are allowed (max_load_bytes)"
+            # Unloading another version would not help.
+            missing_bytes = math.inf
+        raise InsufficientMemory(
+            f"it may need {ceil_div(needed_bytes, 1 << 20)} MiB of memory in addition to its "
+            f"tables in each process, {limit}",
+            missing_bytes,
+        )
 
     def _open(
         self, directory: Path, manifest: Manifest, shards: RemoteParts | None, opened: ExitStack
     ) -> ModelVersion:
-        reader = open_features(
-            directory, manifest, self.throttle, {} if shards is None else shards.tables
-        )
+        """Opens all of a version; what `shards` reach is left to them."""
+        remote_tables: Mapping[str, RemoteTable] = {}
+        remote_indexes: Mapping[str, Index] = {}
+        if shards is not None:
+            remote_tables = shards.tables
+            remote_indexes = sharding.sharded_indexes(manifest)
+
+        reader = open_features(directory, manifest, self.throttle, remote_tables)
         opened.callback(reader.close)
         self.throttle()
         towers = {name: self._open_tower(directory, manifest, name) for name in manifest.towers}
@@ -186,24 +210,25 @@ class Loader:
             name: self._open_store(directory, name, entry)
             for name, entry in manifest.contexts.items()
         }
-        remote = {} if shards is None else sharding.sharded_indexes(manifest)
         indexes = {}
         for name, entry in manifest.indexes.items():
             corpus = corpora[entry.corpus]
-            whole = RowRange(0, entry.partitions)
-            here = (
-                None
-                if name in remote
-                else self._open_index(directory, name, entry, whole, corpus, opened)
-            )
+            here = None
+            if name not in remote_indexes:
+                whole = RowRange(0, entry.partitions)
+                here = self._open_index(directory, name, entry, whole, corpus, opened)
             indexes[name] = ServedIndex(name, entry, corpus, here, shards, self._compiled)
-        loaded = (reader.tables, reader, towers, corpora, contexts, indexes)
         return ModelVersion(
             manifest.model,
             manifest.version,
             directory,
             manifest,
-            *loaded,
+            reader.tables,
+            reader,
+            towers,
+            corpora,
+            contexts,
+            indexes,
             close=opened.close,
             shards=shards,
             lists={name: _open_list(directory, manifest, name) for name in manifest.lists},
@@ -215,54 +240,61 @@ class Loader:
         """Opens the rows and partitions that a shard holds."""
         tables: dict[str, TableReader] = {}
         for name, table in sharding.sharded_tables(manifest, self.settings.shard_min_bytes).items():
-            wanted = sharding.row_range(table.rows, shard)
-            if wanted.rows:
-                tables[name] = TableReader(directory, sharding.of_rows(table, wanted))
+            rows = sharding.row_range(table.rows, shard)
+            # A table of fewer rows than shards has none for some of them.
+            if rows.rows:
+                tables[name] = TableReader(directory, sharding.of_rows(table, rows))
                 opened.callback(tables[name].close)
                 self.throttle()
+
         parts: dict[str, LoadedIndex] = {}
         for name, index in sharding.sharded_indexes(manifest).items():
             corpus = manifest.corpora[index.corpus]
             partitions = sharding.row_range(index.partitions, shard)
-            ranges = partition_rows(corpus.size, index.partitions)[
-                partitions.first : partitions.end
-            ]
+            ranges = partition_rows(corpus.size, index.partitions)
+            ranges = ranges[partitions.first : partitions.end]
             if ranges:
-                held = RowRange(ranges[0].first, ranges[-1].end - ranges[0].first)
-                filtered = FilteredCorpus(
-                    index.corpus, corpus, self._open_filters(directory, corpus, held)
-                )
+                candidates = RowRange(ranges[0].first, ranges[-1].end - ranges[0].first)
+                filters = self._open_filters(directory, corpus, candidates)
+                filtered = FilteredCorpus(index.corpus, corpus, filters)
                 parts[name] = self._open_index(directory, name, index, partitions, filtered, opened)
-        read = (
+        return ModelVersion(
             manifest.model,
             manifest.version,
             directory,
             manifest,
             tables,
             FeatureReader({}, {}, {}),
-        )
-        return ModelVersion(
-            *read, towers={}, corpora={}, contexts={}, indexes={}, close=opened.close, parts=parts
+            towers={},
+            corpora={},
+            contexts={},
+            indexes={},
+            close=opened.close,
+            parts=parts,
         )
 
     def _open_tower(self, directory: Path, manifest: Manifest, name: str) -> LoadedTower:
         entry = manifest.towers[name]
         chosen = choose_forms(entry, self.settings.precision, self.settings.device)
-        device = (
-            self.settings.device if all(form.kind == "saved_model" for _, form in chosen) else "cpu"
-        )
+        # Compiled forms run on the CPU alone, whatever the settings name.
+        device: Device = "cpu"
+        if all(form.kind == "saved_model" for _, form in chosen):
+            device = self.settings.device
         parts = tuple(
             LoadedPart(part, form, open_form(directory, part, form, device))
             for part, form in chosen
         )
-        formula = None if entry.formula is None else parse_formula(entry.formula)
+        formula = None
+        if entry.formula is not None:
+            formula = parse_formula(entry.formula)
         tower = LoadedTower(name, entry, manifest, parts, device, formula)
-        if formula is not None and (
-            vectors := [each for each in formula.names if each not in tower.heads]
-        ):
-            raise FormatError(
-                f"towers.{name}.formula uses {vectors[0]!r}, which is not one number per candidate"
-            )
+        if formula is not None:
+            vectors = [output for output in formula.names if output not in tower.heads]
+            if vectors:
+                raise FormatError(
+                    f"towers.{name}.formula uses {vectors[0]!r}, which is not one number per "
+                    "candidate"
+                )
         self.throttle()
         return tower
 
@@ -272,12 +304,13 @@ class Loader:
         return LoadedStore(name, entry, self._open_filters(directory, entry), store)
 
     def _open_filters(
-        self, directory: Path, entry: Corpus, held: RowRange | None = None
+        self, directory: Path, entry: Corpus, candidates: RowRange | None = None
     ) -> dict[str, AttributeIndex]:
+        """Opens the attribute indexes of some candidates; None: of all."""
         filters = {}
         for attribute, index in entry.filters.items():
             filters[attribute] = AttributeIndex(
-                directory, index, entry.attributes[attribute], entry.size, held
+                directory, index, entry.attributes[attribute], entry.size, candidates
             )
             self.throttle()
         return filters
@@ -294,26 +327,28 @@ class Loader:
         """Opens some partitions of an index."""
         size = corpus.entry.size
         path = files.locate(directory, entry.vectors)
-        found_bytes = path.stat().st_size
+        # A map of a file that is too short ends the process at the first read behind its end.
+        actual_bytes = path.stat().st_size
         expected_bytes = size * entry.dim * 4
-        if found_bytes != expected_bytes:
+        if actual_bytes != expected_bytes:
             raise DigestMismatch(
-                f"file {entry.vectors!r} of index {name!r} has {found_bytes} bytes, {size} vectors "
-                f"of {entry.dim} float32 have {expected_bytes}"
+                f"file {entry.vectors!r} of index {name!r} has {actual_bytes} bytes, {size} "
+                f"vectors of {entry.dim} float32 have {expected_bytes}"
             )
+
         part = slice(partitions.first, partitions.end)
         ranges = partition_rows(size, entry.partitions)[part]
-        directories = [files.locate(directory, each) for each in entry.directories[part]]
+        directories = [files.locate(directory, path) for path in entry.directories[part]]
         first = ranges[0].first
         end = ranges[-1].end
         vectors: NDArray[np.float32] = np.asarray(
             np.memmap(path, np.dtype("<f4"), "r", shape=(size, entry.dim))
         )
         vectors = vectors[first:end]
-        approximate = load_index(
-            directories, entry.distance, vectors, [each.rows for each in ranges]
-        )
+        partition_sizes = [rows.rows for rows in ranges]
+        approximate = load_index(directories, entry.distance, vectors, partition_sizes)
         self.throttle()
+
         codes = None
         if entry.codes is not None:
             # faiss is loaded where an index has codes.
@@ -328,7 +363,9 @@ class Loader:
             )
             codes = opened_codes.part(first, end)
             self.throttle()
-        if problem := entry.implausible_cost(size):
+
+        problem = entry.implausible_cost(size)
+        if problem:
             # The service chooses by typical costs, until the bundle is exported again.
             log.warning("search_costs_implausible", extra=fields(index=name, problem=problem))
         exact = ExactIndex(vectors, entry.distance)
@@ -362,24 +399,27 @@ def forecast_bytes(
     """Returns an upper bound of the memory that loading a version needs, in bytes.
 
     What is mapped does not count: tables, vectors, attribute indexes. A compiled tower is packed
-    once per thread that computes, the event loop's and the loading one among them; an index is held
-    twice while it is read; keys of stores and vocabularies become hash tables of about four times
-    their bytes.
+    once per thread that computes, the event loop's and the loading one among them; an index is in
+    memory twice while it is read; keys of stores and vocabularies become hash tables of about four
+    times their bytes.
     """
     sizes = {file.path: file.bytes for file in manifest.files}
 
     def bytes_under(directory: str) -> int:
         return sum(size for path, size in sizes.items() if path.startswith(directory + "/"))
 
-    total = tensorflow_bytes = 0
+    total = 0
+    tensorflow_bytes = 0
     for tower in manifest.towers.values():
         for _, form in choose_forms(tower, precision, device):
             if form.kind == "litert":
                 total += sizes.get(form.path, 0) * (3 + threads)
             else:
                 total += 3 * bytes_under(form.path)
+                # Once, however many SavedModels there are.
                 tensorflow_bytes = _TENSORFLOW_BYTES
-    # The index's vectors are mapped.
+
+    # The index's vectors are mapped: their file does not lie under its directory.
     total += sum(2 * bytes_under(index.directory) for index in manifest.indexes.values())
     keyed = (manifest.corpora, manifest.contexts, manifest.vocabularies, manifest.lists)
     total += sum(4 * sizes.get(entry.file, 0) for entries in keyed for entry in entries.values())

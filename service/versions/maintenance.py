@@ -25,9 +25,11 @@ from service.versions.version import ModelVersion
 log = logger(__name__)
 
 CHECK_S = 15.0
-"""Between two reports of memory, which look at samples of every table, and between two scrubs."""
+"""Time between two reports of memory, which look at samples of every table, and between two
+searches for versions to scrub.
+"""
 PREFETCH_S = 1.0
-"""Between two searches for versions to prefetch."""
+"""Time between two searches for versions to prefetch: a new version is soon read from memory."""
 
 
 class _Ended(Exception):
@@ -38,7 +40,7 @@ class Maintenance:
     """Scrubs and prefetches each loaded version once, at a bounded rate.
 
     Attributes:
-      loops: names of threads, what they repeat, and the seconds between.
+      loops: The names of threads, what they repeat, and the seconds between.
     """
 
     def __init__(
@@ -52,8 +54,11 @@ class Maintenance:
         """Creates the maintenance; its `loops` do the work.
 
         Args:
-          stopping: ends what is in progress.
-          damaged: called with a version whose files differ from their checksums.
+          settings: The settings: the rates of the scrub and of the prefetch.
+          manager: Knows the loaded versions.
+          metrics: Counts the bytes, and reports the memory.
+          stopping: Ends what is in progress.
+          damaged: Called with a version whose files differ from their checksums.
         """
         self._settings = settings
         self._manager = manager
@@ -76,8 +81,11 @@ class Maintenance:
         The files are read, not the maps of them, so that a truncated file is a short read and not a
         fault.
         """
+        # The setting is for the machine: the workers share its disk.
         bytes_per_s = ceil_div(self._settings.scrub_bytes_per_s, self._settings.workers)
-        for version in self._not_in(self._scrubbed) if bytes_per_s else ():
+        if not bytes_per_s:
+            return
+        for version in self._not_in(self._scrubbed):
             about = {"model": version.model, "version": version.version}
             later = checked_later(version.files)
             mapped = version.files.model_copy(update={"files": later})
@@ -88,12 +96,13 @@ class Maintenance:
                 continue
             except (BundleError, OSError) as problem:
                 reason = problem.__cause__ or problem
-                if not version.directory.is_dir():  # removed from the root: its maps stay whole
+                # A version that was removed from the root is served from its maps, which are whole.
+                if not version.directory.is_dir():
                     continue
-                if isinstance(reason, OSError) and not isinstance(
-                    reason, FileNotFoundError | NotADirectoryError
-                ):
-                    self._scrubbed.discard(version)  # it cannot be read now; its bytes may be sound
+                is_missing = isinstance(reason, FileNotFoundError | NotADirectoryError)
+                if isinstance(reason, OSError) and not is_missing:
+                    # The file cannot be read now. Its bytes may be sound: a later scrub will see.
+                    self._scrubbed.discard(version)
                     log.warning("scrub_unreadable", extra=fields(**about, problem=str(problem)))
                 else:
                     self._damaged(version, problem)
@@ -110,16 +119,19 @@ class Maintenance:
         table, and few of the rows that would fit of a large one.
         """
         limit_bytes = self._settings.prefetch_max_bytes
-        for version in self._not_in(self._prefetched) if limit_bytes else ():
+        if not limit_bytes:
+            return
+        for version in self._not_in(self._prefetched):
             sizes = sorted((table.bytes, name) for name, table in version.files.tables.items())
             totals = accumulate(size for size, _ in sizes)
             fitting = [
                 name for (_, name), total in zip(sizes, totals, strict=True) if total <= limit_bytes
             ]
             with suppress(_Ended):
-                for size in (size for name in fitting for size in version.tables[name].warm()):
-                    self._metrics.count("prefetched_bytes", size, version.model)
-                    self._pause(version, size, self._settings.prefetch_bytes_per_s)
+                for name in fitting:
+                    for size in version.tables[name].warm():
+                        self._metrics.count("prefetched_bytes", size, version.model)
+                        self._pause(version, size, self._settings.prefetch_bytes_per_s)
                 skipped = len(sizes) - len(fitting)
                 about = fields(model=version.model, version=version.version, tables_skipped=skipped)
                 log.info("version_prefetched", extra=about)
@@ -127,6 +139,7 @@ class Maintenance:
     def report_memory(self) -> None:
         """Reports the memory of the loaded versions, and how much of their tables is in memory."""
         loaded = self._manager.loaded()
+        # A model that was reported once is reported with 0 when it has no version left.
         self._reported.update(version.model for version in loaded)
         for model in self._reported:
             versions = [version for version in loaded if version.model == model]

@@ -1,5 +1,5 @@
 """Which versions of a model are loaded, and which is current. Pure: desired state and what is
-loaded in, roles out.
+loaded in, roles out. So workers decide alike: equal facts give equal roles.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ class Arrangement:
     """The roles of a model's loaded versions.
 
     Attributes:
-      current: serves requests that name no version; None: there is none.
-      loaded: serve requests that name them, `current` among them.
-      previous: kept beside them for a rollback.
-      labels: versions by label; a label stays where it was until its new version is loaded.
+      current: The version that serves requests that name none; None: there is no such version.
+      loaded: The versions that serve requests that name them, `current` among them.
+      previous: The version that stays loaded beside them for a rollback.
+      labels: Versions by label; a label stays where it was until its new version is loaded.
     """
 
     current: int | None
@@ -28,20 +28,24 @@ class Arrangement:
     labels: Mapping[str, int] = field(default_factory=dict)
 
 
-def ranked(desired: DesiredModel, known: Iterable[int]) -> list[int]:
+def ranked(desired: DesiredModel, existing: Iterable[int]) -> list[int]:
     """Returns the versions that may be current, the best first.
 
     Args:
-      known: versions under the root, and loaded ones that were removed from it.
+      desired: The desired state of the model.
+      existing: The versions under the root, and loaded ones that were removed from it.
     """
     if desired.stopped:
         return []
-    allowed = sorted(set(known) - set(desired.unloaded), reverse=True)
+    allowed = sorted(set(existing) - set(desired.unloaded), reverse=True)
     if desired.pinned:
         return [version for version in allowed if version in desired.pinned]
     back = desired.rolled_back
     if back is None:
         return allowed
+
+    # A version above all that existed at the rollback ends it. What lies between the version that
+    # was left and the one that was chosen has not been tried, and stays out.
     newer = [version for version in allowed if version > back.above]
     return newer + [version for version in allowed if version <= back.to]
 
@@ -51,7 +55,9 @@ def chosen(desired: DesiredModel, shared: Iterable[int], lacking: Collection[int
     may be.
 
     Args:
-      lacking: versions that a new worker cannot load.
+      desired: The desired state of the model.
+      shared: The versions that all workers have loaded.
+      lacking: The versions that a new worker cannot load.
     """
     return next(iter(_without(ranked(desired, shared), lacking)), None)
 
@@ -74,7 +80,7 @@ def named(desired: DesiredModel) -> list[int]:
 def arrangement(
     desired: DesiredModel,
     settings: ServiceSettings,
-    known: Collection[int],
+    root_versions: Collection[int],
     loaded: Collection[int],
     failed: Collection[int],
     before: Arrangement,
@@ -86,51 +92,88 @@ def arrangement(
     workers of a service respond from the same one.
 
     Args:
-      known: versions under the root.
-      loaded: loaded versions.
-      failed: versions that cannot be loaded.
-      before: the arrangement until now.
-      shared: versions that all other workers have loaded; None: no other worker serves the model.
-      lacking: versions that another worker cannot load.
+      desired: The desired state of the model.
+      settings: The settings: how many of the latest versions are loaded, and whether a previous one
+        stays loaded.
+      root_versions: The versions under the root.
+      loaded: The loaded versions.
+      failed: The versions that cannot be loaded.
+      before: The arrangement until now.
+      shared: The versions that all other workers have loaded; None: no other worker serves the
+        model.
+      lacking: The versions that another worker cannot load.
     """
     if desired.stopped:
         return Arrangement(None)
     allowed = set(loaded) - set(desired.unloaded)
-    everywhere = allowed if shared is None else allowed & set(shared)
-    order = ranked(desired, {*known, *loaded})
+    everywhere = allowed
+    if shared is not None:
+        everywhere = allowed & set(shared)
+    order = ranked(desired, {*root_versions, *loaded})
+
+    # If no version that may be current is loaded everywhere, the workers stay with the current one.
+    # If that one is not loaded everywhere either, there is nothing to agree on, and this worker
+    # serves the best version that it has.
     candidates = [version for version in order if version in everywhere]
     others_stay = shared is not None and before.current in set(loaded) & set(shared)
     if not candidates and not others_stay:
         candidates = [version for version in order if version in allowed]
-    good = _without(candidates, lacking)[: settings.latest_versions]
+    latest = _without(candidates, lacking)[: settings.latest_versions]
+
+    current: int | None = None
+    if latest:
+        current = latest[0]
+    elif before.current in allowed:
+        current = before.current
+    elif before.current in loaded and not set(order) <= set(failed):
+        # An operator unloaded it, and one of the versions that may replace it is still to come.
+        current = before.current
+    labels = _labels(desired, before, allowed, everywhere)
+
+    # Versions that the other workers have yet to load stay loaded here until they have.
     coming = [version for version in order if version in allowed and version not in lacking]
-    if good:
-        current: int | None = good[0]
-    else:
-        stays = before.current in allowed or (
-            before.current in loaded and not set(order) <= set(failed)
-        )
-        current = before.current if stays else None
-    labels = {
-        label: earlier
-        if version not in everywhere and (earlier := before.labels.get(label, version)) in allowed
-        else version
-        for label, version in desired.labels.items()
-    }
     coming = coming[: settings.latest_versions]
-    kept = {*good, *coming, *named(desired), *labels.values()} & allowed
+    served = {*latest, *coming, *named(desired), *labels.values()} & allowed
     if current is not None:
-        kept.add(current)
-    previous = before.previous if current == before.current else before.current
+        served.add(current)
+
+    previous = None
+    if settings.keep_previous:
+        unserved = allowed - served
+        previous = _previous(desired, before, current, unserved)
+        if previous not in unserved or previous not in root_versions:
+            previous = None
+    return Arrangement(current, frozenset(served), previous, labels)
+
+
+def _labels(
+    desired: DesiredModel, before: Arrangement, allowed: set[int], everywhere: set[int]
+) -> dict[str, int]:
+    """Returns versions by label: a label moves once every worker has loaded its new version."""
+    labels = dict(desired.labels)
+    for label, version in desired.labels.items():
+        earlier = before.labels.get(label, version)
+        if version not in everywhere and earlier in allowed:
+            labels[label] = earlier
+    return labels
+
+
+def _previous(
+    desired: DesiredModel, before: Arrangement, current: int | None, unserved: set[int]
+) -> int | None:
+    """Returns the version that is wanted for a rollback; None: there is none.
+
+    Args:
+      desired: The desired state of the model.
+      before: The arrangement until now.
+      current: The current version from now on.
+      unserved: The loaded versions without another role, of which it is one if it is loaded.
+    """
+    previous = before.current
+    if current == before.current:
+        previous = before.previous
     if desired.pinned or desired.rolled_back is not None:
         # To undo it needs no load, also in a worker that had not switched to the newest version.
-        newer = [version for version in allowed - kept if version > (current or 0)]
+        newer = [version for version in unserved if version > (current or 0)]
         previous = max(newer, default=previous)
-    if (
-        not settings.keep_previous
-        or previous not in allowed
-        or previous not in known
-        or previous in kept
-    ):
-        previous = None
-    return Arrangement(current, frozenset(kept), previous, labels)
+    return previous

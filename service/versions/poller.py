@@ -26,7 +26,7 @@ from service.observability.logging import fields, logger, set_level
 from service.observability.metrics import Metrics
 from service.versions.desired_state import Desired
 from service.versions.failures import LoadFailure, fingerprint, is_expected
-from service.versions.lifecycle import VersionManager
+from service.versions.lifecycle import VersionManager, VersionState
 from service.versions.loader import InsufficientMemory, Loader
 from service.versions.maintenance import Maintenance
 from service.versions.policy import arrangement, chosen, named, ranked
@@ -38,10 +38,11 @@ log = logger(__name__)
 DRAINED = "the service is drained; `rowcast-serve ctl undrain` makes it accept calls again"
 _MISSING = "the desired state names it (in a pin, a label or a load), and it is not under the root"
 FOLLOW_S = 0.1
-"""Between two reads of the state file, and two looks at what the other workers serve."""
+"""Time between two reads of the state file, and of what the other workers serve: within it a
+command takes effect, and workers switch versions together.
+"""
 _TURN_S = 0.05
-"""Between two requests for the turn to load."""
-
+"""Time between two requests for the turn to load, a small part of what a load takes."""
 
 Attach = Callable[[ModelVersion, Callable[..., object]], object]
 
@@ -51,9 +52,11 @@ class Poller:
     its own.
 
     Attributes:
-      known: the versions under the root by model, as last scanned; a model may be gone since.
-      revision: of the desired state that the loaded versions were last arranged by.
-      state: the desired state.
+      root_versions: The versions under the root by model, as last scanned; a model may be gone
+        since.
+      revision: The revision of the desired state by which the loaded versions were last arranged.
+      state: The desired state.
+      maintenance: Scrubs and prefetches the loaded versions.
     """
 
     def __init__(
@@ -74,27 +77,33 @@ class Poller:
           manager: Receives the loaded versions.
           metrics: Counts the loads.
           coordinator: Knows what the other workers serve, and gives the turn to load.
-          worker: The process id that the coordinator knows this worker by; None: its own.
+          worker: The process id by which the coordinator knows this worker; None: this process.
           attach: Has a loaded version served with its changes: takes it, and what adds it to the
             manager; None: there are no changes.
         """
         self._attach = attach or _serve_as_loaded
         self._coordinator = coordinator
         self._worker = os.getpid() if worker is None else worker
-        self._peers = Peers()
         self._settings = settings
         self._loader = loader
         self._manager = manager
         self._metrics = metrics
-        self.state = StateFile.of(settings)
+
+        # Guards the desired state and the peers, by which versions are arranged. Reentrant: all
+        # models are arranged, each under the lock, before a revision or peers are replaced again.
         self._lock = threading.RLock()
-        self._peers_lock = threading.Lock()
-        self.known: Mapping[str, list[int]] = {}
+        self.state = StateFile.of(settings)
         self.revision = 0
+        self._peers = Peers()
+        self._peers_lock = threading.Lock()
+
+        # Ray's reconfigure scans, too: two scans at once would load a version twice.
+        self._scan_lock = threading.Lock()
+        self.root_versions: Mapping[str, list[int]] = {}
         self._failures: dict[tuple[str, int], LoadFailure] = {}
         self._problems: dict[str, str] = {}
+
         self._stopping = threading.Event()
-        self._scan_lock = threading.Lock()
         self._wake = threading.Event()
         self.maintenance = Maintenance(settings, manager, metrics, self._stopping, self._damaged)
         manager.subscribe(self._report_versions)
@@ -123,28 +132,33 @@ class Poller:
         self._wake.set()
 
     def report(self, problem: str, listens: bool, status: bytes = b"") -> Report:
-        """Returns what the other workers are told of this one.
+        """Returns the report about this worker for the other ones.
 
         Args:
           problem: See Report.
           listens: See Report.
           status: See Report.
         """
-        settled = self._manager.settled  # before the versions, which are then at least as new
+        # Before the versions, which are then at least as new: a first scan that is reported as done
+        # is never reported without what it has loaded.
+        settled = self._manager.settled
         models = self._manager.models()
-        loaded = {
-            model: frozenset(version.version for version in versions if version.is_loaded)
-            for model, versions in models.items()
-        }
-        failed = {
-            model: frozenset(version.version for version in versions if version.state == "failed")
-            for model, versions in models.items()
-        }
+        loaded: dict[str, frozenset[int]] = {}
+        failed: dict[str, frozenset[int]] = {}
+        for model, versions in models.items():
+            loaded[model] = frozenset(version.version for version in versions if version.is_loaded)
+            failed[model] = frozenset(
+                version.version for version in versions if version.state == "failed"
+            )
+
+        # A copy, since scans change the failures in another thread.
         starved: dict[str, set[int]] = {}
-        for (model, version), failure in list(self._failures.items()):
+        for (model, version_number), failure in list(self._failures.items()):
             if failure.starved:
-                starved.setdefault(model, set()).add(version)
-        return Report(problem, listens, settled, self.known, loaded, failed, starved, status)
+                starved.setdefault(model, set()).add(version_number)
+        return Report(
+            problem, listens, settled, self.root_versions, loaded, failed, starved, status
+        )
 
     def disagreement(self) -> str:
         """Returns why this worker would respond from another version than the others; "": it would
@@ -169,7 +183,8 @@ class Poller:
         self._follow_peers()
 
     def _follow_peers(self) -> None:
-        # Two threads follow: what one of them asked for earlier must not replace newer peers.
+        # Two threads follow: peers that one of them has fetched earlier must not replace newer
+        # ones.
         with self._peers_lock:
             try:
                 peers = self._coordinator.peers(self._worker)
@@ -185,8 +200,10 @@ class Poller:
             self._peers = peers
             for model in self._manager.models():
                 self._arrange(model)
+        # What another worker cannot load will not become current: an older version may be needed.
         if peers.lacking != before.lacking:
             self._wake.set()
+        # Whether this worker agrees with the others may have changed without any of its versions.
         self._manager.notify()
 
     def _follow_state(self) -> None:
@@ -197,25 +214,33 @@ class Poller:
             problem = self.state.problem
             if problem:
                 log.error("state_unreadable", extra=fields(problem=problem))
-            self._metrics.set("desired_state_revision", desired.revision if desired else 0)
             self._metrics.set("desired_state_readable", not problem)
+            # Never read since the start: the process cannot know which versions it must not serve.
             if desired is None:
+                self._metrics.set("desired_state_revision", 0)
                 self._manager.suspend(problem)
                 return
+
+            self._metrics.set("desired_state_revision", desired.revision)
             if desired.revision != self.revision:
                 log.info("state_followed", extra=fields(revision=desired.revision))
             set_level(desired.log_level or self._settings.log_level)
             for version in self._manager.loaded():
                 self._deny(version)
-            self._manager.suspend(DRAINED if desired.draining else "")
+            suspension = ""
+            if desired.draining:
+                suspension = DRAINED
+            self._manager.suspend(suspension)
             for model in self._manager.models():
                 self._arrange(model)
+
+            # Last: commands wait for the revision, and are then in effect.
             self.revision = desired.revision
         self._wake.set()
 
     def scan(self) -> None:
-        """Scans the root once: loads, model by model, what the desired state and the policy ask
-        for. One thread at a time, so that no version is loaded twice.
+        """Scans the root once: loads, model by model, what the desired state and the policy
+        require. One thread at a time, so that no version is loaded twice.
         """
         with self._scan_lock:
             self._scan()
@@ -225,16 +250,17 @@ class Poller:
         if self.state.desired is None:
             return
         root = self._settings.root
-        readable = False
+        is_readable = False
+        # Models that are gone from the root, too: their failures end.
         models = {name for name, _ in self._failures}
         with self._reporting(""):
-            models.update(
-                name
-                for name in os.listdir(root)
-                if paths.is_name(name) and os.path.isdir(root / name)
-            )
-            readable = True
-        self._metrics.root_scanned(readable)
+            for name in os.listdir(root):
+                if paths.is_name(name) and os.path.isdir(root / name):
+                    models.add(name)
+            is_readable = True
+        self._metrics.root_scanned(is_readable)
+
+        # One at a time: a directory that cannot be read does not keep the others from being served.
         for model in sorted(models):
             if self._stopping.is_set():
                 break
@@ -253,34 +279,36 @@ class Poller:
         except Exception as problem:
             if self._problems.get(model) != repr(problem):
                 self._problems[model] = repr(problem)
-                unexpected = not isinstance(problem, OSError)
-                if unexpected:
-                    event = "scan_failed"
-                else:
-                    event = "model_unreadable" if model else "root_unreadable"
                 about = fields(model=model, problem=str(problem))
-                log.error(event, extra=about, exc_info=problem if unexpected else None)
+                if not isinstance(problem, OSError):
+                    log.error("scan_failed", extra=about, exc_info=problem)
+                elif model:
+                    log.error("model_unreadable", extra=about)
+                else:
+                    log.error("root_unreadable", extra=about)
         else:
             self._problems.pop(model, None)
 
     def _scan_model(self, model: str) -> None:
         desired = (self.state.desired or Desired()).of(model)
         versions = sorted(catalog.committed_versions(self._settings.root, model), reverse=True)
-        self.known = {**self.known, model: versions}
-        known = {*versions, *self._manager.arranged(model)[0]}
-        missing = set(named(desired)) - known
-        for key in [
-            key
-            for key in list(self._failures)
-            if key[0] == model and key[1] not in {*versions, *missing}
-        ]:
-            self._failures.pop(key, None)
-            self._manager.mark(*key, None)
+        # A new mapping, not a change of the old one: other threads read it.
+        self.root_versions = {**self.root_versions, model: versions}
+        existing = {*versions, *self._manager.arranged(model)[0]}
+        missing = set(named(desired)) - existing
+
+        # Failures of versions that are neither there nor named any more are no longer reported.
+        for failed_model, version in list(self._failures):
+            if failed_model == model and version not in {*versions, *missing}:
+                self._failures.pop((model, version), None)
+                self._manager.mark(model, version, None)
         for version in missing:
             self._fail(model, version, LoadFailure("", _MISSING, retry_at=0.0))
+
+        # The newest that can be loaded; one that fails gives its turn to the next.
         lacking = self._peers.lacking.get(model, frozenset())
         available = 0
-        for version in ranked(desired, known):
+        for version in ranked(desired, existing):
             if available == self._settings.latest_versions:
                 break
             # What another worker cannot load will not become current.
@@ -293,23 +321,32 @@ class Poller:
     def _ensure_loaded(self, model: str, version: int) -> bool:
         """Loads a version unless it is loaded as it is on disk; returns whether it is loaded."""
         directory = self._settings.root / model / str(version)
-        found = stamp_of(directory / paths.MANIFEST)
+        stamp = stamp_of(directory / paths.MANIFEST)
         loaded = [
-            each
-            for each in self._manager.loaded()
-            if (each.model, each.version) == (model, version)
+            loaded_version
+            for loaded_version in self._manager.loaded()
+            if (loaded_version.model, loaded_version.version) == (model, version)
         ]
-        if loaded and found in {None, loaded[0].stamp}:
+        # Without a manifest the version was removed: it is served until another one replaces it.
+        if loaded and stamp in {None, loaded[0].stamp}:
             return True
         failure = self._failures.get((model, version))
-        if found is None or (failure and not failure.should_retry(directory)):
+        if stamp is None or (failure and not failure.should_retry(directory)):
             return bool(loaded)
         return self._load(model, version, fingerprint(directory)) or bool(loaded)
 
     def _load(self, model: str, version: int, files: str) -> bool:
+        """Loads a version when it is this worker's turn; returns whether it is loaded.
+
+        Args:
+          model: The model.
+          version: The version.
+          files: The fingerprint of its files.
+        """
         self._manager.mark(model, version, "loading")
         permission = self._wait_for_turn(model, version, files)
         if not permission.granted:
+            # A load of the version has ended another worker: this one must not repeat it.
             if permission.problem:
                 retry_at = time.monotonic() + permission.retry_s
                 self._fail(model, version, LoadFailure(files, permission.problem, retry_at, files))
@@ -326,19 +363,20 @@ class Poller:
         try:
             loaded = self._make_room_and_load(model, version)
             self._serve(loaded)
-        # whatever a bundle does to its libraries, the old version stays
+        # Whatever a bundle does to its libraries, the old version stays.
         except Exception as problem:  # noqa: BLE001
-            if not self._stopping.is_set():  # else the threads that warm up are gone
-                self._fail(
-                    model,
-                    version,
-                    LoadFailure.of(files, problem),
-                    None if is_expected(problem) else problem,
-                )
+            # In a service that stops, the threads that warm up are gone. That is no fault of the
+            # bundle.
+            if not self._stopping.is_set():
+                unexpected = None
+                if not is_expected(problem):
+                    unexpected = problem
+                self._fail(model, version, LoadFailure.of(files, problem), unexpected)
                 self._metrics.load_finished(model, "failed", None)
             return False
         self._failures.pop((model, version), None)
         self._arrange(model)
+
         seconds = time.monotonic() - began
         self._metrics.load_finished(model, "available", seconds)
         about = fields(
@@ -351,13 +389,15 @@ class Poller:
         return True
 
     def _serve(self, loaded: ModelVersion) -> None:
-        """Has requests get a version.
+        """Makes a version available to requests.
 
         Raises:
-          BundleError, OSError: Its changes cannot be read; the version is closed.
+          BundleError: Its changes are damaged; the version is closed.
+          OSError: Its changes cannot be read; the version is closed.
         """
         try:
-            with self._lock:  # so that no revision is followed in between
+            # No revision is followed in between: its deny list would miss this version.
+            with self._lock:
                 self._deny(loaded)
                 self._attach(loaded, self._manager.add)
         except BaseException:
@@ -378,19 +418,19 @@ class Poller:
         try:
             return self._loader.load(model, version)
         except InsufficientMemory as problem:
-            models = self._manager.models()
-            kept = [
-                (name, each)
-                for name, versions in models.items()
-                for each in versions
-                if each.state == "kept"
-            ]
-            if not kept or sum(each.memory_bytes for _, each in kept) < problem.missing_bytes:
+            previous_versions: list[tuple[str, VersionState]] = []
+            freed_bytes = 0
+            for name, states in self._manager.models().items():
+                for state in states:
+                    if state.state == "kept":
+                        previous_versions.append((name, state))
+                        freed_bytes += state.memory_bytes
+            # Given up in vain, they could not serve a rollback any more.
+            if not previous_versions or freed_bytes < problem.missing_bytes:
                 raise
-        for name, each in kept:
-            log.warning(
-                "previous_dropped", extra=fields(model=name, version=each.version, to_load=model)
-            )
+        for name, state in previous_versions:
+            about = fields(model=name, version=state.version, to_load=model)
+            log.warning("previous_dropped", extra=about)
             self._manager.arrange(name, replace(self._manager.arranged(name)[1], previous=None))
         self._manager.wait_closed()
         return self._loader.load(model, version)
@@ -408,11 +448,12 @@ class Poller:
             if desired is None:
                 return
             loaded, before = self._manager.arranged(model)
+            # A copy, since scans change the failures in another thread.
             failed = {version for name, version in list(self._failures) if name == model}
             after = arrangement(
                 desired.of(model),
                 self._settings,
-                self.known.get(model, ()),
+                self.root_versions.get(model, ()),
                 loaded,
                 failed,
                 before,
@@ -446,25 +487,25 @@ class Poller:
 
     def _report_versions(self) -> None:
         models = self._manager.models()
-        states = {
-            name: Counter[str](each.state for each in versions) for name, versions in models.items()
-        }
-        current = {
-            name: each.version
-            for name, versions in models.items()
-            for each in versions
-            if each.current
-        }
-        self._metrics.versions(states, current)
+        counts_by_state: dict[str, Counter[str]] = {}
+        current: dict[str, int] = {}
+        for name, versions in models.items():
+            counts_by_state[name] = Counter(version.state for version in versions)
+            for version in versions:
+                if version.current:
+                    current[name] = version.version
+        self._metrics.versions(counts_by_state, current)
 
     def _scan_when_due(self) -> None:
         self._wake.wait(self._settings.poll_interval_s)
+        # Cleared before the scan: what wakes it meanwhile has another one follow.
         self._wake.clear()
         if not self._stopping.is_set():
             self.scan()
 
     def _repeat(self, run: Callable[[], object], pause_s: float) -> None:
         while not self._stopping.is_set():
+            # A bug in one round must not end the thread, which would go unnoticed.
             try:
                 run()
             except Exception:

@@ -24,8 +24,11 @@ from service.errors import FieldViolation, NotReady, TooLarge
 from service.versions.desired_state import Desired, first_error
 
 NAME = ".rowcast-state.json"
-"""Under the root, unless a setting names another path; no model can have this name."""
+"""The file under the root, unless a setting names another path; no model can have this name."""
 BYTES_MAX = 64 << 20
+"""Maximum size of the file, which every process holds. Two deny lists of the maximum number of ids,
+each of the maximum length, fit.
+"""
 
 
 class StateUnreadable(Exception):
@@ -36,8 +39,9 @@ class StateFile:
     """The file of one service's desired state, and what could last be read of it.
 
     Attributes:
-      desired: as last refreshed; None: it could not be read since the start.
-      problem: why it could not be read then; empty: it could.
+      path: The path of the file.
+      desired: The desired state as last refreshed; None: it could not be read since the start.
+      problem: Why it could not be read then; empty: it could.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,6 +61,7 @@ class StateFile:
         before = self.desired, self.problem
         try:
             content = self._read()
+            # Read ten times per second: a deny list takes too long to parse each time.
             if self.desired is None or content != self._content:
                 self.desired = self._parse(content)
                 self._content = content
@@ -71,18 +76,21 @@ class StateFile:
         """Returns the desired state; without a file, the default.
 
         Raises:
-          StateUnreadable: the file cannot be read, or has invalid contents.
+          StateUnreadable: The file cannot be read, or has invalid contents.
         """
         return self._parse(self._read())
 
     def _read(self) -> bytes | None:
         """Returns the content of the file; None: there is no file."""
         try:
-            if not stat.S_ISREG(self.path.stat().st_mode):  # reading a pipe would never end
+            # To read a pipe would never end.
+            if not stat.S_ISREG(self.path.stat().st_mode):
                 raise StateUnreadable(f"state file {self.path} is not a regular file")
             with self.path.open("rb") as file:
                 content = file.read(BYTES_MAX + 1)
         except FileNotFoundError:
+            # Without a file nothing is desired. Without its directory, which may be mounted later,
+            # nobody knows.
             if self.path.parent.is_dir():
                 return None
             raise StateUnreadable(
@@ -97,8 +105,10 @@ class StateFile:
         return content
 
     def _parse(self, content: bytes | None) -> Desired:
+        if content is None:
+            return Desired()
         try:
-            return Desired() if content is None else Desired.model_validate_json(content)
+            return Desired.model_validate_json(content)
         except ValidationError as problem:
             raise StateUnreadable(
                 f"state file {self.path} is damaged, or of another product version: "
@@ -109,30 +119,33 @@ class StateFile:
         """Changes the desired state; when this returns, all of the change is on disk.
 
         Args:
-          edit: returns the new desired state, given the one until now.
+          edit: Takes the desired state until now, and returns the new one.
+
         Returns:
           The new desired state.
+
         Raises:
-          NotReady: the file cannot be read or written.
-          TooLarge: it would be larger than can be read.
-          Exception: whatever `edit` raises; nothing is changed.
+          NotReady: The file cannot be read or written.
+          TooLarge: It would be larger than can be read.
+          Exception: Whatever `edit` raises; nothing is changed.
         """
         try:
+            # Follows a symbolic link: the file that it names is replaced, not the link.
             output = OutputFile(self.path)
-            with open(
-                f"{output.path}.lock", "ab", opener=lambda path, flags: os.open(path, flags, 0o600)
-            ) as lock:
+            with open(f"{output.path}.lock", "ab", opener=_open_private) as lock:
                 with contextlib.suppress(OSError):  # a file system without locks
                     fcntl.flock(lock, fcntl.LOCK_EX)
+
+                # Read under the lock: another process may have written since the last refresh.
                 before = self.read()
                 desired = edit(before)
                 if desired == before:
                     return before
+
                 desired = desired.model_copy(update={"revision": before.revision + 1})
-                content = (
-                    orjson.dumps(desired.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
-                    + b"\n"
-                )
+                document = desired.model_dump(mode="json")
+                # Indented, since operators read it, too.
+                content = orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n"
                 if len(content) > BYTES_MAX:
                     message = (
                         f"the state file would have {len(content)} bytes; at most {BYTES_MAX} are "
@@ -148,3 +161,8 @@ class StateFile:
         except OSError as problem:
             reason = f"{problem.strerror or problem}; --state-file names another path"
             raise NotReady(f"state file {self.path} cannot be written: {reason}") from problem
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Opens a file; a new one is readable by its owner alone."""
+    return os.open(path, flags, 0o600)

@@ -11,13 +11,15 @@ import time
 from collections.abc import Callable
 
 SHARE = 1 / 64
-"""Of a core, at most, while requests are served: with more, their p99 rises."""
+"""Maximum share of a core that a load takes while requests are served. Measured (ADR 20): with 1/8
+of a core, p99 was 4.1 times the p99 without a load; with 1/64, it was the same.
+"""
 PAUSE_S_MAX = 1.0
 """The longest pause: after an index of a million vectors, 0.8 s in one chunk, it would be 50 s."""
 RECENT_S = 0.5
 """How long after a request was seen others are expected: short ones end between two chunks."""
 WORK_S_MIN = 0.0005
-"""CPU time that is not worth a pause yet."""
+"""CPU time from which on a pause is worth it; shorter chunks are counted together."""
 
 
 class LoadThrottle:
@@ -29,12 +31,13 @@ class LoadThrottle:
         """Creates a throttle.
 
         Args:
-          inflight: returns the number of requests being served.
-          sleep: waits that many seconds.
+          inflight: Returns the number of requests being served.
+          sleep: Waits for a number of seconds.
         """
         self._inflight = inflight
         self._sleep = sleep
-        self._busy_until = self._since_s = 0.0
+        self._busy_until = 0.0
+        self._since_s = 0.0
 
     def begin(self) -> None:
         """Starts to measure the CPU time of the calling thread, which begins to load."""

@@ -22,26 +22,28 @@ def choose_forms(
     one part.
 
     Args:
-      precision: wanted; a tower without such a form, or None, runs what its bundle serves.
-      device: gpu prefers SavedModels, cpu compiled forms.
+      tower: The manifest entry of the tower.
+      precision: The precision that the settings name. A tower without such a form runs the
+        precision that its bundle serves, as all towers do with None.
+      device: The device that the settings name: gpu prefers SavedModels, cpu compiled forms.
+
     Raises:
-      TowerUnreadable: no form can run.
+      TowerUnreadable: No form can run.
     """
     whole = _form(tower.forms, precision, tower.serve, device)
     if whole is None:
         raise TowerUnreadable(
-            f"a tower with outputs {[one.name for one in tower.outputs]} has no form that runs here"
+            f"a tower with outputs {[output.name for output in tower.outputs]} has no form that "
+            "runs here"
         )
-    found = [
-        (part, _form(part.forms, whole.precision, whole.precision, device)) for part in tower.parts
-    ]
+
     # In parts only where that takes no more than the whole does: its precision, and no TensorFlow
     # if it takes none.
-    parts = [
-        (part, form)
-        for part, form in found
-        if form and (form.precision, form.kind) == (whole.precision, whole.kind)
-    ]
+    parts = []
+    for part in tower.parts:
+        form = _form(part.forms, whole.precision, whole.precision, device)
+        if form and (form.precision, form.kind) == (whole.precision, whole.kind):
+            parts.append((part, form))
     if parts and len(parts) == len(tower.parts):
         return tuple(parts)
     entry = TowerPart(
@@ -53,9 +55,15 @@ def choose_forms(
 def _form(
     forms: Sequence[TowerForm], precision: Precision | None, serve: Precision, device: Device
 ) -> TowerForm | None:
-    wanted = (serve,) if precision is None else (precision, serve)
-    compiled_first = [(kind, each) for each in wanted for kind in ("litert", "saved_model")]
-    if device == "gpu":
-        saved_first = [("saved_model", each) for each in (*wanted, "f32")]
-        return find_form(forms, *saved_first, *compiled_first)
-    return find_form(forms, *compiled_first)
+    precisions = [serve]
+    if precision is not None:
+        precisions.insert(0, precision)
+    compiled_first = []
+    for wanted_precision in precisions:
+        compiled_first += [("litert", wanted_precision), ("saved_model", wanted_precision)]
+    if device != "gpu":
+        return find_form(forms, *compiled_first)
+
+    # LiteRT computes on the CPU: a SavedModel of full precision is preferred to it.
+    saved_models = [("saved_model", saved_precision) for saved_precision in (*precisions, "f32")]
+    return find_form(forms, *saved_models, *compiled_first)

@@ -5,7 +5,7 @@ closed as a whole.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from bundle.format.manifest import (
     Role,
     Tower,
     TowerForm,
+    TowerInput,
     TowerPart,
 )
 from bundle.format.search_costs import SearchCosts
@@ -51,17 +52,23 @@ Stamp = tuple[int, int, int]
 """Identifies one state of a file: modification time (ns), bytes, inode."""
 _ROLES: tuple[Role, Role] = ("context", "candidate")
 _PLANS_MAX = 256
-"""Sets of outputs whose plans are remembered."""
+"""Maximum number of sets of outputs whose plans are remembered: clients may name any set."""
 _NOT_CACHED = FilterCache(0)
 """Filters of changed candidates are compiled anew: what was kept of them would soon be outdated."""
 _SEARCHES_PER_MASK = 32
-"""Searches of one state of an index before it pays to know which of all candidates are denied."""
+"""Number of searches of one state of an index from which on it pays to mark which of all candidates
+are denied.
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedPart:
-    """A network that runs: a part of a tower, or a whole one; its manifest entry, and which of its
-    forms it is.
+    """A network that runs: a part of a tower, or a whole one.
+
+    Attributes:
+      entry: The manifest entry of the part.
+      form: The form of the part that runs.
+      network: The network.
     """
 
     entry: TowerPart
@@ -74,11 +81,13 @@ class TowerPlan:
     """What is computed for some outputs of a tower.
 
     Attributes:
-      outputs: the outputs wanted.
-      parts: the parts that run, in this order.
-      context, candidate: the features they take, by role.
-      inputs: what clients send for these features, by role.
-      crossed: inputs of contexts that features of candidates read too.
+      manifest: The manifest of the version.
+      outputs: The outputs that are computed.
+      parts: The parts that run, in this order.
+      context: The features of contexts that they take.
+      candidate: The features of candidates that they take.
+      inputs: The inputs that clients send for these features, by role.
+      crossed: The inputs of contexts that features of candidates read, too.
     """
 
     manifest: Manifest
@@ -111,9 +120,13 @@ class LoadedTower:
     """A tower that runs, and its manifest entry.
 
     Attributes:
-      parts: each before those that take its outputs; a whole tower is one part.
-      device: where it runs.
-      formula: orders candidates unless a request brings its own; None: the result does.
+      name: The name of the tower.
+      entry: The manifest entry of the tower.
+      manifest: The manifest of the version.
+      parts: Its parts, each before those that take its outputs; a whole tower is one part.
+      device: The device that it runs on.
+      formula: The formula that orders candidates unless a request brings its own; None: the result
+        orders them.
     """
 
     name: str
@@ -127,11 +140,7 @@ class LoadedTower:
     @cached_property
     def features(self) -> tuple[str, ...]:
         """The features that the tower takes, each once, in the order of its inputs."""
-        return tuple(
-            dict.fromkeys(
-                source for tower_input in self.entry.inputs for source in tower_input.sources
-            )
-        )
+        return _sources(self.entry.inputs)
 
     @cached_property
     def inputs(self) -> Mapping[str, Role]:
@@ -143,63 +152,75 @@ class LoadedTower:
     @cached_property
     def by_role(self) -> Mapping[Role, Mapping[str, Role]]:
         """`inputs`, split by role."""
-        return {
-            role: {name: one for name, one in self.inputs.items() if one == role} for role in _ROLES
-        }
+        roles: dict[Role, dict[str, Role]] = {role: {} for role in _ROLES}
+        for name, role in self.inputs.items():
+            roles[role][name] = role
+        return roles
 
     @cached_property
     def heads(self) -> frozenset[str]:
         """The outputs that are one number for each example."""
         return frozenset(
-            one.name
-            for one in self.entry.outputs
-            if math.prod(size or 1 for size in one.shape) == 1
+            output.name
+            for output in self.entry.outputs
+            if math.prod(size or 1 for size in output.shape) == 1
         )
 
     @cached_property
     def result_dim(self) -> int:
         """How many numbers the result has for each example; 1 where its shape is not known."""
-        result = next(one for one in self.entry.outputs if one.name == self.entry.result)
+        result = next(output for output in self.entry.outputs if output.name == self.entry.result)
         return math.prod(size or 1 for size in result.shape)
 
     @cached_property
     def score_edges(self) -> NDArray[np.float64]:
         """The edges of the bins of its scores at export; none of a tower without them."""
         scores = self.entry.scores
-        return np.array([] if scores is None else scores.edges, np.float64)
+        if scores is None:
+            return np.empty(0, np.float64)
+        return np.array(scores.edges, np.float64)
 
     @cached_property
     def score_shares(self) -> tuple[float, ...]:
-        """The share of the examples at export in each of SCORE_BINS_MAX bins of scores; 0 in those
-        that it has not.
+        """The share of the examples at export in each of SCORE_BINS_MAX bins of scores; 0 in bins
+        that the tower does not have.
         """
-        shares = () if self.entry.scores is None else self.entry.scores.shares
+        shares: tuple[float, ...] = ()
+        if self.entry.scores is not None:
+            shares = tuple(self.entry.scores.shares)
         return (*shares, *[0.0] * (SCORE_BINS_MAX - len(shares)))
 
     def plan(self, outputs: frozenset[str]) -> TowerPlan:
-        """Returns the plan of some outputs; made once for each set of them."""
-        found = self._plans.get(outputs)
-        if found is None:
+        """Returns the plan of some outputs, which is made for the first request of them."""
+        plan = self._plans.get(outputs)
+        if plan is None:
             if len(self._plans) >= _PLANS_MAX:
                 self._plans.clear()
-            found = self._plans[outputs] = self._make_plan(outputs)
-        return found
+            plan = self._make_plan(outputs)
+            self._plans[outputs] = plan
+        return plan
 
     def _make_plan(self, outputs: frozenset[str]) -> TowerPlan:
+        # From the last part back: a part runs if an output of it is wanted, or is the input of a
+        # part that runs.
         needed = set(outputs)
         parts = list[LoadedPart]()
         for part in reversed(self.parts):
             if not needed.isdisjoint(output.name for output in part.entry.outputs):
-                needed.update(each.tensor for each in part.entry.inputs)
+                needed.update(part_input.tensor for part_input in part.entry.inputs)
                 parts.insert(0, part)
-        taken = {source for part in parts for each in part.entry.inputs for source in each.sources}
-        features = [name for name in self.features if name in taken]
+
+        part_inputs = [part_input for part in parts for part_input in part.entry.inputs]
+        read_features = set(_sources(part_inputs))
+        features = [name for name in self.features if name in read_features]
         manifest = self.manifest
         context = tuple(name for name in features if manifest.features[name].role == "context")
         candidate = tuple(name for name in features if manifest.features[name].role != "context")
-        sent = manifest.inputs_of(features)
+
+        input_names = manifest.inputs_of(features)
         inputs = {
-            role: tuple(name for name in sent if self.inputs[name] == role) for role in _ROLES
+            role: tuple(name for name in input_names if self.inputs[name] == role)
+            for role in _ROLES
         }
         crossed = tuple(
             name for name in manifest.inputs_of(candidate) if self.inputs[name] == "context"
@@ -207,13 +228,21 @@ class LoadedTower:
         return TowerPlan(manifest, outputs, tuple(parts), context, candidate, inputs, crossed)
 
 
+def _sources(inputs: Iterable[TowerInput]) -> tuple[str, ...]:
+    """Returns the features that inputs take, each of them once."""
+    features: dict[str, None] = {}
+    for tower_input in inputs:
+        features |= dict.fromkeys(tower_input.sources)
+    return tuple(features)
+
+
 class LoadedList:
     """Lists of candidates by segment.
 
     Attributes:
-      name: The name.
-      entry: The manifest entry.
-      segments: The segments.
+      name: The name of the lists.
+      entry: The manifest entry of the lists.
+      segments: The names of the segments.
       size_max: The number of candidates of the largest segment.
     """
 
@@ -227,8 +256,8 @@ class LoadedList:
         self._positions: dict[str, tuple[Store, Rows]] = {}
 
     def positions(self, store: Store, segment: str) -> Rows:
-        """Returns where the candidates of a segment are in a state of their corpus, [m] int64;
-        those that were deleted are nowhere, and left out.
+        """Returns the positions of the candidates of a segment in a state of their corpus, [m]
+        int64, without the candidates that were deleted.
 
         Args:
           store: The corpus.
@@ -236,8 +265,9 @@ class LoadedList:
         """
         if segment not in self.segments:
             segment = self.entry.default
-        known_store, positions = self._positions.get(segment, (None, None))
-        if known_store is not store or positions is None:
+        # Positions hold for one state of the corpus, which requests share until it changes.
+        cached_store, positions = self._positions.get(segment, (None, None))
+        if cached_store is not store or positions is None:
             positions = store.positions(self._ids[segment])
             positions = positions[positions >= 0]
             self._positions[segment] = store, positions
@@ -248,7 +278,8 @@ class DeniedAdded:
     """Candidates on a deny list among those that were added or replaced while a store was served.
 
     Attributes:
-      positions: [d] uint32, ascending; the former ones of candidates that were replaced, too.
+      positions: [d] uint32, ascending; includes the former positions of candidates that were
+        replaced.
     """
 
     def __init__(self) -> None:
@@ -260,14 +291,14 @@ class Denied:
     served. All states of a store that changes share it.
 
     Attributes:
-      ids: of the deny list, of which the store may lack some.
+      ids: The ids of the deny list, of which the store may lack some.
       positions: [d] uint32, ascending, in the store as it was loaded.
     """
 
     def __init__(self) -> None:
         self.ids: tuple[str, ...] = ()
         self.positions: NDArray[np.uint32] = np.empty(0, np.uint32)
-        self._known: NDArray[Any] = np.empty(0, object)
+        self._keys: NDArray[Any] = np.empty(0, object)
         self._texts: frozenset[str] = frozenset()
         self._changed: ChangedStore | None = None
         self._added = DeniedAdded()
@@ -277,22 +308,24 @@ class Denied:
         """Denies the candidates that have one of these ids, and no others.
 
         Args:
-          ids: As texts.
+          ids: The ids as texts.
           store: The store as it was loaded.
-          id_dtype: Of the ids of the store.
+          id_dtype: The dtype of the ids of the store.
         """
         with self._lock:
             if ids == self.ids:
                 return
-            known = np.array(ids, object)
+            keys = np.array(ids, object)
             if id_dtype == "int64":
-                known = np.array([*map(int, filter(_is_int64, ids))], np.int64)
+                # One deny list serves all corpora of a model. A text that is no number can be no id
+                # of this one.
+                keys = np.array([*map(int, filter(_is_int64, ids))], np.int64)
             self.ids = ids
-            self._known = known
+            self._keys = keys
             self._texts = frozenset(ids)
-            self.positions = _ascending(store.positions(known))
+            self.positions = _ascending(store.positions(keys))
             if self._changed is not None:
-                changed = _ascending(self._changed.positions(known))
+                changed = _ascending(self._changed.positions(keys))
                 self._added.positions = changed[changed >= self._changed.base_size]
 
     def begin(self, store: ChangedStore) -> DeniedAdded:
@@ -306,7 +339,7 @@ class Denied:
             self._added = DeniedAdded()
             self._changed = store
             if self.ids:
-                positions = _ascending(store.positions(self._known))
+                positions = _ascending(store.positions(self._keys))
                 self._added.positions = positions[positions >= store.base_size]
             return self._added
 
@@ -315,8 +348,8 @@ class Denied:
 
         Args:
           store: The store as it is now.
-          ids: Of the candidates that were added.
-          positions: Theirs, ascending, and behind all others.
+          ids: The ids of the candidates that were added.
+          positions: Their positions, ascending, and behind all others.
         """
         with self._lock:
             self._changed = store
@@ -346,9 +379,11 @@ class LoadedStore(FilteredCorpus):
     """A store of candidates or contexts by id, and which of them are denied.
 
     Attributes:
+      store: The store.
+      denied: The candidates that operators withdrew.
       ended: [e] uint32 positions, ascending, of candidates that were deleted, or replaced by others
         behind them, since the version was loaded.
-      denied_added: which of the candidates that were added since are denied.
+      denied_added: The denied candidates among those that were added since.
     """
 
     store: Store
@@ -364,9 +399,11 @@ class LoadedStore(FilteredCorpus):
         added = self.denied_added.positions
         if not (self.ended.size or added.size):
             return denied
+
+        # Compared by identity: a deny list is replaced as a whole, and so are its positions.
         unavailable: NDArray[Any]
-        for known_denied, known_added, unavailable in self._unavailable:
-            if known_denied is denied and known_added is added:
+        for cached_denied, cached_added, unavailable in self._unavailable:
+            if cached_denied is denied and cached_added is added:
                 return unavailable
         unavailable = self.ended
         if denied.size or added.size:
@@ -387,12 +424,15 @@ class LoadedIndex:
     """An approximate index, and the exact one over the same vectors.
 
     Attributes:
+      entry: The manifest entry of the index.
+      approximate: The approximate index; None: all searches are exact.
+      exact: The exact index.
       vectors: [size, dim] float32, memory-mapped; row = position in the corpus, from `first` on.
-      corpus: its filters are of these candidates alone.
-      compiled: filters of this index and the others of the process.
-      approximate: None: all searches are exact.
-      codes: of the vectors; None: the index has none.
-      plans: of searches, by what they depend on; kept by `plan_search`.
+      corpus: The corpus, with filters of these candidates alone.
+      compiled: The compiled filters of this index and the others of the process.
+      first: The position of the first candidate in the corpus.
+      codes: The codes of the vectors; None: the index has none.
+      plans: The plans of searches, by what they depend on, which `plan_search` maintains.
     """
 
     entry: Index
@@ -424,10 +464,10 @@ class LoadedIndex:
 @dataclass(frozen=True, eq=False)
 class LiveIndex(LoadedIndex):
     """Candidates that are searched exactly, without those that ended: what was added or replaced
-    since the last segment was made, or the rest of a segment of which few are still there.
+    since the last segment was made, or a segment of which few candidates are left.
 
     Attributes:
-      live: [m] uint32 positions, ascending, of those that are still there.
+      live: [m] uint32 positions, ascending, of the candidates that have not ended.
     """
 
     live: NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
@@ -446,7 +486,7 @@ class LiveIndex(LoadedIndex):
 
     @cached_property
     def block(self) -> VectorBlock:
-        """The vectors of those that are still there, side by side."""
+        """The vectors of the live candidates, side by side."""
         vectors = self.vectors.take(self.live, axis=0, mode="clip")
         return VectorBlock(vectors, self.entry.distance)
 
@@ -455,7 +495,7 @@ class RemoteParts(Protocol):
     """Reaches the shards that hold the rest of a version; each method raises ServiceError.
 
     Attributes:
-      tables: that they hold.
+      tables: The tables that they hold.
     """
 
     tables: Mapping[str, RemoteTable]
@@ -476,8 +516,8 @@ class DeniedParts:
     """The positions that no request may find in an index whose candidates changed.
 
     Attributes:
-      positions: Those in the whole index, ascending.
-      by_part: Those in the bundle, and in each changed part, counted from its first one.
+      positions: The positions in the whole index, ascending.
+      by_part: The positions in the bundle, and in each changed part, counted from its first one.
     """
 
     def __init__(
@@ -494,10 +534,11 @@ class DeniedParts:
         self._masks: Sequence[NDArray[np.bool_] | None] = [None] * len(by_part)
 
     def masks(self) -> Sequence[NDArray[np.bool_] | None]:
-        """Returns which candidates of each part are denied, [size]; None: that is not known, or
-        none is. Called for each search: to know it pays where there are many before the next
-        change.
+        """Returns which candidates of each part are denied, [size]; None: none is, or they are not
+        marked yet. Called for each search.
         """
+        # To mark them costs a pass over all candidates, which pays if many searches follow before
+        # the next change.
         self._searches_left -= 1
         if not self._searches_left:
             pairs = zip(self._sizes, self.by_part, strict=True)
@@ -518,7 +559,12 @@ class ServedIndex:
     """An index as requests name it: its candidates, and their vectors here or on shards.
 
     Attributes:
-      compiled: Filters of the index and the others of the process.
+      name: The name of the index.
+      entry: The manifest entry of the index.
+      corpus: The corpus of its candidates.
+      here: The index on this machine; None: shards hold it.
+      shards: Reach what shards hold; None: the service is no router.
+      compiled: The compiled filters of the index and the others of the process.
       segments: Candidates behind those of the bundle, which were added or replaced while the
         version was served, and have indexes of their own.
       added: Candidates behind those of the segments, which were added or replaced later; None:
@@ -552,8 +598,9 @@ class ServedIndex:
         """The indexes of the candidates behind those of the bundle, in the order of their
         positions.
         """
-        added = () if self.added is None else (self.added,)
-        return (*self.segments, *added)
+        if self.added is None:
+            return self.segments
+        return (*self.segments, self.added)
 
     @cached_property
     def part_ends(self) -> NDArray[np.uint32]:
@@ -586,8 +633,8 @@ class Sizes:
     """What of a version bounds the cost of its requests, whatever numbers they name.
 
     Attributes:
-      candidates: of its largest corpus.
-      dim: the smallest one of its indexes.
+      candidates: The number of candidates of its largest corpus.
+      dim: The smallest dim of its indexes.
     """
 
     candidates: int = 0
@@ -599,15 +646,26 @@ class ModelVersion:
     """A model version as loaded.
 
     Attributes:
-      close: unmaps the tables; called once, after the last request has ended.
-      memory_bytes: upper bound of the memory it takes beside its tables.
-      stamp: of its manifest, before it was loaded.
-      held: what of the manifest is on this machine; None: all of it.
-      fingerprint: crc32c of the manifest.
-      shards: reach what is held elsewhere; None: nothing is.
-      parts: of a shard, what it holds of indexes.
-      changes: sequence of the last change of its rows, candidates and contexts; 0: it is as it was
-        exported.
+      model: The name of the model.
+      version: The number of the version.
+      directory: The directory of its bundle.
+      manifest: The manifest of its bundle.
+      tables: The tables by name.
+      reader: Reads the features.
+      towers: The towers by name.
+      corpora: The stores of candidates by name.
+      contexts: The stores of contexts by name.
+      indexes: The indexes by name.
+      close: Unmaps the tables; called once, after the last request has ended.
+      memory_bytes: An upper bound of the memory that it takes beside its tables.
+      stamp: The stamp of its manifest, before it was loaded.
+      local_manifest: The part of the manifest that is on this machine; None: all of it.
+      fingerprint: The crc32c of the manifest.
+      shards: Reach what shards hold; None: the service is no router.
+      parts: The parts of indexes that a shard holds, by index.
+      changes: The sequence of the last change of its rows, candidates and contexts; 0: it is as it
+        was exported.
+      lists: The lists of candidates by name.
     """
 
     model: str
@@ -623,7 +681,7 @@ class ModelVersion:
     close: Callable[[], Any]
     memory_bytes: int = 0
     stamp: Stamp | None = None
-    held: Manifest | None = None
+    local_manifest: Manifest | None = None
     fingerprint: int = 0
     shards: RemoteParts | None = None
     parts: Mapping[str, LoadedIndex] = field(default_factory=dict)
@@ -655,7 +713,7 @@ class ModelVersion:
     @property
     def files(self) -> Manifest:
         """What of the manifest is on this machine."""
-        return self.held or self.manifest
+        return self.local_manifest or self.manifest
 
     @property
     def denied(self) -> list[NDArray[Any]]:
@@ -687,9 +745,9 @@ def stamp_of(path: Path) -> Stamp | None:
     its own.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError:  # whoever reads it reports why
         return 0, 0, 0
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

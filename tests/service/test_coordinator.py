@@ -37,14 +37,20 @@ def service(clock: Clock) -> Coordinator:
 
 def report(
     *loaded: int,
-    known: tuple[int, ...] = (1, 2, 3),
+    root_versions: tuple[int, ...] = (1, 2, 3),
     failed: tuple[int, ...] = (),
     starved: tuple[int, ...] = (),
     listens: bool = True,
     settled: bool = True,
 ) -> Report:
     return Report(
-        "", listens, settled, {MODEL: known}, {MODEL: loaded}, {MODEL: failed}, {MODEL: starved}
+        problem="",
+        listens=listens,
+        settled=settled,
+        root_versions={MODEL: root_versions},
+        loaded={MODEL: loaded},
+        failed={MODEL: failed},
+        starved={MODEL: starved},
     )
 
 
@@ -107,11 +113,11 @@ def test_lacking_versions_are_those_that_a_worker_failed_to_load(
 def test_version_gone_from_the_root_is_lacking_once_a_worker_would_need_it(
     service: Coordinator,
 ) -> None:
-    service.report(1, report(1, 2, known=(1,)))
+    service.report(1, report(1, 2, root_versions=(1,)))
     assert lacking(service, 1) == set()  # it is served from memory
-    service.report(2, report(1, known=(1,), listens=False))
+    service.report(2, report(1, root_versions=(1,), listens=False))
     assert (lacking(service, 1), lacking(service, 2)) == ({2}, {2})
-    service.report(2, report(1, known=(1, 2), listens=False))  # it is back
+    service.report(2, report(1, root_versions=(1, 2), listens=False))  # it is back
     assert lacking(service, 1) == set()
 
 

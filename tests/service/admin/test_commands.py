@@ -11,7 +11,7 @@ from service.versions.desired_state import DENIED_MAX, DesiredModel, RolledBack
 NOTHING = DesiredModel()
 BACK = RolledBack(to=3, above=5)
 MANY = DesiredModel(denied=tuple(map(str, range(DENIED_MAX - 1))))
-FACTS = ModelFacts(known=frozenset({1, 2, 3, 4, 5}), current=5, previous=4)
+FACTS = ModelFacts(existing=frozenset({1, 2, 3, 4, 5}), current=5, previous=4)
 
 
 def edit(

@@ -21,7 +21,7 @@ def test_statuses_are_those_of_workers_that_have_told_theirs() -> None:
 
 
 def test_status_has_no_newer_revision_than_the_versions_that_it_lists() -> None:
-    poller: Any = SimpleNamespace(revision=7, known={}, state=SimpleNamespace(problem=""))
+    poller: Any = SimpleNamespace(revision=7, root_versions={}, state=SimpleNamespace(problem=""))
 
     def arranged_meanwhile() -> dict[str, tuple[VersionState, ...]]:
         poller.revision = 8
