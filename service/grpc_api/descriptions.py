@@ -1,9 +1,9 @@
-"""What server reflection says of services: their methods and messages.
+"""The descriptions of services that server reflection returns: their methods and messages.
 
 The services of other protocols are registered under their original names, with messages of
 rowcast's own packages, which are the same on the wire. No proto file describes such services, so
-that a process can load the original ones, too. Their descriptions are made here, in a pool of their
-own.
+that a process can load the original files, too. This module builds their descriptions, in a pool of
+their own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class MethodMessages(NamedTuple):
     """The messages of a method.
 
     Attributes:
-      request: The request.
-      response: The response.
+      request: The message that a client sends.
+      response: The message that the service returns.
     """
 
     request: Descriptor
@@ -43,8 +43,8 @@ def pool_of(services: Mapping[str, Methods], described: Sequence[str]) -> Descri
     """Returns the descriptions of services, with all messages.
 
     Args:
-      services: Those that no proto file describes, by their full names.
-      described: The full names of those that proto files describe.
+      services: The methods of services that no proto file describes, by the services' full names.
+      described: The full names of the services that proto files describe.
     """
     pool = DescriptorPool()
     files: dict[str, FileDescriptor] = {}
@@ -61,14 +61,15 @@ def pool_of(services: Mapping[str, Methods], described: Sequence[str]) -> Descri
 
 def _file_of(name: str, methods: Methods) -> FileDescriptorProto:
     """Returns a file that describes one service."""
-    package, _, own_name = name.rpartition(".")
+    package, _, short_name = name.rpartition(".")
     file = FileDescriptorProto(name=f"{name}.proto", package=package, syntax="proto3")
     file_names = {message.file.name for method in methods.values() for message in method}
     file.dependency.extend(sorted(file_names))
-    service = file.service.add(name=own_name)
+    service = file.service.add(name=short_name)
     for method_name, method in methods.items():
         service.method.add(
             name=method_name,
+            # The leading dot marks a name as complete.
             input_type=f".{method.request.full_name}",
             output_type=f".{method.response.full_name}",
         )
@@ -76,7 +77,7 @@ def _file_of(name: str, methods: Methods) -> FileDescriptorProto:
 
 
 def _add(file: FileDescriptor, pool: DescriptorPool, files: dict[str, FileDescriptor]) -> None:
-    """Adds a file, after those that it imports."""
+    """Adds a file, after the files that it imports: a pool rejects a file without its imports."""
     if file.name in files:
         return
     files[file.name] = file

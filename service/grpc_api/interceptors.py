@@ -47,17 +47,22 @@ Method = Callable[[bytes, RequestContext], Awaitable[bytes]]
 
 
 class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyped
-    """Surrounds the methods of the services, and answers where there is no method."""
+    """Surrounds the methods of the services, and responds to calls of methods that do not exist."""
 
     def __init__(self, dataplane: Dataplane, services: Sequence[GrpcService]) -> None:
-        """Creates the interceptor of some services; `dataplane` executes their calls."""
+        """Creates the interceptor.
+
+        Args:
+          dataplane: Executes the calls.
+          services: The services whose calls the interceptor surrounds.
+        """
         self.services = {service.name: service for service in services}
         self._dataplane = dataplane
         self._tokens = dataplane.tokens
         self._settings = dataplane.settings
         self._handlers = dict[str, RpcMethodHandler]()
-        # The size of a message is known only when it has been read: each may be the largest until
-        # then.
+        # The size of a message is known only when it has been read. Until then, each may be as
+        # large as the limit.
         slots = self._settings.max_inflight_bytes // self._settings.max_request_bytes
         self._reading = Reading(slots, 2 * self._settings.max_concurrent_requests)
 
@@ -65,14 +70,17 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         self, continuation: Continuation, details: HandlerCallDetails
     ) -> RpcMethodHandler | None:
         """Returns the handler of a method."""
+        # gRPC requests the handler for each call, so it is created once.
         handler = self._handlers.get(details.method)
         if handler is not None:
             return handler
         handler = await continuation(details)
         name, _, method = details.method.removeprefix("/").partition("/")
         service = self.services.get(name)
-        if handler is None:  # not kept: clients choose the names
+        # A handler of an unknown method is not stored, since clients choose the names.
+        if handler is None:
             return self._handler("other", None)
+        # Health and reflection have an interceptor of their own.
         if service is None:
             return handler
         handler = self._handler(service.calls[method], handler.unary_unary)
@@ -86,7 +94,7 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         requires neither.
 
         Raises:
-          Unauthenticated: the token is missing or unknown.
+          Unauthenticated: The token is missing or unknown.
         """
         if self._tokens is not None:
             principal = self._tokens.authenticate(metadata.get("authorization"))
@@ -106,16 +114,19 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
                 request.principal = self.authenticate(context, metadata)
                 rejection = self._rejection(request)
                 if rejection is None:
-                    answer = await self._answer(method, context, request)
+                    response = await self._execute(method, context, request)
             except (Exception, asyncio.CancelledError) as problem:
                 failure = failure_of(problem, request.request_id)
                 model = self._dataplane.metrics.known_model(request.model)
                 log_failure(_log, call, failure, problem, model)
                 seconds = time.perf_counter() - began
                 self._dataplane.request_finished("grpc", request, failure.code.value, seconds)
+                # The client has left, or the service stops: gRPC ends the call itself.
                 if isinstance(problem, asyncio.CancelledError):
                     raise
                 await abort(context, failure, _timing(request))
+            # An overload rejects thousands of calls per second: they are counted, but neither timed
+            # nor logged one by one.
             if rejection is not None:
                 self._dataplane.request_rejected(
                     "grpc", call, "", rejection.code.value, request.request_id
@@ -123,8 +134,9 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
                 await abort(context, failure_of(rejection, request.request_id))
             self._dataplane.request_finished("grpc", request, "OK", time.perf_counter() - began)
             context.set_trailing_metadata(((REQUEST_ID, request.request_id), *_timing(request)))
-            return answer
+            return response
 
+        # A stream is the same on the wire, and leaves it to `_execute` when the message is read.
         return grpc.stream_unary_rpc_method_handler(respond)
 
     def _request(
@@ -154,13 +166,14 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
             raise problem
         return problem
 
-    async def _answer(
+    async def _execute(
         self, method: Method | None, context: ServicerContext, request: RequestContext
     ) -> bytes:
         if method is None:
             raise Unimplemented(
                 f"the method does not exist; the methods are those of {', '.join(self.services)}"
             )
+
         timeout_s = min(self._settings.body_timeout_s, request.deadline - time.monotonic())
         message = await self._reading.read(context, timeout_s)
         budget = self._dataplane.budget
@@ -168,9 +181,11 @@ class CallInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untype
         try:
             response = await method(message, request)
         except BaseException:
+            # Also of a call that is cancelled, which is no Exception.
             budget.release(request)
             raise
-        if len(response) > PIECE_BYTES:  # it counts until the client has read it
+        # A large response counts in the budget until the client has read it.
+        if len(response) > PIECE_BYTES:
             context.add_done_callback(lambda _: budget.release(request))
         else:
             budget.release(request)
@@ -183,13 +198,17 @@ def joined(metadata: Any) -> dict[str, str]:
     """
     values: dict[str, str] = {}
     for key, value in metadata or ():
-        if isinstance(value, str):
-            values[key] = f"{values[key]},{value}" if key in values else value
+        # Values of keys that end in -bin are bytes.
+        if not isinstance(value, str):
+            continue
+        values[key] = f"{values[key]},{value}" if key in values else value
     return values
 
 
 def _timing(request: RequestContext) -> tuple[tuple[str, str], ...]:
-    return ((SERVER_TIMING, server_timing(request.phases)),) if request.phases else ()
+    if not request.phases:
+        return ()
+    return ((SERVER_TIMING, server_timing(request.phases)),)
 
 
 def _certificate_name(properties: Mapping[str, Any]) -> str:

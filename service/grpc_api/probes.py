@@ -26,8 +26,8 @@ MAX_STREAMS = 1_000
 MAX_READING = 16
 """Maximum number of health checks whose messages are being read."""
 MAX_UNREAD = 512
-"""Number of health checks without a message from which on a connection with more than its share of
-them may not begin others.
+"""Number of health checks whose messages have not arrived. Beyond it, a connection with more than
+its share of them may not begin others.
 """
 MAX_MESSAGE_BYTES = 1_024
 """Maximum size of a health check's message."""
@@ -63,6 +63,7 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
             metadata = joined(context.invocation_metadata())
             stream = asyncio.current_task()
             try:
+                # Reflection alone receives a stream. Health checks need no token: probes have none.
                 if handler.request_streaming:
                     self._authenticate(context, metadata)
                 if handler.response_streaming:
@@ -71,15 +72,18 @@ class ProbeInterceptor(ServerInterceptor):  # type: ignore[misc] # grpc is untyp
                     self._streams.add(stream)
                 await self._respond(handler, requests, context)
             except ServiceError as problem:
-                await abort(
-                    context, failure_of(problem, request_id_of(metadata.get(REQUEST_ID), None))
-                )
+                request_id = request_id_of(metadata.get(REQUEST_ID), None)
+                await abort(context, failure_of(problem, request_id))
             except asyncio.CancelledError:
-                return  # the client has disconnected, or the service is shutting down
+                # The client has disconnected, or the service is shutting down.
+                return
             finally:
                 self._streams.discard(stream)
 
-        deserializer = handler.request_deserializer if handler.request_streaming else None
+        # The one message of a health check is parsed by `_respond`, once its size was checked.
+        deserializer = None
+        if handler.request_streaming:
+            deserializer = handler.request_deserializer
         return grpc.stream_stream_rpc_method_handler(
             respond, deserializer, handler.response_serializer
         )

@@ -13,22 +13,26 @@ from grpc.aio import ServicerContext
 from service.errors import Cancelled, DeadlineExceeded, InvalidArgument, Overloaded
 
 _BRIEF_S = 0.5
-"""Time for a message that is received while half of the slots are taken."""
+"""Time for a message to arrive while half of the slots are taken."""
 _AGAIN_S = 0.02
-"""The same on a connection with calls whose messages did not arrive in time."""
+"""Time for a message to arrive while half of the slots are taken, on a connection with calls whose
+messages did not arrive in time.
+"""
 _CANCELLED_S = 0.1
 """Time after which gRPC has cancelled a call that has ended without a message."""
-_CONNECTION_SHARE = 8
-"""One connection may take a slot in this many."""
+_CONNECTION_DIVISOR = 8
+"""One connection may take all slots divided by this number."""
 _RETRY_AFTER_S = 1.0
+"""Time after which a client whose connection has too many calls may try again."""
 
 
 class Slots:
-    """How many messages may be received at a time: half of them for as long as their calls may
-    take, half for `_BRIEF_S`.
+    """Limits the messages that are received at a time: half of them may take as long as their
+    calls, half `_BRIEF_S`.
     """
 
     def __init__(self, count: int) -> None:
+        """Creates `count` slots."""
         self.patient = asyncio.Semaphore(max(1, count // 2))
         self.brief = asyncio.Semaphore(max(1, count - count // 2))
 
@@ -37,11 +41,13 @@ class Connection:
     """A client's connection with calls whose messages have not arrived.
 
     Attributes:
-      unread: The number of those calls.
-      brief_s: Time for a message while half of the slots are taken.
+      slots: The slots of the connection.
+      unread: The number of calls whose messages have not arrived.
+      brief_s: The time for a message to arrive while half of the slots are taken.
     """
 
     def __init__(self, slots: int) -> None:
+        """Creates a connection without calls; it may take `slots` slots."""
         self.slots = Slots(slots)
         self.unread = 0
         self.brief_s = _BRIEF_S
@@ -57,11 +63,11 @@ class Reading:
 
         Args:
           slots: The maximum number of messages that are received at a time.
-          unread_max: The number of calls without a message from which on a connection with more
-            than its share of them may not begin others.
+          unread_max: The number of calls whose messages have not arrived. Beyond it, a connection
+            with more than its share of them may not begin others.
         """
         self._slots = Slots(slots)
-        self._slots_per_connection = max(1, slots // _CONNECTION_SHARE)
+        self._slots_per_connection = max(1, slots // _CONNECTION_DIVISOR)
         self._unread_max = unread_max
         self._unread = 0
         self._connections: dict[str, Connection] = {}
@@ -76,16 +82,18 @@ class Reading:
           InvalidArgument: The client ended the call without a message.
         """
         with self._counted(context.peer()) as connection:
-            own = connection.slots
+            connection_slots = connection.slots
             try:
+                # The slot of the connection comes first: calls that wait for it must not occupy
+                # slots of the server.
                 async with asyncio.timeout(timeout_s):
-                    if own.patient.locked() or self._slots.patient.locked():
+                    if connection_slots.patient.locked() or self._slots.patient.locked():
                         # Messages that never end must not keep others waiting for long.
-                        async with own.brief, self._slots.brief:
+                        async with connection_slots.brief, self._slots.brief:
                             async with asyncio.timeout(connection.brief_s):
                                 message = await context.read()
                     else:
-                        async with own.patient, self._slots.patient:
+                        async with connection_slots.patient, self._slots.patient:
                             message = await context.read()
             except TimeoutError:
                 connection.brief_s = _AGAIN_S
@@ -95,8 +103,10 @@ class Reading:
         return bytes(message)
 
     async def _reject_missing(self) -> NoReturn:
-        """Rejects a call without a message. If its client has left, or if gRPC has rejected its
-        message as too large, gRPC cancels it right after that, and tells neither from the other.
+        """Rejects a call without a message.
+
+        If its client has left, or if gRPC has rejected its message as too large, gRPC cancels it
+        right after that, and does not report which of the two happened.
         """
         try:
             await asyncio.sleep(_CANCELLED_S)
@@ -114,6 +124,8 @@ class Reading:
         if connection is None:
             connection = Connection(self._slots_per_connection)
             self._connections[peer] = connection
+        # A burst of large requests is no abuse: a connection is limited only once the server has
+        # many such calls, and only beyond its share.
         share = max(1, self._unread_max // len(self._connections))
         if self._unread >= self._unread_max and connection.unread >= share:
             raise Overloaded(
@@ -128,5 +140,6 @@ class Reading:
         finally:
             connection.unread -= 1
             self._unread -= 1
+            # Clients open any number of connections. What is learned of one lasts while it is busy.
             if not connection.unread:
                 del self._connections[peer]

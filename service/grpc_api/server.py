@@ -17,7 +17,9 @@ from service.grpc_api.probes import MAX_STREAMS, ProbeInterceptor
 from service.grpc_api.servicer import GrpcService
 
 _HANDSHAKE_MS = 10_000
+"""Time for a client to complete the handshakes of TLS and HTTP/2."""
 _METADATA_BYTES = 16 << 10
+"""Maximum size of a call's metadata: a token, ids and what proxies add are far below."""
 _PING_S = 30
 """Interval between two pings of the server."""
 _PING_TIMEOUT_S = 10
@@ -25,12 +27,12 @@ _PING_TIMEOUT_S = 10
 _CLIENT_PINGS_S = 10
 """Minimum interval between two pings of a client."""
 _PENDING_CALLS = 10_000
-"""Calls that wait in gRPC's core to be accepted. It ends further ones as CANCELLED, from which a
-client cannot tell an overload; its own limit is 1,000.
+"""Maximum number of calls that wait in gRPC's core. It ends further calls as CANCELLED, which does
+not show clients an overload; its own limit is 1,000.
 """
 _RPCS_PER_REQUEST = 4
-"""Calls that `grpc.aio` accepts for each that is admitted: rejecting them is ours, with details and
-retry-after.
+"""Number of calls that `grpc.aio` accepts for each that is admitted. Admission rejects the others,
+with details and retry-after, which `grpc.aio` would not send.
 """
 
 _REFLECTION = (reflection.SERVICE_NAME, reflection.SERVICE_NAME.replace("v1alpha", "v1"))
@@ -40,8 +42,11 @@ class GrpcServer:
     """Serves the data plane over gRPC. Health begins as NOT_SERVING."""
 
     def __init__(self, dataplane: Dataplane, services: Sequence[GrpcService]) -> None:
-        """Creates a server that does not listen yet; `dataplane` executes the calls of
-        `services`.
+        """Creates a server that does not listen yet.
+
+        Args:
+          dataplane: Executes the calls.
+          services: The services that the server registers.
         """
         self._dataplane = dataplane
         self._services = services
@@ -56,39 +61,45 @@ class GrpcServer:
         """Begins to listen.
 
         Args:
-          host: an address of this machine.
-          port: 0 for any free one.
-          shared: other processes of the service listen on the port as well; else one in use is an
-            error.
+          host: An address of this machine.
+          port: The port; 0: any free one.
+          shared: Whether other processes of the service listen on the port as well. Otherwise a
+            port in use is an error.
+
         Returns:
           The bound port.
+
         Raises:
-          OSError: the address cannot be bound.
+          OSError: The address cannot be bound.
         """
         settings = self._dataplane.settings
         certificates = self._dataplane.certificates
-        server = self._server = grpc.aio.server(
+        # Streams of probes must not take the room of calls.
+        rpcs_max = settings.max_concurrent_requests * _RPCS_PER_REQUEST + MAX_STREAMS
+        server = grpc.aio.server(
             interceptors=(self._calls, self._probes),
             options=[("grpc.so_reuseport", int(shared)), *options_of(settings)],
-            maximum_concurrent_rpcs=settings.max_concurrent_requests * _RPCS_PER_REQUEST
-            + MAX_STREAMS,
+            maximum_concurrent_rpcs=rpcs_max,
         )
+        self._server = server
+
         for service in self._services:
             service.register(self._dataplane, server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        server.add_generic_rpc_handlers(
-            reflection_handlers(
-                {service.name: service.messages for service in self._services},
-                (health.SERVICE_NAME, reflection.SERVICE_NAME),
-            )
-        )
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        messages = {service.name: service.messages for service in self._services}
+        further_names = (health.SERVICE_NAME, reflection.SERVICE_NAME)
+        server.add_generic_rpc_handlers(reflection_handlers(messages, further_names))
+
+        if ":" in host:
+            host = f"[{host}]"
+        address = f"{host}:{port}"
         try:
             if certificates is None:
                 bound = server.add_insecure_port(address)
             else:
                 bound = server.add_secure_port(address, certificates.grpc_credentials())
         except RuntimeError as problem:
+            # gRPC's message names no reason.
             raise OSError(
                 f"gRPC cannot listen on {address}; is another service running there?"
             ) from problem
@@ -106,17 +117,17 @@ class GrpcServer:
         """Stops accepting calls, waits for those in progress at most `grace_s` seconds, then
         cancels them.
         """
+        # Watches learn first that the service stops, and end then: they would never do otherwise.
         await self._health.enter_graceful_shutdown()
         self._probes.end_streams()
         if self._server is not None:
             await self._server.stop(grace_s)
 
     async def _publish(self, serving: bool) -> None:
-        status = (
-            health_pb2.HealthCheckResponse.SERVING
-            if serving
-            else health_pb2.HealthCheckResponse.NOT_SERVING
-        )
+        status = health_pb2.HealthCheckResponse.NOT_SERVING
+        if serving:
+            status = health_pb2.HealthCheckResponse.SERVING
+        # The empty name stands for the whole server (grpc.health.v1).
         for service in ("", *self._names):
             await self._health.set(service, status)
 
@@ -150,7 +161,9 @@ def options_of(settings: ServiceSettings) -> list[tuple[str, int]]:
     """Returns the options of gRPC's core. Names and meanings: grpc/impl/channel_arg_names.h."""
     ping_timeout_ms = min(settings.keep_alive_s, _PING_TIMEOUT_S) * 1000
     options = {
-        "grpc.max_receive_message_length": settings.max_request_bytes,  # decompressed too
+        # Also the limit of the decompressed message.
+        "grpc.max_receive_message_length": settings.max_request_bytes,
+        # Unlimited here, since `max_response_bytes` is checked before a response is computed.
         "grpc.max_send_message_length": -1,
         "grpc.max_metadata_size": _METADATA_BYTES,
         "grpc.absolute_max_metadata_size": _METADATA_BYTES,
@@ -158,11 +171,11 @@ def options_of(settings: ServiceSettings) -> list[tuple[str, int]]:
         "grpc.max_concurrent_streams": settings.max_concurrent_streams,
         "grpc.server.max_pending_requests": _PENDING_CALLS,
         "grpc.server.max_pending_requests_hard_limit": 2 * _PENDING_CALLS,
-        # it would let clients fill megabytes of each stream before anything is read
+        # The probe would let clients fill megabytes of each stream before anything is read.
         "grpc.http2.bdp_probe": 0,
         "grpc.keepalive_time_ms": min(settings.keep_alive_s, _PING_S) * 1000,
         "grpc.keepalive_timeout_ms": ping_timeout_ms,
-        # without it a ping that is not answered has no effect
+        # Without it, a ping that the client does not acknowledge has no effect.
         "grpc.http2.ping_timeout_ms": ping_timeout_ms,
         "grpc.keepalive_permit_without_calls": 1,
         "grpc.http2.min_ping_interval_without_data_ms": _CLIENT_PINGS_S * 1000,
@@ -170,6 +183,7 @@ def options_of(settings: ServiceSettings) -> list[tuple[str, int]]:
         "grpc.max_connection_idle_ms": settings.keep_alive_s * 1000,
         "grpc.server_handshake_timeout_ms": _HANDSHAKE_MS,
     }
+    # Clients connect again, so that they spread over replicas that were added.
     if settings.max_connection_age_s:
         options["grpc.max_connection_age_ms"] = int(settings.max_connection_age_s * 1000)
         options["grpc.max_connection_age_grace_ms"] = int(settings.request_timeout_s * 1000)

@@ -54,6 +54,7 @@ class OperationServicer:
     operations: ClassVar[Mapping[str, Operation]]
 
     def __init__(self, dataplane: Dataplane) -> None:
+        """Creates the servicer; `dataplane` executes the calls."""
         self._dataplane = dataplane
         self._engine = dataplane.engine
 
@@ -71,6 +72,7 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
     Retrieve = Rank = Recommend = Embed = Lookup = OperationServicer.execute
 
     def __init__(self, dataplane: Dataplane, changes: Changes) -> None:
+        """Creates the servicer; `changes` makes the changes that clients send."""
         super().__init__(dataplane)
         self._changes = changes
 
@@ -78,30 +80,31 @@ class EmbeddingServicer(OperationServicer, EmbeddingServiceServicer):
         """Changes rows, candidates or contexts."""
         changes_from = self._dataplane.settings.changes_from
         context.model = model_of(pb.ChangeRequest.DESCRIPTOR, request)
-        authorize_change(context.principal, context.model, changes_from)  # before it is decoded
+        # Checked before the message is decoded, which may be large, and once more by what was read.
+        authorize_change(context.principal, context.model, changes_from)
 
         def change() -> ChangeResult:
             target, change_request = read_change_message(request, self._dataplane.settings)
             authorize_change(context.principal, target.model, changes_from)
             return self._changes.change(target, change_request)
 
-        # It waits for the disk, and not for a core.
+        # A thread waits for the disk, not for a core, so it takes no turn of the engine.
         result = await asyncio.to_thread(change)
         context.model = result.model
         return bytes(change_message(result).SerializeToString())
 
     async def GetChanges(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
-        """Shows what was changed of a model."""
+        """Returns up to which offset each stream of changes of a model was applied."""
         message = protobuf.parse_small(pb.GetChangesRequest, request)
         context.model = message.model.name
         changes_from = self._dataplane.settings.changes_from
         authorize_change(context.principal, context.model, changes_from)
-        # It may wait for a change that is written.
+        # The call may wait for a change that is being written.
         applied = await asyncio.to_thread(self._changes.applied, context.model)
         context.model = applied.model
         return bytes(applied_message(applied).SerializeToString())
 
-    # names of the contract
+    # The generated servicer prescribes the names.
     async def ListModels(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
         """Lists models, versions and states."""
         protobuf.parse_small(pb.ListModelsRequest, request)
@@ -131,7 +134,7 @@ def embedding_service(changes: Changes) -> GrpcService:
     """Returns the public service.
 
     Args:
-      changes: makes the changes that clients send.
+      changes: Makes the changes that clients send.
     """
 
     def register(dataplane: Dataplane, server: Any) -> None:

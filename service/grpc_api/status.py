@@ -21,7 +21,8 @@ from service.errors import TRANSPORT_STATUS, Code, FieldViolation
 RETRY_AFTER = "retry-after"
 """Trailing metadata: whole seconds, as over HTTP."""
 RETRY_PUSHBACK = "grpc-retry-pushback-ms"
-"""The same in milliseconds. The retry policies of gRPC libraries wait as long as it says.
+"""Trailing metadata: `retry-after` in milliseconds. The retry policies of gRPC libraries wait for
+this time.
 Source: gRFC A6, https://github.com/grpc/proposal/blob/master/A6-client-retries.md, pushback.
 """
 STATUS_DETAILS = "grpc-status-details-bin"
@@ -32,7 +33,7 @@ ERROR_DOMAIN = "rowcast"
 """The domain of ErrorInfo, whose reasons are the codes."""
 
 _REMEMBERED = 64
-"""Failures whose details are kept encoded."""
+"""Number of failures whose encoded details are remembered."""
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -61,6 +62,7 @@ def _remembered_status(failure: Failure) -> bytes:
     An overload rejects thousands of calls per second, whose ids alone differ.
     """
     request_id = failure.request_id.encode()
+    # Of the same length, since protobuf writes lengths before texts.
     placeholder = "\0" * len(request_id)
     status = _status_of_overload(replace(failure, request_id=placeholder))
     return status.replace(placeholder.encode(), request_id)
@@ -100,4 +102,5 @@ async def abort(context: ServicerContext, failure: Failure, metadata: Metadata =
     await context.abort(
         status_code_of(failure), failure.message, trailing_metadata_of(failure) + metadata
     )
+    # grpc is untyped, so that mypy does not know that `context.abort` always raises.
     raise AssertionError("abort raises")

@@ -1,5 +1,5 @@
-"""The front of the HTTP server: it tells calls from pages by their paths, and rejects a call that
-the service cannot compute in time before anything else is done for it.
+"""The first stage of the HTTP server: it separates calls from pages by their paths, and rejects a
+call that the service cannot compute in time before anything else is done for it.
 
 A rejection costs little more than the smallest response that the server can send: until a request
 leaves the engine, requests like one that was rejected get the same response, but for its id.
@@ -38,7 +38,7 @@ _CALL = re.compile(
     r"/v1/models/(?P<model>[^/]+)"
     r"(?:/versions/(?P<version>[^/]+)|/labels/(?P<label>[^/]+))?:(?P<call>[^/]+)"
 )
-_READ = (
+_READ_HEADERS = (
     REQUEST_ID,
     TRACE_PARENT,
     TIMEOUT_MS,
@@ -48,20 +48,20 @@ _READ = (
     "content-type",
     "transfer-encoding",
 )
-_HEADERS = {name.encode(): name for name in _READ}
+_HEADERS = {name.encode(): name for name in _READ_HEADERS}
 _DISTINGUISHING = frozenset({b"accept", b"authorization", b"content-type", TIMEOUT_MS.encode()})
 """Headers whose values decide whether and how a call is rejected."""
 _TRANSFER_ENCODING = b"transfer-encoding"
 _CONTENT_LENGTH = b"content-length"
 _TRACE_PARENT = TRACE_PARENT.encode()
 _LENGTH_DIGITS = 6
-"""Of the size of a body that is certainly not unusual."""
+"""Maximum number of digits in the size of a body that is certainly not unusual."""
 _LARGE_BYTES = 1 << 20
 """Admission leaves larger bodies to what handles calls, which closes the connection where that is
 cheaper than to skip them.
 """
 _REMEMBERED = 64
-"""Different requests whose rejection is remembered."""
+"""Number of different requests whose rejection is remembered."""
 _REMEMBERED_BYTES = 4_096
 """Maximum size of what distinguishes such a request."""
 _CODE = Overloaded.code.value
@@ -77,8 +77,9 @@ class _Rejection(NamedTuple):
     """The response to rejected requests that do not differ in what decides.
 
     Attributes:
-      counters: What each of them adds 1 to.
-      headers: Without the id.
+      counters: The counters to which each such request adds 1.
+      status: The HTTP status.
+      headers: The headers without the id.
       around_id: The parts of the body around the id; the whole body of a form without the id.
       id_chars: The length of the id that the body was written for.
     """
@@ -103,11 +104,11 @@ class Admission:
         """Creates the ASGI application.
 
         Args:
-          calls: handles calls that are admitted; `path_params` of its scopes has their names, and
+          calls: Handles calls that are admitted; `path_params` of its scopes has their names, and
             the `protocol` if it is another one.
-          pages: handles everything else.
-          dataplane: has the engine that computes calls.
-          protocols: Those that the service speaks beside its own.
+          pages: Handles everything else.
+          dataplane: Has the engine that computes calls.
+          protocols: The protocols that the service speaks beside its own.
         """
         self._protocols = protocols
         self._calls = calls
@@ -120,22 +121,25 @@ class Admission:
         self._logs_each = dataplane.settings.access_log
         self._rejections: dict[tuple[object, ...], _Rejection] = {}
         self._rejected_at = -1
-        """How many requests had left the engine when the rejections were made."""
+        """The number of requests that had left the engine when the rejections were remembered."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request."""
         if scope["type"] != "http":
             await self._pages(scope, receive, send)
             return
+        # In an overload, most requests end here. Otherwise nothing is remembered, and nothing is
+        # compared.
         response = self._repeated(scope) if self._rejections else None
         if response is None:
-            named = _CALL.fullmatch(scope["path"])
-            if named is not None:
-                scope["path_params"] = named.groupdict()
+            match = _CALL.fullmatch(scope["path"])
+            if match is not None:
+                scope["path_params"] = match.groupdict()
             is_other = bool(self._protocols) and self._is_of_another(scope)
-            if named is None and not is_other:
+            if match is None and not is_other:
                 await self._pages(scope, receive, send)
                 return
+            # An idle engine rejects nothing.
             if not self._engine.idle:
                 response = self._rejected(scope)
             if response is None:
@@ -148,9 +152,9 @@ class Admission:
     def _is_of_another(self, scope: Scope) -> bool:
         """Returns whether a request is a call of another protocol, and notes what it names."""
         for protocol in self._protocols:
-            named = protocol.match(scope["path"])
-            if named is not None:
-                scope["path_params"] = {**named, "protocol": protocol}
+            names = protocol.match(scope["path"])
+            if names is not None:
+                scope["path_params"] = {**names, "protocol": protocol}
                 return True
         return False
 
@@ -158,17 +162,19 @@ class Admission:
         """Returns the response to a call like one that was rejected since the last request left the
         engine, and counts the call; None: there was none.
         """
+        # A request that left the engine made room: the next one may be admitted.
         if self._rejected_at != self._engine.departures:
             self._rejections.clear()
             return None
         key, request_id = _read(scope)
         rejection = self._rejections.get(key)
+        # The body, and so its content-length, was written for an id of this length.
         if rejection is None or len(request_id) != rejection.id_chars:
             return None
         self._metrics.count_each(rejection.counters)
-        sent_id = request_id.encode()
-        headers = [*rejection.headers, (_REQUEST_ID, sent_id)]
-        return rejection.status, headers, sent_id.join(rejection.around_id)
+        id_bytes = request_id.encode()
+        headers = [*rejection.headers, (_REQUEST_ID, id_bytes)]
+        return rejection.status, headers, id_bytes.join(rejection.around_id)
 
     def _rejected(self, scope: Scope) -> _Response | None:
         """Returns the response to a call that the service rejects; None: it does not."""
@@ -183,6 +189,7 @@ class Admission:
         request_id = request_id_of(headers.get(REQUEST_ID), headers.get(TRACE_PARENT))
         self._dataplane.request_rejected("http", names["call"], names["model"], _CODE, request_id)
         response = _response(headers, problem, request_id, protocol)
+        # An access log has a line for each request, which the repeated response would skip.
         if not self._logs_each:
             self._remember(scope, problem, request_id, response)
         return response
@@ -190,11 +197,12 @@ class Admission:
     def _remember(
         self, scope: Scope, problem: Overloaded, request_id: str, response: _Response
     ) -> None:
-        """Keeps a response for requests like the one that it is sent to."""
+        """Remembers a response for requests like the one that it is sent to."""
         if self._rejected_at != self._engine.departures or len(self._rejections) >= _REMEMBERED:
             self._rejections.clear()
             self._rejected_at = self._engine.departures
         key, _ = _read(scope)
+        # Clients choose what distinguishes requests: memory for it is bounded.
         if not key or _size_of(key) > _REMEMBERED_BYTES:
             return
         names = scope["path_params"]
@@ -217,13 +225,16 @@ class Admission:
             if not timeout_ms.isdecimal() or len(timeout_ms) > len(str(TIMEOUT_MS_MAX)):
                 return None
             timeout_s = min(timeout_s, int(timeout_ms) / 1000)
+        # A client without a valid token must not observe the load: it gets its 401 as always.
         if self._tokens is not None:
             try:
                 self._tokens.authenticate(headers.get("authorization"))
             except Unauthenticated:
                 return None
         problem = self._engine.rejection(call, time.monotonic() + timeout_s, model)
-        return problem if isinstance(problem, Overloaded) else None
+        if isinstance(problem, Overloaded):
+            return problem
+        return None
 
 
 def is_unusual(headers: Headers) -> bool:
@@ -232,8 +243,9 @@ def is_unusual(headers: Headers) -> bool:
 
 
 def _read(scope: Scope) -> tuple[tuple[object, ...], str]:
-    """Returns what is equal for requests that are rejected alike, (): the request is unusual; and
-    its id.
+    """Returns a key that is equal for requests that are rejected alike, and the request's id.
+
+    The key of an unusual request is ().
     """
     key: list[object] = [scope["method"], scope["path"]]
     request_id = None
@@ -260,7 +272,7 @@ def _size_of(key: tuple[Any, ...]) -> int:
 
 
 def _headers_of(scope: Scope) -> dict[str, str]:
-    """Returns the headers that admission reads; of one that was sent twice, the last."""
+    """Returns the headers that admission reads; the last value of a header that was sent twice."""
     headers = {}
     for name, value in scope["headers"]:
         if name in _HEADERS:

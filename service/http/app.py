@@ -33,15 +33,15 @@ _EMPTY_NAME = re.compile(r"/v1/models/(?:[:/].*|[^/]+/(?:versions|labels)/(?::.*
 def create_http_front(
     pages: ASGIApp, dataplane: Dataplane, protocols: Sequence[OtherProtocol]
 ) -> ASGIApp:
-    """Returns what uvicorn hands requests to.
+    """Returns the ASGI application that uvicorn passes requests to.
 
     Calls are matched once and handled beside FastAPI: through its router, middleware and exit
     stacks a small call costs a tenth more.
 
     Args:
-      pages: what `create_http_app` returned.
-      dataplane: computes the calls.
-      protocols: Those that the service speaks beside its own.
+      pages: The application that `create_http_app` returned.
+      dataplane: Computes the calls.
+      protocols: The protocols that the service speaks beside its own.
     """
     calls = RequestContextMiddleware(CallEndpoint(dataplane), dataplane, protocols)
     return Admission(calls, pages, dataplane, protocols)
@@ -50,17 +50,20 @@ def create_http_front(
 def create_http_app(
     dataplane: Dataplane, changes: Changes, protocols: Sequence[OtherProtocol]
 ) -> FastAPI:
-    """Returns the application of pages and documents; nothing is started here, and the lifespan is
-    the caller's to set.
+    """Returns the application of pages and documents. Starts nothing: the caller sets the lifespan.
 
     Args:
-      dataplane: computes the calls.
-      changes: makes the changes that clients send.
-      protocols: Those that the service speaks beside its own.
+      dataplane: Computes the calls.
+      changes: Makes the changes that clients send.
+      protocols: The protocols that the service speaks beside its own.
     """
     # For the document; the middleware authenticates.
     token = HTTPBearer(scheme_name="token", auto_error=False)
-    app = FastAPIOffline(  # serves the assets of /docs itself
+    dependencies = []
+    if dataplane.tokens is not None:
+        dependencies = [Security(token)]
+    # FastAPI's /docs would load its assets from the internet, which a service may not reach.
+    app = FastAPIOffline(
         title="rowcast",
         version=metadata.version("rowcast"),
         redoc_url=None,
@@ -68,14 +71,12 @@ def create_http_app(
         swagger_ui_parameters={"defaultModelsExpandDepth": -1, "displayRequestDuration": True},
         redirect_slashes=False,
         separate_input_output_schemas=False,
-        dependencies=[] if dataplane.tokens is None else [Security(token)],
-        telemetry={
-            "tracing": False,
-            "metrics": False,
-            "logs": False,
-        },  # looking for its providers takes 7 us a request
+        dependencies=dependencies,
+        # To look for providers of telemetry takes 7 us per request.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     document_calls(app, dataplane)
+    # Before rowcast's routes, whose patterns match some paths of other protocols.
     for protocol in protocols:
         protocol.add_pages(app, dataplane)
     add_routes(app, dataplane)

@@ -44,7 +44,7 @@ from service.security.principal import authorize
 _JSON = JSON.encode()
 _PROTOBUF = PROTOBUF.encode()
 _SWEEP_S = 0.05
-"""Interval at which all bodies that arrive are looked over."""
+"""Interval at which the sweep looks at all bodies that arrive."""
 _INLINE_BYTES = 16 << 10
 """Maximum size of a gzip body that is decompressed on the event loop."""
 _INLINE_STEP_BYTES = 64 << 10
@@ -65,7 +65,7 @@ def target_of(model: str, version: str | None = None, label: str | None = None) 
     """Returns the model, and the version or label, that a path names.
 
     Raises:
-      InvalidArgument: the version is not a number.
+      InvalidArgument: The version is not a number.
     """
     if version is None:
         return Target(model, label=label or "")
@@ -75,17 +75,19 @@ def target_of(model: str, version: str | None = None, label: str | None = None) 
 
 
 class CallEndpoint:
-    """Answers the calls, as an ASGI application. The scope's `path_params` have the model and the
-    call, the version or label if the path names one, and the `protocol` if it is not rowcast's own.
+    """Responds to the calls, as an ASGI application. The scope's `path_params` have the model and
+    the call, the version or label if the path names one, and the `protocol` if it is not rowcast's
+    own.
     """
 
     def __init__(self, dataplane: Dataplane) -> None:
+        """Creates the application; `dataplane` computes the calls."""
         self._dataplane = dataplane
         self._timeout_s = dataplane.settings.body_timeout_s
         self._bodies = BodyReader(dataplane)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Responds to one request."""
         path = scope["path_params"]
         headers = scope["state"]["headers"]
         context: RequestContext = scope["state"]["context"]
@@ -100,6 +102,7 @@ class CallEndpoint:
         if scope["method"] != "POST":
             raise MethodNotAllowed(scope["method"], "POST")
         target = target_of(path["model"], path["version"], path["label"])
+
         as_protobuf = True
         if protocol is None:
             operation: Exchange = OPERATIONS[path["call"]]
@@ -111,8 +114,10 @@ class CallEndpoint:
         if TIMEOUT_MS in headers:
             timeout_s = timeout_s_of(headers[TIMEOUT_MS])
             context.deadline = min(context.deadline, time.monotonic() + timeout_s)
+
         authorize(context.principal, target.model)
-        if is_unusual(headers):  # the admission in front of the application has looked at others
+        # `Admission` has checked all calls but the unusual ones.
+        if is_unusual(headers):
             engine = self._dataplane.engine
             engine.check_admission(context.call, context.deadline, target.model)
 
@@ -123,16 +128,17 @@ class CallEndpoint:
         try:
             body = await self._bodies.read(context, headers, receive)
             context.received_at = time.monotonic()
+            # Only now: before, the coroutine would take parts of the body.
             context.disconnected = disconnected
             pieces = await self._dataplane.call(
                 operation, body, protobuf, target, context, as_protobuf
             )
             if protocol is None:
                 media_type = _PROTOBUF if as_protobuf else _JSON
-                sent_headers = [(b"content-type", media_type)]
+                content_headers = [(b"content-type", media_type)]
             else:
-                sent_headers = response_headers()
-            await send_pieces(pieces, sent_headers, self._timeout_s, send)
+                content_headers = response_headers()
+            await send_pieces(pieces, content_headers, self._timeout_s, send)
         finally:
             self._dataplane.budget.release(context)
 
@@ -142,8 +148,8 @@ class _Arriving:
     """A body that has not arrived yet.
 
     Attributes:
-      deadline: when it must have, on the clock of `time.monotonic()`.
-      problem: why nobody waits for it any more; None: its request does.
+      deadline: The time by which it must have arrived, on the clock of `time.monotonic()`.
+      problem: Why its request waits for it no longer; None: the request waits.
     """
 
     deadline: float
@@ -154,7 +160,7 @@ class BodyReader:
     """Reads the bodies of requests, which count in the byte budget.
 
     Most bodies are there before their requests are handled. So they have no timers: one sweep looks
-    at those that arrive slowly.
+    at the bodies that arrive slowly.
     """
 
     def __init__(self, dataplane: Dataplane) -> None:
@@ -170,22 +176,23 @@ class BodyReader:
         """Returns a body, decompressed.
 
         Args:
-          context: The request's.
+          context: The context of the request.
           headers: The headers of the request.
           receive: Returns the next ASGI message.
 
         Raises:
-          TooLarge: it declares or reaches more bytes than the limit, as sent or decompressed.
-          Overloaded: the bodies of other requests take all the memory.
-          BodyTimeout: it did not arrive in time.
-          InvalidArgument: it is not encoded as its headers declare.
-          Cancelled: the client hung up before the body had arrived.
+          TooLarge: It declares or reaches more bytes than the limit, as sent or decompressed.
+          Overloaded: The bodies of other requests take all the memory.
+          BodyTimeout: It did not arrive in time.
+          InvalidArgument: It is not encoded as its headers declare.
+          Cancelled: The client hung up before the body had arrived.
         """
         encoding = "identity"
         if "content-encoding" in headers:
             encoding = headers["content-encoding"].strip().lower()
         if encoding not in {"identity", "gzip"}:
             raise InvalidArgument.of_field("content-encoding", repr(encoding[:40]), "gzip or none")
+        # A length beyond the limit is rejected before anything is received.
         if "content-length" in headers:
             self._check(int(headers["content-length"]))
         body = await self._receive(context, receive)
@@ -217,6 +224,7 @@ class BodyReader:
                 size = len(chunk)
                 self._budget.reserve(context, size)
                 is_last = not message.get("more_body", False)
+                # Most bodies are one chunk, which is not copied.
                 if is_last and not body:
                     self._check(size)
                     return chunk
@@ -225,6 +233,8 @@ class BodyReader:
                 if is_last:
                     return bytes(body)
         except asyncio.CancelledError:
+            # The sweep cancels the task to end its wait. Without a problem, or if it is cancelled
+            # once more, somebody else did.
             if arriving.problem is None or task.uncancel():
                 raise
             raise arriving.problem from None
@@ -246,36 +256,40 @@ class BodyReader:
         asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
     async def _decompress(self, context: RequestContext, body: bytes) -> bytes:
-        """Decompresses one gzip member in steps: each is reserved first, large ones run in the
-        bounded pool.
+        """Decompresses one gzip member in steps: the output of each is reserved first, and large
+        steps run in the bounded pool.
         """
-        gzip = zlib.decompressobj(wbits=31)  # 31: gzip's header and checksum, the largest window
+        # 31: gzip's header and checksum, the largest window.
+        gzip = zlib.decompressobj(wbits=31)
         steps = list[bytes]()
         size = 0
-        rest = body
+        compressed = body
         while not gzip.eof:
             context.check()
             inline = len(body) <= _INLINE_BYTES and not steps
-            reserved = min(_INLINE_STEP_BYTES if inline else _STEP_BYTES, self._limit - size + 1)
+            step_bytes = _INLINE_STEP_BYTES if inline else _STEP_BYTES
+            # One byte beyond the limit shows that the body exceeds it.
+            reserved = min(step_bytes, self._limit - size + 1)
             self._budget.reserve(context, reserved)
             try:
                 if inline:
-                    step = gzip.decompress(rest, reserved)
+                    step = gzip.decompress(compressed, reserved)
                 else:
-                    step = await self._dataplane.offload(gzip.decompress, rest, reserved)
+                    step = await self._dataplane.offload(gzip.decompress, compressed, reserved)
             except zlib.error:
                 expected = "gzip as content-encoding says"
                 raise InvalidArgument.of_field("body", "not gzip", expected) from None
             self._budget.release(context, reserved - len(step))
             size = size + len(step)
-            rest = gzip.unconsumed_tail
+            compressed = gzip.unconsumed_tail
             self._check(size, " decompressed")
-            if not step and not rest and not gzip.eof:
+            if not step and not compressed and not gzip.eof:
                 raise InvalidArgument.of_field("body", "truncated", "a whole body of gzip")
             steps.append(step)
         if gzip.unused_data:
             value = "more than one gzip member, or bytes after it"
             raise InvalidArgument.of_field("body", value, "one", "has")
+        # The compressed body is no longer needed.
         self._budget.release(context, len(body))
         return b"".join(steps)
 
@@ -290,12 +304,13 @@ async def send_pieces(
 
     Args:
       pieces: The body.
-      headers: All headers but its length.
-      timeout_s, send: As of `send_body`.
+      headers: All headers but the length of the body.
+      timeout_s: The maximum time for the client to read one part.
+      send: Sends an ASGI message.
     """
     length = sum(map(len, pieces))
-    sent_headers = [*headers, (b"content-length", b"%d" % length)]
-    await send({"type": "http.response.start", "status": 200, "headers": sent_headers})
+    all_headers = [*headers, (b"content-length", b"%d" % length)]
+    await send({"type": "http.response.start", "status": 200, "headers": all_headers})
     if length > json.PIECE_BYTES:
         await send_body(pieces, timeout_s, send)
     else:
@@ -305,7 +320,7 @@ async def send_pieces(
 async def send_body(
     pieces: Iterable[bytes], timeout_s: float, send: Send, more_body: bool = False
 ) -> None:
-    """Sends the body of a response in parts, each once the client has read most of those before.
+    """Sends the body of a response in parts, each once the client has read most of the last ones.
 
     Args:
       pieces: The body.

@@ -33,6 +33,7 @@ def add_change_routes(app: FastAPI, dataplane: Dataplane, changes: Changes) -> N
     bodies = BodyReader(dataplane)
 
     def check(request: Request, model: str, call: str = "change") -> None:
+        # The metrics and the log of the request name the call and the model, also if it fails.
         context: RequestContext = request.state.context
         context.call = call
         context.model = model
@@ -46,11 +47,11 @@ def add_change_routes(app: FastAPI, dataplane: Dataplane, changes: Changes) -> N
             dataplane.budget.release(context)
 
     async def get_changes(request: Request, model: str) -> Any:
-        """Shows up to which offset each stream was applied, for the clients that may change the
+        """Returns up to which offset each stream was applied, to the clients that may change the
         model.
         """
         check(request, model, "changes")
-        # It may wait for a change that is written.
+        # The call may wait for a change that is being written.
         applied = await run_in_threadpool(changes.applied, model)
         if accepts_protobuf(request.headers):
             content = applied_message(applied).SerializeToString()

@@ -1,8 +1,8 @@
 """The OpenAPI document of the five calls, which take and return bytes: FastAPI describes them by
 routes of the same paths with typed bodies, which no request reaches.
 
-Whoever requests the document finds a body of each call for the models that are served and that they
-may use, so that "Try it out" sends what a loaded model takes.
+The document contains a body of each call for the models that are served and that the client may
+use, so that "Try it out" sends features that a loaded model has.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from service.openapi import typed_endpoint
 from service.security.principal import Principal, authorize
 
 MODELS_SHOWN = 20
-"""Models that have examples in the document."""
+"""Maximum number of models that have examples in the document."""
 _TEXT = {"type": "string"}
 _PATH_TYPES = {"version": {"type": "integer", "format": "int64", "minimum": 1}}
 _TIMING = {SERVER_TIMING: {"description": "Milliseconds by phase.", "schema": _TEXT}}
@@ -66,18 +66,23 @@ def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
         f"{limits.max_k}; {limits.request_timeout_s:g} s per request."
     )
     for path in MODEL_PATHS:
-        named = [part.partition("}")[0] for part in path.split("{")[1:]]
+        parameter_names = [part.partition("}")[0] for part in path.split("{")[1:]]
         parameters = [
             {"name": name, "in": "path", "required": True, "schema": _PATH_TYPES.get(name, _TEXT)}
-            for name in named
+            for name in parameter_names
         ]
-        for name, (request, response) in SCHEMAS.items():
+        # Readers look for the calls of the current version: these stand under a tag of their own.
+        tag = "calls"
+        if len(parameter_names) > 1:
+            tag = "calls of one version"
+        for call, (request, response) in SCHEMAS.items():
             app.add_api_route(
-                f"{path}:{name}",
+                f"{path}:{call}",
                 typed_endpoint(request),
                 methods=["POST"],
-                tags=["calls" if len(named) == 1 else "calls of one version"],
-                operation_id="_by_".join([name, *named[1:]]),
+                tags=[tag],
+                # Generated clients name their functions by it: `rank`, `rank_by_version`.
+                operation_id="_by_".join([call, *parameter_names[1:]]),
                 summary=" ".join((request.__doc__ or "").split()),
                 response_model=response,
                 responses=_RESPONSES,
@@ -86,9 +91,10 @@ def document_calls(app: FastAPI, dataplane: Dataplane) -> None:
 
 
 class _Example(NamedTuple):
-    """What the document shows of one model.
+    """The values that the document shows of one model.
 
     Attributes:
+      model: The name of the model.
       version: The current version.
       label: A label of a version; "": there is none.
       bodies: A JSON body by call.
@@ -101,13 +107,14 @@ class _Example(NamedTuple):
 
 
 def serve_document(app: FastAPI, dataplane: Dataplane) -> None:
-    """Serves the document with examples of the models that are loaded, in place of FastAPI's."""
+    """Serves the document with examples of the loaded models, instead of FastAPI's document."""
     path = app.openapi_url or ""
 
     async def document(request: Request) -> JSONResponse:
         examples = _examples(dataplane, request.state.context.principal)
         return JSONResponse(_with_examples(app.openapi(), examples))
 
+    # The first route of a path responds, which is FastAPI's own. No option replaces it alone.
     app.router.routes[:] = [
         route for route in app.router.routes if getattr(route, "path", "") != path
     ]
@@ -125,7 +132,8 @@ def _examples(dataplane: Dataplane, principal: Principal | None) -> list[_Exampl
             authorize(principal, model)
             bodies = dataplane.engine.examples(Target(model))
         except ServiceError:
-            continue  # not permitted, or not loaded any more
+            # The client may not use the model, or the version is no longer loaded.
+            continue
         label = next((label for state in versions for label in state.labels), "")
         examples.append(_Example(model, current.version, label, bodies))
     return examples
@@ -133,14 +141,18 @@ def _examples(dataplane: Dataplane, principal: Principal | None) -> list[_Exampl
 
 def _with_examples(document: dict[str, Any], examples: list[_Example]) -> dict[str, Any]:
     """Returns a copy of the document whose calls have the bodies of the models that serve them."""
+    # FastAPI caches its document, which must stay without the models of one client.
     document = copy.deepcopy(document)
     for path, item in document["paths"].items():
         for operation in item.values():
-            call = path.rpartition(":")[2]
-            of_call = [example for example in examples if call in example.bodies or "get" in item]
-            if not of_call:
+            _, _, call = path.rpartition(":")
+            # Pages of models, which are read by GET, exist for every model.
+            call_examples = [
+                example for example in examples if call in example.bodies or "get" in item
+            ]
+            if not call_examples:
                 continue
-            first = of_call[0]
+            first = call_examples[0]
             values = {"model": first.model, "version": first.version, "label": first.label}
             for parameter in operation.get("parameters", ()):
                 if values.get(parameter["name"]):
@@ -151,6 +163,6 @@ def _with_examples(document: dict[str, Any], examples: list[_Example]) -> dict[s
                         "summary": f"model {example.model}",
                         "value": example.bodies[call],
                     }
-                    for example in of_call
+                    for example in call_examples
                 }
     return document

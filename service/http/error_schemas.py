@@ -51,4 +51,4 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         "headers": {"retry-after": _RETRY_AFTER},
     }
 }
-"""What the document says of the failures of a route."""
+"""The description of a route's failures in the document."""

@@ -1,4 +1,4 @@
-"""What surrounds every request: its id, its metrics, its failure, and who sent it."""
+"""What surrounds every request: its id, its metrics, its failure, and its client."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ from service.security.hosts import AllowedHosts
 from service.security.principal import NAME_CHARS_MAX, Principal
 
 PROBES = frozenset({"/livez", "/readyz"})
-"""Open to everybody: probes have no token. Their failures are not logged: they come every second.
+"""The paths of health checks. They are open to everybody, since probes have no token. Their
+failures are not logged, since they come every second.
 """
 
 _SKIPPED_BYTES = 64 << 20
@@ -56,8 +57,8 @@ _SERVER_TIMING = SERVER_TIMING.encode()
 
 
 class RequestContextMiddleware:
-    """Gives every request its context, authenticates its client, and answers what is raised in the
-    one form of errors.
+    """Gives every request its context, authenticates its client, and responds to what is raised in
+    the one form of errors.
 
     The state of the ASGI scope then holds `context`, the engine's RequestContext, and `headers`.
     """
@@ -65,6 +66,13 @@ class RequestContextMiddleware:
     def __init__(
         self, app: ASGIApp, dataplane: Dataplane, protocols: Sequence[OtherProtocol] = ()
     ) -> None:
+        """Creates the middleware.
+
+        Args:
+          app: Responds to the requests.
+          dataplane: Counts the requests.
+          protocols: The protocols that the service speaks beside its own.
+        """
         self._app = app
         self._protocols = protocols
         self._probes = PROBES.union(*[protocol.probes for protocol in protocols])
@@ -89,28 +97,29 @@ class RequestContextMiddleware:
         request_id = request_id_of(headers.get(REQUEST_ID), trace_parent)
         context = RequestContext("other", request_id, began + self._timeout_s)
         context.trace_parent = trace_parent
-        context.received_at = began  # until the body has arrived
+        # The endpoint replaces it once the body has arrived.
+        context.received_at = began
         scope["state"]["context"] = context
         scope["state"]["headers"] = headers
         code = "OK"
 
         async def send_completed(message: Message) -> None:
-            """Adds the headers of every answer; counts it first, so that its client finds it
-            counted.
-            """
+            """Adds the headers that every response has."""
             nonlocal code
             if message["type"] == "http.response.start":
+                # Counted before it is sent, so that a client that reads the metrics next finds it.
                 seconds = time.monotonic() - context.received_at
                 self._dataplane.request_finished("http", context, code, seconds)
                 code = ""
-                more = [(_REQUEST_ID, request_id.encode())]
+                further_headers = [(_REQUEST_ID, request_id.encode())]
                 if context.phases:
-                    more.append((_SERVER_TIMING, server_timing(context.phases).encode()))
+                    timing = server_timing(context.phases)
+                    further_headers.append((_SERVER_TIMING, timing.encode()))
                 # Nobody reads the body of other methods, and nothing limits its trailers.
                 has_unread_body = "transfer-encoding" in headers and scope["method"] != "POST"
                 if self._engine.shutting_down or has_unread_body:
-                    more.append((b"connection", b"close"))
-                message["headers"] = [*message["headers"], *more]
+                    further_headers.append((b"connection", b"close"))
+                message["headers"] = [*message["headers"], *further_headers]
             await send(message)
 
         try:
@@ -124,8 +133,9 @@ class RequestContextMiddleware:
             if not is_probe:
                 model = self._dataplane.metrics.known_model(context.model)
                 log_failure(_LOG, context.call, failure, problem, model)
+            # The response has begun: the server closes the connection.
             if not code:
-                raise  # the answer has begun: the server closes the connection
+                raise
             code = failure.code.value
             protocol = protocol_of(self._protocols, scope["path"])
             response = _response(failure, problem, headers, protocol)
@@ -136,13 +146,16 @@ class RequestContextMiddleware:
         self._hosts.check(headers.get("host", ""))
         if self._authenticates:
             context.principal = self._authenticate(headers)
-        return self._app if scope["method"] == "POST" else self._pages
+        # Changes are sent by POST, too, and wait for no page.
+        if scope["method"] == "POST":
+            return self._app
+        return self._pages
 
     def _authenticate(self, headers: Headers) -> Principal:
         """Returns who sent a request, by its token or else by its certificate.
 
         Raises:
-          Unauthenticated: the token is missing or unknown.
+          Unauthenticated: The token is missing or unknown.
         """
         # A pipelined request begins in the context of the one before it.
         logging.PRINCIPAL.set("")
@@ -173,9 +186,9 @@ def _response(
     elif isinstance(problem, MethodNotAllowed):
         response.status_code = 405
         response.headers["allow"] = problem.allowed
-    unbounded = (
-        "transfer-encoding" in headers or int(headers.get("content-length", "0")) > _SKIPPED_BYTES
-    )
+    # Otherwise the server would receive and skip any number of bytes before the next request.
+    body_bytes = int(headers.get("content-length", "0"))
+    unbounded = "transfer-encoding" in headers or body_bytes > _SKIPPED_BYTES
     if unbounded or isinstance(problem, BodyTimeout):
         response.headers["connection"] = "close"
     return response

@@ -1,5 +1,5 @@
 """Protocols of other servers over HTTP: their calls pass through the same admission, middleware and
-data plane as rowcast's own, and their errors have their own form.
+data plane as rowcast's own calls, and their errors have their own form.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from service.dataplane import Dataplane
 
 
 class ErrorResponse(NamedTuple):
-    """The form of a failure in a protocol."""
+    """A failure in the form of a protocol."""
 
     status: int
     media_type: str
@@ -30,7 +30,8 @@ class HttpCall(NamedTuple):
 
     Attributes:
       exchange: Reads the body and writes the response.
-      response_headers: Returns the headers of the response, once it is written; without its length.
+      response_headers: Returns the headers of the response, without its length. It is called once
+        the response is written.
     """
 
     exchange: TensorExchange
@@ -64,15 +65,15 @@ class OtherProtocol:
     probes: frozenset[str] = frozenset()
 
     def match(self, path: str) -> dict[str, str | None] | None:
-        """Returns what the path of a call names; None: it is no call of the protocol."""
-        named = self.calls.fullmatch(path)
-        if named is None:
+        """Returns the names in the path of a call; None: the path is no call of the protocol."""
+        match = self.calls.fullmatch(path)
+        if match is None:
             return None
-        return {"version": None, "label": None, "call": self.call_name, **named.groupdict()}
+        return {"version": None, "label": None, "call": self.call_name, **match.groupdict()}
 
 
 def protocol_of(protocols: Sequence[OtherProtocol], path: str) -> OtherProtocol | None:
-    """Returns the protocol whose path it is; None: it is one of rowcast's own."""
+    """Returns the protocol that a path belongs to; None: it is one of rowcast's own paths."""
     for protocol in protocols:
         if protocol.calls.fullmatch(path) or protocol.pages.fullmatch(path):
             return protocol

@@ -10,9 +10,11 @@ from service.errors import Overloaded
 from service.http.calls import send_body
 
 PAGES_MAX = 2
+"""Maximum number of pages in progress."""
 _WAIT_S = 1.0
 """Time that a page waits for its turn: a browser requests all that a document needs at once."""
 _RETRY_AFTER_S = 1.0
+"""Time after which a client may try again whose page got no turn."""
 
 
 class Pages:
@@ -55,6 +57,7 @@ class Pages:
                 _RETRY_AFTER_S,
                 "requests",
             ) from None
+        # The turn lasts until the page is sent: a client that reads slowly holds its memory.
         try:
             await self._app(scope, receive, send_in_parts)
         finally:

@@ -1,5 +1,5 @@
-"""uvicorn's HTTP protocol, which here ignores offers to upgrade the connection, bounds what a
-connection can make the process keep, and closes it so that the last response arrives.
+"""uvicorn's HTTP protocol, which here ignores offers to upgrade the connection, bounds the memory
+that a connection can occupy, and closes it so that the last response arrives.
 
 Java's `HttpClient` sends `Connection: Upgrade, HTTP2-Settings` and `Upgrade: h2c` with requests.
 A server may ignore the offer and respond over HTTP/1.1 (RFC 9110, section 7.8), and uvicorn means
@@ -25,7 +25,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _PIPELINE_MAX = 100
-"""Maximum number of requests that wait behind another one of their connection. uvicorn stops
+"""Maximum number of requests that wait behind another request of their connection. uvicorn stops
 reading at the first, but parses all that one read has brought: 2,800 of them took 15 MB.
 """
 HEADERS_MAX = 256
@@ -33,15 +33,15 @@ HEADERS_MAX = 256
 HEAD_BYTES_MAX = 64 << 10
 """Maximum size of the URL and the headers of a request."""
 _HEADER_OVERHEAD_BYTES = 4
-"""The colon, a space and the end of a line."""
+"""Size of the colon, a space and the end of a line."""
 YIELDING_CONNECTIONS_MAX = 128
 """Maximum number of connections of a `YieldingHttpProtocol`."""
 _LINGER_S = 30.0
 """Maximum time to discard the rest of a request whose response was sent."""
 _LINGER_SILENCE_S = 3.0
-"""Maximum time of that in which nothing arrives."""
+"""Maximum time without data while the rest of a request is discarded."""
 _LINGER_BYTES = 64 << 20
-"""Maximum number of bytes of that."""
+"""Maximum size of the rest of a request that is discarded."""
 _FLUSH_S = 30.0
 """Maximum time for a client to read what remains of a response when its connection is closed."""
 _BAD_REQUEST = "400 Bad Request"
@@ -56,7 +56,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self.parser: Any = _OfferIgnoringParser(self)
         self.idle_since = self.loop.time()
-        """When the last response ended, or the connection began."""
+        """The time at which the last response ended, or the connection began."""
         self._in_head = False
         self._head_bytes = 0
         self._steps = 0
@@ -71,6 +71,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         """Begins the connection, which is closed unless a request arrives within the keep-alive."""
+        # uvicorn starts its own timer only after a response.
         self._lingering = _LingeringTransport(transport, self)
         super().connection_made(self._lingering)
         self._await_request()
@@ -90,8 +91,12 @@ class HttpProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing():
             return
-        # The parser keeps a header, a trailer or the extension of a chunk until it ends.
-        self._unfinished_bytes = self._unfinished_bytes + len(data) if steps == self._steps else 0
+        # The parser stores a header, a trailer or the extension of a chunk until it ends. Until
+        # then it calls back for nothing, so that no other limit sees the bytes.
+        if steps == self._steps:
+            self._unfinished_bytes += len(data)
+        else:
+            self._unfinished_bytes = 0
         if self._unfinished_bytes > HEAD_BYTES_MAX:
             self._rejection = _HEAD_TOO_LARGE
             self.send_400_response(self._rejection)
@@ -106,12 +111,12 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """Takes a part of the URL."""
+        """Receives a part of the URL."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a header. Trailers count as well, and are left out: nothing reads them."""
+        """Receives a header. Trailers count as well, and are left out: nothing reads them."""
         self._steps += 1
         self._count(len(name) + len(value) + _HEADER_OVERHEAD_BYTES)
         if not self._in_head:
@@ -135,7 +140,7 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Takes a part of a body."""
+        """Receives a part of a body."""
         self._steps += 1
         super().on_body(body)
 
@@ -144,7 +149,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._steps += 1
         if not self.parser.should_upgrade():
             super().on_message_complete()
-            self.cycle.more_body = False  # also of a body that was skipped
+            # Also if the body was skipped: `closes_early` must not wait for it.
+            self.cycle.more_body = False
 
     def on_response_complete(self) -> None:
         """Ends a request; the next one must begin within the keep-alive."""
@@ -163,7 +169,8 @@ class HttpProtocol(HttpToolsProtocol):
             "connection: close",
         )
         head = "\r\n".join([*lines, "", ""]).encode("ascii")
-        if not self.is_idle:  # nobody waits for what the application would respond
+        # The client gets this response instead of the application's.
+        if not self.is_idle:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if self.is_idle or not self.cycle.response_started:
@@ -194,10 +201,10 @@ class HttpProtocol(HttpToolsProtocol):
 
 
 class YieldingHttpProtocol(HttpProtocol):
-    """Of an endpoint that responds to everybody at once: beyond `YIELDING_CONNECTIONS_MAX`
-    connections the one that has been idle for the longest time is closed.
+    """The protocol of an endpoint that responds to everybody at once.
 
-    Idle connections can so never keep a probe from its response.
+    Beyond `YIELDING_CONNECTIONS_MAX` connections, the connection that has been idle for the longest
+    time is closed. So idle connections can never keep a probe from its response.
     """
 
     def connection_made(self, transport: Any) -> None:
@@ -223,7 +230,7 @@ class _LingeringTransport:
         self._end = 0.0
         self._discarded = 0
 
-        # What uvicorn calls for each request.
+        # uvicorn calls these for each request: as attributes, they cost no call of this class.
         self.write = transport.write
         self.pause_reading = transport.pause_reading
         self.resume_reading = transport.resume_reading
@@ -248,6 +255,7 @@ class _LingeringTransport:
             self.linger()
             return
         self._transport.close()
+        # asyncio waits without a limit for a client that does not read.
         if self._transport.get_write_buffer_size():
             self._protocol.loop.call_later(_FLUSH_S, self._transport.abort)
 
@@ -257,12 +265,14 @@ class _LingeringTransport:
             return
         self._end = self._protocol.loop.time() + _LINGER_S
         self._await_data()
+        # Reading may be paused, since the application did not read the body.
         self._protocol.flow.resume_reading()
-        if self._transport.can_write_eof():  # not with TLS, where the client sees the length alone
+        # TLS has no half-closed connections: its client sees the end by the length alone.
+        if self._transport.can_write_eof():
             self._transport.write_eof()
 
     def discard(self, size: int) -> None:
-        """Takes data that nothing reads any more."""
+        """Receives data that nothing reads any more."""
         if self._timer is None:
             return
         self._discarded += size
@@ -321,7 +331,7 @@ class _OfferIgnoringParser:
     def _parse_headers_again(self) -> None:
         method = self._parser.get_method()
         if method == b"CONNECT":
-            # It requests a tunnel, and has no body that could be told from the next request.
+            # It requests a tunnel: no length separates its body from the next request.
             raise httptools.HttpParserError("CONNECT is not supported")
 
         version = self._parser.get_http_version().encode()
@@ -340,7 +350,7 @@ class _OfferIgnoringParser:
         parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._parser = parser
 
-        # What uvicorn asks for, several times per request.
+        # uvicorn calls these several times per request: as attributes, they cost no further call.
         self.get_http_version = parser.get_http_version
         self.get_method = parser.get_method
         self.should_keep_alive = parser.should_keep_alive

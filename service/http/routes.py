@@ -92,6 +92,7 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
 
     endpoints: dict[str, Callable[..., Any]]
     endpoints = {"/v1/models": list_models, "/livez": livez, "/readyz": readyz, "/metrics": metrics}
+    # In the order of the paths: a model, its versions, its labels.
     endpoints |= zip(MODEL_PATHS, (get_model, get_version, get_label), strict=True)
     schemas: dict[str, type[ResponseSchema]] = {
         "/v1/models": ModelsResponse,
@@ -105,15 +106,19 @@ def add_routes(app: FastAPI, dataplane: Dataplane) -> None:  # noqa: C901 - one 
         if path in schemas:
             success = {"model": schemas[path]}
             response_class = JSONResponse
+        tag = "health"
+        if "models" in path:
+            tag = "models"
         app.add_api_route(
             path,
             endpoint,
             methods=["GET"],
-            tags=["models" if "models" in path else "health"],
+            tags=[tag],
             operation_id=endpoint.__name__,
             summary=" ".join((endpoint.__doc__ or "").split()),
             response_model=None,
             responses=ERRORS | {200: success},
             response_class=response_class,
         )
+        # FastAPI does not derive HEAD from GET, and RFC 9110 requires it (section 9.1).
         app.add_api_route(path, endpoint, methods=["HEAD"], include_in_schema=False)

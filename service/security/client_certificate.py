@@ -8,11 +8,13 @@ that its bytes begin finds it there.
 
 from __future__ import annotations
 
+import itertools
 import ssl
 from contextvars import ContextVar
 from typing import Any
 
 _CONNECTION: ContextVar[ClientConnection | None] = ContextVar("connection", default=None)
+"""The connection whose bytes began the request that the current context handles."""
 _UNNAMED = "unnamed"
 
 
@@ -29,6 +31,7 @@ class ClientConnection(ssl.SSLObject):
     @property
     def client_name(self) -> str:
         """The common name of the client's certificate, or else its first alternative name."""
+        # Decoded once per connection, not for each request.
         if not self._client_name:
             self._client_name = _name_of(self.getpeercert() or {})
         return self._client_name
@@ -37,11 +40,14 @@ class ClientConnection(ssl.SSLObject):
 def client_name() -> str:
     """Returns the name in the certificate of the client whose request is handled."""
     connection = _CONNECTION.get()
-    return _UNNAMED if connection is None else connection.client_name
+    if connection is None:
+        return _UNNAMED
+    return connection.client_name
 
 
 def _name_of(certificate: dict[str, Any]) -> str:
-    subject = [pair for names in certificate.get("subject", ()) for pair in names]
-    common_names = [value for kind, value in subject if kind == "commonName"]
-    others = [value for _, value in certificate.get("subjectAltName", ())]
-    return str([*common_names, *others, _UNNAMED][0])
+    # `ssl` returns the subject as a sequence of relative names, each of which has several pairs.
+    pairs = itertools.chain.from_iterable(certificate.get("subject", ()))
+    names = [value for kind, value in pairs if kind == "commonName"]
+    names += [value for _, value in certificate.get("subjectAltName", ())]
+    return str([*names, _UNNAMED][0])

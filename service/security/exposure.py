@@ -32,7 +32,8 @@ def warn_of_exposed_secrets(settings: ServiceSettings) -> None:
         for file in (settings.tls_key, settings.tokens, settings.admin_tokens)
         if file is not None
     ]
-    with contextlib.suppress(OSError):  # one that is being replaced
+    # OSError: a file is being replaced. The warning is not worth a failed start.
+    with contextlib.suppress(OSError):
         exposed = [str(file) for file in files if file.stat().st_mode & stat.S_IROTH]
         if exposed:
             _log.warning("secrets_exposed", extra=fields(files=exposed))

@@ -13,9 +13,11 @@ from service.errors import PermissionDenied
 from service.loopback import on_loopback
 
 _HOSTS_MAX = 256
-"""Values of `Host` that are remembered."""
+"""Number of values of `Host` whose check is remembered."""
 _HOST_CHARS_MAX = 256
-"""Longer ones are not: a name has at most 253 characters."""
+"""Length of a value that is remembered, at most: a name has at most 253 characters, and clients
+choose what they send.
+"""
 
 
 class AllowedHosts:
@@ -27,13 +29,13 @@ class AllowedHosts:
     """
 
     def __init__(self, settings: ServiceSettings) -> None:
-        """Takes what the settings allow."""
+        """Reads from the settings which hosts are allowed."""
         self._names = frozenset(map(str.lower, settings.allowed_hosts))
         self._loopback = on_loopback(settings.host)
         authenticated = settings.tokens is not None or settings.tls_client_ca is not None
         self._checked = bool(self._names) or (self._loopback and not authenticated)
         # Requests of one client all name the same host.
-        self._is_known = lru_cache(_HOSTS_MAX)(self._is_allowed)
+        self._is_allowed_cached = lru_cache(_HOSTS_MAX)(self._is_allowed)
 
     def check(self, host: str) -> None:
         """Checks the value of `Host`.
@@ -41,11 +43,16 @@ class AllowedHosts:
         Raises:
           PermissionDenied: The host is not allowed.
         """
-        is_allowed = self._is_known if len(host) <= _HOST_CHARS_MAX else self._is_allowed
+        is_allowed = self._is_allowed
+        if len(host) <= _HOST_CHARS_MAX:
+            is_allowed = self._is_allowed_cached
         if not self._checked or is_allowed(host):
             return
-        expected = "a loopback address or a name in" if self._loopback else "a name in"
-        raise PermissionDenied.of_field("host", repr(host[:80]), f"{expected} allowed_hosts")
+
+        expected = "a name in allowed_hosts"
+        if self._loopback:
+            expected = f"a loopback address or {expected}"
+        raise PermissionDenied.of_field("host", repr(host[:80]), expected)
 
     def _is_allowed(self, host: str) -> bool:
         name = host_name(host)

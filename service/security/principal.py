@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from service.errors import FieldViolation, PermissionDenied
 
 NAME_CHARS_MAX = 100
+"""Length at which the name in a client's certificate is cut off."""
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,8 @@ class Principal:
     """The client that a token or a certificate was issued to.
 
     Attributes:
-      name: for the log.
-      models: that it may use; None: every model.
+      name: The name of the client, for the log.
+      models: The models that it may use; None: every model.
     """
 
     name: str
@@ -27,13 +28,15 @@ def authorize(principal: Principal | None, model: str) -> None:
     """Checks that a client may use a model.
 
     Args:
-      principal: None: authentication is off, everything is allowed.
-      model: as the request names it; empty: the only one there is, which a client of some models
-        has to name.
+      principal: The client; None: authentication is off, everything is allowed.
+      model: The model that the request names; empty: the only model of the service, which a client
+        of some models has to name.
+
     Raises:
-      PermissionDenied: it may not.
+      PermissionDenied: The client may not use the model.
     """
     if principal is not None and principal.models is not None and model not in principal.models:
+        # The client chose the name, which may be of any length.
         value = repr(model[:80])
         models = _listed(principal.models)
         message = f"model is {value}; this token is for {models}"
@@ -46,15 +49,17 @@ def authorize_change(
     """Checks that a client may change a model.
 
     Args:
-      principal: None: authentication is off, and nobody may change anything here.
-      model: as the request names it.
-      changes_from: the clients that may: the setting.
+      principal: The client; None: authentication is off, and nobody may change anything here.
+      model: The model that the request names.
+      changes_from: The names of the clients that may change models: the setting.
 
     Raises:
-      PermissionDenied: it may not.
+      PermissionDenied: The client may not change the model.
     """
     if principal is None or principal.name not in changes_from:
-        name = "a client without a token" if principal is None else repr(principal.name)
+        name = "a client without a token"
+        if principal is not None:
+            name = repr(principal.name)
         raise PermissionDenied(
             f"{name} may not change models here; name its token or certificate in the setting "
             "changes_from, or send the change to the admin API"
@@ -66,7 +71,7 @@ def authorize_all(principal: Principal | None) -> None:
     """Checks that a client may see what concerns every model.
 
     Raises:
-      PermissionDenied: it may use some models only.
+      PermissionDenied: The client may use some models only.
     """
     if principal is not None and principal.models is not None:
         raise PermissionDenied(

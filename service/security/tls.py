@@ -23,19 +23,20 @@ from service.security.watched_files import WatchedFiles
 SERVER = "server"
 CLIENT_CA = "client_ca"
 WARNING_DAYS = 14
+"""A certificate that is valid for fewer days is a warning."""
 _DAY_S = 86_400
 
 _log = logger(__name__)
 
 Report = Callable[[str, float], None]
-"""Takes SERVER or CLIENT_CA, and when the first certificate of that file expires, seconds since
-1970.
+"""A function of SERVER or CLIENT_CA, and of the time at which the first certificate of that file
+expires, in seconds since 1970.
 """
 
 
 @dataclass(frozen=True)
 class CertificateSet:
-    """What was made of the files at one time, for either transport."""
+    """The certificates in the files at one time, for either transport."""
 
     context: ssl.SSLContext
     grpc: grpc.ServerCertificateConfiguration
@@ -56,13 +57,14 @@ class Certificates:
         """Reads the files, and logs when they expire.
 
         Args:
-          chain: the certificate and its intermediates, PEM.
-          key: its private key, PEM without a password.
-          client_ca: authorities of client certificates, PEM; None: clients need none.
-          report: called now and when files change.
+          chain: The PEM file of the certificate and its intermediates.
+          key: The PEM file of its private key, without a password.
+          client_ca: The PEM file of authorities of client certificates; None: clients need none.
+          report: Called now and when files change.
+
         Raises:
-          OSError: a file cannot be read.
-          ValueError: a file is no PEM of its kind, or the key does not match the certificate.
+          OSError: A file cannot be read.
+          ValueError: A file is no PEM of its kind, or the key does not match the certificate.
         """
         files = [file for file in (chain, key, client_ca) if file is not None]
         self._client_ca = client_ca
@@ -75,7 +77,7 @@ class Certificates:
         """Returns the certificates that the settings name; None: they name none.
 
         Raises:
-          SettingsError: a file cannot be used.
+          SettingsError: A file cannot be used.
         """
         if settings.tls_cert is None or settings.tls_key is None:
             return None
@@ -95,11 +97,12 @@ class Certificates:
         ) -> None:
             connection.context = self._set.value().context
 
-        context.sni_callback = use_newest  # also called for clients that send no server name
+        # OpenSSL also calls it for clients that send no server name.
+        context.sni_callback = use_newest
         return context
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Returns credentials of a gRPC server, which take newer files at the next connection."""
+        """Returns credentials of a gRPC server, which read newer files at the next connection."""
         served = self._set.value().grpc
         lock = threading.Lock()
 
@@ -126,9 +129,11 @@ def _read(chain: Path, key: Path, client_ca: Path | None, report: Report) -> Cer
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["http/1.1"])
     pair = key.read_bytes(), chain.read_bytes()
-    authorities = None if client_ca is None else client_ca.read_bytes()
+    authorities = None
+    if client_ca is not None:
+        authorities = client_ca.read_bytes()
     try:
-        # Without one, OpenSSL prompts on the terminal.
+        # Without a password, OpenSSL prompts on the terminal.
         context.load_cert_chain(chain, key, password=lambda: b"")
         if client_ca is not None:
             context.load_verify_locations(client_ca)
@@ -145,16 +150,14 @@ def _read(chain: Path, key: Path, client_ca: Path | None, report: Report) -> Cer
             "a certificate chain, its key without a password and, if set, authorities of "
             "clients, all as PEM"
         )
-        raise ValueError(
-            f"{[*map(str, filter(None, (chain, key, client_ca)))]} are not {expected}: {problem}"
-        ) from problem
+        files = [str(file) for file in (chain, key, client_ca) if file is not None]
+        raise ValueError(f"{files} are not {expected}: {problem}") from problem
     return CertificateSet(context, grpc.ssl_server_certificate_configuration([pair], authorities))
 
 
 def _report_expiry(name: str, file: Path, report: Report) -> None:
-    expires = min(
-        each.not_valid_after_utc for each in x509.load_pem_x509_certificates(file.read_bytes())
-    )
+    certificates = x509.load_pem_x509_certificates(file.read_bytes())
+    expires = min(certificate.not_valid_after_utc for certificate in certificates)
     report(name, expires.timestamp())
     days_left = (expires.timestamp() - time.time()) / _DAY_S
     event = "certificate_loaded"
@@ -165,5 +168,5 @@ def _report_expiry(name: str, file: Path, report: Report) -> None:
     if days_left <= 0:
         event = "certificate_expired"
         level = logging.ERROR
-    what = {"certificate": name, "file": str(file), "days_left": round(days_left, 1)}
-    _log.log(level, event, extra=fields(expires=expires.isoformat(), **what))
+    about = {"certificate": name, "file": str(file), "days_left": round(days_left, 1)}
+    _log.log(level, event, extra=fields(expires=expires.isoformat(), **about))

@@ -1,4 +1,4 @@
-"""Tokens of clients: a file of names and tokens, and the comparison with what a request carries.
+"""Tokens of clients: a file of names and tokens, and the comparison with a request's token.
 
 # name  token (or sha256: and its digest in hex)  models, by commas; left out: all; -: none
 ranker    sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
@@ -20,6 +20,7 @@ from service.security.watched_files import WatchedFiles
 TOKEN_CHARS_MIN = 16
 """A shorter token could be guessed."""
 TOKEN_CHARS_MAX = 512
+"""Longer tokens are rejected before they are hashed."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _TOKEN = re.compile(r"[\x21-\x7e]+", re.ASCII)
@@ -34,8 +35,8 @@ class TokenStore:
         """Reads the file.
 
         Raises:
-          OSError: it cannot be read.
-          ValueError: a line is no name and token; the message names the line, never the token.
+          OSError: The file cannot be read.
+          ValueError: A line is no name and token; the message names the line, never the token.
         """
         self._principals = WatchedFiles((file,), lambda: _read_tokens(file), "tokens")
 
@@ -44,10 +45,12 @@ class TokenStore:
         """Returns the tokens of the file that a setting names; None: it names none.
 
         Raises:
-          SettingsError: the file cannot be used.
+          SettingsError: The file cannot be used.
         """
+        if file is None:
+            return None
         try:
-            return None if file is None else cls(file)
+            return cls(file)
         except (OSError, ValueError) as problem:
             name = option.replace("_", "-")
             raise SettingsError(f"--{name} (or ROWCAST_{option.upper()}): {problem}") from problem
@@ -59,21 +62,20 @@ class TokenStore:
         time of the search reveals nothing.
 
         Args:
-          authorization: the header's value, `Bearer <token>`.
+          authorization: The value of the header, `Bearer <token>`.
+
         Raises:
-          Unauthenticated: it is missing or malformed, or the token is unknown.
+          Unauthenticated: The header is missing or malformed, or the token is unknown.
         """
         if authorization is None:
             raise Unauthenticated("authorization is missing; expected `Bearer <token>`")
+        scheme = authorization[: len(_SCHEME)].lower()
         token = authorization[len(_SCHEME) :].strip()
-        if (
-            authorization[: len(_SCHEME)].lower() != _SCHEME
-            or not 0 < len(token) <= TOKEN_CHARS_MAX
-        ):
+        if scheme != _SCHEME or not 0 < len(token) <= TOKEN_CHARS_MAX:
             raise Unauthenticated("authorization is malformed; expected `Bearer <token>`")
-        principal = self._principals.value().get(
-            hashlib.sha256(token.encode(errors="replace")).digest()
-        )
+        # A header may hold characters that UTF-8 cannot encode; no valid token does.
+        digest = hashlib.sha256(token.encode(errors="replace")).digest()
+        principal = self._principals.value().get(digest)
         if principal is None:
             raise Unauthenticated("the token of authorization is unknown")
         return principal
@@ -83,9 +85,9 @@ def _read_tokens(file: Path) -> Mapping[bytes, Principal]:
     """Returns the principals of a file by the sha256 of their tokens.
 
     Raises:
-      OSError: it cannot be read.
-      ValueError: a line is no name and token, or there is none; the message names the line, never
-        the token.
+      OSError: The file cannot be read.
+      ValueError: A line is no name and token, or there is no line. The message names the line,
+        never the token.
     """
     principals: dict[bytes, Principal] = {}
     try:
@@ -96,31 +98,34 @@ def _read_tokens(file: Path) -> Mapping[bytes, Principal]:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        where = f"line {number} of {file}"
+        line_name = f"line {number} of {file}"
         if len(words) not in {2, 3} or not _NAME.fullmatch(words[0]):
-            raise ValueError(f"{where} is not `name token` or `name token model,model`")
-        digest = _digest(words[1], where)
+            raise ValueError(f"{line_name} is not `name token` or `name token model,model`")
+        digest = _digest(words[1], line_name)
         if digest in principals:
-            raise ValueError(f"{where} repeats the token of {principals[digest].name!r}")
+            raise ValueError(f"{line_name} repeats the token of {principals[digest].name!r}")
+
+        # Without a third word, the client may use every model.
         models = None
-        if len(words) == 3:
-            models = (
-                frozenset() if words[2] == "-" else frozenset(filter(None, words[2].split(",")))
-            )
+        if len(words) == 3 and words[2] == "-":
+            models = frozenset[str]()
+        elif len(words) == 3:
+            models = frozenset(filter(None, words[2].split(",")))
         principals[digest] = Principal(words[0], models)
     if not principals:
         raise ValueError(f"{file} holds no token, so that every request would be rejected")
     return principals
 
 
-def _digest(token: str, where: str) -> bytes:
-    hashed = _DIGEST.fullmatch(token)
-    if hashed:
-        return bytes.fromhex(hashed[1])
+def _digest(token: str, line_name: str) -> bytes:
+    """Returns the sha256 of a token, which the file may state instead of the token."""
+    match = _DIGEST.fullmatch(token)
+    if match:
+        return bytes.fromhex(match[1])
+    # A mistyped digest would otherwise become a token that nobody knows.
     if token.startswith("sha256:"):
-        raise ValueError(f"{where}: expected 64 hexadecimal digits after sha256:")
+        raise ValueError(f"{line_name}: expected 64 hexadecimal digits after sha256:")
     if not _TOKEN.fullmatch(token) or not TOKEN_CHARS_MIN <= len(token) <= TOKEN_CHARS_MAX:
-        raise ValueError(
-            f"{where}: expected a token of {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} ASCII characters"
-        )
+        expected = f"a token of {TOKEN_CHARS_MIN} to {TOKEN_CHARS_MAX} ASCII characters"
+        raise ValueError(f"{line_name}: expected {expected}")
     return hashlib.sha256(token.encode()).digest()

@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 from service.observability.logging import fields, logger
 
 INTERVAL_S = 1.0
-"""Pause between two checks of the files' state; requests make them, so they must be rare to cost
-nothing.
+"""Time between two checks of the files' state. Requests make the checks, so they must be rare to
+cost nothing.
 """
 
 _log = logger(__name__)
@@ -28,13 +28,14 @@ class WatchedFiles(Generic[Value]):
         """Reads the files.
 
         Args:
-          files: all that `read` opens; links are followed, so a mounted secret can be replaced as a
-            whole.
-          read: returns their content; may raise OSError or ValueError.
-          kind: of content, for the log.
+          files: All files that `read` opens. Links are followed, so that a mounted secret can be
+            replaced as a whole.
+          read: Returns their content; may raise OSError or ValueError.
+          kind: The kind of content, for the log.
+
         Raises:
-          OSError: a file cannot be read.
-          ValueError: a file has not the content expected.
+          OSError: A file cannot be read.
+          ValueError: A file does not have the expected content.
         """
         self._files = files
         self._read = read
@@ -44,21 +45,23 @@ class WatchedFiles(Generic[Value]):
         self._next_check = time.monotonic() + INTERVAL_S
 
     def value(self) -> Value:
-        """Returns the content, at most INTERVAL_S old; logs the outcome of reading it again once a
-        change.
+        """Returns the content, at most INTERVAL_S old.
+
+        A change of the files is read once, and logged, whether it can be used or not.
         """
         if time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + INTERVAL_S
             state = self._current_state()
-            known = self._state
-            self._state = state  # before the files are read: a change meanwhile counts as another
-            if state != known:
-                what = {"kind": self._kind, "files": [str(file) for file in self._files]}
+            last_state = self._state
+            # Set before the files are read, so that a change meanwhile counts as another change.
+            self._state = state
+            if state != last_state:
+                about = {"kind": self._kind, "files": [str(file) for file in self._files]}
                 try:
                     self._value = self._read()
-                    _log.info("secrets_reloaded", extra=fields(**what))
+                    _log.info("secrets_reloaded", extra=fields(**about))
                 except (OSError, ValueError) as problem:
-                    _log.error("secrets_unreadable", extra=fields(problem=str(problem), **what))
+                    _log.error("secrets_unreadable", extra=fields(problem=str(problem), **about))
         return self._value
 
     def _current_state(self) -> list[tuple[int, ...] | None]:
@@ -67,7 +70,8 @@ class WatchedFiles(Generic[Value]):
 
 def _state(file: Path) -> tuple[int, ...] | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError:
+        # A file that is away for a moment is a state, too: its return is a change.
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -26,21 +26,23 @@ from service.errors import FieldViolation, InvalidArgument, NotFound
 from service.versions.version import LoadedIndex, ModelVersion, Sizes
 
 _CANDIDATE_BYTES = 8
-"""Of one candidate: its position and its score."""
+"""Size of a candidate in a response: its position (uint32) and its score (float32)."""
 _EXPLANATION_BYTES = 128
-"""At most, of how one query's candidates were found, with their number."""
+"""Upper bound of the size of one query's explanation and count of candidates in a response."""
+_ROWS_PER_COST = 256
+"""Number of rows that count as one example in the cost of a request: they are only copied."""
 
-Stored = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+StoredRows = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 """Rows and scales as they are stored."""
 
 
 @dataclass(frozen=True)
 class ShardRequest(Request):
-    """What requests of routers to shards have.
+    """What every request of a router to a shard states.
 
     Attributes:
-      fingerprint: of the bundle that is meant.
-      shard: that is meant.
+      fingerprint: The crc32c of the manifest of the bundle that the router reads from.
+      shard: The shard that the router takes the process for.
     """
 
     fingerprint: int
@@ -52,9 +54,10 @@ class RowPositions:
     """Which rows a shard reads, by position from the first that it holds.
 
     Attributes:
-      tables: of one row layout, each with counts[i] of the positions, one table after the other.
-      counts, positions: uint32.
-      index: whose vectors are read instead; empty: tables are.
+      tables: The tables, all of one row layout.
+      counts: [tables] uint32, the number of positions of each table.
+      positions: [rows] uint32, the positions of the first table, then those of the next one.
+      index: The index whose vectors are read instead; empty: rows of the tables are read.
     """
 
     tables: tuple[str, ...]
@@ -64,38 +67,40 @@ class RowPositions:
 
 
 @dataclass(frozen=True)
-class RowsRead(ShardRequest):
-    """Rows that a shard holds."""
+class RowsRequest(ShardRequest):
+    """A request for rows that a shard holds."""
 
     rows: tuple[RowPositions, ...]
 
-    def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - as all
+    def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - part of the interface
         """About one for some hundred rows."""
-        return 1 + sum(each.positions.size for each in self.rows) // 256
+        row_count = sum(row_positions.positions.size for row_positions in self.rows)
+        return 1 + row_count // _ROWS_PER_COST
 
     @property
     def kind(self) -> Hashable:
         """Equal for about as many rows."""
-        return RowsRead, self.cost(Sizes()).bit_length()
+        return RowsRequest, self.cost(Sizes()).bit_length()
 
 
 @dataclass(frozen=True)
-class RowsFound(Result):
-    """Answer to a RowsRead: of each of its parts the rows as stored, and the scales of
+class RowsResult(Result):
+    """The result of a RowsRequest: for each of its `rows`, the rows as stored, and the scales of
     int8 rows.
     """
 
-    rows: tuple[tuple[NDArray[np.uint8], NDArray[np.uint8]], ...]
+    rows: tuple[StoredRows, ...]
 
     @property
     def encoding_cost(self) -> int:
         """See `Result`."""
+        # In numbers of four bytes, as all results count them.
         return sum(values.nbytes + scales.nbytes for values, scales in self.rows) // 4
 
 
 @dataclass(frozen=True)
-class PartSearch(ShardRequest):
-    """A search of those candidates that a shard holds."""
+class SearchRequest(ShardRequest):
+    """A request to search the candidates that a shard holds."""
 
     search: IndexSearch
 
@@ -104,159 +109,178 @@ class PartSearch(ShardRequest):
         """Searches always send vectors."""
         return True
 
-    def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - as all
+    def cost(self, sizes: Sizes) -> int:  # noqa: ARG002 - part of the interface
         """One for each query."""
         return len(self.search.vectors)
 
     @property
     def kind(self) -> Hashable:
         """Equal for requests with the same names and about as many values."""
-        return PartSearch, *map(magnitude, vars(self.search).values())
+        return SearchRequest, *map(magnitude, vars(self.search).values())
 
 
 @dataclass(frozen=True)
-class PartFound(Result):
-    """Answer to a PartSearch: positions are those in the whole index.
+class SearchResult(Result):
+    """The result of a SearchRequest.
 
     Attributes:
-      found: The candidates; none if a score is beyond float32.
-      overflow: Whether one is.
+      neighbors: The candidates, by position in the whole index; none if a score is beyond float32.
+      overflow: Whether a score is beyond float32.
     """
 
-    found: Found
+    neighbors: Found
     overflow: bool = False
 
     @property
     def encoding_cost(self) -> int:
         """See `Result`."""
-        return int(self.found.positions.size)
+        return int(self.neighbors.positions.size)
 
 
 async def read_rows(
-    model_version: ModelVersion, request: RowsRead, settings: ServiceSettings, execution: Execution
-) -> RowsFound:
+    model_version: ModelVersion,
+    request: RowsRequest,
+    settings: ServiceSettings,
+    execution: Execution,
+) -> RowsResult:
     """Reads rows as they are stored.
 
     Raises:
-      NotFound: this process is another shard, or holds another bundle, or not the table or index.
-      InvalidArgument: a position is beyond the rows held.
+      NotFound: This process is another shard, or holds another bundle, or not the table or index.
+      InvalidArgument: A position is beyond the rows that this shard holds.
     """
-    _check(model_version, request, settings)
-    size = sum([_stored_bytes(model_version, each) for each in request.rows])
+    _check_bundle(model_version, request, settings)
+    # The size is computed from the request: nothing is read of what no response can hold.
+    size = sum([_response_bytes(model_version, row_positions) for row_positions in request.rows])
     check_bytes(size, "the rows", settings)
+
     execution.begin("lookup")
-    rows = [
-        _vectors(model_version, each) if each.index else _table_rows(model_version, each)
-        for each in request.rows
-    ]
-    return RowsFound(model_version.model, model_version.version, tuple(rows))
+    rows = []
+    for row_positions in request.rows:
+        if row_positions.index:
+            rows.append(_index_vectors(model_version, row_positions))
+        else:
+            rows.append(_table_rows(model_version, row_positions))
+    return RowsResult(model_version.model, model_version.version, tuple(rows))
 
 
 def stored_bytes(dtype: str, dim: int) -> int:
-    """Returns how many bytes a row of a table has in a response, with its scale."""
-    scale_bytes = SCALE_BYTES if dtype == "int8" else 0
-    return row_bytes(dtype, dim) + scale_bytes
+    """Returns the size of a table's row in a response, with its scale, in bytes."""
+    if dtype == "int8":
+        return row_bytes(dtype, dim) + SCALE_BYTES
+    return row_bytes(dtype, dim)
 
 
-def _stored_bytes(model_version: ModelVersion, wanted: RowPositions) -> int:
-    """Returns how many bytes the wanted rows have."""
+def _response_bytes(model_version: ModelVersion, row_positions: RowPositions) -> int:
+    """Returns the size of the rows in a response, in bytes."""
     manifest = model_version.manifest
-    if wanted.index in manifest.indexes:
-        return int(wanted.positions.size) * 4 * manifest.indexes[wanted.index].dim
-    tables = manifest.tables
-    return sum(
-        int(count) * stored_bytes(tables[name].dtype, tables[name].dim)
-        for name, count in zip(wanted.tables, wanted.counts.tolist(), strict=True)
-        if name in tables
-    )
+    row_count = int(row_positions.positions.size)
+    if row_positions.index in manifest.indexes:
+        return row_count * 4 * manifest.indexes[row_positions.index].dim
+
+    size_bytes = 0
+    for name, count in zip(row_positions.tables, row_positions.counts.tolist(), strict=True):
+        # Reading the rows rejects a table that the bundle lacks, and names it.
+        if table := manifest.tables.get(name):
+            size_bytes += count * stored_bytes(table.dtype, table.dim)
+    return size_bytes
 
 
-def _vectors(model_version: ModelVersion, wanted: RowPositions) -> Stored:
-    vectors = _index(model_version, wanted.index).vectors
-    _check_positions(wanted.index, wanted.positions, len(vectors))
-    taken: NDArray[Any] = vectors.take(wanted.positions, axis=0)
-    return taken.view(np.uint8), np.empty((wanted.positions.size, 0), np.uint8)
+def _index_vectors(model_version: ModelVersion, row_positions: RowPositions) -> StoredRows:
+    held_vectors = _index(model_version, row_positions.index).vectors
+    _check_positions(row_positions.index, row_positions.positions, len(held_vectors))
+    vectors: NDArray[Any] = held_vectors.take(row_positions.positions, axis=0)
+    no_scales = np.empty((row_positions.positions.size, 0), np.uint8)
+    return vectors.view(np.uint8), no_scales
 
 
-def _table_rows(model_version: ModelVersion, wanted: RowPositions) -> Stored:
-    if not wanted.tables:
+def _table_rows(model_version: ModelVersion, row_positions: RowPositions) -> StoredRows:
+    if not row_positions.tables:
         raise InvalidArgument.of_field("tables", "empty", "at least one table or index")
-    found = []
-    for name, positions in zip(
-        wanted.tables, np.split(wanted.positions, wanted.counts.cumsum()[:-1]), strict=True
-    ):
+    stored_by_table = []
+    ends = row_positions.counts.cumsum()
+    positions_by_table = np.split(row_positions.positions, ends[:-1])
+    for name, positions in zip(row_positions.tables, positions_by_table, strict=True):
         table = model_version.tables.get(name)
         if table is None:
             raise _not_held(model_version, "table", name)
         _check_positions(name, positions, table.rows)
-        found.append(table.stored(positions.astype(np.int64)))
-    if len({values.shape[1:] + scales.shape[1:] for values, scales in found}) != 1:
-        names = ", ".join(wanted.tables)[:128]
+        stored_by_table.append(table.stored(positions.astype(np.int64)))
+
+    # Rows of several layouts do not fit into one array.
+    row_shapes = {values.shape[1:] + scales.shape[1:] for values, scales in stored_by_table}
+    if len(row_shapes) != 1:
+        names = ", ".join(row_positions.tables)[:128]
         raise InvalidArgument.of_field("tables", names, "a list of one row layout", "holds")
-    values, scales = zip(*found, strict=True)
+    values, scales = zip(*stored_by_table, strict=True)
     return np.concatenate(values), np.concatenate(scales)
 
 
 async def search_part(
     model_version: ModelVersion,
-    request: PartSearch,
+    request: SearchRequest,
     settings: ServiceSettings,
     execution: Execution,
-) -> PartFound:
-    """Searches the candidates of an index that are held here.
+) -> SearchResult:
+    """Searches the candidates of an index that this shard holds.
 
     Raises:
-      NotFound: this process is another shard, or holds another bundle, or no part of the index.
+      NotFound: This process is another shard, or holds another bundle, or no part of the index.
       InvalidArgument: k or a vector is out of range, the filter does not suit the attributes, or
-        the exclusions not the vectors.
+        the exclusions do not suit the vectors.
       TooLarge: The response would exceed `max_response_bytes`.
     """
-    _check(model_version, request, settings)
-    wanted = request.search
-    n = len(wanted.vectors)
-    _check_search(wanted)
-    index = _index(model_version, wanted.index)
-    # A router requests as many as the whole index may have to give.
-    k = min(wanted.k, len(index.vectors))
-    check_bytes(n * query_bytes(k), f"{n} queries of {k} candidates", settings)
-    _check_vectors(wanted.vectors, index)
+    _check_bundle(model_version, request, settings)
+    index_search = request.search
+    query_count = len(index_search.vectors)
+    _check_search(index_search)
+    index = _index(model_version, index_search.index)
+    # A router requests as many as the whole index may have to return.
+    k = min(index_search.k, len(index.vectors))
+    size_bytes = query_count * query_bytes(k)
+    check_bytes(size_bytes, f"{query_count} queries of {k} candidates", settings)
+    _check_vectors(index_search.vectors, index)
+
     compiled = None
-    if wanted.filter:
-        compiled = filters.compiled(index, wanted.filter, execution.check)
-    queries = search.Queries(wanted.vectors, _allowed_here(index, wanted, compiled))
-    options = search.SearchOptions(k, wanted.exact, wanted.recall, wanted.explain)
+    if index_search.filter:
+        compiled = filters.compiled(index, index_search.filter, execution.check)
+    allowed = _allowed_here(index, index_search, compiled)
+    queries = search.Queries(index_search.vectors, allowed)
+    options = search.SearchOptions(k, index_search.exact, index_search.recall, index_search.explain)
     try:
         neighbors = search.nearest(index, queries, options, execution)
     except NotFinite:
         # Only the router knows whether numbers of its client, or of a tower, are at fault.
         nothing = Found(np.empty(0, np.int64), np.empty(0, np.float32), np.zeros(1, np.int64))
-        return PartFound(model_version.model, model_version.version, nothing, overflow=True)
-    execution.computed(n)
+        return SearchResult(model_version.model, model_version.version, nothing, overflow=True)
+    execution.computed(query_count)
+
     neighbors = neighbors._replace(positions=neighbors.positions + index.first)
-    if not wanted.explain:
+    if not index_search.explain:
         neighbors = neighbors._replace(explanations=())
-    return PartFound(model_version.model, model_version.version, neighbors)
+    return SearchResult(model_version.model, model_version.version, neighbors)
 
 
 def query_bytes(k: int) -> int:
-    """Returns how many bytes the k candidates of one query have in a response, at most."""
+    """Returns the largest size of one query's k candidates in a response, in bytes."""
     return _EXPLANATION_BYTES + k * _CANDIDATE_BYTES
 
 
 def k_max(response_bytes: int) -> int:
-    """Returns how many candidates of one query a response of so many bytes can hold."""
+    """Returns how many candidates of one query fit into a response of `response_bytes`."""
     return max(1, (response_bytes - _EXPLANATION_BYTES) // _CANDIDATE_BYTES)
 
 
-def _check_search(wanted: IndexSearch) -> None:
-    if not len(wanted.vectors):
+def _check_search(index_search: IndexSearch) -> None:
+    if not len(index_search.vectors):
         raise InvalidArgument.of_field("vectors", "empty", "at least one")
-    if wanted.k < 1:
-        raise InvalidArgument.of_field("k", wanted.k, "at least 1")
-    if not 0 <= wanted.recall <= 1:
-        raise InvalidArgument.of_field("recall", wanted.recall, "0 to 1")
-    for positions in (wanted.denied, *wanted.excluded):
-        # They are searched by bisection. Differences of uint32 would wrap around.
+    if index_search.k < 1:
+        raise InvalidArgument.of_field("k", index_search.k, "at least 1")
+    if not 0 <= index_search.recall <= 1:
+        raise InvalidArgument.of_field("recall", index_search.recall, "0 to 1")
+    for positions in (index_search.denied, *index_search.excluded):
+        # They are searched by bisection. Neighbors are compared, since differences of uint32 would
+        # wrap around.
         if (positions[1:] <= positions[:-1]).any():
             value = "positions that do not ascend"
             raise InvalidArgument.of_field("denied or excluded", value, "a list that does", "has")
@@ -271,28 +295,34 @@ def _check_vectors(vectors: Vectors, index: LoadedIndex) -> None:
 
 
 def _allowed_here(
-    index: LoadedIndex, wanted: IndexSearch, compiled: Compiled | None
+    index: LoadedIndex, index_search: IndexSearch, compiled: Compiled | None
 ) -> search.Allowed:
-    """Returns which candidates held here each query may find, by position among them."""
-    n = len(wanted.vectors)
-    if len(wanted.excluded) not in (0, n):
-        value = f"{len(wanted.excluded)} lists for {n} queries"
+    """Returns which of this shard's candidates each query may find, by position among them."""
+    query_count = len(index_search.vectors)
+    if len(index_search.excluded) not in (0, query_count):
+        value = f"{len(index_search.excluded)} lists for {query_count} queries"
         raise InvalidArgument.of_field("excluded", value, "none or one of each query", "has")
     bounds = [index.first, index.first + len(index.vectors)]
 
-    def held(positions: NDArray[np.uint32]) -> NDArray[Any]:
+    def positions_here(positions: NDArray[np.uint32]) -> NDArray[Any]:
         first, end = positions.searchsorted(bounds)
         return positions[first:end] - np.uint32(index.first)
 
-    none: NDArray[Any] = np.empty(0, np.uint32)
-    excluded = [*map(held, wanted.excluded)] or [none] * n
-    return search.Allowed(held(wanted.denied), excluded, compiled)
+    denied = positions_here(index_search.denied)
+    excluded = [positions_here(positions) for positions in index_search.excluded]
+    if not excluded:
+        no_positions: NDArray[Any] = np.empty(0, np.uint32)
+        excluded = [no_positions] * query_count
+    return search.Allowed(denied, excluded, compiled)
 
 
-def _check(model_version: ModelVersion, request: ShardRequest, settings: ServiceSettings) -> None:
+def _check_bundle(
+    model_version: ModelVersion, request: ShardRequest, settings: ServiceSettings
+) -> None:
     if request.shard != settings.shard:
         violation = FieldViolation("shard", str(request.shard), str(settings.shard))
         raise NotFound(f"this process is shard {settings.shard}, not {request.shard}", violation)
+    # Two exports may have the same version: their rows must never be merged.
     if model_version.fingerprint != request.fingerprint:
         message = (
             f"{show_version(model_version)} is another bundle here; copy the same bundle to all "

@@ -1,5 +1,6 @@
-"""What a router presents to shards, and which shards it trusts: files that may be replaced at any
-time.
+"""What a router presents to shards, and which shards it trusts.
+
+Short-lived certificates and tokens are replaced while the router runs, so their files are watched.
 """
 
 from __future__ import annotations
@@ -49,11 +50,15 @@ class ShardCredentials:
         """Returns the credentials of new connections: another object once the files have changed;
         None: plain text.
         """
-        return None if self._channel is None else self._channel.value()
+        if self._channel is None:
+            return None
+        return self._channel.value()
 
     def metadata(self) -> Metadata:
         """Returns the metadata of a call."""
-        return () if self._token is None else (("authorization", f"Bearer {self._token.value()}"),)
+        if self._token is None:
+            return ()
+        return (("authorization", f"Bearer {self._token.value()}"),)
 
 
 def _channel_credentials(
@@ -66,15 +71,17 @@ def _channel_credentials(
       ValueError: A file is no PEM of its kind, or the key does not match the certificate, such as
         between the replacements of the two.
     """
-    trusted = authorities.read_bytes()
-    own_chain = None if chain is None else chain.read_bytes()
-    own_key = None if key is None else key.read_bytes()
-    # gRPC looks at the content only when it connects.
+    authorities_pem = authorities.read_bytes()
+    chain_pem = _content(chain)
+    key_pem = _content(key)
+
+    # gRPC looks at the content only when it connects: OpenSSL checks it now, so that a wrong file
+    # ends the start, and a half replaced pair is not used.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(authorities)
         if chain is not None and key is not None:
-            # Without one, OpenSSL prompts on the terminal.
+            # Without a password, OpenSSL prompts on the terminal.
             context.load_cert_chain(chain, key, password=lambda: b"")
     except ssl.SSLError as problem:
         files = [str(file) for file in (authorities, chain, key) if file is not None]
@@ -82,4 +89,10 @@ def _channel_credentials(
             f"{files} are not authorities of shards and, if set, a certificate chain and its key "
             f"without a password, all as PEM: {problem}"
         ) from problem
-    return grpc.ssl_channel_credentials(trusted, own_key, own_chain)
+    return grpc.ssl_channel_credentials(authorities_pem, key_pem, chain_pem)
+
+
+def _content(file: Path | None) -> bytes | None:
+    if file is None:
+        return None
+    return file.read_bytes()

@@ -71,7 +71,7 @@ class Division:
           tables: The tables that shards hold.
           indexes: The indexes that shards hold.
           sizes: The number of candidates of each index.
-          remote: The places of the tables among those of their layouts.
+          remote: For each table, where its rows lie among the rows of all tables of its layout.
         """
         self.shards = [ShardNumber(number, total) for number in range(1, total + 1)]
         self.starts = {
@@ -80,15 +80,21 @@ class Division:
         self.layouts = self._layouts_of(tables, remote)
         self.indexes: dict[str, Layout] = {}
         for name, index in indexes.items():
+            # Shards divide whole partitions, since a search visits partitions. All have the same
+            # number of candidates but the last ones, which may have fewer.
             partition_rows = ceil_div(sizes[name], index.partitions)
-            bounds = np.minimum(self._starts_of(index.partitions) * partition_rows, sizes[name])
+            first_partitions = self._starts_of(index.partitions)
+            bounds = np.minimum(first_partitions * partition_rows, sizes[name])
             self.starts[f"indexes.{name}"] = bounds
             self.indexes[name] = Layout([name], bounds, "float32", index.dim, [True], is_index=True)
 
     def _layouts_of(
         self, tables: Mapping[str, Table], remote: Mapping[str, RemoteTable]
     ) -> dict[str, Layout]:
-        """Joins the tables whose rows can travel in one message."""
+        """Joins the tables whose rows can travel in one message.
+
+        A message for each of dozens of tables at each shard would cost a router more than the rows.
+        """
         names_by_layout: dict[str, list[str]] = {}
         for name, table in remote.items():
             names_by_layout.setdefault(table.among.name, []).append(name)
@@ -96,8 +102,11 @@ class Division:
         layouts = {}
         for layout, names in names_by_layout.items():
             starts = [remote[name].first + self.starts[f"tables.{name}"][:-1] for name in names]
+            # Tables of one layout lie end to end, so that one search over all bounds finds both the
+            # table and the shard of a row.
             last_table = remote[names[-1]]
-            bounds = np.array([*np.concatenate(starts), last_table.first + last_table.rows])
+            end = last_table.first + last_table.rows
+            bounds = np.array([*np.concatenate(starts), end])
             required = [tables[name].unavailable == "error" for name in names]
             entry = tables[names[0]]
             layouts[layout] = Layout(names, bounds, entry.dtype, entry.dim, required)
@@ -105,4 +114,5 @@ class Division:
 
     def _starts_of(self, rows: int) -> Rows:
         """Returns the first row of each shard, then the number of rows."""
-        return np.array([*(sharding.row_range(rows, shard).first for shard in self.shards), rows])
+        starts = [sharding.row_range(rows, shard).first for shard in self.shards]
+        return np.array([*starts, rows])

@@ -24,7 +24,7 @@ from service.errors import (
 from service.grpc_api.status import STATUS_DETAILS
 
 _RETRY_AFTER_S = 1.0
-"""For a shard that rejects a call without saying when to try again, as gRPC itself does."""
+"""When to try again after a shard rejected a call without saying when, as gRPC itself does."""
 
 
 def service_error_of(failure: grpc.aio.AioRpcError, shard: ShardNumber) -> ServiceError:
@@ -37,14 +37,15 @@ def service_error_of(failure: grpc.aio.AioRpcError, shard: ShardNumber) -> Servi
 
     Args:
       failure: The failed call.
-      shard: Names the shard.
+      shard: The shard, which the message names.
     """
     code, retry_after_s = _details(failure)
     if code is Code.OVERLOADED:
         message = f"shard {shard} is overloaded"
         return Overloaded(message, retry_after_s or _RETRY_AFTER_S, "shard")
     error = _ERRORS.get(code, Internal)
-    return error(f"shard {shard} {_PROBLEMS.get(error, f'failed with {code.value}')}")
+    problem = _PROBLEMS.get(error, f"failed with {code.value}")
+    return error(f"shard {shard} {problem}")
 
 
 def _details(failure: grpc.aio.AioRpcError) -> tuple[Code, float | None]:
@@ -56,10 +57,13 @@ def _details(failure: grpc.aio.AioRpcError) -> tuple[Code, float | None]:
     details = pb.ErrorDetails()
     retry = RetryInfo()
     retry_after_s = None
+    # What cannot be decoded is not from a shard, such as from a proxy between.
     with contextlib.suppress(DecodeError):
         for key, value in failure.trailing_metadata() or ():
-            packed = Status.FromString(value).details if key == STATUS_DETAILS else ()
-            for detail in packed:
+            if key != STATUS_DETAILS:
+                continue
+            for detail in Status.FromString(value).details:
+                # Unpack leaves its message alone if the detail is of another type.
                 detail.Unpack(details)
                 if detail.Unpack(retry):
                     retry_after_s = retry.retry_delay.ToTimedelta().total_seconds()
@@ -85,7 +89,9 @@ _ERRORS: dict[Code, type[ServiceError]] = {
     Code.DEADLINE: DeadlineExceeded,
     Code.DATA_LOSS: DataLoss,
 }
-"""Errors of the router's request by the code of the shard's; others are internal."""
+"""The error of the router's request by the code of the shard's error; all other codes are internal
+errors.
+"""
 
 _PROBLEMS: dict[type[ServiceError], str] = {
     NotReady: "is not available",

@@ -1,4 +1,4 @@
-"""Messages of the internal service of shards: requests and answers, for the shard and for the
+"""Messages of the internal service of shards: requests and responses, for the shard and for the
 router.
 """
 
@@ -21,58 +21,61 @@ from service.engine.retrieval.search import Found
 from service.engine.retrieval.sharded_search import IndexSearch
 from service.errors import Internal, InvalidArgument
 from service.shards.calls import (
-    PartFound,
-    PartSearch,
     RowPositions,
-    RowsFound,
-    RowsRead,
+    RowsRequest,
+    RowsResult,
+    SearchRequest,
+    SearchResult,
 )
 
 _UINT32 = np.dtype("<u4")
 _FLOAT32 = np.dtype("<f4")
 LIST_BYTES = 64
-"""Of the framing of one list in a request, at most."""
+"""Upper bound of the size of one list's framing in a request."""
 MESSAGE_LIMITS = ("max_request_bytes", "max_response_bytes", "max_filter_terms")
 """Settings of a shard that a router's calls must keep to."""
 
 
-# as all readers
-def read_rows(message: shard_pb.RowsRequest, _: object, settings: ServiceSettings) -> RowsRead:  # noqa: ARG001
+# All readers of an operation take the same parameters.
+def read_rows(message: shard_pb.RowsRequest, _: object, settings: ServiceSettings) -> RowsRequest:  # noqa: ARG001
     """Reads a RowsRequest.
 
     Raises:
-      InvalidArgument: packed bytes are truncated, or the counts are not those of the tables.
+      InvalidArgument: Packed bytes are truncated, or the counts do not fit the tables.
     """
-    return RowsRead(
-        *_bundle(message.bundle), tuple([_row_positions(each) for each in message.rows])
-    )
+    rows = tuple([_row_positions(rows) for rows in message.rows])
+    return RowsRequest(*_bundle(message.bundle), rows)
 
 
 def read_search(
     message: shard_pb.SearchRequest, _: object, settings: ServiceSettings
-) -> PartSearch:
+) -> SearchRequest:
     """Reads a SearchRequest.
 
     Raises:
-      InvalidArgument: packed bytes are truncated, or the vectors are no [n, dim]; names the field.
+      InvalidArgument: Packed bytes are truncated, or the vectors are no [n, dim]; names the field.
     """
     if message.dim < 1 or len(message.vectors) % (4 * message.dim):
         expected = f"a list of float32 vectors of dim {message.dim}"
         raise InvalidArgument.of_field("vectors", f"{len(message.vectors)} bytes", expected, "has")
+
+    compound = None
+    if message.HasField("filter"):
+        compound = protobuf.read_filter(message.filter, settings)
     search = IndexSearch(
         index=message.index,
         vectors=packed(message.vectors, _FLOAT32, "vectors").reshape(-1, message.dim),
         k=message.k,
         exact=message.exact,
         recall=message.recall,
-        filter=protobuf.read_filter(message.filter, settings)
-        if message.HasField("filter")
-        else None,
+        filter=compound,
         denied=packed(message.denied, _UINT32, "denied"),
-        excluded=tuple([packed(each.positions, _UINT32, "excluded") for each in message.excluded]),
+        excluded=tuple(
+            [packed(exclusion.positions, _UINT32, "excluded") for exclusion in message.excluded]
+        ),
         explain=message.explain,
     )
-    return PartSearch(*_bundle(message.bundle), search)
+    return SearchRequest(*_bundle(message.bundle), search)
 
 
 def _row_positions(message: shard_pb.Rows) -> RowPositions:
@@ -88,7 +91,7 @@ def _row_positions(message: shard_pb.Rows) -> RowPositions:
 
 
 def _bundle(message: shard_pb.Bundle) -> tuple[Target, int, ShardNumber]:
-    """Returns the model and version, the fingerprint and the shard that are meant."""
+    """Returns the model and version, the fingerprint and the shard that the router calls."""
     if not message.model or message.version < 1:
         value = f"{message.model!r} version {message.version}"
         raise InvalidArgument.of_field("bundle", value, "a model and a version")
@@ -96,30 +99,33 @@ def _bundle(message: shard_pb.Bundle) -> tuple[Target, int, ShardNumber]:
     return target, message.fingerprint, ShardNumber(message.number, message.total)
 
 
-def rows_message(answer: RowsFound) -> shard_pb.RowsResponse:
-    """Returns the answer as its message."""
+def rows_message(result: RowsResult) -> shard_pb.RowsResponse:
+    """Returns the rows as a message."""
     rows = [
         shard_pb.StoredRows(values=values.tobytes(), scales=scales.tobytes())
-        for values, scales in answer.rows
+        for values, scales in result.rows
     ]
     return shard_pb.RowsResponse(rows=rows)
 
 
-def found_message(answer: PartFound) -> shard_pb.SearchResponse:
-    """Returns the answer as its message."""
-    if answer.overflow:
+def found_message(result: SearchResult) -> shard_pb.SearchResponse:
+    """Returns the candidates that a search found as a message."""
+    if result.overflow:
         return shard_pb.SearchResponse(overflow=True)
-    found = answer.found
+    neighbors = result.neighbors
     return shard_pb.SearchResponse(
-        positions=found.positions.astype(_UINT32).tobytes(),
-        scores=found.scores.astype(_FLOAT32, copy=False).tobytes(),
-        counts=np.diff(found.offsets).astype(_UINT32).tobytes(),
-        explanations=[explanation_message(each) for each in found.explanations],
+        positions=neighbors.positions.astype(_UINT32).tobytes(),
+        scores=neighbors.scores.astype(_FLOAT32, copy=False).tobytes(),
+        counts=np.diff(neighbors.offsets).astype(_UINT32).tobytes(),
+        explanations=[explanation_message(explanation) for explanation in neighbors.explanations],
     )
 
 
 def search_message(bundle: shard_pb.Bundle, search: IndexSearch) -> shard_pb.SearchRequest:
-    """Returns a search of a shard as its message."""
+    """Returns a search of a shard as a message."""
+    search_filter = None
+    if search.filter is not None:
+        search_filter = protobuf.filter_message(search.filter)
     return shard_pb.SearchRequest(
         bundle=bundle,
         index=search.index,
@@ -128,26 +134,26 @@ def search_message(bundle: shard_pb.Bundle, search: IndexSearch) -> shard_pb.Sea
         k=search.k,
         exact=search.exact,
         recall=search.recall,
-        filter=None if search.filter is None else protobuf.filter_message(search.filter),
+        filter=search_filter,
         denied=search.denied.astype(_UINT32, copy=False).tobytes(),
         excluded=[
-            shard_pb.Excluded(positions=each.astype(_UINT32, copy=False).tobytes())
-            for each in search.excluded
+            shard_pb.Excluded(positions=positions.astype(_UINT32, copy=False).tobytes())
+            for positions in search.excluded
         ],
         explain=search.explain,
     )
 
 
 def read_found(
-    message: shard_pb.SearchResponse, search: IndexSearch, held: range, shard: ShardNumber
+    message: shard_pb.SearchResponse, search: IndexSearch, held_positions: range, shard: ShardNumber
 ) -> Found:
     """Reads what a shard found.
 
     Args:
       message: The shard's response.
       search: The search that was requested.
-      held: The positions of the candidates that the shard holds.
-      shard: Names the shard in errors.
+      held_positions: The positions of the candidates that the shard holds.
+      shard: The shard, which errors name.
 
     Raises:
       NotFinite: A score is beyond float32.
@@ -156,6 +162,8 @@ def read_found(
     """
     if message.overflow:
         raise NotFinite("a candidate's score")
+    # A response that does not fit, such as of another release, counts as a failed call, so that the
+    # router calls another replica instead of merging it.
     query_count = len(search.vectors)
     sizes = [len(message.counts), len(message.positions), len(message.scores)]
     if any(size % 4 for size in sizes) or sizes[0] != 4 * query_count or sizes[1] != sizes[2]:
@@ -171,55 +179,74 @@ def read_found(
             f"shard {shard} returned {positions.size} candidates for {query_count} queries of "
             f"k {search.k}, {counts.max(initial=0)} for one of them"
         )
-    if positions.size and not held.start <= positions.min() <= positions.max() < held.stop:
+    if (
+        positions.size
+        and not held_positions.start <= positions.min() <= positions.max() < held_positions.stop
+    ):
         raise Internal(
             f"shard {shard} returned candidates {positions.min()} to {positions.max()} of index "
-            f"{search.index!r}; it holds {held.start} to {held.stop - 1}"
+            f"{search.index!r}; it holds {held_positions.start} to {held_positions.stop - 1}"
         )
-    queries = np.repeat(np.arange(query_count), counts)
     if not np.isfinite(scores).all():
         raise Internal(f"shard {shard} returned a score that is not finite")
-    if len(np.unique(queries * len(held) + positions - held.start)) != positions.size:
+    # One number for each pair of query and candidate: a pair that occurs twice leaves fewer.
+    queries = np.repeat(np.arange(query_count), counts)
+    if (
+        len(np.unique(queries * len(held_positions) + positions - held_positions.start))
+        != positions.size
+    ):
         raise Internal(f"shard {shard} returned a candidate of index {search.index!r} twice")
-    if search.filter is None and (counts < _least_counts(search, held)).any():
+    # How many candidates match a filter, only the shard knows.
+    if search.filter is None and (counts < _least_counts(search, held_positions)).any():
         raise Internal(
             f"shard {shard} returned {counts.tolist()[:16]} candidates of index {search.index!r} "
             f"for queries of k {search.k}; it holds more that are not excluded"
         )
-    if len(message.explanations) != (query_count if search.explain else 0):
+    explanation_count = 0
+    if search.explain:
+        explanation_count = query_count
+    if len(message.explanations) != explanation_count:
         raise Internal(
             f"shard {shard} explained {len(message.explanations)} of {query_count} queries"
         )
 
-    explanations = tuple([read_explanation(each) for each in message.explanations])
+    explanations = tuple([read_explanation(explanation) for explanation in message.explanations])
     return Found(positions, scores, offsets_of(counts), explanations)
 
 
-def _least_counts(search: IndexSearch, held: range) -> NDArray[np.int64]:
+def _least_counts(search: IndexSearch, held_positions: range) -> NDArray[np.int64]:
     """Returns how many candidates a shard must return for each query of a search without a
     filter.
     """
 
     def count(positions: NDArray[np.uint32]) -> int:
-        first, end = positions.searchsorted([held.start, held.stop])
+        first, end = positions.searchsorted([held_positions.start, held_positions.stop])
         return int(end - first)
 
+    # Without lists, one 0 stands for all queries.
     excluded = np.array([*map(count, search.excluded)] or [0], np.int64)
-    return np.minimum(search.k, len(held) - count(search.denied) - excluded)
+    # A candidate in both lists is subtracted twice: the count is a lower bound.
+    remaining = len(held_positions) - count(search.denied) - excluded
+    return np.minimum(search.k, remaining)
 
 
 def description(
     settings: ServiceSettings, bundles: Iterable[tuple[str, int, int]]
 ) -> shard_pb.DescribeResponse:
-    """Returns what describes a shard: its bundles by model, version and fingerprint."""
+    """Returns the description of a shard.
+
+    Args:
+      settings: The settings of the shard.
+      bundles: The loaded bundles, each by model, version and fingerprint.
+    """
     number, total = settings.shard or (0, 0)
     return shard_pb.DescribeResponse(
         number=number,
         total=total,
         min_bytes=settings.shard_min_bytes,
         bundles=[
-            shard_pb.Bundle(model=model, version=version, fingerprint=crc)
-            for model, version, crc in bundles
+            shard_pb.Bundle(model=model, version=version, fingerprint=fingerprint)
+            for model, version, fingerprint in bundles
         ],
         **{name: getattr(settings, name) for name in MESSAGE_LIMITS},
     )

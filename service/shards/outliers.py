@@ -12,27 +12,29 @@ import math
 from collections import deque
 
 INTERVAL_S = 10.0
-"""How long the outcome of a call says something about a replica."""
+"""Time for which the outcome of a call counts: Envoy's default interval."""
 RECENT_CALLS = 20
-"""How many outcomes of a replica count at most: a replica that begins to fail is ejected after as
-few failures, however busy it was before.
+"""Largest number of outcomes of a replica that count: a replica that begins to fail is ejected
+after equally few failures, however busy it was before.
 """
 CONSECUTIVE_FAILURES = 5
-"""So many failures in a row eject a replica."""
+"""Number of failures in a row that ejects a replica: Envoy's default."""
 REQUEST_VOLUME = 10
+"""Smallest number of recent calls by which FAILURE_SHARE is judged."""
 FAILURE_SHARE = 0.5
-"""Of at least REQUEST_VOLUME recent calls, so large a share of failures ejects a replica."""
+"""Share of failures among the recent calls that ejects a replica."""
 BASE_EJECTION_S = 1.0
-"""Time of the first ejection; each that follows at once takes twice as long."""
+"""Time of the first ejection. Each ejection that follows at once takes twice as long."""
 MAX_EJECTION_S = 10.0
+"""Longest time of an ejection: how late a replica that is well again is noticed."""
 RETRY_SHARE = 0.2
-"""Retries and hedges of a shard's calls, as a share of the calls."""
+"""Retries and hedges of a shard's calls, as a share of the calls: Finagle's default."""
 MIN_RETRIES_PER_S = 1.0
-"""So many retries are permitted however few calls there are."""
+"""Number of retries per second that is permitted however few calls there are."""
 _RESERVE = 10.0
-"""Retries that a shard's first calls may need."""
+"""Number of retries that the first calls of a shard may need."""
 _RETRIES_MAX = 100.0
-"""Of a burst: the budget of longer ago is forgotten."""
+"""Largest number of retries in a burst: the budget from longer ago is forgotten."""
 
 
 class OutlierDetection:
@@ -58,21 +60,26 @@ class OutlierDetection:
         """Records the outcome of a call."""
         self._outcomes.append((now, succeeded))
         if succeeded and self.on_probation and self._successes_in_a_row() >= CONSECUTIVE_FAILURES:
+            # Proved well: the next ejection begins with the shortest time again.
             self.on_probation = False
             self._ejections = 0
 
     def failure_share(self, now: float) -> float:
         """Returns the share of failures among the recent calls; 0 if there were none."""
         recent = self._recent(now)
-        return recent.count(False) / len(recent) if recent else 0.0
+        if not recent:
+            return 0.0
+        return recent.count(False) / len(recent)
 
     def fails(self, now: float) -> bool:
         """Returns whether its recent failures are enough to eject it."""
         recent = self._recent(now)
+        # A success that came after the failures shows a replica that has recovered.
         if not recent or recent[-1]:
             return False
         if self.on_probation:
             return True
+
         consecutive = recent[-CONSECUTIVE_FAILURES:]
         if len(consecutive) == CONSECUTIVE_FAILURES and not any(consecutive):
             return True
@@ -95,10 +102,12 @@ class OutlierDetection:
         self.ejected_until = 0.0
         self.problem = ""
         self.on_probation = True
+        # Outcomes from before the ejection would count as new failures.
         self._outcomes.clear()
 
     def _recent(self, now: float) -> list[bool]:
-        return [succeeded for at, succeeded in self._outcomes if at > now - INTERVAL_S]
+        begin_s = now - INTERVAL_S
+        return [succeeded for recorded_s, succeeded in self._outcomes if recorded_s > begin_s]
 
     def _successes_in_a_row(self) -> int:
         count = 0
@@ -113,7 +122,7 @@ class RetryBudget:
     """How many further calls the calls of one shard may cause: retries, and hedges."""
 
     def __init__(self, now: float) -> None:
-        """Begins with a reserve; `now`: of a monotonic clock, in seconds."""
+        """Begins with a reserve; `now` is the time of a monotonic clock, in seconds."""
         self._balance = _RESERVE
         self._refilled = now
 
@@ -123,6 +132,7 @@ class RetryBudget:
 
     def permits(self, now: float) -> bool:
         """Returns whether one more retry is permitted."""
+        # Time alone fills the budget up to the reserve; only calls fill it beyond that.
         if self._balance < _RESERVE:
             added = MIN_RETRIES_PER_S * (now - self._refilled)
             self._balance = min(_RESERVE, self._balance + added)

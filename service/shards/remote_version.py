@@ -1,5 +1,5 @@
-"""One version of a model on the shards: which shard holds which rows and partitions, and reading
-them. Its methods are parts of computations, which await the calls of shards.
+"""One version of a model on the shards: which shard holds which rows and partitions, and how they
+are read. Its methods are parts of computations, which await the calls of shards.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from service.shards.calls import k_max, query_bytes
 from service.shards.division import Division, Rows
 from service.shards.messages import LIST_BYTES
 from service.shards.replica import Key
-from service.shards.row_reads import Read, Slice
+from service.shards.row_reads import LayoutRead, ShardSlice
 
 _FIXED_BYTES = 4096
-"""Of a message, beside its lists: names, and the bundle."""
+"""Upper bound of the size of a message without its lists: names, and the bundle."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class ShardCall:
     """A call of a shard.
 
     Attributes:
-      shard: The shard.
-      method: The name of the method.
-      request: The message.
+      shard: The shard to call.
+      method: The name of the method in the contract.
+      request: The message that is sent.
       read: Reads the response; raises Internal if it does not fit the request.
     """
 
@@ -60,7 +60,7 @@ class Router(Protocol):
         """Makes several calls at once.
 
         Returns:
-          What was read of each response, or the ServiceError with which the call failed.
+          For each call, what was read of the response, or the ServiceError with which it failed.
         """
 
 
@@ -68,9 +68,9 @@ class RemoteVersion:
     """Reads from the shards of one version. Implements RemoteParts.
 
     Attributes:
-      key: Identifies the version on the shards.
+      key: The bundle that the shards must hold.
       tables: The tables that shards hold.
-      is_divided: Whether shards hold anything of it.
+      is_divided: Whether shards hold any table or index of the version.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class RemoteVersion:
         """Derives what each shard holds.
 
         Args:
-          router: Calls the shards.
+          router: The router, which calls the shards.
           manifest: The manifest of the whole bundle.
-          key: Identifies the version on the shards.
+          key: The bundle that the shards must hold.
           total: The number of shards, until the router reports another one.
           settings: The settings of the router.
         """
@@ -100,9 +100,8 @@ class RemoteVersion:
 
     @property
     def total(self) -> int:
-        """The number of shards that calls go to: of a division that is not complete any more, if no
-        other is.
-        """
+        """The number of shards that calls go to."""
+        # Where no division is complete any more, calls go to the last one, and name the lost shard.
         if self.is_divided:
             self._total = self._router.division(self.key) or self._total
         return self._total
@@ -111,45 +110,53 @@ class RemoteVersion:
         """Returns which rows of each table, and which candidates of each index, a shard holds.
 
         Returns:
-          By name of the table or index, the first row or candidate, and the one after the last.
+          By the name of the table or index, the position of the first row or candidate, and the
+          position after the last.
         """
         return {
             name: starts[shard.number - 1 : shard.number + 1].tolist()
             for name, starts in self._division(shard.total).starts.items()
         }
 
-    async def rows(self, wanted: Mapping[str, Rows], left_s: float) -> dict[str, FetchedRows]:
+    async def rows(
+        self, rows_by_layout: Mapping[str, Rows], left_s: float
+    ) -> dict[str, FetchedRows]:
         """Reads rows from the shards. Implements RemoteParts.rows."""
 
-        def reads_of(division: Division) -> dict[str, Read]:
-            return {layout: Read(division.layouts[layout], rows) for layout, rows in wanted.items()}
+        def reads_of(division: Division) -> dict[str, LayoutRead]:
+            return {
+                layout: LayoutRead(division.layouts[layout], rows)
+                for layout, rows in rows_by_layout.items()
+            }
 
-        return await self._execute(reads_of, left_s)
+        return await self._read_all(reads_of, left_s)
 
     async def vectors(self, index: str, positions: Rows, left_s: float) -> NDArray[np.float32]:
         """Reads vectors of an index from the shards. Implements RemoteParts.vectors."""
 
-        def reads_of(division: Division) -> dict[str, Read]:
-            return {index: Read(division.indexes[index], distinct(positions))}
+        def reads_of(division: Division) -> dict[str, LayoutRead]:
+            return {index: LayoutRead(division.indexes[index], distinct(positions))}
 
-        fetched = await self._execute(reads_of, left_s)
+        fetched = await self._read_all(reads_of, left_s)
         return fetched[index].take(positions)
 
-    async def search(self, wanted: IndexSearch, left_s: float) -> tuple[list[Found], float]:
+    async def search(self, index_search: IndexSearch, left_s: float) -> tuple[list[Found], float]:
         """Searches the partitions of every shard that has any. Implements RemoteParts.search."""
 
         def calls_of(division: Division) -> list[ShardCall]:
-            bounds = division.indexes[wanted.index].bounds
-            held_max = int(np.diff(bounds).max())
-            denied = np.split(wanted.denied, wanted.denied.searchsorted(bounds[1:-1]))
+            bounds = division.indexes[index_search.index].bounds
+            counts = np.diff(bounds)
+            # A shard receives those denied candidates that it holds: a deny list may be long.
+            ends = index_search.denied.searchsorted(bounds[1:-1])
+            denied_by_shard = np.split(index_search.denied, ends)
             calls = []
-            for shard, count, denied_there in zip(
-                division.shards, np.diff(bounds), denied, strict=True
-            ):
-                if count:
-                    shard_search = replace(wanted, denied=denied_there)
-                    parts = self._parts(shard_search, held_max)
-                    calls += [self._search_call(shard, bounds, part) for part in parts]
+            for shard, count, denied in zip(division.shards, counts, denied_by_shard, strict=True):
+                # An index with fewer partitions than shards leaves shards without any.
+                if not count:
+                    continue
+                shard_search = replace(index_search, denied=denied)
+                parts = self._parts(shard_search, int(counts.max()))
+                calls += [self._search_call(shard, bounds, part) for part in parts]
             return calls
 
         calls, responses = await self._call_all(calls_of, left_s)
@@ -161,44 +168,50 @@ class RemoteVersion:
             else:
                 parts_by_shard.setdefault(call.shard, []).append(response)
 
-        size = self._sizes[wanted.index]
-        bounds = [self.held_by(shard)[f"indexes.{wanted.index}"] for shard in problems]
-        share = 1 - sum([end - first for first, end in bounds]) / size
+        size = self._sizes[index_search.index]
+        lost_ranges = [self.held_by(shard)[f"indexes.{index_search.index}"] for shard in problems]
+        lost_count = sum([end - first for first, end in lost_ranges])
+        share = 1 - lost_count / size
         if share < self._settings.shard_min_searched:
             raise next(iter(problems.values()))
-        searched = [
+
+        # A shard that failed some of its calls searched only some of the queries, so it is left out
+        # of all.
+        neighbors = [
             concatenated(parts) for shard, parts in parts_by_shard.items() if shard not in problems
         ]
-        return searched, share
+        return neighbors, share
 
     async def _call_all(
         self, calls_of: Callable[[Division], list[ShardCall]], left_s: float
     ) -> tuple[list[ShardCall], list[Any]]:
-        """Makes calls of the shards of one division; of another one if that is no longer complete.
+        """Calls the shards of one division; the shards of another one if it is no longer complete.
 
         Returns:
-          The calls, and what was read of each response, or the error with which the call failed.
+          The calls; and for each, what was read of the response, or the error with which it failed.
         """
         end = time.monotonic() + left_s
         total = self.total
         calls = calls_of(self._division(total))
         responses = await self._router.call_all(self.key, calls, left_s)
+        # All calls are repeated: what one shard of a division holds is no range of the other.
         if any(isinstance(response, NotReady) for response in responses) and self.total != total:
             calls = calls_of(self._division(self.total))
             left_s = end - time.monotonic()
             responses = await self._router.call_all(self.key, calls, left_s)
         return calls, responses
 
-    async def _execute(
-        self, reads_of: Callable[[Division], dict[str, Read]], left_s: float
+    async def _read_all(
+        self, reads_of: Callable[[Division], dict[str, LayoutRead]], left_s: float
     ) -> dict[str, FetchedRows]:
         """Reads all rows, with one call per shard whatever the number of tables, unless the rows
         exceed a message: a call costs more than the rows it carries.
         """
-        reads: dict[str, Read] = {}
-        slices_by_call: list[list[Slice]] = []
+        reads: dict[str, LayoutRead] = {}
+        slices_by_call: list[list[ShardSlice]] = []
 
         def calls_of(division: Division) -> list[ShardCall]:
+            # A second division replaces what was prepared for the first one.
             reads.update(reads_of(division))
             slices_by_call.clear()
             calls = []
@@ -211,29 +224,31 @@ class RemoteVersion:
         _, responses = await self._call_all(calls_of, left_s)
         for slices, response in zip(slices_by_call, responses, strict=True):
             if isinstance(response, ServiceError):
-                for part in slices:
-                    part.read.mark_unavailable(part, response)
+                for shard_slice in slices:
+                    shard_slice.read.mark_unavailable(shard_slice, response)
                 continue
-            for part, vectors in zip(slices, response, strict=True):
-                part.read.store(part, vectors)
+            for shard_slice, vectors in zip(slices, response, strict=True):
+                shard_slice.read.store(shard_slice, vectors)
         return {name: read.fetched() for name, read in reads.items()}
 
-    def _slices(self, shard: ShardNumber, reads: Iterable[Read]) -> list[list[Slice]]:
+    def _slices(self, shard: ShardNumber, reads: Iterable[LayoutRead]) -> list[list[ShardSlice]]:
         """Returns what is read from a shard: one list per call, each of which fits into the
         messages of a shard.
         """
-        slices = [part for read in reads if (part := read.slice_on(shard)).rows.size]
-        fits = (
-            sum(part.response_bytes for part in slices) <= self._response_bytes
-            and sum(part.request_bytes for part in slices) <= self._request_bytes
-        )
-        if not slices or fits:
-            return [slices] if slices else []
-        return [
-            [piece]
-            for part in slices
-            for piece in part.pieces(self._response_bytes, self._request_bytes)
-        ]
+        slices = [read.slice_on(shard) for read in reads]
+        slices = [shard_slice for shard_slice in slices if shard_slice.rows.size]
+        if not slices:
+            return []
+
+        response_bytes = sum(shard_slice.response_bytes for shard_slice in slices)
+        request_bytes = sum(shard_slice.request_bytes for shard_slice in slices)
+        if response_bytes <= self._response_bytes and request_bytes <= self._request_bytes:
+            return [slices]
+
+        pieces: list[ShardSlice] = []
+        for shard_slice in slices:
+            pieces += shard_slice.pieces(self._response_bytes, self._request_bytes)
+        return [[piece] for piece in pieces]
 
     @property
     def _request_bytes(self) -> int:
@@ -245,8 +260,8 @@ class RemoteVersion:
         """The number of bytes that the lists of one response may have."""
         return max(1, self._settings.max_response_bytes - _FIXED_BYTES)
 
-    def _rows_call(self, shard: ShardNumber, slices: Sequence[Slice]) -> ShardCall:
-        rows = [part.message() for part in slices]
+    def _rows_call(self, shard: ShardNumber, slices: Sequence[ShardSlice]) -> ShardCall:
+        rows = [shard_slice.message() for shard_slice in slices]
         request = shard_pb.RowsRequest(bundle=self._bundle(shard), rows=rows)
 
         def read(response: shard_pb.RowsResponse) -> list[NDArray[np.float32]]:
@@ -255,47 +270,53 @@ class RemoteVersion:
                     f"shard {shard} returned rows of {len(response.rows)} layouts; "
                     f"{len(slices)} were requested"
                 )
-            pairs = zip(slices, response.rows, strict=True)
-            return [part.vectors(shard, stored) for part, stored in pairs]
+            return [
+                shard_slice.vectors(shard, stored)
+                for shard_slice, stored in zip(slices, response.rows, strict=True)
+            ]
 
         return ShardCall(shard, "Rows", request, read)
 
-    def _search_call(self, shard: ShardNumber, bounds: Rows, wanted: IndexSearch) -> ShardCall:
+    def _search_call(self, shard: ShardNumber, bounds: Rows, search: IndexSearch) -> ShardCall:
         first, end = bounds[shard.number - 1 : shard.number + 1].tolist()
-        request = messages.search_message(self._bundle(shard), wanted)
+        request = messages.search_message(self._bundle(shard), search)
 
         def read(response: shard_pb.SearchResponse) -> Found:
-            return messages.read_found(response, wanted, range(first, end), shard)
+            return messages.read_found(response, search, range(first, end), shard)
 
         return ShardCall(shard, "Search", request, read)
 
-    def _parts(self, wanted: IndexSearch, held_max: int) -> list[IndexSearch]:
+    def _parts(self, search: IndexSearch, held_max: int) -> list[IndexSearch]:
         """Divides a search into searches whose messages fit: each for some of the vectors, and for
         no more candidates than a shard holds.
 
         Args:
-          wanted: The search.
+          search: The search on one shard.
           held_max: The largest number of candidates on one shard.
         """
-        k = min(wanted.k, held_max, k_max(self._response_bytes))
+        k = min(search.k, held_max, k_max(self._response_bytes))
         vectors_max = max(1, self._response_bytes // query_bytes(k))
-        lists = wanted.excluded or [wanted.denied[:0]] * len(wanted.vectors)
-        sizes = [wanted.vectors[0].nbytes + each.nbytes + LIST_BYTES for each in lists]
-        room = self._request_bytes - wanted.denied.nbytes
+        vector_bytes = search.vectors[0].nbytes + LIST_BYTES
+        sizes = [vector_bytes] * len(search.vectors)
+        if search.excluded:
+            sizes = [vector_bytes + excluded.nbytes for excluded in search.excluded]
+        # Every part carries the whole deny list of the shard.
+        size_max = self._request_bytes - search.denied.nbytes
 
         parts = []
         first = 0
-        while first < len(wanted.vectors):
+        while first < len(search.vectors):
+            # One vector at least, or there would be no progress.
             end = first + 1
             size = sizes[first]
-            while end < len(sizes) and end - first < vectors_max and size + sizes[end] <= room:
+            while end < len(sizes) and end - first < vectors_max and size + sizes[end] <= size_max:
                 size += sizes[end]
                 end += 1
             part = replace(
-                wanted,
+                search,
                 k=k,
-                vectors=wanted.vectors[first:end],
-                excluded=wanted.excluded[first:end],
+                vectors=search.vectors[first:end],
+                excluded=search.excluded[first:end],
             )
             parts.append(part)
             first = end

@@ -25,31 +25,35 @@ from service.shards.outliers import OutlierDetection
 Key = tuple[str, int, int]
 """Model, version and fingerprint of a bundle."""
 _DESCRIBE_S = 1.5
-"""Longer than it takes until TCP repeats a lost SYN for the first time."""
+"""Timeout of a poll: longer than it takes until TCP repeats a lost SYN for the first time."""
 _GRACE_S = 60.0
 """Time that calls in progress get when a connection is replaced."""
-_RECENT = 256
+_LATENCIES_MAX = 256
+"""Number of recent latencies of which a percentile is taken."""
+_LATENCIES_MIN = _LATENCIES_MAX // 8
+"""Number of latencies below which a percentile says too little to hedge by."""
 _SHARDS_MAX = 9_999
-"""Of one bundle: a router looks at each of them at every poll."""
+"""Largest number of shards of a bundle: a router looks at each of them at every poll."""
 _FRAMING_BYTES = 1 << 20
-"""Of a response, beside the rows and candidates in it."""
+"""Size of a response that is not rows and candidates, at most."""
 _PING_MS = 20_000
-"""Less often than shards accept pings."""
+"""Time between keepalive pings: longer than the shortest interval that shards accept."""
 _PING_TIMEOUT_MS = 5_000
+"""Time after which a connection without a response to a ping is closed."""
 
 
 class Replica:
     """A replica of a shard. Belongs to the event loop.
 
     Attributes:
-      address: HOST:PORT.
-      shard: which it serves; None: it has not answered yet.
-      bundles: what it has loaded.
-      problem: why it cannot be called; empty: it can.
-      suspect: whether a call has failed to reach it since it was last polled.
-      outliers: the outcomes of its calls, and its ejection.
-      inflight: calls in progress.
-      polled: set once it has been polled.
+      address: Its HOST:PORT.
+      shard: The shard that it serves; None: it has not responded yet.
+      bundles: The bundles that it has loaded.
+      problem: Why it cannot be called; empty: it can.
+      suspect: Whether a call has failed to reach it since it was last polled.
+      outliers: The outcomes of its calls, and its ejection.
+      inflight: The number of calls in progress.
+      polled: An event that is set once it has been polled.
     """
 
     def __init__(
@@ -58,10 +62,10 @@ class Replica:
         """Prepares a connection.
 
         Args:
-          address: HOST:PORT.
-          name: that its certificate is for; empty: the host of its address.
-          credentials: of the router.
-          settings: of the router.
+          address: The HOST:PORT of the replica.
+          name: The name that its certificate must have; empty: the host of its address.
+          credentials: The credentials of the router.
+          settings: The settings of the router.
         """
         self.address = address
         self.shard: ShardNumber | None = None
@@ -75,8 +79,8 @@ class Replica:
         self._credentials = credentials
         self._settings = settings
         self._options = _options(settings)
-        self._recent = deque[float](maxlen=_RECENT)
-        self._responded = -math.inf
+        self._latencies_s = deque[float](maxlen=_LATENCIES_MAX)
+        self._last_response_s = -math.inf
         self._closing = set[asyncio.Task[None]]()
         self._connect()
 
@@ -92,30 +96,33 @@ class Replica:
 
     def _connect(self) -> None:
         """Opens a channel with the credentials of now; it connects at the first call."""
-        self._used = self._credentials.channel()
-        if self._used is None:
+        self._channel_credentials = self._credentials.channel()
+        if self._channel_credentials is None:
             self._channel = grpc.aio.insecure_channel(self.address, self._options)
         else:
-            named = [("grpc.ssl_target_name_override", self._name)] if self._name else []
+            options: list[tuple[str, int | str]] = [*self._options]
+            if self._name:
+                options.append(("grpc.ssl_target_name_override", self._name))
             self._channel = grpc.aio.secure_channel(
-                self.address, self._used, [*self._options, *named]
+                self.address, self._channel_credentials, options
             )
         self._stub = ShardServiceStub(self._channel)
 
     def _reconnect(self) -> None:
         """Opens another channel; calls in progress complete on the one before."""
+        # The event loop holds its tasks weakly, so the set keeps them alive.
         closing = asyncio.create_task(self._channel.close(_GRACE_S))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         self._connect()
 
     async def describe(self) -> None:
-        """Asks what it holds now; by a new connection if the certificates have changed.
+        """Requests what it holds now, by a new connection if the certificates have changed.
 
         After a failure, the next call uses a new connection: after a cut, TCP would repeat what was
         lost on the one before only after a multiple of the time that the cut took.
         """
-        if self._credentials.channel() is not self._used:
+        if self._credentials.channel() is not self._channel_credentials:
             self._reconnect()
         began = time.perf_counter()
         try:
@@ -125,18 +132,20 @@ class Replica:
                 metadata=self._credentials.metadata(),
             )
         except grpc.aio.AioRpcError as problem:
-            if self._responded > began:
-                return  # it is busy, and responds to calls
+            # It has responded to another call since: it is busy rather than gone.
+            if self._last_response_s > began:
+                return
             self.problem = f"{problem.code().name}: {problem.details()}"
             self._reconnect()
             return
+
         self.problem = self._mismatch(description)
         self.suspect = False
         if self.problem:
             return
         self.shard = ShardNumber(description.number, description.total)
         self.bundles = frozenset(
-            [(each.model, each.version, each.fingerprint) for each in description.bundles]
+            [(bundle.model, bundle.version, bundle.fingerprint) for bundle in description.bundles]
         )
 
     def _mismatch(self, description: shard_pb.DescribeResponse) -> str:
@@ -145,12 +154,14 @@ class Replica:
         total = description.total
         if not 1 <= number <= total <= _SHARDS_MAX:
             return f"it describes itself as shard {number}/{total}"
+        # The minimum size decides which tables are divided at all.
         min_bytes = self._settings.shard_min_bytes
         if description.min_bytes != min_bytes:
             return (
                 f"it divides tables of at least {description.min_bytes} bytes, and this router "
                 f"{min_bytes}: --shard-min-bytes must be the same"
             )
+        # A router checks requests by its own limits. What it admits, every shard must admit.
         for name in MESSAGE_LIMITS:
             limit = getattr(description, name)
             needed = getattr(self._settings, name)
@@ -165,30 +176,30 @@ class Replica:
         """Calls a method.
 
         Raises:
-          grpc.aio.AioRpcError: it failed.
+          grpc.aio.AioRpcError: The call failed.
         """
         began = time.perf_counter()
         self.inflight += 1
         try:
+            # For gRPC, None is a call without a deadline.
             timeout = None if math.isinf(timeout_s) else max(0.0, timeout_s)
-            answer = await getattr(self._stub, method)(
+            response = await getattr(self._stub, method)(
                 request, timeout=timeout, metadata=self._credentials.metadata()
             )
         finally:
             self.inflight -= 1
-        self._responded = time.perf_counter()
-        self._recent.append(self._responded - began)
-        return answer
+        # Failed calls are left out: a call that is rejected at once is no fast call.
+        self._last_response_s = time.perf_counter()
+        self._latencies_s.append(self._last_response_s - began)
+        return response
 
     def percentile_s(self, percentile: float) -> float:
-        """Returns how long the slowest of the recent calls took, but for the slowest 100 -
-        percentile %.
+        """Returns a percentile of the latencies of recent calls, in seconds; infinity: there were
+        too few.
         """
-        return (
-            float(np.percentile(self._recent, percentile))
-            if len(self._recent) >= _RECENT // 8
-            else math.inf
-        )
+        if len(self._latencies_s) < _LATENCIES_MIN:
+            return math.inf
+        return float(np.percentile(self._latencies_s, percentile))
 
     async def close(self) -> None:
         """Disconnects."""
@@ -201,15 +212,16 @@ def _options(settings: ServiceSettings) -> list[tuple[str, int]]:
     """Returns the options of a channel. Names and meanings: grpc/impl/channel_arg_names.h."""
     options = {
         "grpc.max_receive_message_length": settings.max_response_bytes + _FRAMING_BYTES,
-        "grpc.max_send_message_length": -1,  # shards bound what they accept
-        # a restarted shard is reached soon
+        # Unlimited, since shards bound what they accept.
+        "grpc.max_send_message_length": -1,
+        # A restarted shard is reached soon: gRPC's defaults of 1 s and more failed requests longer.
         "grpc.initial_reconnect_backoff_ms": 100,
         "grpc.max_reconnect_backoff_ms": 200,
-        # else a new channel shares the connection of the one before
+        # Otherwise a new channel would share the connection of the channel before.
         "grpc.use_local_subchannel_pool": 1,
         "grpc.keepalive_time_ms": _PING_MS,
         "grpc.keepalive_timeout_ms": _PING_TIMEOUT_MS,
-        # shards are reached directly, whatever proxy the environment names
+        # Shards are reached directly, whatever proxy the environment names.
         "grpc.enable_http_proxy": 0,
     }
     return list(options.items())

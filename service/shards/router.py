@@ -1,9 +1,9 @@
 """How a router calls its shards: all that a request needs at the same time.
 
-A call goes to the replica with fewer calls in progress of two that are drawn. If it fails, or takes
-too long, another replica is called, as far as the retry budget of the shard permits; a replica that
-fails more than others is ejected for a while. Every call names the bundle by its fingerprint, so
-that answers of different bundles are never merged.
+Two replicas are drawn, and a call goes to the one with fewer calls in progress. If it fails, or
+takes too long, another replica is called, as far as the retry budget of the shard permits; a
+replica that fails more than others is ejected for a while. Every call names the bundle by its
+fingerprint, so that responses of different bundles are never merged.
 """
 
 from __future__ import annotations
@@ -36,6 +36,15 @@ from service.versions.loader import ShardsMissing
 log = logging.logger(__name__)
 
 _ATTEMPTS_MAX = 3
+"""Number of replicas that a call tries, hedges not counted. The retry budget bounds the load of all
+calls, this bounds the latency of one.
+"""
+_EJECTION_RATIO = 0.5
+"""A replica is ejected only if another one fails at most this share as often. Under overload, all
+fail alike, and an ejection would make it worse.
+"""
+_PROBLEM_CHARACTERS_MAX = 200
+"""Length of a failure in the status and in the log; its text is from another process."""
 
 
 class Shards:
@@ -48,11 +57,11 @@ class Shards:
 
         Args:
           settings: The settings of the router.
-          metrics: Gets what is measured of calls.
+          metrics: Gets the measurements of calls.
           report: Called, on the event loop, whenever other replicas can be called.
 
         Raises:
-          SettingsError: an address or a file cannot be used.
+          SettingsError: An address or a file cannot be used.
         """
         self._settings = settings
         self._metrics = metrics
@@ -75,47 +84,27 @@ class Shards:
         await self._membership.stop()
 
     def status(self) -> list[dict[str, Any]]:
-        """Returns of every address its shard, the rows and partitions that it holds, which versions
-        read them, and why it is not called.
+        """Returns for every address its shard, the rows and partitions that it holds, which
+        versions read them, and why it is not called.
         """
         versions = sorted(self._versions, key=lambda version: version.key)
-        shown: list[dict[str, Any]] = []
-        for replica in list(self.replicas.values()):
-            shard = replica.shard
-            held = [version for version in versions if version.key in replica.bundles]
-            shown.append(
-                {
-                    "address": replica.address,
-                    "shard": "" if shard is None else str(shard),
-                    "holds": {
-                        _shown(version.key): version.held_by(shard)
-                        for version in held
-                        if shard is not None
-                    },
-                    "serves": [
-                        _shown(version.key)
-                        for version in held
-                        if shard is not None and version.total == shard.total
-                    ],
-                    "inflight": replica.inflight,
-                    "problem": replica.problem or replica.outliers.problem,
-                }
-            )
-        unknown = {"shard": "", "holds": {}, "serves": [], "inflight": 0}
-        shown += [
-            {"address": source, **unknown, "problem": problem}
-            for source, problem in list(self._membership.problems.items())
-        ]
-        return sorted(shown, key=lambda entry: (entry["shard"], entry["address"]))
+        # Copies: the event loop changes both while another thread may be here.
+        replicas = list(self.replicas.values())
+        problems = list(self._membership.problems.items())
+        entries = [_status_of(replica, versions) for replica in replicas]
+        for source, problem in problems:
+            entries.append(_status_entry(source, problem))
+        return sorted(entries, key=lambda entry: (entry["shard"], entry["address"]))
 
     def reach(self, manifest: Manifest, fingerprint: int) -> RemoteVersion:
-        """Returns what reaches the shards of a version.
+        """Returns a version through which its rows and partitions on the shards are read.
 
         Raises:
-          ShardsMissing: no division of it is complete.
+          ShardsMissing: No division of the version is complete.
         """
         key = manifest.model, manifest.version, fingerprint
         min_bytes = self._settings.shard_min_bytes
+        # A version of which shards hold nothing needs none of them.
         total = 1
         if sharding.sharded_tables(manifest, min_bytes) or sharding.sharded_indexes(manifest):
             total = self._membership.division(key) or 0
@@ -139,10 +128,8 @@ class Shards:
 
     @property
     def problem(self) -> str:
-        """Which shard no replica can be called of, for any version of a model; empty: all have one.
-
-        Shards drop old versions before routers do.
-        """
+        """Why all versions of a model lack a shard; empty: each model has a complete version."""
+        # One complete version suffices: shards drop old versions before routers do.
         keys_by_model: dict[str, list[Key]] = {}
         for version in self._versions:
             if version.is_divided:
@@ -158,14 +145,17 @@ class Shards:
         """Calls several shards at once.
 
         Returns:
-          What was read of each response, or the error with which the call failed.
+          For each call, what was read of the response, or the error with which it failed.
         """
         left_s = min(left_s, self._settings.request_timeout_s)
 
         async def call() -> list[Any]:
             responses = await asyncio.gather(
-                *[self.call(key, each, left_s) for each in calls], return_exceptions=True
+                *[self.call(key, shard_call, left_s) for shard_call in calls],
+                return_exceptions=True,
             )
+            # The caller decides whether a lost shard fails the request. Numbers that overflow, and
+            # bugs, always do.
             for response in responses:
                 if isinstance(response, NotFinite):
                     raise response
@@ -179,7 +169,7 @@ class Shards:
         """Calls a shard; returns what was read of the response.
 
         Raises:
-          NotReady: No replica of the shard can be reached; names it.
+          NotReady: No replica of the shard can be reached.
           NotFinite: A score is beyond float32.
           ServiceError: The call failed; see `service_error_of`.
         """
@@ -193,17 +183,17 @@ class Shards:
         end = self.loop.time() + left_s
         for attempt in range(_ATTEMPTS_MAX):
             replica = self._choose(key, shard, tried)
-            if replica is None and isinstance(error, NotReady):
-                # An address may stand for several processes: where there is no other, it is tried
-                # again.
-                replica = next((each for each in tried if each.suspect), None)
-                replica = replica if attempt == 1 else None
+            if replica is None and attempt == 1 and isinstance(error, NotReady):
+                # An address may stand for several processes: without another address, the same one
+                # is tried again.
+                replica = next((suspect for suspect in tried if suspect.suspect), None)
             if replica is None or (attempt and not self._may_retry(shard, end)):
                 break
-            left_s = end - self.loop.time()
-            if self._membership.holding(key, shard, [*tried, replica]) and budget.permits(
-                self.loop.time()
-            ):
+
+            # Half of the time remains for a retry, if there can be one.
+            now = self.loop.time()
+            left_s = end - now
+            if self._membership.holding(key, shard, [*tried, replica]) and budget.permits(now):
                 left_s /= 2
             tried.append(replica)
             try:
@@ -217,7 +207,7 @@ class Shards:
     def _budget(self, shard: ShardNumber) -> RetryBudget:
         if shard not in self._budgets:
             self._budgets[shard] = RetryBudget(self.loop.time())
-            # Alerts watch for an increase, which the first one would not be without a zero.
+            # Alerts watch for an increase, which the first count would not be without a zero.
             self._metrics.count("shard_ejections", 0, str(shard))
             for outcome in RETRY_OUTCOMES:
                 self._metrics.count("shard_retries", 0, str(shard), outcome)
@@ -236,17 +226,20 @@ class Shards:
     def _choose(self, key: Key, shard: ShardNumber, tried: Sequence[Replica]) -> Replica | None:
         """Draws two replicas that were not tried, and returns the one with fewer calls in progress.
 
-        Those that are not well are drawn only if no other is left. A call that has failed once is
-        not sent to a replica on probation either.
+        Replicas that are not well are drawn only if no other is left. A call that has failed once
+        is not sent to a replica on probation either.
         """
-        left = self._membership.holding(key, shard, tried)
-        well = [replica for replica in left if replica.is_well]
-        proved = [replica for replica in well if not (tried and replica.outliers.on_probation)]
-        candidates = proved or well or left
+        untried = self._membership.holding(key, shard, tried)
+        well = [replica for replica in untried if replica.is_well]
+        proved = well
+        if tried:
+            proved = [replica for replica in well if not replica.outliers.on_probation]
+        candidates = proved or well or untried
         if not candidates:
             return None
-        drawn = random.sample(candidates, min(2, len(candidates)))
-        return min(drawn, key=lambda replica: replica.inflight)
+        # The best of all replicas would get the calls of every router at the same time.
+        pair = random.sample(candidates, min(2, len(candidates)))
+        return min(pair, key=lambda replica: replica.inflight)
 
     async def _hedged(
         self, key: Key, call: ShardCall, replica: Replica, tried: list[Replica], left_s: float
@@ -257,25 +250,33 @@ class Shards:
             return await self._attempt(call, replica, left_s)
         first = asyncio.ensure_future(self._attempt(call, replica, left_s))
         usual_s = replica.percentile_s(percentile)
-        done, _ = await asyncio.wait([first], timeout=None if math.isinf(usual_s) else usual_s)
-        other = None if done else self._choose(key, call.shard, tried)
-        if other is None or not self._budgets[call.shard].withdraw(self.loop.time()):
+        # Without a measured percentile, the first call is waited for as long as it takes.
+        timeout_s = None if math.isinf(usual_s) else usual_s
+        done, _ = await asyncio.wait([first], timeout=timeout_s)
+        if done:
             return await first
-        tried.append(other)
+        second = self._choose(key, call.shard, tried)
+        if second is None or not self._budgets[call.shard].withdraw(self.loop.time()):
+            return await first
+
+        tried.append(second)
         self._metrics.count("shard_hedges", 1, str(call.shard))
-        calls = {first, asyncio.ensure_future(self._attempt(call, other, left_s - usual_s))}
-        answered: list[asyncio.Future[Any]] = []
+        calls = {first, asyncio.ensure_future(self._attempt(call, second, left_s - usual_s))}
+        succeeded: list[asyncio.Future[Any]] = []
         try:
-            while calls and not answered:
+            # Both may end together: the call that succeeded counts. If both fail, the first one's
+            # error is raised.
+            while calls and not succeeded:
                 done, calls = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-                answered = [each for each in done if each.exception() is None]
-            return (answered or [first])[0].result()
+                succeeded = [attempt for attempt in done if attempt.exception() is None]
+            return (succeeded or [first])[0].result()
         finally:
-            for each in calls:
-                each.cancel()
+            # The slower call; or both, if the request itself was cancelled.
+            for unfinished in calls:
+                unfinished.cancel()
 
     async def _attempt(self, call: ShardCall, replica: Replica, left_s: float) -> Any:
-        """Calls a replica, measures what comes back, and reads it.
+        """Calls a replica, measures the response, and reads it.
 
         Raises:
           ServiceError: The call failed, or the response does not fit the request.
@@ -291,17 +292,18 @@ class Shards:
             result = _read(call, response)
         except grpc.aio.AioRpcError as failure:
             error = service_error_of(failure, call.shard)
-            if isinstance(error, NotReady):  # also where it stops, or has retired the version
+            # Also a replica that stops, or that has retired the version: a poll shows which.
+            if isinstance(error, NotReady):
                 self._membership.suspect(replica)
-            self._failed(call, replica, failure.code().name, failure.details() or "")
+            self._record_failure(call, replica, failure.code().name, failure.details() or "")
             raise error from failure
         except Internal as problem:
-            self._failed(call, replica, "INTERNAL", str(problem))
+            self._record_failure(call, replica, "INTERNAL", str(problem))
             raise
         replica.outliers.record(self.loop.time(), succeeded=True)
         return result
 
-    def _failed(self, call: ShardCall, replica: Replica, code: str, problem: str) -> None:
+    def _record_failure(self, call: ShardCall, replica: Replica, code: str, problem: str) -> None:
         """Reports a failed call, and ejects its replica if it fails more than another one."""
         shard = call.shard
         self._metrics.count("shard_failures", 1, str(shard), code)
@@ -309,19 +311,16 @@ class Shards:
             address=replica.address, shard=str(shard), code=code, problem=problem
         )
         log.info("shard_call_failed", extra=logging.limited(extra, replica.address, code))
+
         now = self.loop.time()
         replica.outliers.record(now, succeeded=False)
         if replica.outliers.problem or not replica.outliers.fails(now):
             return
-        share = replica.outliers.failure_share(now)
-        others = [
-            other
-            for other in self.replicas.values()
-            if other.shard == shard and other is not replica and other.is_well
-        ]
-        if not any(other.outliers.failure_share(now) <= share / 2 for other in others):
-            return  # All fail alike, such as under overload: to eject one makes it worse.
-        seconds = replica.outliers.eject(now, f"{code}: {problem}"[:200])
+        share_max = _EJECTION_RATIO * replica.outliers.failure_share(now)
+        if not self._has_better_peer(replica, shard, share_max, now):
+            return
+
+        seconds = replica.outliers.eject(now, f"{code}: {problem}"[:_PROBLEM_CHARACTERS_MAX])
         self._metrics.count("shard_ejections", 1, str(shard))
         self._membership.changed()
         extra = logging.fields(
@@ -333,8 +332,22 @@ class Shards:
         log.warning("shard_ejected", extra=extra)
         self.loop.call_later(seconds, self._readmit, replica)
 
+    def _has_better_peer(
+        self, replica: Replica, shard: ShardNumber, share_max: float, now: float
+    ) -> bool:
+        """Returns whether another replica of the shard is well, and at most a share of its recent
+        calls failed.
+        """
+        return any(
+            peer.outliers.failure_share(now) <= share_max
+            for peer in self.replicas.values()
+            if peer.shard == shard and peer is not replica and peer.is_well
+        )
+
     def _readmit(self, replica: Replica) -> None:
         """Ends the ejection of a replica, unless it was ended and begun again before."""
+        # A poll that reaches the replica again ends the ejection early, and another may follow. The
+        # timer of the second one ends it then.
         if replica.outliers.problem and self.loop.time() >= replica.outliers.ejected_until:
             replica.outliers.readmit()
             self._membership.changed()
@@ -358,6 +371,36 @@ def _read(call: ShardCall, response: Any) -> Any:
         raise Internal(message) from problem
 
 
-def _shown(key: Key) -> str:
-    """Returns a bundle as the status names it."""
-    return f"{key[0]}/{key[1]}"
+def _status_of(replica: Replica, versions: Sequence[RemoteVersion]) -> dict[str, Any]:
+    """Returns the entry of a replica in the status."""
+    entry = _status_entry(replica.address, replica.problem or replica.outliers.problem)
+    entry["inflight"] = replica.inflight
+    shard = replica.shard
+    if shard is None:
+        return entry
+
+    entry["shard"] = str(shard)
+    for version in versions:
+        if version.key not in replica.bundles:
+            continue
+        model, number, _ = version.key
+        name = f"{model}/{number}"
+        entry["holds"][name] = version.held_by(shard)
+        # Shards of several divisions may run at the same time; one division is read from.
+        if version.total == shard.total:
+            entry["serves"].append(name)
+    return entry
+
+
+def _status_entry(address: str, problem: str) -> dict[str, Any]:
+    """Returns the entry in the status of an address, or of a source of addresses, that is not known
+    to serve a shard.
+    """
+    return {
+        "address": address,
+        "shard": "",
+        "holds": {},
+        "serves": [],
+        "inflight": 0,
+        "problem": problem,
+    }

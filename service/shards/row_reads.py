@@ -1,9 +1,10 @@
-"""Reading rows of one layout from the shards that hold them: what each call requests, and how the
+"""Reads rows of one layout from the shards that hold them: what each call requests, and how the
 responses are put together.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -19,75 +20,85 @@ from service.shards.division import Layout, Rows
 from service.shards.messages import LIST_BYTES
 
 
-class Read:
-    """Reads distinct ascending rows of one layout from the shards that hold them."""
+class LayoutRead:
+    """Reads distinct ascending rows of one layout from the shards that hold them.
+
+    Attributes:
+      layout: The layout.
+      tables: [rows] The number of the table of each row.
+      positions: [rows] uint32, the position of each row among the rows of its table on its shard.
+    """
 
     def __init__(self, layout: Layout, rows: Rows) -> None:
+        """Finds the table and the shard of each row."""
         self.layout = layout
         self._rows = rows
+
+        # The bounds list, table after table, the first row of each shard, and the rows ascend. One
+        # bisection therefore counts the rows of every table on every shard.
         counts = np.diff(rows.searchsorted(layout.bounds))
-        shard_count = counts.size // len(layout.names)
-        self._owners = np.tile(np.arange(1, shard_count + 1), len(layout.names)).repeat(counts)
-        """[rows] number of the shard that holds each row."""
-        self.tables = np.arange(len(layout.names)).repeat(shard_count).repeat(counts)
-        """[rows] number of the table of each row."""
-        self.positions = (rows - layout.bounds[:-1].repeat(counts)).astype("<u4")
-        """[rows] position of each row among those of its table on its shard."""
+        table_count = len(layout.names)
+        shard_count = counts.size // table_count
+        shard_numbers = np.arange(1, shard_count + 1)
+        self._owners = np.tile(shard_numbers, table_count).repeat(counts)
+        """[rows] The number of the shard that holds each row."""
+        self.tables = np.arange(table_count).repeat(shard_count).repeat(counts)
+        first_rows = layout.bounds[:-1].repeat(counts)
+        self.positions = (rows - first_rows).astype("<u4")
+
         self._vectors = np.empty((rows.size, layout.dim), np.float32)
         self._unavailable: NDArray[np.bool_] | None = None
         self._unavailable_by_table = Counter[str]()
 
-    def slice_on(self, shard: ShardNumber) -> Slice:
+    def slice_on(self, shard: ShardNumber) -> ShardSlice:
         """Returns the rows that a shard holds."""
-        return Slice(self, np.flatnonzero(self._owners == shard.number))
+        return ShardSlice(self, np.flatnonzero(self._owners == shard.number))
 
-    def store(self, part: Slice, vectors: NDArray[np.float32]) -> None:
+    def store(self, shard_slice: ShardSlice, vectors: NDArray[np.float32]) -> None:
         """Stores rows that a shard returned."""
-        self._vectors[part.rows] = vectors
+        self._vectors[shard_slice.rows] = vectors
 
-    def mark_unavailable(self, part: Slice, problem: ServiceError) -> None:
+    def mark_unavailable(self, shard_slice: ShardSlice, problem: ServiceError) -> None:
         """Replaces rows of a shard by zeros, if the `unavailable` rule of every table allows it.
 
         Raises:
           ServiceError: The shard could be reached and failed, or a table is required.
         """
-        counts = part.counts
-        required = {
-            name
-            for name, is_required in zip(self.layout.names, self.layout.required, strict=True)
-            if is_required
-        }
+        counts = shard_slice.counts
+        required = set(itertools.compress(self.layout.names, self.layout.required))
+        # A shard that responded with an error is not lost, so its rows do not count as unknown.
         if problem.code is not Code.NOT_READY or not required.isdisjoint(counts):
             raise problem
 
         if self._unavailable is None:
             self._unavailable = np.zeros(self._rows.size, np.bool_)
-        self._unavailable[part.rows] = True
-        self._vectors[part.rows] = 0
+        self._unavailable[shard_slice.rows] = True
+        self._vectors[shard_slice.rows] = 0
         self._unavailable_by_table.update(counts)
 
     def fetched(self) -> FetchedRows:
-        """Returns the rows."""
+        """Returns the rows that were read, and which of them are unavailable."""
         return FetchedRows(self._rows, self._vectors, self._unavailable, self._unavailable_by_table)
 
 
 @dataclass(frozen=True)
-class Slice:
+class ShardSlice:
     """Rows of one layout that one call reads from a shard.
 
     Attributes:
-      read: The read that they belong to.
-      rows: [n] ascending: which of its rows they are.
+      read: The read that the rows belong to.
+      rows: [n] int64, the positions of the rows among all rows of the read, ascending.
     """
 
-    read: Read
+    read: LayoutRead
     rows: Rows
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many of the rows each table has; tables without any are left out."""
+        """The number of rows of each table that has any."""
         names = self.read.layout.names
-        counts = np.bincount(self.read.tables[self.rows], minlength=len(names)).tolist()
+        tables = self.read.tables[self.rows]
+        counts = np.bincount(tables, minlength=len(names)).tolist()
         return {name: count for name, count in zip(names, counts, strict=True) if count}
 
     @property
@@ -100,12 +111,14 @@ class Slice:
         """The size of the positions as they are requested."""
         return 4 * self.rows.size + LIST_BYTES * len(self.read.layout.names)
 
-    def pieces(self, response_bytes: int, request_bytes: int) -> list[Slice]:
-        """Divides the rows into pieces whose messages have at most so many bytes."""
-        room = request_bytes - LIST_BYTES * len(self.read.layout.names)
-        rows_max = max(1, min(response_bytes // self.read.layout.row_bytes, room // 4))
+    def pieces(self, response_bytes: int, request_bytes: int) -> list[ShardSlice]:
+        """Divides the rows into pieces that fit into messages of these sizes."""
+        layout = self.read.layout
+        positions_bytes = request_bytes - LIST_BYTES * len(layout.names)
+        # One row at least, or there would be no progress: a limit below that fails at the shard.
+        rows_max = max(1, min(response_bytes // layout.row_bytes, positions_bytes // 4))
         ends = range(rows_max, self.rows.size, rows_max)
-        return [Slice(self.read, rows) for rows in np.split(self.rows, ends)]
+        return [ShardSlice(self.read, rows) for rows in np.split(self.rows, ends)]
 
     def message(self) -> shard_pb.Rows:
         """Returns the part of a shard's request that is for these rows."""
@@ -129,13 +142,20 @@ class Slice:
         layout = self.read.layout
         count = self.rows.size
         value_bytes = count * row_bytes(layout.dtype, layout.dim)
-        scale_bytes = count * SCALE_BYTES if layout.dtype == "int8" else 0
+        scale_bytes = 0
+        if layout.dtype == "int8":
+            scale_bytes = count * SCALE_BYTES
         if len(stored.values) != value_bytes or len(stored.scales) != scale_bytes:
             raise Internal(
                 f"shard {shard} returned {len(stored.values)} bytes of values and "
                 f"{len(stored.scales)} of scales for {count} rows of {', '.join(layout.names)}; "
                 f"{value_bytes} and {scale_bytes} were expected"
             )
+
+        # Rows travel as they are stored, and the code of a single process widens them, so that they
+        # equal the rows of a single process bit for bit.
         values = np.frombuffer(stored.values, STORED[layout.dtype]).reshape(-1, layout.dim)
-        scales = np.frombuffer(stored.scales, "<f4") if stored.scales else None
+        scales = None
+        if stored.scales:
+            scales = np.frombuffer(stored.scales, "<f4")
         return widened(values, layout.dtype, scales)

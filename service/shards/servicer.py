@@ -17,11 +17,11 @@ from service.engine.context import RequestContext
 from service.grpc_api.servicer import GrpcService, OperationServicer
 from service.security.principal import authorize_all
 from service.shards import messages
-from service.shards.calls import PartSearch, RowsRead, read_rows, search_part
+from service.shards.calls import RowsRequest, SearchRequest, read_rows, search_part
 
 COMPUTE: Mapping[type, Callable[..., Computation[Any]]] = {
-    RowsRead: read_rows,
-    PartSearch: search_part,
+    RowsRequest: read_rows,
+    SearchRequest: search_part,
 }
 OPERATIONS: Mapping[str, Operation] = {
     "rows": Operation(
@@ -31,7 +31,7 @@ OPERATIONS: Mapping[str, Operation] = {
         "search", "Search", shard_pb.SearchRequest, messages.read_search, messages.found_message
     ),
 }
-"""The calls of shards, in protobuf alone."""
+"""The calls of shards. They have no JSON: routers and shards alone speak them."""
 
 
 class ShardServicer(OperationServicer, ShardServiceServicer):
@@ -40,7 +40,7 @@ class ShardServicer(OperationServicer, ShardServiceServicer):
     operations = OPERATIONS
     Rows = Search = OperationServicer.execute
 
-    # names of the contract
+    # The generated servicer prescribes the name.
     async def Describe(self, request: bytes, context: RequestContext) -> bytes:  # noqa: N802
         """Describes the shard and what it has loaded."""
         protobuf.parse_small(shard_pb.DescribeRequest, request)

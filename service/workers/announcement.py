@@ -23,10 +23,13 @@ _PREFIX = "rowcast-service-"
 _SOCKETS = Path("/proc/net/unix")
 """The Unix sockets of this network namespace; names of the abstract namespace begin with @."""
 _TIMEOUT_S = 2.0
+"""Time that the other end has to send or receive an announcement: it may hang."""
 _BYTES_MAX = 1 << 16
+"""Largest size of an announcement that is read: any program can bind such a socket."""
 _CREDENTIALS = struct.Struct("3i")
 """The process, the user and the group of a socket's other end (unix(7), SO_PEERCRED)."""
 _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - addresses to connect to
+"""The address to connect to for an address that stands for all interfaces."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,16 @@ class Announcement:
 
 def admin_url(host: str, port: int, tls: bool) -> str:
     """Returns the URL of an admin API for programs on this machine."""
+    scheme = "https" if tls else "http"
     host = _ANY.get(host, host)
-    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+    if ":" in host:
+        host = f"[{host}]"
+    return f"{scheme}://{host}:{port}"
 
 
 def announce(announcement: Announcement) -> socket.socket:
-    """Tells of a service in a thread, until the returned socket is closed.
+    """Sends the announcement to every process that connects, in a thread, until the returned socket
+    is closed.
 
     Raises:
       OSError: The socket cannot be created.
@@ -62,17 +69,18 @@ def announce(announcement: Announcement) -> socket.socket:
     listener.listen()
     text = json.dumps(asdict(announcement)).encode()
 
-    def tell() -> None:
+    def send_to_all() -> None:
         while True:
             try:
                 connection, _ = listener.accept()
-            except OSError:  # it is closed
+            except OSError:
+                # The socket is closed: the service ends.
                 return
             with connection, suppress(OSError):
                 connection.settimeout(_TIMEOUT_S)
                 connection.sendall(text)
 
-    threading.Thread(target=tell, name="announcement", daemon=True).start()
+    threading.Thread(target=send_to_all, name="announcement", daemon=True).start()
     return listener
 
 
@@ -82,8 +90,9 @@ def find_services() -> list[Announcement]:
     """
     services = list[Announcement]()
     for name in set(_names()):
-        with suppress(OSError, ValueError, TypeError):  # it has just ended, or is another program
-            services.append(_ask(name))
+        # The service may have just ended, or the socket may belong to another program.
+        with suppress(OSError, ValueError, TypeError):
+            services.append(_read_announcement(name))
     return sorted(services, key=lambda service: service.pid)
 
 
@@ -94,7 +103,7 @@ def _names() -> Iterator[str]:
             yield name.removeprefix("@")
 
 
-def _ask(name: str) -> Announcement:
+def _read_announcement(name: str) -> Announcement:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_TIMEOUT_S)
         connection.connect(f"\0{name}")
@@ -102,9 +111,12 @@ def _ask(name: str) -> Announcement:
             socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
         )
         pid, user, _ = _CREDENTIALS.unpack(credentials)
+        # Any user may bind such a name, and could announce another URL to which commands then go.
         if os.geteuid() not in {0, user} and user != 0:
             raise PermissionError(f"process {pid} is of user {user}")
+
         text = b""
         while (part := connection.recv(_BYTES_MAX)) and len(text) < _BYTES_MAX:
             text += part
+    # The kernel states the process id as this process sees it, also beyond a container.
     return replace(Announcement(**json.loads(text)), pid=pid)

@@ -1,4 +1,5 @@
-"""Health checks and metrics at an address of their own, answered from the workers' reports.
+"""Health checks and metrics at an address of their own. The responses come from the workers'
+reports.
 
 A probe never waits for a worker: new connections to the serving port can wait for seconds behind
 thousands of busy ones, and a worker that computes holds its GIL.
@@ -23,10 +24,13 @@ from service.workers.supervisor_metrics import SupervisorMetrics
 _START_S = 300.0
 """Time in which a worker must import its libraries and report for the first time."""
 _NEVER = 0
+"""Number of the last report of a worker that has not reported yet."""
 _CALLS_MAX = 128
 """Maximum number of gRPC calls in progress."""
 _KEEP_ALIVE_S = 60
+"""Time for which an idle connection of a probe or of Prometheus stays open."""
 _FOLLOW_S = 0.25
+"""Time after which the gRPC status follows a change of the service's state."""
 _STARTING = "the service is starting"
 _STOPPING = "the service is shutting down"
 _NO_WORKER = "no worker responds"
@@ -36,7 +40,7 @@ class Health:
     """The state of a service as its workers report it. Safe to read from any thread.
 
     Attributes:
-      problem: Why requests should not be sent here; "": they should.
+      problem: Why requests should not be sent to the service; "": they should.
       started: Whether every worker has listened once.
       stopping: Whether the service shuts down.
     """
@@ -62,7 +66,8 @@ class Health:
         self._timeout_s = timeout_s
         self._all_were_ready = False
         self._silent_s: dict[int, float] = {}
-        self._last: dict[int, int] = {}
+        self._last_numbers: dict[int, int] = {}
+        """The number of the last report, by process id."""
 
     def observe(self, running: list[int], elapsed_s: float) -> list[int | None]:
         """Looks at the reports of the workers.
@@ -80,15 +85,18 @@ class Health:
         problems = list[str]()
         for pid in running:
             number, problem = reports.get(pid, (_NEVER, ""))
-            if number != self._last.get(pid):
-                self._last[pid] = number
+            if number != self._last_numbers.get(pid):
+                self._last_numbers[pid] = number
                 self._silent_s[pid] = 0.0
             else:
                 self._silent_s[pid] += elapsed_s
+            # A worker that is late does not count as responding, long before it counts as hung.
             if number != _NEVER and self._silent_s[pid] < LATE_S:
                 problems.append(problem)
-        self._last = {pid: self._last[pid] for pid in running if pid in self._last}
-        self._silent_s = {pid: self._silent_s[pid] for pid in self._last}
+
+        # Workers that have ended are forgotten: their process ids may be used again.
+        self._last_numbers = {pid: self._last_numbers[pid] for pid in running}
+        self._silent_s = {pid: self._silent_s[pid] for pid in running}
         self.started = self.started or len(problems) >= self._workers
         self.problem = self._problem_of(problems)
         return [pid for pid in self._silent_s if self._is_hung(pid)]
@@ -99,26 +107,40 @@ class Health:
         Raises:
           MetricsMissing: The files of a worker's metrics are gone.
         """
-        return self._metrics.render([pid for pid in self._running if self._last.get(pid)])
+        # A worker that has not reported yet may not have files.
+        reported = [pid for pid in self._running if self._last_numbers.get(pid)]
+        return self._metrics.render(reported)
 
     def _is_hung(self, pid: int) -> bool:
-        starts = self._last[pid] == _NEVER
-        timeout_s = max(_START_S, self._timeout_s) if starts else self._timeout_s
+        timeout_s = self._timeout_s
+        # A worker that starts imports its libraries, and cannot report meanwhile.
+        if self._last_numbers[pid] == _NEVER:
+            timeout_s = max(_START_S, timeout_s)
         return self._silent_s[pid] >= timeout_s
 
     def _problem_of(self, problems: list[str]) -> str:
-        """Returns the problem of the service, given that of each worker that responds."""
+        """Returns the problem of the service.
+
+        Args:
+          problems: The problem of each worker that responds; "": the worker has none.
+        """
         if self.stopping:
             return _STOPPING
+        if not problems and self.started:
+            return _NO_WORKER
         if not problems:
-            return _NO_WORKER if self.started else _STARTING
+            return _STARTING
+
         unready = [problem for problem in problems if problem]
         if not unready and len(problems) >= self._workers:
             self._all_were_ready = True
-        if self._all_were_ready:
-            # One that was replaced may still be loading while the others serve.
-            return unready[0] if len(unready) == len(problems) else ""
-        return unready[0] if unready else _STARTING
+        if not self._all_were_ready:
+            # The start waits for all workers: the kernel spreads connections over all.
+            return (unready or [_STARTING])[0]
+        # From then on, one worker suffices: a replacement may be loading while the others serve.
+        if len(unready) < len(problems):
+            return ""
+        return unready[0]
 
 
 class HealthApp:
@@ -136,8 +158,9 @@ class HealthApp:
             (b"content-length", str(len(body)).encode()),
         ]
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        sent = b"" if scope["method"] == "HEAD" else body
-        await send({"type": "http.response.body", "body": sent})
+        if scope["method"] == "HEAD":
+            body = b""
+        await send({"type": "http.response.body", "body": body})
 
     async def _respond(self, method: str, path: str) -> tuple[int, str, bytes]:
         if method not in {"GET", "HEAD"}:
@@ -145,11 +168,15 @@ class HealthApp:
         if path == "/livez":
             return _json(200, {"live": True})
         if path == "/readyz":
-            problem = _STOPPING if self._health.stopping else self._health.problem
+            problem = self._health.problem
+            # The problem is updated by the next look at the workers, a signal sets this at once.
+            if self._health.stopping:
+                problem = _STOPPING
             if problem:
                 return _error(503, "NOT_READY", problem)
             return _json(200, {"ready": True})
         if path == "/metrics":
+            # A thread reads the files, so that probes do not wait for a scrape.
             return await asyncio.to_thread(self._scrape)
         return _error(404, "NOT_FOUND", "the paths are /livez, /readyz and /metrics")
 
@@ -165,7 +192,8 @@ def serve_health(health: Health, listener: socket.socket) -> None:
     config = uvicorn.Config(
         HealthApp(health),
         http="service.http.protocol:YieldingHttpProtocol",
-        loop="asyncio",  # uvloop crashes when a process ends beside its thread
+        # uvloop crashes when the process ends beside a thread that runs it.
+        loop="asyncio",
         lifespan="off",
         timeout_keep_alive=_KEEP_ALIVE_S,
         **UVICORN,
@@ -176,6 +204,7 @@ def serve_health(health: Health, listener: socket.socket) -> None:
 
 def serve_grpc_health(health: Health, host: str, port: int) -> None:
     """Serves `grpc.health.v1.Health` in threads, for as long as the process lives."""
+    # Only processes that serve gRPC health pay for the memory of gRPC.
     from concurrent.futures import ThreadPoolExecutor
 
     import grpc
@@ -185,13 +214,17 @@ def serve_grpc_health(health: Health, host: str, port: int) -> None:
     servicer = HealthServicer(experimental_non_blocking=True)
     server = grpc.server(ThreadPoolExecutor(2), maximum_concurrent_rpcs=_CALLS_MAX)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    if ":" in host:
+        host = f"[{host}]"
+    server.add_insecure_port(f"{host}:{port}")
     states = health_pb2.HealthCheckResponse
 
     def follow() -> None:
         while True:
-            ready = not health.problem and not health.stopping
-            servicer.set("", states.SERVING if ready else states.NOT_SERVING)
+            state = states.SERVING
+            if health.problem or health.stopping:
+                state = states.NOT_SERVING
+            servicer.set("", state)
             server.wait_for_termination(_FOLLOW_S)
 
     server.start()

@@ -20,6 +20,7 @@ log = logging.logger(__name__)
 
 Bound = TypeVar("Bound", bound=socket.socket)
 _BACKLOG = 2048
+"""Connections that wait to be accepted: uvicorn's default."""
 UVICORN: dict[str, Any] = {
     **dict.fromkeys(("access_log", "server_header", "proxy_headers"), False),
     "log_config": None,
@@ -74,22 +75,22 @@ def listen(what: str, host: str, port: int, shared: bool = False) -> socket.sock
     """Listens on an address; an error names it.
 
     Args:
-      what: name of the endpoint.
+      what: The name of the endpoint, for errors.
       host: The address.
-      port: 0 for any free one.
-      shared: other processes of the service listen on the port as well.
+      port: The port; 0: any free one.
+      shared: Whether other processes of the service listen on the port as well.
 
     Raises:
       OSError: The address cannot be bound.
     """
-    both = host == "::" and socket.has_dualstack_ipv6()
+    is_dualstack = host == "::" and socket.has_dualstack_ipv6()
     try:
         return socket.create_server(
             (host, port),
             family=_family(host),
             backlog=_BACKLOG,
             reuse_port=shared,
-            dualstack_ipv6=both,
+            dualstack_ipv6=is_dualstack,
         )
     except OSError as problem:
         raise _bind_error(what, host, port, problem) from problem
@@ -98,8 +99,8 @@ def listen(what: str, host: str, port: int, shared: bool = False) -> socket.sock
 def listen_or_any(
     what: str, host: str, port: int | None, default: int, bind: Callable[..., Bound]
 ) -> Bound:
-    """Binds a port by `bind`; without a given one the default, or any if another program has it,
-    which is logged.
+    """Binds a port by `bind`. Without a port in the settings, binds the default port; or any port,
+    which is logged, if another program has the default one.
     """
     if port is not None:
         return bind(what, host, port)
@@ -118,7 +119,7 @@ class SharedPort(socket.socket):
     takes all that wait. The worker does not listen before `listen_to_requests`.
 
     Attributes:
-      claim: keeps other services from the port; see `_claim`.
+      claim: A socket that keeps other services from the port; see `_claim`.
     """
 
     claim: socket.socket | None = None
@@ -136,7 +137,9 @@ class SharedPort(socket.socket):
 
 
 _for_requests: list[socket.socket] = []
-"""The bound sockets that uvicorn serves in this process. A worker is not told them otherwise."""
+"""The bound sockets that uvicorn serves in this process. uvicorn does not pass them to the
+application.
+"""
 
 
 def listen_to_requests() -> None:
@@ -161,7 +164,9 @@ def reserve(what: str, host: str, port: int) -> SharedPort:
         return _reserve_any(what, host)
     claim = _claim(what, host, port)
     try:
-        listen(what, host, port).close()  # fails if a process without a claim listens
+        # Sharing would succeed beside a program that shares its port, too. Listening without it
+        # fails if any program without a claim listens.
+        listen(what, host, port).close()
         bound = _bind(what, host, port)
     except OSError:
         claim.close()
@@ -172,10 +177,12 @@ def reserve(what: str, host: str, port: int) -> SharedPort:
 
 def _reserve_any(what: str, host: str) -> SharedPort:
     while True:
-        bound = _bind(what, host, 0)  # the kernel chooses none that is bound, even if it is shared
+        # The kernel chooses no port that is bound, even if it is shared.
+        bound = _bind(what, host, 0)
         try:
             bound.claim = _claim(what, host, port_of(bound))
-        except OSError:  # a service that was told this port is about to bind it
+        except OSError:
+            # Another service, which has this port in its settings, is about to bind it.
             bound.close()
         else:
             return bound
@@ -202,8 +209,10 @@ def _bind(what: str, host: str, port: int) -> SharedPort:
     """Binds a port that other processes of the service bind as well."""
     bound = SharedPort(_family(host), socket.SOCK_STREAM)
     try:
+        # A restarted service binds its port while connections of the one before it time out.
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        # `::` accepts connections of IPv4 as well, whatever the machine's default is.
         if host == "::":
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         bound.bind((host, port))
@@ -223,21 +232,29 @@ def notify(state: str) -> None:
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
-        end.setblocking(False)
+    # systemd writes the zero byte that begins an abstract name as @.
+    if address[0] == "@":
+        address = address.replace("@", "\0", 1)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
+        # A service must not wait for the program that watches it.
+        connection.setblocking(False)
         try:
-            end.connect(address.replace("@", "\0", 1) if address[0] == "@" else address)
-            end.send(state.encode())
+            connection.connect(address)
+            connection.send(state.encode())
         except OSError:
             return
 
 
 def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+    if ":" in host:
+        return socket.AF_INET6
+    return socket.AF_INET
 
 
 def _bind_error(what: str, host: str, port: int, problem: OSError) -> OSError:
-    # The address is named anyway.
+    # The text of `socket.create_server` repeats the address, which this message names anyway.
     reason = (problem.strerror or str(problem)).partition(" (while")[0]
-    hint = "; is another service running there?" if problem.errno == errno.EADDRINUSE else ""
+    hint = ""
+    if problem.errno == errno.EADDRINUSE:
+        hint = "; is another service running there?"
     return OSError(f"{what} cannot listen on {host}:{port}: {reason}{hint}")

@@ -13,8 +13,9 @@ from service.security.exposure import warn_of_exposed_secrets, warn_of_open_endp
 _OTHER_FILES = 1024
 """Open files of a process beside its connections: bundles while they are mapped, pipes, logs."""
 _TRANSPORTS = 2
-_BODIES_SHARE = 4
-"""What part of the memory bodies and responses may have in all processes: one in so many."""
+"""HTTP and gRPC, which each have connections."""
+_BODIES_DIVISOR = 4
+"""The bodies of requests and responses of all processes may occupy the memory divided by this."""
 
 
 def fitted(settings: ServiceSettings, open_files: int, memory: int) -> ServiceSettings:
@@ -22,15 +23,17 @@ def fitted(settings: ServiceSettings, open_files: int, memory: int) -> ServiceSe
 
     Args:
       settings: The settings.
-      open_files: How many files a process may open.
+      open_files: The number of files that a process may open.
       memory: The memory that all processes share, in bytes.
     """
     connections = max(1, (open_files - _OTHER_FILES) // _TRANSPORTS)
-    body_bytes = memory // _BODIES_SHARE // settings.workers
-    least_bytes = max(settings.max_request_bytes, settings.max_response_bytes)
+    body_bytes = memory // _BODIES_DIVISOR // settings.workers
+    # Below the size of one body, the largest request that is allowed could never be served.
+    largest_body_bytes = max(settings.max_request_bytes, settings.max_response_bytes)
+    inflight_bytes = max(largest_body_bytes, body_bytes)
     defaults = {
         "max_connections": min(settings.max_connections, connections),
-        "max_inflight_bytes": min(settings.max_inflight_bytes, max(least_bytes, body_bytes)),
+        "max_inflight_bytes": min(settings.max_inflight_bytes, inflight_bytes),
     }
     return settings.model_copy(
         update={
@@ -46,11 +49,15 @@ def start(settings: ServiceSettings) -> None:
     settings from a file in memory, which it inherits.
     """
     raise_open_files_limit()
-    values = os.memfd_create("rowcast-settings", 0)  # the supervisor inherits it
-    os.write(values, settings.model_dump_json().encode())
-    os.lseek(values, 0, os.SEEK_SET)
+    # Flags of 0, without MFD_CLOEXEC: the supervisor inherits the descriptor.
+    file = os.memfd_create("rowcast-settings", 0)
+    os.write(file, settings.model_dump_json().encode())
+    os.lseek(file, 0, os.SEEK_SET)
+
+    # The supervisor has no settings class, so that the warnings are due before it.
     warn_of_open_endpoints(settings)
     warn_of_exposed_secrets(settings)
+    # What waits in the log's thread would be lost with this program.
     logging.shutdown()
-    program = [sys.executable, "-P", "-m", "service.workers.supervisor", str(values)]
+    program = [sys.executable, "-P", "-m", "service.workers.supervisor", str(file)]
     os.execv(sys.executable, program)  # noqa: S606 - the same interpreter

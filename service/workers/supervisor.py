@@ -2,8 +2,8 @@
 
 uvicorn's supervisor starts the workers, replaces those that have ended, and passes signals on. This
 module adds what it lacks: it kills a worker whose event loop stands still, so that it is replaced,
-tells how workers end, keeps what the workers must know of each other (`service/coordinator.py`),
-and answers health checks and scrapes (`health.py`). Nothing here waits for a worker.
+reports how workers end, keeps what the workers must know of each other (`service/coordinator.py`),
+and responds to health checks and scrapes (`health.py`). Nothing here waits for a worker.
 
 What this module imports decides the size of the process: no settings, no FastAPI, no numpy, and
 gRPC only for `health_grpc_port`.
@@ -40,14 +40,17 @@ from service.workers.sockets import http_config, listen, listen_or_any, notify, 
 from service.workers.supervisor_metrics import SupervisorMetrics
 from service.workers.worker_start import WorkerStart
 
-log = logging.logger("service.workers.supervisor")  # `__name__` is that of the program
+# Not `__name__`, which is `__main__` in this program.
+log = logging.logger("service.workers.supervisor")
 
 _ADMIN_PORT = 8090
 _HEALTH_PORT = 8081
 _CHECK_S = 0.25
+"""Time between two looks at the workers."""
 _WATCHDOG_S = 5.0
+"""Time between two signs of life for systemd. A unit's `WatchdogSec` must be longer."""
 _REPLACEMENT_S = 600
-"""Time in which the replacement of a worker must have loaded its models; the old one serves
+"""Time in which the replacement of a worker must have loaded its models; the old worker serves
 meanwhile. uvicorn waits as long for a sign of a worker that hangs, unless it is killed before.
 """
 _EXIT_S = 5.0
@@ -58,7 +61,10 @@ class Supervisor:
     """One running service."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        """Creates the supervisor of a service; `settings`: by name, as JSON values.
+        """Creates the supervisor of a service.
+
+        Args:
+          settings: The settings by name, as JSON values.
 
         Raises:
           OSError: There is no directory for temporary files.
@@ -69,8 +75,10 @@ class Supervisor:
         self._drain_s = settings["drain_delay_s"] + settings["drain_timeout_s"] + _EXIT_S
         self._watchdog_due = 0.0
         self._processes: Multiprocess
-        self._known: dict[int, Process] = {}
+        self._workers: dict[int, Process] = {}
+        """The workers that uvicorn counted on at the last look, by process id."""
         self._ended: set[int] = set()
+        """The process ids of workers whose end was reported."""
         self._directory_problem = ""
         self._coordinator = Coordinator()
         self._metrics = SupervisorMetrics()
@@ -92,15 +100,19 @@ class Supervisor:
         settings = self._settings
         sockets = self._bind()
         ports = {name: port_of(bound) for name, bound in sockets.items()}
+        # prometheus_client reads the variable as soon as a worker imports it.
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(self._metrics.directory)
         address = coordinator.serve(self._coordinator)
         start = WorkerStart(settings, address, ports["grpc"], sockets.get("admin"))
+        ssl_context_factory = None
+        if settings["tls_cert"] is not None:
+            ssl_context_factory = start.ssl_context
         config = http_config(
             start,
             keep_alive_s=settings["keep_alive_s"],
             drain_timeout_s=settings["drain_timeout_s"],
             max_connections=settings["max_connections"],
-            ssl_context_factory=None if settings["tls_cert"] is None else start.ssl_context,
+            ssl_context_factory=ssl_context_factory,
             factory=True,
             loop="uvloop",
             lifespan="on",
@@ -108,6 +120,7 @@ class Supervisor:
             timeout_worker_healthcheck=_REPLACEMENT_S,
         )
         self._processes = Multiprocess(config, [sockets["http"]])
+        # After uvicorn's constructor, which sets handlers of its own.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._signalled)
 
@@ -130,18 +143,20 @@ class Supervisor:
         health_host = settings["health_host"] or host
         sockets: dict[str, socket.socket] = {}
 
-        def keep(name: str, bound: socket.socket) -> None:
+        def close_at_end(name: str, bound: socket.socket) -> None:
             sockets[name] = self._opened.enter_context(bound)
 
-        keep("http", reserve("HTTP", host, settings["http_port"]))
-        keep("grpc", reserve("gRPC", host, settings["grpc_port"]))
+        # Ports that all workers bind are reserved; the others have one socket each.
+        close_at_end("http", reserve("HTTP", host, settings["http_port"]))
+        close_at_end("grpc", reserve("gRPC", host, settings["grpc_port"]))
         if settings["admin"]:
             address = settings["admin_host"], settings["admin_port"]
-            keep("admin", listen_or_any("admin", *address, _ADMIN_PORT, listen))
+            close_at_end("admin", listen_or_any("admin", *address, _ADMIN_PORT, listen))
         address = health_host, settings["health_port"]
-        keep("health", listen_or_any("health", *address, _HEALTH_PORT, listen))
+        close_at_end("health", listen_or_any("health", *address, _HEALTH_PORT, listen))
         if settings["health_grpc_port"] is not None:
-            keep("health_grpc", reserve("gRPC health", health_host, settings["health_grpc_port"]))
+            bound = reserve("gRPC health", health_host, settings["health_grpc_port"])
+            close_at_end("health_grpc", bound)
         return sockets
 
     def _signalled(self, number: int, _: FrameType | None) -> None:
@@ -149,6 +164,7 @@ class Supervisor:
         if self._stopping:
             log.warning("interrupted", extra=logging.fields(signal=signal.Signals(number).name))
             self._kill([process.pid for process in self._processes.processes])
+            # Nothing else runs after `os._exit`, which waits for no thread.
             self._metrics.close()
             logging.shutdown()
             os._exit(EXIT_INTERRUPTED)
@@ -156,7 +172,7 @@ class Supervisor:
         self._health.stopping = True
         notify("STOPPING=1")
         # uvicorn's own handler has no effect while a worker is replaced, and uvicorn passes the
-        # signal on only once the worker that it waits for has given a sign.
+        # signal on only once the worker that it waits for has responded.
         self._processes.should_exit.set()
         for process in list(self._processes.processes):
             if process.pid is not None and not _has_ended(process):
@@ -166,6 +182,7 @@ class Supervisor:
         """Looks at the workers, for as long as the process lives."""
         announced = False
         while True:
+            # First, since a worker that starts without the directory of metrics fails.
             self._restore_directory()
             running = self._observe_ends()
             hung = self._health.observe(running, _CHECK_S)
@@ -175,9 +192,11 @@ class Supervisor:
             if self._stopping:
                 self._end_after_drain()
             self._release_ended()
+
             if not announced and self._health.started:
                 announced = True
                 self._announce(ports)
+            # systemd restarts a service whose supervisor no longer looks at the workers.
             if announced and time.monotonic() >= self._watchdog_due:
                 self._watchdog_due = time.monotonic() + _WATCHDOG_S
                 notify("WATCHDOG=1")
@@ -189,21 +208,23 @@ class Supervisor:
             self._metrics.restore_directory()
         except OSError as error:
             problem = str(error)
+        # Logged once, not at every look while it lasts.
         if problem and problem != self._directory_problem:
             log.error("run_directory_lost", extra=logging.fields(problem=problem))
         self._directory_problem = problem
 
     def _observe_ends(self) -> list[int]:
-        """Tells of the workers that have ended; returns the process ids of those that uvicorn
-        counts on and that run.
+        """Reports the workers that have ended; returns the process ids of the running workers that
+        uvicorn counts on.
         """
+        # A copy: uvicorn replaces workers in another thread.
         processes = {
             process.pid: process for process in list(self._processes.processes) if process.pid
         }
-        self._known = self._known | processes
-        # A worker that shall replace another one is not among uvicorn's before it is ready.
-        for pid in {*self._known, *self._coordinator.reports()} - self._ended:
-            reason = _end_of(pid, self._known.get(pid))
+        workers = self._workers | processes
+        # A replacement is not among uvicorn's processes before it is ready, but may have reported.
+        for pid in {*workers, *self._coordinator.reports()} - self._ended:
+            reason = _end_of(pid, workers.get(pid))
             if reason is None:
                 continue
             self._ended.add(pid)
@@ -211,9 +232,14 @@ class Supervisor:
                 self._coordinator.forget(pid)
                 continue
             load = self._coordinator.worker_ended(pid, reason)
-            self._metrics.worker_ended(reason if reason in signal.Signals.__members__ else "exit")
+            # Exit statuses share one series, whatever their number.
+            series = "exit"
+            if reason in signal.Signals.__members__:
+                series = reason
+            self._metrics.worker_ended(series)
             log.error("worker_ended", extra=logging.fields(pid=pid, reason=reason, **load))
-        self._known = processes
+        self._workers = processes
+        # A process id of a worker that uvicorn has replaced may be used again.
         self._ended &= processes.keys()
         return [pid for pid in processes if pid not in self._ended]
 
@@ -228,12 +254,14 @@ class Supervisor:
         root = str(Path(self._settings["root"]).absolute())
         try:
             self._opened.enter_context(announce(Announcement(os.getpid(), root, admin)))
-        except OSError as problem:  # `ctl` needs --admin, and the service nothing
+        except OSError as problem:
+            # Only `rowcast-serve ctl` is affected: it needs --admin then.
             log.warning("not_announced", extra=logging.fields(problem=str(problem)))
         if self._settings["ports_file"] is not None:
             _write_ports(Path(self._settings["ports_file"]), ports)
-        where = {"host": self._settings["host"], **ports}
-        log.info("listening", extra=logging.fields(**where, workers=self._settings["workers"]))
+        endpoints = {"host": self._settings["host"], **ports}
+        about = logging.fields(**endpoints, workers=self._settings["workers"])
+        log.info("listening", extra=about)
         notify("READY=1")
 
     def _release_ended(self) -> None:
@@ -245,8 +273,9 @@ class Supervisor:
         """
         for process in list(self._processes.processes):
             if process.pid is not None and _has_ended(process):
+                # OSError: uvicorn has closed it.
                 with (
-                    contextlib.suppress(OSError),  # uvicorn has closed it
+                    contextlib.suppress(OSError),
                     socket.socket(fileno=os.dup(process.child_conn.fileno())) as end,
                 ):
                     end.shutdown(socket.SHUT_RDWR)
@@ -258,7 +287,8 @@ class Supervisor:
         self._drain_s -= _CHECK_S
         if self._drain_s > 0:
             return
-        running = [each for each in list(self._processes.processes) if not _has_ended(each)]
+        processes = list(self._processes.processes)
+        running = [process for process in processes if not _has_ended(process)]
         if running:
             pids = [process.pid for process in running]
             log.error("workers_hung", extra=logging.fields(pids=pids))
@@ -267,32 +297,40 @@ class Supervisor:
     def _kill(self, pids: list[int | None]) -> None:
         for process in list(self._processes.processes):
             if process.pid in pids:
-                process.process.kill()  # `_release_ended` does the rest
+                # uvicorn's method would also close the pipe, in this thread: see `_release_ended`.
+                process.process.kill()
 
 
 def _has_ended(process: Process) -> bool:
-    """Returns whether a worker has ended. The sentinel tells it without reaping the process, which
+    """Returns whether a worker has ended. The sentinel shows it without reaping the process, which
     uvicorn does in another thread.
     """
     return bool(wait([process.process.sentinel], timeout=0))
 
 
 def _end_of(pid: int, process: Process | None) -> str | None:
-    """Returns how a worker has ended: the name of a signal, or an exit status; "": as it was asked
-    to, or in a way that nobody knows any more; None: it runs.
+    """Returns how a worker has ended: the name of a signal, or an exit status; "": by request, or
+    in a way that can no longer be found; None: it runs.
     """
     try:
         # Without reaping it: uvicorn does in another thread, and would miss how it ended.
         end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         if end is None:
             return None
-        status = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
-    except ChildProcessError:  # uvicorn has reaped it
-        status = (process.exitcode if process else None) or 0
-    if status < 0:
-        name = signal.Signals(-status).name
-        return "" if name in {"SIGTERM", "SIGINT"} else name
-    return f"exit status {status}" if status else ""
+        status = end.si_status
+        # The number of the signal, which `exitcode` states as a negative number.
+        if end.si_code != os.CLD_EXITED:
+            status = -status
+    except ChildProcessError:
+        # uvicorn has reaped the process; a replacement that was never ready has no Process.
+        status = 0
+        if process is not None:
+            status = process.exitcode or 0
+    if status > 0:
+        return f"exit status {status}"
+    if status == 0 or -status in {signal.SIGTERM, signal.SIGINT}:
+        return ""
+    return signal.Signals(-status).name
 
 
 def _write_ports(path: Path, ports: dict[str, int]) -> None:
@@ -315,7 +353,8 @@ def main() -> None:
     except OSError as problem:
         log.error("cannot_start", extra=logging.fields(problem=str(problem)))
     finally:
-        logging.finish()  # threads may still log
+        # Not `shutdown`: threads may still log.
+        logging.finish()
     sys.exit(code)
 
 

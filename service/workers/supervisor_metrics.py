@@ -1,4 +1,4 @@
-"""The metrics of a service: what its workers keep in files of the run directory, and what the
+"""The metrics of a service: what its workers write to files of the run directory, and what the
 supervisor counts itself.
 
 The supervisor imports this module, so that it must stay light.
@@ -26,7 +26,10 @@ COUNTERS = {
     )
 }
 ENDS = ("exit", "SIGKILL", "SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL")
-"""How workers end unasked. Other signals have series of their own once they occur."""
+"""Ends of workers that nobody requested, which are counted from the start: an alert watches for an
+increase, which the first count would not be without a zero. Other signals have series of their own
+once they occur.
+"""
 
 
 class SupervisorMetrics:
@@ -49,7 +52,7 @@ class SupervisorMetrics:
         self._closing = threading.RLock()
         self._rendering = threading.Lock()
         self._registry = CollectorRegistry()
-        (text, labels) = COUNTERS["worker_ends"]
+        text, labels = COUNTERS["worker_ends"]
         self._ends = prometheus.Counter(
             "rowcast_worker_ends", text, labels, registry=self._registry
         )
@@ -65,7 +68,7 @@ class SupervisorMetrics:
         Does nothing once the metrics are closed.
 
         Raises:
-          OSError: It cannot be created, is no directory, or is another user's.
+          OSError: It cannot be created, is no directory, or belongs to another user.
         """
         with self._closing:
             if self._closed:
@@ -75,9 +78,11 @@ class SupervisorMetrics:
             except FileExistsError:
                 if not self.directory.is_dir():
                     raise NotADirectoryError(f"{self.directory} is not a directory") from None
+                # Anyone may create the name in /tmp, and read what is written there.
                 if self.directory.stat().st_uid != os.geteuid():
                     raise PermissionError(f"{self.directory} is another user's") from None
             else:
+                # The lock was that of the directory that is gone.
                 os.close(self._lock)
                 self._lock = _locked(self.directory)
 
@@ -88,10 +93,12 @@ class SupervisorMetrics:
           running: The workers that have reported, by process id.
 
         Raises:
-          MetricsMissing: The files of one of them are gone.
+          MetricsMissing: The files of a worker are gone.
         """
+        # prometheus_client's metrics of a process, such as its memory, are those of one process.
         only = next(iter(running)) if len(running) == 1 else None
-        with self._rendering:  # one at a time, whatever is scraped meanwhile
+        # One scrape at a time: `forget_ended` moves counts from one file to another.
+        with self._rendering:
             merged_metrics.check_files(self.directory, running)
             merged_metrics.forget_ended(self.directory)
             merged = merged_metrics.render(self.directory, only)

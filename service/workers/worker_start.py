@@ -46,6 +46,7 @@ class WorkerStart:
     def __call__(self) -> Any:
         """Returns the ASGI application of this process."""
         service, is_replacement = _begin(self.coordinator)
+        # By name: the supervisor imports this module and must not load the application.
         create_app = pkgutil.resolve_name("service.app:create_app")
         return create_app(self, service, is_replacement=is_replacement)
 
@@ -70,8 +71,8 @@ class WorkerStart:
 
 @cache
 def _begin(address: str) -> tuple[Coordinator, bool]:
-    """Connects this process to the coordinator, and waits if others ended while they started:
-    before the libraries are loaded, since it may have been one of them.
+    """Connects this process to the coordinator, and waits if other workers ended while they
+    started: before the libraries are loaded, since one of the libraries may have been the cause.
 
     Returns:
       The coordinator, and whether this worker is a replacement.
@@ -86,6 +87,7 @@ def _pause(seconds: float) -> None:
     """Waits; a signal to stop ends this process at once."""
     if not seconds:
         return
+    # uvicorn's handler would only note the signal until the pause ends.
     handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_OK))
     time.sleep(seconds)
     signal.signal(signal.SIGTERM, handler)
