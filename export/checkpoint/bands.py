@@ -20,6 +20,9 @@ from typing import NamedTuple
 
 from export.checkpoint.variables import Slice
 
+_SPANS_SHOWN = 8
+"""The maximum number of slices that an error message lists."""
+
 
 class SlicesOverlap(Exception):
     """The slices of a variable overlap, or leave a gap."""
@@ -58,32 +61,33 @@ def bands(slices: Sequence[Slice], dim: int, first: int, rows: int) -> list[Band
       SlicesOverlap: The slices overlap in these rows, or leave a gap.
     """
     end = first + rows
-    waiting = sorted(
-        (
-            part
-            for part in slices
-            if math.prod(part.shape) and part.starts[0] < end and _end(part) > first
-        ),
-        key=lambda part: part.starts[0],
-    )
-    cuts = sorted(
-        {
-            first,
-            end,
-            *(max(first, part.starts[0]) for part in waiting),
-            *(min(end, _end(part)) for part in waiting),
-        }
-    )
+    overlapping = []
+    for part in slices:
+        is_empty = math.prod(part.shape) == 0
+        if not is_empty and part.starts[0] < end and _end(part) > first:
+            overlapping.append(part)
+    overlapping.sort(key=lambda part: part.starts[0])
+
+    # Bands can begin and end only where some slice does.
+    cuts = {first, end}
+    for part in overlapping:
+        cuts.add(max(first, part.starts[0]))
+        cuts.add(min(end, _end(part)))
+
     result: list[Band] = []
-    here: list[tuple[int, int, Slice]] = []  # first column, a number that breaks ties, slice
-    taken = 0
-    for low, high in pairwise(cuts):
-        here = [each for each in here if _end(each[2]) > low]
-        while taken < len(waiting) and waiting[taken].starts[0] <= low:
-            insort(here, (waiting[taken].starts[1], taken, waiting[taken]))
-            taken += 1
-        _check_columns([part for _, _, part in here], dim, low)
-        result.append(Band(low, high - low, tuple(part for _, _, part in here)))
+    # Slices of the current band: first column, a number that breaks ties (slices have no order of
+    # their own), slice.
+    active: list[tuple[int, int, Slice]] = []
+    begun = 0
+    for low, high in pairwise(sorted(cuts)):
+        active = [(column, number, part) for column, number, part in active if _end(part) > low]
+        while begun < len(overlapping) and overlapping[begun].starts[0] <= low:
+            insort(active, (overlapping[begun].starts[1], begun, overlapping[begun]))
+            begun += 1
+
+        parts = tuple(part for _, _, part in active)
+        _check_columns(parts, dim, low)
+        result.append(Band(low, high - low, parts))
     return result
 
 
@@ -115,6 +119,7 @@ def _end(part: Slice) -> int:
 
 
 def _check_columns(parts: Sequence[Slice], dim: int, row: int) -> None:
+    """Checks that slices, sorted by their first column, cover columns [0, dim) exactly once."""
     column = 0
     for part in parts:
         if part.starts[1] != column:
@@ -123,12 +128,12 @@ def _check_columns(parts: Sequence[Slice], dim: int, row: int) -> None:
     else:
         if column == dim:
             return
-    spans = (
-        ", ".join(
-            f"columns {part.starts[1]} to {part.starts[1] + part.shape[1]}" for part in parts[:8]
-        )
-        or "nothing"
-    )
+
+    spans = [
+        f"columns {part.starts[1]} to {part.starts[1] + part.shape[1]}"
+        for part in parts[:_SPANS_SHOWN]
+    ]
     raise SlicesOverlap(
-        f"at row {row} its slices hold {spans}, where columns 0 to {dim} are needed"
+        f"at row {row} its slices hold {', '.join(spans) or 'nothing'}, where columns 0 to {dim} "
+        "are needed"
     )

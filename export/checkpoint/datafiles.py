@@ -23,10 +23,14 @@ from object_store.remote_path import RemotePath
 from object_store.stamps import Stamp, local_stamp
 
 OPEN_FILES_MAX = 64
+"""The maximum number of open data files: far below the usual limit of 1,024 for a process, and
+enough to seldom open a file again.
+"""
 REQUESTS = 16
+"""The number of requests to an object store that run at a time."""
 REQUEST_BYTES = 1 << 20
-"""The maximum number of bytes that one request to an object store fetches. Up to REQUESTS requests
-run at a time.
+"""The maximum number of bytes that one request to an object store fetches. Smaller requests spend
+their time in waiting; larger ones leave fewer to run at a time.
 """
 
 Buffer = np.ndarray[Any, np.dtype[np.uint8]]
@@ -70,10 +74,13 @@ class DataFiles:
         """Begins to fetch bytes that `read_into` will read. Does nothing for a local file."""
         if not is_url(file) or (file, offset, count) in self._fetched:
             return
-        self._pool = self._pool or ThreadPoolExecutor(REQUESTS, thread_name_prefix="rowcast-fetch")
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(REQUESTS, thread_name_prefix="rowcast-fetch")
+
+        end = offset + count
         self._fetched[file, offset, count] = [
-            self._pool.submit(_fetch, file, at, min(REQUEST_BYTES, offset + count - at))
-            for at in range(offset, offset + count, REQUEST_BYTES)
+            self._pool.submit(_fetch, file, start, min(REQUEST_BYTES, end - start))
+            for start in range(offset, end, REQUEST_BYTES)
         ]
 
     def read_into(self, file: str, offset: int, buffer: Buffer) -> None:
@@ -97,7 +104,9 @@ class DataFiles:
                 count = os.preadv(handle, [view[done:]], offset + done)
                 if count == 0 and os.fstat(handle).st_size < offset + len(view):
                     raise _cut_short(file, offset + len(view))
-                if count == 0:  # a network filesystem may return this while it fails
+                if count == 0:
+                    # A network filesystem may return no bytes while it fails. The file is not
+                    # damaged, so the error says to run again and not to copy the file.
                     raise OSError(errno.EIO, "no bytes were read, though the file is long enough")
                 done += count
         except FileNotFoundError as problem:
@@ -109,15 +118,21 @@ class DataFiles:
         if (handle := self._open.get(file)) is not None:
             return handle
         if len(self._open) >= OPEN_FILES_MAX:
-            os.close(self._open.pop(next(iter(self._open))))
+            oldest = next(iter(self._open))
+            os.close(self._open.pop(oldest))
+
         handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-        if (stamp := self._stamps.get(file)) is not None and local_stamp(os.fstat(handle)) != stamp:
+        # The stamp is that of the open file, not of its path: nothing can replace the file between
+        # this comparison and the reads.
+        stamp = self._stamps.get(file)
+        if stamp is not None and local_stamp(os.fstat(handle)) != stamp:
             os.close(handle)
             raise changed(file)
         self._open[file] = handle
         return handle
 
     def _read_remote(self, file: str, offset: int, buffer: Buffer) -> None:
+        # A stamp costs a request to the store, so it is compared once per file.
         if file in self._stamps and file not in self._checked:
             check_unchanged({file: self._stamps[file]})
             self._checked.add(file)
@@ -174,13 +189,16 @@ def check_unchanged(stamps: Mapping[str, Stamp]) -> None:
     """
     for file, stamp in stamps.items():
         try:
-            now = RemotePath(file).stamp() if is_url(file) else local_stamp(Path(file).stat())
+            if is_url(file):
+                current_stamp = RemotePath(file).stamp()
+            else:
+                current_stamp = local_stamp(Path(file).stat())
         except OSError as problem:
             raise CheckpointError(
                 f"data file {file} cannot be looked at any more: {problem.strerror}; did its "
                 "training job delete it?"
             ) from problem
-        if now != stamp:
+        if current_stamp != stamp:
             raise changed(file)
 
 

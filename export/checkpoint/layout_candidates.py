@@ -29,15 +29,19 @@ from export.checkpoint.layouts import Layout, Mod, Plain, SparseCore, stored_row
 CORE_ROWS_MULTIPLE = 8
 """Tables are padded to a multiple of this number of rows on each SparseCore."""
 PARTITIONS_MAX = 128
-"""The maximum number of partitions of `mod`, unless the variable is saved in more slices. There are
-as many as parameter servers or hosts.
+"""The maximum number of partitions of `mod`, unless the variable is saved in more slices. Training
+programs have one partition per parameter server or host.
 """
 CORES_MAX = 1 << 16
-"""SparseCores of a training job: the largest TPU slices have half as many."""
+"""The maximum number of SparseCores of a training job. The largest TPU slices have half as many."""
 OFFSETS_MAX = 256
-"""The approximate maximum number of offsets of a table in a stack, for one number of cores."""
+"""The approximate maximum number of offsets of a table in a stack that are tried for one number of
+cores. More offsets find tables in larger stacks and take longer.
+"""
 _DEVICE_CORES = (1, 2, 4)
-"""SparseCores of a device: rotations are multiples of their number unless a program sets others."""
+"""Possible numbers of SparseCores of a device. Rotations are multiples of this number unless a
+program sets others.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,8 +64,10 @@ class Family:
         if not isinstance(self.layout, SparseCore):
             return stored_rows(self.layout, rows)[:, None]
         layout = self.layout
+        # The formula of `layouts.SparseCore`, for all rotations at once.
         core = (rows[:, None] + self.rotations) % layout.cores
-        return core * layout.core_rows + (layout.offset + rows // layout.cores)[:, None]
+        row_on_core = layout.offset + rows // layout.cores
+        return core * layout.core_rows + row_on_core[:, None]
 
     def member(self, number: int) -> Layout:
         """Returns the layout with rotation number `number`."""
@@ -77,7 +83,9 @@ def family_of(layout: Layout) -> Family:
     if isinstance(layout, SparseCore):
         unturned = SparseCore(layout.cores, layout.core_rows, layout.offset, 0)
         return Family(layout.cores, unturned, np.array([layout.rotation], np.int64))
-    cores = layout.lanes if isinstance(layout, Mod) else 0
+    cores = 0
+    if isinstance(layout, Mod):
+        cores = layout.lanes
     return Family(cores, layout, np.zeros(1, np.int64))
 
 
@@ -113,8 +121,10 @@ def families(
     numbers_of_cores = core_counts(stored_rows, table_rows)
     if len(table_rows) == 1:
         yield family_of(Plain())
+        # Partitions of `mod` have no padding.
         if table_rows[0] == stored_rows:
             yield from _partitions(stored_rows, slices, numbers_of_cores)
+
     for cores in numbers_of_cores:
         core_rows = stored_rows // cores
         rotations = np.arange(cores, dtype=np.int64)
@@ -138,17 +148,20 @@ def core_counts(stored_rows: int, table_rows: Sequence[int]) -> list[int]:
     multiple = _multiple(stored_rows)
     first = 2 if len(table_rows) == 1 else 1
     last = min(CORES_MAX, stored_rows // CORE_ROWS_MULTIPLE)
-    return [
-        cores
-        for cores in _divisors(stored_rows // multiple)
-        if first <= cores <= last
-        and sum(_core_rows(rows, cores, multiple) for rows in table_rows) <= stored_rows // cores
-    ]
+    counts = []
+    for cores in _divisors(stored_rows // multiple):
+        rows_needed = sum(_core_rows(rows, cores, multiple) for rows in table_rows)
+        if first <= cores <= last and rows_needed <= stored_rows // cores:
+            counts.append(cores)
+    return counts
 
 
 def _multiple(rows: int) -> int:
     """Returns the multiple to which tables are padded in a variable or a core of `rows` rows."""
-    return CORE_ROWS_MULTIPLE if rows % CORE_ROWS_MULTIPLE == 0 else 1
+    # Other numbers of rows occur: then no program padded the tables.
+    if rows % CORE_ROWS_MULTIPLE == 0:
+        return CORE_ROWS_MULTIPLE
+    return 1
 
 
 def _core_rows(rows: int, cores: int, multiple: int) -> int:
@@ -165,9 +178,11 @@ def _offsets(cores: int, core_rows: int, table_rows: Sequence[int], number: int)
     """Returns where a table can begin on each core: behind any of the other tables."""
     last = core_rows - ceil_div(table_rows[number], cores)
     multiple = _multiple(core_rows)
+    # Tables may be packed in any order, so that any subset of the others can lie before this one.
+    # The number of subsets doubles with each table, hence the limit.
     sums = {0}
-    for other, rows in enumerate(table_rows):
-        if other != number and len(sums) < OFFSETS_MAX:
+    for position, rows in enumerate(table_rows):
+        if position != number and len(sums) < OFFSETS_MAX:
             size = _core_rows(rows, cores, multiple)
             sums |= {before + size for before in sums}
     return sorted(offset for offset in sums if offset <= last)
@@ -193,9 +208,10 @@ def are_one(first: Layout, second: Layout, rows: int) -> bool:
     if first == second:
         return True
     # Lanes repeat, so two rounds of the longer ones represent all rows.
-    shown = np.arange(min(rows, 2 * max(first.lanes, second.lanes) + 1), dtype=np.int64)
+    round_rows = 2 * max(first.lanes, second.lanes) + 1
+    rounds = np.arange(min(rows, round_rows), dtype=np.int64)
     last = np.arange(max(0, rows - 2), rows, dtype=np.int64)
-    sample = np.concatenate([shown, last])
+    sample = np.concatenate([rounds, last])
     return bool(np.array_equal(stored_rows(first, sample), stored_rows(second, sample)))
 
 
@@ -214,7 +230,9 @@ def layout_text(layout: Layout) -> str:
         return "rows in order"
     if isinstance(layout, Mod):
         return f"mod over {layout.lanes} partitions"
-    parts = [f"{layout.cores} cores" if layout.cores > 1 else "1 core"]
+    parts = ["1 core"]
+    if layout.cores > 1:
+        parts = [f"{layout.cores} cores"]
     if layout.offset:
         parts.append(f"offset {layout.offset}")
     if layout.rotation:

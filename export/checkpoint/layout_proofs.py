@@ -38,13 +38,20 @@ gradients leave.
 CORRELATION_MIN = 0.3
 """Correlation of counts and accumulators that explains the data where all rows were trained."""
 _CORRELATION_IDS_MIN = 50
+"""The minimum number of trained ids whose correlation explains the data. Among fewer ids, chance
+reaches CORRELATION_MIN too often.
+"""
 _OPPOSED_IDS_MIN = 100
+"""The minimum number of trained ids whose counts can contradict the accumulators."""
 _OPPOSED_MAX = -0.1
 """Correlation of counts with accumulators below which they contradict each other."""
 _DENSE_SHARE = 0.5
-"""Share of trained rows from which on a message names it as a reason."""
+"""Share of trained rows above which a message names it as a reason why ids do not decide."""
 _ARRANGEMENTS_MAX = 20_000
-"""The maximum number of combinations of layouts of one variable's tables that are tried."""
+"""The maximum number of combinations of layouts of one variable's tables that are tried. Their
+number grows exponentially with the number of tables; combinations that were not tried leave the
+layouts undecided.
+"""
 
 
 @dataclass(frozen=True)
@@ -80,22 +87,22 @@ def prove_layouts(
         equally well; or there is no data.
       CheckpointError: A slot variable cannot be read.
     """
-    known = [table for table in tables if table.name in trained]
-    if not known:
+    tables_with_ids = [table for table in tables if table.name in trained]
+    if not tables_with_ids:
         return {}
     if not reader.slots:
         raise NotConvertible(
-            f"table {known[0].name!r}: {cannot_be_proved(key, has_slots=False)}; leave its trained "
-            "ids out"
+            f"table {tables_with_ids[0].name!r}: {cannot_be_proved(key, has_slots=False)}; leave "
+            "its trained ids out"
         )
-    for table in known:
+    for table in tables_with_ids:
         _check_rows(table, trained[table.name])
-    subject = Variable(reader, key, slices, tables, dict(trained))
-    subject = subject.with_readable_ids()
-    marks = subject.read_marks()
+    variable = Variable(reader, key, slices, tables, dict(trained))
+    variable = variable.with_readable_ids()
+    marks = variable.read_marks()
     _check_marks(key, marks)
-    scores = {table.name: subject.scores(table, marks) for table in known}
-    return _Decision(subject, known, scores, marks).proved()
+    scores = {table.name: variable.scores(table, marks) for table in tables_with_ids}
+    return _Decision(variable, tables_with_ids, scores, marks).proved()
 
 
 def _check_rows(table: TableInVariable, trained: TrainedRows) -> None:
@@ -151,9 +158,9 @@ class _Option(NamedTuple):
     end: int
     scored: ScoredLayout
 
-    def overlaps(self, other: _Option) -> bool:
+    def overlaps(self, option: _Option) -> bool:
         """Returns whether two tables take the same rows."""
-        return self.first < other.end and other.first < self.end
+        return self.first < option.end and option.first < self.end
 
 
 def _lead(options: Sequence[_Option]) -> float:
@@ -168,13 +175,13 @@ class _Decision:
 
     def __init__(
         self,
-        subject: Variable,
-        known: Sequence[TableInVariable],
+        variable: Variable,
+        tables: Sequence[TableInVariable],
         scores: Mapping[str, TableScores],
         marks: SlotMarks,
     ) -> None:
-        self._subject = subject
-        self._tables = {table.name: table for table in known}
+        self._variable = variable
+        self._tables = {table.name: table for table in tables}
         self._scores = scores
         self._marks = marks
         self._weight = weight_of_id(0, self._ids, marks.touched_share)
@@ -182,17 +189,23 @@ class _Decision:
 
     def proved(self) -> dict[str, ProvedLayout]:
         """Returns the layout of each table with trained ids. Raises: see `prove_layouts`."""
+        # A stated layout need not be one that a program would choose, so it may fit where no
+        # candidate does.
         best = self._best() or self._stated
         if best is None:
             raise NotConvertible(
-                f"variable {self._subject.key!r} of {self._subject.reader.rows} rows cannot hold "
-                f"tables of {', '.join(str(table.rows) for table in self._subject.tables)} rows as "
-                "SparseCores or TF1 place them; list every table of the stack, with its rows"
+                f"variable {self._variable.key!r} of {self._variable.reader.rows} rows cannot hold "
+                f"tables of {', '.join(str(table.rows) for table in self._variable.tables)} rows "
+                "as SparseCores or TF1 place them; list every table of the stack, with its rows"
             )
+        # The first weight assumes that the best layouts explain every id; with the share that they
+        # do explain, others may be better.
         self._weight = self._weight_by(best)
         best = self._best() or best
+
         self._check_statement(best)
         self._check_explained(best)
+
         stated = self._stated
         chosen = stated or best
         proved = {}
@@ -233,10 +246,11 @@ class _Decision:
         """Returns what a trained id on a touched row is worth, by how the best layouts explain the
         data.
         """
+        # Laplace's rule of succession, as in `weight_of_id`: the share is neither 0 nor 1.
         agree = sum(scored.agree for scored in best.values())
-        others = len(self._marks.touched) - self._ids
-        touched_others = int(self._marks.touched.sum()) - agree
-        share = (max(0, touched_others) + 1) / (max(0, others) + 2)
+        rows_without_id = len(self._marks.touched) - self._ids
+        touched_without_id = int(self._marks.touched.sum()) - agree
+        share = (max(0, touched_without_id) + 1) / (max(0, rows_without_id) + 2)
         return weight_of_id(self._ids - agree, self._ids, share)
 
     def _best(self, name: str = "", unlike: Layout | None = None) -> Arrangement | None:
@@ -248,14 +262,18 @@ class _Decision:
         """
         best: Arrangement | None = None
         best_total = -math.inf
+        # Tables of one variable are spread over the same cores.
         numbers = set.intersection(*(set(scores.by_cores) for scores in self._scores.values()))
         options = {cores: self._options(cores, name, unlike) for cores in numbers}
-        bounds = {
-            cores: sum(
-                choices[0].likelihood if choices else -math.inf for choices in option.values()
-            )
-            for cores, option in options.items()
-        }
+
+        # No combination is better than the best layout of each table, wherever they overlap.
+        bounds: dict[int, float] = {}
+        for cores, options_of_tables in options.items():
+            bound = 0.0
+            for choices in options_of_tables.values():
+                bound += choices[0].likelihood if choices else -math.inf
+            bounds[cores] = bound
+
         for cores in sorted(numbers, key=lambda cores: -bounds[cores]):
             if bounds[cores] <= best_total:
                 break
@@ -271,12 +289,11 @@ class _Decision:
         for table, scores in self._scores.items():
             rows = self._tables[table].rows
             layouts = scores.by_cores[cores]
-            scored_likelihoods = zip(self._likelihoods(table, layouts), layouts, strict=True)
-            choices = [
-                _Option(likelihood, *core_range(scored.layout, rows), scored)
-                for likelihood, scored in scored_likelihoods
-                if table != name or unlike is None or not are_one(scored.layout, unlike, rows)
-            ]
+            choices = []
+            for likelihood, scored in zip(self._likelihoods(table, layouts), layouts, strict=True):
+                if unlike is not None and table == name and are_one(scored.layout, unlike, rows):
+                    continue
+                choices.append(_Option(likelihood, *core_range(scored.layout, rows), scored))
             options[table] = sorted(choices, key=lambda option: -option.likelihood)
         return options
 
@@ -301,12 +318,15 @@ class _Decision:
                     best = chosen
                     best_total = total
                 continue
-            rest = sum(tops[len(chosen) + 1 :])
+            # Combinations that cannot reach the best one are cut off (branch and bound).
+            remaining_total = sum(tops[len(chosen) + 1 :])
             # The best option is pushed last, so that it is looked at first.
             for option in reversed(options[names[len(chosen)]]):
-                reachable = total + option.likelihood + rest
+                reachable = total + option.likelihood + remaining_total
                 if reachable > best_total and not any(map(option.overlaps, chosen)):
                     pending.append((total + option.likelihood, (*chosen, option)))
+        # An upper bound of what the combinations reach that the limit left out. Layouts are proved
+        # only if these are far worse, too.
         for total, chosen in pending:
             self._unsearched = max(self._unsearched, total + sum(tops[len(chosen) :]))
         if best is None:
@@ -317,11 +337,14 @@ class _Decision:
     def _proof(self, name: str, chosen: Arrangement) -> TrainedIdsCheck:
         """Compares the chosen layouts with the best ones that place a table otherwise."""
         self._unsearched = -math.inf
-        other = self._best(name, chosen[name].layout)
+        rival = self._best(name, chosen[name].layout)
         agree = sum(scored.agree for scored in chosen.values())
         scores = self._scores[name]
-        correlation = chosen[name].correlation if scores.counted else None
-        if other is None:
+        correlation = None
+        if scores.counted:
+            correlation = chosen[name].correlation
+        if rival is None:
+            # The table can have no other layout beside those of its neighbors.
             return TrainedIdsCheck(
                 ids=self._ids,
                 agree=agree,
@@ -330,59 +353,72 @@ class _Decision:
                 correlation=correlation,
                 decisive=self._explains(name, chosen[name]),
             )
+
+        rival_correlation = None
+        if scores.counted:
+            rival_correlation = rival[name].correlation
+        # Every other layout must be far worse: the best one, but also those that limits left
+        # untried or out of the ranking.
+        is_decisive = (
+            self._explains(name, chosen[name])
+            and self._unsearched < self._total(chosen) - DECISIVE
+            and self._margin(chosen, rival) >= DECISIVE
+            and self._is_unrivaled(name, chosen)
+            and not self._may_be_left_out(name, chosen)
+        )
         return TrainedIdsCheck(
             ids=self._ids,
             agree=agree,
-            other_layout=layout_text(other[name].layout),
-            other_agree=sum(scored.agree for scored in other.values()),
+            other_layout=layout_text(rival[name].layout),
+            other_agree=sum(scored.agree for scored in rival.values()),
             correlation=correlation,
-            other_correlation=other[name].correlation if scores.counted else None,
-            decisive=self._explains(name, chosen[name])
-            and self._unsearched < self._total(chosen) - DECISIVE
-            and self._margin(chosen, other) >= DECISIVE
-            and self._is_unrivaled(name, chosen)
-            and not self._may_be_left_out(name, chosen),
+            other_correlation=rival_correlation,
+            decisive=is_decisive,
         )
 
-    def _margin(self, chosen: Arrangement, other: Arrangement) -> float:
+    def _margin(self, chosen: Arrangement, rival: Arrangement) -> float:
         """Returns by how much the data favors layouts over others, as the logarithm of a
         likelihood.
         """
         margin = 0.0
         for name, scored in chosen.items():
-            margin += self._margin_of_table(name, scored, other[name])
+            margin += self._margin_of_table(name, scored, rival[name])
         return margin
 
-    def _margin_of_table(self, name: str, chosen: ScoredLayout, other: ScoredLayout) -> float:
+    def _margin_of_table(self, name: str, chosen: ScoredLayout, rival: ScoredLayout) -> float:
         scores = self._scores[name]
         margin = 0.0
         if scores.trained.all_trained:
-            margin = (chosen.agree - other.agree) * self._weight
-        if scores.counted and chosen.layout != other.layout:
-            margin += count_evidence(scores.trained, self._marks, chosen.layout, other.layout)
+            margin = (chosen.agree - rival.agree) * self._weight
+        if scores.counted and chosen.layout != rival.layout:
+            margin += count_evidence(scores.trained, self._marks, chosen.layout, rival.layout)
         return margin
 
     def _is_unrivaled(self, name: str, chosen: Arrangement) -> bool:
         """Returns whether every other layout of a table, beside the chosen ones of the others, is
-        far worse. The best one by correlation need not be the one that is hardest to exclude.
+        far worse.
         """
+        # Agreement orders layouts as the margin does. Correlation does not: the best layout by
+        # correlation need not be the one that the signed ranks exclude by the smallest margin.
         if not self._scores[name].counted:
             return True
         rows = self._tables[name].rows
-        own = chosen[name]
-        others = {table: scored for table, scored in chosen.items() if table != name}
-        for scored in self._scores[name].by_cores.get(own.cores, ()):
-            if are_one(scored.layout, own.layout, rows) or self._overlaps(name, scored, others):
+        chosen_layout = chosen[name]
+        neighbors = {table: scored for table, scored in chosen.items() if table != name}
+        for scored in self._scores[name].by_cores.get(chosen_layout.cores, ()):
+            if are_one(scored.layout, chosen_layout.layout, rows):
                 continue
-            if self._margin_of_table(name, own, scored) < DECISIVE:
+            if self._overlaps(name, scored, neighbors):
+                continue
+            if self._margin_of_table(name, chosen_layout, scored) < DECISIVE:
                 return False
         return True
 
-    def _overlaps(self, name: str, scored: ScoredLayout, others: Arrangement) -> bool:
+    def _overlaps(self, name: str, scored: ScoredLayout, neighbors: Arrangement) -> bool:
         first, end = core_range(scored.layout, self._tables[name].rows)
-        for table, other in others.items():
-            other_first, other_end = core_range(other.layout, self._tables[table].rows)
-            if first < other_end and other_first < end:
+        for table, neighbor in neighbors.items():
+            neighbor_first, neighbor_end = core_range(neighbor.layout, self._tables[table].rows)
+            if first < neighbor_end and neighbor_first < end:
                 return True
         return False
 
@@ -392,8 +428,8 @@ class _Decision:
             bound = self._likelihood(name, left_out)
             for table, scores in self._scores.items():
                 if table != name:
-                    known = scores.by_cores.get(cores, ())
-                    bound += max(self._likelihoods(table, known), default=-math.inf)
+                    layouts = scores.by_cores.get(cores, ())
+                    bound += max(self._likelihoods(table, layouts), default=-math.inf)
             if bound > self._total(chosen) - DECISIVE:
                 return True
         return False
@@ -413,17 +449,19 @@ class _Decision:
             return
         margin = self._margin(best, stated)
         for name, scored in stated.items():
-            other = best[name]
-            if are_one(scored.layout, other.layout, self._tables[name].rows):
+            best_layout = best[name]
+            if are_one(scored.layout, best_layout.layout, self._tables[name].rows):
                 continue
+            # A statement is contradicted if another layout is far more likely, or if ids that were
+            # surely trained read untouched rows by the statement and not by another layout.
             explained = self._explains(name, scored)
             refuted = self._scores[name].trained.all_trained and not explained
-            if margin >= DECISIVE or (refuted and self._explains(name, other)):
+            if margin >= DECISIVE or (refuted and self._explains(name, best_layout)):
                 raise NotConvertible(
                     f"table {name!r}: its layout ({layout_text(scored.layout)}) contradicts the "
                     f"ids of training ({self._scores[name].trained.source}): "
-                    f"{self._agreement(name, scored)}, and {self._agreement(name, other)} by "
-                    f"another layout ({layout_text(other.layout)}); {self._remedy(name)}"
+                    f"{self._agreement(name, scored)}, and {self._agreement(name, best_layout)} by "
+                    f"another layout ({layout_text(best_layout.layout)}); {self._remedy(name)}"
                 )
 
     def _remedy(self, name: str) -> str:
@@ -450,9 +488,9 @@ class _Decision:
         for name, scored in chosen.items():
             scores = self._scores[name]
             ids = len(scores.trained.rows)
-            if not self._explains(name, scored) and (
-                scores.trained.all_trained or self._stated is None
-            ):
+            # Ids of a vocabulary may all be rare, which says nothing against a statement.
+            must_be_explained = scores.trained.all_trained or self._stated is None
+            if must_be_explained and not self._explains(name, scored):
                 raise NotConvertible(
                     f"table {name!r}: no layout explains the ids of training "
                     f"({scores.trained.source}): at best, {self._agreement(name, scored)} "

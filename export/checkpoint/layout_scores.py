@@ -29,25 +29,50 @@ DECISIVE = math.log(1e4)
 """
 IDS_MAX = 10_000
 """The maximum number of trained ids of a table that are compared."""
-_KEPT = (32, 512)
-"""The number of layouts of a table that are kept for each number of cores: the best ones, and the
-maximum if more are about as good.
+
+
+class _SurvivorLimits(NamedTuple):
+    """How many layouts of a table survive a stage, for each number of cores.
+
+    Attributes:
+      best: The number of layouts that survive in any case, the best ones.
+      most: The maximum number of layouts if more are about as good.
+    """
+
+    best: int
+    most: int
+
+
+_FINAL_SURVIVORS = _SurvivorLimits(32, 512)
+"""The number of layouts of a table that are scored by all trained ids and then decided among."""
+_STAGES = (
+    (256, _SurvivorLimits(2048, 2048)),
+    (2048, _SurvivorLimits(256, 1024)),
+    (IDS_MAX, _FINAL_SURVIVORS),
+)
+"""The stages of a ranking: by how many trained ids layouts are compared, and how many layouts
+survive. Few ids exclude most layouts, so that many ids are compared with few layouts only.
 """
-_STAGES = ((256, (2048, 2048)), (2048, (256, 1024)), (IDS_MAX, _KEPT))
-"""Trained ids by which layouts are compared, and how many of these go on to the next stage."""
-_SPARSE_IDS = (64, 16)
-"""Trained ids of a table whose slot variables are too large to be read as a whole: at most, and at
-least."""
+_SPARSE_IDS_MAX = 64
+_SPARSE_IDS_MIN = 16
+"""The number of trained ids that are compared for a table whose slot variables are too large to be
+read as a whole. Fewer ids than the minimum would decide nothing.
+"""
 _SPARSE_ROWS_MAX = 400_000
-"""Stored rows that are read of such a table."""
+"""The maximum number of stored rows that are read of such a table: each is a read of its own."""
 _BACKGROUND_BLOCKS = 256
 _BACKGROUND_ROWS = 16
+"""Blocks, and rows of a block, that are read of such a table for the share of touched rows among
+the rows of no trained id.
+"""
 _SPREAD_MIN = 1e-12
-"""Standard deviation below which all values are equal."""
+"""Standard deviation below which all values count as equal."""
 _EQUAL_ERRORS = 1e-9
-"""Difference of two errors of standardized scores below which they are equal."""
+"""Difference of two errors of standardized scores below which the errors count as equal."""
 _CELLS_MAX = 1 << 22
-"""Stored rows that are computed at a time."""
+"""The maximum number of stored rows that are computed at a time, which bounds the memory: 8 bytes
+each.
+"""
 
 
 class TableInVariable(NamedTuple):
@@ -91,7 +116,8 @@ class TableScores:
       counted: Whether counts were compared with accumulators.
       by_cores: Layouts by the number of cores.
       left_out: The best layout that was left out, by the number of cores.
-      stated: The stated layout; None if it is to be derived."""
+      stated: The stated layout; None if it is to be derived.
+    """
 
     trained: TrainedRows
     counted: bool
@@ -102,7 +128,15 @@ class TableScores:
 
 @dataclass(frozen=True)
 class Variable:
-    """What is proved: tables, the variable that holds them, and rows that training read."""
+    """A variable whose tables' layouts are to be proved.
+
+    Attributes:
+      reader: The reader of its slot variables.
+      key: Its key.
+      slices: The first stored rows of its slices.
+      tables: All its tables.
+      trained: The rows that training read, by the name of the table.
+    """
 
     reader: SlotReader
     key: str
@@ -113,26 +147,25 @@ class Variable:
     def families(self, table: TableInVariable) -> Iterator[Family]:
         """Yields the layouts that a table can have."""
         number = self.tables.index(table)
-        table_rows = [other.rows for other in self.tables]
+        table_rows = [table.rows for table in self.tables]
         usual = not self.reader.reads_all
         yield from families(self.reader.rows, table_rows, number, self.slices, usual=usual)
 
     def with_readable_ids(self) -> Variable:
-        """Returns the same with as many trained ids as can be looked at.
+        """Returns the same variable with at most as many trained ids as can be compared.
 
         Raises:
-          NotConvertible: So many layouts are possible that too few ids can be.
+          NotConvertible: So many layouts are possible that too few ids can be compared.
         """
         count = IDS_MAX
         if not self.reader.reads_all:
-            layouts = sum(
-                len(family.rotations)
-                for table in self.tables
-                if table.name in self.trained
-                for family in self.families(table)
-            )
-            count = min(_SPARSE_IDS[0], _SPARSE_ROWS_MAX // max(1, layouts))
-            if count < _SPARSE_IDS[1]:
+            # Each layout may give a trained id another row to read.
+            layouts = 0
+            for table in self.tables:
+                if table.name in self.trained:
+                    layouts += sum(len(family.rotations) for family in self.families(table))
+            count = min(_SPARSE_IDS_MAX, _SPARSE_ROWS_MAX // max(1, layouts))
+            if count < _SPARSE_IDS_MIN:
                 raise NotConvertible(
                     f"variable {self.key!r} has {self.reader.rows} rows, and its tables can lie in "
                     f"{layouts} ways: too many to compare; state the layout and accept it, or give "
@@ -149,14 +182,16 @@ class Variable:
             return self.reader.read_all()
         rows = self.reader.rows
         starts = np.linspace(0, rows - _BACKGROUND_ROWS, _BACKGROUND_BLOCKS).astype(np.int64)
-        wanted = [(starts[:, None] + np.arange(_BACKGROUND_ROWS)).ravel()]
+        row_groups = [(starts[:, None] + np.arange(_BACKGROUND_ROWS)).ravel()]
         for table in self.tables:
-            if table.name in self.trained:
-                ids = self.trained[table.name].rows
-                wanted += [family.stored_rows(ids).ravel() for family in self.families(table)]
-                if table.stated is not None:
-                    wanted.append(family_of(table.stated).stored_rows(ids).ravel())
-        return self.reader.read(np.concatenate(wanted))
+            if table.name not in self.trained:
+                continue
+            ids = self.trained[table.name].rows
+            candidates = list(self.families(table))
+            if table.stated is not None:
+                candidates.append(family_of(table.stated))
+            row_groups += [family.stored_rows(ids).ravel() for family in candidates]
+        return self.reader.read(np.concatenate(row_groups))
 
     def scores(self, table: TableInVariable, marks: SlotMarks) -> TableScores:
         """Scores every layout that a table can have."""
@@ -199,61 +234,70 @@ class _Ranking:
         """Returns the best layouts of one number of cores, best first."""
         remaining = list(members)
         layouts: list[ScoredLayout] = []
-        for ids_max, kept in _STAGES:
+        for ids_max, survivors in _STAGES:
             ids = self.trained.sample(ids_max)
+            # All ids were compared: a later stage would find the same.
             if len(ids.rows) == len(self.trained.rows):
-                return self._best(remaining, ids, _KEPT)
-            layouts = self._best(remaining, ids, kept)
+                return self._best(remaining, ids, _FINAL_SURVIVORS)
+            layouts = self._best(remaining, ids, survivors)
             remaining = joined([scored.layout for scored in layouts])
         return layouts
 
     def _best(
-        self, members: Sequence[Family], ids: TrainedRows, kept: tuple[int, int]
+        self, members: Sequence[Family], ids: TrainedRows, survivors: _SurvivorLimits
     ) -> list[ScoredLayout]:
         scores = [self._score(family, ids) for family in members]
-        agree = np.concatenate([score[0] for score in scores])
-        correlation = np.concatenate([score[1] for score in scores])
+        agree = np.concatenate([family_agree for family_agree, _ in scores])
+        correlation = np.concatenate([family_correlation for _, family_correlation in scores])
         weight = weight_of_id(0, len(ids.rows), self._marks.touched_share)
         likelihood = likelihoods(agree, correlation, ids, weight)
         order = np.argsort(-likelihood, kind="stable")
         as_good = int((likelihood > likelihood[order[0]] - DECISIVE).sum())
-        kept_max = min(max(as_good, kept[0]), kept[1])
-        starts = np.cumsum([0, *(len(score[0]) for score in scores)])
+        survivors_max = min(max(as_good, survivors.best), survivors.most)
+
+        # Positions count the members of all families, one family behind the other.
+        starts = np.cumsum([0, *(len(family_agree) for family_agree, _ in scores)])
         layouts = []
-        for at in order[: kept_max + 1].tolist():
-            number = int(np.searchsorted(starts, at, side="right")) - 1
+        # One more than survive: the best layout that is left out must be known.
+        for position in order[: survivors_max + 1].tolist():
+            number = int(np.searchsorted(starts, position, side="right")) - 1
             family = members[number]
-            layout = family.member(at - int(starts[number]))
-            layouts.append(
-                ScoredLayout(family.cores, layout, int(agree[at]), float(correlation[at]))
+            layout = family.member(position - int(starts[number]))
+            scored = ScoredLayout(
+                family.cores, layout, int(agree[position]), float(correlation[position])
             )
-        if len(layouts) > kept_max:
+            layouts.append(scored)
+
+        if len(layouts) > survivors_max:
             share = len(self.trained.rows) / len(ids.rows)
             self._leave_out(layouts.pop(), share)
         return layouts
 
     def _leave_out(self, scored: ScoredLayout, share: float) -> None:
         scaled = scored._replace(agree=round(scored.agree * share))
-        before = self.left_out.get(scored.cores, scaled)
-        agree = max(before.agree, scaled.agree)
-        correlation = max(before.correlation, scaled.correlation)
+        # An upper bound over all stages, since agreement and correlation may be of two layouts.
+        earlier = self.left_out.get(scored.cores, scaled)
+        agree = max(earlier.agree, scaled.agree)
+        correlation = max(earlier.correlation, scaled.correlation)
         self.left_out[scored.cores] = scaled._replace(agree=agree, correlation=correlation)
 
     def _score(
         self, family: Family, ids: TrainedRows
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Returns agreement and correlation, each [k], of the layouts of a family."""
-        weights = _standardized(ids.counts) if self.counted else None
+        weights = None
+        if self.counted:
+            weights = _standardized(ids.counts)
         growth = self._marks.growth
         agree = np.empty(len(family.rotations), np.int64)
         correlation = np.zeros(len(family.rotations))
         step = max(1, _CELLS_MAX // max(1, len(ids.rows)))
         for first in range(0, len(family.rotations), step):
             part = Family(family.cores, family.layout, family.rotations[first : first + step])
-            at = self._marks.positions(part.stored_rows(ids.rows))
-            agree[first : first + step] = self._marks.touched[at].sum(axis=0)
+            positions = self._marks.positions(part.stored_rows(ids.rows))
+            agree[first : first + step] = self._marks.touched[positions].sum(axis=0)
             if weights is not None and growth is not None:
-                correlation[first : first + step] = _correlations(weights, growth[at])
+                correlation[first : first + step] = _correlations(weights, growth[positions])
         return agree, correlation
 
 
@@ -265,6 +309,7 @@ def weight_of_id(untouched: int, ids: int, touched_share: float) -> float:
       ids: Trained ids.
       touched_share: Share of touched rows among those of no trained id.
     """
+    # Laplace's rule of succession: neither share may be 0 or 1, however few ids there are.
     missed = (untouched + 1) / (ids + 2)
     touched = min(max(touched_share, 1e-6), 1 - 1e-6)
     return max(0.0, math.log((1 - missed) / missed) + math.log((1 - touched) / touched))
@@ -278,13 +323,16 @@ def likelihoods(
     Counts and accumulators are taken for normally distributed, which finds the best layout, but
     overstates by how much it is better: `count_evidence` returns that.
     """
+    # The likelihood ratio of a bivariate normal distribution with this correlation to one with
+    # none. A negative correlation is evidence for nothing.
     positive = np.clip(correlation, 0, 1 - 1e-9)
-    counted = -0.5 * len(ids.rows) * np.log1p(-positive * positive)
-    total: NDArray[np.float64] = counted + (agree * weight if ids.all_trained else 0)
+    total: NDArray[np.float64] = -0.5 * len(ids.rows) * np.log1p(-positive * positive)
+    if ids.all_trained:
+        total = total + agree * weight
     return total
 
 
-def count_evidence(ids: TrainedRows, marks: SlotMarks, layout: Layout, other: Layout) -> float:
+def count_evidence(ids: TrainedRows, marks: SlotMarks, layout: Layout, rival: Layout) -> float:
     """Returns by how much the counts of ids favor one layout over another, as the logarithm of a
     likelihood; negative if they favor the other.
 
@@ -299,13 +347,19 @@ def count_evidence(ids: TrainedRows, marks: SlotMarks, layout: Layout, other: La
     if expected is None or marks.growth is None:
         return 0.0
     errors = []
-    for rows in (stored_rows(layout, ids.rows), stored_rows(other, ids.rows)):
+    for rows in (stored_rows(layout, ids.rows), stored_rows(rival, ids.rows)):
         grown = _standardized(marks.growth[marks.positions(rows)])
-        errors.append(np.abs(expected if grown is None else grown - expected))
+        if grown is None:
+            # All rows grew alike: each score is the mean, 0.
+            errors.append(np.abs(expected))
+        else:
+            errors.append(np.abs(grown - expected))
+
     nearer = errors[1] - errors[0]
     nearer = nearer[np.abs(nearer) > _EQUAL_ERRORS]
     if not len(nearer):
         return 0.0
+    # The position of each value in the order of values is the inverse of the sorting permutation.
     ranks = np.argsort(np.argsort(np.abs(nearer), kind="stable"), kind="stable") + 1.0
     ratio = float((np.sign(nearer) * ranks).sum() / np.sqrt((ranks**2).sum()))
     return math.copysign(ratio * ratio / 2, ratio)

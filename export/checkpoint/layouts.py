@@ -111,10 +111,10 @@ def lane_ranges(layout: Layout, first: int, rows: int) -> Iterator[tuple[int, in
     """
     lanes = layout.lanes
     bases = layout.bases().tolist()
-    for place in range(min(lanes, rows)):
-        row = first + place
+    for turn in range(min(lanes, rows)):
+        row = first + turn
         start = bases[row % lanes] + row // lanes
-        yield start, start + ceil_div(rows - place, lanes)
+        yield start, start + ceil_div(rows - turn, lanes)
 
 
 def fits(layout: Layout, rows: int, dim: int, stored: tuple[int, int]) -> bool:
@@ -132,6 +132,7 @@ def fits(layout: Layout, rows: int, dim: int, stored: tuple[int, int]) -> bool:
         return False
     if isinstance(layout, Mod) and rows != stored[0]:
         return False
+    # The last row of each lane has the highest stored row of the lane.
     last = np.arange(max(0, rows - layout.lanes), rows)
     return bool(stored_rows(layout, last).max() < stored[0])
 
@@ -167,24 +168,32 @@ class StoredOrder:
 
         Args:
           layout: Which row of the variable holds row r.
-          rows: The number of rows of the table. descending: whether the row that is stored last
-                  comes first.
+          rows: The number of rows of the table.
+          descending: Whether the row that is stored last comes first.
         """
-        self._last = rows - 1 if descending else None
+        self._last = None
+        if descending:
+            self._last = rows - 1
         self._lanes = layout.lanes
         self._lane_at = np.argsort(layout.bases(), kind="stable")
-        held = (rows - self._lane_at + self._lanes - 1) // self._lanes
-        self._starts: NDArray[np.int64] = np.concatenate([[0], np.cumsum(held)])
-        self._place_of_lane = np.argsort(self._lane_at)
+        # ceil((rows - lane) / lanes): the first lanes have one row more.
+        lane_rows = (rows - self._lane_at + self._lanes - 1) // self._lanes
+        self._starts: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lane_rows)])
+        self._number_of_lane = np.argsort(self._lane_at)
 
     def rows_at(self, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns [n] int64: the rows at the [n] int64 ranks, each in [0, rows)."""
-        ranks = ranks if self._last is None else self._last - ranks
-        place = np.searchsorted(self._starts, ranks, side="right") - 1
-        rows: NDArray[np.int64] = self._lane_at[place] + (ranks - self._starts[place]) * self._lanes
+        if self._last is not None:
+            ranks = self._last - ranks
+        lane_number = np.searchsorted(self._starts, ranks, side="right") - 1
+        rows: NDArray[np.int64] = (
+            self._lane_at[lane_number] + (ranks - self._starts[lane_number]) * self._lanes
+        )
         return rows
 
     def ranks_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns [n] int64: at which rank each of [n] int64 rows comes."""
-        ranks = self._starts[self._place_of_lane[rows % self._lanes]] + rows // self._lanes
-        return np.asarray(ranks if self._last is None else self._last - ranks)
+        ranks = self._starts[self._number_of_lane[rows % self._lanes]] + rows // self._lanes
+        if self._last is not None:
+            ranks = self._last - ranks
+        return np.asarray(ranks)

@@ -13,18 +13,21 @@ from export.checkpoint.reader import Checkpoint
 from export.errors import CheckpointError
 
 _SHOWN = 5
+"""The maximum number of variables that the error message lists."""
 
 
 def left_out_siblings(
     read: Collection[str], unread: Collection[str], object_of: Callable[[str], str]
 ) -> dict[str, str]:
-    """Returns the unread keys of objects of which other variables are read, by themselves.
+    """Returns the unread keys of objects of which other variables are read: each key by itself, as
+    `reject_left_out` takes them.
 
     Args:
       read: Keys of the model's variables.
       unread: Further keys of the checkpoint.
-      object_of: Returns the object that holds a variable, given its key; "": none.
+      object_of: Returns the object that holds a variable by the variable's key; "" if none does.
     """
+    # "" holds nothing together: two variables without an object are no siblings.
     objects = {object_of(key) for key in read} - {""}
     return {key: key for key in sorted(unread) if object_of(key) in objects}
 
@@ -33,18 +36,21 @@ def reject_left_out(checkpoint: Checkpoint, keys: Mapping[str, str]) -> None:
     """Rejects variables that the code of the model's objects lacks.
 
     Args:
-      checkpoint: The checkpoint that holds them.
-      keys: Their keys by what a user knows them as, such as attribute paths.
+      checkpoint: The checkpoint that holds the variables.
+      keys: Keys of the variables by the names that a user knows, such as attribute paths.
 
     Raises:
-      CheckpointError: There is one.
+      CheckpointError: There is such a variable.
     """
     if not keys:
         return
-    shown = [f"{path} {list(checkpoint.entries[key].shape)}" for path, key in keys.items()]
-    more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""
+    descriptions = [f"{path} {list(checkpoint.entries[key].shape)}" for path, key in keys.items()]
+    more = ""
+    if len(descriptions) > _SHOWN:
+        more = f" and {len(descriptions) - _SHOWN} more"
+    listed = ", ".join(descriptions[:_SHOWN])
     raise CheckpointError(
-        f"checkpoint {checkpoint.prefix} also holds {', '.join(shown[:_SHOWN])}{more}, which the "
+        f"checkpoint {checkpoint.prefix} also holds {listed}{more}, which the "
         "model code lacks, though it creates other variables of the same object: it would not "
         "compute what was trained. Create the object as in training, with all of its variables"
     )

@@ -8,7 +8,7 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -32,7 +32,7 @@ from export.checkpoint.formats.keras_archive import read_asset
 from export.checkpoint.formats.keras_metadata import read_saved_layers
 from export.checkpoint.formats.object_graph import ObjectGraph
 from export.checkpoint.formats.orbax import (
-    OrbaxPlace,
+    OrbaxCheckpoint,
     find_orbax,
     is_keras_state,
     list_orbax,
@@ -50,7 +50,13 @@ from object_store.locations import Location
 from object_store.remote_path import RemotePath
 
 STRING_BYTES_MAX = 512 << 20
+"""The maximum size of a string scalar, which is read as a whole. The largest one is the object
+graph of a model with many variables.
+"""
 SMALL_BYTES_MAX = 1 << 30
+"""The maximum size of a variable that is read as a whole: larger ones are tables, whose rows are
+read.
+"""
 
 Values = np.ndarray[Any, Any]
 
@@ -65,29 +71,32 @@ def open_checkpoint(path: Location, complete: bool = True) -> Checkpoint:
         `torch.distributed.checkpoint` saved, or a file of safetensors or the index of several; on
         this machine also `.weights.h5`, `.keras` or `.h5`, and a directory that SOK or HugeCTR
         dumped tables to.
-      complete: Whether one whose data files are missing or cut short is rejected.
+      complete: Whether a checkpoint whose data files are missing or cut short is rejected.
     Raises:
-      CheckpointError: Missing, unfinished, damaged, or of a kind that is not read; says which and
-        what to do.
+      CheckpointError: The checkpoint is missing, unfinished, damaged, or of a kind that is not
+        read; the error says which and what to do.
     """
     try:
-        found = _open_torch_distributed(path)
-        if found is None:
-            found = _open_other(path) if isinstance(path, Path) else _open_remote_orbax(path)
-        if found is None:
-            found = _open_safetensors(path)
+        checkpoint = _open_torch_distributed(path)
+        if checkpoint is None:
+            if isinstance(path, Path):
+                checkpoint = _open_local(path)
+            else:
+                checkpoint = _open_remote_orbax(path)
+        if checkpoint is None:
+            checkpoint = _open_safetensors(path)
     except OSError as problem:
         raise CheckpointError(f"checkpoint {path} cannot be read: {problem.strerror}") from problem
-    if found is None:
+
+    # TensorFlow comes last: its errors name the kinds of checkpoints that are read.
+    if checkpoint is None:
         prefix = find_prefix(path)
         listing = read_index(prefix)
-        layers = read_saved_layers(prefix)
-        found = Checkpoint(
-            prefix, listing._replace(storage=replace(listing.storage, layers=layers))
-        )
-    if complete and found.problems:
-        raise CheckpointError(found.problems[0])
-    return found
+        storage = replace(listing.storage, layers=read_saved_layers(prefix))
+        checkpoint = Checkpoint(prefix, listing._replace(storage=storage))
+    if complete and checkpoint.problems:
+        raise CheckpointError(checkpoint.problems[0])
+    return checkpoint
 
 
 def is_jax(path: Location) -> bool:
@@ -95,10 +104,10 @@ def is_jax(path: Location) -> bool:
     model of Keras; reads no listing of arrays.
 
     Raises:
-      CheckpointError: There is only an incomplete one of Orbax, or a damaged one.
+      CheckpointError: The only Orbax checkpoint is incomplete, or it is damaged.
     """
-    place = _orbax_place(path)
-    return place is not None and not is_keras_state(place)
+    orbax_checkpoint = _find_orbax_alone(path)
+    return orbax_checkpoint is not None and not is_keras_state(orbax_checkpoint)
 
 
 def may_hold_keras_lists(path: Location) -> bool:
@@ -108,18 +117,20 @@ def may_hold_keras_lists(path: Location) -> bool:
     Raises:
       CheckpointError: See `is_jax`.
     """
-    place = _orbax_place(path)
-    return place is not None and orbax.may_hold_keras_lists(place)
+    orbax_checkpoint = _find_orbax_alone(path)
+    return orbax_checkpoint is not None and orbax.may_hold_keras_lists(orbax_checkpoint)
 
 
-def _orbax_place(path: Location) -> OrbaxPlace | None:
-    """Returns the Orbax checkpoint at a path; None: there is another one, or none."""
+def _find_orbax_alone(path: Location) -> OrbaxCheckpoint | None:
+    """Returns the Orbax checkpoint at a path; None if the path holds another kind of checkpoint, or
+    none.
+    """
     if isinstance(path, Path):
-        other = not path.is_dir() or any(path.glob("*.index")) or is_dump(path)
-    else:
-        names = path.listing()
-        other = not names or STATE_FILE in names or any(name.endswith(".index") for name in names)
-    return None if other else find_orbax(path)
+        if not path.is_dir() or any(path.glob("*.index")) or is_dump(path):
+            return None
+    elif not _may_be_remote_orbax(path):
+        return None
+    return find_orbax(path)
 
 
 def is_torch(path: Location) -> bool:
@@ -127,54 +138,83 @@ def is_torch(path: Location) -> bool:
     return is_torch_distributed(path) or _safetensors_of(path) is not None
 
 
-def _open_other(path: Path) -> Checkpoint | None:
-    """Opens a checkpoint that TensorFlow did not save; None: it is none."""
+def _open_local(path: Path) -> Checkpoint | None:
+    """Opens a checkpoint on this machine that neither TensorFlow nor PyTorch saved; returns None if
+    there is none.
+    """
     if path.is_file():
-        file = find_keras(path)
-    elif not path.is_dir() or any(path.glob("*.index")):
+        return _open_keras(path)
+    if not path.is_dir() or any(path.glob("*.index")):
         return None
-    elif is_dump(path):
+    if is_dump(path):
         return Checkpoint(path, list_dump(path))
-    elif (path / "saved_model.pb").is_file():
+
+    checkpoint = None
+    if not (path / "saved_model.pb").is_file():
+        orbax_checkpoint = find_orbax(path)
+        if orbax_checkpoint is not None:
+            checkpoint = _open_orbax(orbax_checkpoint)
+        elif not (path / STATE_FILE).is_file():
+            checkpoint = _open_keras(path)
+    return checkpoint
+
+
+def _open_keras(path: Path) -> Checkpoint | None:
+    """Opens what Keras saved in HDF5, alone or in an archive; returns None if there is nothing."""
+    file = find_keras(path)
+    if file is None:
         return None
-    elif (place := find_orbax(path)) is not None:
-        return Checkpoint(place.directory, list_orbax(place), place.name)
-    else:
-        file = None if (path / STATE_FILE).is_file() else find_keras(path)
-    return None if file is None else Checkpoint(file, list_keras(file))
+    return Checkpoint(file, list_keras(file))
 
 
 def _open_remote_orbax(path: RemotePath) -> Checkpoint | None:
-    """Opens an Orbax checkpoint in a store; None: it is none."""
-    names = path.listing()
-    if not names or STATE_FILE in names or any(name.endswith(".index") for name in names):
+    """Opens an Orbax checkpoint in a store; returns None if there is none."""
+    if not _may_be_remote_orbax(path):
         return None
-    place = find_orbax(path)
-    return None if place is None else Checkpoint(place.directory, list_orbax(place), place.name)
+    orbax_checkpoint = find_orbax(path)
+    if orbax_checkpoint is None:
+        return None
+    return _open_orbax(orbax_checkpoint)
+
+
+def _may_be_remote_orbax(path: RemotePath) -> bool:
+    """Returns whether a path in a store is a directory without a checkpoint of TensorFlow."""
+    names = path.listing()
+    return bool(names) and not _has_tensor_bundle(names)
+
+
+def _open_orbax(orbax_checkpoint: OrbaxCheckpoint) -> Checkpoint:
+    listing = list_orbax(orbax_checkpoint)
+    return Checkpoint(orbax_checkpoint.directory, listing, orbax_checkpoint.name)
 
 
 def _open_torch_distributed(path: Location) -> Checkpoint | None:
-    """Opens what torch.distributed saved; None: it is none."""
+    """Opens what torch.distributed saved; returns None if there is nothing."""
     if not is_torch_distributed(path):
         return None
     return Checkpoint(path, list_torch_distributed(path))
 
 
 def _open_safetensors(path: Location) -> Checkpoint | None:
-    """Opens files of safetensors; None: there are none."""
+    """Opens files of safetensors; returns None if there are none."""
     file = _safetensors_of(path)
-    return None if file is None else Checkpoint(file, list_safetensors(file))
+    if file is None:
+        return None
+    return Checkpoint(file, list_safetensors(file))
 
 
 def _safetensors_of(path: Location) -> Location | None:
-    """Returns the file of safetensors to read; None: there is none, or a checkpoint of TensorFlow
-    beside it.
+    """Returns the file of safetensors to read; None if there is none, or if a checkpoint of
+    TensorFlow lies beside it.
     """
-    if path.is_dir():
-        names = [child.name for child in path.iterdir()]
-        if STATE_FILE in names or any(name.endswith(".index") for name in names):
-            return None
+    if path.is_dir() and _has_tensor_bundle([child.name for child in path.iterdir()]):
+        return None
     return find_safetensors(path)
+
+
+def _has_tensor_bundle(names: Collection[str]) -> bool:
+    """Returns whether the names in a directory are those of a checkpoint of TensorFlow."""
+    return STATE_FILE in names or any(name.endswith(".index") for name in names)
 
 
 class Checkpoint:
@@ -215,7 +255,7 @@ class Checkpoint:
         """Looks at its data files again.
 
         Raises:
-          CheckpointError: One is not what it was when the checkpoint was opened.
+          CheckpointError: A file is not what it was when the checkpoint was opened.
         """
         check_unchanged(stamps_of(part for entry in self.entries.values() for part in entry.slices))
 
@@ -239,7 +279,8 @@ class Checkpoint:
         """Reads a string scalar, after checking its crc.
 
         Raises:
-          CheckpointError: No such variable, no string scalar, too long, or damaged.
+          CheckpointError: There is no such variable, or it is no string scalar, too long, or
+            damaged.
         """
         entry = self._entry(key)
         if entry.dtype != "string" or entry.shape != () or len(entry.slices) != 1:
@@ -284,8 +325,8 @@ class Checkpoint:
         Returns:
           [*shape] in the stored dtype (bfloat16 as ml_dtypes' type), owned by the caller.
         Raises:
-          CheckpointError: No such variable, no fixed-width dtype, larger than SMALL_BYTES_MAX, or
-            damaged.
+          CheckpointError: There is no such variable, its dtype has no fixed width, it is larger
+            than SMALL_BYTES_MAX, or it is damaged.
         """
         entry = self._numeric(key)
         if math.prod(entry.shape) * entry.itemsize > SMALL_BYTES_MAX:
@@ -294,10 +335,10 @@ class Checkpoint:
                 "rows of it"
             )
         if not entry.shape:
-            lines = tuple(part._replace(starts=(0,), shape=(1,)) for part in entry.slices)
-            return self._rows(entry._replace(shape=(1,), slices=lines), 0, 1, checked=True).reshape(
-                ()
-            )
+            # A scalar is read as the only row of a vector.
+            slices = tuple(part._replace(starts=(0,), shape=(1,)) for part in entry.slices)
+            vector = entry._replace(shape=(1,), slices=slices)
+            return self._rows(vector, 0, 1, checked=True).reshape(())
         return self._rows(entry, 0, entry.shape[0], checked=True)
 
     def read(self, key: str, start_row: int, count: int, files: DataFiles | None = None) -> Values:
@@ -308,14 +349,15 @@ class Checkpoint:
         Args:
           key: A variable of rank 1 or more.
           start_row: The first row.
-          count: How many.
-          files: Stay open from read to read; None: those that are read are opened and closed.
+          count: The number of rows.
+          files: Data files that stay open from read to read; None to open and close the files that
+            are read.
         Returns:
           [count, *shape[1:]] in the stored dtype (bfloat16 as ml_dtypes' type), owned by the
           caller.
         Raises:
-          CheckpointError: No such variable or rows, no fixed-width dtype, or a data file that
-            cannot be read.
+          CheckpointError: There is no such variable or row, the dtype has no fixed width, or a data
+            file cannot be read.
         """
         entry = self._numeric(key)
         if not entry.shape or start_row < 0 or count < 0 or start_row + count > entry.shape[0]:
@@ -330,14 +372,17 @@ class Checkpoint:
         several at a time, ranges of an array from the last to the first.
         """
         if self._entry(key).array is not None:
-            found = [self.read(key, first, count) for first, count in reversed(list(ranges))]
-            yield from reversed(found)
+            # Only the chunks that were read last stay decoded. The copy reads forwards: reading
+            # backwards compares with chunks that were decoded again.
+            blocks = [self.read(key, first, count) for first, count in reversed(list(ranges))]
+            yield from reversed(blocks)
             return
         if isinstance(self.prefix, RemotePath):
             ranges = iter(ranges)
             with ThreadPoolExecutor(REQUESTS, thread_name_prefix="rowcast-rows") as pool:
-                while some := list(islice(ranges, 4 * REQUESTS)):
-                    yield from pool.map(lambda each: self.read(key, *each), some)
+                # Batches bound the rows that are in memory before the caller takes them.
+                while batch := list(islice(ranges, 4 * REQUESTS)):
+                    yield from pool.map(lambda rows: self.read(key, *rows), batch)
             return
         with DataFiles() as files:
             for first, count in ranges:
@@ -353,21 +398,29 @@ class Checkpoint:
     ) -> Values:
         if entry.array is not None:
             return self._read_array(entry, first, count)
+
         parts = self._overlapping(entry, first, first + count)
-        held = sum(_rows_held(part, first, count) * math.prod(part.shape[1:]) for part in parts)
-        if held != math.prod((count, *entry.shape[1:])):  # before memory is allocated
+        covered_values = 0
+        for part in parts:
+            covered_values += _shared_rows(part, first, count) * math.prod(part.shape[1:])
+        # Compared before memory is allocated: the shape in a damaged index may be huge.
+        if covered_values != math.prod((count, *entry.shape[1:])):
             raise CheckpointError(self._uncovered(entry.key))
+
         values = np.empty((count, *entry.shape[1:]), NUMPY_DTYPES[entry.dtype])
+        # Slices that overlap can cover as many values as there are and still leave a gap.
         filled = np.zeros(values.shape, bool)
         with DataFiles() if files is None else nullcontext(files) as opened:
             for part in parts:
                 low = max(first, part.starts[0])
-                rows = _rows_held(part, first, count)
+                rows = _shared_rows(part, first, count)
                 row_bytes = math.prod(part.shape[1:]) * values.itemsize
                 data = np.empty(rows * row_bytes, np.uint8)
                 opened.read_into(part.file, part.offset + (low - part.starts[0]) * row_bytes, data)
                 if checked and part.crc32c not in (None, google_crc32c.value(data)):
                     raise CheckpointError(self._damaged(entry.key))
+
+                # A slice may be cut along any axis.
                 ends = zip(part.starts[1:], part.shape[1:], strict=True)
                 box = (
                     slice(low - first, low - first + rows),
@@ -375,6 +428,7 @@ class Checkpoint:
                 )
                 values[box] = data.view(values.dtype).reshape(rows, *part.shape[1:])
                 filled[box] = True
+
         if not filled.all():
             raise CheckpointError(self._uncovered(entry.key))
         return values
@@ -405,8 +459,11 @@ class Checkpoint:
             ends = np.array([part.starts[0] + part.shape[0] for part in parts], np.int64)
             self._spans[entry.key] = starts, np.maximum.accumulate(ends), parts
         starts, reach, parts = self._spans[entry.key]
+        # The running maximum of ends is sorted, as the ends alone are not: slices of the same rows
+        # may end at different rows.
         low = int(np.searchsorted(reach, first, side="right"))
-        return parts[low : int(np.searchsorted(starts, end, side="left"))]
+        high = int(np.searchsorted(starts, end, side="left"))
+        return parts[low:high]
 
     def _entry(self, key: str) -> Entry:
         if key not in self.entries:
@@ -435,5 +492,7 @@ class Checkpoint:
         )
 
 
-def _rows_held(part: Slice, first: int, count: int) -> int:
-    return max(0, min(first + count, part.starts[0] + part.shape[0]) - max(first, part.starts[0]))
+def _shared_rows(part: Slice, first: int, count: int) -> int:
+    """Returns how many of rows [first, first + count) lie in a slice."""
+    end = min(first + count, part.starts[0] + part.shape[0])
+    return max(0, end - max(first, part.starts[0]))

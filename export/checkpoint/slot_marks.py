@@ -22,12 +22,19 @@ ROWS_MAX = 1 << 22
 """The maximum number of rows of a variable whose rows are all read, because all of them are sorted.
 """
 _BLOCK_BYTES = 8 << 20
+"""The approximate number of bytes that are read and computed at a time, which bounds the memory."""
 _GAP_ROWS = 8
-"""The maximum gap in rows between two requested rows that is read with them rather than skipped."""
+"""The maximum gap in rows between two requested rows that is read with them rather than skipped: a
+read of its own costs more than these rows.
+"""
 _ALIKE_ROWS_MIN = 2
-"""Trained rows of two columns or more never coincide; those that do were never trained."""
+"""The minimum number of equal rows of two columns or more that were never trained. Trained rows
+never coincide.
+"""
 _ALIKE_SCALARS_MIN = 8
-"""The same for rows of one column, where trained values coincide by chance."""
+"""The minimum number of equal rows of one column that were never trained. Trained values coincide
+by chance.
+"""
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class SlotMarks:
       touched: [n] bool, whether training changed the row.
       growth: [n] float64, the scores (`scores_of_ranks`) of what the accumulators of the row grew
         by; None: the optimizer keeps no accumulators.
-      slots: names of the slot variables.
+      slots: Names of the slot variables.
     """
 
     rows: NDArray[np.int64] | None
@@ -54,7 +61,9 @@ class SlotMarks:
 
     def positions(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Returns where stored rows, all of which were read, are in `touched` and `growth`."""
-        return rows if self.rows is None else np.searchsorted(self.rows, rows)
+        if self.rows is None:
+            return rows
+        return np.searchsorted(self.rows, rows)
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,8 @@ class SlotReader:
 
     Attributes:
       checkpoint: The open checkpoint.
-      slots: names of the slot variables, and their keys. Each has a row for each stored row.
+      slots: Names of the slot variables, and their keys. Each variable has a row for each stored
+        row.
       rows: Number of stored rows.
       columns: The number of columns that tables use; the columns after them are padding.
     """
@@ -99,7 +109,9 @@ class SlotReader:
         return self._marks(np.unique(rows))
 
     def _marks(self, rows: NDArray[np.int64] | None) -> SlotMarks:
-        count = self.rows if rows is None else len(rows)
+        count = self.rows
+        if rows is not None:
+            count = len(rows)
         touched = np.zeros(count, bool)
         growth: NDArray[np.float64] | None = None
         is_marked = False
@@ -113,7 +125,10 @@ class SlotReader:
             if state.accumulates:
                 # Slot variables have scales of their own, so scores are added, not values.
                 scores = scores_of_ranks(state.sums)
-                growth = scores if growth is None else growth + scores
+                if growth is None:
+                    growth = scores
+                else:
+                    growth = growth + scores
             if initial is None:
                 continue
             is_marked = True
@@ -142,10 +157,12 @@ class SlotReader:
 
     def _columns_of(self, key: str) -> int:
         shape = self.checkpoint.entries[key].shape
-        return min(self.columns, shape[1]) if len(shape) == 2 else 1
+        if len(shape) != 2:
+            return 1
+        return min(self.columns, shape[1])
 
     def _blocks(self, key: str, rows: NDArray[np.int64] | None) -> Iterator[NDArray[Any]]:
-        """Yields the values of the wanted rows, in their order."""
+        """Yields the values of the requested rows, in their order."""
         entry = self.checkpoint.entries[key]
         step = max(1, _BLOCK_BYTES // max(1, entry.bytes // max(1, self.rows)))
         if rows is None:

@@ -15,7 +15,8 @@ class SourceSum(StrictModel):
       slice_offset: First byte of the slice in the file; of an array the first row that was read.
       bytes: Number of bytes that were read.
       crc32c: What those bytes add to the crc32c of the slice; of an array their crc32c, as they
-        are stored. In a store, a chunk counts by the generation that the store reports of it.
+        are stored. In an object store, the generation that the store reports of a chunk stands for
+        its bytes, so that a resumed run reads no values again.
     """
 
     file: str

@@ -29,7 +29,8 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 PIECE_BYTES = 1 << 20
 """Bytes read at a time where they are written as they are: more would leave the cache before they
-are written, and fewer would be many small writes."""
+are written, and fewer would be many small writes.
+"""
 REMOTE_PIECE_BYTES = REQUESTS * REQUEST_BYTES
 """Bytes read at a time from an object store."""
 
@@ -57,8 +58,12 @@ class SliceRows:
         self._itemsize = itemsize
         self._remote = any(is_url(part.file) for part in slices)
         self._files = DataFiles(stamps_of(slices))
+        # Slices that were read, by their `id`: hashing a slice would hash all its fields, for each
+        # range that is read.
         self._parts: dict[int, Slice] = {}
-        self._runs: dict[tuple[int, int], tuple[int, int]] = {}  # (slice, end) -> (start, crc32c)
+        # Runs of consecutive bytes that were read: (slice, end) -> (start, crc32c). Ranges that
+        # continue a run extend its checksum, so that few runs remain to be shifted at the end.
+        self._runs: dict[tuple[int, int], tuple[int, int]] = {}
 
     @property
     def undivided(self) -> bool:
@@ -74,6 +79,7 @@ class SliceRows:
         for band in bands.within(self._bands, first, len(rows)):
             here = rows[band.first - first : band.end - first]
             if len(band.slices) == 1:
+                # The slice has all columns, so that its bytes are the rows.
                 self._read(bands.source_range(band.slices[0], band.first, band.rows), here.ravel())
                 continue
             for part in band.slices:
@@ -93,16 +99,18 @@ class SliceRows:
         Raises:
           CheckpointError: A data file is gone, changed, ends early or cannot be read.
         """
-        at = 0
+        filled = 0
         if self._remote:
+            # What will be read is known, so that requests to the store run at a time.
             ranges = list(ranges)
             for first, count in ranges:
                 for band in bands.within(self._bands, first, count):
                     part, offset, size = bands.source_range(band.slices[0], band.first, band.rows)
                     self._files.prefetch(part.file, part.offset + offset, size)
         for first, count in ranges:
-            here = rows[at : at + count]
-            at += count
+            here = rows[filled : filled + count]
+            filled += count
+            # The usual range lies in one slice and skips `read_into`.
             band = self._bands[bisect_right(self._firsts, first) - 1]
             if first + count > band.end or len(band.slices) > 1:
                 self.read_into(first, here)
@@ -137,34 +145,31 @@ class SliceRows:
 
     def sums(self) -> tuple[SourceSum, ...]:
         """Returns what was read of each slice."""
+        # A crc32c is linear: that of a slice is the XOR of what its runs add to it, each shifted by
+        # the bytes that follow the run.
+        following_bytes = [self._parts[slice_id].bytes - end for slice_id, end in self._runs]
+        shifted_crcs = shifted_each([crc for _, crc in self._runs.values()], following_bytes)
         totals: dict[int, tuple[int, int]] = {}
-        after = [self._parts[which].bytes - end for which, end in self._runs]
-        added = shifted_each([crc for _, crc in self._runs.values()], after).tolist()
-        for ((which, end), (start, _)), adds in zip(self._runs.items(), added, strict=True):
-            count, crc = totals.get(which, (0, 0))
-            totals[which] = count + end - start, crc ^ adds
-        return tuple(
-            SourceSum(file=Path(part.file).name, slice_offset=part.offset, bytes=count, crc32c=crc)
-            for part, (count, crc) in (
-                (self._parts[which], total) for which, total in totals.items()
-            )
-        )
+        for run, shifted_crc in zip(self._runs.items(), shifted_crcs.tolist(), strict=True):
+            (slice_id, end), (start, _) = run
+            count, crc = totals.get(slice_id, (0, 0))
+            totals[slice_id] = count + end - start, crc ^ shifted_crc
+
+        sums = []
+        for slice_id, (count, crc) in totals.items():
+            part = self._parts[slice_id]
+            file = Path(part.file).name
+            sums.append(SourceSum(file=file, slice_offset=part.offset, bytes=count, crc32c=crc))
+        return tuple(sums)
 
     def damaged(self) -> Slice | None:
         """Returns a slice that was read whole and is not what its crc32c says, if there is one."""
-        wholes = (
-            (self._parts[which], end, run)
-            for (which, end), run in self._runs.items()
-            if run[0] == 0
-        )
-        return next(
-            (
-                part
-                for part, end, run in wholes
-                if end == part.bytes and part.crc32c not in (None, run[1])
-            ),
-            None,
-        )
+        for (slice_id, end), (start, crc) in self._runs.items():
+            part = self._parts[slice_id]
+            is_whole = start == 0 and end == part.bytes
+            if is_whole and part.crc32c not in (None, crc):
+                return part
+        return None
 
     def __enter__(self) -> Self:
         return self
@@ -186,15 +191,19 @@ class SliceRows:
         begins one.
         """
         run = self._runs.get((id(source.slice), source.offset))
-        return 0 if run is None else run[1]
+        if run is None:
+            return 0
+        return run[1]
 
     def _add(self, source: SourceRange, crc: int) -> None:
         """Notes the crc32c of the run that now ends with a range."""
-        which = id(source.slice)
-        self._parts[which] = source.slice
-        run = self._runs.pop((which, source.offset), None)
-        start = source.offset if run is None else run[0]
-        self._runs[which, source.offset + source.bytes] = start, crc
+        slice_id = id(source.slice)
+        self._parts[slice_id] = source.slice
+        run = self._runs.pop((slice_id, source.offset), None)
+        start = source.offset
+        if run is not None:
+            start = run[0]
+        self._runs[slice_id, source.offset + source.bytes] = start, crc
 
 
 StoredRows = SliceRows | ArrayRows

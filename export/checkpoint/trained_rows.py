@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class TrainedRows:
-    """Rows of a table that training read, by what the user says of ids.
+    """Rows of a table that training read, according to the user's ids.
 
     Attributes:
       rows: [n] int64, distinct, in [0, rows of the table).
-      counts: [n] float64, how often training read each row, or any numbers in this order; None: not
-        known.
-      all_trained: Whether training surely read each of them; false for a vocabulary, whose rare ids
-        it may never have read.
-      source: What named them, for messages.
+      counts: [n] float64, how often training read each row, or any numbers in this order; None if
+        that is not known.
+      all_trained: Whether training surely read each row; false for a vocabulary, whose rare ids
+        training may never have read.
+      source: The file or option that named the rows, for messages.
     """
 
     rows: NDArray[np.int64]
@@ -32,8 +32,12 @@ class TrainedRows:
         """Returns at most `count` of the rows, the same ones in every run."""
         if len(self.rows) <= count:
             return self
-        chosen = np.sort(np.random.default_rng(0).choice(len(self.rows), count, replace=False))
-        counts = None if self.counts is None else self.counts[chosen]
+        # A fixed seed: a layout that one run proves must not be rejected by the next.
+        generator = np.random.default_rng(0)
+        chosen = np.sort(generator.choice(len(self.rows), count, replace=False))
+        counts = None
+        if self.counts is not None:
+            counts = self.counts[chosen]
         return TrainedRows(self.rows[chosen], counts, self.all_trained, self.source)
 
 

@@ -20,6 +20,7 @@ from bundle.arithmetic import ceil_div
 from object_store.stamps import Stamp
 
 RANK_MAX = 32
+"""The maximum number of axes of an array, which was NumPy's own limit before version 2."""
 
 NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(kind)
@@ -39,7 +40,7 @@ NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
         ("bool", "?"),
     )
 }
-"""Fixed-width dtypes, by TensorFlow's name. Whatever else a checkpoint holds is listed, never read
+"""Fixed-width dtypes, by TensorFlow's name. A variable of another dtype is listed and never read
 as rows.
 """
 _ITEMSIZES = {name: dtype.itemsize for name, dtype in NUMPY_DTYPES.items()}
@@ -149,11 +150,10 @@ def can_be(shape: Sequence[int]) -> bool:
     """Returns whether an array can have a shape: few axes, and bytes that 63 bits count, even if
     one axis is empty.
     """
-    return (
-        len(shape) <= RANK_MAX
-        and min(shape, default=0) >= 0
-        and math.prod(size or 1 for size in shape) < 1 << 59
-    )
+    # An empty axis counts as 1: it would hide axes that overflow. The widest value has 16 bytes, so
+    # that 2^59 values have 2^63 bytes.
+    values = math.prod(size or 1 for size in shape)
+    return len(shape) <= RANK_MAX and min(shape, default=0) >= 0 and values < 1 << 59
 
 
 @dataclass(frozen=True, slots=True)

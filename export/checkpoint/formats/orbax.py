@@ -125,7 +125,7 @@ _ZARR_2_DTYPE = re.compile(r"[<>|][biufcSUVmM]\d+(\[\w+\])?")
 _STEP_NAME = re.compile(r"^(?:.*_)?(\d+)$")
 
 
-class OrbaxPlace(NamedTuple):
+class OrbaxCheckpoint(NamedTuple):
     """One complete checkpoint.
 
     Attributes:
@@ -151,7 +151,7 @@ class OrbaxPlace(NamedTuple):
         )
 
 
-def find_orbax(path: Location) -> OrbaxPlace | None:
+def find_orbax(path: Location) -> OrbaxCheckpoint | None:
     """Returns the Orbax checkpoint in a directory, or the newest complete one if it has several
     steps. Returns None if there is no checkpoint.
 
@@ -175,7 +175,7 @@ def find_orbax(path: Location) -> OrbaxPlace | None:
     return None
 
 
-def is_keras_state(place: OrbaxPlace) -> bool:
+def is_keras_state(place: OrbaxCheckpoint) -> bool:
     """Returns whether a checkpoint holds the variables of a Keras model. Reads only its tree.
 
     Raises:
@@ -203,7 +203,7 @@ def _paths(directory: Location) -> list[str]:
         ) from problem
 
 
-def may_hold_keras_lists(place: OrbaxPlace) -> bool:
+def may_hold_keras_lists(place: OrbaxCheckpoint) -> bool:
     """Returns whether a checkpoint may hold the variables of a Keras model in lists. Other JAX
     programs have such lists, too. Reads only the tree.
 
@@ -240,7 +240,7 @@ def find_keras_lists(paths: Iterable[str]) -> dict[str, tuple[str, str]]:
     return pairs
 
 
-def list_orbax(place: OrbaxPlace) -> Listing:
+def list_orbax(place: OrbaxCheckpoint) -> Listing:
     """Lists the arrays of a checkpoint by their dotted paths, which begin with the item's name if
     there are several items.
 
@@ -274,7 +274,7 @@ def list_orbax(place: OrbaxPlace) -> Listing:
     return Listing(f"sha256:{digest.hexdigest()[:16]}", entries, storage)
 
 
-def _keras_config(place: OrbaxPlace) -> dict[str, Any]:
+def _keras_config(place: OrbaxCheckpoint) -> dict[str, Any]:
     """Returns the configuration of the Keras model whose variables are saved; {} if there is none.
 
     Raises:
@@ -299,7 +299,7 @@ def _keras_config(place: OrbaxPlace) -> dict[str, Any]:
     return config if isinstance(config, dict) else {}
 
 
-def _keras_assets(place: OrbaxPlace, entries: Mapping[str, Entry]) -> dict[str, Asset]:
+def _keras_assets(place: OrbaxCheckpoint, entries: Mapping[str, Entry]) -> dict[str, Asset]:
     """Returns the assets that Keras layers saved beside their variables, as arrays of bytes."""
     if KERAS_ITEM not in place.items or _KERAS_ASSETS not in place.items:
         return {}
@@ -311,18 +311,18 @@ def _keras_assets(place: OrbaxPlace, entries: Mapping[str, Entry]) -> dict[str, 
     }
 
 
-def _at(directory: Location) -> OrbaxPlace | None:
+def _at(directory: Location) -> OrbaxCheckpoint | None:
     """Returns the checkpoint in a directory that is a step or an item; None if it is neither."""
     if _is_item(directory):
         step = directory.parent if (directory.parent / STEP).is_file() else directory
-        return OrbaxPlace(step, {"": directory}, _step(step))
+        return OrbaxCheckpoint(step, {"": directory}, _step(step))
     items = {child.name: child for child in _children(directory) if _is_item(child)}
     if not items or (
         any(_step(child) is not None for child in items.values())
         and not (directory / STEP).is_file()
     ):
         return None
-    return OrbaxPlace(
+    return OrbaxCheckpoint(
         directory, items if len(items) > 1 else {"": next(iter(items.values()))}, _step(directory)
     )
 
@@ -336,7 +336,7 @@ def _step(directory: Location) -> int | None:
     return int(found[1]) if found else None
 
 
-def _is_complete(place: OrbaxPlace) -> bool:
+def _is_complete(place: OrbaxCheckpoint) -> bool:
     """Returns whether a checkpoint was committed: renamed on commit, or marked in a store that
     cannot rename.
     """
@@ -353,7 +353,7 @@ def _children(directory: Location) -> list[Location]:
     return sorted(directory.iterdir(), key=str)
 
 
-def _steps(root: Location) -> Iterator[OrbaxPlace]:
+def _steps(root: Location) -> Iterator[OrbaxCheckpoint]:
     """Yields the checkpoints in the step directories of a root, the newest first."""
     steps = [(step, child) for child in _children(root) if (step := _step(child)) is not None]
     for _, child in sorted(steps, key=lambda each: each[0], reverse=True):
