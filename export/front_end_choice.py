@@ -1,6 +1,4 @@
-"""Opens a recipe's checkpoint and chooses its front end: the one module that knows which front ends
-there are.
-"""
+"""Opens a recipe's checkpoint and chooses its front end; no other module knows all front ends."""
 
 from __future__ import annotations
 
@@ -24,16 +22,16 @@ def open_job(job: ExportJob, base: Path) -> tuple[FrontEnd, ExportJob, Checkpoin
     """Opens a recipe's checkpoint, by the front end that understands its model.
 
     Args:
-      job: the recipe.
-      base: its folder, which its paths are relative to.
+      job: The recipe.
+      base: The folder that the paths of the recipe are relative to.
 
     Returns:
       The front end; the recipe, which states how variables are found in the checkpoint; and the
       checkpoint with the recipe's dumped tables.
 
     Raises:
-      CheckpointError: the checkpoint is missing or unreadable, or lacks what the recipe requests.
-      UsageError: a dump is not on this machine, or does not have the table.
+      CheckpointError: The checkpoint is missing or unreadable, or lacks what the recipe requests.
+      UsageError: A dump is not on this machine, or does not have the table.
     """
     front_end = front_end_of(job, base)
     checkpoint = open_checkpoint(location_of(job.checkpoint.path, base))
@@ -42,15 +40,14 @@ def open_job(job: ExportJob, base: Path) -> tuple[FrontEnd, ExportJob, Checkpoin
 
 
 def front_end_of(job: ExportJob, base: Path) -> FrontEnd:
-    """Returns the front end that understands a recipe's model: JAX's for what Orbax saved,
-    unless it holds the variables of a model of Keras; of PyTorch, towers that the user brings.
-
-    Lists of variables may be those of any program in JAX: what the factory returns decides.
+    """Returns the front end that understands a recipe's model: JAX's for what Orbax saved, unless
+    that is a model of Keras; for PyTorch, the front end of towers that the user brings.
 
     Raises:
-      CheckpointError: the checkpoint is incomplete or damaged.
+      CheckpointError: The checkpoint is incomplete or damaged.
     """
     location = location_of(job.checkpoint.path, base)
+    # Front ends are imported where they are chosen: each needs the framework of its models.
     if is_torch(location):
         from export.given_towers.front_end import GivenTowersFrontEnd
 
@@ -66,10 +63,12 @@ def front_end_of(job: ExportJob, base: Path) -> FrontEnd:
 
 def _holds_keras_model(location: Location, job: ExportJob, base: Path) -> bool:
     """Returns whether what Orbax saved of a program in JAX is a model of Keras, in lists."""
+    # Lists of variables may come from any program in JAX: what the factory returns decides.
     if not may_hold_keras_lists(location):
         return False
     from export.jax_models.loading import prefer_cpus
     from export.tensorflow_models.front_end import builds_keras_model
 
-    prefer_cpus()  # The factory may import JAX.
+    # The factory may import JAX.
+    prefer_cpus()
     return builds_keras_model(job, base)

@@ -31,7 +31,7 @@ def plan_json(prepared: PreparedInline, settings: ExportSettings) -> dict[str, A
         "destination": str(prepared.destination.location(prepared.job.model, prepared.version)),
         "read_bytes": plan.moved_bytes,
         "written_bytes": plan.end,
-        "files": plan.files,
+        "files": plan.file_count,
         "tasks": len(plan.tasks),
         "workers": workers,
         "peak_memory_bytes": plan.peak_memory_bytes(workers),

@@ -1,4 +1,4 @@
-"""A call of the model: which function a tower runs, and what it is given."""
+"""A call of the model: the function that a tower runs, and the arguments that the function gets."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Call:
     """One call of the model.
 
     Attributes:
-      path: attribute path of the function; "" is the model itself.
-      inputs: names of the inputs that it is given.
-      arguments: the recipe's `arguments` of the tower; None: the call is given one dict.
+      path: Attribute path of the function; "" is the model itself.
+      inputs: Names of the inputs that the function gets.
+      arguments: The recipe's `arguments` of the tower; None if the function gets one dictionary.
     """
 
     path: str = ""
@@ -27,11 +27,11 @@ class Call:
     def __str__(self) -> str:
         return name_of_call(self.path)
 
-    def given(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def bind(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns the positional and the keyword arguments of the function.
 
         Args:
-          values: the value of each input by its name.
+          values: Values of the inputs, by their names.
         """
         if self.arguments is None:
             return (nested(values),), {}
@@ -44,30 +44,31 @@ def call_of(name: str, job: ExportJob) -> Call:
     """Returns the call of a tower.
 
     Args:
-      name: of the tower.
-      job: the recipe.
+      name: The tower's name.
+      job: The recipe.
 
     Raises:
-      UsageError: it is given an input that the recipe does not declare.
+      UsageError: The call reads an input that the recipe does not declare.
     """
-    part = job.towers[name]
-    if part.arguments is None:
+    section = job.towers[name]
+    if section.arguments is None:
         key = "inputs"
-        inputs = part.inputs or tuple(job.inputs)
+        inputs = section.inputs or tuple(job.inputs)
     else:
         key = "arguments"
-        inputs = tuple(dict.fromkeys(input_names(part.arguments)))
-    for given in inputs:
-        if given not in job.inputs:
+        # Arguments may name an input more than once.
+        inputs = tuple(dict.fromkeys(input_names(section.arguments)))
+    for input_name in inputs:
+        if input_name not in job.inputs:
             raise UsageError(
-                f"towers.{name}.{key} names the input {given!r}, which the recipe does not "
+                f"towers.{name}.{key} names the input {input_name!r}, which the recipe does not "
                 f"declare; it declares {', '.join(job.inputs)}"
             )
-    return Call(part.call, inputs, part.arguments)
+    return Call(section.call, inputs, section.arguments)
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the dict that a call takes: a dot in the name of an input is a level of it."""
+    """Returns the dictionary that a call gets: a dot in the name of an input is a level of it."""
     levels: dict[str, Any] = {}
     for name, value in values.items():
         *outer, last = name.split(".")

@@ -22,13 +22,13 @@ def check_finite_weights(
     """Checks that weights are finite.
 
     Args:
-      where: what holds them, for messages.
-      weights: name and values of each.
-      allowed: names of those that may hold other values.
+      where: The part of the model that holds the weights, for messages.
+      weights: Names and values of the weights.
+      allowed: Names of weights that may hold NaN or an infinity.
 
     Raises:
-      NotConvertible: some are not finite; names the first, how many of its values are not, and
-        where the first of these is.
+      NotConvertible: A weight is not finite. The message names the first such weight, the number
+        of its values that are not finite, and the position of the first of them.
     """
     problems = []
     for name, values in weights:
@@ -37,24 +37,28 @@ def check_finite_weights(
         is_finite = _is_finite(values)
         count = int(np.count_nonzero(~is_finite))
         if count:
+            # The minimum of booleans is the first False.
             first = np.unravel_index(int(np.argmin(is_finite)), values.shape)
-            place = [int(index) for index in first]
+            position = [int(index) for index in first]
             problems.append(
                 f"variable {name!r} {list(values.shape)} holds NaN or an infinity in {count} of "
-                f"{values.size} values, the first at {place}"
+                f"{values.size} values, the first at {position}"
             )
     if problems:
-        others = f" (and {len(problems) - 1} other variables)" if problems[1:] else ""
+        more = ""
+        if len(problems) > 1:
+            more = f" (and {len(problems) - 1} other variables)"
         raise NotConvertible(
-            f"{where}: {problems[0]}{others}; take an older checkpoint, or, if they are meant, "
+            f"{where}: {problems[0]}{more}; take an older checkpoint, or, if they are meant, "
             "such as a mask of infinities, name the variable in checkpoint.allow_non_finite"
         )
 
 
 def _is_finite(values: NDArray[Any]) -> NDArray[np.bool_]:
+    # NumPy's kind of bfloat16, a type of another library, is not "f".
     if values.dtype == ml_dtypes.bfloat16:
         values = values.astype(np.float32)
     if values.dtype.kind not in "fc":
         return np.ones(values.shape, bool)
-    found: NDArray[np.bool_] = np.isfinite(values)
-    return found
+    is_finite: NDArray[np.bool_] = np.isfinite(values)
+    return is_finite

@@ -1,4 +1,5 @@
-"""How many values the dense inputs of a model take, and what the recipe has become of other lists.
+"""The number of values that a dense input of a model has, and the recipe's rule for longer and
+shorter lists.
 
 The tensors of ragged and sparse inputs hold lists of any length: there the model itself cuts and
 pads, as by `max_sequence_length`, and the features of a bundle do as it does.
@@ -17,10 +18,10 @@ from export.recipe import schema
 
 
 def input_lengths(model: ModelSpec, job: schema.ExportJob) -> dict[str, InputLength]:
-    """Returns the number of values of each input that takes a fixed number of them.
+    """Returns the number of values of each input that has a fixed number of them.
 
     An input of numbers alone, or of one value, is left out if the recipe does not pad or cut it:
-    its features take no other number of values.
+    its features accept no other number of values.
 
     Raises:
       UsageError: What pads an input is no value of it, or the default of an input has another
@@ -28,19 +29,23 @@ def input_lengths(model: ModelSpec, job: schema.ExportJob) -> dict[str, InputLen
     """
     lengths = {}
     for name in model.inputs:
-        part = job.inputs.get(name)
-        if part is None or part.kind != "dense" or not part.shape:
+        section = job.inputs.get(name)
+        if section is None or section.kind != "dense" or not section.shape:
             continue
-        stated = part.pad is not None or part.keep is not None
-        if not stated and not _is_listed(name, model):
+        is_stated = section.pad is not None or section.keep is not None
+        if not is_stated and not _is_listed(name, model):
             continue
-        if part.pad is not None:
-            _check_pad(name, part.pad, model, job)
+
+        pad = section.pad
+        if pad is None:
+            pad = _padding(name, model, job)
+        else:
+            _check_pad(name, pad, model, job)
         lengths[name] = InputLength(
-            values=math.prod(part.shape),
-            pad=_padding(name, model, job) if part.pad is None else part.pad,
-            pad_side=part.pad_side,
-            keep=part.keep,
+            values=math.prod(section.shape),
+            pad=pad,
+            pad_side=section.pad_side,
+            keep=section.keep,
         )
         _check_default(name, lengths[name], job)
     return lengths
@@ -59,14 +64,18 @@ def _padding(name: str, model: ModelSpec, job: schema.ExportJob) -> int | str | 
     paddings = set()
     is_row_stated = job.features.get(name, schema.FeatureSection()).ids.kind != "identity"
     for spec in model.inputs[name]:
+        # Lengths count the values that are left without padding, whatever the padding is.
         if isinstance(spec, DenseSpec) and spec.entry.take == "lengths":
-            continue  # counts what is left
-        of_rows = isinstance(spec, FeatureSpec) and is_row_stated and not spec.has_rule
-        left_out = None
-        if isinstance(spec, FeatureSpec) and not of_rows:
-            left_out = spec.padding_of(name)
-        paddings.add(left_out)
-    return paddings.pop() if len(paddings) == 1 else None
+            continue
+        padding = None
+        if isinstance(spec, FeatureSpec):
+            # Where the recipe makes rows of ids, the model's padding is a row, not an id.
+            is_row = is_row_stated and not spec.has_rule
+            padding = None if is_row else spec.padding_of(name)
+        paddings.add(padding)
+    if len(paddings) != 1:
+        return None
+    return paddings.pop()
 
 
 def _check_pad(name: str, pad: int | float | str, model: ModelSpec, job: schema.ExportJob) -> None:
@@ -90,11 +99,14 @@ def _check_pad(name: str, pad: int | float | str, model: ModelSpec, job: schema.
 
 
 def _value_kind(name: str, job: schema.ExportJob) -> str:
-    """Returns what clients send for an input: as the recipe's rule takes it, else as the model."""
+    """Returns the kind of values that clients send for an input: the kind that the recipe's rule
+    reads, or else the model.
+    """
     rule = job.features.get(name, schema.FeatureSection()).ids
     if isinstance(rule, schema.VocabularyRule) and rule.vocabulary in job.vocabularies:
-        keys = job.vocabularies[rule.vocabulary].dtype
-        return "a string" if keys == "string" else "an integer"
+        if job.vocabularies[rule.vocabulary].dtype == "string":
+            return "a string"
+        return "an integer"
     if isinstance(rule, schema.HashRule):
         return "an integer or a string"
     if isinstance(rule, schema.BucketRule):

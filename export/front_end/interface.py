@@ -46,7 +46,7 @@ Results = dict[str, dict[str, NDArray[Any]]]
 
 
 ComputeRows = Callable[[Mapping[str, NDArray[Any]], int], Rows]
-"""(by input [n * size] values, n examples) -> [m] rows, -1 for ids to which the lookup gives none.
+"""([n * size] values by input, n examples) -> [m] rows, -1 for ids to which the lookup gives none.
 Raises whatever the model's framework raises for values that it does not compute.
 """
 
@@ -56,9 +56,9 @@ class OwnRows:
     """The model's own operations between inputs and the rows that a feature looks up.
 
     Attributes:
-      inputs: the inputs whose values they take; None: they depend on more than values, such as how
-        many ids an example has.
-      compute: runs them.
+      inputs: The inputs whose values the operations read; None if they depend on more than values,
+        such as the number of ids of an example.
+      compute: A function that runs the operations.
     """
 
     inputs: tuple[str, ...] | None
@@ -70,13 +70,14 @@ class TracedTower:
     """A tower as a function without lookups.
 
     Attributes:
-      spec: its description.
-      function: takes the tensors of `spec.inputs`, in their order; returns a dict by the names of
-        `spec.outputs`. A pruned function of `tf.compat.v1.wrap_function`, since towers are divided
-        and packed by pruning it again (`export.graphs.functions.narrowed`).
-      variables: the dense variables that it reads, in the order of `spec.variables`; they need no
-        value before `OriginalModel.restore_weights`.
-      lines: the user's line that made the first operation of each type.
+      spec: The tower's description.
+      function: A function of the tensors of `spec.inputs`, in their order, that returns a
+        dictionary by the names of `spec.outputs`. It is a pruned function of
+        `tf.compat.v1.wrap_function`, since towers are divided and packed by pruning it again
+        (`export.graphs.functions.narrowed`).
+      variables: The dense variables that the tower reads, in the order of `spec.variables`; they
+        need no value before `OriginalModel.restore_weights`.
+      lines: The user's line that made the first operation of each type.
     """
 
     spec: TowerSpec
@@ -85,21 +86,22 @@ class TracedTower:
     lines: Mapping[str, str] = field(default_factory=dict)
 
     def taking(self, inputs: tuple[manifest.TowerInput, ...]) -> Self:
-        """Returns a copy with other input descriptions."""
+        """Returns a copy with these input descriptions."""
         return replace(self, spec=replace(self.spec, inputs=inputs))
 
 
 @dataclass(frozen=True)
 class ReferenceInputs:
-    """Examples as the original model takes them.
+    """Examples in the form that the original model reads.
 
     Attributes:
-      n: the number of examples.
-      columns: by input of the recipe: ids by the model's own rules, rows where the recipe states
-        the rule, keys where rows are found by key, numbers; weights are columns of their own.
-      padding: what fills up dense inputs of ids, by input; others are filled up with zeros.
-      read_rows: reads rows of the checkpoint's tables.
-      keyed: tables whose rows are found by key: `read_rows` is given keys instead of rows.
+      n: The number of examples.
+      columns: Columns by input of the recipe: ids by the model's own rules, rows where the recipe
+        states the rule, keys where rows are found by key, or numbers. Weights are columns of their
+        own.
+      padding: The padding of dense inputs of ids, by input; zeros pad all other inputs.
+      read_rows: A function that reads rows of the checkpoint's tables.
+      keyed: Tables whose rows are found by key: `read_rows` gets keys instead of rows.
     """
 
     n: int
@@ -111,12 +113,12 @@ class ReferenceInputs:
 
 @dataclass(frozen=True)
 class ReferenceRun:
-    """What the original model gives for examples.
+    """Results of the original model for examples.
 
     Attributes:
-      results: each output of each tower.
-      expected_numbers: by input, the numbers that lie where training's did, as the model's own
-        normalization layers tell; of inputs that no such layer takes there are none.
+      results: The outputs of the towers.
+      expected_numbers: Numbers by input that lie where training's did, according to the model's own
+        normalization layers; inputs that no such layer reads are left out.
     """
 
     results: Results
@@ -134,13 +136,13 @@ class ReferenceModel(Protocol):
         A table may be larger than memory, so rows are read when the model asks for them.
 
         Args:
-          model: the towers that are run, with their features and tables.
-          inputs: the examples.
-          expect_numbers: whether to find the numbers that the model's normalization layers expect.
+          model: The towers that are run, with their features and tables.
+          inputs: The examples.
+          expect_numbers: Whether to find the numbers that the model's normalization layers expect.
 
         Raises:
-          NotConvertible: the model's code raises; names the user's line.
-          CheckpointError: its weights cannot be read.
+          NotConvertible: The model's code raises an error; the message names the user's line.
+          CheckpointError: The model's weights cannot be read.
         """
 
 
@@ -151,51 +153,57 @@ class OriginalModel(Protocol):
         """Finds every table that a tower reads in the checkpoint.
 
         Args:
-          trained: rows that training read, by the name of a table: layouts are derived from them
+          trained: Rows that training read, by the name of a table: layouts are derived from them
             and compared with them.
 
         Raises:
-          NotConvertible: a table is missing or cannot be exported; says how to name it. Or trained
-            rows contradict its layout.
-          CheckpointError: a table has another shape in the checkpoint.
+          NotConvertible: A table is missing or cannot be exported; the message says how to name it.
+            Or trained rows contradict its layout.
+          CheckpointError: A table has another shape in the checkpoint.
         """
 
     def find_weights(self, variables: Iterable[Any]) -> list[tuple[Any, str]]:
         """Returns each variable of a tower with its key in the checkpoint; reads no value.
 
         Raises:
-          CheckpointError: variables are missing or of another shape or dtype; names them.
+          CheckpointError: Variables are missing or have another shape or dtype; the message names
+            them.
         """
 
     def restore_weights(self, variables: Iterable[Any]) -> None:
-        """Assigns each variable of a tower its value; raises what `find_weights` does."""
+        """Assigns each variable of a tower its value.
+
+        Raises:
+          CheckpointError: As `find_weights`.
+        """
 
     def note_unmatched_weights(self, dense: Collection[str]) -> tuple[str, ...]:
         """Returns a note if the checkpoint holds matrices that the model code lacks.
 
         Args:
-          dense: keys of variables that are neither tables nor an optimizer's.
+          dense: Keys of variables that are neither tables nor an optimizer's.
 
         Raises:
-          CheckpointError: an object that the model has holds more variables in the checkpoint.
+          CheckpointError: An object that the model has holds more variables in the checkpoint.
         """
 
     def combine(self, config: Any, ids: Any, weights: Any, vectors: Any) -> Any:
         """Combines vectors as the embedding layer of a feature does.
 
         Args:
-          config: the `config` of the feature; only features that have one are combined so.
-          ids: ragged, sparse or dense tensor; only its structure counts.
-          weights: the same of the ids' weights; None: the feature has none.
-          vectors: [m, dim] float32, one for each id.
+          config: The `config` of the feature; only features that have one are combined so.
+          ids: A ragged, sparse or dense tensor; only its structure counts.
+          weights: A tensor of the same structure with the ids' weights; None if the feature has
+            none.
+          vectors: [m, dim] float32, one vector for each id.
         """
 
     def reference(self, inventory: Inventory, directory: Path) -> ReferenceModel:
         """Opens the model as it was trained.
 
         Args:
-          inventory: what the checkpoint holds.
-          directory: where files may be written that stand for a checkpoint in a store.
+          inventory: The inventory of the checkpoint.
+          directory: A directory for files that stand for a checkpoint in a store.
         """
 
 
@@ -204,13 +212,13 @@ class PartitionedModel:
     """A model, partitioned at its lookups into tables, features and towers.
 
     Attributes:
-      spec: its tables, features and towers.
-      towers: in the recipe's order.
-      original: the whole model beside its checkpoint.
-      own_rows: by feature, the model's own operations between inputs and rows; a feature that is
-        not there reads an input's values as they are, or by a rule that the model declares.
-      stays: what stays inside towers, such as tables, and why.
-      notes: what else the user should know.
+      spec: The model's tables, features and towers.
+      towers: The towers in the recipe's order.
+      original: The whole model, together with its checkpoint.
+      own_rows: The model's own operations between inputs and rows, by feature; a feature that is
+        left out reads an input's values as they are, or by a rule that the model declares.
+      stays: Descriptions of what stays inside towers, such as tables, with the reasons.
+      notes: Notes on anything else that the user should know.
     """
 
     spec: ModelSpec
@@ -231,11 +239,11 @@ class FrontEnd(Protocol):
         checkpoint as it is read so.
 
         Args:
-          job: the recipe.
-          checkpoint: its checkpoint, which a front end knows its training code by.
+          job: The recipe.
+          checkpoint: Its checkpoint, by which a front end recognizes its training code.
 
         Raises:
-          CheckpointError: it lacks what the recipe requests.
+          CheckpointError: The checkpoint lacks what the recipe requests.
         """
 
     def partition(
@@ -244,14 +252,14 @@ class FrontEnd(Protocol):
         """Builds the recipe's model and partitions it; allocates no table.
 
         Args:
-          job: the recipe, as `find_variables` returned it.
-          base: its folder.
-          checkpoint: its checkpoint.
-          inside: whether tables that only plain gathers read stay in the towers, whatever their
+          job: The recipe, as `find_variables` returned it.
+          base: The recipe's folder.
+          checkpoint: The recipe's checkpoint.
+          inside: Whether tables that only plain gathers read stay in the towers, whatever their
             size.
 
         Raises:
-          UsageError: the recipe names a call, input, output or factory that is not there.
-          NotConvertible: the model cannot be partitioned as it is; names the feature, table or
-            operation, and the cure.
+          UsageError: The recipe names a call, input, output or factory that does not exist.
+          NotConvertible: The model cannot be partitioned as it is; the message names the feature,
+            table or operation, and the cure.
         """

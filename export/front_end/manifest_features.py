@@ -1,4 +1,4 @@
-"""Completes the entries of traced features by what the recipe states of them."""
+"""Completes the entries of traced features by what the recipe states about them."""
 
 from __future__ import annotations
 
@@ -22,140 +22,164 @@ def describe_features(model: ModelSpec, job: schema.ExportJob) -> dict[str, mani
     """Returns the manifest's features from the traced model and the recipe.
 
     Raises:
-      UsageError: the recipe names an unknown input or vocabulary, gives an id rule to an input of
+      UsageError: The recipe names an unknown input or vocabulary, gives an id rule to an input of
         numbers, or must state the role of an input.
     """
-    named = [("features", name) for name in job.features]
-    for kind, parts in (("corpora", job.corpora), ("contexts", job.contexts)):
-        named += [
-            (f"{kind}.{store}.features", name)
-            for store, part in parts.items()
-            for name in part.features
-        ]
-    for where, name in named:
-        _check_known(name, model, where)
+    _check_names(model, job)
+    # Roles and lengths belong to inputs, which several features may read: they are found once.
     roles = input_roles(model, job)
     lengths = input_lengths(model, job)
-    for store, part in job.contexts.items():
-        for name in part.features:
+    for store, context in job.contexts.items():
+        for name in context.features:
             if roles[name] != "context":
                 raise UsageError(
                     f"contexts.{store}.features.{name}: features.{name}.role states that it "
                     "belongs to a candidate"
                 )
-    return {
-        name: _dense(spec, model, job, roles, lengths)
-        if isinstance(spec, DenseSpec)
-        else _embedded(spec, model, job, roles, lengths)
-        for name, spec in model.features.items()
-    }
+
+    features: dict[str, manifest.Feature] = {}
+    for name, spec in model.features.items():
+        if isinstance(spec, DenseSpec):
+            features[name] = _dense(spec, model, job, roles, lengths)
+        else:
+            features[name] = _embedded(spec, model, job, roles, lengths)
+    return features
 
 
-def _check_known(name: str, model: ModelSpec, where: str) -> None:
+def _check_names(model: ModelSpec, job: schema.ExportJob) -> None:
+    """Checks that every feature that the recipe names is an input of the model."""
+    for name in job.features:
+        _check_input(name, model, "features")
+    for store, corpus in job.corpora.items():
+        for name in corpus.features:
+            _check_input(name, model, f"corpora.{store}.features")
+    for store, context in job.contexts.items():
+        for name in context.features:
+            _check_input(name, model, f"contexts.{store}.features")
+
+
+def _check_input(name: str, model: ModelSpec, section: str) -> None:
+    """Checks that a name in a section of the recipe is an input of a feature."""
     if name in model.inputs:
         return
-    weighted = [f.name for f in model.features.values() if f.weights == name]
+    weighted = [feature.name for feature in model.features.values() if feature.weights == name]
     if weighted:
         raise UsageError(
-            f"{where}.{name}: this input holds the weights of feature {weighted[0]!r}, and is sent "
-            "with it"
+            f"{section}.{name}: this input holds the weights of feature {weighted[0]!r}, and is "
+            "sent with it"
         )
     close = difflib.get_close_matches(name, model.inputs, n=1)
-    hint = (
-        f"did you mean {close[0]!r}?"
-        if close
-        else f"they take {', '.join(sorted(model.inputs)) or 'none'}"
-    )
-    raise UsageError(f"{where}.{name}: no tower takes a feature of that name; {hint}")
+    if close:
+        hint = f"did you mean {close[0]!r}?"
+    else:
+        hint = f"they take {', '.join(sorted(model.inputs)) or 'none'}"
+    raise UsageError(f"{section}.{name}: no tower takes a feature of that name; {hint}")
 
 
 def _dense(
     spec: DenseSpec, model: ModelSpec, job: schema.ExportJob, roles: Roles, lengths: Lengths
 ) -> manifest.DenseFeature:
     (name,) = spec.reads
-    part = job.features.get(name, schema.FeatureSection())
-    numbers = all(isinstance(each, DenseSpec) for each in model.inputs[name])
-    if numbers and {"ids", "unknown"} & part.model_fields_set:
+    section = job.features.get(name, schema.FeatureSection())
+    reads_no_table = all(isinstance(reader, DenseSpec) for reader in model.inputs[name])
+    if reads_no_table and {"ids", "unknown"} & section.model_fields_set:
         raise UsageError(
             f"features.{name}: it reads no table, so it has neither 'ids' nor 'unknown'"
         )
     stated = {
         "role": roles[name],
-        "default": part.default,
+        "default": section.default,
         "input_length": lengths.get(name),
     }
+    # Built anew, not copied: the constructor validates what the model and the recipe state
+    # together.
     return manifest.DenseFeature(**dict(spec.entry) | stated)
 
 
 def _embedded(
     spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob, roles: Roles, lengths: Lengths
 ) -> manifest.EmbeddedFeature:
-    first = spec.reads[0]
-    part = job.features.get(first, schema.FeatureSection())
+    """Returns the entry of a feature that is looked up, or an indicator.
+
+    Raises:
+      UsageError: The recipe contradicts the model, or states a rule that cannot be followed.
+    """
+    first_input = spec.reads[0]
+    section = job.features.get(first_input, schema.FeatureSection())
     rows = model.rows_of(spec)
-    if part.unknown.row is not None and part.unknown.row >= rows:
-        what = f"table {spec.entry.table!r}" if spec.entry.table else "its indicator"
+    unknown_row = section.unknown.row
+    if unknown_row is not None and unknown_row >= rows:
+        looked_up = f"table {spec.entry.table!r}" if spec.entry.table else "its indicator"
         raise UsageError(
-            f"features.{first}.unknown.row is {part.unknown.row}; {what} has {rows} rows"
+            f"features.{first_input}.unknown.row is {unknown_row}; {looked_up} has {rows} rows"
         )
+
+    # The recipe's rule counts only where the model has none, and its default, identity, states
+    # nothing.
     _check_one_rule(spec, model, job)
-    rule = spec.rule or describe_ids(spec, part, rows, job)
+    rule = spec.rule or describe_ids(spec, section, rows, job)
     _check_keyed(spec, rule, job)
     states_rule = not (spec.has_rule or isinstance(rule, manifest.IdentityIds))
     if not states_rule:
         rule = spec.entry.ids
-    unknown = unknown_of(spec, part)
-    reads_nearest = spec.outside.others == "nearest" and spec.unknown is None
+    unknown = unknown_of(spec, section)
+    reads_nearest = spec.outside.outcome == "nearest" and spec.unknown is None
     if reads_nearest and not (states_rule or spec.has_rule):
-        rule = spec.outside.nearest(rows, rule if isinstance(rule, manifest.GraphIds) else None)
-    by_candidate = any(roles[name] == "candidate" for name in spec.reads)
+        graph = rule if isinstance(rule, manifest.GraphIds) else None
+        rule = spec.outside.nearest(rows, graph)
+
+    # A feature of several inputs differs between the candidates of a request if any input does.
+    role: manifest.Role = "context"
+    if any(roles[name] == "candidate" for name in spec.reads):
+        role = "candidate"
     stated: dict[str, Any] = {
-        "role": "candidate" if by_candidate else "context",
+        "role": role,
         "ids": rule,
         "unknown": unknown,
-        "default": part.default,
-        "input_length": lengths.get(first),
+        "default": section.default,
+        "input_length": lengths.get(first_input),
     }
     if isinstance(rule, manifest.MultiInputIds):
         # Several inputs: each has a role, a default and a length of its own.
         keys = _with_stated_keys(rule, spec, job, roles, lengths)
         stated |= {"ids": keys, "default": None, "input_length": None}
     elif states_rule:
-        # The model takes rows, and its padding is one of rows; callers send ids.
+        # The model reads rows, and its padding is a row; callers send ids.
         stated |= {"padding": None, "from_end": False}
     return manifest.EmbeddedFeature(**dict(spec.entry) | stated)
 
 
-def unknown_of(spec: FeatureSpec, part: schema.FeatureSection) -> manifest.Unknown:
-    """Returns what becomes of a feature's unknown ids: what the model defines, else what the recipe
-    states.
+def unknown_of(spec: FeatureSpec, section: schema.FeatureSection) -> manifest.Unknown:
+    """Returns the rule for a feature's unknown ids: the model's, or else the recipe's.
 
     Raises:
-      UsageError: The recipe states what the model contradicts.
+      UsageError: The model contradicts the recipe's rule.
     """
     if spec.unknown is not None:
         return spec.unknown
-    if "unknown" not in part.model_fields_set:
+    if "unknown" not in section.model_fields_set:
         return spec.outside.unknown
-    others = spec.outside.others
-    takes_rows = not spec.has_rule and part.ids.kind != "identity"
+
+    # Ids that a rule of the recipe makes rows of do not reach the model's lookup: only rows do.
+    outcome = spec.outside.outcome
+    reads_rows = not spec.has_rule and section.ids.kind != "identity"
     where = f"features.{spec.reads[0]}.unknown"
-    if others == "nearest" and not takes_rows:
+    if outcome == "nearest" and not reads_rows:
         raise UsageError(
             f"{where}: the model itself reads the nearest row of table {spec.entry.table!r} for "
             "an id outside of it; leave it out"
         )
-    if others == "nearest" and part.unknown.rule == "zeros":
+    if outcome == "nearest" and section.unknown.rule == "zeros":
         raise UsageError(
             f"{where} is 'zeros', and the model reads a row of table {spec.entry.table!r} for "
             "every id; state 'row' with the row that unknown ids had in training, or 'refuse'"
         )
-    if others == "zeros" and not takes_rows and part.unknown.rule == "row":
+    if outcome == "zeros" and not reads_rows and section.unknown.rule == "row":
         raise UsageError(
-            f"{where} is row {part.unknown.row}, and the model itself reads zeros for an id "
+            f"{where} is row {section.unknown.row}, and the model itself reads zeros for an id "
             f"outside of table {spec.entry.table!r}; state 'zeros' or 'refuse', or leave it out"
         )
-    return part.unknown
+    return section.unknown
 
 
 def _with_stated_keys(
@@ -168,10 +192,10 @@ def _with_stated_keys(
     """Returns a rule of several inputs with their roles, defaults and lengths."""
     keys = []
     for key, name in zip(rule.keys, spec.reads, strict=True):
-        part = job.features.get(name, schema.FeatureSection())
+        section = job.features.get(name, schema.FeatureSection())
         stated = {
             "role": roles[name],
-            "default": part.default,
+            "default": section.default,
             "input_length": lengths.get(name),
         }
         keys.append(key.model_copy(update=stated))
@@ -189,11 +213,9 @@ def _check_keyed(spec: FeatureSpec, rule: manifest.IdRule, job: schema.ExportJob
             f"as tables.{table}.dump"
         )
     if dump is not None and not isinstance(rule, manifest.KeyedIds):
-        cure = (
-            'write ids = { kind = "keyed" }'
-            if spec.rule is None
-            else "but the model makes rows of it"
-        )
+        cure = "but the model makes rows of it"
+        if spec.rule is None:
+            cure = 'write ids = { kind = "keyed" }'
         raise UsageError(
             f"features.{name}.ids: rows of table {table!r}, a dump, are found by key; {cure}"
         )
@@ -202,19 +224,22 @@ def _check_keyed(spec: FeatureSpec, rule: manifest.IdRule, job: schema.ExportJob
 def _check_one_rule(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob) -> None:
     """Rejects a recipe's rule where the model has its own for all that reads the input."""
     for name in spec.reads:
-        stated = job.features[name].model_fields_set if name in job.features else set()
-        readers = [each for each in model.inputs[name] if isinstance(each, FeatureSpec)]
+        if name not in job.features:
+            continue
+        # A rule that one of the readers needs is no contradiction.
+        stated = job.features[name].model_fields_set
+        readers = [reader for reader in model.inputs[name] if isinstance(reader, FeatureSpec)]
         if "ids" in stated and spec.entry.place is not None:
             raise UsageError(
-                f"features.{name}.ids: the model takes ids out of this input by their places, and "
-                "each may have a rule "
-                "of its own; let the model make rows of them, or give each an input of its own"
+                f"features.{name}.ids: the model reads ids of this input by their positions, and "
+                "each position may have a rule of its own; let the model make rows of them, or "
+                "give each position an input of its own"
             )
-        if "ids" in stated and all(each.rule is not None for each in readers):
+        if "ids" in stated and all(reader.rule is not None for reader in readers):
             raise UsageError(
                 f"features.{name}.ids: the model itself makes rows of this input; leave it out"
             )
-        if "unknown" in stated and all(each.unknown is not None for each in readers):
+        if "unknown" in stated and all(reader.unknown is not None for reader in readers):
             raise UsageError(
                 f"features.{name}.unknown: the model itself defines what unknown ids become; leave "
                 "it out"
@@ -222,18 +247,25 @@ def _check_one_rule(spec: FeatureSpec, model: ModelSpec, job: schema.ExportJob) 
 
 
 def describe_ids(
-    spec: FeatureSpec, part: schema.FeatureSection, rows: int, job: schema.ExportJob
+    spec: FeatureSpec, section: schema.FeatureSection, rows: int, job: schema.ExportJob
 ) -> manifest.IdRule:
     """Returns the manifest's form of an id rule that the recipe states.
 
+    Args:
+      spec: The feature.
+      section: The feature's section of the recipe.
+      rows: Number of rows of the feature's table.
+      job: The recipe.
+
     Raises:
-      UsageError: the rule names no vocabulary, or does not fit it or the table of so many rows.
+      UsageError: The rule names no vocabulary, or does not fit the vocabulary or the table.
     """
-    rule = part.ids
+    rule = section.ids
     if isinstance(rule, schema.HashRule):
-        _check_reach(spec, "buckets", (rule.buckets or rows) - 1, rows)
+        buckets = rule.buckets or rows
+        _check_reach(spec, "buckets", buckets - 1, rows)
         builder = GraphBuilder("int64_or_string")
-        builder.hashed(builder.last, rule.buckets or rows)
+        builder.hashed(builder.last, buckets)
         return builder.graph()
     if isinstance(rule, schema.BucketRule):
         _check_reach(spec, "boundaries", len(rule.boundaries), rows)
@@ -252,21 +284,23 @@ def _by_vocabulary(
 ) -> manifest.GraphIds:
     """Returns the rule of a vocabulary that the recipe names; raises as `describe_ids`."""
     if rule.vocabulary not in job.vocabularies:
-        known = ", ".join(sorted(job.vocabularies)) or "none"
+        names = ", ".join(sorted(job.vocabularies)) or "none"
         raise UsageError(
             f"features.{spec.reads[0]}.ids.vocabulary is {rule.vocabulary!r}; the recipe's "
-            f"vocabularies: {known}"
+            f"vocabularies: {names}"
         )
-    keys = job.vocabularies[rule.vocabulary].dtype
-    if rule.mask is not None and isinstance(rule.mask, str) != (keys == "string"):
+    key_dtype = job.vocabularies[rule.vocabulary].dtype
+    if rule.mask is not None and isinstance(rule.mask, str) != (key_dtype == "string"):
         raise UsageError(
-            f"features.{spec.reads[0]}.ids.mask is {rule.mask!r}; the vocabulary's keys are {keys}"
+            f"features.{spec.reads[0]}.ids.mask is {rule.mask!r}; the vocabulary's keys are "
+            f"{key_dtype}"
         )
-    _check_reach(spec, "oov_buckets", (rule.oov_first_row or 0) + rule.oov_buckets - 1, rows)
-    builder = GraphBuilder(keys)
+    last_oov_row = (rule.oov_first_row or 0) + rule.oov_buckets - 1
+    _check_reach(spec, "oov_buckets", last_oov_row, rows)
+    builder = GraphBuilder(key_dtype)
     builder.vocabulary(
         builder.last,
-        keys,
+        key_dtype,
         manifest.LookupTable(vocabulary=rule.vocabulary, first_value=rule.first_row),
         rule.oov_buckets,
         rule.oov_first_row or 0,
@@ -276,9 +310,9 @@ def _by_vocabulary(
     return builder.graph()
 
 
-def _check_reach(spec: FeatureSpec, key: str, last: int, rows: int) -> None:
-    if last >= rows:
+def _check_reach(spec: FeatureSpec, key: str, last_row: int, rows: int) -> None:
+    if last_row >= rows:
         raise UsageError(
-            f"features.{spec.reads[0]}.ids.{key} reaches row {last}, table "
-            f"{spec.entry.table!r} has {rows} rows; these are not the ones of training"
+            f"features.{spec.reads[0]}.ids.{key} reaches row {last_row}, and table "
+            f"{spec.entry.table!r} has {rows} rows; use the {key} that training used"
         )

@@ -8,12 +8,12 @@ from bundle.format import manifest
 from bundle.format.graph_builder import GraphBuilder
 from bundle.format.id_graphs import GraphIds
 
-Outside = Literal["undefined", "rejected", "nearest", "zeros", "nan"]
-"""What a lookup reads for an id that is no row.
+Outcome = Literal["undefined", "rejected", "nearest", "zeros", "nan"]
+"""The vector that a lookup returns for an id that is no row.
 
-undefined: nothing that training can rely on, as in TensorFlow, which raises an error on CPUs.
-rejected: nothing, since the layer checks its ids.
-nearest: the first or the last row. zeros, nan: a vector of these.
+undefined: none that training can rely on, as in TensorFlow, which raises an error on CPUs.
+rejected: none, since the layer checks its ids.
+nearest: the first or the last row. zeros, nan: a vector of zeros or of NaN.
 """
 
 
@@ -22,35 +22,38 @@ class OutsideIds(NamedTuple):
 
     Attributes:
       from_end: Whether ids below 0 count from the table's end, as far as it reaches.
-      others: What it reads for all others.
+      outcome: The vector for all ids that are no rows even so.
     """
 
     from_end: bool = False
-    others: Outside = "undefined"
+    outcome: Outcome = "undefined"
 
     @property
     def unknown(self) -> manifest.Unknown:
-        """What the service does with such ids where the recipe states nothing."""
-        if self.others in ("rejected", "nearest", "nan"):
+        """The service's rule for such ids where the recipe states none."""
+        if self.outcome in ("rejected", "nearest", "nan"):
             # No vector of the model stands for an unknown id.
             return manifest.Unknown(rule="refuse")
         return manifest.Unknown()
 
     def nearest(self, rows: int, graph: GraphIds | None = None) -> GraphIds:
-        """Returns the graph of ids that are moved to the nearest row, where `others` is "nearest".
+        """Returns the graph of ids that are moved to the nearest row, where `outcome` is "nearest".
 
         Args:
           rows: The number of rows of the table.
-          graph: What computes the ids; None: they are sent.
+          graph: The graph that computes the ids; None if clients send them.
         """
         builder = GraphBuilder("int64", graph)
-        wide = (
-            builder.last if graph is None else builder.compute("Cast", builder.last, DstT="int64")
-        )
-        builder.limited(wide, -rows if self.from_end else 0, rows - 1)
+        ids = builder.last
+        if graph is not None:
+            # The limits are int64; a graph may compute int32.
+            ids = builder.compute("Cast", ids, DstT="int64")
+        first = -rows if self.from_end else 0
+        builder.limited(ids, first, rows - 1)
         return builder.graph()
 
 
-REJECTING = OutsideIds(others="rejected")
+REJECTING = OutsideIds(outcome="rejected")
+"""A lookup that raises an error for ids that are no rows."""
 UNDEFINED = OutsideIds()
 """A lookup that defines nothing for ids that are no rows."""

@@ -1,4 +1,4 @@
-"""The layouts that a recipe states, or asks to derive from ids of training."""
+"""The layouts that a recipe states, or that it has derived from ids of training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def recipe_layouts(job: ExportJob, base: Path) -> dict[str, StatedTable]:
     """Returns the tables of a recipe's layout file; {} if it has none.
 
     Raises:
-      UsageError: the file cannot be read.
+      UsageError: The file cannot be read.
     """
     layout = job.checkpoint.layout
     if layout is None or is_derived(job):
@@ -34,21 +34,29 @@ def to_derive(key: str, facts: TableFacts) -> StatedTable:
     return StatedTable(key=key, kind="derive", rows=facts.rows, dim=facts.dim)
 
 
-def stack_key(found: Inventory, table: str) -> str | None:
-    """Returns the key of the stack that holds a table: the only one, or the only one whose name
-    has that of the table in it, without the layer of keras-rs that holds it; None: there is no such
-    stack.
+def stack_key(inventory: Inventory, table: str) -> str | None:
+    """Returns the key of the stack that holds a table; None if there is no such stack.
+
+    It is the only stack, or the only one whose name contains the name of the table.
     """
-    short = table.rpartition(".")[2]
-    stacks = [rejected for rejected in found.rejected if rejected.is_stack]
+    # The name of a table of keras-rs begins with the name of its layer, which no stack's name has.
+    short_name = table.rpartition(".")[2]
+    stacks = [rejected for rejected in inventory.rejected if rejected.is_stack]
     if len(stacks) > 1:
-        stacks = [stack for stack in stacks if f"_{short}_" in f"_{stack.name}_"]
-    return stacks[0].key if len(stacks) == 1 else None
+        stacks = [stack for stack in stacks if f"_{short_name}_" in f"_{stack.name}_"]
+    if len(stacks) != 1:
+        return None
+    return stacks[0].key
 
 
 def with_config_names(
     trained: Mapping[str, TrainedRows], tables: Mapping[str, TableFacts]
 ) -> dict[str, TrainedRows]:
-    """Returns trained rows also by the names that checkpoints and layout files use of tables."""
-    known = {facts.config_name: trained[name] for name, facts in tables.items() if name in trained}
-    return known | dict(trained)
+    """Returns trained rows by the names of the tables, and also by the names that checkpoints and
+    layout files use for them.
+    """
+    by_config_name = {
+        facts.config_name: trained[name] for name, facts in tables.items() if name in trained
+    }
+    # A table whose name is the configuration's name of another one keeps its name.
+    return by_config_name | dict(trained)

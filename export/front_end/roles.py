@@ -1,4 +1,6 @@
-"""Roles of inputs, context or candidate: as the recipe states, else from what uses them."""
+"""Roles of inputs, context or candidate: as the recipe states them, or else by the towers and
+stores that use them.
+"""
 
 from __future__ import annotations
 
@@ -13,35 +15,37 @@ from export.recipe.schema import ExportJob
 def input_roles(model: ModelSpec, job: ExportJob) -> dict[str, Role]:
     """Returns the role of each input.
 
-    Inputs of query towers and context stores are of contexts; inputs of candidate towers and
-    corpora are of candidates. All others are of contexts: a ranking tower takes one value for all
-    candidates. `check_candidate_inputs` rejects a ranking tower that is left without any input of a
-    candidate.
+    Inputs of query towers and context stores belong to contexts; inputs of candidate towers and
+    corpora belong to candidates. All other inputs belong to contexts: a ranking tower reads one
+    value for all candidates. `check_candidate_inputs` rejects a ranking tower that has no input of
+    a candidate.
 
     Raises:
-      UsageError: towers and stores disagree about an input that a ranking tower reads, and the
+      UsageError: Towers and stores disagree about an input that a ranking tower reads, and the
         recipe states no role.
     """
     uses: dict[str, dict[Role, str]] = {}
-    for name, role, by in _uses(model, job):
-        uses.setdefault(name, {}).setdefault(role, by)
-    ranked = {
-        name
-        for tower in model.towers.values()
-        if tower.role == "ranking"
-        for name in model.read_by(tower)
-    }
+    for name, role, user in _uses(model, job):
+        uses.setdefault(name, {}).setdefault(role, user)
+
+    ranked: set[str] = set()
+    for tower in model.towers.values():
+        if tower.role == "ranking":
+            ranked.update(model.read_by(tower))
+
     roles: dict[str, Role] = {}
     for name in model.inputs:
-        stated = job.features[name].role if name in job.features else None
-        found = uses.get(name, {})
-        if stated is None and len(found) > 1 and name in ranked:
+        stated_role = job.features[name].role if name in job.features else None
+        users = uses.get(name, {})
+        # Outside of ranking, each tower or store reads its own side of the request, so that an
+        # input of both sides needs no role.
+        if stated_role is None and len(users) > 1 and name in ranked:
             raise UsageError(
-                f"input {name!r} is a context's by {found['context']}, and a candidate's by "
-                f"{found['candidate']}; state which it is for ranking as features.{name}.role"
+                f"input {name!r} is a context's by {users['context']}, and a candidate's by "
+                f"{users['candidate']}; state which it is for ranking as features.{name}.role"
             )
-        first: Role = next(iter(found), "context")
-        roles[name] = stated or first
+        first_role: Role = next(iter(users), "context")
+        roles[name] = stated_role or first_role
     return roles
 
 
@@ -56,8 +60,10 @@ def check_candidate_inputs(model: ModelSpec, entries: Mapping[str, Feature]) -> 
       UsageError: All inputs of a ranking tower belong to the context.
     """
     for name, tower in model.towers.items():
+        if tower.role != "ranking":
+            continue
         sources = [source for tensor in tower.inputs for source in tensor.sources]
-        if tower.role != "ranking" or any(entries[each].role == "candidate" for each in sources):
+        if any(entries[source].role == "candidate" for source in sources):
             continue
         raise UsageError(
             f"towers.{name}: all inputs of this ranking tower belong to the context, so every "
@@ -68,12 +74,16 @@ def check_candidate_inputs(model: ModelSpec, entries: Mapping[str, Feature]) -> 
 
 
 def _uses(model: ModelSpec, job: ExportJob) -> Iterator[tuple[str, Role, str]]:
-    """Yields an input, its role, and what implies that role."""
+    """Yields inputs, their roles, and the store or tower that implies each role; the recipe's own
+    stores come first.
+    """
     for store, contexts in job.contexts.items():
         yield from ((name, "context", f"contexts.{store}") for name in contexts.features)
     for store, corpus in job.corpora.items():
         yield from ((name, "candidate", f"corpora.{store}") for name in corpus.features)
     for tower in model.towers.values():
-        if tower.role != "ranking":
-            role: Role = "context" if tower.role == "query" else "candidate"
-            yield from ((name, role, f"tower {tower.name!r}") for name in model.read_by(tower))
+        if tower.role == "ranking":
+            # Its inputs may be of either side.
+            continue
+        role: Role = "context" if tower.role == "query" else "candidate"
+        yield from ((name, role, f"tower {tower.name!r}") for name in model.read_by(tower))

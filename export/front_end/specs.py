@@ -10,7 +10,7 @@ the manifest:
       | describe_features   adds what the recipe states: role, rule, unknown ids, default
     entry of the manifest   what copies, checks, SavedModels and the service read
 
-`FeatureSpec` and `DenseSpec` hold the entry beside what only the exporter needs to know.
+`FeatureSpec` and `DenseSpec` hold the entry, and what only the exporter needs to know.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class TableFacts:
     """A table as the model declares it.
 
     Attributes:
-      name: its name in the bundle: the TableConfig's, with characters that no file name may have
-        replaced by `_`.
-      config_name: the TableConfig's own name, which checkpoints use.
-      rows: vocabulary size.
-      dim: values in a row.
+      name: The table's name in the bundle: the TableConfig's, with characters that no file name may
+        have replaced by `_`.
+      config_name: The TableConfig's own name, which checkpoints use.
+      rows: Number of rows, the size of the vocabulary.
+      dim: Number of values in a row.
     """
 
     name: str
@@ -61,15 +61,16 @@ class FeatureSpec:
       entry: Its manifest entry as far as the model determines it; validated when the recipe
         completes it.
       weights: The input that holds a weight for each id.
-      encoding: How the model takes its ids; a dense sequence holds exactly `entry.length` ids.
+      encoding: The kind of tensor that the model reads its ids from; a dense sequence holds exactly
+        `entry.length` ids.
       ids_dtype: The input's dtype in the model's call.
       ids_max: For a bag that is a dense tensor, the maximum number of ids per example.
       has_rule: Whether the model itself computes rows from ids, by `entry.ids`; otherwise the
         recipe states the rule.
       has_unknown: Whether the model itself defines, by `entry.unknown`, what ids outside the table
         become; otherwise the recipe states it.
-      outside: What the model's lookup reads for ids that are no rows, where neither the model nor
-        the recipe replaces them before.
+      outside: The model's treatment of ids that are no rows, where neither the model nor the recipe
+        replaces them before the lookup.
       keys: The keys of each vocabulary that the rule reads, in the order of `lookup_tables_of`.
       config: The FeatureConfig of an embedding layer; calls need not share it.
     """
@@ -93,20 +94,24 @@ class FeatureSpec:
 
     @property
     def rule(self) -> manifest.IdRule | None:
-        """How the model computes rows from ids; None if the recipe states it."""
-        return self.entry.ids if self.has_rule else None
+        """The rule by which the model computes rows from ids; None if the recipe states it."""
+        if not self.has_rule:
+            return None
+        return self.entry.ids
 
     @property
     def unknown(self) -> manifest.Unknown | None:
-        """What the model does with ids outside the table; None if the recipe states it."""
-        return self.entry.unknown if self.has_unknown else None
+        """The model's rule for ids outside the table; None if the recipe states it."""
+        if not self.has_unknown:
+            return None
+        return self.entry.unknown
 
     @property
     def plain(self) -> bool:
         """Whether its rows are the unchanged ids of a dense integer input."""
-        computed = self.has_unknown or not isinstance(self.entry.ids, manifest.IdentityIds)
-        integers = self.encoding == "dense" and self.ids_dtype in ("int32", "int64")
-        return integers and self.entry.place is None and not computed
+        has_computed_rows = self.has_unknown or not isinstance(self.entry.ids, manifest.IdentityIds)
+        has_integer_ids = self.encoding == "dense" and self.ids_dtype in ("int32", "int64")
+        return has_integer_ids and self.entry.place is None and not has_computed_rows
 
     def padding_of(self, name: str) -> int | str | None:
         """Returns the padding of one of its inputs."""
@@ -144,21 +149,21 @@ class TowerSpec:
     """One tower.
 
     Attributes:
-      name, role: as in the recipe.
-      call: the original call.
-      keys: output name -> key or position in the original call's result; None: it returns one
-        tensor.
-      inputs: activations (of embedded features) and dense inputs, in the order of the traced
+      name, role: The tower's name and role in the recipe.
+      call: The original call.
+      keys: Keys or positions of the outputs in the original call's result, by output name; None if
+        the call returns one tensor.
+      inputs: Activations (of embedded features) and dense inputs, in the order of the traced
         function.
-      outputs: named results.
-      result: the output that is the vector or the score.
-      variables: names of the dense variables that the tower reads.
-      half: half-precision dtype that it computes in; "" if none.
-      largest_bytes: size of its largest variable.
-      is_query: whether the result is what a retrieval layer of the call compares with its
+      outputs: The named results.
+      result: Name of the output that is the vector or the score.
+      variables: Names of the dense variables that the tower reads.
+      half: Half-precision dtype that the tower computes in; "" if none.
+      largest_bytes: Size of the tower's largest variable.
+      is_query: Whether the result is what a retrieval layer of the call compares with its
         candidates, instead of what the call returns.
-      random, clock, joining: an operation that draws random numbers, reads the clock, or joins
-        examples of a batch, as far as a graph tells: line and type; "": none was found.
+      random, clock, joining: Line and type of an operation that draws random numbers, reads the
+        clock, or joins examples of a batch; "" if the graph shows none.
     """
 
     name: str
@@ -178,15 +183,15 @@ class TowerSpec:
 
     @property
     def half_cure(self) -> str:
-        """What to do about a tower that computes in half precision, a clause of a message; "" if it
+        """The remedy for a tower that computes in half precision, a clause of a message; "" if it
         does not.
         """
         if not self.half:
             return ""
         return (
             f"it computes in {self.half}, which LiteRT does not run and programs round "
-            "differently: let the factory "
-            "build the model under the policy 'float32' (its weights are float32 either way)"
+            "differently: let the factory build the model under the policy 'float32' (its weights "
+            "are float32 either way)"
         )
 
 
@@ -203,47 +208,55 @@ class ModelSpec:
         """Inputs that clients send, by name, with the features that read them; weights are sent
         with their ids.
         """
-        found: dict[str, tuple[FeatureSpec | DenseSpec, ...]] = {}
+        readers: dict[str, tuple[FeatureSpec | DenseSpec, ...]] = {}
         for spec in self.features.values():
+            # A cross may read one input twice.
             for name in dict.fromkeys(spec.reads):
-                found[name] = (*found.get(name, ()), spec)
-        return found
+                readers[name] = (*readers.get(name, ()), spec)
+        return readers
 
     def read_by(self, tower: TowerSpec) -> tuple[str, ...]:
         """Returns the inputs that a tower reads."""
-        sources = [source for tensor in tower.inputs for source in tensor.sources]
-        return tuple(
-            dict.fromkeys(name for source in sources for name in self.features[source].reads)
-        )
+        names: dict[str, None] = {}
+        for tensor in tower.inputs:
+            for source in tensor.sources:
+                names.update(dict.fromkeys(self.features[source].reads))
+        return tuple(names)
 
     @cached_property
     def vocabularies(self) -> dict[str, Keys]:
         """The keys of the vocabularies that the model itself holds, by name, in the order of their
         rows.
         """
-        return {
-            table.vocabulary: keys
-            for spec in self.features.values()
-            if isinstance(spec, FeatureSpec) and spec.rule is not None
-            for table, keys in zip(manifest.lookup_tables_of(spec.rule), spec.keys, strict=True)
-        }
+        vocabularies: dict[str, Keys] = {}
+        for spec in self.features.values():
+            if not isinstance(spec, FeatureSpec) or spec.rule is None:
+                continue
+            lookup_tables = manifest.lookup_tables_of(spec.rule)
+            for table, keys in zip(lookup_tables, spec.keys, strict=True):
+                vocabularies[table.vocabulary] = keys
+        return vocabularies
 
     def padding_of(self, name: str) -> int | str | None:
-        """Returns what only fills an input up; None: nothing is known to."""
+        """Returns the value that pads an input; None if no feature has one."""
         for spec in self.inputs.get(name, ()):
-            padding = spec.padding_of(name) if isinstance(spec, FeatureSpec) else None
+            if not isinstance(spec, FeatureSpec):
+                continue
+            padding = spec.padding_of(name)
             if padding is not None:
                 return padding
         return None
 
     def rows_of(self, spec: FeatureSpec) -> int:
-        """Returns how many rows a feature's ids may have."""
+        """Returns the number of rows that a feature's ids may have."""
         return spec.entry.indicator or self.tables[spec.entry.table].rows
 
     def of(self, tower: str) -> ModelSpec:
         """Returns the part of the model that one tower needs."""
-        taken = {source for tensor in self.towers[tower].inputs for source in tensor.sources}
-        features = {name: spec for name, spec in self.features.items() if name in taken}
-        read = {spec.entry.table for spec in features.values() if isinstance(spec, FeatureSpec)}
-        tables = {name: table for name, table in self.tables.items() if name in read}
+        sources = {source for tensor in self.towers[tower].inputs for source in tensor.sources}
+        features = {name: spec for name, spec in self.features.items() if name in sources}
+        table_names = {
+            spec.entry.table for spec in features.values() if isinstance(spec, FeatureSpec)
+        }
+        tables = {name: table for name, table in self.tables.items() if name in table_names}
         return ModelSpec(tables, features, {tower: self.towers[tower]})

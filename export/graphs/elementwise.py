@@ -11,9 +11,9 @@ from export.graphs.loading import tf
 def function_of(path: str) -> Callable[..., Any]:
     """Returns a function of TensorFlow by its name; TensorFlow is imported when it is called."""
 
-    def call(*tensors: Any, **how: Any) -> Any:
+    def call(*tensors: Any, **options: Any) -> Any:
         module, _, name = path.rpartition(".")
-        return getattr(getattr(tf, module), name)(*tensors, **how)
+        return getattr(getattr(tf, module), name)(*tensors, **options)
 
     return call
 

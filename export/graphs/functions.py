@@ -15,8 +15,9 @@ from export.graphs.walks import Needed, keeps_values, needed, resource
 from export.user_lines import at_line, line_of_operation
 
 _FEW_VALUES = 64
+"""Constants of at most this number of values are not reported: shapes, axes and scalars."""
 _ASSERTION = re.compile(r"AssertGuard(_\d+)?$")
-"""What a `tf.Assert` is in a function: a condition."""
+"""The name of the condition that a `tf.Assert` becomes in a function."""
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "Equal": np.equal,
     "NotEqual": np.not_equal,
@@ -37,61 +38,70 @@ def narrowed(
     """Extracts a smaller function from a traced one.
 
     Args:
-      name: name of the tower, for messages.
-      function: a TensorFlow WrappedFunction.
-      feeds: tensors of its graph that the new function takes, in their order.
-      fetches: tensors of its graph that it returns, by name.
+      name: The tower's name, for messages.
+      function: The traced function, a TensorFlow WrappedFunction.
+      feeds: Tensors of the function's graph that the new function takes, in their order.
+      fetches: Tensors of the function's graph that the new function returns, by name.
+
     Returns:
-      The function, and the variables that it reads.
+      The new function, and the variables that it reads.
+
     Raises:
-      NotConvertible: it reads a resource that is not a variable.
+      NotConvertible: The new function reads a resource that is not a variable.
     """
     graph = function.graph
-    everything = function.graph.captures
-    found = needed(fetches.values(), feeds)
-    captures = captures_of(function, found)
+    all_captures = graph.captures
+    subgraph = needed(fetches.values(), feeds)
+    captures = captures_of(function, subgraph)
     # Custom gradients, as of tf.nn.silu, refer to what is pruned here.
-    for operation in found.operations:
+    for operation in subgraph.operations:
         if operation.type == "IdentityN":
             without_gradient(operation)
 
     # prune() would pass every variable of the call to every tower.
     set_captures(graph, captures)
     try:
-        part = function.prune(list(feeds), dict(fetches))
-        if any(each.shape.rank is None for each in part.structured_outputs.values()):
+        pruned = function.prune(list(feeds), dict(fetches))
+        if any(output.shape.rank is None for output in pruned.structured_outputs.values()):
             # Static shapes that code sets, as Keras does for lookup tables, are lost unless the
             # graph has them.
             with graph.as_default():
-                shaped = {
-                    which: tf.ensure_shape(tensor, tensor.shape)
-                    for which, tensor in fetches.items()
+                shaped_fetches = {
+                    output_name: tf.ensure_shape(tensor, tensor.shape)
+                    for output_name, tensor in fetches.items()
                 }
-            part = function.prune(list(feeds), shaped)
+            pruned = function.prune(list(feeds), shaped_fetches)
     finally:
-        set_captures(graph, everything)
-    known = {resource(variable.handle): variable for variable in graph.variables}
-    return part, _variables(name, known, found, captures)
+        # The other towers are extracted from the same function.
+        set_captures(graph, all_captures)
+
+    variables = {resource(variable.handle): variable for variable in graph.variables}
+    return pruned, _variables(name, variables, subgraph, captures)
 
 
-def captures_of(function: Any, found: Needed) -> list[tuple[Any, Any]]:
-    """Returns the captures that results need: the outer variable or constant, and its inner
-    placeholder.
+def captures_of(function: Any, subgraph: Needed) -> list[tuple[Any, Any]]:
+    """Returns the captures that a part of a function's graph needs: the outer variable or constant
+    of each, and its inner placeholder.
     """
-    reached = {placeholder.name for placeholder in found.placeholders}
-    return [pair for pair in function.graph.captures if pair[1].name in reached]
+    reached_names = {placeholder.name for placeholder in subgraph.placeholders}
+    return [
+        (outer, placeholder)
+        for outer, placeholder in function.graph.captures
+        if placeholder.name in reached_names
+    ]
 
 
 def tables_of(function: Any) -> list[Any]:
     """Returns the `tf.lookup` tables that a traced function reads."""
     tables = [table_of(outer) for outer, _ in function.graph.captures]
-    distinct = {id(table): table for table in tables if table is not None}
-    return list(distinct.values())
+    # A function may capture one table more than once.
+    tables_by_id = {id(table): table for table in tables if table is not None}
+    return list(tables_by_id.values())
 
 
 def constants_of(function: Any) -> list[Any]:
-    """Returns the constants that a traced function holds, as tensors of its graph: those that it
-    captured, and those that are operations; not those of a few values, such as shapes.
+    """Returns the constants of a traced function, as tensors of its graph: the constants that it
+    captured and its constant operations, without constants of a few values, such as shapes.
     """
     captured = [
         inner
@@ -99,38 +109,48 @@ def constants_of(function: Any) -> list[Any]:
         if outer.dtype not in (tf.resource, tf.variant)
     ]
     operations = function.graph.get_operations()
-    constants = captured + [each.outputs[0] for each in operations if each.type == "Const"]
-    return [each for each in constants if (each.shape.num_elements() or 0) > _FEW_VALUES]
+    literals = [operation.outputs[0] for operation in operations if operation.type == "Const"]
+    return [
+        constant
+        for constant in captured + literals
+        if (constant.shape.num_elements() or 0) > _FEW_VALUES
+    ]
 
 
 def asserts_without(tensor: Any, value: int) -> bool:
     """Returns whether the graph fails, by a `tf.Assert`, where a tensor of integers has a value:
-    what is asserted begins with a comparison of the tensor that tells the value from 0.
+    the assertion begins with a comparison of the tensor that distinguishes the value from 0.
     """
-    seen = set()
+    visited = set()
     queue = [user for user in tensor.consumers() if _distinguishes(user, tensor, value)]
-    for operation in queue:  # grows while it is walked
-        if operation.name in seen:
+    # The queue grows while it is walked.
+    for operation in queue:
+        if operation.name in visited:
             continue
-        seen.add(operation.name)
+        visited.add(operation.name)
         if operation.type == "Assert" or _ASSERTION.search(operation.name):
             return True
         if operation.type in _OF_ALL_VALUES or keeps_values(operation):
-            queue += [user for result in operation.outputs for user in result.consumers()]
+            for result in operation.outputs:
+                queue += result.consumers()
     return False
 
 
 def _distinguishes(operation: Any, tensor: Any, value: int) -> bool:
-    """Returns whether an operation compares a tensor with a constant, and tells a value from 0."""
+    """Returns whether an operation compares a tensor with a constant, and distinguishes a value
+    from 0.
+    """
     compare = _COMPARE.get(operation.type)
     if compare is None or operation.inputs[0] is not tensor:
         return False
     constant = tf.get_static_value(operation.inputs[1])
-    return constant is not None and bool(np.any(compare(value, constant) != compare(0, constant)))
+    if constant is None:
+        return False
+    return bool(np.any(compare(value, constant) != compare(0, constant)))
 
 
 def bytes_of(values: Any) -> int:
-    """Returns the bytes of a variable or of a constant; 0 of texts."""
+    """Returns the bytes of a variable or of a constant; 0 for strings."""
     return int(values.shape.num_elements() * values.dtype.size)
 
 
@@ -140,28 +160,40 @@ def type_of(tensor: Any) -> dict[str, Any]:
 
 
 def _variables(
-    name: str, variables: Mapping[str, Any], found: Needed, captures: list[tuple[Any, Any]]
+    name: str, variables: Mapping[str, Any], subgraph: Needed, captures: list[tuple[Any, Any]]
 ) -> tuple[Any, ...]:
-    read = []
+    """Returns the variables among the captures of a tower.
+
+    Args:
+      name: The tower's name, for messages.
+      variables: The variables of the whole call, by their resource.
+      subgraph: The part of the graph that becomes the tower.
+      captures: The captures of that part.
+
+    Raises:
+      NotConvertible: A capture is a resource of another kind.
+    """
+    captured_variables = []
     for outer, inner in captures:
+        # A capture that is no resource is a constant of the model's code.
         if outer.dtype.name != "resource":
-            continue  # a constant of the model's code
+            continue
         if table_of(outer) is not None:
             continue
         variable = variables.get(resource(outer))
         if variable is None:
-            line = line_of_reader(inner, found)
+            line = line_of_reader(inner, subgraph)
             raise NotConvertible(
                 f"tower {name!r} reads a resource that is not a variable (a mutable hash "
                 f"table?){line}; do that before the model and pass the result as an input"
             )
-        read.append(variable)
-    return tuple(read)
+        captured_variables.append(variable)
+    return tuple(captured_variables)
 
 
-def line_of_reader(tensor: Any, found: Needed) -> str:
+def line_of_reader(tensor: Any, subgraph: Needed) -> str:
     """Returns the user's line that first reads a tensor, as part of a sentence."""
-    for operation in found.operations:
+    for operation in subgraph.operations:
         if any(read is tensor for read in operation.inputs):
             line = line_of_operation(operation)
             if line:
@@ -176,5 +208,5 @@ def fill(variables: Iterable[Any]) -> None:
     random = np.random.default_rng(0)
     for variable in variables:
         if not variable.is_initialized():
-            made = random.normal(0, 0.1, variable.shape.as_list())
-            variable.assign(made.astype(variable.dtype.as_numpy_dtype))
+            values = random.normal(0, 0.1, variable.shape.as_list())
+            variable.assign(values.astype(variable.dtype.as_numpy_dtype))

@@ -98,9 +98,11 @@ def set_captures(graph: Any, pairs: list[tuple[Any, Any]]) -> None:
 
 
 def table_of(handle: Any) -> Any:
-    """Returns the `tf.lookup` table of a resource; None for others."""
+    """Returns the `tf.lookup` table of a resource; None for a resource of another kind."""
     parent = getattr(handle, "_parent_trackable", lambda: None)()
-    return parent if isinstance(parent, tf.lookup.StaticHashTable) else None
+    if isinstance(parent, tf.lookup.StaticHashTable):
+        return parent
+    return None
 
 
 def save_without_variables(module: Any, directory: str, signatures: dict[str, Any]) -> None:
@@ -113,13 +115,16 @@ def frozen_graph(function: Any) -> tuple[Any, dict[str, str], dict[str, str]]:
     """Returns a concrete function as one graph without calls and variables.
 
     Returns:
-      The GraphDef; the name of the tensor of each input, by its name; and of each output.
+      The GraphDef, the names of the input tensors by input, and those of the output tensors by
+      output.
     """
     freeze = _internal("framework.convert_to_constants", "convert_variables_to_constants_v2")
     frozen = freeze(function)
     inputs = {tensor.op.name: tensor.name for tensor in frozen.inputs}
+    # TensorFlow flattens a dictionary of outputs in the order of its sorted keys.
     outputs = zip(sorted(function.structured_outputs), frozen.outputs, strict=True)
-    return frozen.graph.as_graph_def(), inputs, {name: tensor.name for name, tensor in outputs}
+    output_tensors = {name: tensor.name for name, tensor in outputs}
+    return frozen.graph.as_graph_def(), inputs, output_tensors
 
 
 def is_keras_3_layer(layer: Any) -> bool:

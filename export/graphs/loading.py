@@ -35,7 +35,8 @@ def prefer_keras(generation: int | None) -> None:
     """Makes `tf.keras` the Keras of this generation, unless the environment says otherwise; 2 if it
     is not known. A model that imports Keras 3 as `keras` is not affected.
     """
-    os.environ.setdefault(LEGACY_KERAS, "0" if generation == 3 else "1")
+    legacy = "0" if generation == 3 else "1"
+    os.environ.setdefault(LEGACY_KERAS, legacy)
 
 
 def load_tensorflow() -> Any:
@@ -45,12 +46,15 @@ def load_tensorflow() -> Any:
       NotConvertible: TensorFlow is not installed.
     """
     prefer_keras(None)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # errors are raised anyway
+    # Level 3 silences the log of errors, too: they are raised anyway.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "tensorflow" in sys.modules:
         return sys.modules["tensorflow"]
 
-    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # the parity rule is stated for CPUs
-    os.environ[KERAS_BACKEND] = "tensorflow"  # models of other backends have no TensorFlow graph
+    # The parity rule is stated for CPUs.
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
+    # Models of other backends have no TensorFlow graph.
+    os.environ[KERAS_BACKEND] = "tensorflow"
     try:
         import tensorflow as tf
     except ImportError as problem:
@@ -104,9 +108,10 @@ def moved(name: str, package: str) -> NotConvertible:
 
 
 def other_backend() -> str:
-    """Returns what Keras 3 runs on, or was told to run on; "" if that is TensorFlow."""
-    told = os.environ.get(KERAS_BACKEND, "tensorflow")
+    """Returns the backend that Keras 3 runs on, or is set to run on; "" if that is TensorFlow."""
+    backend = os.environ.get(KERAS_BACKEND, "tensorflow")
     keras = sys.modules.get("keras")
+    # Keras reads the variable only while it is imported; its own configuration counts after that.
     if keras is not None and hasattr(keras, "config"):
-        told = str(keras.config.backend())
-    return "" if told == "tensorflow" else told
+        backend = str(keras.config.backend())
+    return "" if backend == "tensorflow" else backend

@@ -1,5 +1,5 @@
 """Finds operations of a traced call whose results for an example depend on more than its own
-values: on chance, on time, or, as far as their axes tell, on the other examples of a batch.
+values: on chance, on time, or, as far as their axes show it, on the other examples of a batch.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _RANDOM = re.compile(
     r"|StatelessDropout|StatefulStandardNormal\w*|StatefulUniform\w*|StatefulRandomBinomial"
 )
 _CLOCK = "Timestamp"
+"""The operation of tf.timestamp."""
 _OVER_AXES = frozenset(
     {
         *("Sum", "Mean", "Max", "Min", "Prod", "All", "Any", "EuclideanNorm", "ArgMax", "ArgMin"),
@@ -31,9 +32,9 @@ class OwnValues:
     """The first operation of each kind, with the user's line that made it; "" where there is none.
 
     Attributes:
-      random: draws random numbers.
-      clock: reads the clock.
-      joining: joins examples.
+      random: The first operation that draws random numbers.
+      clock: The first operation that reads the clock.
+      joining: The first operation that joins examples.
     """
 
     random: str = ""
@@ -50,7 +51,9 @@ def find_own_values(operations: Iterable[Any]) -> OwnValues:
         if operation is None:
             return ""
         line = line_of_operation(operation)
-        return f"{line}, {operation.type}" if line else operation.type
+        if not line:
+            return str(operation.type)
+        return f"{line}, {operation.type}"
 
     return OwnValues(
         random=first(lambda operation: _RANDOM.fullmatch(operation.type) is not None),
@@ -62,18 +65,22 @@ def find_own_values(operations: Iterable[Any]) -> OwnValues:
 def _joins_examples(operation: Any) -> bool:
     """Returns whether an operation joins values along an axis of unknown size, the batch's."""
     if operation.type == "MatMul":
-        left, right = (tensor.shape for tensor in operation.inputs)
-        if left.rank != 2 or right.rank != 2:
+        first, second = (tensor.shape for tensor in operation.inputs)
+        if first.rank != 2 or second.rank != 2:
             return False
-        summed = left[0 if operation.get_attr("transpose_a") else 1]
-        columns = right[0 if operation.get_attr("transpose_b") else 1]
-        return summed is None or columns is None
+        # Only the batch has an unknown size: a product sums over it, or has a column for each
+        # example.
+        summed_size = first[0 if operation.get_attr("transpose_a") else 1]
+        column_count = second[0 if operation.get_attr("transpose_b") else 1]
+        return summed_size is None or column_count is None
     if operation.type.startswith("FusedBatchNorm"):
         return bool(operation.get_attr("is_training"))
     if operation.type not in _OVER_AXES:
         return False
+
     values, axes = operation.inputs
-    joined = tf.get_static_value(axes)
-    if joined is None or not values.shape.rank or values.shape[0] is not None:
+    joined_axes = tf.get_static_value(axes)
+    if joined_axes is None or not values.shape.rank or values.shape[0] is not None:
         return False
-    return bool(((joined % values.shape.rank) == 0).any())
+    # An axis may be counted from the end.
+    return bool(((joined_axes % values.shape.rank) == 0).any())

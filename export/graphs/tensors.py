@@ -21,7 +21,7 @@ def input_spec(part: InputSection) -> Any:
 
 
 def with_values(ids: Any, values: Any) -> Any:
-    """Returns other values in the places of ids: ragged, sparse or dense as they are."""
+    """Returns values in the positions of ids: ragged, sparse or dense as the ids are."""
     if isinstance(ids, tf.RaggedTensor):
         return ids.with_values(values)
     if isinstance(ids, tf.SparseTensor):

@@ -39,8 +39,8 @@ def keeps_values(operation: Any) -> bool:
     if not (before.is_integer and after.is_integer):
         return bool(before.is_floating and after.is_floating)
     # Narrow and unsigned integers wrap around at values that ids have.
-    both_of_ids = {before.name, after.name} <= ID_DTYPES
-    return both_of_ids or np.can_cast(before.as_numpy_dtype, after.as_numpy_dtype)
+    both_hold_ids = {before.name, after.name} <= ID_DTYPES
+    return both_hold_ids or np.can_cast(before.as_numpy_dtype, after.as_numpy_dtype)
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class Needed:
     """The part of a graph that results are computed from.
 
     Attributes:
-      stops: names of the stops that were reached.
-      placeholders: every other placeholder: inputs and captures.
-      operations: all operations on the way.
+      stops: Names of the stops that were reached.
+      placeholders: The placeholders that are no stops: inputs and captures.
+      operations: All operations between the results and the stops.
     """
 
     stops: frozenset[str]
@@ -60,15 +60,15 @@ class Needed:
 
 def needed(results: Iterable[Any], stops: Iterable[Any]) -> Needed:
     """Walks back from `results` up to `stops` (both tensors of one graph)."""
-    walls = {tensor.name for tensor in stops}
-    reached: set[str] = set()
+    stop_names = {tensor.name for tensor in stops}
+    reached_stops: set[str] = set()
     placeholders: dict[str, Any] = {}
     operations: dict[str, Any] = {}
     queue = list(results)
     while queue:
         tensor = queue.pop()
-        if tensor.name in walls:
-            reached.add(tensor.name)
+        if tensor.name in stop_names:
+            reached_stops.add(tensor.name)
             continue
         operation = tensor.op
         if operation.type == "Placeholder":
@@ -86,19 +86,23 @@ def needed(results: Iterable[Any], stops: Iterable[Any]) -> Needed:
             else:
                 operations[control.name] = control
                 queue.extend(control.inputs)
-    return Needed(frozenset(reached), tuple(placeholders.values()), tuple(operations.values()))
+    return Needed(
+        frozenset(reached_stops), tuple(placeholders.values()), tuple(operations.values())
+    )
 
 
 def operands_first(operation: Any, operands_of: Callable[[Any], Sequence[Any]]) -> Iterator[Any]:
-    """Yields an operation and those that it is computed from, each once and behind its operands.
+    """Yields an operation and the operations that it is computed from, each once and after its
+    operands.
 
-    Of a cycle, such as a loop of TF1, one operation comes before an operand of its own.
+    In a cycle, such as a loop of TF1, one operation comes before one of its operands.
 
     Args:
       operation: The operation to compute.
       operands_of: Returns the operations whose results an operation reads.
     """
     visited = {operation.name}
+    # A stack instead of recursion: graphs are deeper than Python's limit.
     path = [(operation, iter(operands_of(operation)))]
     while path:
         current, operands = path[-1]

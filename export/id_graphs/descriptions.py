@@ -20,8 +20,8 @@ def describe_ids(feature: EmbeddedFeature, inputs: Sequence[str]) -> str:
     """Returns how what callers send of a feature becomes rows, in a few words.
 
     Args:
-      feature: The manifest's entry.
-      inputs: What it reads.
+      feature: The feature's entry in the manifest.
+      inputs: The names of the inputs that the feature reads.
     """
     match feature.ids:
         case KeyedIds():
@@ -34,25 +34,34 @@ def describe_ids(feature: EmbeddedFeature, inputs: Sequence[str]) -> str:
             words = expression(graph, "the id")
         case _:
             words = "the id is the row"
-    return words + (", below 0 from the end" if feature.from_end else "")
+    if feature.from_end:
+        words += ", below 0 from the end"
+    return words
 
 
 def describe_text(rule: TextIds) -> str:
     """Returns how the words of a text become rows, in a few words."""
-    runs = f"runs of {' and '.join(map(str, rule.ngrams))} of " if rule.ngrams else ""
-    first = f"the first {rule.length} of " if rule.length is not None else ""
+    runs = ""
+    if rule.ngrams:
+        runs = f"runs of {' and '.join(map(str, rule.ngrams))} of "
+    first = ""
+    if rule.length is not None:
+        first = f"the first {rule.length} of "
     unit = "word" if rule.split == "whitespace" else "character"
-    text = "the text" if rule.text is None else expression(rule.text, "the text")
+    text = "the text"
+    if rule.text is not None:
+        text = expression(rule.text, "the text")
     return f"{expression(rule.ids, unit)} for {first}{runs}the {unit}s of {text}"
 
 
 def describe_cross(rule: MultiInputIds, inputs: Sequence[str]) -> str:
     """Returns how the values of inputs become rows, in a few words."""
     if isinstance(rule, CrossedIds):
-        values = [
-            name if key.ids is None else expression(key.ids, name)
-            for name, key in zip(inputs, rule.keys, strict=True)
-        ]
-        return f"cross of {' and '.join(values)} mod {rule.buckets}"
+        crossed_values = list(inputs)
+        for position, key in enumerate(rule.keys):
+            # A key without a graph is crossed as callers send it.
+            if key.ids is not None:
+                crossed_values[position] = expression(key.ids, inputs[position])
+        return f"cross of {' and '.join(crossed_values)} mod {rule.buckets}"
     assert isinstance(rule, JoinedIds)  # noqa: S101 - the other rule of several inputs
     return expression(rule.ids, *inputs)

@@ -45,10 +45,9 @@ def _computed(rule: GraphIds, inputs: Sequence[Any], vocabularies: Vocabularies)
     results: list[Any] = []
     for node in rule.nodes:
         if isinstance(node, InputNode):
-            result = _as_taken(inputs[node.input], node.dtype)
+            result = _input_ids(inputs[node.input], node.dtype)
         elif isinstance(node, ConstantNode):
-            constants = [float(value) if _is_float(node) else value for value in node.values]
-            result = tf.constant(constants if node.is_list else constants[0], node.dtype)
+            result = _constant(node)
         elif node.op == "LookupTableFindV2":
             table = rule.tables[node.attributes["table"]]
             keys, default = (results[operand] for operand in node.inputs)
@@ -59,40 +58,59 @@ def _computed(rule: GraphIds, inputs: Sequence[Any], vocabularies: Vocabularies)
     return results[-1]
 
 
-def _is_float(node: ConstantNode) -> bool:
-    return node.dtype.startswith("float")  # its values may be the words NaN and Infinity
+def _constant(node: ConstantNode) -> Any:
+    values: Sequence[Any] = node.values
+    if node.dtype.startswith("float"):
+        # A manifest holds NaN and Infinity as words.
+        values = [float(value) for value in values]
+    return tf.constant(values if node.is_list else values[0], node.dtype)
 
 
-def _as_taken(values: Any, dtype: str) -> Any:
-    """Returns ids as the operations of a graph take them."""
+def _input_ids(values: Any, dtype: str) -> Any:
+    """Returns ids in the dtype that the operations of a graph read."""
     if dtype == "string":
         return values
-    return texts_of(values) if dtype == "int64_or_string" else tf.cast(values, dtype)
+    if dtype == "int64_or_string":
+        return texts_of(values)
+    return tf.cast(values, dtype)
 
 
 def _looked_up(table: LookupTable, keys: Any, default: Any, vocabularies: Vocabularies) -> Any:
-    wide = keys if keys.dtype == tf.string else tf.cast(keys, tf.int64)
-    position = vocabularies[table.vocabulary].lookup(wide)
-    value = tf.cast(position + table.first_value, default.dtype)
+    """Returns the values that a table has for keys; the default for keys that it lacks.
+
+    Of a complete table, such keys fail the call, as they fail the model.
+    """
+    if keys.dtype != tf.string:
+        keys = tf.cast(keys, tf.int64)
+    positions = vocabularies[table.vocabulary].lookup(keys)
+    values = tf.cast(positions + table.first_value, default.dtype)
     if not table.is_complete:
-        return tf.where(position < 0, default, value)
+        return tf.where(positions < 0, default, values)
+
     message = f"an id is not in vocabulary {table.vocabulary}, and the model fails on such ids"
-    with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(position >= 0), [message])]):
-        return tf.identity(value)
+    all_present = tf.reduce_all(positions >= 0)
+    with tf.control_dependencies([tf.debugging.Assert(all_present, [message])]):
+        return tf.identity(values)
 
 
 def run_operation(node: OperationNode, operands: list[Any]) -> Any:
     """Returns the result of the operation that a node names."""
     operation = getattr(tf.raw_ops, node.op)
-    if node.op in ("LowerBound", "UpperBound"):  # search in each row of a matrix
-        among, searched = operands
-        attributes = {"out_type": tf.as_dtype(node.attributes["out_type"])}
-        rows = operation(sorted_inputs=among[tf.newaxis], values=searched[tf.newaxis], **attributes)
+    if node.op in ("LowerBound", "UpperBound"):
+        # These two search in each row of a matrix; a graph has one list.
+        sorted_values, searched_values = operands
+        rows = operation(
+            sorted_inputs=sorted_values[tf.newaxis],
+            values=searched_values[tf.newaxis],
+            out_type=tf.as_dtype(node.attributes["out_type"]),
+        )
         return rows[0]
     if node.op == "StringJoin":
         return operation(inputs=operands, **node.attributes)
-    names = list(inspect.signature(operation).parameters)
-    arguments = dict(zip(names, operands, strict=False)) | node.attributes
+
+    # TensorFlow's raw operations take keywords alone; operands come first among them.
+    parameter_names = list(inspect.signature(operation).parameters)
+    arguments = dict(zip(parameter_names, operands, strict=False)) | node.attributes
     if node.op == "GatherV2":
         arguments["axis"] = 0
     return operation(**arguments)
@@ -100,7 +118,9 @@ def run_operation(node: OperationNode, operands: list[Any]) -> Any:
 
 def texts_of(values: Any) -> Any:
     """Returns ids as strings: integers in decimal."""
-    return values if values.dtype == tf.string else tf.strings.as_string(values)
+    if values.dtype == tf.string:
+        return values
+    return tf.strings.as_string(values)
 
 
 def words(rule: TextIds, texts: Any, vocabularies: Vocabularies) -> Any:
@@ -109,14 +129,15 @@ def words(rule: TextIds, texts: Any, vocabularies: Vocabularies) -> Any:
     if rule.text is not None:
         texts = _computed(rule.text, [texts], vocabularies)
     if rule.split == "whitespace":
-        found = strings.split(texts)
+        text_words = strings.split(texts)
     else:
-        found = strings.unicode_split(texts, "UTF-8")
+        text_words = strings.unicode_split(texts, "UTF-8")
     if rule.ngrams:
-        found = strings.ngrams(found, rule.ngrams, separator=" ")
+        text_words = strings.ngrams(text_words, rule.ngrams, separator=" ")
+    # Runs of words count towards the length, as in Keras's TextVectorization.
     if rule.length is not None:
-        found = found[:, : rule.length]
-    return found
+        text_words = text_words[:, : rule.length]
+    return text_words
 
 
 def crossed(rule: CrossedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
@@ -124,33 +145,35 @@ def crossed(rule: CrossedIds, inputs: Sequence[Any], vocabularies: Vocabularies)
     values.
 
     Args:
-      rule: the cross.
-      inputs: a RaggedTensor of each input's values, without padding.
-      vocabularies: those that its keys read.
+      rule: The rule of the cross.
+      inputs: A RaggedTensor of each input's values, without padding.
+      vocabularies: The vocabularies that the cross's keys read.
     """
-    keys = [
-        each.with_values(_made_by_key(key, each.values, vocabularies)).to_sparse()
-        for key, each in zip(rule.keys, inputs, strict=True)
-    ]
-    return tf.sparse.cross_hashed(keys, rule.buckets, rule.hash_key)
+    crossed_values = []
+    for key, values in zip(rule.keys, inputs, strict=True):
+        key_values = _key_values(key, values.values, vocabularies)
+        crossed_values.append(values.with_values(key_values).to_sparse())
+    return tf.sparse.cross_hashed(crossed_values, rule.buckets, rule.hash_key)
 
 
 def joined(rule: JoinedIds, inputs: Sequence[Any], vocabularies: Vocabularies) -> Any:
     """Returns [batch] int64 rows of one value of each input.
 
     Args:
-      rule: what computes them.
+      rule: The rule that computes the rows.
       inputs: [batch] values of each input.
-      vocabularies: those that it reads.
+      vocabularies: The vocabularies that the rule reads.
     """
     return tf.cast(_computed(rule.ids, inputs, vocabularies), tf.int64)
 
 
-def _made_by_key(key: CrossKey, values: Any, vocabularies: Vocabularies) -> Any:
-    """Returns the integers or texts that are crossed."""
+def _key_values(key: CrossKey, values: Any, vocabularies: Vocabularies) -> Any:
+    """Returns the integers or texts that a key of a cross makes of an input's values."""
     if key.ids is not None:
         values = _computed(key.ids, [values], vocabularies)
-    return values if values.dtype == tf.string else tf.cast(values, tf.int64)
+    if values.dtype == tf.string:
+        return values
+    return tf.cast(values, tf.int64)
 
 
 def rows_by_tensorflow(
@@ -162,11 +185,12 @@ def rows_by_tensorflow(
     """Returns [m] rows of [m] ids by TensorFlow's own operations, which read a vocabulary's file as
     training does.
     """
-    opened = {
+    open_vocabularies = {
         table.vocabulary: positions_in_file(vocabularies[table.vocabulary], base)
         for table in manifest.lookup_tables_of(rule)
     }
-    return np.asarray(rows_of(rule, tf.constant(values), opened).numpy(), np.int64)
+    rows = rows_of(rule, tf.constant(values), open_vocabularies)
+    return np.asarray(rows.numpy(), np.int64)
 
 
 def positions_in_file(part: VocabularySection, base: Path) -> Any:

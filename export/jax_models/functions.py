@@ -76,7 +76,7 @@ class JaxFunctions:
 
         def traced(parameters: Any, inputs: Mapping[str, Any]) -> Any:
             # JAX passes dicts on in the order of their keys, which may name a layer's parameters.
-            positional, by_name = jax.tree.map(lambda leaf: leaf, call.given(inputs))
+            positional, by_name = jax.tree.map(lambda leaf: leaf, call.bind(inputs))
             with layers_given(self.specs, inputs):
                 return self.functions[call.path](parameters, *positional, **by_name)
 

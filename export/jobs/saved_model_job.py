@@ -146,7 +146,7 @@ def prepare_inline(
     large = {name: checkpoint.entries[key] for name, key in keys.items() if name not in small}
     link = job.output.tables == "inline-link"
     plan = plan_variables(opened.staging, large, settings.budget_bytes, link, settings.full)
-    staged_bytes = plan.own.stat().st_blocks * 512 if plan.own.exists() else 0
+    staged_bytes = plan.written_file.stat().st_blocks * 512 if plan.written_file.exists() else 0
     check_space(
         root,
         plan.end - staged_bytes,
@@ -333,12 +333,12 @@ def _move(
     """Links the data files of the checkpoint, or copies the tables; returns the receipts of all
     tasks.
     """
-    plan.own.parent.mkdir(exist_ok=True)
-    for stale in set(plan.own.parent.iterdir()) - {plan.own}:
+    plan.written_file.parent.mkdir(exist_ok=True)
+    for stale in set(plan.written_file.parent.iterdir()) - {plan.written_file}:
         stale.unlink()
     link_files(plan)
     # Tasks fill their ranges of it, some of which an earlier run may have filled.
-    with plan.own.open("ab") as file:
+    with plan.written_file.open("ab") as file:
         file.truncate(plan.end)
     files = [part.file for source in plan.sources for part in source.slices]
     return Work(stage, settings, files, moved).run_checked(plan.tasks, plan.sources)

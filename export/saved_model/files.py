@@ -36,8 +36,8 @@ from export.tables.segments import Receipt, Source
 from export.tables.tasks import RestTask, TableTask, block_bytes
 
 SEGMENT_BYTES = 512 << 20
-"""What one task copies: little enough to be copied again after a crash, and enough that a task
-costs nothing.
+"""Bytes that one task copies: few enough to be copied again after a crash, and enough to make the
+cost of starting a task negligible.
 """
 
 _UNSLICED_ONLY = ("float16", "uint32", "float8_e5m2", "float8_e4m3fn")
@@ -48,21 +48,21 @@ not supported").
 
 @dataclass(frozen=True)
 class VariablesPlan:
-    """What the variables of a SavedModel will lie in.
+    """The files that the variables of a SavedModel will lie in.
 
     Attributes:
-      prefix: of the new checkpoint.
-      files: its data files.
-      links: the checkpoint's data file behind each that is a link.
-      large: the variables that are not copied by hand, by their new key; one that is copied has no
-        crc yet.
-      sources: what the tasks read.
-      tasks: that copy variables into the last data file, or sum what is linked.
-      end: first byte behind what is copied.
+      prefix: Path of the new checkpoint, without the suffixes of its files.
+      file_count: Number of its data files.
+      links: The checkpoint's data file behind each data file that is a link.
+      large: Entries of the variables that tasks copy or that are linked, by their new key. The
+        entry of a variable that is copied has no checksum yet.
+      sources: The stored variables that the tasks read.
+      tasks: Tasks that copy variables into the last data file, or sum what is linked.
+      end: Offset of the first byte after the copied variables.
     """
 
     prefix: Path
-    files: int
+    file_count: int
     links: Mapping[Path, str]
     large: Mapping[str, Entry]
     sources: tuple[Source, ...]
@@ -70,9 +70,9 @@ class VariablesPlan:
     end: int
 
     @property
-    def own(self) -> Path:
-        """The data file that is written here."""
-        return data_file(self.prefix, self.files - 1, self.files)
+    def written_file(self) -> Path:
+        """The data file that the export writes, the last one; all files before it are links."""
+        return data_file(self.prefix, self.file_count - 1, self.file_count)
 
     @property
     def moved_bytes(self) -> int:
@@ -81,18 +81,22 @@ class VariablesPlan:
 
     @property
     def load_bytes(self) -> int:
-        """The most memory that TensorFlow holds of large variables while it loads: all, and one
+        """The maximum memory of large variables while TensorFlow loads them: all of them, and one
         slice twice.
         """
-        sliced = [
-            part.bytes for entry in self.large.values() for part in entry.slices if not entry.whole
-        ]
-        return sum(entry.bytes for entry in self.large.values()) + max(sliced, default=0)
+        total_bytes = sum(entry.bytes for entry in self.large.values())
+        # TensorFlow reads a slice into a buffer and copies it into its variable; a variable in one
+        # piece needs no copy.
+        largest_slice = 0
+        for entry in self.large.values():
+            if not entry.whole:
+                largest_slice = max([largest_slice, *(part.bytes for part in entry.slices)])
+        return total_bytes + largest_slice
 
     def peak_memory_bytes(self, workers: int) -> int:
-        """Returns the most memory that so many workers together hold, an upper bound."""
-        held = sorted((task.memory_bytes for task in self.tasks), reverse=True)
-        return sum(held[:workers])
+        """Returns an upper bound of the memory that a number of workers hold together."""
+        largest_first = sorted((task.memory_bytes for task in self.tasks), reverse=True)
+        return sum(largest_first[:workers])
 
 
 def plan_variables(
@@ -105,58 +109,67 @@ def plan_variables(
     """Plans the data files of large variables; touches nothing.
 
     Args:
-      directory: of the SavedModel.
-      variables: the checkpoint's entry of each large variable, by its key in the SavedModel.
-      budget_bytes: memory that a worker may hold beyond its libraries.
-      link: leave their bytes where they are, and link the files.
-      check: sum what is linked too.
+      directory: The directory of the SavedModel.
+      variables: The checkpoint's entry of each large variable, by its key in the SavedModel.
+      budget_bytes: Memory that a worker may hold beyond its libraries.
+      link: Whether the bytes stay where they are, and the files are linked.
+      check: Whether what is linked is summed, too.
+
     Raises:
-      NotConvertible: a variable is stored in a way that TensorFlow could not restore from an index.
-      CheckpointError: slices of a variable overlap or leave a gap.
+      NotConvertible: A variable is stored in a way that TensorFlow could not restore from an index.
+      CheckpointError: Slices of a variable overlap or leave a gap.
     """
     prefix = directory / "variables" / "variables"
     ordered = {key: _ordered(variables[key]) for key in sorted(variables)}
-    files: list[str] = []
-    if link:
-        files = list(
-            dict.fromkeys(part.file for entry in ordered.values() for part in entry.slices)
-        )
-    count = len(files) + 1
-    renamed = {file: str(data_file(prefix, number, count)) for number, file in enumerate(files)}
-    own = data_file(prefix, count - 1, count)
 
-    at = 0
+    # The linked files come first, each once, and the written file is the last one. An index names
+    # files by their number, so that all numbers are known before any variable is planned.
+    linked_files: dict[str, None] = {}
+    if link:
+        for entry in ordered.values():
+            linked_files.update(dict.fromkeys(part.file for part in entry.slices))
+    file_count = len(linked_files) + 1
+    new_paths = {
+        file: str(data_file(prefix, number, file_count)) for number, file in enumerate(linked_files)
+    }
+    written_file = data_file(prefix, file_count - 1, file_count)
+
+    offset = 0
     large: dict[str, Entry] = {}
     tasks: list[TableTask | RestTask] = []
     for key, entry in ordered.items():
         stored = _as_bytes(entry)
         if link:
-            large[key] = _linked(entry, renamed)._replace(key=key)
+            large[key] = _linked(entry, new_paths)._replace(key=key)
             if check:
                 tasks += rest_tasks(stored, [(0, entry.shape[0])], budget_bytes)
             continue
+
+        # A copied variable is one slice, also if the checkpoint cut it by columns: TensorFlow then
+        # loads it in the memory of its values.
         named = entry._replace(key=key)
-        tasks += _copies(named, stored, directory, own, at, budget_bytes)
+        tasks += _copies(named, stored, directory, written_file, offset, budget_bytes)
         zeros = (0,) * len(entry.shape)
-        whole = Slice(str(own), at, entry.bytes, None, zeros, entry.shape)
+        whole = Slice(str(written_file), offset, entry.bytes, None, zeros, entry.shape)
         large[key] = entry._replace(key=key, slices=(whole,))
-        at += entry.bytes
-    sources = tuple(
-        Source(f"variable {entry.key!r}", entry.key, entry.slices) for entry in ordered.values()
-    )
-    return VariablesPlan(
-        prefix,
-        count,
-        {Path(renamed[file]): file for file in files},
-        large,
-        sources if tasks else (),
-        tuple(tasks),
-        at,
-    )
+        offset += entry.bytes
+
+    sources: tuple[Source, ...] = ()
+    if tasks:
+        sources = tuple(
+            Source(f"variable {entry.key!r}", entry.key, entry.slices) for entry in ordered.values()
+        )
+    links = {Path(new_paths[file]): file for file in linked_files}
+    return VariablesPlan(prefix, file_count, links, large, sources, tuple(tasks), offset)
 
 
 def link_files(plan: VariablesPlan) -> None:
-    """Links the checkpoint's data files; raises what `link_file` does."""
+    """Links the checkpoint's data files.
+
+    Raises:
+      CheckpointError: A data file is gone.
+      DestinationError: The destination cannot hold hard links to a data file.
+    """
     for path, source in plan.links.items():
         link_file(source, path, 'set output.tables = "inline", which copies')
 
@@ -172,33 +185,39 @@ def write_variables(
     index last.
 
     Args:
-      plan: what was copied or linked.
-      checkpoint: where dense variables are read.
-      small: their keys in it, by their keys in the SavedModel.
-      graph: the SavedModel's object graph, a TrackableObjectGraph.
-      receipts: of all tasks of the plan.
+      plan: The plan whose variables were copied or linked.
+      checkpoint: The checkpoint that dense variables are read from.
+      small: Keys of dense variables in the checkpoint, by their keys in the SavedModel.
+      graph: The SavedModel's object graph, a TrackableObjectGraph.
+      receipts: Receipts of all tasks of the plan.
+
     Raises:
-      CheckpointError: a dense variable does not match its checksum.
-      OSError: the destination cannot be written.
+      CheckpointError: A dense variable does not match its checksum.
+      OSError: The destination cannot be written.
     """
     entries = _with_sums(plan, receipts)
-    at = plan.end
-    with plan.own.open("r+b" if plan.own.exists() else "w+b") as file:
-        file.seek(at)
-        for key, source in sorted(small.items()):
-            entry = checkpoint.entries[source]
-            data = checkpoint.read_all(source).tobytes()
-            part = Slice(
-                str(plan.own), at, len(data), crc32c(data), (0,) * len(entry.shape), entry.shape
-            )
-            entries[key] = Entry(key, entry.dtype, entry.shape, (part,))
-            at += file.write(data)
+    path = plan.written_file
+    offset = plan.end
+    # Tasks have written into the file, unless all variables are linked: opened with "w" alone, it
+    # would lose the tables.
+    mode = "r+b" if path.exists() else "w+b"
+    with path.open(mode) as file:
+        file.seek(offset)
+        for key, checkpoint_key in sorted(small.items()):
+            entry = checkpoint.entries[checkpoint_key]
+            data = checkpoint.read_all(checkpoint_key).tobytes()
+            zeros = (0,) * len(entry.shape)
+            whole = Slice(str(path), offset, len(data), crc32c(data), zeros, entry.shape)
+            entries[key] = Entry(key, entry.dtype, entry.shape, (whole,))
+            offset += file.write(data)
+
         text, crc = string_bytes(graph)
-        part = Slice(str(plan.own), at, len(text), crc, (), ())
-        entries[objectgraph.KEY] = Entry(objectgraph.KEY, "string", (), (part,))
+        whole = Slice(str(path), offset, len(text), crc, (), ())
+        entries[objectgraph.KEY] = Entry(objectgraph.KEY, "string", (), (whole,))
         file.write(text)
+        # An earlier run may have written more.
         file.truncate()
-    write_index(plan.prefix, entries, plan.files)
+    write_index(plan.prefix, entries, plan.file_count)
 
 
 def _ordered(entry: Entry) -> Entry:
@@ -217,17 +236,21 @@ def _as_bytes(entry: Entry) -> Entry:
     for each index of its first axis.
 
     Raises:
-      NotConvertible: it is cut along another axis than the first two.
-      CheckpointError: its slices overlap or leave a gap.
+      NotConvertible: The variable is cut along another axis than the first two.
+      CheckpointError: Its slices overlap or leave a gap.
     """
     if any(part.shape[2:] != entry.shape[2:] for part in entry.slices):
         raise NotConvertible(
             f"{entry.key!r} is cut along its third axis or a later one; save it in one piece"
         )
-    # Taken from a slice: Python knows the size of few of the dtypes that a checkpoint holds.
-    column_bytes = entry.slices[0].bytes // math.prod(entry.slices[0].shape[:2])
+    # Computed from a slice: Python knows the size of few of the dtypes that a checkpoint holds. A
+    # column is all that lies behind an index of the second axis.
+    first_slice = entry.slices[0]
+    column_bytes = first_slice.bytes // math.prod(first_slice.shape[:2])
     rows = entry.shape[0]
     row_bytes = column_bytes * math.prod(entry.shape[1:2])
+
+    # The slice [1:2] of a shape is empty for a vector, whose sum is 0 and whose product is 1.
     slices = tuple(
         part._replace(
             starts=(part.starts[0], column_bytes * sum(part.starts[1:2])),
@@ -236,6 +259,7 @@ def _as_bytes(entry: Entry) -> Entry:
         for part in entry.slices
     )
     try:
+        # Computed for its errors alone.
         bands.bands(slices, row_bytes, 0, rows)
     except SlicesOverlap as problem:
         raise CheckpointError(f"{entry.key!r}: {problem}; save the checkpoint anew") from problem
@@ -243,14 +267,26 @@ def _as_bytes(entry: Entry) -> Entry:
 
 
 def _copies(
-    entry: Entry, stored: Entry, directory: Path, own: Path, at: int, budget_bytes: int
+    entry: Entry, stored: Entry, directory: Path, file: Path, offset: int, budget_bytes: int
 ) -> list[TableTask]:
-    """Plans the copy of a variable, as a matrix of bytes, to byte `at` of a data file."""
+    """Plans the copy of a variable to an offset of a data file.
+
+    Args:
+      entry: The variable, with the key that it gets in the SavedModel.
+      stored: The variable as a matrix of bytes.
+      directory: The directory of the SavedModel.
+      file: The data file.
+      offset: Offset of the variable's first byte in the data file.
+      budget_bytes: Memory that a worker may hold beyond its libraries.
+    """
     rows, row_bytes = stored.shape
     all_bands = bands.bands(stored.slices, row_bytes, 0, rows)
+    # Tasks look for NaN and infinity in values of this dtype; in a dtype that NumPy lacks they
+    # cannot.
+    value_dtype = entry.dtype if entry.dtype in NUMPY_DTYPES else ""
     tasks = []
     for first, count in segments.cut(rows, segments.segment_rows(row_bytes, SEGMENT_BYTES)):
-        here = bands.within(all_bands, first, count)
+        task_bands = bands.within(all_bands, first, count)
         tasks.append(
             TableTask(
                 table=entry.key,
@@ -261,30 +297,34 @@ def _copies(
                 rows=count,
                 layout=Plain(),
                 stored=(rows, row_bytes),
-                slices=tuple(dict.fromkeys(part for band in here for part in band.slices)),
+                slices=tuple(dict.fromkeys(part for band in task_bands for part in band.slices)),
                 array=None,
                 written_dtype=stored.dtype,
                 directory=str(directory),
-                file=own.relative_to(directory).as_posix(),
+                file=file.relative_to(directory).as_posix(),
                 block_bytes=block_bytes(1, budget_bytes),
-                offset=at + first * row_bytes,
-                value_dtype=entry.dtype if entry.dtype in NUMPY_DTYPES else "",
+                offset=offset + first * row_bytes,
+                value_dtype=value_dtype,
             )
         )
     return tasks
 
 
-def _linked(entry: Entry, renamed: Mapping[str, str]) -> Entry:
+def _linked(entry: Entry, new_paths: Mapping[str, str]) -> Entry:
     """Returns an entry whose slices lie in linked files.
 
+    Args:
+      entry: The checkpoint's entry.
+      new_paths: The path of each link, by the path of the checkpoint's data file.
+
     Raises:
-      NotConvertible: TensorFlow could not restore it from there.
+      NotConvertible: TensorFlow could not restore the variable from the linked files.
     """
     if any(part.crc32c is None for part in entry.slices):
         raise NotConvertible(
             f'{entry.key!r} has no checksum to be linked with; set output.tables = "inline"'
         )
-    slices = tuple(part._replace(file=renamed[part.file]) for part in entry.slices)
+    slices = tuple(part._replace(file=new_paths[part.file]) for part in entry.slices)
     merged = _merged(entry._replace(slices=slices))
     if len(merged.slices) > 1 and entry.dtype in _UNSLICED_ONLY:
         raise NotConvertible(
@@ -295,8 +335,8 @@ def _linked(entry: Entry, renamed: Mapping[str, str]) -> Entry:
 
 
 def _merged(entry: Entry) -> Entry:
-    """Joins slices that are row ranges and lie back to back in one file: TensorFlow loads them
-    faster, and in less.
+    """Joins slices that are row ranges and lie back to back in one file: TensorFlow loads one slice
+    faster, and in less memory.
     """
     adjacent = all(
         first.file == second.file
@@ -315,15 +355,18 @@ def _merged(entry: Entry) -> Entry:
 
 def _with_sums(plan: VariablesPlan, receipts: Sequence[Receipt]) -> dict[str, Entry]:
     """Returns the entries of large variables with every crc set."""
-    written: dict[str, list[Segment]] = defaultdict(list)
+    segments_by_key: dict[str, list[Segment]] = defaultdict(list)
     for receipt in receipts:
+        # Tasks that only sum what is linked write no segment.
         if receipt.segment is not None:
-            written[receipt.table].append(receipt.segment)
+            segments_by_key[receipt.table].append(receipt.segment)
+
     entries = dict(plan.large)
-    for key, parts in written.items():
+    for key, written_segments in segments_by_key.items():
         (whole,) = entries[key].slices
         row_bytes = whole.bytes // whole.shape[0]
-        parts.sort(key=lambda segment: segment.first_row)
-        crc = joined((segment.crc32c, segment.rows * row_bytes) for segment in parts)
+        # Receipts come in the order in which tasks end; checksums join in the order of the rows.
+        written_segments.sort(key=lambda segment: segment.first_row)
+        crc = joined((segment.crc32c, segment.rows * row_bytes) for segment in written_segments)
         entries[key] = entries[key]._replace(slices=(whole._replace(crc32c=crc),))
     return entries

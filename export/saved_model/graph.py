@@ -1,7 +1,7 @@
 """The graph of a self-contained SavedModel: raw ids in, the towers' results out, lookups inside, no
 table's value.
 
-Each tower becomes one signature: what `lookups` answers goes into the tower as it was cut.
+Each tower becomes one signature: the results of its `lookups` go into the tower as it was cut.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from export.graphs.tensors import input_spec
 from export.graphs.walks import resource
 from export.id_graphs.tensorflow_operations import positions_in_file
 from export.recipe.schema import ExportJob, InputSection
-from export.saved_model.lookups import Lookups
+from export.saved_model.lookups import InlineLookups
 
 
 @dataclass(frozen=True)
 class InlineGraph:
-    """What was traced, before it is written.
+    """The traced graph, before it is written.
 
     Attributes:
-      lookups: of all towers, by the module's tables.
-      module: what TensorFlow saves.
-      signatures: by their names.
-      inputs: signature -> input of the recipe -> names of the tensors that carry it.
-      tables: the variable of each stored table, by its attribute.
-      weights: the towers' own variables, by their attributes.
+      lookups: The lookups of all towers, by the module's tables.
+      module: The module that TensorFlow saves.
+      signatures: Signatures by their names.
+      inputs: Names of the tensors that carry an input, by signature and input of the recipe.
+      tables: Key in the checkpoint of each stored table, by the attribute of its variable.
+      weights: The towers' own variables, by their attributes.
     """
 
-    lookups: Lookups
+    lookups: InlineLookups
     module: Any
     signatures: Mapping[str, Any]
     inputs: Mapping[str, Mapping[str, tuple[str, ...]]]
@@ -58,34 +58,40 @@ def build_graph(
     """Traces one signature for each tower; allocates no table.
 
     Args:
-      job, base, traced, entries: the recipe, its folder, its model and the description of its
+      job, base, traced, entries: The recipe, its folder, its model and the description of its
         features.
-      tables: where the checkpoint stores each table.
+      tables: The checkpoint's specification of each table.
+
     Raises:
-      UsageError: inputs of the recipe cannot be told apart in a signature.
-      NotConvertible: an input is read in ways that ask for different dtypes.
+      UsageError: Inputs of the recipe cannot be distinguished in a signature.
+      NotConvertible: An input is read in ways that require different dtypes.
     """
     module = tf.Module(name=job.model)
     stored = _stored_tables(tables.values())
     weights = {
-        f"weight_{number}": variable for number, variable in enumerate(_distinct(traced.towers))
+        f"weight_{number}": variable
+        for number, variable in enumerate(_distinct_variables(traced.towers))
     }
     for attribute, variable in {**stored.variables, **weights}.items():
         setattr(module, attribute, variable)
-    known = _vocabularies(job, base, traced, entries)
-    module.vocabularies = list(known.values())
+
+    # TensorFlow saves a lookup table only if the module has it as an attribute.
+    vocabularies = _vocabularies(job, base, traced, entries)
+    module.vocabularies = list(vocabularies.values())
     module.tables = [table for tower in traced.towers for table in tables_of(tower.function)]
 
     def gather(table: str, rows: Any) -> Any:
         attribute = stored.attributes[tables[table].key]
         return tf.gather(stored.variables[attribute], rows)
 
-    lookups = Lookups(job, traced, entries, tables, known, gather)
+    lookups = InlineLookups(job, traced, entries, tables, vocabularies, gather)
     signatures = {}
     inputs = {}
     for tower in traced.towers:
         name = tower.spec.name
         signatures[name], inputs[name] = _signature(tower, lookups)
+
+    # Servers and clients of TensorFlow call the signature `serving_default` if they name none.
     default = job.output.serving_default or next(iter(signatures))
     if default not in signatures:
         raise UsageError(
@@ -93,6 +99,7 @@ def build_graph(
         )
     signatures[SIGNATURE] = signatures[default]
     inputs[SIGNATURE] = inputs[default]
+
     keys = {attribute: key for key, attribute in stored.attributes.items()}
     return InlineGraph(lookups, module, signatures, inputs, keys, weights)
 
@@ -105,9 +112,10 @@ class _Stored(NamedTuple):
 
 
 def _stored_tables(tables: Iterable[TableSpec]) -> _Stored:
-    """Makes a variable without memory for each stored table; tables of a stack share one."""
+    """Creates a variable without memory for each stored table; tables of a stack share one."""
     stored = _Stored({}, {})
     for spec in tables:
+        # The variable of a stack, which a table before this one named.
         if spec.key in stored.attributes:
             continue
         attribute = f"table_{len(stored.variables)}"
@@ -124,8 +132,9 @@ def write_graph(graph: InlineGraph, directory: Path) -> bytes:
 
     Returns:
       The object graph that the variables' checkpoint must hold, a TrackableObjectGraph.
+
     Raises:
-      DestinationError: the directory cannot be written.
+      DestinationError: The directory cannot be written.
     """
     from tensorflow.core.protobuf.trackable_object_graph_pb2 import TrackableObjectGraph
 
@@ -135,6 +144,8 @@ def write_graph(graph: InlineGraph, directory: Path) -> bytes:
         raise DestinationError(
             f"the SavedModel cannot be written to {directory}: {problem}"
         ) from problem
+
+    # The node of the module, and one child for each variable, with the key of its value.
     objects = TrackableObjectGraph()
     root = objects.nodes.add()
     for attribute in (*graph.tables, *graph.weights):
@@ -157,58 +168,68 @@ def _vocabularies(
     """Returns TensorFlow's lookup tables, key -> position, -1 if unknown, of all vocabularies that
     features read.
     """
-    held = traced.spec.vocabularies
-    embedded = [entry for entry in entries.values() if isinstance(entry, manifest.EmbeddedFeature)]
-    used = {
-        table.vocabulary for entry in embedded for table in manifest.lookup_tables_of(entry.ids)
-    }
-    return {
-        name: _held(held[name]) if name in held else positions_in_file(job.vocabularies[name], base)
-        for name in sorted(used)
-    }
+    model_keys = traced.spec.vocabularies
+    used_names: set[str] = set()
+    for entry in entries.values():
+        if isinstance(entry, manifest.EmbeddedFeature):
+            used_names.update(table.vocabulary for table in manifest.lookup_tables_of(entry.ids))
+
+    vocabularies = {}
+    for name in sorted(used_names):
+        # The model holds some vocabularies itself; the recipe names files of all others.
+        if name in model_keys:
+            vocabularies[name] = _positions_of_keys(model_keys[name])
+        else:
+            vocabularies[name] = positions_in_file(job.vocabularies[name], base)
+    return vocabularies
 
 
-def _held(keys: Keys) -> Any:
-    known = tf.constant(keys, tf.string if keys and isinstance(keys[0], str) else tf.int64)
+def _positions_of_keys(keys: Keys) -> Any:
+    is_text = bool(keys) and isinstance(keys[0], str)
+    key_tensor = tf.constant(keys, tf.string if is_text else tf.int64)
     positions = tf.range(len(keys), dtype=tf.int64)
-    return tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(known, positions), -1)
+    initializer = tf.lookup.KeyValueTensorInitializer(key_tensor, positions)
+    return tf.lookup.StaticHashTable(initializer, -1)
 
 
-def _signature(tower: TracedTower, lookups: Lookups) -> tuple[Any, dict[str, tuple[str, ...]]]:
-    """Traces one tower on raw inputs; a ragged or sparse one is several tensors, called as
-    TensorFlow calls them.
+def _signature(
+    tower: TracedTower, lookups: InlineLookups
+) -> tuple[Any, dict[str, tuple[str, ...]]]:
+    """Traces one tower on raw inputs; a ragged or sparse one is several tensors, with the names
+    that TensorFlow gives them.
     """
-    parts = lookups.parts(tower)
-    names = distinct_identifiers(parts)
-    specs = {names[name]: input_spec(part) for name, part in parts.items()}
-    inputs = {name: _tensor_names(names[name], part) for name, part in parts.items()}
-    taken = [each for tensors in inputs.values() for each in tensors]
-    if len(set(taken)) < len(taken):
-        twice = next(each for each in taken if taken.count(each) > 1)
+    sections = lookups.inputs_of(tower)
+    # Names of the recipe may hold characters that no parameter of Python can have.
+    names = distinct_identifiers(sections)
+    specs = {names[name]: input_spec(section) for name, section in sections.items()}
+    inputs = {name: _tensor_names(names[name], section) for name, section in sections.items()}
+    tensor_names = [tensor for tensors in inputs.values() for tensor in tensors]
+    if len(set(tensor_names)) < len(tensor_names):
+        twice = next(tensor for tensor in tensor_names if tensor_names.count(tensor) > 1)
         raise UsageError(
             f"tower {tower.spec.name!r}: two inputs need a tensor {twice!r} (a ragged input NAME "
-            "is sent as NAME and "
-            "NAME_1, a sparse one as NAME, NAME_1 and NAME_2); rename one in the model and the "
-            "recipe"
+            "is sent as NAME and NAME_1, a sparse one as NAME, NAME_1 and NAME_2); rename one in "
+            "the model and the recipe"
         )
 
-    def serve(**inputs: Any) -> dict[str, Any]:
-        return lookups.run(tower, {name: inputs[names[name]] for name in parts})
+    def serve(**tensors: Any) -> dict[str, Any]:
+        return lookups.run(tower, {name: tensors[names[name]] for name in sections})
 
     return tf.function(serve, autograph=False).get_concrete_function(**specs), inputs
 
 
-def _tensor_names(name: str, part: InputSection) -> tuple[str, ...]:
-    """Returns the tensors of an input: values and row splits of a ragged one, indices, values and
-    shape of a sparse.
+def _tensor_names(name: str, section: InputSection) -> tuple[str, ...]:
+    """Returns the names of an input's tensors: values and row splits of a ragged input, indices,
+    values and shape of a sparse input.
     """
-    count = {"dense": 1, "ragged": 2, "sparse": 3}[part.kind]
+    count = {"dense": 1, "ragged": 2, "sparse": 3}[section.kind]
     return (name, *(f"{name}_{number}" for number in range(1, count)))
 
 
-def _distinct(towers: Iterable[TracedTower]) -> list[Any]:
-    return list(
-        {
-            resource(variable.handle): variable for tower in towers for variable in tower.variables
-        }.values()
-    )
+def _distinct_variables(towers: Iterable[TracedTower]) -> list[Any]:
+    """Returns the variables of towers, each once: towers may share them."""
+    variables = {}
+    for tower in towers:
+        for variable in tower.variables:
+            variables[resource(variable.handle)] = variable
+    return list(variables.values())

@@ -1,10 +1,10 @@
-"""Lookups inside the graph of a self-contained SavedModel: raw ids in, what the cut towers take
+"""Lookups inside the graph of a self-contained SavedModel: raw ids in, the inputs of the cut towers
 out.
 
 Ids become rows by the features' entries in the manifest, rows become rows of the variable as the
 checkpoint stores it (`export/checkpoint/layouts.py` has the formula; a stack is shared by its
-tables), and the gathered vectors go through TensorFlow's own lookup, combiner and all: that of the
-layer where it has one.
+tables), and the gathered vectors go through TensorFlow's own lookup with its combiner, or through
+the lookup of the layer where it has one.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ stored dtype.
 
 
 @dataclass(frozen=True)
-class Lookups:
-    """Answers the lookups of towers inside a graph.
+class InlineLookups:
+    """Runs towers on raw inputs, with their lookups inside the graph.
 
     Attributes:
-      job, traced, entries: the recipe, its model and the description of its features.
-      tables: where the checkpoint stores each table.
-      vocabularies: of the recipe and of the model.
-      gather: reads rows as they are stored.
+      job, traced, entries: The recipe, its model and the description of its features.
+      tables: The checkpoint's specification of each table.
+      vocabularies: Lookup tables of the recipe's and the model's vocabularies, by name.
+      gather: A function that reads rows as they are stored.
     """
 
     job: ExportJob
@@ -47,11 +47,11 @@ class Lookups:
     vocabularies: Vocabularies
     gather: Gather
 
-    def parts(self, tower: TracedTower) -> dict[str, InputSection]:
+    def inputs_of(self, tower: TracedTower) -> dict[str, InputSection]:
         """Returns the recipe's inputs that a tower needs, with the dtype of what a caller sends.
 
         Raises:
-          NotConvertible: an input is read in ways that ask for different dtypes.
+          NotConvertible: An input is read in ways that require different dtypes.
         """
         needed: dict[str, InputSection] = {}
         for tensor in tower.spec.inputs:
@@ -61,6 +61,7 @@ class Lookups:
                 needed[name] = self.job.inputs[name].model_copy(update={"dtype": dtype})
             if spec.weights is not None:
                 needed[spec.weights] = self.job.inputs[spec.weights]
+        # Signatures list their inputs in the order of the recipe, whatever the order of the tower.
         return {name: needed[name] for name in self.job.inputs if name in needed}
 
     def run(self, tower: TracedTower, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,65 +81,77 @@ class Lookups:
         return {tensor.name: tf.identity(results[tensor.name]) for tensor in tower.spec.outputs}
 
     def _activation(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> Any:
+        """Returns the input of a tower that a lookup computes from raw inputs."""
         entry = spec.entry
-        of_several = isinstance(entry.ids, manifest.MultiInputIds)
-        if spec.encoding == "dense" and entry.kind != "bag" and not of_several:
+        has_many_inputs = isinstance(entry.ids, manifest.MultiInputIds)
+        if spec.encoding == "dense" and entry.kind != "bag" and not has_many_inputs:
             return self._of_dense_ids(spec, inputs[spec.reads[0]])
+
         ids, weights = self._ids(spec, inputs)
         rows = self._rows(spec, ids.values)
-        if entry.kind == "bag":  # leaves unknown ids out; a sequence keeps their places
-            known = rows >= 0
-            ids = _retained(ids, known)
-            weights = None if weights is None else _retained(weights, known)
-            rows = tf.boolean_mask(rows, known)
+        # A bag leaves unknown ids out; a sequence keeps their positions, as zeros.
+        if entry.kind == "bag":
+            has_row = rows >= 0
+            ids = _retained(ids, has_row)
+            if weights is not None:
+                weights = _retained(weights, has_row)
+            rows = tf.boolean_mask(rows, has_row)
+
         if spec.config is not None:
             vectors = self._vectors(spec, rows)
             return self.traced.original.combine(spec.config, ids, weights, vectors)
-        if entry.kind == "single":  # of several inputs
+        # Here a single id is computed from several inputs: one id of one input is dense.
+        if entry.kind == "single":
             return self._vectors(spec, rows)
         if entry.kind == "sequence":
-            whole = ids.with_values(self._vectors(spec, rows))
-            # -1 stands for zeros.
-            filler_row = tf.constant([_or_none(entry.filler_row)], tf.int64)
+            sequences = ids.with_values(self._vectors(spec, rows))
+            filler_row = tf.constant([_row_or_zeros(entry.filler_row)], tf.int64)
             filler = self._vectors(spec, filler_row)[0]
-            return whole.to_tensor(filler, shape=[None, entry.length, whole.shape[-1]])
+            return sequences.to_tensor(filler, shape=[None, entry.length, sequences.shape[-1]])
         return self._combined(spec, ids, rows, weights)
 
     def _of_dense_ids(self, spec: FeatureSpec, ids: Any) -> Any:
         """Returns the vectors of one id per example, or of a sequence of `length` ids."""
         entry = self._entry(spec)
+        # The feature reads one column of a matrix of ids.
         if entry.place is not None:
             ids = tf.reshape(ids, [-1, entry.places])[:, entry.place]
         values = tf.reshape(ids, [-1])
         rows = self._rows(spec, values)
+
+        # Padding may be the id of a row: it becomes zeros whatever that row holds.
         if entry.padding is not None:
-            padded = values == tf.constant(entry.padding, values.dtype)
-            rows = tf.where(padded, tf.constant(-1, tf.int64), rows)
+            is_padding = values == tf.constant(entry.padding, values.dtype)
+            rows = tf.where(is_padding, tf.constant(-1, tf.int64), rows)
         vectors = self._vectors(spec, rows)
         if entry.kind == "single":
             return vectors
         return tf.reshape(vectors, [-1, entry.length, vectors.shape[1]])
 
     def _ids(self, spec: FeatureSpec, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Returns ids, and weights beside them, as ragged or sparse tensors without padding; of
-        several inputs rows.
+        """Returns the ids of a feature and their weights, if it has any, as ragged or sparse
+        tensors without padding. A feature of several inputs has rows in the place of ids.
         """
         entry = self._entry(spec)
         name = spec.reads[0]
         if isinstance(entry.ids, manifest.CrossedIds):
-            each = [
-                _unpadded(_ragged(inputs[key]), spec.padding_of(key), None)[0] for key in spec.reads
-            ]
-            return crossed(entry.ids, each, self.vocabularies), None
+            crossed_inputs = []
+            for key in spec.reads:
+                values, _ = _unpadded(_ragged(inputs[key]), spec.padding_of(key), None)
+                crossed_inputs.append(values)
+            return crossed(entry.ids, crossed_inputs, self.vocabularies), None
         if isinstance(entry.ids, manifest.JoinedIds):
-            each = [_ragged(inputs[key]) for key in spec.reads]
-            return each[0].with_values(
-                joined(entry.ids, [key.values for key in each], self.vocabularies)
-            ), None
+            # Every input has one value per example, so that the rows have the shape of any of them.
+            joined_inputs = [_ragged(inputs[key]) for key in spec.reads]
+            values = [joined_input.values for joined_input in joined_inputs]
+            rows = joined(entry.ids, values, self.vocabularies)
+            return joined_inputs[0].with_values(rows), None
         if isinstance(entry.ids, manifest.TextIds):
             texts = tf.reshape(inputs[name], [-1])
             return words(entry.ids, texts, self.vocabularies), None
+
         weights = None if spec.weights is None else inputs[spec.weights]
+        # The layer's own lookup takes padding out itself.
         if spec.config is not None:
             return inputs[name], weights
         ids = _ragged(inputs[name])
@@ -147,40 +160,44 @@ class Lookups:
         return _unpadded(ids, entry.padding, weights)
 
     def _combined(self, spec: FeatureSpec, ids: Any, rows: Any, weights: Any) -> Any:
-        """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does, or the plain one, which
-        keeps every weight.
+        """Combines a bag as `tf.nn.safe_embedding_lookup_sparse` does; a ragged one as
+        `tf.nn.embedding_lookup_sparse` does, which keeps every weight.
         """
         entry = spec.entry
-        beside = None if weights is None else _sparse(weights)
-        places = _sparse(with_values(ids, _places(rows) + 1))
-        empty_row = tf.constant(_or_none(entry.empty_row), tf.int64)
+        sparse_weights = None if weights is None else _sparse(weights)
+        # TensorFlow's lookup reads a matrix of this call's vectors: row 0 is the vector of an empty
+        # example, and the vectors of the bags follow.
+        positions = _sparse(with_values(ids, tf.range(tf.size(rows, tf.int64)) + 1))
+        empty_row = tf.constant(_row_or_zeros(entry.empty_row), tf.int64)
         vectors = self._vectors(spec, tf.concat([[empty_row], rows], 0))
-        how = {"combiner": entry.combiner, "max_norm": entry.max_norm}
+        options = {"combiner": entry.combiner, "max_norm": entry.max_norm}
         if spec.encoding != "ragged":
-            empty = None if entry.empty_row is None else 0  # TensorFlow takes no tensor
+            # A Python integer: TensorFlow takes no tensor here.
+            default_id = None if entry.empty_row is None else 0
             return tf.nn.safe_embedding_lookup_sparse(
-                [vectors], places, beside, default_id=empty, **how
+                [vectors], positions, sparse_weights, default_id=default_id, **options
             )
-        found = tf.nn.embedding_lookup_sparse([vectors], places, beside, **how)
-        # Empty examples at the end.
-        missing = tf.cast(places.dense_shape[0], tf.int32) - tf.shape(found)[0]
-        return tf.pad(found, [[0, missing], [0, 0]])
+
+        combined = tf.nn.embedding_lookup_sparse([vectors], positions, sparse_weights, **options)
+        # The lookup knows no empty examples after the last id of the batch.
+        missing = tf.cast(positions.dense_shape[0], tf.int32) - tf.shape(combined)[0]
+        return tf.pad(combined, [[0, missing], [0, 0]])
 
     def _lengths(self, name: str, value: Any) -> Any:
-        """Returns how many ids each example has; of a dense input, up to the last one that is no
-        padding.
+        """Returns how many ids each example has; for a dense input, the ids up to the last one that
+        is no padding.
         """
-        if isinstance(value, tf.Tensor):
-            found = tf.reshape(value, [tf.shape(value)[0], -1])
-            places = tf.range(1, tf.shape(found, tf.int64)[1] + 1)
-            padding = self.traced.spec.padding_of(name)
-            taken = (
-                tf.ones_like(found, tf.bool)
-                if padding is None
-                else found != tf.constant(padding, found.dtype)
-            )
-            return tf.reduce_max(tf.where(taken, places, tf.zeros([], tf.int64)), 1)
-        return tf.cast(_ragged(value).row_lengths(), tf.int64)
+        if not isinstance(value, tf.Tensor):
+            return tf.cast(_ragged(value).row_lengths(), tf.int64)
+
+        ids = tf.reshape(value, [tf.shape(value)[0], -1])
+        padding = self.traced.spec.padding_of(name)
+        if padding is None:
+            counted = tf.ones_like(ids, tf.bool)
+        else:
+            counted = ids != tf.constant(padding, ids.dtype)
+        lengths = tf.range(1, tf.shape(ids, tf.int64)[1] + 1)
+        return tf.reduce_max(tf.where(counted, lengths, tf.zeros([], tf.int64)), 1)
 
     def _rows(self, spec: FeatureSpec, values: Any) -> Any:
         """Returns rows of a table for flat ids, -1 where they stay unknown."""
@@ -191,24 +208,30 @@ class Lookups:
         if isinstance(rule, manifest.GraphIds):
             rows = rows_of(rule, values, self.vocabularies)
         else:
-            # Several inputs have made rows: they are taken as they are.
+            # The rule of several inputs has computed rows already.
             rows = tf.cast(values, tf.int64)
-        count = self.traced.spec.rows_of(spec)
-        rows = tf.where(rows < 0, rows + count, rows) if entry.from_end else rows
-        known = (rows >= 0) & (rows < count)
+        row_count = self.traced.spec.rows_of(spec)
+        if entry.from_end:
+            rows = tf.where(rows < 0, rows + row_count, rows)
+
+        in_table = (rows >= 0) & (rows < row_count)
         if entry.unknown.rule == "refuse":
             message = (
                 f"feature {spec.name}: an id is not in table {spec.entry.table}, and the feature "
                 "rejects unknown ids"
             )
-            with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(known), [message])]):
+            assertion = tf.debugging.Assert(tf.reduce_all(in_table), [message])
+            with tf.control_dependencies([assertion]):
                 return tf.identity(rows)
-        stands = -1 if entry.unknown.rule == "zeros" else entry.unknown.row or 0
-        return tf.where(known, rows, tf.constant(stands, tf.int64))
+        # The vector of row -1 is zeros.
+        unknown_row = -1
+        if entry.unknown.rule != "zeros":
+            unknown_row = entry.unknown.row or 0
+        return tf.where(in_table, rows, tf.constant(unknown_row, tf.int64))
 
     def _entry(self, spec: FeatureSpec) -> manifest.EmbeddedFeature:
         entry = self.entries[spec.name]
-        # described from this very spec
+        # The manifest's entry is written from this specification, and has its kind.
         assert isinstance(entry, manifest.EmbeddedFeature)  # noqa: S101
         return entry
 
@@ -219,57 +242,65 @@ class Lookups:
             return tf.cast(tf.maximum(rows, 0), tf.float32)[:, tf.newaxis]
         if entry.indicator is not None:
             return tf.one_hot(rows, entry.indicator)
+
         table = self.tables[entry.table]
-        known = rows >= 0
         layout = table.layout
-        within = tf.where(known, rows, tf.zeros([], tf.int64))
-        stored = (
-            tf.gather(tf.constant(layout.bases()), within % layout.lanes) + within // layout.lanes
-        )
-        vectors = tf.cast(self.gather(entry.table, stored)[:, : table.dim], tf.float32)
-        return tf.where(known[:, tf.newaxis], vectors, tf.zeros([], tf.float32))
+        has_row = rows >= 0
+        # A gather of row -1 would fail: row 0 is read, and its vector replaced.
+        rows = tf.where(has_row, rows, tf.zeros([], tf.int64))
+        bases = tf.gather(tf.constant(layout.bases()), rows % layout.lanes)
+        stored_rows = bases + rows // layout.lanes
+        # Stored rows may be wider than the table: the columns behind it are padding.
+        stored = self.gather(entry.table, stored_rows)
+        vectors = tf.cast(stored[:, : table.dim], tf.float32)
+        return tf.where(has_row[:, tf.newaxis], vectors, tf.zeros([], tf.float32))
 
 
 def sent_dtype(name: str, model: ModelSpec, job: ExportJob) -> str:
     """Returns the dtype of what callers send for an input.
 
     Raises:
-      NotConvertible: it is read in ways that ask for different ones.
+      NotConvertible: The input is read in ways that require different dtypes.
     """
-    own = job.inputs[name].sent_dtype
-    stated = {
-        isinstance(spec, FeatureSpec) and spec.rule is None
-        for spec in model.inputs[name]
-        if isinstance(spec, FeatureSpec) or spec.entry.take in ("values", "padded")
-    }
-    asked = {_stated_dtype(name, job) if each else own for each in stated} or {own}
-    if len(asked) > 1:
+    input_dtype = job.inputs[name].sent_dtype
+    # The recipe's rule reads ids in a dtype of its own; the model's operations, and towers that
+    # read the values themselves, in the dtype of the input. Lengths have no dtype.
+    dtypes = set()
+    for spec in model.inputs[name]:
+        if isinstance(spec, FeatureSpec):
+            dtypes.add(_stated_dtype(name, job) if spec.rule is None else input_dtype)
+        elif spec.entry.take in ("values", "padded"):
+            dtypes.add(input_dtype)
+    if len(dtypes) > 1:
         raise NotConvertible(
-            f"input {name!r} would be sent as {' and as '.join(sorted(asked))}: it is read by the "
-            "recipe's rule "
-            f"(features.{name}.ids) and otherwise, too, which a self-contained SavedModel does not "
-            "do; write a bundle "
+            f"input {name!r} would be sent as {' and as '.join(sorted(dtypes))}: it is read by the "
+            f"recipe's rule (features.{name}.ids) and otherwise, too, which a self-contained "
+            "SavedModel does not do; write a bundle "
             '(output.tables = "copy" or "link")'
         )
-    return asked.pop()
+    # An input of lengths alone has no such reader.
+    if not dtypes:
+        return input_dtype
+    return dtypes.pop()
 
 
 def _stated_dtype(name: str, job: ExportJob) -> str:
-    """Returns the dtype of ids whose rule the recipe tells."""
-    rule = job.features[name].ids if name in job.features else None
-    if rule is None or isinstance(rule, manifest.IdentityIds | KeyedRule):
+    """Returns the dtype of ids whose rule the recipe states."""
+    if name not in job.features:
+        return job.inputs[name].sent_dtype
+    rule = job.features[name].ids
+    if isinstance(rule, manifest.IdentityIds | KeyedRule):
         return job.inputs[name].sent_dtype
     if isinstance(rule, HashRule):
         return rule.dtype
-    return "float32" if rule.kind == "buckets" else job.vocabularies[rule.vocabulary].dtype
+    if rule.kind == "buckets":
+        return "float32"
+    return job.vocabularies[rule.vocabulary].dtype
 
 
-def _or_none(row: int | None) -> int:
+def _row_or_zeros(row: int | None) -> int:
+    """Returns the row of a vector; -1, whose vector is zeros, for None."""
     return -1 if row is None else row
-
-
-def _places(rows: Any) -> Any:
-    return tf.range(tf.size(rows, tf.int64))
 
 
 def _ragged(value: Any) -> Any:
@@ -287,8 +318,8 @@ def _ragged(value: Any) -> Any:
 
 
 def _padded(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:
-    """Returns [batch, most] of a bag that a tower takes itself, or of its weights; more are
-    rejected.
+    """Returns [batch, most] values of a bag that a tower reads itself, or of its weights; a longer
+    bag fails.
     """
     (name,) = spec.reads
     (most,) = spec.entry.shape
@@ -297,8 +328,8 @@ def _padded(spec: DenseSpec, inputs: Mapping[str, Any]) -> Any:
         weights = inputs[spec.weights]
         bags = bags.with_values(tf.reshape(getattr(weights, "values", weights), [-1]))
     message = f"input {name} has more than the {most} values of an example that a tower takes"
-    within = tf.reduce_all(bags.row_lengths() <= most)
-    with tf.control_dependencies([tf.debugging.Assert(within, [message])]):
+    all_fit = tf.reduce_all(bags.row_lengths() <= most)
+    with tf.control_dependencies([tf.debugging.Assert(all_fit, [message])]):
         return _cast(bags.to_tensor(shape=[None, most]), spec.entry.dtype)
 
 
@@ -307,17 +338,20 @@ def _cast(values: Any, dtype: str) -> Any:
 
 
 def _unpadded(ids: Any, padding: int | str | None, weights: Any) -> tuple[Any, Any]:
+    """Returns ids and their weights, if they have any, without padding."""
     if padding is None:
         return ids, weights
-    held = ids.values != tf.constant(padding, ids.values.dtype)
-    return _retained(ids, held), None if weights is None else _retained(weights, held)
+    is_id = ids.values != tf.constant(padding, ids.values.dtype)
+    if weights is not None:
+        weights = _retained(weights, is_id)
+    return _retained(ids, is_id), weights
 
 
-def _retained(ids: Any, known: Any) -> Any:
-    """Returns a bag without the values that are not known."""
-    if isinstance(ids, tf.SparseTensor):
-        return tf.sparse.retain(ids, known)
-    return tf.ragged.boolean_mask(ids, ids.with_values(known))
+def _retained(bags: Any, mask: Any) -> Any:
+    """Returns bags with only those of their values that a mask selects."""
+    if isinstance(bags, tf.SparseTensor):
+        return tf.sparse.retain(bags, mask)
+    return tf.ragged.boolean_mask(bags, bags.with_values(mask))
 
 
 def _sparse(ids: Any) -> Any:

@@ -1,10 +1,10 @@
-"""Proves a self-contained SavedModel: loaded as a server loads it, in a process of its own, and
-asked raw examples.
+"""Proves a self-contained SavedModel: loads it as a server does, in a process of its own, and calls
+it with raw examples.
 
-Two loaders are asked, `tf.saved_model.load` and, in a session, `tf.compat.v1.saved_model.load`,
+Two loaders are tried, `tf.saved_model.load` and, in a session, `tf.compat.v1.saved_model.load`,
 which calls the same restore operation that TensorFlow Serving does. Both hold every table in memory
-and check its crc. Where that much memory is not to be had, the same graph is asked over the rows
-alone that the examples read in the written files.
+and check its crc. Where the machine lacks that much memory, the same graph runs here, over only
+those rows of the written files that the examples read.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from export.verify.table_effects import TrainedRows
 
 LOADERS = ("tf.saved_model.load", "tf.compat.v1.saved_model.load")
 RESERVE_BYTES = 2 << 30
-"""What a loading process holds beside the tables: TensorFlow itself, and room to spare."""
+"""Memory of a loading process beyond its tables: TensorFlow itself, and room to spare."""
 
-Sent = dict[str, Any]
+Requests = dict[str, Any]
 """Input of the recipe -> the tensor that a caller sends: dense, ragged or sparse."""
 Tensors = dict[str, NDArray[Any]]
 
@@ -62,24 +62,25 @@ def prove(
     plan: VariablesPlan,
     unproved: bool = False,
 ) -> dict[str, Any]:
-    """Asks what was written raw examples, and holds its answers to those of the original model.
+    """Calls the written SavedModel with raw examples, and compares its results with those of the
+    original model.
 
     Args:
-      directory: of the SavedModel.
-      graph, plan: what was written there.
-      base: the recipe's folder.
-      checkpoint, inventory: what was exported.
-      unproved: whether nothing need be compared if the original model does not fit into memory.
+      directory: The directory of the SavedModel.
+      graph, plan: The graph and the variables that were written there.
+      base: The recipe's folder.
+      checkpoint, inventory: The checkpoint that was exported, and its inventory.
+      unproved: Whether the comparison may be left out if the original model does not fit into
+        memory.
+
     Returns:
-      What was compared, as JSON values.
+      A description of the comparison, as JSON values.
+
     Raises:
-      VerificationFailed: an answer differs, a loader rejects the SavedModel, or the original model
+      VerificationFailed: A result differs, a loader rejects the SavedModel, or the original model
         does not fit into memory.
-      UsageError: the examples cannot be meant.
+      UsageError: The model cannot read the recipe's examples.
     """
-    lookups = graph.lookups
-    job = graph.lookups.job
-    model = graph.lookups.traced.spec
     proof: dict[str, Any] = {
         "proved": False,
         "examples": 0,
@@ -92,51 +93,85 @@ def prove(
         check_comparable(graph, plan, unproved)
         note = f"not compared with the original model, by --unproved: {shortage}"
         return proof | {"note": f"{note}; the index holds the checkpoint's own entries"}
+
+    # The original model runs first: it decides which of the generated examples it can compute.
+    features, examples, expected = _expected_results(graph, base, checkpoint, inventory)
+    requests = _requests(graph, examples, features)
+
+    needed, free = _needed_and_free(plan.load_bytes)
+    if needed <= free:
+        actual = _results_of_loaders(directory, _tensors_by_signature(graph, requests))
+        proof["loaded_by"] = list(actual)
+        note = ""
+    else:
+        graph.lookups.traced.original.restore_weights(graph.weights.values())
+        written = open_checkpoint(plan.prefix)
+        results = _results_of_rows(written, graph, requests)
+        actual = {"the graph over the rows of the examples": results}
+        note = (
+            f"not loaded here: that needs {needed} bytes of memory, {free} are free; the same "
+            "graph was run over the rows that the examples read in the written files"
+        )
+
+    errors = _largest_differences(graph.lookups.job, actual, expected)
+    compared = {"proved": True, "examples": examples.n, "max_abs_error": errors}
+    return proof | compared | {"note": note}
+
+
+def _expected_results(
+    graph: InlineGraph, base: Path, checkpoint: Checkpoint, inventory: Inventory
+) -> tuple[FeatureReader, Examples, Results]:
+    """Runs the original model on the recipe's examples, or on generated ones.
+
+    Returns:
+      A reader that resolves ids as a service would, the examples, and the original model's results
+      for them.
+    """
+    lookups = graph.lookups
+    job = lookups.job
+    model = lookups.traced.spec
     sources = {name: source_of(spec.layout, spec.key) for name, spec in lookups.tables.items()}
     read_rows = checkpoint_rows(checkpoint, sources)
     tables = {name: TrainedRows(name, spec, read_rows) for name, spec in lookups.tables.items()}
     vocabularies = {name: vocabulary_of(keys) for name, keys in keys_of(job, base, model).items()}
-    # Resolves ids as a service would.
     features = FeatureReader(lookups.entries, tables, vocabularies)
-    with tempfile.TemporaryDirectory() as aside:
-        original = lookups.traced.original.reference(inventory, Path(aside))
+
+    # The original may need files on this machine in the place of a checkpoint in a store.
+    with tempfile.TemporaryDirectory() as folder:
+        original = lookups.traced.original.reference(inventory, Path(folder))
         examples = examples_of(job, base, model, lookups.entries)
         reference, expected = finite_results(
             Reference(job, base, model, original, read_rows, examples, features)
         )
-    sent = _sent(graph, reference.examples, features)
-    needed, free = _needed_and_free(plan.load_bytes)
-    if needed <= free:
-        answers = _load_and_ask(directory, _flat(graph, sent))
-        note = ""
-        proof["loaded_by"] = list(answers)
-    else:
-        lookups.traced.original.restore_weights(graph.weights.values())
-        written = open_checkpoint(plan.prefix)
-        answers = {"the graph over the rows of the examples": _ask_rows(written, graph, sent)}
-        note = (
-            f"not loaded here: that needs {needed} bytes of memory, {free} are free; the same "
-            "graph answered over the rows that the examples read in the written files"
-        )
-    errors: dict[str, dict[str, float]] = {}
+    return features, reference.examples, expected
+
+
+def _largest_differences(
+    job: ExportJob, actual: Mapping[str, Results], expected: Results
+) -> dict[str, dict[str, float]]:
+    """Returns the largest difference from the original model, by tower and output.
+
+    Args:
+      job: The recipe, which may limit the differences.
+      actual: Results of the SavedModel, by the loader that read it.
+      expected: Results of the original model.
+
+    Raises:
+      VerificationFailed: A difference is above its limit.
+    """
+    differences: dict[str, dict[str, float]] = {}
     for name, outputs in expected.items():
         limit = job.towers[name].max_abs_error.get("f32")
         key = f"towers.{name}.max_abs_error.f32"
-        errors[name] = {
-            output: max(
-                largest_difference(
-                    f"signature {name!r}, output {output!r}, by {how}",
-                    results[name][output],
-                    right,
-                    limit,
-                    key,
-                )
-                for how, results in answers.items()
-            )
-            for output, right in outputs.items()
-        }
-    compared = {"proved": True, "examples": reference.examples.n, "max_abs_error": errors}
-    return proof | compared | {"note": note}
+        differences[name] = {}
+        for output, expected_values in outputs.items():
+            by_loader = []
+            for loader, results in actual.items():
+                label = f"signature {name!r}, output {output!r}, by {loader}"
+                values = results[name][output]
+                by_loader.append(largest_difference(label, values, expected_values, limit, key))
+            differences[name][output] = max(by_loader)
+    return differences
 
 
 def check_comparable(graph: InlineGraph, plan: VariablesPlan, unproved: bool) -> None:
@@ -144,11 +179,11 @@ def check_comparable(graph: InlineGraph, plan: VariablesPlan, unproved: bool) ->
     before they are proved.
 
     Args:
-      graph, plan: what is written.
-      unproved: whether the SavedModel may be published without a comparison.
+      graph, plan: The graph and the variables that are written.
+      unproved: Whether the SavedModel may be published without a comparison.
 
     Raises:
-      VerificationFailed: it cannot.
+      VerificationFailed: The machine cannot run the original model.
     """
     shortage = _shortage(graph, plan)
     if shortage and not unproved:
@@ -160,96 +195,115 @@ def check_comparable(graph: InlineGraph, plan: VariablesPlan, unproved: bool) ->
 
 def _shortage(graph: InlineGraph, plan: VariablesPlan) -> str:
     """Returns what the original model lacks to run here; "" if nothing."""
-    own = plan.large.keys() - map(variable_key, graph.tables)
-    needed, free = _needed_and_free(2 * sum(plan.large[key].bytes for key in own))
+    # The original model reads rows of exported tables from the checkpoint. Only large variables
+    # that are no tables fill its memory.
+    weight_keys = plan.large.keys() - map(variable_key, graph.tables)
+    needed, free = _needed_and_free(2 * sum(plan.large[key].bytes for key in weight_keys))
     if needed <= free:
         return ""
     return f"it holds its large Keras Embeddings, {needed} bytes, and {free} bytes are free"
 
 
-def _needed_and_free(held: int) -> tuple[int, int]:
-    """Returns what a process that holds so many bytes of variables needs, and what is free."""
-    return held + RESERVE_BYTES, _available_bytes()
+def _needed_and_free(variable_bytes: int) -> tuple[int, int]:
+    """Returns the memory that a process needs which holds variables of this size, and the memory
+    that is free.
+    """
+    return variable_bytes + RESERVE_BYTES, _available_bytes()
 
 
-def _sent(graph: InlineGraph, examples: Examples, features: FeatureReader) -> Sent:
-    """Returns the inputs of examples as a caller sends them, with the recipe's default where one is
-    left out.
+def _requests(graph: InlineGraph, examples: Examples, features: FeatureReader) -> Requests:
+    """Returns the inputs of examples as a caller sends them, with the recipe's default where an
+    example has no value.
 
     Raises:
-      UsageError: ids of the examples are not of the dtype that a signature takes.
+      UsageError: Ids of the examples do not have the dtype of their signature.
     """
     job = graph.lookups.job
     model = graph.lookups.traced.spec
     n = examples.n
-    sent: Sent = {}
+    requests: Requests = {}
     for name, readers in model.inputs.items():
-        spec = next((each for each in readers if isinstance(each, FeatureSpec)), readers[0])
+        # All that read an input read the same tensor; a lookup decides how its ids are sent.
+        spec = next((reader for reader in readers if isinstance(reader, FeatureSpec)), readers[0])
         if isinstance(spec, DenseSpec) and spec.entry.take == "values":
-            sent[name] = tf.constant(features.activation(spec.name, examples.columns, n).values)
+            requests[name] = tf.constant(features.activation(spec.name, examples.columns, n).values)
             continue
+
         length = features.length_of(name)
         column = examples.columns.get(name) or default_column(name, job, n, length)
-        single = isinstance(spec, FeatureSpec) and spec.entry.one_each and spec.entry.place is None
-        if single and name in job.features and job.features[name].default is not None:
+        is_single = (
+            isinstance(spec, FeatureSpec) and spec.entry.one_each and spec.entry.place is None
+        )
+        if is_single and name in job.features and job.features[name].default is not None:
             column = one_each(name, column, default_column(name, job, 1), n)
-        part = job.inputs[name].model_copy(update={"dtype": sent_dtype(name, model, job)})
-        ids = column._replace(values=_ids(name, column.values, part.dtype, job))
-        sent[name] = composed(name, part, ids, n, model.padding_of(name))
-        beside = next((each.weights for each in readers if each.weights is not None), None)
-        if beside is not None:
-            weights = np.ones(column.values.size) if column.weights is None else column.weights
-            sent[beside] = composed(beside, job.inputs[beside], column._replace(values=weights), n)
-    return sent
+        section = job.inputs[name].model_copy(update={"dtype": sent_dtype(name, model, job)})
+        ids = column._replace(values=_ids(name, column.values, section.dtype, job))
+        requests[name] = composed(name, section, ids, n, model.padding_of(name))
+
+        weights_input = next(
+            (reader.weights for reader in readers if reader.weights is not None), None
+        )
+        if weights_input is not None:
+            # A signature has no optional input: an example without weights sends ones.
+            weight_column = column._replace(values=np.ones(column.values.size))
+            if column.weights is not None:
+                weight_column = column._replace(values=column.weights)
+            requests[weights_input] = composed(
+                weights_input, job.inputs[weights_input], weight_column, n
+            )
+    return requests
 
 
-def _flat(graph: InlineGraph, sent: Sent) -> dict[str, Tensors]:
+def _tensors_by_signature(graph: InlineGraph, requests: Requests) -> dict[str, Tensors]:
     """Returns the inputs of each signature as TensorFlow flattens them, by the names of its
     tensors.
     """
-    return {
-        signature: {
-            tensor: part.numpy()
-            for name, tensors in inputs.items()
-            for tensor, part in zip(
-                tensors, tf.nest.flatten(sent[name], expand_composites=True), strict=True
-            )
-        }
-        for signature, inputs in graph.inputs.items()
-        if signature != SIGNATURE
-    }
+    flat: dict[str, Tensors] = {}
+    for signature, inputs in graph.inputs.items():
+        # The default signature is one of the others, under a second name.
+        if signature == SIGNATURE:
+            continue
+        flat[signature] = {}
+        for name, tensor_names in inputs.items():
+            tensors = tf.nest.flatten(requests[name], expand_composites=True)
+            for tensor_name, tensor in zip(tensor_names, tensors, strict=True):
+                flat[signature][tensor_name] = tensor.numpy()
+    return flat
 
 
 def _available_bytes() -> int:
-    """Returns the memory that another process could take, as the machine and its control group
-    tell.
+    """Returns the memory that another process could allocate, according to the machine and its
+    control group.
     """
-    found = [
+    available = [
         int(line.split()[1]) << 10
         for line in _lines("/proc/meminfo")
         if line.startswith("MemAvailable:")
     ]
+    # /proc/meminfo in a container reports the whole machine.
     limit, used = (_lines(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
     if limit and used and limit[0].isdigit():
-        found.append(int(limit[0]) - int(used[0]))
-    return min(found, default=0)
+        available.append(int(limit[0]) - int(used[0]))
+    return min(available, default=0)
 
 
-def _load_and_ask(directory: Path, inputs: Mapping[str, Tensors]) -> dict[str, Results]:
-    """Loads a SavedModel by each loader in turn, in a process of its own, and asks every signature.
+def _results_of_loaders(directory: Path, inputs: Mapping[str, Tensors]) -> dict[str, Results]:
+    """Loads a SavedModel by each loader in turn, in a process of its own, and calls every
+    signature.
 
     Raises:
-      VerificationFailed: a loader rejects it, or dies of it.
+      VerificationFailed: A loader rejects the SavedModel, or its process dies.
     """
-    answers: dict[str, Results] = {}
+    results: dict[str, Results] = {}
     context = multiprocessing.get_context("forkserver")
-    # Imported once, however many are proved; what loads is a child of it.
+    # The server imports TensorFlow once, however many SavedModels are proved; the processes that
+    # load them are forked from it.
     context.set_forkserver_preload(["tensorflow"])
     with ProcessPoolExecutor(1, context) as process:
         for loader in LOADERS:
             try:
-                answers[loader] = process.submit(
-                    _ask, loader, str(directory), dict(inputs)
+                results[loader] = process.submit(
+                    _call, loader, str(directory), dict(inputs)
                 ).result()
             except BrokenProcessPool as problem:
                 raise VerificationFailed(
@@ -258,36 +312,45 @@ def _load_and_ask(directory: Path, inputs: Mapping[str, Tensors]) -> dict[str, R
                 ) from problem
             except RuntimeError as problem:
                 raise VerificationFailed(f"{loader} of {directory}: {problem}") from problem
-    return answers
+    return results
 
 
-def _ask_rows(written: Checkpoint, graph: InlineGraph, sent: Sent) -> Results:
-    """Runs the lookups and towers here, over the written rows that the examples read, as they are
-    asked for.
-    """
+def _results_of_rows(written: Checkpoint, graph: InlineGraph, requests: Requests) -> Results:
+    """Runs the lookups and towers here, over the written rows that the examples read."""
     keys = {stored: variable_key(attribute) for attribute, stored in graph.tables.items()}
 
     def gather(table: str, rows: Any) -> Any:
         spec = graph.lookups.tables[table]
         key = keys[spec.key]
-        wanted, place = np.unique(rows.numpy(), return_inverse=True)
-        read = list(written.read_each(key, [(int(row), 1) for row in wanted]))
-        found = np.concatenate(read)[place.reshape(-1)] if read else written.read(key, 0, 0)
-        return tf.constant(found, tf.as_dtype(spec.dtype))
+        # Each row is read once, however many examples have it.
+        unique_rows, positions = np.unique(rows.numpy(), return_inverse=True)
+        if unique_rows.size:
+            read_rows = list(written.read_each(key, [(int(row), 1) for row in unique_rows]))
+            values = np.concatenate(read_rows)[positions.reshape(-1)]
+        else:
+            values = written.read(key, 0, 0)
+        return tf.constant(values, tf.as_dtype(spec.dtype))
 
     lookups = replace(graph.lookups, gather=gather)
     results: Results = {}
     for tower in lookups.traced.towers:
-        found = lookups.run(tower, {name: sent[name] for name in lookups.parts(tower)})
-        results[tower.spec.name] = {output: value.numpy() for output, value in found.items()}
+        inputs = {name: requests[name] for name in lookups.inputs_of(tower)}
+        outputs = lookups.run(tower, inputs)
+        results[tower.spec.name] = {name: values.numpy() for name, values in outputs.items()}
     return results
 
 
-def _ask(loader: str, directory: str, inputs: dict[str, Tensors]) -> Results:
-    """Runs in the other process; whatever TensorFlow raises goes home as plain text."""
-    asked = _ask_functions if loader == "tf.saved_model.load" else _ask_session
+def _call(loader: str, directory: str, inputs: dict[str, Tensors]) -> Results:
+    """Loads a SavedModel and calls its signatures, in the other process.
+
+    Raises:
+      RuntimeError: Whatever TensorFlow raised, as text: its own errors cannot be pickled.
+    """
+    call = _call_session
+    if loader == "tf.saved_model.load":
+        call = _call_functions
     try:
-        return asked(directory, inputs)
+        return call(directory, inputs)
     except (
         tf.errors.OpError,
         OSError,
@@ -301,10 +364,11 @@ def _ask(loader: str, directory: str, inputs: dict[str, Tensors]) -> Results:
             f"{type(problem).__name__}: {' '.join(str(problem).split())[:1000]}"
         ) from None
     finally:
-        gc.collect()  # the next loader needs the memory of this one's tables
+        # The next loader needs the memory of this loader's tables.
+        gc.collect()
 
 
-def _ask_functions(directory: str, inputs: dict[str, Tensors]) -> Results:
+def _call_functions(directory: str, inputs: dict[str, Tensors]) -> Results:
     signatures = tf.saved_model.load(directory).signatures
     missing = {SIGNATURE, *inputs} ^ set(signatures)
     if missing:
@@ -313,32 +377,33 @@ def _ask_functions(directory: str, inputs: dict[str, Tensors]) -> Results:
         )
     results: Results = {}
     for name, tensors in inputs.items():
-        answer = signatures[name](
-            **{tensor: tf.constant(value) for tensor, value in tensors.items()}
-        )
-        results[name] = {output: value.numpy() for output, value in answer.items()}
+        arguments = {tensor: tf.constant(value) for tensor, value in tensors.items()}
+        outputs = signatures[name](**arguments)
+        results[name] = {output: values.numpy() for output, values in outputs.items()}
     return results
 
 
-def _ask_session(directory: str, inputs: dict[str, Tensors]) -> Results:
+def _call_session(directory: str, inputs: dict[str, Tensors]) -> Results:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         loaded = tf.compat.v1.saved_model.load(session, ["serve"], directory)
         results: Results = {}
         for name, tensors in inputs.items():
             signature = loaded.signature_def[name]
-            fed = {signature.inputs[tensor].name: value for tensor, value in tensors.items()}
-            results[name] = session.run(
-                {output: info.name for output, info in signature.outputs.items()}, fed
-            )
+            feeds = {signature.inputs[tensor].name: value for tensor, value in tensors.items()}
+            fetches = {output: info.name for output, info in signature.outputs.items()}
+            results[name] = session.run(fetches, feeds)
         return results
 
 
 def _ids(name: str, values: NDArray[Any], dtype: str, job: ExportJob) -> NDArray[Any]:
+    if dtype == "string":
+        return values
     try:
-        return values if dtype == "string" else values.astype(dtype)
+        return values.astype(dtype)
     except ValueError as problem:
-        hashed = name in job.features and isinstance(job.features[name].ids, HashRule)
-        cure = f'; set features.{name}.ids.dtype = "string"' if hashed else ""
+        cure = ""
+        if name in job.features and isinstance(job.features[name].ids, HashRule):
+            cure = f'; set features.{name}.ids.dtype = "string"'
         raise UsageError(
             f"feature {name!r}: an example's id is no {dtype}: {problem}{cure}"
         ) from problem

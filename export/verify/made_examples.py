@@ -188,7 +188,7 @@ class _Maker:
         for spec in specs:
             entry = self.entries[spec.name]
             if isinstance(entry, manifest.EmbeddedFeature) and isinstance(spec, FeatureSpec):
-                if entry.unknown.rule == "refuse" and spec.outside.others != "nearest":
+                if entry.unknown.rule == "refuse" and spec.outside.outcome != "nearest":
                     return False
                 is_limited |= not isinstance(entry.ids, manifest.TextIds)
             elif isinstance(entry, manifest.DenseFeature) and entry.below is not None:

@@ -190,7 +190,7 @@ class Reference:
             return column
         sent = self.examples.columns[name].values if name in self.examples.columns else ids
         unknown = unknown_of(spec, self.job.features.get(name, FeatureSection()))
-        if unknown.rule == "refuse" and spec.outside.others != "nearest":
+        if unknown.rule == "refuse" and spec.outside.outcome != "nearest":
             rejected = sent.tolist()[int(is_unknown.argmax())]
             raise UsageError(_rejected(name, rejected, f"table {spec.entry.table!r}"))
         if unknown.rule == "row":

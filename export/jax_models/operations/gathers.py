@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from export.front_end.outside_ids import Outside, OutsideIds
+from export.front_end.outside_ids import Outcome, OutsideIds
 from export.graphs.loading import tf
 from export.jax_models.equations import Equation, Handler
 from export.jax_models.operations.shapes import Part, replace_part, window
@@ -54,7 +54,7 @@ def _look_up(table: Any, indices: Value, equation: Equation) -> Any:
     intercepts.
     """
     ids = _ids_before_wrapping(indices, table.shape[0])
-    outside = OutsideIds(ids is not None, _outside(equation))
+    outside = OutsideIds(ids is not None, _outcome(equation))
     if ids is None:
         ids_tensor = tf.squeeze(_places(equation, indices), -1)
     else:
@@ -63,7 +63,7 @@ def _look_up(table: Any, indices: Value, equation: Equation) -> Any:
         return tf.nn.embedding_lookup(table.variable, ids_tensor)
 
 
-def _outside(equation: Equation) -> Outside:
+def _outcome(equation: Equation) -> Outcome:
     """Returns what JAX reads for indices outside of a table.
 
     Source: JAX 0.10, jax.lax.GatherScatterMode. Where a program promises that there are none, JAX

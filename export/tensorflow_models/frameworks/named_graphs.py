@@ -70,7 +70,7 @@ class NamedGraph:
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """Builds the graph inside the one that is being traced."""
         build = tf.autograph.experimental.do_not_convert(self._build)
-        positional, by_name = self._call.given(inputs)
+        positional, by_name = self._call.bind(inputs)
         with _named(self.variables), _behaviour(self._reference), _quiet():
             return build(*positional, **by_name)
 

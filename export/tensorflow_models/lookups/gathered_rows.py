@@ -22,13 +22,13 @@ def read_rows(variable: Any, ids: Any, outside: OutsideIds) -> Any:
     """
     count = variable.shape.as_list()[0]
     rows = counted_from_end(ids, count) if outside.from_end else ids
-    if outside.others == "undefined":
+    if outside.outcome == "undefined":
         return _gathered(variable, rows)
     nearest = _nearest(rows, count)
     vectors = _gathered(variable, nearest)
-    if outside.others == "nearest":
+    if outside.outcome == "nearest":
         return vectors
-    filling = tf.constant(0.0 if outside.others == "zeros" else math.nan, vectors.dtype)
+    filling = tf.constant(0.0 if outside.outcome == "zeros" else math.nan, vectors.dtype)
     return tf.where(tf.expand_dims(tf.equal(rows, nearest), -1), vectors, filling)
 
 

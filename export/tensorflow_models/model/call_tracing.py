@@ -53,10 +53,10 @@ def resolve_call(root: Any, call: Call) -> Callable[[Mapping[str, Any]], Any]:
     # instead.
     target = getattr(target, "python_function", target)
     constants = _inference_arguments(target, call)
-    given = tf.autograph.experimental.do_not_convert(call.given)
+    bind = tf.autograph.experimental.do_not_convert(call.bind)
 
     def run(values: Mapping[str, Any]) -> Any:
-        positional, by_name = given(values)
+        positional, by_name = bind(values)
         return target(*positional, **by_name, **constants)
 
     return run
@@ -89,7 +89,7 @@ def _inference_arguments(target: Any, call: Call) -> dict[str, Any]:
         signature = inspect.signature(getattr(target, "call", target))
     except (TypeError, ValueError):
         return {}  # of a function that is not written in Python
-    positional, by_name = call.given(dict.fromkeys(call.inputs))
+    positional, by_name = call.bind(dict.fromkeys(call.inputs))
     if by_name.get("training", False) is not False:
         raise UsageError(
             f"{call} is given 'training' by the tower's 'arguments'; a tower is exported in "

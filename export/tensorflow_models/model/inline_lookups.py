@@ -65,10 +65,10 @@ def outside_ids_of(lookup: Lookup) -> OutsideIds:
     read what they do in the model.
     """
     outside = lookup.outside
-    if lookup.feature is not None and outside.others == "undefined":
-        return outside._replace(others="zeros")
-    if lookup.feature is not None and outside.others == "nan":
-        return outside._replace(others="undefined")
+    if lookup.feature is not None and outside.outcome == "undefined":
+        return outside._replace(outcome="zeros")
+    if lookup.feature is not None and outside.outcome == "nan":
+        return outside._replace(outcome="undefined")
     return outside
 
 

@@ -63,7 +63,7 @@ class _LookedUpRows:
         outside = self.lookup.outside
         if outside.from_end:
             ids = np.where((ids < 0) & (ids >= -size), ids + size, ids)
-        if outside.others == "nearest":
+        if outside.outcome == "nearest":
             ids = np.clip(ids, 0, size - 1)
         return np.where((ids >= 0) & (ids < size), ids, unknown_row)
 

@@ -220,7 +220,7 @@ def _within_table(made: ResolvedIds, lookup: Lookup) -> IdRule | None:
     the nearest row.
     """
     rule = made.rule
-    if lookup.outside.others != "nearest" or made.unknown is not None:
+    if lookup.outside.outcome != "nearest" or made.unknown is not None:
         return rule
     graph = rule if isinstance(rule, GraphIds) else None
     if isinstance(rule, JoinedIds):

@@ -317,8 +317,8 @@ def _limits(lookups: Collection[Lookup]) -> dict[str, Any]:
     """
     if not lookups:
         return {}
-    rejecting = [each for each in lookups if each.outside.others == "nan"]
-    outside = {outside_ids_of(each).others for each in lookups}
+    rejecting = [each for each in lookups if each.outside.outcome == "nan"]
+    outside = {outside_ids_of(each).outcome for each in lookups}
     if rejecting:
         lookups = rejecting
         other_ids = "refuse"

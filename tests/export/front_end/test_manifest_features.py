@@ -105,11 +105,11 @@ def test_describe_features_second_rule_beside_the_models_is_rejected() -> None:
         ({"features": {"2nd": {"unknown": {"rule": "refuse"}}}}, "features.2nd: it reads no table"),
         (
             {"features": {"seen": {"ids": {"kind": "hash", "buckets": 11}}}},
-            "features.seen.ids.buckets reaches row 10, table 'users' has 10 rows",
+            "features.seen.ids.buckets reaches row 10, and table 'users' has 10 rows",
         ),
         (
             {"features": {"seen": {"ids": {"kind": "buckets", "boundaries": list(range(10))}}}},
-            "features.seen.ids.boundaries reaches row 10, table 'users' has 10 rows",
+            "features.seen.ids.boundaries reaches row 10, and table 'users' has 10 rows",
         ),
         (
             {"features": {"user": {"unknown": {"rule": "row", "row": 10}}}},
@@ -264,9 +264,9 @@ def test_describe_features_keyed_ids_are_those_of_the_dump() -> None:
         (
             {"place": 0, "places": 2},
             {"features": {"user": {"ids": {"kind": "hash"}}}},
-            "features.user.ids: the model takes ids out of this input by their places, and each "
-            "may have a rule of its own; let the model make rows of them, or give each an input "
-            "of its own",
+            "features.user.ids: the model reads ids of this input by their positions, and each "
+            "position may have a rule of its own; let the model make rows of them, or give each "
+            "position an input of its own",
         ),
     ],
 )
@@ -312,7 +312,7 @@ def test_describe_features_rows_of_other_keys_are_among_those_of_the_table(
         assert isinstance(user, manifest.EmbeddedFeature)
         assert user.ids == vocabulary_ids("names", oov_buckets=2, oov_first_row=8)
         return
-    message = "features.user.ids.oov_buckets reaches row 10, table 'users' has 10 rows"
+    message = "features.user.ids.oov_buckets reaches row 10, and table 'users' has 10 rows"
     with pytest.raises(UsageError, match=message):
         describe_features(MODEL, stated)
 

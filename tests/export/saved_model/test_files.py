@@ -63,7 +63,7 @@ def planned(
 
 def carried_out(plan: VariablesPlan, checkpoint: Checkpoint) -> Checkpoint:
     link_files(plan)
-    plan.own.touch()
+    plan.written_file.touch()
     receipts = [carry_out(task) for task in plan.tasks]
     check_sources(plan.sources, receipts)
     write_variables(plan, checkpoint, {"weight_0": "bias", "weight_1": "scale"}, GRAPH, receipts)
@@ -185,12 +185,12 @@ class Run:
         with Staging(root, "m", 1) as stage:
             entries = {"table_0": checkpoint.entries["big"]}
             self.plan = plan_variables(stage.directory, entries, BUDGET_BYTES, link=False)
-            self.plan.own.parent.mkdir(exist_ok=True)
-            with self.plan.own.open("ab") as file:
+            self.plan.written_file.parent.mkdir(exist_ok=True)
+            with self.plan.written_file.open("ab") as file:
                 file.truncate(self.plan.end)
             work = Work(stage, ExportSettings(workers=1), [], lambda _: None)
             work.run_checked(self.plan.tasks, self.plan.sources)
-        self.values = self.plan.own.read_bytes()
+        self.values = self.plan.written_file.read_bytes()
 
 
 def test_ranges_that_an_earlier_run_filled_are_copied_again_only_where_they_are_damaged(
@@ -200,7 +200,7 @@ def test_ranges_that_an_earlier_run_filled_are_copied_again_only_where_they_are_
     first = Run(checkpoint, tmp_path / "out")
     assert len(first.plan.tasks) == 10
     assert first.values == TABLE.tobytes()
-    with first.plan.own.open("r+b") as file:
+    with first.plan.written_file.open("r+b") as file:
         file.seek(2 * 96)  # the third task's
         file.write(b"damaged!")
 
@@ -215,7 +215,7 @@ def test_ranges_that_an_earlier_run_filled_are_copied_again_only_where_they_are_
     with pytest.raises(CheckpointError, match="do not match their checksum"):
         Run(checkpoint, tmp_path / "out")
     expected = TABLE.tobytes()
-    assert first.plan.own.read_bytes() == expected[:192] + other[192:288] + expected[288:]
+    assert first.plan.written_file.read_bytes() == expected[:192] + other[192:288] + expected[288:]
 
     # What did not match its checksum is copied again, though the range holds what was written.
     with Path(part.file).open("r+b") as file:
@@ -253,7 +253,7 @@ def test_linked_variables_need_no_file_of_copies_before_the_dense_ones(tmp_path:
     checkpoint = checkpoint_of(tmp_path, TABLE)
     plan = planned(checkpoint, tmp_path, link=True)
     link_files(plan)
-    assert not plan.own.exists()
+    assert not plan.written_file.exists()
     write_variables(plan, checkpoint, {"weight_0": "bias"}, GRAPH, [])
     written = open_checkpoint(plan.prefix)
     assert written.read_all("weight_0").tolist() == [0, 1, 2]
@@ -263,16 +263,16 @@ def test_linked_variables_need_no_file_of_copies_before_the_dense_ones(tmp_path:
 def test_what_an_earlier_run_wrote_behind_the_copies_is_cut_off(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path, TABLE)
     plan = planned(checkpoint, tmp_path, link=False)
-    plan.own.write_bytes(bytes(5000))
+    plan.written_file.write_bytes(bytes(5000))
     carried_out(plan, checkpoint)
     graph = 1 + 4 + len(GRAPH)  # its length, the checksum of that, and itself
-    assert plan.own.stat().st_size == TABLE.nbytes + 3 * 8 + 4 + graph
+    assert plan.written_file.stat().st_size == TABLE.nbytes + 3 * 8 + 4 + graph
 
 
 def test_dense_variables_lie_behind_the_copies_in_the_order_of_their_keys(tmp_path: Path) -> None:
     checkpoint = checkpoint_of(tmp_path, TABLE)
     plan = planned(checkpoint, tmp_path, link=False)
-    plan.own.touch()
+    plan.written_file.touch()
     receipts = [carry_out(task) for task in plan.tasks]
     small = {"weight_1": "scale", "weight_0": "bias"}
     write_variables(plan, checkpoint, small, GRAPH, receipts[::-1])

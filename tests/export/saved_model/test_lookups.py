@@ -19,7 +19,7 @@ from export.front_end.calls import Call
 from export.front_end.interface import PartitionedModel, TracedTower
 from export.front_end.specs import DenseSpec, FeatureSpec, ModelSpec, TableFacts, TowerSpec
 from export.graphs.loading import load_tensorflow, tf
-from export.saved_model.lookups import Lookups, sent_dtype
+from export.saved_model.lookups import InlineLookups, sent_dtype
 from tests.export.traced_models import recipe
 from tests.id_graphs import cast_ids, hash_ids
 
@@ -95,7 +95,7 @@ def looked_up(
     original: Any = NoLayers()
     job = recipe("model.py:build", {}, {"tower": {"role": "query"}})
     traced = PartitionedModel(model, (tower,), original)
-    lookups = Lookups(
+    lookups = InlineLookups(
         job,
         traced,
         {spec.name: spec.entry},
@@ -484,8 +484,8 @@ def test_tower_needs_the_inputs_of_its_features_and_their_weights() -> None:
     def parts(*inputs: TowerInput) -> dict[str, Any]:
         tower = TracedTower(replace(tower_spec, inputs=inputs), None, ())
         traced = PartitionedModel(model, (tower,), original)
-        lookups = Lookups(job, traced, {}, TABLES, {}, lambda *_: None)
-        return {name: (part.dtype, part.kind) for name, part in lookups.parts(tower).items()}
+        lookups = InlineLookups(job, traced, {}, TABLES, {}, lambda *_: None)
+        return {name: (part.dtype, part.kind) for name, part in lookups.inputs_of(tower).items()}
 
     user = {"weight": ("float32", "ragged"), "user": ("string", "ragged")}
     movie = {"movie": ("int64", "dense")}

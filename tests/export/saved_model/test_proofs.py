@@ -153,8 +153,8 @@ def write(
     directory = folder / "saved_model"
     objects = write_graph(graph, directory)
     plan = plan_variables(directory, {KEY: checkpoint.entries["users"]}, BUDGET_BYTES, link=False)
-    plan.own.parent.mkdir(exist_ok=True)
-    plan.own.touch()
+    plan.written_file.parent.mkdir(exist_ok=True)
+    plan.written_file.touch()
     receipts = [carry_out(task) for task in plan.tasks]
     small = {variable_key("weight_0"): "factor"}
     write_variables(plan, checkpoint, small, objects, receipts)
@@ -196,7 +196,7 @@ def test_answer_that_differs_is_rejected(tmp_path: Path) -> None:
 
 def test_damaged_tables_are_found_by_the_rows_that_are_read(tmp_path: Path) -> None:
     written = write(tmp_path, EXAMPLES, SCORES)
-    with written.plan.own.open("r+b") as file:
+    with written.plan.written_file.open("r+b") as file:
         file.seek(1 * 8)
         file.write(np.array([12.0], np.float32).tobytes())
     with pytest.raises(VerificationFailed, match="example 0 is "):

@@ -92,7 +92,7 @@ def test_linked_variable_is_read_only_to_be_summed(check: bool, bytes_read: int)
     assert plan.moved_bytes == bytes_read
     assert len(plan.sources) == check
     assert plan.end == 0
-    assert plan.own == Path("/out/variables/variables.data-00001-of-00002")
+    assert plan.written_file == Path("/out/variables/variables.data-00001-of-00002")
     assert plan.links == {Path("/out/variables/variables.data-00000-of-00002"): DATA}
 
 

@@ -352,7 +352,7 @@ def test_made_ids_of_a_hash_that_are_numbers_too_are_below_their_limit() -> None
     assert set(columns_of(bag, read)["x"].values.tolist()) == set(range(6))
 
 
-NEAREST = OutsideIds(from_end=True, others="nearest")
+NEAREST = OutsideIds(from_end=True, outcome="nearest")
 
 
 @pytest.mark.parametrize(

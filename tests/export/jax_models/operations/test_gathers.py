@@ -373,7 +373,7 @@ def test_ids_of_a_parameter_that_are_computed_otherwise_are_read_as_they_are(
     function: str,
 ) -> None:
     _, lookups = traced_of_parameter(OF_OTHER_ROWS[function], INSIDE)
-    assert lookups == [OutsideIds(from_end=False, others="nearest")]
+    assert lookups == [OutsideIds(from_end=False, outcome="nearest")]
 
 
 @pytest.mark.parametrize("function", OF_COLUMNS)

@@ -235,7 +235,7 @@ def test_rule_of_the_recipe_for_an_input_read_by_position_is_rejected() -> None:
         update={"features": {"x": FeatureSection.model_validate({"ids": {"kind": "hash"}})}}
     )
     with pytest.raises(
-        UsageError, match=r"features.x.ids: the model takes ids out of this input by their places"
+        UsageError, match=r"features.x.ids: the model reads ids of this input by their positions"
     ):
         describe_features(trace_towers(job, MODELS).spec, job)
 
