@@ -126,7 +126,6 @@ def _of_operation(
         fits = widest.low <= operands[0].low and operands[0].high <= widest.high
         if fits:
             return operands[0]._replace(dtype=dtype)
-        return widest
     if node.op in _ENDS and all(operand.dtype for operand in operands):
         low, high = _ENDS[node.op](*operands)
         # Integers beyond the type wrap around, to any value. Unknown ends fail here, too.
